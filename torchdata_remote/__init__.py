@@ -1,0 +1,51 @@
+"""Train PyTorch models from data in object stores, by DataPipes that chain.
+
+Importing registers the functional names: ``IterableWrapper(["s3://b/train/"]).list_remote().async_prefetch()...``
+"""
+
+from . import decoders, encoders, errors, labels, testing
+from .manifest import ShardInfo
+from .options import RetryPolicy
+from .pipes import (
+    AsyncPrefetch,
+    DecodeSample,
+    FileReader,
+    LabelFromPath,
+    ListRemote,
+    ShardingFilterRank,
+    ShardTarReader,
+    ShuffleShards,
+    ToTuple,
+    WriteShards,
+)
+from .recipes import stream_files, stream_shards
+from .urls import RemoteUrl
+from .world import World
+from .writer import ShardWriter
+
+__all__ = [
+    "AsyncPrefetch",
+    "DecodeSample",
+    "FileReader",
+    "LabelFromPath",
+    "ListRemote",
+    "RemoteUrl",
+    "RetryPolicy",
+    "ShardInfo",
+    "ShardTarReader",
+    "ShardWriter",
+    "ShardingFilterRank",
+    "ShuffleShards",
+    "ToTuple",
+    "World",
+    "WriteShards",
+    "decoders",
+    "encoders",
+    "errors",
+    "labels",
+    "stream_files",
+    "stream_shards",
+    "testing",
+]
+
+__version__ = "0.1.0"

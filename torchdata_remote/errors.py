@@ -1,0 +1,112 @@
+"""Every error that this package raises on purpose.
+
+::
+
+    RemoteDataError
+    ├── UrlError (ValueError)                   a URL that nobody can read
+    ├── EmptyListingError (FileNotFoundError)   a source URL under which nothing was found
+    ├── EmptyShareError (ValueError)            fewer shards than readers
+    ├── StorageError (OSError)                  the store said no
+    │   ├── ObjectNotFoundError (FileNotFoundError)
+    │   ├── AccessDeniedError (PermissionError)
+    │   ├── ObjectExistsError (FileExistsError) nothing is overwritten unless asked for
+    │   ├── ObjectChangedError                  replaced while it was being read
+    │   └── TransientStorageError (ConnectionError)  worth repeating, and was repeated
+    ├── ShardReadError (ValueError)             bytes that are not the shard that was written
+    ├── ShardWriteError (ValueError)            samples that cannot become a shard
+    ├── ManifestError (ValueError)              an index.json that cannot be used
+    └── SampleError (ValueError)                one sample is not what the pipe needs
+        ├── DecodeError
+        ├── EncodeError
+        ├── LabelError (LookupError)
+        └── MissingMemberError (KeyError)
+
+Each can be built from its message alone: torch rebuilds an exception that leaves a DataLoader worker
+from one string, and turns those it cannot rebuild into ``RuntimeError``.
+"""
+
+from __future__ import annotations
+
+
+class RemoteDataError(Exception):
+    """Base of all errors of this package.
+
+    Args:
+        message: where, what came, what was expected, and what to do.
+        url: the object or prefix concerned, without credentials.
+    """
+
+    def __init__(self, message: str, *, url: str | None = None) -> None:
+        super().__init__(message)
+        self.url = url
+
+    def __str__(self) -> str:  # KeyError would print the repr of its message
+        return str(self.args[0])
+
+
+class UrlError(RemoteDataError, ValueError):
+    """A URL without a scheme that is known here, without a bucket, or with a broken brace range."""
+
+
+class EmptyListingError(RemoteDataError, FileNotFoundError):
+    """Nothing was found under a source URL, or nothing that matches the pattern."""
+
+
+class EmptyShareError(RemoteDataError, ValueError):
+    """There are fewer shards than slots (ranks x workers), so that one of them would wait for ever."""
+
+
+class StorageError(RemoteDataError, OSError):
+    """A store refused a request."""
+
+
+class ObjectNotFoundError(StorageError, FileNotFoundError):
+    """No such object or bucket."""
+
+
+class AccessDeniedError(StorageError, PermissionError):
+    """The store does not let these credentials do that, or there are no credentials."""
+
+
+class ObjectExistsError(StorageError, FileExistsError):
+    """Something is there already, and overwriting was not asked for."""
+
+
+class ObjectChangedError(StorageError):
+    """The object's etag or size is no longer what the listing or the first part said."""
+
+
+class TransientStorageError(StorageError, ConnectionError):
+    """A fault that may pass: a reset, a time-out, a 5xx answer. Raised once retries have ended."""
+
+
+class ShardReadError(RemoteDataError, ValueError):
+    """A shard that is cut short, damaged, or not made of samples."""
+
+
+class ShardWriteError(RemoteDataError, ValueError):
+    """A template or a sample that cannot be written as part of a shard."""
+
+
+class ManifestError(RemoteDataError, ValueError):
+    """An ``index.json`` that does not describe shards."""
+
+
+class SampleError(RemoteDataError, ValueError):
+    """A sample that a pipe cannot work on."""
+
+
+class DecodeError(SampleError):
+    """The bytes of a member are not what its extension says."""
+
+
+class EncodeError(SampleError):
+    """A value that cannot be written under its extension."""
+
+
+class LabelError(SampleError, LookupError):
+    """No label, or a label that is not among the classes."""
+
+
+class MissingMemberError(SampleError, KeyError):
+    """A sample lacks every member that was asked for."""

@@ -1,0 +1,78 @@
+"""Labels: from a path to a class number."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from .errors import LabelError
+
+Classes = Sequence[str] | Mapping[str, int]
+
+
+def class_numbers(classes: Classes) -> dict[str, int]:
+    """Class name -> number.
+
+    Args:
+        classes: names in the order of their numbers, from 0; or the mapping itself.
+
+    Raises:
+        ValueError: if a name comes twice.
+    """
+    if isinstance(classes, str):
+        raise TypeError(f"classes must be a list of names or a dict name -> int, got the str {classes!r}")
+    if isinstance(classes, Mapping):
+        return dict(classes)
+    numbers = {name: number for number, name in enumerate(classes)}
+    if len(numbers) < len(classes):
+        twice = sorted({name for name in classes if list(classes).count(name) > 1})
+        raise ValueError(f"classes names {twice} more than once.")
+    return numbers
+
+
+def label_text(path: str, pattern: re.Pattern[str] | None) -> str:
+    """The part of a path that names the class.
+
+    Args:
+        path: a key or the path of an object.
+        pattern: searched in ``path``, its only group is the label; ``None`` takes the parent directory.
+
+    Raises:
+        LabelError: if there is no such part.
+
+    Example:
+        >>> label_text("train/cat/0001", None)
+        'cat'
+        >>> label_text("0001_dog", re.compile(r"_([a-z]+)$"))
+        'dog'
+    """
+    if pattern is not None:
+        match = pattern.search(path)
+        if match is None or match[1] is None:
+            raise LabelError(f"{pattern.pattern!r} finds no label in {path!r}.")
+        return str(match[1])
+    parent = path.rpartition("/")[0].rpartition("/")[2]
+    if not parent:
+        raise LabelError(
+            f"{path!r} has no parent directory to take a label from. If the label sits elsewhere in the path, "
+            "pass pattern= with one group."
+        )
+    return parent
+
+
+def label_number(text: str, numbers: Mapping[str, int]) -> int:
+    """The class number of a label: its entry in ``numbers``, or the number that it is.
+
+    Raises:
+        LabelError: if it is neither.
+
+    Example:
+        >>> label_number("dog", {"cat": 0, "dog": 1}), label_number("007", {})
+        (1, 7)
+    """
+    if text in numbers:
+        return numbers[text]
+    if text.isascii() and text.isdigit():
+        return int(text)
+    known = f"the {len(numbers)} classes {sorted(numbers)[:10]}" if numbers else "any class: pass classes="
+    raise LabelError(f"Label {text!r} is neither a number nor among {known}.")

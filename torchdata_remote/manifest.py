@@ -1,0 +1,70 @@
+"""The manifest: ``index.json`` beside the shards, written last, in the fields of WebDataset's wids."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import ManifestError
+
+MANIFEST_NAME = "index.json"
+_KIND = "wids-shard-index-v1"
+
+
+@dataclass(frozen=True)
+class ShardInfo:
+    """A finished shard.
+
+    Args:
+        url: full address.
+        num_samples: samples in it.
+        num_bytes: size of the object, headers and padding included.
+        md5: hexadecimal MD5 of the object, against damage, not against forgery.
+    """
+
+    url: str
+    num_samples: int
+    num_bytes: int
+    md5: str
+
+
+def dump_manifest(shards: Sequence[ShardInfo]) -> bytes:
+    """The manifest of shards that lie beside it: URLs are base names, so that the folder can move."""
+    shardlist = [
+        {
+            "url": shard.url.rpartition("/")[2],
+            "md5sum": shard.md5,
+            "nsamples": shard.num_samples,
+            "filesize": shard.num_bytes,
+        }
+        for shard in shards
+    ]
+    document = {"__kind__": _KIND, "wids_version": 1, "shardlist": shardlist}
+    return (json.dumps(document, indent=1) + "\n").encode()
+
+
+def load_manifest(data: bytes, url: str) -> list[ShardInfo]:
+    """The shards that the manifest at ``url`` names.
+
+    Raises:
+        ManifestError: if it is not such a manifest, or names a shard outside its own folder.
+    """
+    try:
+        document = json.loads(data)
+        kind = document.get("__kind__")
+        entries = [_entry(entry, url) for entry in document["shardlist"]] if kind == _KIND else None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ManifestError(f"{url} is not a manifest of shards: {error!r}", url=url) from error
+    if entries is None:
+        raise ManifestError(f"{url}: expected __kind__ {_KIND!r}, found {kind!r}.", url=url)
+    return entries
+
+
+def _entry(entry: dict[str, Any], url: str) -> ShardInfo:
+    name = entry["url"]
+    if not isinstance(name, str) or "/" in name or name in ("", ".", ".."):
+        raise ValueError(f"shard {name!r} is not a base name")
+    folder = url[: url.rindex("/") + 1]
+    return ShardInfo(folder + name, int(entry["nsamples"]), int(entry["filesize"]), str(entry["md5sum"]))

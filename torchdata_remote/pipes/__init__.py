@@ -1,0 +1,25 @@
+"""One DataPipe a module; importing this package registers their functional names."""
+
+from .async_prefetch import AsyncPrefetch
+from .decode_sample import DecodeSample
+from .file_reader import FileReader
+from .label_from_path import LabelFromPath
+from .list_remote import ListRemote
+from .shard_tar_reader import ShardTarReader
+from .sharding_filter_rank import ShardingFilterRank
+from .shuffle_shards import ShuffleShards
+from .to_tuple import ToTuple
+from .write_shards import WriteShards
+
+__all__ = [
+    "AsyncPrefetch",
+    "DecodeSample",
+    "FileReader",
+    "LabelFromPath",
+    "ListRemote",
+    "ShardTarReader",
+    "ShardingFilterRank",
+    "ShuffleShards",
+    "ToTuple",
+    "WriteShards",
+]

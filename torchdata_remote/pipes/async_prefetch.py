@@ -1,0 +1,65 @@
+"""``async_prefetch``: URLs to streams, with the next ones under way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch.utils.data import IterDataPipe, functional_datapipe
+
+from ..options import MIB, FetchOptions, RetryPolicy, StorageOptions
+from ..streams import ObjectStream, stream_objects
+
+
+@functional_datapipe("async_prefetch")
+class AsyncPrefetch(IterDataPipe[tuple[str, ObjectStream]]):
+    """Open URLs as streams and fetch ahead (functional name: ``async_prefetch``).
+
+    Large objects are fetched in ranged parts, in parallel, and handed on in order, so that a shard's first sample comes
+    after its first part. Small ones cost one request each. Requests begin with the iterator and end with it; streams
+    that were handed out stay readable.
+
+    Args:
+        source_datapipe: URLs (str); a ``RemoteUrl`` from ``list_remote`` saves a request.
+        max_in_flight: requests under way at once.
+        max_buffer_bytes: bound on the bytes that are fetched or being fetched and not yet consumed.
+        part_bytes: size of the ranged parts of larger objects, in bytes.
+        retry: what is done about faults that may pass.
+        storage_options: for the store, in fsspec's vocabulary.
+
+    Yields:
+        tuple[str, ObjectStream]: the URL as it came, and a binary file-like object that is not seekable; torchdata's
+        ``load_from_tar``, ``readlines``, ... read it too.
+
+    Raises:
+        ObjectNotFoundError, AccessDeniedError, ObjectChangedError, TransientStorageError: from the stream, where
+            its bytes are read.
+
+    Example:
+        >>> import fsspec
+        >>> fsspec.filesystem("memory").pipe("/notes/1.txt", b"hello")
+        >>> [(url, stream.read()) for url, stream in AsyncPrefetch(IterableWrapper(["memory://notes/1.txt"]))]
+        [('memory://notes/1.txt', b'hello')]
+    """
+
+    def __init__(
+        self,
+        source_datapipe: IterDataPipe[str],
+        *,
+        max_in_flight: int = 16,
+        max_buffer_bytes: int = 128 * MIB,
+        part_bytes: int = 8 * MIB,
+        retry: RetryPolicy | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.source_datapipe = source_datapipe
+        self._options = FetchOptions(
+            max_in_flight=max_in_flight,
+            max_buffer_bytes=max_buffer_bytes,
+            part_bytes=part_bytes,
+            retry=retry or RetryPolicy(),
+        )
+        self._storage_options = StorageOptions(storage_options)
+
+    def __iter__(self) -> Iterator[tuple[str, ObjectStream]]:
+        yield from stream_objects(self.source_datapipe, self._options, self._storage_options)

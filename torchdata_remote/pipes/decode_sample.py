@@ -1,0 +1,61 @@
+"""``decode_sample``: bytes of members to values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from torch.utils.data import IterDataPipe, functional_datapipe
+
+from ..decoders import DEFAULT_DECODERS, Decoder
+from ..errors import DecodeError
+from ..sample import URL, Sample, describe
+from ..urls import redact
+
+
+@functional_datapipe("decode_sample")
+class DecodeSample(IterDataPipe[Sample]):
+    """Decode members by their extension (functional name: ``decode_sample``).
+
+    Without further ado: images (jpg, jpeg, png, webp, bmp, gif, tif, tiff, ppm, ...) become ``PIL.Image`` in mode RGB,
+    ``cls`` an int, ``json`` what it holds, ``txt`` a str, ``npy`` an array (one that needs unpickling is refused). An
+    extension of several parts, such as ``seg.png``, goes by the whole of it, else by its last part. Other members stay
+    ``bytes``, and what is not ``bytes`` stays as it is.
+
+    Args:
+        source_datapipe: samples.
+        decoders: extension -> function from bytes to a value, over the defaults; ``bytes`` leaves a member undecoded.
+
+    Yields:
+        dict: a new sample.
+
+    Raises:
+        DecodeError: names member, sample and shard; the decoder's own error is its ``__cause__``.
+
+    Example:
+        >>> samples = IterableWrapper([{"__key__": "1", "cls": b"3", "bin": b"12"}])
+        >>> list(DecodeSample(samples, {"bin": len}))
+        [{'__key__': '1', 'cls': 3, 'bin': 2}]
+    """
+
+    def __init__(self, source_datapipe: IterDataPipe[Sample], decoders: Mapping[str, Decoder] | None = None) -> None:
+        self.source_datapipe = source_datapipe
+        self._decoders = {**DEFAULT_DECODERS, **(decoders or {})}
+
+    def __iter__(self) -> Iterator[Sample]:
+        for sample in self.source_datapipe:
+            yield {name: self._decode(name, value, sample) for name, value in sample.items()}
+
+    def _decode(self, name: str, value: object, sample: Sample) -> object:
+        if not isinstance(value, bytes | memoryview):
+            return value
+        decoder = self._decoders.get(name) or self._decoders.get(name.rpartition(".")[2])
+        if decoder is None:
+            return value
+        try:
+            return decoder(bytes(value))
+        except Exception as error:
+            raise DecodeError(
+                f"{describe(sample)}: the {len(value):,} bytes of {name!r} cannot be decoded: "
+                f"{type(error).__name__}: {error}",
+                url=redact(sample.get(URL, "")),
+            ) from error

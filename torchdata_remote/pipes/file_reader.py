@@ -1,0 +1,56 @@
+"""``file_reader``: loose objects to samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch.utils.data import IterDataPipe, functional_datapipe
+
+from ..errors import SampleError
+from ..options import FetchOptions, StorageOptions
+from ..sample import KEY, URL, Sample, split_key
+from ..streams import parts_of, streams_of
+from ..urls import object_path, redact
+
+
+@functional_datapipe("file_reader")
+class FileReader(IterDataPipe[Sample]):
+    """Read each object as a sample with one member (functional name: ``file_reader``).
+
+    Args:
+        source_datapipe: ``(url, file_like)`` pairs, binary; or bare URLs, which are fetched ahead with the default
+            options of ``async_prefetch``.
+        storage_options: for bare URLs, in fsspec's vocabulary.
+
+    Yields:
+        dict: ``"__key__"`` (str, path in the bucket without its extension), ``"__url__"`` (str), and the object's
+        ``bytes`` under its extension in lower case.
+
+    Raises:
+        SampleError: for an object whose name has no extension.
+
+    Example:
+        >>> import fsspec
+        >>> fsspec.filesystem("memory").pipe("/pets/cat/1.JPG", b"...")
+        >>> list(FileReader(IterableWrapper(["memory://pets/cat/1.JPG"])))
+        [{'__key__': 'pets/cat/1', '__url__': 'memory://pets/cat/1.JPG', 'jpg': b'...'}]
+    """
+
+    def __init__(self, source_datapipe: IterDataPipe[Any], *, storage_options: Mapping[str, Any] | None = None) -> None:
+        self.source_datapipe = source_datapipe
+        self._storage_options = StorageOptions(storage_options)
+
+    def __iter__(self) -> Iterator[Sample]:
+        for url, stream in streams_of(self.source_datapipe, FetchOptions(), self._storage_options):
+            try:
+                key, extension = split_key(object_path(url))
+                if not key or not extension:
+                    raise SampleError(
+                        f"{redact(url)}: the name has no {'extension' if key else 'key'}, so that it cannot be part of "
+                        "a sample. List with a pattern that leaves it out, such as pattern='*.jpg'.",
+                        url=redact(url),
+                    )
+                yield {KEY: key, URL: str(url), extension: b"".join(parts_of(url, stream))}
+            finally:
+                stream.close()

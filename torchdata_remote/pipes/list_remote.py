@@ -1,0 +1,74 @@
+"""``list_remote``: source URLs to the URLs of objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch.utils.data import IterDataPipe, functional_datapipe
+
+from ..options import RetryPolicy, StorageOptions
+from ..storage.listing import list_source
+from ..urls import RemoteUrl
+
+
+@functional_datapipe("list_remote")
+class ListRemote(IterDataPipe[RemoteUrl]):
+    """List the objects that source URLs stand for (functional name: ``list_remote``).
+
+    A source is
+
+    - a prefix: ``s3://b``, ``s3://b/``, ``s3://b/dir``, ``s3://b/dir/``. ``dir`` never matches ``dir2``;
+    - a glob: ``s3://b/t-*.tar``, where ``*`` and ``?`` stay within a folder and ``**`` does not;
+    - a brace range: ``s3://b/t-{000000..000099}.tar`` or ``s3://b/{train,val}/``. If no glob is left when it
+      is expanded, each result is taken for one object and the store is not asked;
+    - one object.
+
+    Each source's objects come sorted by path (by code points), sources in their order, so that the listing is
+    equal in all processes. Markers of directories are left out.
+
+    Args:
+        source_datapipe: source URLs (str). A bare local path becomes a ``file://`` URL.
+        pattern: glob that objects must match: by base name, or by the path below the source if it has a slash.
+        recursive: whether folders below a prefix are entered. A glob or a brace range says so itself.
+        storage_options: for the store, in fsspec's vocabulary.
+
+    Yields:
+        RemoteUrl: a str with ``size`` (bytes) and ``etag`` where the listing told them.
+
+    Raises:
+        EmptyListingError: if a source has no objects, or none that match; names URL and pattern.
+        UrlError: for a scheme without a transport, or a URL without a bucket.
+        ObjectNotFoundError: if there is no such bucket.
+        AccessDeniedError: if the store does not let these credentials list.
+
+    Example:
+        >>> import fsspec
+        >>> fsspec.filesystem("memory").pipe({"/zoo/ape/1.jpg": b"12", "/zoo2/2.jpg": b"3"})
+        >>> [(url, url.size) for url in ListRemote(IterableWrapper(["memory://zoo"]), pattern="*.jpg")]
+        [('memory://zoo/ape/1.jpg', 2)]
+    """
+
+    def __init__(
+        self,
+        source_datapipe: IterDataPipe[str],
+        *,
+        pattern: str | None = None,
+        recursive: bool = True,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.source_datapipe = source_datapipe
+        self.pattern = pattern
+        self.recursive = recursive
+        self._storage_options = StorageOptions(storage_options)
+        self._retry = RetryPolicy()
+
+    def __iter__(self) -> Iterator[RemoteUrl]:
+        for url in self.source_datapipe:
+            yield from list_source(
+                url,
+                pattern=self.pattern,
+                recursive=self.recursive,
+                options=self._storage_options,
+                retry=self._retry,
+            )

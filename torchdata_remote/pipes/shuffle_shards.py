@@ -1,0 +1,78 @@
+"""``shuffle_shards``: a new order of URLs each epoch, the same in every process."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+
+from torch.utils.data import IterDataPipe, functional_datapipe
+
+
+@functional_datapipe("shuffle_shards")
+class ShuffleShards(IterDataPipe[str]):
+    """Permute URLs by seed and epoch (functional name: ``shuffle_shards``).
+
+    The order depends on ``(seed, epoch)`` and the listing only; the global random state is neither read nor changed.
+    The epoch counts by itself, from 0: each pass is a new one, whether the pipe is iterated directly, by ``DataLoader``
+    with or without persistent workers, or by ``DataLoader2``. All ranks and workers are in the same one. Holds all
+    URLs in memory.
+
+    Args:
+        source_datapipe: URLs, in the same order in every process.
+        seed: any int.
+
+    Yields:
+        str: the same URLs, in a uniformly random order.
+
+    Example:
+        >>> pipe = ShuffleShards(IterableWrapper(["a", "b", "c", "d"]), seed=0)
+        >>> first, second = list(pipe), list(pipe)
+        >>> pipe.set_epoch(0)
+        >>> first == list(pipe), first == second, sorted(second)
+        (True, False, ['a', 'b', 'c', 'd'])
+    """
+
+    def __init__(self, source_datapipe: IterDataPipe[str], seed: int = 0) -> None:
+        if not isinstance(seed, int):
+            raise TypeError(f"seed must be an int, got {type(seed).__name__}: {seed!r}")
+        self.source_datapipe = source_datapipe
+        self.seed = seed
+        self._epoch = -1
+        self._announced = False  # a loader said that the pass of this epoch begins
+        self._announced_in: int | None = None  # process id
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next pass be this epoch, as ``DistributedSampler.set_epoch`` does.
+
+        Persistent workers hold copies that began before; there the epoch only counts by itself.
+        """
+        if epoch < 0:
+            raise ValueError(f"epoch must be at least 0, got {epoch}")
+        self._epoch = epoch - 1
+        self._announced = False
+
+    def set_seed(self, seed: int) -> ShuffleShards:
+        """Not for users: torch's loaders call it with a random number, which is not used, before each pass.
+
+        ``DataLoader`` calls it first on the copy in the main process, which is never iterated if there are workers and
+        could not count passes otherwise, then on each worker's copy of that.
+        """
+        echo = self._announced and self._announced_in != os.getpid()
+        if not echo:
+            self._epoch += 1
+        self._announced = True
+        self._announced_in = os.getpid()
+        return self
+
+    def __iter__(self) -> Iterator[str]:
+        if not self._announced:
+            self._epoch += 1
+        self._announced = False
+        epoch = self._epoch
+        urls = list(self.source_datapipe)
+        # Of the module random, seeding with a str and random() are what Python promises not to change.
+        draw = random.Random(f"{self.seed}/{epoch}").random
+        keys = [draw() for _ in urls]
+        for index in sorted(range(len(urls)), key=keys.__getitem__):
+            yield urls[index]

@@ -1,0 +1,55 @@
+"""``to_tuple``: samples to tuples, as training loops want them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.data import IterDataPipe, functional_datapipe
+
+from ..errors import MissingMemberError
+from ..sample import URL, Sample, describe
+from ..urls import redact
+
+
+@functional_datapipe("to_tuple")
+class ToTuple(IterDataPipe[tuple[Any, ...]]):
+    """Pick members into a tuple (functional name: ``to_tuple``).
+
+    Args:
+        source_datapipe: samples.
+        *names: one for each place of the tuple: extensions separated by ``;``, of which the first that the sample has
+            is taken. ``"__key__"`` and ``"__url__"`` can be picked too.
+
+    Yields:
+        tuple: the values, as long as ``names``.
+
+    Raises:
+        MissingMemberError: names the sample, what was asked for, and what was there.
+
+    Example:
+        >>> samples = IterableWrapper([{"__key__": "1", "png": "image", "cls": 3}])
+        >>> list(ToTuple(samples, "jpg;jpeg;png", "cls"))
+        [('image', 3)]
+    """
+
+    def __init__(self, source_datapipe: IterDataPipe[Sample], *names: str) -> None:
+        if not names or not all(isinstance(name, str) and name.strip("; ") for name in names):
+            raise ValueError(f"to_tuple needs names such as 'jpg;png', 'cls'; got {names!r}")
+        self.source_datapipe = source_datapipe
+        self._names = names
+        self._choices = [tuple(part.strip() for part in name.split(";") if part.strip()) for name in names]
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        for sample in self.source_datapipe:
+            yield tuple(self._pick(sample, choice) for choice in self._choices)
+
+    def _pick(self, sample: Sample, choice: tuple[str, ...]) -> Any:
+        for name in choice:
+            if name in sample:
+                return sample[name]
+        raise MissingMemberError(
+            f"{describe(sample)} has no {' or '.join(map(repr, choice))}. It has "
+            f"{sorted(name for name in sample if not name.startswith('__'))}.",
+            url=redact(sample.get(URL, "")),
+        )

@@ -1,0 +1,88 @@
+"""``write_shards``: samples to tar shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch.utils.data import IterDataPipe, functional_datapipe
+
+from ..manifest import ShardInfo
+from ..options import StorageOptions
+from ..sample import Sample
+from ..writer import DEFAULT_MAX_SHARD_BYTES, DEFAULT_MAX_SHARD_SAMPLES, ShardWriter
+
+
+@functional_datapipe("write_shards")
+class WriteShards(IterDataPipe[ShardInfo]):
+    """Write samples into tar shards while it is iterated (functional name: ``write_shards``).
+
+    Equal samples give equal bytes. A shard appears whole or not at all; the manifest ``index.json`` is written after
+    the last one. If iteration is given up, the shards that were finished remain, without a manifest.
+
+    Args:
+        source_datapipe: samples. ``str``, ``int``, ``PIL.Image``, arrays (``npy``) and JSON values (``json``) are
+            encoded by extension; ``bytes`` stay as they are.
+        url_template: URL with one ``{shard}`` field in its base name, such as ``s3://b/train/{shard:06d}.tar``. The
+            folder belongs to these shards.
+        max_shard_bytes: limit of a shard object in bytes, tar headers and padding included. A single sample that is
+            larger gets a shard of its own.
+        max_shard_samples: limit of samples in a shard.
+        overwrite: replace all shards of this template. Otherwise finding one is an error.
+        storage_options: for the store, in fsspec's vocabulary.
+
+    Yields:
+        ShardInfo: url, number of samples, bytes and MD5 of each finished shard.
+
+    Raises:
+        ObjectExistsError: if something is there already.
+        ShardWriteError: for a template or a sample that cannot be written, or if no sample came.
+        EncodeError: for a member that has no encoding under its extension.
+
+    Example:
+        >>> samples = IterableWrapper([{"__key__": f"{i}", "cls": i} for i in range(3)])
+        >>> pipe = WriteShards(samples, "memory://numbers/{shard}.tar", max_shard_samples=2, overwrite=True)
+        >>> [(shard.url, shard.num_samples) for shard in pipe]
+        [('memory://numbers/0.tar', 2), ('memory://numbers/1.tar', 1)]
+    """
+
+    def __init__(
+        self,
+        source_datapipe: IterDataPipe[Sample],
+        url_template: str,
+        *,
+        max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES,
+        max_shard_samples: int = DEFAULT_MAX_SHARD_SAMPLES,
+        overwrite: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.source_datapipe = source_datapipe
+        self._url_template = url_template
+        self.max_shard_bytes = max_shard_bytes
+        self.max_shard_samples = max_shard_samples
+        self.overwrite = overwrite
+        self._storage_options = StorageOptions(storage_options)
+        self._writer()  # a wrong template is noticed here
+
+    def _writer(self) -> ShardWriter:
+        return ShardWriter(
+            self._url_template,
+            max_shard_bytes=self.max_shard_bytes,
+            max_shard_samples=self.max_shard_samples,
+            overwrite=self.overwrite,
+            storage_options=self._storage_options,
+        )
+
+    def __iter__(self) -> Iterator[ShardInfo]:
+        writer = self._writer()
+        try:
+            for sample in self.source_datapipe:
+                finished = writer.write(sample)
+                if finished is not None:
+                    yield finished
+        except BaseException:  # GeneratorExit too: whoever iterated gave up
+            writer.abort()
+            raise
+        last = writer.close()
+        if last is not None:
+            yield last

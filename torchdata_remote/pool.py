@@ -1,0 +1,95 @@
+"""Threads for blocking requests: as many as needed up to a limit, gone when the pool is closed.
+
+``concurrent.futures`` is not used because it joins its threads at exit without a limit: a stalled read would keep
+a finished program from ending.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+_AT_EXIT_S = 2.0
+_live: weakref.WeakSet[Pool] = weakref.WeakSet()
+os.register_at_fork(after_in_child=lambda: _live.clear())  # the threads stayed with the parent
+
+
+class PoolClosedError(Exception):
+    """Ends the waiting between two attempts."""
+
+
+class Pool:
+    """Runs functions in up to ``max_threads`` daemon threads."""
+
+    def __init__(self, max_threads: int) -> None:
+        self._max_threads = max_threads
+        self._tasks: queue.SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]] | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._idle = threading.Semaphore(0)
+        self._closed = threading.Event()
+        _live.add(self)
+
+    def submit(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Run ``function`` in a thread. It must not raise. Called by one thread at a time."""
+        self._tasks.put((function, arguments))
+        if len(self._threads) < self._max_threads and not self._idle.acquire(blocking=False):
+            thread = threading.Thread(
+                target=_work, args=(self._tasks, self._idle, self._closed), name="torchdata_remote", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait, unless the pool is closed meanwhile.
+
+        Raises:
+            PoolClosedError: if it is.
+        """
+        if self._closed.wait(seconds):
+            raise PoolClosedError
+
+    def close(self) -> None:
+        """End the threads after what they are at. Does not wait."""
+        self._closed.set()
+        for _ in self._threads:
+            self._tasks.put(None)
+
+    def join(self, deadline: float) -> None:
+        """Wait for the threads until ``time.monotonic()`` is ``deadline``."""
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _work(
+    tasks: queue.SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]] | None],
+    idle: threading.Semaphore,
+    closed: threading.Event,
+) -> None:
+    # Holds no reference to the pool, so that a forgotten one can be collected.
+    while True:
+        task = tasks.get()
+        if task is None:
+            return
+        if not closed.is_set():
+            function, arguments = task
+            function(*arguments)
+            del function, arguments
+        del task
+        idle.release()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Let requests end before the interpreter does: a thread that it stops inside a native call aborts the process."""
+    pools = list(_live)
+    for pool in pools:
+        pool.close()
+    deadline = time.monotonic() + _AT_EXIT_S
+    for pool in pools:
+        pool.join(deadline)

@@ -1,0 +1,92 @@
+"""The usual chains in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch.utils.data import IterDataPipe
+from torch.utils.data.datapipes.iter import IterableWrapper
+
+from .pipes import AsyncPrefetch, FileReader, ListRemote, ShardingFilterRank, ShardTarReader, ShuffleShards
+from .sample import Sample
+from .world import World
+
+
+def stream_shards(
+    url: str | Sequence[str],
+    *,
+    pattern: str | None = "*.tar",
+    seed: int | None = 0,
+    world: World | None = None,
+    max_in_flight: int = 16,
+    storage_options: Mapping[str, Any] | None = None,
+) -> IterDataPipe[Sample]:
+    """Samples from tar shards: listed, shuffled by shard, split over ranks and workers, fetched ahead, read.
+
+    Args:
+        url: source URL, or several: a prefix, a glob, a brace range, or one shard.
+        pattern: glob over base names; ``None`` takes all objects.
+        seed: of the shards' order, which is new each epoch. ``None`` keeps the listing's order.
+        world: this reader's place; ``None`` asks torch.
+        max_in_flight: requests under way at once, per worker.
+        storage_options: for the store, in fsspec's vocabulary.
+
+    Returns:
+        A pipe of samples with members as ``bytes``; go on with ``.decode_sample().to_tuple("jpg", "cls")``.
+
+    Example:
+        >>> from torchdata_remote import ShardWriter
+        >>> with ShardWriter("memory://shards/{shard}.tar", overwrite=True) as writer:
+        ...     _ = writer.write({"__key__": "a", "cls": 1})
+        >>> list(stream_shards("memory://shards/").to_tuple("__key__", "cls"))
+        [('a', b'1')]
+    """
+    return ShardTarReader(_streams(url, pattern, seed, world, max_in_flight, storage_options))
+
+
+def stream_files(
+    url: str | Sequence[str],
+    *,
+    pattern: str | None = None,
+    seed: int | None = 0,
+    world: World | None = None,
+    max_in_flight: int = 32,
+    storage_options: Mapping[str, Any] | None = None,
+) -> IterDataPipe[Sample]:
+    """Samples from loose files: listed, shuffled, split over ranks and workers, fetched ahead, one sample each.
+
+    Args:
+        url: source URL, or several: a prefix, a glob, a brace range, or one file.
+        pattern: glob over base names, such as ``*.jpg``; ``None`` takes all objects.
+        seed: of the files' order, which is new each epoch. ``None`` keeps the listing's order.
+        world: this reader's place; ``None`` asks torch.
+        max_in_flight: requests under way at once, per worker.
+        storage_options: for the store, in fsspec's vocabulary.
+
+    Returns:
+        A pipe of samples with one member as ``bytes``; go on with ``.label_from_path(classes=[...]).decode_sample()``.
+
+    Example:
+        >>> import fsspec
+        >>> fsspec.filesystem("memory").pipe("/loose/3/a.txt", b"hi")
+        >>> list(stream_files("memory://loose/").label_from_path().to_tuple("txt", "cls"))
+        [(b'hi', 3)]
+    """
+    return FileReader(_streams(url, pattern, seed, world, max_in_flight, storage_options))
+
+
+def _streams(
+    url: str | Sequence[str],
+    pattern: str | None,
+    seed: int | None,
+    world: World | None,
+    max_in_flight: int,
+    storage_options: Mapping[str, Any] | None,
+) -> AsyncPrefetch:
+    sources = IterableWrapper([url] if isinstance(url, str) else list(url))
+    urls: IterDataPipe[str] = ListRemote(sources, pattern=pattern, storage_options=storage_options)
+    if seed is not None:
+        urls = ShuffleShards(urls, seed)
+    share = ShardingFilterRank(urls, world=world)
+    return AsyncPrefetch(share, max_in_flight=max_in_flight, storage_options=storage_options)

@@ -1,0 +1,95 @@
+"""Samples: dicts of members under one key, named as WebDataset names them.
+
+``{"__key__": "train/000017", "__url__": "s3://b/t-000000.tar", "jpg": b"...", "cls": b"3"}``
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from .errors import ShardWriteError
+
+Sample = dict[str, Any]
+KEY = "__key__"
+URL = "__url__"
+
+
+def split_key(path: str) -> tuple[str, str]:
+    """Key and extension of a path: the key ends at the first dot of the base name, the rest is in lower case.
+
+    An empty key or an empty extension tells that the path has none.
+
+    >>> split_key("train/000017.Seg.PNG")
+    ('train/000017', 'seg.png')
+    >>> split_key("train.d/README")
+    ('train.d/README', '')
+    """
+    base = path.rfind("/") + 1
+    dot = path.find(".", base)
+    if dot < 0:
+        return path, ""
+    if dot == base:
+        return "", path[dot + 1 :].lower()
+    return path[:dot], path[dot + 1 :].lower()
+
+
+def naming_fault(path: str) -> str | None:
+    """Why a path cannot name a member, or ``None``.
+
+    >>> naming_fault("a/b.jpg")
+    >>> naming_fault("a/../b.jpg")
+    'it leaves its folder by ".."'
+    """
+    if "\0" in path:
+        return "it holds a NUL character"
+    if path.startswith("/"):
+        return "it is absolute"
+    if ".." in path.split("/"):
+        return 'it leaves its folder by ".."'
+    key, extension = split_key(path)
+    if not key:
+        return "its base name starts with a dot, which leaves no key"
+    if not extension:
+        return "it has no extension"
+    return None
+
+
+def members(sample: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Extension and value of each member, in the order in which they are written: sorted."""
+    for name in sorted(sample):
+        if not name.startswith("__"):
+            yield name, sample[name]
+
+
+def check_writable(sample: Mapping[str, Any]) -> str:
+    """The sample's key, if key and extensions would come back unchanged from a shard.
+
+    Raises:
+        ShardWriteError: says which key or extension would not, and why.
+    """
+    key = sample.get(KEY) if isinstance(sample, Mapping) else None
+    if not isinstance(key, str):
+        raise ShardWriteError(
+            f"Expected a sample: a dict with a str under {KEY!r}, got {type(sample).__name__}"
+            + (f" with {sorted(map(str, sample))}." if isinstance(sample, Mapping) else ".")
+        )
+    extensions = [extension for extension, _ in members(sample)]
+    if not extensions:
+        raise ShardWriteError(f"Sample {key!r} has no members, only {sorted(sample)}.")
+    for extension in extensions:
+        path = f"{key}.{extension}"
+        fault = naming_fault(path)
+        if fault is None and (split_key(path) != (key, extension) or key.startswith("./")):
+            fault = (
+                f"it would be read back as key {split_key(path)[0]!r} and extension {split_key(path)[1]!r}; "
+                "a key has no dot in its base name, an extension is in lower case and has no slash"
+            )
+        if fault is not None:
+            raise ShardWriteError(f"Sample {key!r}, member {extension!r}: {path!r} cannot be written: {fault}.")
+    return key
+
+
+def describe(sample: Mapping[str, Any]) -> str:
+    """Key and shard of a sample, for an error message."""
+    return f"sample {sample.get(KEY)!r} of {sample.get(URL, 'an unknown shard')}"

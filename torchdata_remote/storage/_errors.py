@@ -1,0 +1,108 @@
+"""The one table from what transports raise to what this package raises."""
+
+from __future__ import annotations
+
+import re
+
+from ..errors import (
+    AccessDeniedError,
+    ObjectChangedError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    StorageError,
+    TransientStorageError,
+    UrlError,
+)
+from ..urls import redact
+from ._protocol import RangeNotSatisfiableError
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_NOT_FOUND = {"NoSuchKey", "NoSuchBucket", "NotFound"}
+_PASSING_CODES = {"SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable", "ConditionalRequestConflict"}
+_PASSING_STATUSES = {408, 425, 429, 500, 502, 503, 504}
+
+
+def from_status(status: int, code: str, url: str, *, writing: bool = False) -> Exception:
+    """The error for an HTTP status and S3's error code."""
+    url = redact(url)
+    said = f"{url}: the store answered {status} {code}".rstrip() + "."
+    if code in _PASSING_CODES or status in _PASSING_STATUSES:
+        return TransientStorageError(said, url=url)
+    if status == 404 or code in _NOT_FOUND:
+        missing = "bucket" if code == "NoSuchBucket" else "object"
+        return ObjectNotFoundError(f"{url}: no such {missing}.", url=url)
+    if status in (401, 403):
+        return AccessDeniedError(
+            f"{said} Check the credentials (storage_options or the AWS environment) and their rights; "
+            "a public bucket needs storage_options={'anon': True}.",
+            url=url,
+        )
+    if status == 412 and writing:
+        return ObjectExistsError(f"{url} exists already, and nothing is overwritten unless asked for.", url=url)
+    if status == 412:
+        return ObjectChangedError(f"{url} was replaced while it was being read. List it again.", url=url)
+    if status == 416:
+        return RangeNotSatisfiableError(said, url=url)
+    return StorageError(said, url=url)
+
+
+def from_botocore(error: Exception, url: str, *, writing: bool = False) -> Exception:
+    """The error for what botocore raised."""
+    from botocore import exceptions as boto  # here: importing botocore costs a tenth of a second
+
+    shown = redact(url)
+    if isinstance(error, boto.ClientError):
+        status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+        code = str(error.response.get("Error", {}).get("Code", ""))
+        return from_status(status, "" if code.isdigit() else code, url, writing=writing)
+    if isinstance(error, boto.NoCredentialsError | boto.PartialCredentialsError | boto.CredentialRetrievalError):
+        return AccessDeniedError(
+            f"{shown}: {error}. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or "
+            "storage_options={'key':, 'secret':}; a public bucket needs storage_options={'anon': True}.",
+            url=shown,
+        )
+    if isinstance(error, boto.ParamValidationError):
+        return UrlError(f"{shown}: {error}", url=shown)
+    if isinstance(error, boto.HTTPClientError | boto.ConnectionError | boto.IncompleteReadError):
+        return TransientStorageError(f"{shown}: {type(error).__name__}: {error}", url=shown)
+    if isinstance(error, boto.BotoCoreError):
+        return StorageError(f"{shown}: {type(error).__name__}: {error}", url=shown)
+    return error
+
+
+def from_obstore(error: Exception, url: str) -> Exception:
+    """The error for what obstore raised. Its generic errors tell the cause in their text only."""
+    text = str(error)
+    status, code = _STATUS.search(text), _CODE.search(text)
+    if status:
+        return from_status(int(status[1]), code[1] if code else "", url)
+    if isinstance(error, OSError) or type(error).__module__ == "obstore.exceptions":
+        cause = text.partition("\n")[0].partition(" - ")[2] or text.partition("\n")[0]
+        return TransientStorageError(f"{redact(url)}: {cause.replace(url, redact(url))}.", url=redact(url))
+    return error
+
+
+def from_os(error: Exception, url: str, *, passing: bool) -> Exception:
+    """The error for what a local or fsspec filesystem raised.
+
+    Args:
+        error: as raised.
+        url: what was asked for.
+        passing: whether an unknown ``OSError`` is worth a repetition, as on a network.
+    """
+    shown = redact(url)
+    status = getattr(error, "status", None)  # aiohttp
+    if isinstance(status, int):
+        return from_status(status, "", url)
+    if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
+        return ObjectNotFoundError(f"{shown}: no such object.", url=shown)
+    if isinstance(error, PermissionError):
+        return AccessDeniedError(f"{shown}: access denied: {error}.", url=shown)
+    if isinstance(error, FileExistsError):
+        return ObjectExistsError(f"{shown} exists already, and nothing is overwritten unless asked for.", url=shown)
+    from_client = type(error).__module__.partition(".")[0] in ("aiohttp", "botocore", "asyncio", "urllib3")
+    if isinstance(error, OSError) or from_client:
+        kind = TransientStorageError if passing else StorageError
+        return kind(f"{shown}: {type(error).__name__}: {error}", url=shown)
+    return error

@@ -1,0 +1,150 @@
+"""Every protocol that fsspec knows, by its blocking calls."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import fsspec.core
+
+from ..errors import ObjectExistsError, RemoteDataError, UrlError
+from ..options import StorageOptions
+from ..urls import HTTP, join_url
+from ._errors import from_os, from_status
+from ._protocol import Blob, Entry, Page
+
+_WITHOUT_FOLDERS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "adl", "hf", *HTTP}
+
+
+class FsspecStore:
+    """A bucket or host behind an fsspec filesystem.
+
+    Args:
+        scheme: protocol as in the URL.
+        bucket: bucket or host; empty for ``memory``.
+        options: handed to the filesystem unchanged, except that ``region`` becomes its ``client_kwargs`` entry.
+    """
+
+    may_ignore_ranges = False
+
+    def __init__(self, scheme: str, bucket: str, options: StorageOptions) -> None:
+        keywords = dict(options)
+        if "region" in keywords:
+            keywords["client_kwargs"] = {"region_name": keywords.pop("region")} | keywords.get("client_kwargs", {})
+        try:
+            self._filesystem: Any = fsspec.core.url_to_fs(join_url(scheme, bucket, ""), **keywords)[0]
+        except (ValueError, ImportError) as error:
+            raise UrlError(
+                f"{scheme}://{bucket}: no transport for the scheme {scheme!r}: {error}. Known are s3, http, https, "
+                "file, memory, local paths, and what fsspec has a package for.",
+                url=f"{scheme}://{bucket}",
+            ) from error
+        self._scheme, self._bucket = scheme, bucket
+        self._root = self._full("").rstrip("/") + "/"
+
+    @contextlib.contextmanager
+    def _errors_of(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except RemoteDataError:
+            raise
+        except Exception as error:
+            translated = from_os(error, self._url(path), passing=True)
+            if translated is error:
+                raise
+            raise translated from error
+
+    def _url(self, path: str) -> str:
+        return join_url(self._scheme, self._bucket, path)
+
+    def _full(self, path: str) -> str:
+        return str(self._filesystem._strip_protocol(self._url(path)))
+
+    def list_page(self, prefix: str, *, recursive: bool, token: str | None) -> Page:
+        folder = prefix[: prefix.rfind("/") + 1]
+        with self._errors_of(folder):
+            self._filesystem.invalidate_cache()
+            try:
+                found = self._filesystem.find(self._full(folder), maxdepth=None if recursive else 1, detail=True)
+            except FileNotFoundError:
+                found = {}
+        entries = [self._entry(info) for info in found.values() if info.get("type", "file") == "file"]
+        return Page([entry for entry in entries if not entry.path.endswith("/")], None)
+
+    def _entry(self, info: dict[str, Any]) -> Entry:
+        name = str(info["name"])
+        path = name[len(self._root) :] if name.startswith(self._root) else name
+        size = info.get("size")
+        etag = info.get("ETag", info.get("etag"))
+        return Entry(path, None if size is None else int(size), etag if isinstance(etag, str) else None)
+
+    def find(self, path: str) -> Entry | None:
+        from ..errors import ObjectNotFoundError
+
+        try:
+            return self.stat(path)
+        except ObjectNotFoundError:
+            return None
+
+    def stat(self, path: str) -> Entry:
+        with self._errors_of(path):
+            info = self._filesystem.info(self._full(path))
+            if info.get("type") == "directory":
+                raise IsADirectoryError(path)
+            return self._entry(info)._replace(path=path)
+
+    def read(self, path: str, start: int, end: int | None, etag: str | None) -> Blob:
+        entry = self.stat(path)
+        if etag is not None and entry.etag is not None and entry.etag != etag:
+            raise from_status(412, "", self._url(path))
+        if start and entry.size is not None and start >= entry.size:
+            raise from_status(416, "", self._url(path))
+        with self._errors_of(path):
+            stop = entry.size if end is None or entry.size is None else min(end, entry.size)
+            if entry.size is None:
+                data = self._filesystem.cat_file(self._full(path))
+            elif stop == start:
+                data = b""
+            else:
+                data = self._filesystem.cat_file(self._full(path), start=start, end=stop)
+        return Blob(memoryview(data).toreadonly(), len(data) if entry.size is None else entry.size, entry.etag)
+
+    def create(self, path: str, *, overwrite: bool) -> _FsspecPending:
+        return _FsspecPending(self, path, overwrite)
+
+    def publish(self, path: str, data: bytes, *, overwrite: bool) -> None:
+        """Write an object in one call, which is the only one that fsspec's filesystems make whole or not at all."""
+        with self._errors_of(path):
+            full = self._full(path)
+            if not overwrite and self._filesystem.exists(full):
+                raise ObjectExistsError(
+                    f"{self._url(path)} exists already, and nothing is overwritten unless asked for.",
+                    url=self._url(path),
+                )
+            if self._scheme not in _WITHOUT_FOLDERS and "/" in full.strip("/"):
+                self._filesystem.makedirs(full.rpartition("/")[0], exist_ok=True)
+            self._filesystem.pipe_file(full, data)
+
+    def delete(self, path: str) -> None:
+        with self._errors_of(path), contextlib.suppress(FileNotFoundError):
+            self._filesystem.rm_file(self._full(path))
+
+
+class _FsspecPending:
+    """Bytes in memory until they are published in one call."""
+
+    def __init__(self, store: FsspecStore, path: str, overwrite: bool) -> None:
+        self._store, self._path, self._overwrite = store, path, overwrite
+        self._buffer = io.BytesIO()
+
+    def write(self, data: bytes) -> None:
+        self._buffer.write(data)
+
+    def commit(self) -> None:
+        self._store.publish(self._path, self._buffer.getvalue(), overwrite=self._overwrite)
+        self.abort()
+
+    def abort(self) -> None:
+        self._buffer = io.BytesIO()

@@ -1,0 +1,140 @@
+"""Local files, without fsspec between: lists by ``scandir``, reads by ``pread``, writes by rename."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+
+from ..errors import RemoteDataError, UrlError
+from ._errors import from_os
+from ._protocol import Blob, Entry, Page, RangeNotSatisfiableError
+
+PARTIAL_SUFFIX = ".torchdata_remote-partial"  # of files that a killed writer may leave; never listed
+
+
+@contextlib.contextmanager
+def _errors_of(path: str) -> Iterator[None]:
+    try:
+        yield
+    except RemoteDataError:
+        raise
+    except OSError as error:
+        raise from_os(error, f"file://{path}", passing=False) from error
+
+
+def _etag(status: os.stat_result) -> str:
+    return f"{status.st_mtime_ns:x}-{status.st_size:x}-{status.st_ino:x}"
+
+
+class LocalStore:
+    """The local filesystem. The etag of a file is its change time, size and inode."""
+
+    may_ignore_ranges = False
+
+    def list_page(self, prefix: str, *, recursive: bool, token: str | None) -> Page:
+        folder = prefix[: prefix.rfind("/") + 1]
+        with _errors_of(folder):
+            if not os.path.isdir(folder):
+                return Page([], None)
+            return Page(list(self._walk(folder, recursive, set())), None)
+
+    def _walk(self, folder: str, recursive: bool, seen: set[tuple[int, int]]) -> Iterator[Entry]:
+        status = os.stat(folder)
+        if (status.st_dev, status.st_ino) in seen:
+            return  # a link to a folder that is already being listed
+        seen = seen | {(status.st_dev, status.st_ino)}
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                path = folder + entry.name
+                if entry.is_dir():
+                    if recursive:
+                        yield from self._walk(path + "/", recursive, seen)
+                elif entry.is_file() and not entry.name.endswith(PARTIAL_SUFFIX):
+                    file_status = entry.stat()
+                    yield Entry(path, file_status.st_size, _etag(file_status))
+
+    def find(self, path: str) -> Entry | None:
+        return self.stat(path) if os.path.isfile(path) else None
+
+    def stat(self, path: str) -> Entry:
+        with _errors_of(path):
+            status = os.stat(path)
+            if os.path.isdir(path):
+                raise IsADirectoryError(path)
+            return Entry(path, status.st_size, _etag(status))
+
+    def read(self, path: str, start: int, end: int | None, etag: str | None) -> Blob:
+        from ._errors import from_status
+
+        with _errors_of(path), open(path, "rb", buffering=0) as file:
+            status = os.fstat(file.fileno())
+            size = status.st_size
+            if etag is not None and etag != _etag(status):
+                raise from_status(412, "", f"file://{path}")
+            if start and start >= size:
+                raise RangeNotSatisfiableError(f"file://{path} ends at byte {size:,}.", url=f"file://{path}")
+            stop = size if end is None else min(end, size)
+            data = bytearray(stop - start)
+            view, done = memoryview(data), 0
+            while done < len(data):
+                count = os.preadv(file.fileno(), [view[done:]], start + done)
+                if not count:
+                    raise from_status(412, "", f"file://{path}")
+                done += count
+            return Blob(view.toreadonly(), size, _etag(status))
+
+    def create(self, path: str, *, overwrite: bool) -> _LocalPending:
+        with _errors_of(path):
+            return _LocalPending(path, overwrite)
+
+    def delete(self, path: str) -> None:
+        with _errors_of(path), contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+class _LocalPending:
+    """A temporary file in the same folder, renamed when it is complete and on disk."""
+
+    def __init__(self, path: str, overwrite: bool) -> None:
+        self._path, self._overwrite = path, overwrite
+        folder, name = os.path.split(path)
+        if not name:
+            raise UrlError(f"file://{path} names a folder, not a file.", url=f"file://{path}")
+        os.makedirs(folder, exist_ok=True)
+        descriptor, self._temporary = tempfile.mkstemp(PARTIAL_SUFFIX, f".{name[:100]}.", folder)
+        os.fchmod(descriptor, 0o666 & ~_umask())
+        self._file = os.fdopen(descriptor, "wb", buffering=1 << 20)
+
+    def write(self, data: bytes) -> None:
+        with _errors_of(self._path):
+            self._file.write(data)
+
+    def commit(self) -> None:
+        with _errors_of(self._path):
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            if self._overwrite:
+                os.replace(self._temporary, self._path)
+            else:
+                os.link(self._temporary, self._path)  # unlike a rename, fails if something is there
+                os.unlink(self._temporary)
+            folder = os.open(os.path.dirname(self._path), os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+    def abort(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._temporary)
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,203 @@
+"""S3: listing, stat and writing by botocore; reading by obstore where it can, by botocore where it cannot."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any
+
+from ..errors import ObjectExistsError, RemoteDataError, TransientStorageError
+from ..options import RetryPolicy
+from ..retry import call_with_retries
+from . import _obstore
+from ._errors import from_botocore, from_status
+from ._protocol import Blob, Entry, Page
+from ._s3_settings import S3Settings, make_client
+
+UPLOAD_PART_BYTES = 16 << 20  # S3 wants at least 5 MiB and at most 10,000 parts; grows with the object
+_UPLOADS_IN_FLIGHT = 4
+
+
+class S3Store:
+    """One bucket.
+
+    Args:
+        bucket: its name.
+        settings: endpoint, region, credentials.
+        read_by_obstore: whether obstore may carry the data.
+    """
+
+    may_ignore_ranges = False
+
+    def __init__(self, bucket: str, settings: S3Settings, *, read_by_obstore: bool) -> None:
+        self._bucket = bucket
+        self._settings = settings
+        self._read_by_obstore = read_by_obstore
+        self._session, self.client = make_client(settings, f"s3://{bucket}")
+        self._obstore: Any = None  # made when something is read: a parent that only lists stays safe to fork
+        self._lock = threading.Lock()
+
+    def url(self, path: str) -> str:
+        return f"s3://{self._bucket}/{path}"
+
+    @contextlib.contextmanager
+    def errors_of(self, path: str, *, writing: bool = False) -> Iterator[None]:
+        """Turn what botocore raises into the errors of this package."""
+        try:
+            yield
+        except RemoteDataError:
+            raise
+        except Exception as error:
+            translated = from_botocore(error, self.url(path), writing=writing)
+            if translated is error:
+                raise
+            raise translated from error
+
+    def list_page(self, prefix: str, *, recursive: bool, token: str | None) -> Page:
+        return self._page(prefix, token, {} if recursive else {"Delimiter": "/"})
+
+    def _page(self, prefix: str, token: str | None, extra: dict[str, Any]) -> Page:
+        if token is not None:
+            extra = {**extra, "ContinuationToken": token}
+        with self.errors_of(prefix):
+            answer = self.client.list_objects_v2(Bucket=self._bucket, Prefix=prefix, **extra)
+        entries = [
+            Entry(found["Key"], int(found["Size"]), found.get("ETag"))
+            for found in answer.get("Contents", ())
+            if not found["Key"].endswith("/")
+        ]
+        return Page(entries, answer.get("NextContinuationToken") if answer.get("IsTruncated") else None)
+
+    def find(self, path: str) -> Entry | None:
+        # A key sorts before all that it is a prefix of, so it comes first if it is there.
+        for entry in self._page(path, None, {"MaxKeys": 1}).entries:
+            if entry.path == path:
+                return entry
+        return None
+
+    def stat(self, path: str) -> Entry:
+        with self.errors_of(path):
+            answer = self.client.head_object(Bucket=self._bucket, Key=path)
+        return Entry(path, int(answer["ContentLength"]), answer.get("ETag"))
+
+    def read(self, path: str, start: int, end: int | None, etag: str | None) -> Blob:
+        if self._read_by_obstore and _obstore.can_express(path):
+            return self._reader().read(path, start, end, etag)
+        request: dict[str, Any] = {"Bucket": self._bucket, "Key": path}
+        if end is not None:
+            request["Range"] = f"bytes={start}-{end - 1}"
+        if etag is not None:
+            request["IfMatch"] = etag
+        with self.errors_of(path):
+            answer = self.client.get_object(**request)
+            with contextlib.closing(answer["Body"]) as body:
+                data = body.read()
+        length, content_range = int(answer["ContentLength"]), answer.get("ContentRange")
+        total = int(content_range.rpartition("/")[2]) if content_range else length
+        expected = total if end is None else max(0, min(end, total) - start)
+        right_place = content_range is None or content_range.startswith(f"bytes {start}-")
+        if len(data) != length or length != expected or not right_place:
+            raise TransientStorageError(
+                f"{self.url(path)}: asked for bytes {start:,} to {expected + start:,}, got {len(data):,} bytes "
+                f"(Content-Range {content_range!r}, Content-Length {length:,}).",
+                url=self.url(path),
+            )
+        return Blob(memoryview(data), total, answer.get("ETag"))
+
+    def _reader(self) -> _obstore.ObstoreReader:
+        with self._lock:
+            if self._obstore is None:
+                self._obstore = _obstore.s3_reader(self._bucket, self._settings, self._session, self.client)
+            reader: _obstore.ObstoreReader = self._obstore
+            return reader
+
+    def create(self, path: str, *, overwrite: bool) -> S3Pending:
+        return S3Pending(self, self._bucket, path, overwrite)
+
+    def delete(self, path: str) -> None:
+        with self.errors_of(path):
+            self.client.delete_object(Bucket=self._bucket, Key=path)
+
+
+class S3Pending:
+    """One PUT for a small object, a multipart upload for a large one: either way it appears whole or not at all."""
+
+    def __init__(self, store: S3Store, bucket: str, path: str, overwrite: bool) -> None:
+        self._store, self._bucket, self._path = store, bucket, path
+        self._unless_there: dict[str, str] = {} if overwrite else {"IfNoneMatch": "*"}
+        self._retry = RetryPolicy()
+        self._buffer: list[bytes] = []
+        self._buffered = 0
+        self._upload_id: str | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._parts: list[Future[str]] = []
+
+    def write(self, data: bytes) -> None:
+        self._buffer.append(data)
+        self._buffered += len(data)
+        # 10,000 parts at most: from part 1,000 on they grow, to 160 MiB, which reaches S3's 5 TB limit less a fifth
+        if self._buffered >= UPLOAD_PART_BYTES * max(1, len(self._parts) // 1000):
+            self._upload_part()
+
+    def _call(self, name: str, **request: Any) -> Any:
+        def once() -> Any:
+            with self._store.errors_of(self._path, writing=True):
+                call = getattr(self._store.client, name)
+                return call(Bucket=self._bucket, Key=self._path, **request)
+
+        return call_with_retries(once, self._retry)
+
+    def _take_buffer(self) -> bytes:
+        data, self._buffer, self._buffered = b"".join(self._buffer), [], 0
+        return data
+
+    def _upload_part(self) -> None:
+        if self._upload_id is None:
+            self._upload_id = self._call("create_multipart_upload")["UploadId"]
+            self._pool = ThreadPoolExecutor(_UPLOADS_IN_FLIGHT, thread_name_prefix="upload")
+        assert self._pool is not None
+        pending = {part for part in self._parts if not part.done()}
+        if len(pending) >= _UPLOADS_IN_FLIGHT:
+            wait(pending, return_when=FIRST_COMPLETED)
+        for part in self._parts:
+            if part.done():
+                part.result()
+        self._parts.append(self._pool.submit(self._send_part, len(self._parts) + 1, self._take_buffer()))
+
+    def _send_part(self, number: int, data: bytes) -> str:
+        answer = self._call("upload_part", UploadId=self._upload_id, PartNumber=number, Body=data)
+        return str(answer["ETag"])
+
+    def commit(self) -> None:
+        if self._upload_id is None:
+            body = self._take_buffer()
+            self._call("put_object", Body=body, ContentLength=len(body), **self._unless_there)
+            return
+        if self._buffer:
+            self._upload_part()
+        parts = [{"PartNumber": n, "ETag": part.result()} for n, part in enumerate(self._parts, 1)]
+        if self._unless_there and self._store.find(self._path) is not None:
+            # Not every store honours the condition on this request, so it is asked beforehand as well.
+            raise ObjectExistsError(str(from_status(412, "", self._store.url(self._path), writing=True)))
+        self._call(
+            "complete_multipart_upload",
+            UploadId=self._upload_id,
+            MultipartUpload={"Parts": parts},
+            **self._unless_there,
+        )
+        self._upload_id = None
+        self._end_pool()
+
+    def abort(self) -> None:
+        self._buffer = []
+        self._end_pool()
+        if self._upload_id is not None:
+            upload_id, self._upload_id = self._upload_id, None
+            self._call("abort_multipart_upload", UploadId=upload_id)
+
+    def _end_pool(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None

@@ -1,0 +1,95 @@
+"""Storage options of s3 to a botocore client: one place that resolves endpoint, region and credentials."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import AccessDeniedError, RemoteDataError, UrlError
+from ..options import StorageOptions
+from ._errors import from_botocore
+
+CONNECT_TIMEOUT_S = 10
+READ_TIMEOUT_S = 30
+_CLIENT_KWARGS = {
+    "region_name": "region",
+    "endpoint_url": "endpoint_url",
+    "aws_access_key_id": "key",
+    "aws_secret_access_key": "secret",
+    "aws_session_token": "token",
+}
+_client_lock = threading.Lock()  # creating botocore clients is not thread-safe
+
+
+@dataclass(frozen=True, repr=False)
+class S3Settings:
+    """What the s3 transports of this package can express; ``None`` leaves it to botocore's chain."""
+
+    key: str | None = None
+    secret: str | None = None
+    token: str | None = None
+    endpoint_url: str | None = None
+    region: str | None = None
+    profile: str | None = None
+    anon: bool = False
+
+
+def s3_settings(options: StorageOptions) -> S3Settings | None:
+    """The options translated, or ``None`` if one of them has no translation."""
+    flat = {name: value for name, value in options.items() if name != "client_kwargs" and value is not None}
+    for name, value in (options.get("client_kwargs") or {}).items():
+        if name not in _CLIENT_KWARGS:
+            return None
+        if value is not None:
+            flat.setdefault(_CLIENT_KWARGS[name], value)
+    if set(flat) - set(S3Settings.__dataclass_fields__):
+        return None
+    return S3Settings(**flat)
+
+
+def make_client(settings: S3Settings, url: str) -> tuple[Any, Any]:
+    """A botocore session and its s3 client, which repeats nothing and follows the AWS environment.
+
+    Raises:
+        AccessDeniedError: for a profile that does not exist, or a key without its secret.
+        UrlError: for an endpoint that is no URL.
+    """
+    import botocore.session  # here: a tenth of a second that a chain over local files need not wait
+    from botocore import UNSIGNED
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError, ProfileNotFound
+
+    if (settings.key is None) != (settings.secret is None):
+        raise AccessDeniedError(f"{url}: storage_options has one of 'key' and 'secret'; give both.", url=url)
+    try:
+        with _client_lock:
+            session = botocore.session.Session(profile=settings.profile)
+            if settings.key is not None:
+                session.set_credentials(settings.key, settings.secret, settings.token)
+            client = session.create_client(
+                "s3",
+                region_name=settings.region or session.get_config_variable("region") or "us-east-1",
+                endpoint_url=settings.endpoint_url,
+                config=Config(
+                    signature_version=UNSIGNED if settings.anon else None,
+                    retries={"mode": "standard", "total_max_attempts": 1},
+                    max_pool_connections=128,
+                    connect_timeout=CONNECT_TIMEOUT_S,
+                    read_timeout=READ_TIMEOUT_S,
+                    request_checksum_calculation="when_required",
+                    response_checksum_validation="when_required",
+                ),
+            )
+    except ProfileNotFound as error:
+        raise AccessDeniedError(f"{url}: {error}. Look into ~/.aws/config.", url=url) from error
+    except (BotoCoreError, ValueError) as error:
+        translated = from_botocore(error, url)
+        raise translated if isinstance(translated, RemoteDataError) else UrlError(f"{url}: {error}") from error
+    return session, client
+
+
+def is_custom_endpoint(client: Any) -> bool:
+    """Whether the client speaks to something else than AWS, which then is addressed by path."""
+    host = str(client.meta.endpoint_url).partition("://")[2].partition("/")[0].partition(":")[0]
+    return not host.endswith((".amazonaws.com", ".amazonaws.com.cn"))

@@ -1,0 +1,126 @@
+"""From a source URL to the objects it stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from ..errors import EmptyListingError
+from ..options import RetryPolicy, StorageOptions
+from ..retry import call_with_retries
+from ..urls import (
+    HTTP,
+    RemoteUrl,
+    expand_braces,
+    glob_regex,
+    glob_start,
+    has_braces,
+    join_url,
+    redact,
+    split_url,
+)
+from . import open_store
+from ._protocol import Entry
+
+
+def list_source(
+    url: str,
+    *,
+    pattern: str | None,
+    recursive: bool,
+    options: StorageOptions,
+    retry: RetryPolicy,
+) -> Iterator[RemoteUrl]:
+    """The objects that a source URL stands for, sorted by path.
+
+    Args:
+        url: a prefix, a glob, a brace range, or one object.
+        pattern: a glob that objects must match: by base name, or by the path below the source if it has a slash.
+        recursive: whether folders below a prefix are entered.
+        options: for the store.
+        retry: applied to each page of the listing.
+
+    Raises:
+        EmptyListingError: if there are none.
+    """
+    matches = _matcher(pattern)
+    found = 0
+    for single in expand_braces(url):
+        scheme, bucket, path = split_url(single)
+        is_glob = scheme not in HTTP and glob_start(path) is not None
+        if has_braces(url) and not is_glob:
+            if matches(path):
+                found += 1
+                yield RemoteUrl(single)
+            continue
+        for entry, below in _entries(single, is_glob, recursive, options, retry):
+            if matches(below):
+                found += 1
+                yield RemoteUrl(join_url(scheme, bucket, entry.path), entry.size, entry.etag)
+    if not found:
+        shown = redact(url)
+        raise EmptyListingError(
+            f"{shown}: no objects found"
+            + (f" that match pattern={pattern!r}" if pattern is not None else "")
+            + ("" if recursive else ", with recursive=False")
+            + ". Check the bucket, the prefix and the pattern.",
+            url=shown,
+        )
+
+
+def list_folder(url: str, *, recursive: bool, options: StorageOptions, retry: RetryPolicy) -> Iterator[RemoteUrl]:
+    """All objects whose URL begins with ``url``, sorted; none is fine."""
+    scheme, bucket, path = split_url(url)
+    for entry in _list(url, path, recursive, options, retry):
+        yield RemoteUrl(join_url(scheme, bucket, entry.path), entry.size, entry.etag)
+
+
+def _entries(
+    url: str, is_glob: bool, recursive: bool, options: StorageOptions, retry: RetryPolicy
+) -> Iterator[tuple[Entry, str]]:
+    """Entries of one URL without braces, each with its path below the source."""
+    store, path = open_store(url, options)
+    if is_glob:
+        regex = glob_regex(path + "**" if path.endswith("/") else path)
+        fixed = path[: glob_start(path)]
+        deep = "/" in path[len(fixed) :] or "**" in path
+        for entry in _list(url, fixed, deep, options, retry):
+            if regex.fullmatch(entry.path):
+                yield entry, entry.path[fixed.rfind("/") + 1 :]
+        return
+    if path and not path.endswith("/"):
+        exact = call_with_retries(lambda: store.find(path), retry)
+        folder = path + "/"
+        below = [] if split_url(url)[0] in HTTP else _list(url, folder, recursive, options, retry)
+        if exact is not None and not (exact.size == 0 and below):  # an empty one is the folder's marker
+            yield exact, path.rpartition("/")[2]
+    else:
+        folder = path
+        below = _list(url, folder, recursive, options, retry)
+    for entry in below:
+        yield entry, entry.path[len(folder) :]
+
+
+def _list(url: str, prefix: str, recursive: bool, options: StorageOptions, retry: RetryPolicy) -> list[Entry]:
+    store, _ = open_store(url, options)
+    entries: list[Entry] = []
+    token: str | None = None
+    while True:
+        asked = token
+
+        def ask(asked: str | None = asked) -> tuple[list[Entry], str | None]:
+            return store.list_page(prefix, recursive=recursive, token=asked)
+
+        page, token = call_with_retries(ask, retry)
+        entries.extend(entry for entry in page if entry.path.startswith(prefix))
+        if token is None:
+            return sorted(entries, key=lambda entry: entry.path)
+        if token == asked:
+            raise EmptyListingError(f"{redact(url)}: the store repeats page {token!r} of its listing.", url=redact(url))
+
+
+def _matcher(pattern: str | None) -> Callable[[str], bool]:
+    """Whether a path below the source matches the pattern."""
+    if pattern is None:
+        return lambda below: True
+    regex, whole = glob_regex(pattern), "/" in pattern
+    return lambda below: regex.fullmatch(below if whole else below.rpartition("/")[2]) is not None

@@ -1,0 +1,187 @@
+"""Objects as streams: file-like, in order, the next ones under way."""
+
+from __future__ import annotations
+
+import io
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any
+
+from .errors import RemoteDataError
+from .fetch import Fetcher, Part
+from .options import FetchOptions, StorageOptions
+from .urls import redact
+
+_OBJECTS_AHEAD = 16  # times max_in_flight: enough for a consumer that takes a batch at a time
+
+
+class ObjectStream(io.BufferedIOBase):
+    """The bytes of one object, in order, while they arrive. Not seekable.
+
+    It stays readable after the pipe that gave it went on or ended. ``parts()`` hands on whole parts without copying.
+
+    Args:
+        fetcher: the engine that reads it.
+        url: of the object; a ``RemoteUrl`` saves a request where it tells size and etag.
+    """
+
+    def __init__(self, fetcher: Fetcher, url: str) -> None:
+        self._released = True  # nothing to release if the URL cannot be opened
+        self._fetcher, self._target = fetcher, fetcher.open(url)
+        self._released = False
+        self._part: Part | None = None
+        self._view = memoryview(b"")  # of the current part, what is not yet read
+        self._position = 0
+
+    @property
+    def url(self) -> str:
+        """Where the bytes come from."""
+        return self._target.url
+
+    @property
+    def num_bytes(self) -> int | None:
+        """Length of the object; ``None`` before the first answer where the listing did not tell."""
+        return self._target.size
+
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def _advance(self) -> bool:
+        """Make the next part current; ``False`` at the end."""
+        if self.closed:
+            raise ValueError(f"{redact(self.url)}: read from a closed stream.")
+        if self._released:
+            return False
+        part, self._part = self._part, None
+        self._part = self._fetcher.next_part(self._target, part)
+        if self._part is None or self._part.data is None:
+            self._release()
+            return False
+        self._view = self._part.data
+        return True
+
+    def parts(self) -> Iterator[memoryview]:
+        """What is left of the object, in consecutive pieces of up to ``part_bytes``."""
+        while self._view or self._advance():
+            view, self._view = self._view, memoryview(b"")
+            self._position += len(view)
+            if view:
+                yield view
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        limit = -1 if size is None else size
+        pieces: list[memoryview] = []
+        while limit and (self._view or self._advance()):
+            piece = self._view if limit < 0 else self._view[:limit]
+            self._view = self._view[len(piece) :]
+            limit -= len(piece) if limit > 0 else 0
+            self._position += len(piece)
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    def read1(self, size: int = -1, /) -> bytes:
+        while not self._view and self._advance():
+            pass
+        return self.read(len(self._view) if size < 0 else min(size, len(self._view)))
+
+    def peek(self, size: int = 0, /) -> bytes:
+        """Bytes that come next, without moving on; ``readline`` needs it to be fast."""
+        while not self._view and self._advance():
+            pass
+        return bytes(self._view[: max(size, 8192)])
+
+    def _release(self) -> None:
+        if not self._released:
+            self._released = True
+            self._fetcher.close_object(self._target, self._part)
+            self._part, self._view = None, memoryview(b"")
+            self._fetcher.release()
+
+    def close(self) -> None:
+        self._release()
+        super().close()
+
+
+def stream_objects(
+    urls: Iterable[str], options: FetchOptions, storage_options: StorageOptions
+) -> Iterator[tuple[str, ObjectStream]]:
+    """Each URL with a stream over its object, in order, the next ones under way.
+
+    Args:
+        urls: pulled only from the thread that iterates.
+        options: limits.
+        storage_options: for the stores.
+    """
+    fetcher = Fetcher(options, storage_options)
+    ahead: deque[tuple[str, ObjectStream]] = deque()
+    try:
+        source = iter(urls)
+        exhausted = False
+        while True:
+            while not exhausted and (
+                not ahead or (len(ahead) < _OBJECTS_AHEAD * options.max_in_flight and fetcher.has_room())
+            ):
+                url = next(source, None)
+                if url is None:
+                    exhausted = True
+                else:
+                    ahead.append((url, ObjectStream(fetcher, url)))
+            if not ahead:
+                return
+            yield ahead.popleft()
+    finally:
+        for _, stream in ahead:
+            stream.close()
+        fetcher.release()
+
+
+def streams_of(
+    items: Iterable[Any], options: FetchOptions, storage_options: StorageOptions
+) -> Iterator[tuple[str, Any]]:
+    """``(url, file_like)`` pairs as they come; bare URLs are opened here, ahead of time.
+
+    Raises:
+        RemoteDataError: if an item is neither.
+    """
+    source = iter(items)
+    for first in source:
+        if isinstance(first, str):
+            yield from stream_objects(_only_urls(chain([first], source)), options, storage_options)
+        else:
+            yield from _only_pairs(chain([first], source))
+
+
+def _only_urls(items: Iterable[Any]) -> Iterator[str]:
+    for item in items:
+        if not isinstance(item, str):
+            raise RemoteDataError(f"Expected a URL, as before, got {type(item).__name__}: {item!r:.200}")
+        yield item
+
+
+def _only_pairs(items: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    for item in items:
+        if not (isinstance(item, tuple) and len(item) == 2 and hasattr(item[1], "read")):
+            raise RemoteDataError(
+                f"Expected a URL or a (url, file_like) pair, got {type(item).__name__}: {item!r:.200}"
+            )
+        yield item
+
+
+def parts_of(url: str, stream: Any, piece_bytes: int = 1 << 20) -> Iterator[bytes | memoryview]:
+    """The bytes of a file-like object in consecutive pieces; of an :class:`ObjectStream` without copying.
+
+    Raises:
+        RemoteDataError: if it was opened as text.
+    """
+    parts = getattr(stream, "parts", None)
+    if parts is not None:
+        yield from parts()
+        return
+    while piece := stream.read(piece_bytes):
+        if isinstance(piece, str):
+            raise RemoteDataError(f"{redact(url)} was opened as text; open it with mode='rb'.", url=redact(url))
+        yield piece

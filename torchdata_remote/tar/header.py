@@ -1,0 +1,158 @@
+"""Tar headers: 512 bytes to fields, and back.
+
+Fields and offsets are those of POSIX ``pax`` (ustar and its extended headers) and of GNU ``tar``'s manual.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+from ..errors import ShardReadError
+
+BLOCK = 512
+
+_SPACES = 8 * 0x20
+_ADLER = 65521
+
+
+def padding(size: int) -> int:
+    """Bytes of zeros after ``size`` bytes of data."""
+    return -size % BLOCK
+
+
+def fault(url: str, offset: int, what: str, *, cut_short: bool = False) -> ShardReadError:
+    """The error for something wrong at a byte offset of an archive."""
+    advice = "The upload was cut short: write" if cut_short else "It is damaged or not a tar: write"
+    return ShardReadError(f"{url}: at byte {offset:,}: {what}. {advice} the shard again.", url=url)
+
+
+def verify_checksum(header: bytes, url: str, start: int) -> None:
+    """Compare the sum of the header's bytes, its own field counted as spaces, with that field.
+
+    Adler-32's lower half is 1 + that sum modulo 65521, at the speed of C; the sum of 512 bytes is at most twice that.
+    """
+    field = header[148:156]
+    try:
+        expected = int(field.strip(b"\0 ") or b"-1", 8)
+    except ValueError:
+        expected = -1
+    total = (zlib.adler32(header) & 0xFFFF) - 1 - sum(field) + _SPACES
+    if expected < 0 or (total - expected) % _ADLER:
+        signed = sum(b - 256 if b > 127 else b for b in header) - sum(b - 256 if b > 127 else b for b in field)
+        if expected < 0 or signed + _SPACES != expected:  # some old writers summed signed bytes
+            raise fault(url, start, f"a header whose checksum field says {field!r}, which does not fit its bytes")
+
+
+def number_field(field: bytes, url: str, start: int) -> int:
+    """An octal field, or GNU's base-256 one."""
+    if field[0] == 0x80:
+        return int.from_bytes(field[1:], "big")
+    try:
+        value = int(field.strip(b"\0 ") or b"0", 8)
+    except ValueError:
+        value = -1
+    if value < 0:
+        raise fault(url, start, f"a header with the size field {field!r}")
+    return value
+
+
+def text_field(data: bytes) -> str:
+    """A name; bytes that are not UTF-8 are kept as surrogates."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def name_field(header: bytes) -> str:
+    """The member's path as the header tells it, ustar's prefix included."""
+    name = header[: header.find(b"\0", 0, 100)] if b"\0" in header[:100] else header[:100]
+    if header[257:263] == b"ustar\0" and header[345]:
+        name = header[345:500].rstrip(b"\0").partition(b"\0")[0] + b"/" + name
+    return text_field(name)
+
+
+def pax_fields(record: bytes, url: str, start: int) -> dict[str, str]:
+    """Keyword -> value of a pax record: lines of ``length keyword=value``."""
+    fields: dict[str, str] = {}
+    position = 0
+    while position < len(record):
+        space = record.find(b" ", position, position + 20)
+        digits = record[position:space] if space > 0 else b""
+        end = position + int(digits) if digits.isdigit() else -1
+        equals = record.find(b"=", space, end)
+        if not (space < equals < end <= len(record)) or record[end - 1 : end] != b"\n":
+            raise fault(url, start, "a pax header that is not made of 'length keyword=value' lines")
+        fields[text_field(record[space + 1 : equals])] = text_field(record[equals + 1 : end - 1])
+        position = end
+    return fields
+
+
+def pack_header(name: str, size: int) -> bytes:
+    """The header of a regular file: mode 0644, owner 0, time 0, so that equal samples give equal bytes.
+
+    Args:
+        name: path inside the archive; one that ustar cannot hold gets a pax record.
+        size: bytes of data that follow, padded to 512.
+
+    Returns:
+        512 bytes, or 1,536 and more with a pax record.
+    """
+    split = _split_name(name)
+    fields = {}
+    if split is None:
+        fields["path"] = name
+        split = b"", _ascii(name)[:100]
+    if size > 0o77777777777:
+        fields["size"] = str(size)
+    record = _pax_record(fields)
+    extended = _ustar(b"", b"pax", len(record), b"x") + record + bytes(padding(len(record))) if record else b""
+    return extended + _ustar(*split, size if "size" not in fields else 0, b"0")
+
+
+def _split_name(name: str) -> tuple[bytes, bytes] | None:
+    """Prefix and name for ustar's two fields, or ``None`` if it does not fit."""
+    raw = _ascii(name)
+    if raw.decode("ascii") != name or len(raw) > 256:
+        return None
+    if len(raw) <= 100:
+        return b"", raw
+    slash = raw.find(b"/", len(raw) - 101)
+    if slash <= 0 or slash > 155 or slash + 1 == len(raw):
+        return None
+    return raw[:slash], raw[slash + 1 :]
+
+
+def _ascii(name: str) -> bytes:
+    return name.encode("ascii", "replace")
+
+
+def _pax_record(fields: dict[str, str]) -> bytes:
+    record = b""
+    for key, value in sorted(fields.items()):
+        rest = f" {key}=".encode() + value.encode("utf-8", "surrogateescape") + b"\n"
+        length = len(rest) + 1
+        while length != len(rest) + len(str(length)):
+            length = len(rest) + len(str(length))
+        record += str(length).encode() + rest
+    return record
+
+
+def _ustar(prefix: bytes, name: bytes, size: int, kind: bytes) -> bytes:
+    header = b"".join(
+        (
+            name.ljust(100, b"\0"),
+            b"0000644\x00",  # mode
+            b"0000000\x00",  # uid
+            b"0000000\x00",  # gid
+            b"%011o\x00" % size,
+            b"00000000000\x00",  # mtime
+            b"        ",  # checksum, counted as spaces
+            kind,
+            bytes(100),
+            b"ustar\x00" + b"00",
+            bytes(64),
+            b"0000000\x00",  # device numbers
+            b"0000000\x00",
+            prefix.ljust(155, b"\0"),
+            bytes(12),
+        )
+    )
+    return header[:148] + b"%06o\x00 " % sum(header) + header[156:]

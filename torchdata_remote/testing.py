@@ -1,0 +1,49 @@
+"""Helpers for the tests of whoever builds on this package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from .sample import Sample
+from .world import World
+from .writer import ShardWriter
+
+
+def all_worlds(world_size: int, num_workers: int) -> Iterator[World]:
+    """Every reader's place among ``world_size`` ranks of ``num_workers`` workers each.
+
+    >>> [world.slot for world in all_worlds(2, 2)]
+    [0, 2, 1, 3]
+    """
+    for rank in range(world_size):
+        for worker in range(num_workers):
+            yield World(rank, world_size, worker, num_workers)
+
+
+def write_small_shards(
+    folder: str,
+    *,
+    num_shards: int,
+    samples_per_shard: int,
+    storage_options: Mapping[str, Any] | None = None,
+) -> list[Sample]:
+    """Write a small set of shards under ``folder`` and return its samples as they will be read, in order.
+
+    Sample ``i`` has the members ``cls`` (``i`` modulo 10) and ``txt`` (a line that differs for each).
+
+    >>> [sample["__key__"] for sample in write_small_shards("memory://small", num_shards=2, samples_per_shard=2)]
+    ['0/000000', '1/000001', '2/000002', '3/000003']
+    """
+    samples: list[Sample] = []
+    template = folder.rstrip("/") + "/{shard:06d}.tar"
+    with ShardWriter(
+        template, max_shard_samples=samples_per_shard, overwrite=True, storage_options=storage_options
+    ) as writer:
+        for index in range(num_shards * samples_per_shard):
+            sample = {"__key__": f"{index % 10}/{index:06d}", "cls": str(index % 10).encode()}
+            sample["txt"] = f"sample {index}\n".encode() * (index % 7 + 1)
+            writer.write(sample)
+            url = template.format(shard=index // samples_per_shard)
+            samples.append({**sample, "__url__": url})
+    return samples

@@ -1,0 +1,280 @@
+"""Writing shards: byte-exact limits, equal bytes for equal samples, a shard whole or not at all, manifest last."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from .encoders import encode_member
+from .errors import EncodeError, ObjectExistsError, ShardWriteError
+from .manifest import MANIFEST_NAME, ShardInfo, dump_manifest, load_manifest
+from .options import MIB, RetryPolicy, StorageOptions
+from .retry import call_with_retries
+from .sample import Sample, check_writable, members
+from .shard_template import ShardTemplate
+from .storage import PendingObject, open_store
+from .storage.listing import list_folder
+from .tar import END_OF_ARCHIVE, pack_header, padding
+from .urls import redact
+
+DEFAULT_MAX_SHARD_BYTES = 256 * MIB
+DEFAULT_MAX_SHARD_SAMPLES = 100_000
+_WRITE_BYTES = 1 << 20
+
+
+class ShardWriter:
+    """Writes samples into tar shards and, on a clean exit, the manifest.
+
+    A shard appears whole or not at all, on a local disk too. If the ``with`` block raises, the shards finished
+    before remain, the unfinished one does not, and there is no manifest.
+
+    Args:
+        url_template: URL with one ``{shard}`` field in its base name, such as
+            ``s3://bucket/train/{shard:06d}.tar``. The folder belongs to these shards: the manifest
+            ``index.json`` lies in it.
+        max_shard_bytes: limit of a shard object in bytes, tar headers and padding included. A single sample that is
+            larger gets a shard of its own.
+        max_shard_samples: limit of samples in a shard.
+        overwrite: replace shards of the same template, all of them. Otherwise finding one is an error.
+        storage_options: for the store, in fsspec's vocabulary.
+
+    Raises:
+        ObjectExistsError: on entering, if shards or a manifest are there already.
+        ShardWriteError: for a template without ``{shard}``.
+
+    Example:
+        >>> with ShardWriter("memory://birds/{shard:04d}.tar", overwrite=True) as writer:
+        ...     _ = writer.write({"__key__": "wren/1", "txt": "small"})
+        >>> writer.shards[0].url, writer.shards[0].num_samples, writer.shards[0].num_bytes
+        ('memory://birds/0000.tar', 1, 2048)
+    """
+
+    def __init__(
+        self,
+        url_template: str,
+        *,
+        max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES,
+        max_shard_samples: int = DEFAULT_MAX_SHARD_SAMPLES,
+        overwrite: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        if max_shard_bytes < 1 or max_shard_samples < 1:
+            raise ValueError(
+                f"max_shard_bytes and max_shard_samples must be positive, got {max_shard_bytes} and {max_shard_samples}"
+            )
+        self._template = ShardTemplate(url_template)
+        self.max_shard_bytes = max_shard_bytes
+        self.max_shard_samples = max_shard_samples
+        self._overwrite = overwrite
+        self._options = StorageOptions(storage_options)
+        self._retry = RetryPolicy()
+        self._shards: list[ShardInfo] = []
+        self._open: _OpenShard | None = None
+        self._checked = False
+
+    @property
+    def shards(self) -> tuple[ShardInfo, ...]:
+        """The shards finished so far."""
+        return tuple(self._shards)
+
+    def __enter__(self) -> ShardWriter:
+        self._check_destination()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            self.abort()
+        else:
+            self.close()
+
+    def write(self, sample: Sample) -> ShardInfo | None:
+        """Add a sample. Its members are written sorted by extension; names that begin with ``__`` are not.
+
+        Returns:
+            The shard that was finished because this sample did not fit into it, or ``None``.
+
+        Raises:
+            ShardWriteError: for a key or an extension that would not be read back as it is, or a key that the
+                shard has already.
+            EncodeError: for a member that is neither bytes nor of a type known for its extension.
+        """
+        if not self._checked:
+            self._check_destination()
+        key = check_writable(sample)
+        packed = _pack(key, sample)
+        finished = None
+        shard = self._open
+        if shard is not None and (
+            shard.num_bytes + packed.num_bytes + len(END_OF_ARCHIVE) > self.max_shard_bytes
+            or shard.num_samples >= self.max_shard_samples
+        ):
+            finished, shard = self._finish(), None
+        if shard is None:
+            shard = self._open = self._begin()
+        shard.add(key, packed)
+        return finished
+
+    def close(self) -> ShardInfo | None:
+        """Finish the last shard, then write the manifest.
+
+        Returns:
+            The last shard, or ``None`` if there were no samples since the one before.
+
+        Raises:
+            ShardWriteError: if there were no samples at all.
+        """
+        if self._open is None and not self._shards:
+            raise ShardWriteError(f"{redact(self._template.url(0))}: no sample came, so there is nothing to write.")
+        try:
+            finished = self._finish() if self._open is not None else None
+            self._remove_leftovers()
+            self._publish(self._template.folder + MANIFEST_NAME, dump_manifest(self._shards))
+        except BaseException:
+            self.abort()
+            raise
+        return finished
+
+    def abort(self) -> None:
+        """Drop the unfinished shard; write no manifest."""
+        shard, self._open = self._open, None
+        if shard is not None:
+            shard.pending.abort()
+
+    def _begin(self) -> _OpenShard:
+        url = self._template.url(len(self._shards))
+        store, path = open_store(url, self._options)
+        return _OpenShard(url, store.create(path, overwrite=self._overwrite))
+
+    def _finish(self) -> ShardInfo:
+        assert self._open is not None
+        shard, self._open = self._open, None
+        try:
+            info = shard.finish()
+        except BaseException:
+            shard.pending.abort()
+            raise
+        self._shards.append(info)
+        return info
+
+    def _publish(self, url: str, data: bytes) -> None:
+        store, path = open_store(url, self._options)
+        pending = store.create(path, overwrite=self._overwrite)
+        try:
+            pending.write(data)
+            pending.commit()
+        except BaseException:
+            pending.abort()
+            raise
+
+    def _existing(self) -> list[str]:
+        template = self._template
+        found = list_folder(template.before, recursive=False, options=self._options, retry=self._retry)
+        return [str(url) for url in found if template.index(url) is not None]
+
+    def _check_destination(self) -> None:
+        manifest_url = self._template.folder + MANIFEST_NAME
+        store, path = open_store(manifest_url, self._options)
+        manifest = call_with_retries(lambda: store.find(path), self._retry)
+        if manifest is not None:
+            blob = call_with_retries(lambda: store.read(path, 0, None, None), self._retry)
+            others = [
+                s.url for s in load_manifest(bytes(blob.data), manifest_url) if self._template.index(s.url) is None
+            ]
+            if others:
+                raise ObjectExistsError(
+                    f"{manifest_url} describes other shards, such as {others[0]}. One folder holds the shards of one "
+                    "template: write into another folder.",
+                    url=manifest_url,
+                )
+        existing = self._existing()
+        self._checked = True
+        if not self._overwrite and (existing or manifest is not None):
+            raise ObjectExistsError(
+                f"{redact((existing or [manifest_url])[0])} exists already. Write into another folder, or pass "
+                "overwrite=True to replace all shards of this template.",
+                url=manifest_url,
+            )
+        if manifest is not None:
+            call_with_retries(lambda: store.delete(path), self._retry)  # it must not outlive what it describes
+
+    def _remove_leftovers(self) -> None:
+        """Shards of the data set that was here before, beyond the last one of this."""
+        if not self._overwrite:
+            return
+        for url in self._existing():
+            index = self._template.index(url)
+            if index is not None and index >= len(self._shards):
+                store, path = open_store(url, self._options)
+                store.delete(path)
+
+
+class _Packed:
+    """A sample as tar bytes."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.num_bytes = 0
+
+    def add(self, piece: bytes) -> None:
+        if piece:
+            self.pieces.append(piece)
+            self.num_bytes += len(piece)
+
+
+def _pack(key: str, sample: Sample) -> _Packed:
+    packed = _Packed()
+    for extension, value in members(sample):
+        try:
+            data = encode_member(extension, value)
+        except EncodeError as error:
+            raise EncodeError(f"Sample {key!r}: {error}") from error
+        packed.add(pack_header(f"{key}.{extension}", len(data)))
+        packed.add(data)
+        packed.add(bytes(padding(len(data))))
+    return packed
+
+
+class _OpenShard:
+    """A shard that is being filled."""
+
+    def __init__(self, url: str, pending: PendingObject) -> None:
+        self.url, self.pending = url, pending
+        self.num_samples = self.num_bytes = 0
+        self._keys: set[str] = set()
+        self._md5 = hashlib.md5(usedforsecurity=False)
+        self._buffer: list[bytes] = []
+        self._buffered = 0
+
+    def add(self, key: str, packed: _Packed) -> None:
+        if key in self._keys:
+            raise ShardWriteError(
+                f"{redact(self.url)}: two samples have the key {key!r}. Keys within a shard must differ; put the "
+                "folder or a number into the key.",
+                url=redact(self.url),
+            )
+        self._keys.add(key)
+        self.num_samples += 1
+        self.num_bytes += packed.num_bytes
+        self._buffer.extend(packed.pieces)
+        self._buffered += packed.num_bytes
+        if self._buffered >= _WRITE_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        data, self._buffer, self._buffered = b"".join(self._buffer), [], 0
+        self._md5.update(data)
+        self.pending.write(data)
+
+    def finish(self) -> ShardInfo:
+        self._buffer.append(END_OF_ARCHIVE)
+        self._flush()
+        self.pending.commit()
+        num_bytes = self.num_bytes + len(END_OF_ARCHIVE)
+        return ShardInfo(self.url, self.num_samples, num_bytes, self._md5.hexdigest())
