@@ -108,7 +108,7 @@ class _Extended:
         self.name = name
 
 
-def read_members(
+def read_members(  # noqa: C901  # the inner loop of every epoch: a call for each branch would cost its speed
     parts: Iterable[bytes | memoryview],
     *,
     url: str,

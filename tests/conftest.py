@@ -1,0 +1,69 @@
+"""Servers and small data sets that tests share."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.servers.s3 import S3Server, ceph_is_installed, ceph_server, moto_server, temporary_folder
+
+settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("default")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_credentials_from_outside() -> Iterator[None]:
+    """Tests see neither the AWS environment nor the files of whoever runs them."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("AWS_") or name in ("RANK", "WORLD_SIZE")]:
+            patch.delenv(name)
+        patch.setenv("AWS_CONFIG_FILE", "/nonexistent/config")
+        patch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent/credentials")
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        yield
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[S3Server]:
+    with temporary_folder() as folder, moto_server(folder) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def ceph() -> Iterator[S3Server]:
+    if not ceph_is_installed():
+        pytest.skip("Ceph is not installed: apt-get install radosgw ceph-mon ceph-osd")
+    with temporary_folder() as folder, ceph_server(folder) as server:
+        yield server
+
+
+@pytest.fixture(params=["moto", pytest.param("ceph", marks=pytest.mark.ceph)])
+def s3(request: pytest.FixtureRequest) -> S3Server:
+    """Each S3 server in turn."""
+    server: S3Server = request.getfixturevalue(request.param)
+    return server
+
+
+@pytest.fixture
+def bucket(s3: S3Server) -> str:
+    """A new bucket on each S3 server in turn."""
+    return s3.new_bucket()
+
+
+@pytest.fixture
+def memory_folder() -> str:
+    """A ``memory://`` folder that no other test uses."""
+    return f"memory://{uuid.uuid4().hex}"
+
+
+@pytest.fixture(params=["fork", "forkserver", "spawn"])
+def start_method(request: pytest.FixtureRequest) -> str:
+    """How worker processes are started."""
+    assert request.param in multiprocessing.get_all_start_methods()
+    method: str = request.param
+    return method

@@ -1,0 +1,193 @@
+"""Real S3 servers for tests: moto everywhere, Ceph's RADOS gateway where it is installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import botocore.session
+
+START_S = 90.0
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """A running server."""
+
+    name: str
+    endpoint_url: str
+    key: str
+    secret: str
+
+    @property
+    def storage_options(self) -> dict[str, Any]:
+        return {"endpoint_url": self.endpoint_url, "key": self.key, "secret": self.secret}
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint_url,
+            "AWS_ACCESS_KEY_ID": self.key,
+            "AWS_SECRET_ACCESS_KEY": self.secret,
+        }
+
+    def client(self) -> Any:
+        """A botocore client of its own, independent of the package under test."""
+        return botocore.session.Session().create_client(
+            "s3",
+            region_name="us-east-1",
+            endpoint_url=self.endpoint_url,
+            aws_access_key_id=self.key,
+            aws_secret_access_key=self.secret,
+        )
+
+    def new_bucket(self) -> str:
+        """Make a bucket with a new name; Ceph takes no location constraint."""
+        name = f"test-{uuid.uuid4().hex[:12]}"
+        self.client().create_bucket(Bucket=name)
+        return name
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until(ready: Callable[[], bool], what: str, timeout_s: float = START_S) -> None:
+    """Poll a server that cannot tell when it is ready."""
+    deadline = time.monotonic() + timeout_s
+    while not ready():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what} did not answer within {timeout_s:.0f} s")
+        time.sleep(0.1)
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2):
+            return True
+    except urllib.error.HTTPError:
+        return True
+    except OSError:
+        return False
+
+
+@contextmanager
+def process(*command: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that ends with the block."""
+    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT) as running:
+        try:
+            yield running
+        finally:
+            running.terminate()
+            try:
+                running.wait(10)
+            except subprocess.TimeoutExpired:
+                running.kill()
+
+
+@contextmanager
+def moto_server(folder: Path) -> Iterator[S3Server]:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with process(
+        sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port), log=folder / "moto.log"
+    ) as running:
+        wait_until(lambda: running.poll() is not None or answers(url), "moto's server")
+        assert running.poll() is None, (folder / "moto.log").read_text()
+        yield S3Server("moto", url, "test-key", "test-secret")
+
+
+def ceph_is_installed() -> bool:
+    return all(shutil.which(name) for name in ("radosgw", "ceph-mon", "ceph-osd", "ceph", "radosgw-admin"))
+
+
+@contextmanager
+def ceph_server(folder: Path) -> Iterator[S3Server]:
+    """One monitor, one OSD that keeps its data in memory, one RADOS gateway. Ready after about 15 s."""
+    mon_port, rgw_port = free_port(), free_port()
+    cluster = str(uuid.uuid4())
+    settings = {
+        "fsid": cluster,
+        "mon host": f"v1:127.0.0.1:{mon_port}",
+        "mon initial members": "a",
+        "mon data": folder / "mon",
+        "mon data avail crit": 1,
+        "mon allow pool size one": "true",
+        "mon max pg per osd": 1000,
+        "auth cluster required": "none",
+        "auth service required": "none",
+        "auth client required": "none",
+        "osd data": folder / "osd",
+        "osd objectstore": "memstore",
+        "memstore device bytes": 2 << 30,
+        "osd pool default size": 1,
+        "osd pool default min size": 1,
+        "osd pool default pg num": 8,
+        "osd crush chooseleaf type": 0,
+        "run dir": folder,
+        "admin socket": folder / "$name.asok",
+        "pid file": folder / "$name.pid",
+        "log file": folder / "$name.log",
+    }
+    config = folder / "ceph.conf"
+    lines = ["[global]", *(f"{name} = {value}" for name, value in settings.items())]
+    lines += ["[client.rgw]", f"rgw frontends = beast endpoint=127.0.0.1:{rgw_port}", ""]
+    config.write_text("\n".join(lines))
+    (folder / "mon").mkdir()
+    (folder / "osd").mkdir()
+
+    def run(*command: str) -> str:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    with_config = ("-c", str(config))
+    monmap = str(folder / "monmap")
+    run("monmaptool", "--create", "--addv", "a", f"[v1:127.0.0.1:{mon_port}]", "--fsid", cluster, monmap)
+    run("ceph-mon", *with_config, "--mkfs", "-i", "a", "--monmap", monmap)
+    with ExitStack() as daemons:
+
+        def daemon(name: str, *command: str) -> None:
+            daemons.enter_context(process(*command, "-f", *with_config, log=folder / f"{name}.out"))
+
+        daemon("mon", "ceph-mon", "-i", "a")
+        osd = str(uuid.uuid4())
+        run("ceph", *with_config, "osd", "create", osd)
+        run("ceph-osd", *with_config, "-i", "0", "--mkfs", "--osd-uuid", osd)
+        daemon("osd", "ceph-osd", "-i", "0")
+        run("ceph", *with_config, "osd", "crush", "add", "osd.0", "1.0", "host=node", "root=default")
+        daemon("rgw", "radosgw", "-n", "client.rgw")
+        url = f"http://127.0.0.1:{rgw_port}"
+        wait_until(lambda: answers(url), "Ceph's RADOS gateway")
+        made = run(
+            *("radosgw-admin", *with_config, "-n", "client.rgw", "user", "create"),
+            *("--uid=test", "--display-name=test", "--access-key=ceph-key", "--secret-key=ceph-secret"),
+        )
+        keys = json.loads(made)["keys"][0]
+        yield S3Server("ceph", url, keys["access_key"], keys["secret_key"])
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A folder with a short path, because Unix sockets lie in it."""
+    folder = Path(tempfile.mkdtemp(prefix="tdr-", dir="/tmp" if os.path.isdir("/tmp") else None))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
