@@ -1,17 +1,19 @@
 """The fetch engine: many requests in flight, bytes in memory bounded, objects handed on in order.
 
 Whoever consumes plans: each time bytes are consumed, as many parts as the byte bound allows are queued for the
-threads. So the bound is always full of bytes that are fetched, being fetched, or next in the queue, and the source of
+threads (and when an answer tells the size of an object whose size was unknown). So the bound is always full of bytes that are fetched, being fetched, or next in the queue, and the source of
 URLs is only ever pulled from the consumer's thread.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections import deque
+from collections.abc import Iterator
 
-from .errors import ObjectChangedError
+from .errors import ObjectChangedError, TransientStorageError
 from .options import FetchOptions, StorageOptions
 from .pool import Pool
 from .retry import call_with_retries
@@ -71,16 +73,17 @@ class Fetcher:
         self._reserved_bytes = 0
         self._unplanned: list[FetchedObject] = []
         self._waiting_for_room = 0  # of those, how many the byte bound keeps from being planned
-        self._users = 1  # whoever made it, and every open stream
+        self._users = 1  # whoever made it, and every open object
+        self._leaving: deque[tuple[FetchedObject, Part | None] | None] = deque()
         self._pid = os.getpid()
 
     def open(self, url: str) -> FetchedObject:
         """Take an object on; parts of it are planned as far as the byte bound allows.
 
-        Each call needs a ``close_object`` and a ``release``.
+        Each call needs a ``close_object``.
         """
         target = FetchedObject(url, self._storage_options)
-        with self._lock:
+        with self._locked():
             self._users += 1
             self._unplanned.append(target)
             self._plan_ahead()
@@ -88,18 +91,71 @@ class Fetcher:
 
     def has_room(self) -> bool:
         """Whether more objects should be opened, to have something to plan when bytes are consumed."""
-        with self._lock:
-            return self._waiting_for_room < _OBJECTS_WAITING
+        return self._waiting_for_room < _OBJECTS_WAITING
+
+    def next_part(self, target: FetchedObject, consumed: Part | None) -> Part | None:
+        """Give back the consumed part, then wait for the next one; ``None`` at the object's end."""
+        if os.getpid() != self._pid:
+            raise RuntimeError(f"{redact(target.url)}: this stream was opened in another process; open it here.")
+        with self._locked():
+            if consumed is not None:
+                self._reserved_bytes -= consumed.reserved_bytes
+            if not target.parts and target.can_plan():
+                self._plan(target)  # whatever the bound says: the consumer must get on
+            self._plan_ahead()
+            part = target.parts.popleft() if target.parts else None
+        if part is None:
+            return None
+        part.done.wait()
+        if part.error is not None:
+            with self._locked():
+                self._reserved_bytes -= part.reserved_bytes
+            raise part.error
+        return part
+
+    def close_object(self, target: FetchedObject, consumed: Part | None) -> None:
+        """Drop what was planned; requests that have not begun are not made. Safe in a finalizer."""
+        target.closed = True
+        self._leaving.append((target, consumed))
+        self._settle()
 
     def release(self) -> None:
-        """One user less; the threads end with the last."""
-        if os.getpid() != self._pid:
-            return  # a forked copy: the threads are the parent's, and the lock may have been held at the fork
-        with self._lock:
-            self._users -= 1
-            last = self._users == 0
-        if last:
-            self._pool.close()
+        """Whoever made this opens nothing more; the threads end with the last object. Safe in a finalizer."""
+        self._leaving.append(None)
+        self._settle()
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        try:
+            with self._lock:
+                yield
+        finally:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Let go of who is leaving, unless somebody holds the lock, who then does it on the way out.
+
+        Finalizers run at any allocation, also in a thread that holds the lock. So they must not wait for it.
+        """
+        while self._leaving and os.getpid() == self._pid and self._lock.acquire(blocking=False):
+            try:
+                while self._leaving:
+                    leaving = self._leaving.popleft()
+                    self._users -= 1
+                    if leaving is not None:
+                        self._give_back(*leaving)
+                if self._users == 0:
+                    self._pool.close()
+                else:
+                    self._plan_ahead()
+            finally:
+                self._lock.release()
+
+    def _give_back(self, target: FetchedObject, consumed: Part | None) -> None:  # with the lock held
+        for part in target.parts if consumed is None else (*target.parts, consumed):
+            self._reserved_bytes -= part.reserved_bytes
+            part.reserved_bytes = 0
+        target.parts.clear()
 
     def _plan_ahead(self) -> None:  # with the lock held
         left = []
@@ -131,44 +187,12 @@ class Fetcher:
         self._reserved_bytes += num_bytes
         self._pool.submit(self._fetch, target, part)
 
-    def next_part(self, target: FetchedObject, consumed: Part | None) -> Part | None:
-        """Give back the consumed part, then wait for the next one; ``None`` at the object's end."""
-        if os.getpid() != self._pid:
-            raise RuntimeError(f"{redact(target.url)}: this stream was opened in another process; open it here.")
-        with self._lock:
-            if consumed is not None:
-                self._reserved_bytes -= consumed.reserved_bytes
-            if not target.parts and target.can_plan():
-                self._plan(target)  # whatever the bound says: the consumer must get on
-            self._plan_ahead()
-            part = target.parts.popleft() if target.parts else None
-        if part is None:
-            return None
-        part.done.wait()
-        if part.error is not None:
-            with self._lock:
-                self._reserved_bytes -= part.reserved_bytes
-            raise part.error
-        return part
-
-    def close_object(self, target: FetchedObject, consumed: Part | None) -> None:
-        """Drop what was planned; requests that have not begun are not made."""
-        if os.getpid() != self._pid:
-            return
-        with self._lock:
-            target.closed = True
-            for part in target.parts if consumed is None else (*target.parts, consumed):
-                self._reserved_bytes -= part.reserved_bytes
-                part.reserved_bytes = 0
-            target.parts.clear()
-            self._plan_ahead()
-
     def _fetch(self, target: FetchedObject, part: Part) -> None:
         """In a thread of the pool: fetch one part, keep its bytes or its error."""
         try:
             if not target.closed:
                 blob = call_with_retries(lambda: _read(target, part), self.options.retry, sleep=self._pool.sleep)
-                with self._lock:
+                with self._locked():
                     self._accept(target, part, blob)
         except BaseException as error:  # noqa: BLE001  # it belongs to the consumer, whatever it is
             part.error = error
@@ -190,6 +214,7 @@ class Fetcher:
         if part.reserved_bytes:  # 0 if the stream was closed meanwhile
             self._reserved_bytes += len(blob.data) - part.reserved_bytes
             part.reserved_bytes = len(blob.data)
+        self._plan_ahead()  # the size may be known now, or the part be smaller than was reserved
 
 
 def _read(target: FetchedObject, part: Part) -> Blob:
@@ -206,7 +231,7 @@ def _read(target: FetchedObject, part: Part) -> Blob:
     expected = blob.total_bytes if part.end is None else min(part.end, blob.total_bytes)
     whole = target.size is None and part.start == 0 and len(blob.data) == blob.total_bytes
     if not whole and len(blob.data) != expected - part.start:
-        raise ObjectChangedError(
+        raise TransientStorageError(
             f"{redact(target.url)}: bytes {part.start:,} to {expected:,} came as {len(blob.data):,} bytes.",
             url=redact(target.url),
         )

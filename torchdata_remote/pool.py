@@ -32,7 +32,9 @@ class Pool:
         self._tasks: queue.SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._idle = threading.Semaphore(0)
-        self._closed = threading.Event()
+        self._closed = [False]
+        # A queue and not an Event: close() may run in a finalizer, at any allocation of any thread.
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         _live.add(self)
 
     def submit(self, function: Callable[..., None], *arguments: Any) -> None:
@@ -51,13 +53,17 @@ class Pool:
         Raises:
             PoolClosedError: if it is.
         """
-        if self._closed.wait(seconds):
-            raise PoolClosedError
+        try:
+            self._wake.get(timeout=seconds)
+        except queue.Empty:
+            return
+        raise PoolClosedError
 
     def close(self) -> None:
         """End the threads after what they are at. Does not wait."""
-        self._closed.set()
-        for _ in self._threads:
+        self._closed[0] = True
+        for _ in range(self._max_threads):
+            self._wake.put(None)
             self._tasks.put(None)
 
     def join(self, deadline: float) -> None:
@@ -69,14 +75,14 @@ class Pool:
 def _work(
     tasks: queue.SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]] | None],
     idle: threading.Semaphore,
-    closed: threading.Event,
+    closed: list[bool],
 ) -> None:
     # Holds no reference to the pool, so that a forgotten one can be collected.
     while True:
         task = tasks.get()
         if task is None:
             return
-        if not closed.is_set():
+        if not closed[0]:
             function, arguments = task
             function(*arguments)
             del function, arguments

@@ -16,7 +16,7 @@ from .options import RetryPolicy
 
 T = TypeVar("T")
 _log = logging.getLogger("torchdata_remote")
-_jitter = random.Random()  # its own: the global random state is the training's
+_jitter = random.SystemRandom()  # not the global state, which is the training's, nor one that forked workers share
 
 
 def call_with_retries(

@@ -16,6 +16,13 @@ from .urls import redact
 _OBJECTS_AHEAD = 16  # times max_in_flight: enough for a consumer that takes a batch at a time
 
 
+class _End:
+    """Comes after the last URL."""
+
+
+_END = _End()
+
+
 class ObjectStream(io.BufferedIOBase):
     """The bytes of one object, in order, while they arrive. Not seekable.
 
@@ -97,9 +104,8 @@ class ObjectStream(io.BufferedIOBase):
     def _release(self) -> None:
         if not self._released:
             self._released = True
-            self._fetcher.close_object(self._target, self._part)
-            self._part, self._view = None, memoryview(b"")
-            self._fetcher.release()
+            part, self._part, self._view = self._part, None, memoryview(b"")
+            self._fetcher.close_object(self._target, part)
 
     def close(self) -> None:
         self._release()
@@ -125,8 +131,8 @@ def stream_objects(
             while not exhausted and (
                 not ahead or (len(ahead) < _OBJECTS_AHEAD * options.max_in_flight and fetcher.has_room())
             ):
-                url = next(source, None)
-                if url is None:
+                url = next(source, _END)
+                if isinstance(url, _End):
                     exhausted = True
                 else:
                     ahead.append((url, ObjectStream(fetcher, url)))

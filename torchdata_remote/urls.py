@@ -29,6 +29,8 @@ class RemoteUrl(str):
         etag: the store's version tag as it sent it, or ``None``.
     """
 
+    __slots__ = ("etag", "size")
+
     size: int | None
     etag: str | None
 

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-from .encoders import encode_member
-from .errors import EncodeError, ObjectExistsError, ShardWriteError
+from .errors import ObjectExistsError, ShardWriteError
 from .manifest import MANIFEST_NAME, ShardInfo, dump_manifest, load_manifest
+from .open_shard import OpenShard, pack_sample
 from .options import MIB, RetryPolicy, StorageOptions
 from .retry import call_with_retries
-from .sample import Sample, check_writable, members
+from .sample import Sample, check_writable
 from .shard_template import ShardTemplate
-from .storage import PendingObject, open_store
+from .storage import open_store
 from .storage.listing import list_folder
-from .tar import END_OF_ARCHIVE, pack_header, padding
+from .tar import END_OF_ARCHIVE
 from .urls import redact
 
 DEFAULT_MAX_SHARD_BYTES = 256 * MIB
 DEFAULT_MAX_SHARD_SAMPLES = 100_000
-_WRITE_BYTES = 1 << 20
 
 
 class ShardWriter:
@@ -71,7 +69,7 @@ class ShardWriter:
         self._options = StorageOptions(storage_options)
         self._retry = RetryPolicy()
         self._shards: list[ShardInfo] = []
-        self._open: _OpenShard | None = None
+        self._open: OpenShard | None = None
         self._checked = False
 
     @property
@@ -108,7 +106,7 @@ class ShardWriter:
         if not self._checked:
             self._check_destination()
         key = check_writable(sample)
-        packed = _pack(key, sample)
+        packed = pack_sample(key, sample)
         finished = None
         shard = self._open
         if shard is not None and (
@@ -147,10 +145,10 @@ class ShardWriter:
         if shard is not None:
             shard.pending.abort()
 
-    def _begin(self) -> _OpenShard:
+    def _begin(self) -> OpenShard:
         url = self._template.url(len(self._shards))
         store, path = open_store(url, self._options)
-        return _OpenShard(url, store.create(path, overwrite=self._overwrite))
+        return OpenShard(url, store.create(path, overwrite=self._overwrite))
 
     def _finish(self) -> ShardInfo:
         assert self._open is not None
@@ -213,68 +211,3 @@ class ShardWriter:
             if index is not None and index >= len(self._shards):
                 store, path = open_store(url, self._options)
                 store.delete(path)
-
-
-class _Packed:
-    """A sample as tar bytes."""
-
-    def __init__(self) -> None:
-        self.pieces: list[bytes] = []
-        self.num_bytes = 0
-
-    def add(self, piece: bytes) -> None:
-        if piece:
-            self.pieces.append(piece)
-            self.num_bytes += len(piece)
-
-
-def _pack(key: str, sample: Sample) -> _Packed:
-    packed = _Packed()
-    for extension, value in members(sample):
-        try:
-            data = encode_member(extension, value)
-        except EncodeError as error:
-            raise EncodeError(f"Sample {key!r}: {error}") from error
-        packed.add(pack_header(f"{key}.{extension}", len(data)))
-        packed.add(data)
-        packed.add(bytes(padding(len(data))))
-    return packed
-
-
-class _OpenShard:
-    """A shard that is being filled."""
-
-    def __init__(self, url: str, pending: PendingObject) -> None:
-        self.url, self.pending = url, pending
-        self.num_samples = self.num_bytes = 0
-        self._keys: set[str] = set()
-        self._md5 = hashlib.md5(usedforsecurity=False)
-        self._buffer: list[bytes] = []
-        self._buffered = 0
-
-    def add(self, key: str, packed: _Packed) -> None:
-        if key in self._keys:
-            raise ShardWriteError(
-                f"{redact(self.url)}: two samples have the key {key!r}. Keys within a shard must differ; put the "
-                "folder or a number into the key.",
-                url=redact(self.url),
-            )
-        self._keys.add(key)
-        self.num_samples += 1
-        self.num_bytes += packed.num_bytes
-        self._buffer.extend(packed.pieces)
-        self._buffered += packed.num_bytes
-        if self._buffered >= _WRITE_BYTES:
-            self._flush()
-
-    def _flush(self) -> None:
-        data, self._buffer, self._buffered = b"".join(self._buffer), [], 0
-        self._md5.update(data)
-        self.pending.write(data)
-
-    def finish(self) -> ShardInfo:
-        self._buffer.append(END_OF_ARCHIVE)
-        self._flush()
-        self.pending.commit()
-        num_bytes = self.num_bytes + len(END_OF_ARCHIVE)
-        return ShardInfo(self.url, self.num_samples, num_bytes, self._md5.hexdigest())

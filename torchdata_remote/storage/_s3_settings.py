@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,14 @@ _CLIENT_KWARGS = {
     "aws_session_token": "token",
 }
 _client_lock = threading.Lock()  # creating botocore clients is not thread-safe
+
+
+def _new_lock() -> None:
+    global _client_lock
+    _client_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_new_lock)  # another thread may have held it at the fork
 
 
 @dataclass(frozen=True, repr=False)

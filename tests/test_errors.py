@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+import re
+
+import pytest
+from torch._utils import ExceptionWrapper
+
+from torchdata_remote import errors
+
+ALL = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, errors.RemoteDataError)]
+MESSAGE = "s3://b/a.tar: came 3, expected 4. Write it again."
+BUILTIN_PARENTS: dict[type[errors.RemoteDataError], type[Exception]] = {
+    errors.UrlError: ValueError,
+    errors.EmptyListingError: FileNotFoundError,
+    errors.EmptyShareError: ValueError,
+    errors.StorageError: OSError,
+    errors.ObjectNotFoundError: FileNotFoundError,
+    errors.AccessDeniedError: PermissionError,
+    errors.ObjectExistsError: FileExistsError,
+    errors.ObjectChangedError: OSError,
+    errors.TransientStorageError: ConnectionError,
+    errors.ShardReadError: ValueError,
+    errors.ShardWriteError: ValueError,
+    errors.ManifestError: ValueError,
+    errors.SampleError: ValueError,
+    errors.DecodeError: ValueError,
+    errors.EncodeError: ValueError,
+    errors.LabelError: LookupError,
+    errors.MissingMemberError: KeyError,
+}
+
+
+def _drawn_parents() -> dict[str, str]:
+    """Class -> parent, as the drawing in the module's docstring has it."""
+    parents: dict[str, str] = {}
+    above: list[str] = []
+    for line in (errors.__doc__ or "").splitlines():
+        match = re.match(r"^    ([ │├└─]*)(\w+Error)\b", line)
+        if match:
+            depth = len(match[1]) // 4
+            above[depth:] = [match[2]]
+            parents[match[2]] = above[depth - 1] if depth else "Exception"
+    return parents
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_is_built_from_its_message(kind: type[errors.RemoteDataError]) -> None:
+    """One string makes the error, and the error prints as that string: no repr, no errno."""
+    error = kind(MESSAGE)
+    assert str(error) == MESSAGE
+    assert error.url is None
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_pickles_with_its_fields(kind: type[errors.RemoteDataError]) -> None:
+    """A copy from another process has type, message and URL."""
+    error = kind(MESSAGE, url="s3://b/a.tar")
+    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert type(again) is kind
+        assert str(again) == MESSAGE
+        assert again.url == "s3://b/a.tar"
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_leaves_a_dataloader_worker_as_itself(kind: type[errors.RemoteDataError]) -> None:
+    """torch rebuilds the error from one string: the type stays, and the message is in it."""
+    try:
+        raise kind(MESSAGE, url="s3://b/a.tar")
+    except errors.RemoteDataError:
+        wrapper = ExceptionWrapper(where="in a worker")  # type: ignore[no-untyped-call]
+    with pytest.raises(kind) as caught:
+        wrapper.reraise()  # type: ignore[no-untyped-call]
+    assert type(caught.value) is kind
+    assert MESSAGE in str(caught.value)
+    assert "\\n" not in str(caught.value), "the traceback is to be read, not its repr"
+
+
+def test_every_error_has_a_builtin_parent_to_catch() -> None:
+    """The table above has each class, and each can be caught by what a caller would think of."""
+    assert set(BUILTIN_PARENTS) == set(ALL) - {errors.RemoteDataError}
+    for kind, builtin in BUILTIN_PARENTS.items():
+        assert issubclass(kind, builtin), kind
+
+
+def test_docstring_draws_the_whole_tree() -> None:
+    """The drawing names each class once, under its parent."""
+    bases = {kind.__name__: kind.__bases__[0].__name__ for kind in ALL}
+    assert _drawn_parents() == bases
+
+
+def test_docstring_names_the_builtin_parents() -> None:
+    """What stands in parentheses in the drawing is the builtin parent."""
+    drawn = re.findall(r"(\w+Error) \((\w+)\)", errors.__doc__ or "")
+    assert drawn
+    for name, builtin in drawn:
+        assert [base.__name__ for base in getattr(errors, name).__bases__[1:]] == [builtin], name
+    with_builtin = {kind.__name__ for kind in ALL if len(kind.__bases__) > 1}
+    assert {name for name, _ in drawn} == with_builtin

@@ -1,0 +1,49 @@
+"""The examples run and show what they promise."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from tests.servers.s3 import S3Server
+
+ROOT = Path(__file__).parent.parent
+
+
+def run_quickstart(picture: Path, environment: dict[str, str]) -> str:
+    command = [sys.executable, "examples/quickstart.py", "--picture", str(picture)]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "samples/s" in done.stderr
+    return done.stdout
+
+
+def accuracy(printed: str) -> float:
+    match = re.search(r"held-out accuracy: ([\d.]+) %", printed)
+    assert match, printed
+    return float(match[1])
+
+
+def test_quickstart_learns_from_the_stream(tmp_path: Path) -> None:
+    """It needs nothing around it, is right on over 93 % of held-out images, and draws a batch of them."""
+    picture = tmp_path / "batch.png"
+    assert accuracy(run_quickstart(picture, {})) > 93
+    with Image.open(picture) as image:
+        assert image.width == 640
+        assert len(image.convert("RGB").getcolors(1 << 16) or []) > 10
+
+
+@pytest.mark.ceph
+def test_quickstart_runs_against_another_server(ceph: S3Server, tmp_path: Path) -> None:
+    """``AWS_ENDPOINT_URL`` names the server to use instead."""
+    printed = run_quickstart(tmp_path / "batch.png", {**ceph.environment})
+    assert f"S3 server: {ceph.endpoint_url}\n" in printed
+    assert accuracy(printed) > 93

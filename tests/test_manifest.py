@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchdata_remote import ShardWriter
+from torchdata_remote.errors import ManifestError
+from torchdata_remote.manifest import MANIFEST_NAME, ShardInfo, dump_manifest, load_manifest
+
+URL = "s3://b/train/index.json"
+BASE_NAMES = st.text(
+    st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=20
+).filter(lambda name: name not in (".", ".."))
+SHARDS = st.lists(
+    st.builds(
+        ShardInfo,
+        url=BASE_NAMES.map(lambda name: f"s3://b/train/{name}"),
+        num_samples=st.integers(0, 10**9),
+        num_bytes=st.integers(0, 10**13),
+        md5=st.text("0123456789abcdef", min_size=32, max_size=32),
+    ),
+    max_size=5,
+)
+ENTRY: dict[str, Any] = {"url": "0.tar", "md5sum": "00", "nsamples": 1, "filesize": 1536}
+
+
+def _document(**changes: Any) -> bytes:
+    document = {"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": [ENTRY], **changes}
+    return json.dumps(document).encode()
+
+
+@given(SHARDS)
+def test_shards_come_back_equal(shards: list[ShardInfo]) -> None:
+    """Whatever their names and numbers."""
+    assert load_manifest(dump_manifest(shards), URL) == shards
+
+
+@given(SHARDS)
+def test_the_folder_can_move(shards: list[ShardInfo]) -> None:
+    """The manifest holds base names, so that shards are where the manifest is."""
+    moved = load_manifest(dump_manifest(shards), "file:///data/index.json")
+    assert [shard.url for shard in moved] == [
+        "file:///data/" + shard.url.removeprefix("s3://b/train/") for shard in shards
+    ]
+
+
+def test_the_fields_are_those_of_wids() -> None:
+    """Name, type and meaning of each, as WebDataset's ``widsindex`` writes them."""
+    document = json.loads(dump_manifest([ShardInfo("s3://b/train/0.tar", 3, 4096, "ab" * 16)]))
+    assert document == {
+        "__kind__": "wids-shard-index-v1",
+        "wids_version": 1,
+        "shardlist": [{"url": "0.tar", "md5sum": "ab" * 16, "nsamples": 3, "filesize": 4096}],
+    }
+
+
+def test_wids_reads_it(tmp_path: Path) -> None:
+    """WebDataset's random access finds every sample through the manifest."""
+    wids = pytest.importorskip("wids", reason="webdataset before 1.0 has it")
+    with ShardWriter(str(tmp_path / "t-{shard:03d}.tar"), max_shard_samples=3) as writer:
+        for i in range(8):
+            writer.write({"__key__": f"a/{i}", "cls": i, "txt": f"line {i}"})
+    dataset = wids.ShardListDataset(
+        str(tmp_path / MANIFEST_NAME), base=str(tmp_path), cache_dir=str(tmp_path / "cache"), transformations=[]
+    )
+    assert len(dataset) == 8
+    got = [dataset[i] for i in range(8)]
+    assert [(sample["__key__"], sample[".cls"].read(), sample[".txt"].read()) for sample in got] == [
+        (f"a/{i}", str(i).encode(), f"line {i}".encode()) for i in range(8)
+    ]
+
+
+def test_what_wids_writes_is_read() -> None:
+    """Its index has more fields than ours; they are no error."""
+    data = _document(name="train", description="", shardlist=[{**ENTRY, "other": 1}])
+    assert load_manifest(data, URL) == [ShardInfo("s3://b/train/0.tar", 1, 1536, "00")]
+
+
+@pytest.mark.parametrize("name", ["../0.tar", "/0.tar", "a/0.tar", "..", ".", "", "s3://other/0.tar", 3, None])
+def test_a_shard_outside_the_folder_is_refused(name: Any) -> None:
+    """A manifest of strangers makes nobody read or remove other objects; the error names manifest and shard."""
+    with pytest.raises(ManifestError) as caught:
+        load_manifest(_document(shardlist=[{**ENTRY, "url": name}]), URL)
+    assert URL in str(caught.value)
+    assert repr(name) in str(caught.value)
+    assert caught.value.url == URL
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"3",
+        b"null",
+        b"{}",
+        b"\xff\xfe\xfd",
+        b"[" * 100_000,
+        _document(__kind__="something else"),
+        _document(shardlist=None),
+        _document(shardlist={}).replace(b"{}", b"3"),
+        _document(shardlist=[3]),
+        _document(shardlist=[{"url": "0.tar"}]),
+        _document(shardlist=[{**ENTRY, "nsamples": "many"}]),
+        _document(shardlist=[{**ENTRY, "filesize": None}]),
+        _document(shardlist=[{**ENTRY, "nsamples": -1}]),
+    ],
+    ids=range(16),
+)
+def test_what_is_no_manifest_is_an_error(data: bytes) -> None:
+    """Each is one error, which names the object."""
+    with pytest.raises(ManifestError) as caught:
+        load_manifest(data, URL)
+    assert URL in str(caught.value)
+
+
+def test_another_kind_is_named() -> None:
+    """So that whoever gave the wrong file sees what it is."""
+    with pytest.raises(ManifestError, match=r"wids-shard-index-v1.*'litdata'"):
+        load_manifest(_document(__kind__="litdata"), URL)
+
+
+def test_the_manifest_tells_the_truth_about_the_files(tmp_path: Path) -> None:
+    """MD5, size and number of samples are those of the files on disk."""
+    with ShardWriter(str(tmp_path / "t-{shard}.tar"), max_shard_samples=2) as writer:
+        for i in range(5):
+            writer.write({"__key__": str(i), "bin": os.urandom(i * 700)})
+    shards = load_manifest((tmp_path / MANIFEST_NAME).read_bytes(), f"file://{tmp_path}/{MANIFEST_NAME}")
+    assert tuple(shards) == writer.shards
+    assert [shard.num_samples for shard in shards] == [2, 2, 1]
+    for shard in shards:
+        data = Path(shard.url.removeprefix("file://")).read_bytes()
+        assert (shard.num_bytes, shard.md5) == (len(data), hashlib.md5(data).hexdigest())

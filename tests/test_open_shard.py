@@ -1,0 +1,65 @@
+"""A shard while it is filled."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchdata_remote.errors import EncodeError, ShardWriteError
+from torchdata_remote.open_shard import OpenShard, pack_sample
+
+
+class Pending:
+    """Keeps what is written to it."""
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.committed = False
+
+    def write(self, data: bytes) -> None:
+        self.data += data
+
+    def commit(self) -> None:
+        self.committed = True
+
+    def abort(self) -> None:
+        self.data = b""
+
+
+@given(st.lists(st.binary(max_size=2_000), max_size=20))
+def test_info_tells_what_was_written(payloads: list[bytes]) -> None:
+    """Samples, bytes and MD5 are those of the object."""
+    pending = Pending()
+    shard = OpenShard("memory://s/0.tar", pending)
+    for index, payload in enumerate(payloads):
+        sample = {"__key__": f"{index}", "bin": payload, "cls": index}
+        shard.add(f"{index}", pack_sample(f"{index}", sample))
+    info = shard.finish()
+    assert pending.committed
+    assert info.url == "memory://s/0.tar"
+    assert info.num_samples == len(payloads)
+    assert info.num_bytes == len(pending.data)
+    assert info.md5 == hashlib.md5(pending.data).hexdigest()
+
+
+def test_packed_size_counts_headers_and_padding() -> None:
+    """What limits are compared with is what is written."""
+    packed = pack_sample("a", {"__key__": "a", "bin": b"x" * 513, "cls": 1})
+    assert packed.num_bytes == sum(map(len, packed.pieces)) == 512 + 1024 + 512 + 512
+
+
+def test_second_sample_with_a_key_is_refused() -> None:
+    """The message names the shard and the key."""
+    shard = OpenShard("memory://s/0.tar", Pending())
+    shard.add("a", pack_sample("a", {"__key__": "a", "cls": 1}))
+    with pytest.raises(ShardWriteError, match=r"memory://s/0\.tar.*'a'"):
+        shard.add("a", pack_sample("a", {"__key__": "a", "cls": 2}))
+
+
+def test_member_without_encoding_names_its_sample() -> None:
+    """Among a million samples, the message says which."""
+    with pytest.raises(EncodeError, match="Sample 'cats/7'.*'cls'"):
+        pack_sample("cats/7", {"__key__": "cats/7", "cls": 1.5})

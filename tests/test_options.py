@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+import pickle
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchdata_remote.options import FetchOptions, RetryPolicy, StorageOptions
+
+
+@pytest.mark.parametrize(
+    ("wrong", "name"),
+    [
+        ({"deadline_s": 0}, "deadline_s"),
+        ({"deadline_s": -1.0}, "deadline_s"),
+        ({"deadline_s": math.nan}, "deadline_s"),
+        ({"max_attempts": 0}, "max_attempts"),
+        ({"first_wait_s": -0.1}, "first_wait_s"),
+        ({"first_wait_s": 2, "max_wait_s": 1}, "max_wait_s"),
+        ({"first_wait_s": math.nan}, "first_wait_s"),
+        ({"progress_timeout_s": 0}, "progress_timeout_s"),
+    ],
+)
+def test_a_retry_policy_that_cannot_work_is_refused(wrong: dict[str, Any], name: str) -> None:
+    """The message names the option and the value that came."""
+    with pytest.raises(ValueError, match=name) as caught:
+        RetryPolicy(**wrong)
+    assert str(next(iter(wrong.values()))) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["max_in_flight", "part_bytes", "max_buffer_bytes"])
+@pytest.mark.parametrize("value", [0, -1])
+def test_fetch_options_that_cannot_work_are_refused(name: str, value: int) -> None:
+    """The message names the option and the value that came."""
+    wrong: dict[str, Any] = {name: value}
+    with pytest.raises(ValueError, match=rf"{name}.*{value}"):
+        FetchOptions(**wrong)
+
+
+def test_limits_themselves_are_allowed() -> None:
+    """The smallest values that make sense are taken as they are."""
+    assert RetryPolicy(max_attempts=1, first_wait_s=0, max_wait_s=0).max_attempts == 1
+    assert FetchOptions(max_in_flight=1, part_bytes=1, max_buffer_bytes=1).part_bytes == 1
+
+
+def test_options_are_frozen() -> None:
+    """An option object that several pipes share does not change under them."""
+    for options, name in ((RetryPolicy(), "deadline_s"), (FetchOptions(), "part_bytes")):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(options, name, 1)
+
+
+@given(st.dictionaries(st.sampled_from(["key", "secret", "token", "client_kwargs"]), st.text("XYZ", min_size=4)))
+def test_storage_options_show_names_only(options: dict[str, str]) -> None:
+    """Neither repr nor str nor a format shows a value, and all names are there."""
+    shown = StorageOptions(options)
+    for text in (repr(shown), str(shown), f"{shown}", repr([shown])):
+        assert all(name in text for name in options)
+        assert not any(value in text for value in options.values())
+
+
+def test_nested_secrets_are_not_shown() -> None:
+    """A secret inside ``client_kwargs`` is as hidden as one at the top."""
+    options = StorageOptions({"client_kwargs": {"aws_secret_access_key": "hush"}})
+    assert "hush" not in repr(options)
+
+
+def test_storage_options_are_the_users_mapping() -> None:
+    """What the user gave is read back unchanged; later changes of the dict do not reach it."""
+    given_options = {"key": "a", "client_kwargs": {"region_name": "x"}}
+    options = StorageOptions(given_options)
+    assert dict(options) == given_options
+    given_options["key"] = "b"
+    assert options["key"] == "a"
+    assert dict(StorageOptions(options)) == dict(options)
+    assert dict(pickle.loads(pickle.dumps(options))) == dict(options)
+    assert not StorageOptions(None)
+    assert len(options) == 2
+
+
+def test_storage_options_of_another_type_are_refused() -> None:
+    """The message names the type and does not show the value, which may be a secret."""
+    with pytest.raises(TypeError, match=r"dict.*str") as caught:
+        StorageOptions("key=hush")  # type: ignore[arg-type]
+    assert "hush" not in str(caught.value)
+
+
+def test_identity_tells_options_apart() -> None:
+    """Equal options, in any order, share what is kept per process; others do not."""
+    one = StorageOptions({"key": "a", "secret": "b"})
+    assert one.identity() == StorageOptions({"secret": "b", "key": "a"}).identity()
+    assert one.identity() != StorageOptions({"key": "a", "secret": "c"}).identity()
+    assert one.identity() != StorageOptions({"key": "a"}).identity()
+    mine, other = object(), object()
+    assert StorageOptions({"session": mine}).identity() == StorageOptions({"session": mine}).identity()
+    assert StorageOptions({"session": mine}).identity() != StorageOptions({"session": other}).identity()

@@ -1,0 +1,40 @@
+"""The README's code runs as it stands."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def test_python_blocks_run_one_after_the_other() -> None:
+    """Pasted into one interpreter, in order, they print what they promise."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", "\n".join(blocks("python"))],
+        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    printed = done.stdout.splitlines()
+    assert [line for line in printed if line.startswith(("cat/", "dog/"))] == [
+        f"{'cat' if i % 2 else 'dog'}/{i} {1 - i % 2} 8" for i in range(6)
+    ]
+    assert "miaow 0" in printed
+    assert "woof 1" in printed
+    assert "memory://numbers/0001.tar 1 3072" in printed
+
+
+def test_shell_commands_are_those_of_ci() -> None:
+    """What CI runs on a fresh clone is what the README says."""
+    ci = (ROOT / ".ci" / "run").read_text()
+    commands = [line for block in blocks("bash") for line in block.strip().splitlines()]
+    assert len(commands) == 2
+    for command in commands:
+        assert command in ci

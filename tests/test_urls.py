@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+import copy
+import fnmatch
+import os
+import pickle
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from torchdata_remote.errors import UrlError
+from torchdata_remote.urls import (
+    RemoteUrl,
+    expand_braces,
+    glob_regex,
+    glob_start,
+    has_braces,
+    join_url,
+    object_path,
+    redact,
+    split_url,
+)
+
+PATHS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=30)
+BUCKETS = st.text("abcdefghij0123456789.-", min_size=1, max_size=20)
+
+
+@given(scheme=st.sampled_from(["s3", "gs", "az", "http", "https", "sftp"]), bucket=BUCKETS, path=PATHS)
+@example(scheme="s3", bucket="b", path="/a//b/")
+@example(scheme="s3", bucket="b", path="100%25 #?*@::")
+def test_a_url_splits_into_what_it_was_joined_from(scheme: str, bucket: str, path: str) -> None:
+    """Scheme, bucket and path come back exactly, whatever characters the key has."""
+    assert split_url(join_url(scheme, bucket, path)) == (scheme, bucket, path)
+
+
+@given(path=PATHS.map(lambda path: path.lstrip("/")))
+def test_local_and_memory_urls_have_no_bucket(path: str) -> None:
+    """The whole rest of such a URL is the path."""
+    assert split_url(join_url("memory", "", path)) == ("memory", "", path)
+    assert split_url(join_url("file", "", f"/{path}")) == ("file", "", f"/{path}")
+
+
+def test_scheme_is_in_lower_case_and_aliases_are_one() -> None:
+    """``S3://`` is ``s3://``, ``local://`` is ``file://``, and ``memory:///a`` is ``memory://a``."""
+    assert split_url("S3://Bucket/Key") == ("s3", "Bucket", "Key")
+    assert split_url("local:///data/a") == ("file", "", "/data/a")
+    assert split_url("memory:///a/b") == ("memory", "", "a/b")
+    assert split_url("s3://b") == split_url("s3://b/") == ("s3", "b", "")
+
+
+def test_a_bare_local_path_becomes_a_file_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Absolute, relative and home paths; a final slash stays, since it tells a folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert split_url(str(tmp_path / "a")) == ("file", "", str(tmp_path / "a"))
+    assert split_url("a/b.tar") == ("file", "", f"{os.getcwd()}/a/b.tar")
+    assert split_url("a/") == ("file", "", f"{os.getcwd()}/a/")
+    assert split_url("~/a") == ("file", "", f"{tmp_path}/a")
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("s3:///key", "no bucket"),
+        ("s3://", "no bucket"),
+        ("file://data/a", "absolute"),
+        ("", "neither a URL"),
+        ("simplecache::s3://b/a", "neither a URL"),
+        ("zip://a::s3://b/a", "chained"),
+        ("s3://b/a\0b", "NUL"),
+        ("a\0b", "neither a URL"),
+        ("s3://key:pw@b/a", "credentials"),
+    ],
+)
+def test_a_url_that_nobody_can_read_is_refused(url: str, says: str) -> None:
+    """The error says what is wrong with it."""
+    with pytest.raises(UrlError, match=says):
+        split_url(url)
+
+
+@pytest.mark.parametrize("wrong", [None, 3, b"s3://b/a", Path("a")])
+def test_what_is_no_str_is_refused(wrong: object) -> None:
+    """The error names the type that came."""
+    with pytest.raises(UrlError, match=type(wrong).__name__):
+        split_url(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https:///a.tar?X-Amz-Signature=SECRET",
+        "https://me:SECRET@host/a",
+        "https://host/a\0?X-Amz-Signature=SECRET",
+        "s3://me:SECRET@bucket::x/a",
+        "simplecache::https://me:SECRET@host/a",
+        "simplecache::https://host/a?X-Amz-Signature=SECRET",
+        "file://me:SECRET@host/a",
+    ],
+)
+def test_no_error_shows_the_credentials_of_a_url(url: str) -> None:
+    """A URL that is refused is shown without user-info and signature, in message and field."""
+    with pytest.raises(UrlError) as caught:
+        split_url(url)
+    assert "SECRET" not in str(caught.value)
+    assert "SECRET" not in str(caught.value.url)
+
+
+@given(
+    scheme=st.sampled_from(["http", "https", "HTTPS"]),
+    user=st.sampled_from(["", "me@", "me:SECRET@", "SECRET@"]),
+    path=st.sampled_from(["", "/", "/a.tar", "/a@b/c.tar"]),
+    query=st.sampled_from(["", "?token=SECRET", "?a=1&X-Amz-Signature=SECRET", "?u=x/y@SECRET"]),
+)
+def test_redact_takes_user_and_query_and_nothing_else(scheme: str, user: str, path: str, query: str) -> None:
+    """Scheme, host and path stay readable."""
+    assert redact(f"{scheme}://{user}host:80{path}{query}") == f"{scheme}://host:80{path}"
+
+
+def test_redact_leaves_other_urls_alone() -> None:
+    """A ``?`` or ``@`` in an S3 key or a local path is part of the name."""
+    for url in ("s3://b/what?.tar", "s3://b/me@home.tar", "/data/what?.tar", "file:///a@b/c", "memory://a/b@c"):
+        assert redact(url) == url
+
+
+def test_object_path_is_the_name_of_the_file() -> None:
+    """Without scheme, bucket, query of http, and leading slash."""
+    assert object_path("s3://b/a/b.jpg") == "a/b.jpg"
+    assert object_path("s3://b/what?.jpg") == "what?.jpg"
+    assert object_path("https://host/a/b.jpg?token=0/1.png") == "a/b.jpg"
+    assert object_path("file:///a/b.jpg") == object_path("/a/b.jpg") == "a/b.jpg"
+    assert object_path("memory://a/b.jpg") == "a/b.jpg"
+
+
+@given(first=st.integers(0, 200), count=st.integers(1, 30), width=st.integers(1, 6))
+def test_a_brace_range_counts_from_first_to_last(first: int, count: int, width: int) -> None:
+    """Every number comes once, in order, padded to the written width if the first one was."""
+    last = first + count - 1
+    padded = [f"s3://b/{i:0{width}d}.tar" for i in range(first, last + 1)]
+    assume(len(f"{first:0{width}d}") == len(f"{last:0{width}d}"))
+    assert list(expand_braces(f"s3://b/{{{first:0{width}d}..{last:0{width}d}}}.tar")) == padded
+    assert list(expand_braces(f"s3://b/{{{first}..{last}}}.tar")) == [f"s3://b/{i}.tar" for i in range(first, last + 1)]
+
+
+def test_zeros_are_kept_where_the_width_grows() -> None:
+    """``{08..10}`` has two digits throughout, ``{8..10}`` has not."""
+    assert list(expand_braces("{08..10}")) == ["08", "09", "10"]
+    assert list(expand_braces("{8..10}")) == ["8", "9", "10"]
+    assert list(expand_braces("{000..1}")) == ["000", "001"]
+
+
+def test_comma_lists_and_ranges_multiply() -> None:
+    """The first brace varies slowest, an empty choice is a choice."""
+    assert list(expand_braces("s3://{a,b}/{x,y}{0..1}")) == [
+        f"s3://{bucket}/{letter}{i}" for bucket in "ab" for letter in "xy" for i in (0, 1)
+    ]
+    assert list(expand_braces("a{,b}")) == ["a", "ab"]
+
+
+def test_nested_braces_give_each_url_once() -> None:
+    """As a shell does: a shard that came twice would be trained on twice."""
+    assert list(expand_braces("{a,{b,c}}")) == ["a", "b", "c"]
+    assert list(expand_braces("{x{0..1},y}")) == ["x0", "x1", "y"]
+
+
+def test_a_backwards_range_is_refused() -> None:
+    """Silently empty would be a data set without shards; the error shows the range and no credentials."""
+    with pytest.raises(UrlError, match=re.escape("{10..09}")) as caught:
+        list(expand_braces("https://me:SECRET@host/{10..09}.tar?token=SECRET"))
+    assert "SECRET" not in str(caught.value)
+
+
+@given(st.text("a{}0,.", max_size=12))
+def test_has_braces_tells_what_would_be_expanded(url: str) -> None:
+    """It is false for exactly the URLs that stand for themselves."""
+    try:
+        stays = list(expand_braces(url)) == [url]
+    except UrlError:
+        stays = False
+    assert has_braces(url) != stays
+
+
+GLOB_PIECES = st.sampled_from(["a", "b", ".", "*", "?", "[", "]", "!", "[a-b]", "[!a-b]", "\\", "{", "("])
+
+
+@given(pattern=st.lists(GLOB_PIECES, max_size=8).map("".join), name=st.text("ab.-^[]\\!\n{(", max_size=6))
+@example("[!]", "a")
+@example("[!]a]", "b")
+@example("[]a]", "]")
+@example("t-[0-9].tar", "t-5.tar")
+def test_within_a_folder_a_glob_is_what_fnmatch_takes_it_for(pattern: str, name: str) -> None:
+    """Any pattern without a slash matches the same base names as Python's ``fnmatch``."""
+    assert bool(glob_regex(pattern).fullmatch(name)) == fnmatch.fnmatchcase(name, pattern)
+
+
+def test_a_glob_that_can_match_nothing_matches_nothing() -> None:
+    """A range that runs backwards is no error of Python's ``re`` that the user never called."""
+    assert glob_regex("[b-a]").fullmatch("a") is None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "matches"),
+    [
+        ("*.tar", "a/b.tar", False),
+        ("?.tar", "/.tar", False),
+        ("a/*.tar", "a/b.tar", True),
+        ("a/*.tar", "a/b/c.tar", False),
+        ("**", "a/b/c.tar", True),
+        ("**/c.tar", "c.tar", True),
+        ("**/c.tar", "a/b/c.tar", True),
+        ("**/c.tar", "a/bc.tar", False),
+        ("a/**", "a/b/c.tar", True),
+        ("a/**", "b/a/c.tar", False),
+        ("a/**/c.tar", "a/c.tar", True),
+        ("a+(b).tar", "a+(b).tar", True),
+        ("a.tar", "axtar", False),
+    ],
+)
+def test_a_star_stays_in_its_folder_and_two_do_not(pattern: str, path: str, matches: bool) -> None:
+    """``*`` and ``?`` never match a slash, ``**`` does, ``**/`` also matches no folder."""
+    assert bool(glob_regex(pattern).fullmatch(path)) is matches
+
+
+def test_glob_start_finds_the_first_glob_character() -> None:
+    """Everything before it is a plain prefix."""
+    assert glob_start("a/b.tar") is None
+    assert [glob_start(path) for path in ("*", "a?", "a/[0]*")] == [0, 1, 2]
+
+
+@given(size=st.none() | st.integers(0), etag=st.none() | st.text())
+def test_a_remote_url_keeps_size_and_etag(size: int | None, etag: str | None) -> None:
+    """It goes to worker processes by pickle and loses nothing; else it is a str like any other."""
+    url = RemoteUrl("s3://b/a.tar", size, etag)
+    for again in (pickle.loads(pickle.dumps(url)), copy.copy(url), copy.deepcopy(url)):
+        assert type(again) is RemoteUrl
+        assert (again, again.size, again.etag) == ("s3://b/a.tar", size, etag)
+    assert url == "s3://b/a.tar"
+    assert hash(url) == hash("s3://b/a.tar")
+    assert type(str(url)) is str
+    assert RemoteUrl("s3://b/a.tar").size is None
