@@ -61,5 +61,5 @@ def test_second_sample_with_a_key_is_refused() -> None:
 
 def test_member_without_encoding_names_its_sample() -> None:
     """Among a million samples, the message says which."""
-    with pytest.raises(EncodeError, match="Sample 'cats/7'.*'cls'"):
+    with pytest.raises(EncodeError, match=r"Sample 'cats/7'.*'cls'"):
         pack_sample("cats/7", {"__key__": "cats/7", "cls": 1.5})

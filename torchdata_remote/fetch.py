@@ -1,8 +1,8 @@
 """The fetch engine: many requests in flight, bytes in memory bounded, objects handed on in order.
 
-Whoever consumes plans: each time bytes are consumed, as many parts as the byte bound allows are queued for the
-threads (and when an answer tells the size of an object whose size was unknown). So the bound is always full of bytes that are fetched, being fetched, or next in the queue, and the source of
-URLs is only ever pulled from the consumer's thread.
+Whoever consumes plans: each time bytes are consumed, and when an answer tells a size that was not known, as many parts
+as the byte bound allows are queued for the threads. So the bound is always full of bytes that are fetched, being
+fetched, or next in the queue, and the source of URLs is only ever pulled from the consumer's thread.
 """
 
 from __future__ import annotations
