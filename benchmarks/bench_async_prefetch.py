@@ -55,10 +55,8 @@ def main() -> None:
         for max_in_flight, found in ratios.items():
             found.append(one_at_a_time_s / read_all_s(max_in_flight))
     for max_in_flight, found in ratios.items():
-        print(
-            f"async_prefetch, {max_in_flight:2d} in flight: {median(found):.1f}x ({min(found):.1f} to {max(found):.1f}) "
-            f"against one at a time, {NUM_OBJECTS} objects, {1000 * LATENCY_S:.0f} ms"
-        )
+        spread = f"{min(found):.1f} to {max(found):.1f}"
+        print(f"async_prefetch, {max_in_flight:2d} in flight: {median(found):.1f}x ({spread}) against one at a time")
 
 
 if __name__ == "__main__":

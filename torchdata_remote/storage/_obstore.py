@@ -135,7 +135,8 @@ class _BotocoreCredentials:
 _CLIENT_OPTIONS: dict[str, Any] = {
     "allow_http": True,
     "connect_timeout": f"{CONNECT_TIMEOUT_S}s",
-    "timeout": f"{READ_TIMEOUT_S}s",
+    "read_timeout": f"{READ_TIMEOUT_S}s",
+    "timeout": "300s",  # of a whole request; by default 30 s, too little for a part over a slow link
 }
 _NO_RETRIES: dict[str, Any] = {"max_retries": 0}
 
