@@ -6,14 +6,17 @@ A URL here is ``scheme://bucket/path`` with the path as the store spells it: not
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from .errors import UrlError
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
-_BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}|\{([^{}]*,[^{}]*)\}")
+_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+_USER_INFO = re.compile(r"(://)[^/]*@")
+_HTTP_URL = re.compile(r"https?://", re.IGNORECASE)
 _GLOB = re.compile(r"[*?\[]")
 HTTP = frozenset({"http", "https"})
 LOCAL = frozenset({"file", "local"})
@@ -57,7 +60,7 @@ def split_url(url: str) -> tuple[str, str, str]:
     match = _SCHEME.match(url)
     if match is None:
         if not url or "::" in url or "\0" in url:
-            raise UrlError(f"{url!r} is neither a URL (scheme://bucket/path) nor a local path.")
+            raise UrlError(f"{redact(url)!r} is neither a URL (scheme://bucket/path) nor a local path.")
         trailing = "/" if url.endswith(("/", os.sep)) else ""
         return "file", "", os.path.abspath(os.path.expanduser(url)).rstrip("/") + trailing
     scheme, rest = match[1].lower(), match[2]
@@ -65,15 +68,17 @@ def split_url(url: str) -> tuple[str, str, str]:
         raise UrlError(f"{redact(url)!r}: a URL cannot hold a NUL character.", url=redact(url))
     if scheme in LOCAL:
         if not rest.startswith("/"):
-            raise UrlError(f"{url}: a file URL needs an absolute path: file:///data/train", url=url)
+            raise UrlError(f"{redact(url)}: a file URL needs an absolute path: file:///data/train", url=redact(url))
         return "file", "", rest
     if scheme in WITHOUT_BUCKET:
         return scheme, "", rest.lstrip("/")
     bucket, _, path = rest.partition("/")
     if not bucket:
-        raise UrlError(f"{url}: no bucket. Expected {scheme}://bucket/path.", url=url)
+        raise UrlError(f"{redact(url)}: no bucket. Expected {scheme}://bucket/path.", url=redact(url))
     if "::" in bucket:
-        raise UrlError(f"{url}: chained URLs are not read; open them by fsspec and pass the streams.", url=url)
+        raise UrlError(
+            f"{redact(url)}: chained URLs are not read; open them by fsspec and pass the streams.", url=redact(url)
+        )
     if "@" in bucket:
         raise UrlError(
             f"{redact(url)}: credentials do not belong into a URL, where logs and samples would show them. "
@@ -94,14 +99,11 @@ def redact(url: str) -> str:
     >>> redact("https://me:pw@host/a.tar?X-Amz-Signature=00")
     'https://host/a.tar'
     """
-    match = _SCHEME.match(str(url))
-    if match is None:
-        return str(url)
-    scheme, rest = match[1], match[2]
-    host, slash, path = rest.partition("/")
-    if scheme.lower() in HTTP:
-        host, path = host.partition("?")[0], path.partition("?")[0]
-    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+    shown = str(url)
+    http = _HTTP_URL.search(shown)
+    if http is not None:
+        shown = shown[: http.end()] + re.split(r"[?#]", shown[http.end() :], maxsplit=1)[0]
+    return _USER_INFO.sub(r"\1", shown)
 
 
 def object_path(url: str) -> str:
@@ -115,30 +117,55 @@ def object_path(url: str) -> str:
 
 
 def expand_braces(url: str) -> Iterator[str]:
-    """All URLs that a brace range stands for, in order; asks no store.
+    """All URLs that a brace range stands for, in order; asks no store. Other braces stay as they are.
 
     >>> list(expand_braces("s3://b/{train,val}-{08..10}.tar"))[:4]
     ['s3://b/train-08.tar', 's3://b/train-09.tar', 's3://b/train-10.tar', 's3://b/val-08.tar']
     """
-    match = _BRACES.search(url)
-    if match is None:
-        yield url
-        return
-    if match[3] is None:
-        first, last = int(match[1]), int(match[2])
-        if last < first:
-            raise UrlError(f"{redact(url)}: the range {match[0]} runs backwards.", url=redact(url))
-        width = len(match[1]) if match[1].startswith("0") or len(match[1]) == len(match[2]) else 0
-        choices: Iterator[str] = (f"{i:0{width}d}" for i in range(first, last + 1))
-    else:
-        choices = iter(match[3].split(","))
-    for choice in choices:
-        yield from expand_braces(url[: match.start()] + choice + url[match.end() :])
+    for group in _brace_groups(url):
+        choices = _choices(url, group)
+        if choices is not None:
+            for choice in choices:
+                yield from expand_braces(url[: group.start] + choice + url[group.stop :])
+            return
+    yield url
 
 
 def has_braces(url: str) -> bool:
     """Whether :func:`expand_braces` would expand anything."""
-    return _BRACES.search(url) is not None
+    return any(_choices(url, group) is not None for group in _brace_groups(url))
+
+
+def _brace_groups(url: str) -> Iterator[slice]:
+    """Balanced ``{...}``, by where they begin, outer ones before those inside."""
+    for start in (i for i, character in enumerate(url) if character == "{"):
+        depth = 0
+        for stop in range(start, len(url)):
+            depth += {"{": 1, "}": -1}.get(url[stop], 0)
+            if depth == 0:
+                yield slice(start, stop + 1)
+                break
+
+
+def _choices(url: str, group: slice) -> Iterable[str] | None:
+    """What stands for a group: the numbers of a range, or its parts between commas."""
+    body = url[group][1:-1]
+    numbers = _RANGE.fullmatch(body)
+    if numbers is not None:
+        first, last = int(numbers[1]), int(numbers[2])
+        if last < first:
+            raise UrlError(f"{redact(url)}: the range {url[group]} runs backwards.", url=redact(url))
+        padded = numbers[1].startswith("0") or len(numbers[1]) == len(numbers[2])
+        width = len(numbers[1]) if padded else 0
+        return (f"{i:0{width}d}" for i in range(first, last + 1))
+    parts, depth = [""], 0
+    for character in body:
+        depth += {"{": 1, "}": -1}.get(character, 0)
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts if len(parts) > 1 else None
 
 
 def glob_start(path: str) -> int | None:
@@ -165,9 +192,9 @@ def glob_regex(pattern: str) -> re.Pattern[str]:
             out, i = out + "[^/]*", i + 1
         elif pattern[i] == "?":
             out, i = out + "[^/]", i + 1
-        elif pattern[i] == "[" and (close := pattern.find("]", i + 2)) > 0:
-            body = pattern[i + 1 : close].replace("\\", "\\\\").replace("[", "\\[")
-            out, i = out + "[" + ("^" + body[1:] if body[0] == "!" else body) + "]", close + 1
+        elif pattern[i] == "[" and (close := pattern.find("]", i + (3 if pattern[i + 1 : i + 2] == "!" else 2))) > 0:
+            one = fnmatch.translate(pattern[i : close + 1])  # "(?s:...)" and an end of string
+            out, i = out + "(?!/)" + one[4 : one.rindex(")")], close + 1
         else:
             out, i = out + re.escape(pattern[i]), i + 1
     return re.compile(out, re.DOTALL)
