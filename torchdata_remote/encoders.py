@@ -23,7 +23,7 @@ _IMAGE_FORMATS = {
     "ppm": "PPM",
     "pgm": "PPM",
 }
-_SAVE_OPTIONS: dict[str, dict[str, Any]] = {"JPEG": {"quality": 95}, "WEBP": {"lossless": True}}
+_SAVE_OPTIONS: dict[str, dict[str, Any]] = {"JPEG": {"quality": 95}, "WEBP": {"lossless": True, "exact": True}}
 
 
 def encode_member(extension: str, value: Any) -> bytes:
@@ -31,7 +31,7 @@ def encode_member(extension: str, value: Any) -> bytes:
 
     ``bytes`` and ``memoryview`` stay as they are, so a JPEG is never encoded again. ``str`` becomes UTF-8, ``int``
     its decimal digits, a ``PIL.Image`` the format that the extension names (JPEG at quality 95, WebP without loss),
-    a NumPy array ``npy``, and what is written as ``json`` is JSON.
+    a NumPy array ``npy``. Under ``json`` every value but bytes, a ``str`` too, is written as JSON.
 
     Raises:
         EncodeError: if there is no encoding for this type under this extension.
@@ -42,16 +42,16 @@ def encode_member(extension: str, value: Any) -> bytes:
     try:
         if isinstance(value, Image.Image) and kind in _IMAGE_FORMATS:
             return _encode_image(_IMAGE_FORMATS[kind], value)
-        if kind == "json" and not isinstance(value, str):
-            return json.dumps(value, sort_keys=True).encode()
+        if kind == "json":
+            return json.dumps(value, sort_keys=True, allow_nan=False).encode()
         if isinstance(value, np.ndarray) and kind == "npy":
             buffer = io.BytesIO()
             np.save(buffer, value, allow_pickle=False)
             return buffer.getvalue()
-    except (OSError, ValueError, TypeError) as error:
+        if isinstance(value, str):
+            return value.encode("utf-8")
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise EncodeError(f"A {type(value).__name__} cannot be written as {extension!r}: {error}") from error
-    if isinstance(value, str):
-        return value.encode("utf-8")
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return str(int(value)).encode()
     raise EncodeError(

@@ -19,10 +19,12 @@ def class_numbers(classes: Classes) -> dict[str, int]:
     Raises:
         ValueError: if a name comes twice.
     """
-    if isinstance(classes, str):
-        raise TypeError(f"classes must be a list of names or a dict name -> int, got the str {classes!r}")
     if isinstance(classes, Mapping):
         return dict(classes)
+    if isinstance(classes, str) or not isinstance(classes, Sequence):
+        raise TypeError(
+            f"classes must be a list of names or a dict name -> int, got a {type(classes).__name__}: {classes!r:.200}"
+        )
     numbers = {name: number for number, name in enumerate(classes)}
     if len(numbers) < len(classes):
         twice = sorted({name for name in classes if list(classes).count(name) > 1})
@@ -72,7 +74,7 @@ def label_number(text: str, numbers: Mapping[str, int]) -> int:
     """
     if text in numbers:
         return numbers[text]
-    if text.isascii() and text.isdigit():
+    if text.isascii() and text.isdigit() and len(text) < 19:
         return int(text)
     known = f"the {len(numbers)} classes {sorted(numbers)[:10]}" if numbers else "any class: pass classes="
     raise LabelError(f"Label {text!r} is neither a number nor among {known}.")

@@ -55,7 +55,7 @@ def load_manifest(data: bytes, url: str) -> list[ShardInfo]:
         document = json.loads(data)
         kind = document.get("__kind__")
         entries = [_entry(entry, url) for entry in document["shardlist"]] if kind == _KIND else None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ManifestError(f"{url} is not a manifest of shards: {error!r}", url=url) from error
     if entries is None:
         raise ManifestError(f"{url}: expected __kind__ {_KIND!r}, found {kind!r}.", url=url)
@@ -66,5 +66,8 @@ def _entry(entry: dict[str, Any], url: str) -> ShardInfo:
     name = entry["url"]
     if not isinstance(name, str) or "/" in name or name in ("", ".", ".."):
         raise ValueError(f"shard {name!r} is not a base name")
+    num_samples, num_bytes = int(entry["nsamples"]), int(entry["filesize"])
+    if num_samples < 0 or num_bytes < 0:
+        raise ValueError(f"shard {name!r} has {num_samples} samples and {num_bytes} bytes")
     folder = url[: url.rindex("/") + 1]
-    return ShardInfo(folder + name, int(entry["nsamples"]), int(entry["filesize"]), str(entry["md5sum"]))
+    return ShardInfo(folder + name, num_samples, num_bytes, str(entry["md5sum"]))

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .errors import ShardWriteError
+from .urls import redact
 
 Sample = dict[str, Any]
 KEY = "__key__"
@@ -34,6 +35,12 @@ def split_key(path: str) -> tuple[str, str]:
     return path[:dot], path[dot + 1 :].lower()
 
 
+def is_meta(path: str) -> bool:
+    """Whether readers pass over a member of this name, as WebDataset's do: ``__meta.json__``."""
+    base = path.rpartition("/")[2]
+    return base.startswith("__") and base.endswith("__")
+
+
 def naming_fault(path: str) -> str | None:
     """Why a path cannot name a member, or ``None``.
 
@@ -47,6 +54,8 @@ def naming_fault(path: str) -> str | None:
         return "it is absolute"
     if ".." in path.split("/"):
         return 'it leaves its folder by ".."'
+    if is_meta(path):
+        return "names that begin and end with two underscores are not members"
     key, extension = split_key(path)
     if not key:
         return "its base name starts with a dot, which leaves no key"
@@ -74,12 +83,17 @@ def check_writable(sample: Mapping[str, Any]) -> str:
             f"Expected a sample: a dict with a str under {KEY!r}, got {type(sample).__name__}"
             + (f" with {sorted(map(str, sample))}." if isinstance(sample, Mapping) else ".")
         )
+    names = [name for name in sample if not isinstance(name, str)]
+    if names:
+        raise ShardWriteError(f"Sample {key!r} has a member named {names[0]!r}, which is no str.")
     extensions = [extension for extension, _ in members(sample)]
     if not extensions:
         raise ShardWriteError(f"Sample {key!r} has no members, only {sorted(sample)}.")
     for extension in extensions:
         path = f"{key}.{extension}"
         fault = naming_fault(path)
+        if fault is None and not _is_text(path):
+            fault = "it holds half of a surrogate pair, which is no text"
         if fault is None and (split_key(path) != (key, extension) or key.startswith("./")):
             fault = (
                 f"it would be read back as key {split_key(path)[0]!r} and extension {split_key(path)[1]!r}; "
@@ -90,6 +104,19 @@ def check_writable(sample: Mapping[str, Any]) -> str:
     return key
 
 
+def _is_text(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def describe(sample: Mapping[str, Any]) -> str:
     """Key and shard of a sample, for an error message."""
-    return f"sample {sample.get(KEY)!r} of {sample.get(URL, 'an unknown shard')}"
+    return f"sample {sample.get(KEY)!r} of {sample_url(sample) or 'an unknown shard'}"
+
+
+def sample_url(sample: Mapping[str, Any]) -> str:
+    """Where a sample comes from, as errors may show it."""
+    return redact(sample.get(URL, ""))

@@ -8,6 +8,8 @@ import string
 from .errors import ShardWriteError
 from .urls import join_url, redact, split_url
 
+_NUMBER_FORMAT = re.compile(r"(0[1-9]\d?)?d?")
+
 
 class ShardTemplate:
     """A URL with one ``{shard}`` field in its base name.
@@ -27,10 +29,16 @@ class ShardTemplate:
     def __init__(self, url_template: str) -> None:
         folder, slash, base = url_template.rpartition("/")
         try:
-            fields = [(text, name) for text, name, _, _ in string.Formatter().parse(base)]
-            names = [name for _, name in fields if name is not None]
-            if names != ["shard"] or "{" in folder or base.format(shard=0) == base.format(shard=1):
+            before, after = "", ""
+            specs: list[tuple[str, str | None, str | None]] = []
+            for text, name, spec, conversion in string.Formatter().parse(base):
+                before, after = (before, after + text) if specs else (before + text, after)
+                if name is not None:
+                    specs.append((name, spec, conversion))
+            if [name for name, _, _ in specs] != ["shard"] or "{" in folder:
                 raise ValueError("it needs exactly one {shard} field, in its base name")
+            if not _NUMBER_FORMAT.fullmatch(specs[0][1] or "") or specs[0][2]:
+                raise ValueError(f"{specs[0][1]!r} is no format of a plain number such as 06d")
             if not base.endswith(".tar"):
                 raise ValueError("shards are plain tar and end in .tar")
         except (ValueError, KeyError, IndexError) as error:
@@ -41,8 +49,6 @@ class ShardTemplate:
         scheme, bucket, path = split_url(folder + slash if slash else "./")
         self.folder = join_url(scheme, bucket, path if path.endswith("/") or not path else path + "/")
         self._base = base
-        before = fields[0][0]
-        after = "".join(text for text, _ in fields[1:])
         self.before = self.folder + before
         self._regex = re.compile(re.escape(before) + r"(\d+)" + re.escape(after))
 
@@ -53,4 +59,7 @@ class ShardTemplate:
     def index(self, url: str) -> int | None:
         """Number of the shard at this address, or ``None`` if it is not one of this template."""
         match = self._regex.fullmatch(url.rpartition("/")[2])
-        return int(match[1]) if match and url.startswith(self.folder) else None
+        if match is None or len(match[1]) > 18:
+            return None
+        index = int(match[1])
+        return index if self.url(index) == url else None  # else another spelling, of somebody else

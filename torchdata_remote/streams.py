@@ -187,7 +187,20 @@ def parts_of(url: str, stream: Any, piece_bytes: int = 1 << 20) -> Iterator[byte
     if parts is not None:
         yield from parts()
         return
-    while piece := stream.read(piece_bytes):
-        if isinstance(piece, str):
-            raise RemoteDataError(f"{redact(url)} was opened as text; open it with mode='rb'.", url=redact(url))
+    while piece := _read(url, stream, piece_bytes):
         yield piece
+
+
+def _read(url: str, stream: Any, piece_bytes: int) -> bytes:
+    try:
+        piece = stream.read(piece_bytes)
+    except UnicodeDecodeError as error:
+        raise _opened_as_text(url) from error
+    if isinstance(piece, str):
+        raise _opened_as_text(url)
+    data: bytes = piece
+    return data
+
+
+def _opened_as_text(url: str) -> RemoteDataError:
+    return RemoteDataError(f"{redact(url)} was opened as text; open it with mode='rb'.", url=redact(url))

@@ -20,6 +20,7 @@ from .urls import redact
 
 DEFAULT_MAX_SHARD_BYTES = 256 * MIB
 DEFAULT_MAX_SHARD_SAMPLES = 100_000
+_CLOSED, _ABORTED = "is closed", "was aborted or has failed"
 
 
 class ShardWriter:
@@ -71,6 +72,7 @@ class ShardWriter:
         self._shards: list[ShardInfo] = []
         self._open: OpenShard | None = None
         self._checked = False
+        self._ended: str | None = None
 
     @property
     def shards(self) -> tuple[ShardInfo, ...]:
@@ -99,49 +101,57 @@ class ShardWriter:
             The shard that was finished because this sample did not fit into it, or ``None``.
 
         Raises:
-            ShardWriteError: for a key or an extension that would not be read back as it is, or a key that the
-                shard has already.
+            ShardWriteError: for a key or an extension that would not be read back as it is, a key that the shard has
+                already, or a writer that was closed or has failed.
             EncodeError: for a member that is neither bytes nor of a type known for its extension.
         """
+        if self._ended is not None:
+            raise ShardWriteError(f"{redact(self._template.url(0))}: this writer {self._ended}; make a new one.")
         if not self._checked:
             self._check_destination()
         key = check_writable(sample)
         packed = pack_sample(key, sample)
         finished = None
-        shard = self._open
-        if shard is not None and (
-            shard.num_bytes + packed.num_bytes + len(END_OF_ARCHIVE) > self.max_shard_bytes
-            or shard.num_samples >= self.max_shard_samples
+        if self._open is not None and (
+            self._open.num_bytes + packed.num_bytes + len(END_OF_ARCHIVE) > self.max_shard_bytes
+            or self._open.num_samples >= self.max_shard_samples
         ):
-            finished, shard = self._finish(), None
-        if shard is None:
-            shard = self._open = self._begin()
-        shard.add(key, packed)
+            finished = self._finish(self._open)
+        if self._open is None:
+            self._open = self._begin()
+        self._open.add(key, packed)
         return finished
 
     def close(self) -> ShardInfo | None:
-        """Finish the last shard, then write the manifest.
+        """Finish the last shard, then write the manifest. A second time does nothing.
 
         Returns:
-            The last shard, or ``None`` if there were no samples since the one before.
+            The last shard, or ``None`` if the writer was closed before.
 
         Raises:
-            ShardWriteError: if there were no samples at all.
+            ShardWriteError: if there were no samples at all, or a shard could not be written.
         """
-        if self._open is None and not self._shards:
+        if self._ended == _CLOSED:
+            return None
+        if self._ended is not None:
+            raise ShardWriteError(f"{redact(self._template.url(0))}: this writer {self._ended}; there is no manifest.")
+        if self._open is None:
+            self.abort()
             raise ShardWriteError(f"{redact(self._template.url(0))}: no sample came, so there is nothing to write.")
         try:
-            finished = self._finish() if self._open is not None else None
+            finished = self._finish(self._open)
             self._remove_leftovers()
             self._publish(self._template.folder + MANIFEST_NAME, dump_manifest(self._shards))
         except BaseException:
             self.abort()
             raise
+        self._ended = _CLOSED
         return finished
 
     def abort(self) -> None:
-        """Drop the unfinished shard; write no manifest."""
+        """Drop the unfinished shard; write no manifest, now or later."""
         shard, self._open = self._open, None
+        self._ended = self._ended or _ABORTED
         if shard is not None:
             shard.pending.abort()
 
@@ -150,14 +160,13 @@ class ShardWriter:
         store, path = open_store(url, self._options)
         return OpenShard(url, store.create(path, overwrite=self._overwrite))
 
-    def _finish(self) -> ShardInfo:
-        assert self._open is not None
-        shard, self._open = self._open, None
+    def _finish(self, shard: OpenShard) -> ShardInfo:
         try:
             info = shard.finish()
         except BaseException:
-            shard.pending.abort()
+            self.abort()
             raise
+        self._open = None
         self._shards.append(info)
         return info
 
@@ -192,7 +201,6 @@ class ShardWriter:
                     url=manifest_url,
                 )
         existing = self._existing()
-        self._checked = True
         if not self._overwrite and (existing or manifest is not None):
             raise ObjectExistsError(
                 f"{redact((existing or [manifest_url])[0])} exists already. Write into another folder, or pass "
@@ -201,6 +209,7 @@ class ShardWriter:
             )
         if manifest is not None:
             call_with_retries(lambda: store.delete(path), self._retry)  # it must not outlive what it describes
+        self._checked = True
 
     def _remove_leftovers(self) -> None:
         """Shards of the data set that was here before, beyond the last one of this."""

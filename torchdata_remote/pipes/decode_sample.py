@@ -8,8 +8,7 @@ from torch.utils.data import IterDataPipe, functional_datapipe
 
 from ..decoders import DEFAULT_DECODERS, Decoder
 from ..errors import DecodeError
-from ..sample import URL, Sample, describe
-from ..urls import redact
+from ..sample import Sample, describe, sample_url
 
 
 @functional_datapipe("decode_sample")
@@ -57,5 +56,5 @@ class DecodeSample(IterDataPipe[Sample]):
             raise DecodeError(
                 f"{describe(sample)}: the {len(value):,} bytes of {name!r} cannot be decoded: "
                 f"{type(error).__name__}: {error}",
-                url=redact(sample.get(URL, "")),
+                url=sample_url(sample),
             ) from error

@@ -51,6 +51,6 @@ class FileReader(IterDataPipe[Sample]):
                         "a sample. List with a pattern that leaves it out, such as pattern='*.jpg'.",
                         url=redact(url),
                     )
-                yield {KEY: key, URL: str(url), extension: b"".join(parts_of(url, stream))}
+                yield {KEY: key, URL: redact(url), extension: b"".join(parts_of(url, stream))}
             finally:
                 stream.close()

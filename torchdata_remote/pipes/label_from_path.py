@@ -9,8 +9,7 @@ from torch.utils.data import IterDataPipe, functional_datapipe
 
 from ..errors import LabelError
 from ..labels import Classes, class_numbers, label_number, label_text
-from ..sample import KEY, URL, Sample, describe
-from ..urls import redact
+from ..sample import KEY, Sample, describe, sample_url
 
 
 @functional_datapipe("label_from_path")
@@ -55,10 +54,14 @@ class LabelFromPath(IterDataPipe[Sample]):
             if "cls" in sample:
                 raise LabelError(
                     f"{describe(sample)} has a 'cls' already: leave label_from_path out, or remove the member first.",
-                    url=redact(sample.get(URL, "")),
+                    url=sample_url(sample),
+                )
+            if not isinstance(sample.get(KEY), str):
+                raise LabelError(
+                    f"{describe(sample)}: no str under {KEY!r} to take a label from.", url=sample_url(sample)
                 )
             try:
                 number = label_number(label_text(sample[KEY], self._pattern), self._numbers)
             except LabelError as error:
-                raise LabelError(f"{describe(sample)}: {error}", url=redact(sample.get(URL, ""))) from error
+                raise LabelError(f"{describe(sample)}: {error}", url=sample_url(sample)) from error
             yield {**sample, "cls": number}

@@ -9,7 +9,7 @@ from torch.utils.data import IterDataPipe, functional_datapipe
 
 from ..errors import ShardReadError
 from ..options import FetchOptions, StorageOptions
-from ..sample import KEY, URL, Sample, naming_fault, split_key
+from ..sample import KEY, URL, Sample, is_meta, naming_fault, split_key
 from ..streams import parts_of, streams_of
 from ..tar import read_members
 from ..urls import redact
@@ -56,20 +56,20 @@ class ShardTarReader(IterDataPipe[Sample]):
 
 
 def _samples(url: str, stream: Any) -> Iterator[Sample]:
+    url = redact(url)
     seen: set[str] = set()
     sample: Sample = {KEY: None}
     num_bytes = getattr(stream, "num_bytes", None)
-    for path, data in read_members(parts_of(url, stream), url=redact(url), num_bytes=num_bytes):
+    for path, data in read_members(parts_of(url, stream), url=url, num_bytes=num_bytes):
         name = path[2:] if path.startswith("./") else path
-        base = name.rpartition("/")[2]
-        if base.startswith("__") and base.endswith("__"):
+        if is_meta(name):
             continue
         fault = naming_fault(name)
         if fault is not None:
             raise ShardReadError(
-                f"{redact(url)}: member {path!r} cannot be part of a sample: {fault}. A sample's members are named "
+                f"{url}: member {path!r} cannot be part of a sample: {fault}. A sample's members are named "
                 "key.extension, such as train/000017.jpg.",
-                url=redact(url),
+                url=url,
             )
         key, extension = split_key(name)
         if key != sample[KEY]:
@@ -77,17 +77,17 @@ def _samples(url: str, stream: Any) -> Iterator[Sample]:
                 yield sample
             if key in seen:
                 raise ShardReadError(
-                    f"{redact(url)}: member {path!r}: the sample {key!r} was already read. Its members must lie next "
+                    f"{url}: member {path!r}: the sample {key!r} was already read. Its members must lie next "
                     "to each other: write the shard again, sorted by name.",
-                    url=redact(url),
+                    url=url,
                 )
             seen.add(key)
             sample = {KEY: key, URL: url}
         if extension in sample:
             raise ShardReadError(
-                f"{redact(url)}: member {path!r}: the sample {key!r} has {extension!r} twice (extensions are compared "
+                f"{url}: member {path!r}: the sample {key!r} has {extension!r} twice (extensions are compared "
                 "in lower case). Write the shard again with other names.",
-                url=redact(url),
+                url=url,
             )
         sample[extension] = data
     if sample[KEY] is not None:

@@ -8,8 +8,7 @@ from typing import Any
 from torch.utils.data import IterDataPipe, functional_datapipe
 
 from ..errors import MissingMemberError
-from ..sample import URL, Sample, describe
-from ..urls import redact
+from ..sample import Sample, describe, sample_url
 
 
 @functional_datapipe("to_tuple")
@@ -51,5 +50,5 @@ class ToTuple(IterDataPipe[tuple[Any, ...]]):
         raise MissingMemberError(
             f"{describe(sample)} has no {' or '.join(map(repr, choice))}. It has "
             f"{sorted(name for name in sample if not name.startswith('__'))}.",
-            url=redact(sample.get(URL, "")),
+            url=sample_url(sample),
         )

@@ -103,7 +103,7 @@ class _LocalPending:
         if not name:
             raise UrlError(f"file://{path} names a folder, not a file.", url=f"file://{path}")
         os.makedirs(folder, exist_ok=True)
-        descriptor, self._temporary = tempfile.mkstemp(PARTIAL_SUFFIX, f".{name[:100]}.", folder)
+        descriptor, self._temporary = tempfile.mkstemp(PARTIAL_SUFFIX, ".", folder)
         os.fchmod(descriptor, 0o666 & ~_umask())
         self._file = os.fdopen(descriptor, "wb", buffering=1 << 20)
 
