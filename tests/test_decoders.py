@@ -221,3 +221,33 @@ def test_an_archive_of_arrays_is_no_array() -> None:
     np.savez(buffer, a=np.arange(3))
     with pytest.raises(ValueError, match=r"npz|npy|array"):
         npy(buffer.getvalue())
+
+
+@pytest.mark.parametrize(("mode", "kind"), [("F", np.float32), ("I", np.int32)])
+def test_pixels_without_a_known_range_are_refused(mode: str, kind: Any) -> None:
+    """A float or 32-bit TIFF would become black or white; the message says what to do."""
+    buffer = io.BytesIO()
+    Image.fromarray(np.array([[0, 100], [200, 255]], dtype=kind)).save(buffer, format="TIFF")
+    with pytest.raises(ValueError, match=f"mode {mode}.*decoder of your own"):
+        rgb(buffer.getvalue())
+
+
+def test_an_array_that_claims_more_than_is_there_is_refused() -> None:
+    """Before memory is taken for it."""
+    buffer = io.BytesIO()
+    np.save(buffer, np.zeros(8))
+    claims = buffer.getvalue().replace(b"(8,), }", b"(9999999999999,), }").replace(b" " * 12 + b"\n", b"\n")
+    with pytest.raises(ValueError, match="79,999,999,999,992 bytes, of which 64"):
+        npy(claims)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_arrays_come_back_writable_and_in_their_order(order: Any) -> None:
+    """As ``np.load`` gives them."""
+    array = np.asarray(np.arange(24).reshape(2, 3, 4), order=order)
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    decoded = npy(buffer.getvalue())
+    assert np.array_equal(decoded, array)
+    assert decoded.flags.writeable
+    assert decoded.flags.c_contiguous == array.flags.c_contiguous

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from torchdata_remote.errors import RemoteDataError, ShardWriteError, UrlError
@@ -40,7 +40,7 @@ def test_a_format_is_understood_or_refused(spec: str, conversion: str, index: in
     try:
         template = ShardTemplate(url_template)
     except ShardWriteError:
-        assume(False)
+        return
     assert template.index(template.url(index)) == index
 
 

@@ -121,7 +121,14 @@ def test_redact_takes_user_and_query_and_nothing_else(scheme: str, user: str, pa
 
 def test_redact_leaves_other_urls_alone() -> None:
     """A ``?`` or ``@`` in an S3 key or a local path is part of the name."""
-    for url in ("s3://b/what?.tar", "s3://b/me@home.tar", "/data/what?.tar", "file:///a@b/c", "memory://a/b@c"):
+    for url in (
+        "s3://b/what?.tar",
+        "s3://b/me@home.tar",
+        "/data/what?.tar",
+        "file:///a@b/c",
+        "memory://a/b@c",
+        "memory://a@b/c",
+    ):
         assert redact(url) == url
 
 
@@ -240,3 +247,17 @@ def test_a_remote_url_keeps_size_and_etag(size: int | None, etag: str | None) ->
     assert hash(url) == hash("s3://b/a.tar")
     assert type(str(url)) is str
     assert RemoteUrl("s3://b/a.tar").size is None
+
+
+def test_a_range_with_a_step_is_refused() -> None:
+    """A shell would know it; taken literally it would only be an object that does not exist."""
+    with pytest.raises(UrlError, match=re.escape("{0..10..2}")):
+        list(expand_braces("s3://b/{0..10..2}.tar"))
+
+
+def test_a_secret_with_a_slash_is_not_shown() -> None:
+    """User-info whose secret holds a slash looks like a bucket and a path."""
+    with pytest.raises(UrlError) as caught:
+        split_url("s3://AKIA:SEC/RET@bucket/key")
+    assert "SEC" not in str(caught.value)
+    assert "RET" not in str(caught.value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,7 +25,7 @@ def rgb(data: bytes) -> Image.Image:
     Alpha is dropped, as torchvision's loader does; 16-bit gray is scaled, where Pillow alone would clip it.
 
     Raises:
-        ValueError: if it has more than ``MAX_PIXELS`` pixels.
+        ValueError: if it has more than ``MAX_PIXELS`` pixels, or 32 bits a pixel in one channel.
         OSError: if it is not an image, or cut short.
     """
     try:
@@ -37,6 +38,10 @@ def rgb(data: bytes) -> Image.Image:
         if width * height > MAX_PIXELS:
             raise ValueError(f"{width} x {height} are more pixels than the limit of {MAX_PIXELS:,}")
         image.load()
+        if image.mode == "F" or (image.mode == "I" and opened.format not in ("PNG", "PPM")):
+            raise ValueError(
+                f"mode {image.mode} has no range that could be scaled to 8 bits; pass a decoder of your own"
+            )
         if image.mode.startswith("I"):
             image = Image.fromarray((np.asarray(image).astype(np.uint32) >> 8).clip(0, 255).astype(np.uint8))
         elif image.mode == "P" and "transparency" in image.info:
@@ -55,11 +60,24 @@ def text(data: bytes) -> str:
 
 
 def npy(data: bytes) -> np.ndarray[Any, Any]:
-    """Decode an array in NumPy's ``npy`` format; one that holds pickled objects is refused."""
-    array = np.load(io.BytesIO(data), allow_pickle=False)
-    if not isinstance(array, np.ndarray):
-        raise ValueError("an npz archive, where one npy array was expected")  # the data's fault
-    return array
+    """Decode an array in NumPy's ``npy`` format (NEP 1).
+
+    Raises:
+        ValueError: if it holds pickled objects, is shorter than its header says, or is an ``npz`` archive.
+    """
+    if data[:6] != b"\x93NUMPY":
+        raise ValueError(f"it begins with {data[:6]!r}, where an npy array was expected; allow_pickle is off")
+    file = io.BytesIO(data)
+    version = np.lib.format.read_magic(file)
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran_order, dtype = read_header(file)
+    if dtype.hasobject:
+        raise ValueError("an array of Python objects, which would need unpickling (allow_pickle is off)")
+    left, claimed = len(data) - file.tell(), math.prod(shape) * dtype.itemsize
+    if claimed > left:
+        raise ValueError(f"an array of shape {shape} and {dtype} has {claimed:,} bytes, of which {left:,} are there")
+    array = np.frombuffer(data, dtype, math.prod(shape), file.tell())
+    return array.reshape(shape, order="F" if fortran_order else "C").copy(order="K")
 
 
 DEFAULT_DECODERS: Mapping[str, Decoder] = {

@@ -63,8 +63,8 @@ class OpenShard:
         self._buffer: list[bytes] = []
         self._buffered = 0
 
-    def add(self, key: str, packed: PackedSample) -> None:
-        """Append a sample.
+    def check_key(self, key: str) -> None:
+        """Whether a sample may have this key.
 
         Raises:
             ShardWriteError: if the shard has a sample with this key.
@@ -75,6 +75,9 @@ class OpenShard:
                 "folder or a number into the key.",
                 url=redact(self.url),
             )
+
+    def add(self, key: str, packed: PackedSample) -> None:
+        """Append a sample whose key has been checked."""
         self._keys.add(key)
         self.num_samples += 1
         self.num_bytes += packed.num_bytes

@@ -39,7 +39,7 @@ class RetryPolicy:
     def __post_init__(self) -> None:
         _require(self.deadline_s > 0, f"deadline_s must be positive, got {self.deadline_s}")
         _require(
-            self.max_attempts is None or self.max_attempts >= 1,
+            self.max_attempts is None or (isinstance(self.max_attempts, int) and self.max_attempts >= 1),
             f"max_attempts must be at least 1 or None, got {self.max_attempts}",
         )
         _require(
@@ -70,6 +70,8 @@ class FetchOptions:
     retry: RetryPolicy = field(default_factory=RetryPolicy)
 
     def __post_init__(self) -> None:
+        for name in ("max_in_flight", "part_bytes", "max_buffer_bytes"):
+            _require(isinstance(getattr(self, name), int), f"{name} must be an int, got {getattr(self, name)!r}")
         _require(self.max_in_flight >= 1, f"max_in_flight must be at least 1, got {self.max_in_flight}")
         _require(self.part_bytes >= 1, f"part_bytes must be at least 1, got {self.part_bytes}")
         _require(self.max_buffer_bytes >= 1, f"max_buffer_bytes must be at least 1, got {self.max_buffer_bytes}")

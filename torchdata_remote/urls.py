@@ -15,6 +15,7 @@ from .errors import UrlError
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
+_STEPS = re.compile(r"\d+\.\.\d+\.\.\d+")
 _USER_INFO = re.compile(r"(://)[^/]*@")
 _HTTP_URL = re.compile(r"https?://", re.IGNORECASE)
 _GLOB = re.compile(r"[*?\[]")
@@ -75,6 +76,8 @@ def split_url(url: str) -> tuple[str, str, str]:
     bucket, _, path = rest.partition("/")
     if not bucket:
         raise UrlError(f"{redact(url)}: no bucket. Expected {scheme}://bucket/path.", url=redact(url))
+    if ":" in bucket and not bucket.rpartition(":")[2].isdigit() and "@" in path:
+        raise UrlError(f"{scheme}://...: credentials do not belong into a URL. Pass them by storage_options.")
     if "::" in bucket:
         raise UrlError(
             f"{redact(url)}: chained URLs are not read; open them by fsspec and pass the streams.", url=redact(url)
@@ -103,6 +106,8 @@ def redact(url: str) -> str:
     http = _HTTP_URL.search(shown)
     if http is not None:
         shown = shown[: http.end()] + re.split(r"[?#]", shown[http.end() :], maxsplit=1)[0]
+    if shown.startswith("memory://"):
+        return shown  # it has no host, so an @ is part of a name
     return _USER_INFO.sub(r"\1", shown)
 
 
@@ -150,13 +155,15 @@ def _brace_groups(url: str) -> Iterator[slice]:
 def _choices(url: str, group: slice) -> Iterable[str] | None:
     """What stands for a group: the numbers of a range, or its parts between commas."""
     body = url[group][1:-1]
+    if _STEPS.fullmatch(body):
+        raise UrlError(f"{redact(url)}: the range {url[group]} has a step, which is not known.", url=redact(url))
     numbers = _RANGE.fullmatch(body)
     if numbers is not None:
         first, last = int(numbers[1]), int(numbers[2])
         if last < first:
             raise UrlError(f"{redact(url)}: the range {url[group]} runs backwards.", url=redact(url))
-        padded = numbers[1].startswith("0") or len(numbers[1]) == len(numbers[2])
-        width = len(numbers[1]) if padded else 0
+        padded = any(len(number) > 1 and number.startswith("0") for number in numbers.groups())
+        width = max(map(len, numbers.groups())) if padded else 0
         return (f"{i:0{width}d}" for i in range(first, last + 1))
     parts, depth = [""], 0
     for character in body:

@@ -8,7 +8,7 @@ from typing import Any
 
 from .errors import ObjectExistsError, ShardWriteError
 from .manifest import MANIFEST_NAME, ShardInfo, dump_manifest, load_manifest
-from .open_shard import OpenShard, pack_sample
+from .open_shard import OpenShard, PackedSample, pack_sample
 from .options import MIB, RetryPolicy, StorageOptions
 from .retry import call_with_retries
 from .sample import Sample, check_writable
@@ -111,13 +111,26 @@ class ShardWriter:
             self._check_destination()
         key = check_writable(sample)
         packed = pack_sample(key, sample)
+        if self._open is not None and not self._is_full(self._open, packed):
+            self._open.check_key(key)
+        try:
+            return self._add(key, packed)
+        except BaseException:  # what was written of the shard is unknown, so it is not gone on with
+            self.abort()
+            raise
+
+    def _is_full(self, shard: OpenShard, packed: PackedSample) -> bool:
+        return (
+            shard.num_bytes + packed.num_bytes + len(END_OF_ARCHIVE) > self.max_shard_bytes
+            or shard.num_samples >= self.max_shard_samples
+        )
+
+    def _add(self, key: str, packed: PackedSample) -> ShardInfo | None:
         finished = None
-        if self._open is not None and (
-            self._open.num_bytes + packed.num_bytes + len(END_OF_ARCHIVE) > self.max_shard_bytes
-            or self._open.num_samples >= self.max_shard_samples
-        ):
+        if self._open is not None and self._is_full(self._open, packed):
             finished = self._finish(self._open)
         if self._open is None:
+            self._remove_manifest()
             self._open = self._begin()
         self._open.add(key, packed)
         return finished
@@ -161,11 +174,7 @@ class ShardWriter:
         return OpenShard(url, store.create(path, overwrite=self._overwrite))
 
     def _finish(self, shard: OpenShard) -> ShardInfo:
-        try:
-            info = shard.finish()
-        except BaseException:
-            self.abort()
-            raise
+        info = shard.finish()
         self._open = None
         self._shards.append(info)
         return info
@@ -207,9 +216,13 @@ class ShardWriter:
                 "overwrite=True to replace all shards of this template.",
                 url=manifest_url,
             )
-        if manifest is not None:
-            call_with_retries(lambda: store.delete(path), self._retry)  # it must not outlive what it describes
         self._checked = True
+
+    def _remove_manifest(self) -> None:
+        """The one of the data set that was here before must not outlive what it describes."""
+        if self._overwrite and not self._shards:
+            store, path = open_store(self._template.folder + MANIFEST_NAME, self._options)
+            call_with_retries(lambda: store.delete(path), self._retry)
 
     def _remove_leftovers(self) -> None:
         """Shards of the data set that was here before, beyond the last one of this."""

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch.utils.data import IterDataPipe, functional_datapipe
+from torch.utils.data.datapipes.utils.common import StreamWrapper
 
 from ..options import MIB, FetchOptions, RetryPolicy, StorageOptions
-from ..streams import ObjectStream, stream_objects
+from ..streams import stream_objects
 
 
 @functional_datapipe("async_prefetch")
-class AsyncPrefetch(IterDataPipe[tuple[str, ObjectStream]]):
+class AsyncPrefetch(IterDataPipe[tuple[str, StreamWrapper]]):
     """Open URLs as streams and fetch ahead (functional name: ``async_prefetch``).
 
     Large objects are fetched in ranged parts, in parallel, and handed on in order, so that a shard's first sample comes
@@ -28,8 +29,8 @@ class AsyncPrefetch(IterDataPipe[tuple[str, ObjectStream]]):
         storage_options: for the store, in fsspec's vocabulary.
 
     Yields:
-        tuple[str, ObjectStream]: the URL as it came, and a binary file-like object that is not seekable; torchdata's
-        ``load_from_tar``, ``readlines``, ... read it too.
+        tuple[str, StreamWrapper]: the URL as it came, and a binary file-like object that is not seekable, in torch's
+        wrapper, so that torchdata's ``load_from_tar``, ``readlines``, ... read it too.
 
     Raises:
         ObjectNotFoundError, AccessDeniedError, ObjectChangedError, TransientStorageError: from the stream, where
@@ -61,5 +62,6 @@ class AsyncPrefetch(IterDataPipe[tuple[str, ObjectStream]]):
         )
         self._storage_options = StorageOptions(storage_options)
 
-    def __iter__(self) -> Iterator[tuple[str, ObjectStream]]:
-        yield from stream_objects(self.source_datapipe, self._options, self._storage_options)
+    def __iter__(self) -> Iterator[tuple[str, StreamWrapper]]:
+        for url, stream in stream_objects(self.source_datapipe, self._options, self._storage_options):
+            yield url, StreamWrapper(stream)

@@ -90,5 +90,10 @@ def _samples(url: str, stream: Any) -> Iterator[Sample]:
                 url=url,
             )
         sample[extension] = data
-    if sample[KEY] is not None:
-        yield sample
+    if sample[KEY] is None:
+        raise ShardReadError(
+            f"{url}: a tar without a single sample. An object of zeros, as a crashed disk leaves it, is one too: write "
+            "the shard again, or remove it.",
+            url=url,
+        )
+    yield sample

@@ -14,9 +14,9 @@ class ShuffleShards(IterDataPipe[str]):
     """Permute URLs by seed and epoch (functional name: ``shuffle_shards``).
 
     The order depends on ``(seed, epoch)`` and the listing only; the global random state is neither read nor changed.
-    The epoch counts by itself, from 0: each pass is a new one, whether the pipe is iterated directly, by ``DataLoader``
-    with or without persistent workers, or by ``DataLoader2``. All ranks and workers are in the same one. Holds all
-    URLs in memory.
+    The epoch counts by itself, from 0: each pass is a new one, by ``DataLoader`` with or without persistent workers,
+    and by ``DataLoader2``, in all ranks and workers alike. Passes without a loader count for themselves, so that a
+    look at the first sample in one rank leaves the ranks together. Holds all URLs in memory.
 
     Args:
         source_datapipe: URLs, in the same order in every process.
@@ -38,8 +38,9 @@ class ShuffleShards(IterDataPipe[str]):
             raise TypeError(f"seed must be an int, got {type(seed).__name__}: {seed!r}")
         self.source_datapipe = source_datapipe
         self.seed = seed
-        self._epoch = -1
-        self._announced = False  # a loader said that the pass of this epoch begins
+        self._direct_epoch = -1  # of the last pass that nobody announced
+        self._loader_epoch = -1  # of the last pass that a loader announced
+        self._announced = False  # and that has not begun
         self._announced_in: int | None = None  # process id
 
     def set_epoch(self, epoch: int) -> None:
@@ -49,27 +50,30 @@ class ShuffleShards(IterDataPipe[str]):
         """
         if epoch < 0:
             raise ValueError(f"epoch must be at least 0, got {epoch}")
-        self._epoch = epoch - 1
+        self._direct_epoch = self._loader_epoch = epoch - 1
         self._announced = False
 
     def set_seed(self, seed: int) -> ShuffleShards:
-        """Not for users: torch's loaders call it with a random number, which is not used, before each pass.
+        """Not for users: torch's loaders call it, with a random number that is not used, when a pass begins.
 
-        ``DataLoader`` calls it first on the copy in the main process, which is never iterated if there are workers and
-        could not count passes otherwise, then on each worker's copy of that.
+        ``DataLoader`` with workers calls it on the copy in the main process, which is never iterated and could not
+        count passes otherwise, before it starts them and once more after; and on each worker's copy of that.
         """
-        echo = self._announced and self._announced_in != os.getpid()
-        if not echo:
-            self._epoch += 1
-        self._announced = True
+        if not self._announced:
+            self._loader_epoch += 1
+            self._announced = True
+        elif self._announced_in == os.getpid():
+            self._announced = False  # the workers have begun it
         self._announced_in = os.getpid()
         return self
 
     def __iter__(self) -> Iterator[str]:
-        if not self._announced:
-            self._epoch += 1
+        if self._announced:
+            epoch = self._loader_epoch
+        else:
+            self._direct_epoch += 1
+            epoch = self._direct_epoch
         self._announced = False
-        epoch = self._epoch
         urls = list(self.source_datapipe)
         # Of the module random, seeding with a str and random() are what Python promises not to change.
         draw = random.Random(f"{self.seed}/{epoch}").random

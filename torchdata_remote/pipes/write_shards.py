@@ -7,9 +7,11 @@ from typing import Any
 
 from torch.utils.data import IterDataPipe, functional_datapipe
 
+from ..errors import ShardWriteError
 from ..manifest import ShardInfo
 from ..options import StorageOptions
 from ..sample import Sample
+from ..world import detect_world
 from ..writer import DEFAULT_MAX_SHARD_BYTES, DEFAULT_MAX_SHARD_SAMPLES, ShardWriter
 
 
@@ -36,7 +38,8 @@ class WriteShards(IterDataPipe[ShardInfo]):
 
     Raises:
         ObjectExistsError: if something is there already.
-        ShardWriteError: for a template or a sample that cannot be written, or if no sample came.
+        ShardWriteError: for a template or a sample that cannot be written, if no sample came, or in several DataLoader
+            workers.
         EncodeError: for a member that has no encoding under its extension.
 
     Example:
@@ -74,6 +77,12 @@ class WriteShards(IterDataPipe[ShardInfo]):
         )
 
     def __iter__(self) -> Iterator[ShardInfo]:
+        num_workers = detect_world().num_workers
+        if num_workers > 1:
+            raise ShardWriteError(
+                f"write_shards runs in {num_workers} DataLoader workers, each of which would write every shard under "
+                "the same names. Iterate it in one process, or give each process a template of its own."
+            )
         writer = self._writer()
         try:
             for sample in self.source_datapipe:

@@ -90,6 +90,7 @@ class FsspecStore:
 
     def stat(self, path: str) -> Entry:
         with self._errors_of(path):
+            self._filesystem.invalidate_cache()
             info = self._filesystem.info(self._full(path))
             if info.get("type") == "directory":
                 raise IsADirectoryError(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from ..errors import RemoteDataError, UrlError
 from ._errors import from_os
 from ._protocol import Blob, Entry, Page, RangeNotSatisfiableError
 
+_WITHOUT_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # FAT, some FUSE mounts
 PARTIAL_SUFFIX = ".torchdata_remote-partial"  # of files that a killed writer may leave; never listed
 
 
@@ -119,13 +121,24 @@ class _LocalPending:
             if self._overwrite:
                 os.replace(self._temporary, self._path)
             else:
-                os.link(self._temporary, self._path)  # unlike a rename, fails if something is there
-                os.unlink(self._temporary)
+                self._publish_new()
             folder = os.open(os.path.dirname(self._path), os.O_RDONLY)
             try:
                 os.fsync(folder)
             finally:
                 os.close(folder)
+
+    def _publish_new(self) -> None:
+        """Unlike a rename, a hard link fails if something is there."""
+        try:
+            os.link(self._temporary, self._path)
+        except OSError as error:
+            if error.errno not in _WITHOUT_LINKS:
+                raise
+            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL))
+            os.replace(self._temporary, self._path)
+        else:
+            os.unlink(self._temporary)
 
     def abort(self) -> None:
         with contextlib.suppress(OSError):

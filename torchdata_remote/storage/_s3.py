@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import threading
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 
-from ..errors import ObjectExistsError, RemoteDataError, TransientStorageError
+from ..errors import ObjectExistsError, ObjectNotFoundError, RemoteDataError, TransientStorageError
 from ..options import RetryPolicy
 from ..retry import call_with_retries
 from . import _obstore
@@ -133,6 +134,7 @@ class S3Pending:
         self._upload_id: str | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._parts: list[Future[str]] = []
+        self._digests: list[bytes] = []  # of the parts
 
     def write(self, data: bytes) -> None:
         self._buffer.append(data)
@@ -149,6 +151,23 @@ class S3Pending:
 
         return call_with_retries(once, self._retry)
 
+    def _make_appear(self, etag: str, name: str, **request: Any) -> None:
+        """The request that makes the object appear. If its answer is lost, the next attempt finds its own object."""
+        attempts = 0
+
+        def once() -> None:
+            nonlocal attempts
+            attempts += 1
+            try:
+                with self._store.errors_of(self._path, writing=True):
+                    getattr(self._store.client, name)(Bucket=self._bucket, Key=self._path, **request)
+            except (ObjectExistsError, ObjectNotFoundError):
+                found = self._store.find(self._path) if attempts > 1 else None
+                if found is None or found.etag is None or found.etag.strip('"') != etag:
+                    raise
+
+        call_with_retries(once, self._retry)
+
     def _take_buffer(self) -> bytes:
         data, self._buffer, self._buffered = b"".join(self._buffer), [], 0
         return data
@@ -164,7 +183,9 @@ class S3Pending:
         for part in self._parts:
             if part.done():
                 part.result()
-        self._parts.append(self._pool.submit(self._send_part, len(self._parts) + 1, self._take_buffer()))
+        data = self._take_buffer()
+        self._digests.append(hashlib.md5(data, usedforsecurity=False).digest())
+        self._parts.append(self._pool.submit(self._send_part, len(self._parts) + 1, data))
 
     def _send_part(self, number: int, data: bytes) -> str:
         answer = self._call("upload_part", UploadId=self._upload_id, PartNumber=number, Body=data)
@@ -173,7 +194,8 @@ class S3Pending:
     def commit(self) -> None:
         if self._upload_id is None:
             body = self._take_buffer()
-            self._call("put_object", Body=body, ContentLength=len(body), **self._unless_there)
+            digest = hashlib.md5(body, usedforsecurity=False).hexdigest()
+            self._make_appear(digest, "put_object", Body=body, ContentLength=len(body), **self._unless_there)
             return
         if self._buffer:
             self._upload_part()
@@ -181,7 +203,8 @@ class S3Pending:
         if self._unless_there and self._store.find(self._path) is not None:
             # Not every store honours the condition on this request, so it is asked beforehand as well.
             raise ObjectExistsError(str(from_status(412, "", self._store.url(self._path), writing=True)))
-        self._call(
+        self._make_appear(
+            f"{hashlib.md5(b''.join(self._digests), usedforsecurity=False).hexdigest()}-{len(parts)}",
             "complete_multipart_upload",
             UploadId=self._upload_id,
             MultipartUpload={"Parts": parts},

@@ -69,8 +69,8 @@ def make_client(settings: S3Settings, url: str) -> tuple[Any, Any]:
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ProfileNotFound
 
-    if (settings.key is None) != (settings.secret is None):
-        raise AccessDeniedError(f"{url}: storage_options has one of 'key' and 'secret'; give both.", url=url)
+    if (settings.key is None) != (settings.secret is None) or (settings.token is not None and settings.key is None):
+        raise AccessDeniedError(f"{url}: storage_options needs 'key' and 'secret' together, and 'token' both.", url=url)
     try:
         with _client_lock:
             session = botocore.session.Session(profile=settings.profile)

@@ -15,6 +15,7 @@ DEFAULT_MAX_MEMBER_BYTES = 4 << 30
 _ZERO_BLOCK = bytes(BLOCK)
 _FILE_TYPES = frozenset(b"0\x007")
 _EXTENDED_TYPES = frozenset(b"xgLK")
+_GLOBAL = ord("g")
 _SKIPPED_TYPES = frozenset(b"123456")  # links, devices, directories, fifos
 
 
@@ -81,16 +82,19 @@ class _Extended:
         self.size: int | None = None
 
     def add(self, kind: int, record: bytes, start: int) -> None:
-        if kind in self.kinds:
+        if kind in self.kinds and kind != _GLOBAL:
             raise fault(self._url, start, f"two extended headers of type {chr(kind)!r} for one member")
         self.kinds += bytes([kind])
         if kind == ord("L"):
             self._set_name(text_field(record.rstrip(b"\0")), start)
+        elif kind == _GLOBAL:
+            if {"path", "size"} & set(pax_fields(record, self._url, start)):
+                raise fault(self._url, start, "a global header that names all members, or tells the size of all")
         elif kind == ord("x"):
             fields = pax_fields(record, self._url, start)
             if any(key.startswith("GNU.sparse") for key in fields):
                 raise fault(self._url, start, "a sparse file, which cannot be read as a stream; write it plainly")
-            if "path" in fields:
+            if fields.get("path"):  # an empty one leaves the name to the member's own header
                 self._set_name(fields["path"], start)
             if "size" in fields:
                 if not (fields["size"].isascii() and fields["size"].isdigit() and len(fields["size"]) < 20):

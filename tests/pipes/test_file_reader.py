@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data.datapipes.iter import IterableWrapper
+
+from torchdata_remote import FileReader, RemoteUrl
+from torchdata_remote.errors import ObjectNotFoundError, RemoteDataError, SampleError
+
+SIGNED = "https://host/pets/cat.jpg?X-Amz-Signature=SECRET"
+
+
+class _Slow(io.BytesIO):
+    """A stream that hands out a few bytes at a time."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        return super().read(5)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["jpg", "JPG", "seg.png"]), st.binary(max_size=30)), max_size=6))
+def test_each_stream_is_a_sample(files: list[tuple[str, bytes]]) -> None:
+    """In order, with all its bytes, in whatever pieces they come, under the extension in lower case."""
+    pairs = [(f"s3://b/v1.0/{i}.{extension}", _Slow(data)) for i, (extension, data) in enumerate(files)]
+    assert list(FileReader(IterableWrapper(pairs, deepcopy=False))) == [
+        {"__key__": f"v1.0/{i}", "__url__": f"s3://b/v1.0/{i}.{extension}", extension.lower(): data}
+        for i, (extension, data) in enumerate(files)
+    ]
+
+
+def test_files_are_read_from_their_urls(memory_folder: str) -> None:
+    """Bare URLs are opened by the reader, an empty object among them; the URL in the sample is a plain str."""
+    files = {f"{memory_folder}/{i}.txt": b"x" * i for i in range(40)}
+    fsspec.filesystem("memory").pipe(files)
+    urls = [RemoteUrl(url, size=len(data)) for url, data in files.items()]
+    for source in (urls, list(files)):
+        pipe = FileReader(IterableWrapper(source))
+        samples = list(pipe)
+        assert [(sample["__url__"], sample["txt"]) for sample in samples] == list(files.items())
+        assert {type(sample["__url__"]) for sample in samples} == {str}
+        assert list(pipe) == samples, "the next epoch reads them again"
+    assert list(IterableWrapper(urls[:1]).file_reader()) == samples[:1]
+
+
+def test_local_paths_are_read(tmp_path: Path) -> None:
+    """A bare path and a ``file://`` URL give the same key and the same bytes."""
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "1.bin").write_bytes(data := os.urandom(100))
+    path = str(tmp_path / "cat" / "1.bin")
+    bare, url = FileReader(IterableWrapper([path, f"file://{path}"]))
+    assert bare["__key__"] == url["__key__"] == path.removeprefix("/").removesuffix(".bin")
+    assert bare["bin"] == url["bin"] == data
+
+
+def test_torchdatas_streams_are_read(memory_folder: str) -> None:
+    """After torchdata's own opener the samples are the same."""
+    import torchdata.datapipes.iter  # noqa: F401  # registers open_files_by_fsspec
+
+    fsspec.filesystem("memory").pipe(f"{memory_folder}/cat/1.jpg", b"\xff\xd8")
+    urls: Any = IterableWrapper([f"{memory_folder}/cat/1.jpg"])
+    (sample,) = urls.open_files_by_fsspec(mode="rb").file_reader()
+    assert (sample["__key__"].rpartition("/")[0][-4:], sample["jpg"]) == ("/cat", b"\xff\xd8")
+    assert list(FileReader(urls)) == [sample]
+
+
+@pytest.mark.parametrize("data", [b"ascii", "é".encode(), b"\xff\xd8\xff\xe0"])
+def test_a_stream_opened_as_text_is_refused(memory_folder: str, data: bytes) -> None:
+    """torchdata's default; the error names the object and the right mode, even if the bytes are no text at all."""
+    import torchdata.datapipes.iter  # noqa: F401  # registers open_files_by_fsspec
+
+    url = f"{memory_folder}/1.jpg"
+    fsspec.filesystem("memory").pipe(url, data)
+    urls: Any = IterableWrapper([url])
+    with pytest.raises(RemoteDataError, match=r"mode='rb'") as caught:
+        list(urls.open_files_by_fsspec().file_reader())
+    assert url in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "lacks"), [("README", "extension"), (".hidden", "key"), ("a.", "extension")])
+def test_a_name_that_makes_no_sample_is_an_error(name: str, lacks: str) -> None:
+    """The error names the object and what its name lacks; the stream is closed."""
+    stream = io.BytesIO(b"x")
+    url = f"s3://b/v1.0/{name}"
+    with pytest.raises(SampleError, match=f"no {lacks}.*pattern=") as caught:
+        list(FileReader(IterableWrapper([(url, stream)], deepcopy=False)))
+    assert url in str(caught.value)
+    assert caught.value.url == url
+    assert stream.closed
+
+
+def test_streams_are_closed_when_they_are_read() -> None:
+    """So that a million files do not stay open."""
+    streams = [io.BytesIO(b"1"), io.BytesIO(b"2")]
+    list(FileReader(IterableWrapper([(f"s3://b/{i}.x", s) for i, s in enumerate(streams)], deepcopy=False)))
+    assert all(stream.closed for stream in streams)
+
+
+def test_neither_errors_nor_samples_show_a_signature() -> None:
+    """The query of a signed URL opens the object for whoever reads a log, or a sample that was kept."""
+    (sample,) = FileReader(IterableWrapper([(SIGNED, io.BytesIO(b"x"))]))
+    assert sample == {"__key__": "pets/cat", "__url__": "https://host/pets/cat.jpg", "jpg": b"x"}
+    with pytest.raises(SampleError) as caught:
+        list(FileReader(IterableWrapper([(SIGNED.replace(".jpg", ""), io.BytesIO())])))
+    assert "SECRET" not in f"{caught.value} {caught.value.url}"
+
+
+def test_the_url_of_a_sample_leads_to_its_object(memory_folder: str) -> None:
+    """Hiding credentials takes nothing from a URL that has none, whatever characters its path has."""
+    url = f"{memory_folder}@home/what?/a@b#c.jpg"
+    fsspec.filesystem("memory").pipe(url, b"x")
+    (sample,) = FileReader(IterableWrapper([url]))
+    assert sample["__url__"] == url
+
+
+def test_an_object_that_is_not_there_is_an_error(memory_folder: str) -> None:
+    """It names the URL and is a ``FileNotFoundError``; what came before it was handed out."""
+    fsspec.filesystem("memory").pipe(f"{memory_folder}/0.x", b"0")
+    iterator = iter(FileReader(IterableWrapper([f"{memory_folder}/0.x", f"{memory_folder}/1.x"])))
+    assert next(iterator)["x"] == b"0"
+    with pytest.raises(ObjectNotFoundError, match=f"{memory_folder}/1.x") as caught:
+        next(iterator)
+    assert isinstance(caught.value, FileNotFoundError)
+
+
+@pytest.mark.parametrize(
+    ("items", "says"),
+    [([3], "int"), ([("s3://b/a.x", 3)], "tuple"), ([("s3://b/a.x", io.BytesIO()), "s3://b/b.x"], "str")],
+)
+def test_what_is_neither_url_nor_stream_is_refused(items: list[Any], says: str) -> None:
+    """The error names the type that came and what was expected."""
+    with pytest.raises(RemoteDataError, match=rf"Expected a URL.*{says}"):
+        list(FileReader(IterableWrapper(items, deepcopy=False)))
+
+
+def test_it_pickles_before_and_after_it_was_read(memory_folder: str) -> None:
+    """It goes to worker processes with what it needs."""
+    fsspec.filesystem("memory").pipe(f"{memory_folder}/0.x", b"0")
+    pipe = FileReader(IterableWrapper([f"{memory_folder}/0.x"]))
+    samples = list(pickle.loads(pickle.dumps(pipe)))
+    assert samples == list(pipe)
+    assert samples == list(pickle.loads(pickle.dumps(pipe)))
+
+
+def test_options_are_not_shown() -> None:
+    """torch adds the pipe's attributes to the message of an error: storage options are none of them."""
+    pipe = FileReader(IterableWrapper([3]), storage_options={"key": "k", "secret": "HUSH"})
+    with pytest.raises(RemoteDataError) as caught:
+        list(pipe)
+    assert "HUSH" not in f"{caught.value} {pipe!r} {pipe}"

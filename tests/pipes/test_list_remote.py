@@ -1,0 +1,93 @@
+"""``list_remote`` as a pipe; what a source URL stands for is tested in ``tests/storage/test_listing.py``."""
+
+from __future__ import annotations
+
+import pickle
+
+import fsspec
+import pytest
+from torch.utils.data.datapipes.iter import IterableWrapper
+
+from tests.servers.s3 import S3Server
+from torchdata_remote import ListRemote, RemoteUrl
+from torchdata_remote.errors import EmptyListingError, ObjectNotFoundError, UrlError
+
+
+def put(folder: str, **names_to_data: bytes) -> None:
+    path = folder.removeprefix("memory:/")
+    fsspec.filesystem("memory").pipe({f"{path}/{name}": data for name, data in names_to_data.items()})
+
+
+def test_sources_in_their_order(memory_folder: str) -> None:
+    """Sources keep their order, each with its objects sorted; the same source twice comes twice."""
+    put(memory_folder + "/b", z=b"", a=b"1")
+    put(memory_folder + "/a", c=b"")
+    sources = [f"{memory_folder}/b", f"{memory_folder}/a/c", f"{memory_folder}/b/"]
+    expected = [f"{memory_folder}/{path}" for path in ("b/a", "b/z", "a/c", "b/a", "b/z")]
+    assert list(IterableWrapper(sources).list_remote()) == expected
+
+
+def test_urls_know_their_size(memory_folder: str) -> None:
+    """What comes is a ``str`` with size; a copy in another process knows it too."""
+    put(memory_folder, a=b"123")
+    [url] = ListRemote(IterableWrapper([memory_folder]))
+    assert isinstance(url, RemoteUrl)
+    assert (url, url.size) == (f"{memory_folder}/a", 3)
+    copy = pickle.loads(pickle.dumps(url))
+    assert (copy, copy.size, copy.etag) == (url, url.size, url.etag)
+
+
+def test_urls_know_their_etag(moto: S3Server) -> None:
+    """In S3 they know the etag as well, which reading then insists on."""
+    bucket = moto.new_bucket()
+    etag = moto.client().put_object(Bucket=bucket, Key="a", Body=b"123")["ETag"]
+    [url] = ListRemote(IterableWrapper([f"s3://{bucket}"]), storage_options=moto.storage_options)
+    assert (url, url.size, url.etag) == (f"s3://{bucket}/a", 3, etag)
+
+
+def test_empty_source_is_an_error(memory_folder: str) -> None:
+    """Each source must have objects: one that has none is named, even if others have some."""
+    put(memory_folder, **{"a.tar": b""})
+    pipe = ListRemote(IterableWrapper([memory_folder, memory_folder + "/none"]), pattern="*.tar")
+    urls = iter(pipe)
+    assert next(urls) == f"{memory_folder}/a.tar"
+    with pytest.raises(EmptyListingError, match=rf"{memory_folder}/none: .*pattern='\*\.tar'") as caught:
+        next(urls)
+    assert isinstance(caught.value, FileNotFoundError)
+
+
+def test_asks_anew_each_time(memory_folder: str) -> None:
+    """Each pass lists again."""
+    put(memory_folder, a=b"")
+    pipe = ListRemote(IterableWrapper([memory_folder]))
+    assert len(list(pipe)) == 1
+    put(memory_folder, b=b"")
+    assert len(list(pipe)) == 2
+
+
+def test_nothing_is_asked_before_iteration() -> None:
+    """Building a chain asks no store, so that it can be sent to another process first."""
+    pipe = ListRemote(IterableWrapper(["s3://bucket/"]), storage_options={"endpoint_url": "http://127.0.0.1:1"})
+    assert list(pickle.loads(pickle.dumps(pipe)).source_datapipe) == ["s3://bucket/"]
+
+
+def test_secrets_stay_out_of_errors(moto: S3Server) -> None:
+    """torch adds constructor arguments to messages: no secret is among them."""
+    options = {**moto.storage_options, "secret": "Sup3rS3cretCanary"}
+    pipe = ListRemote(IterableWrapper(["s3://no-such-bucket-anywhere/"]), storage_options=options)
+    with pytest.raises(ObjectNotFoundError, match="s3://no-such-bucket-anywhere/") as caught:
+        list(pipe)
+    assert "Sup3rS3cretCanary" not in f"{caught.value} {caught.value!r} {caught.value.args} {pipe!r} {pipe}"
+
+
+@pytest.mark.parametrize("url", ["nope://bucket/a", "s3://", "", "a::b", "file://relative/a", "s3://u:p@bucket/a"])
+def test_urls_that_nobody_can_read(url: str) -> None:
+    """A wrong scheme, a missing bucket, a password: a UrlError."""
+    with pytest.raises(UrlError):
+        list(ListRemote(IterableWrapper([url])))
+
+
+def test_not_a_url() -> None:
+    """Something else than a ``str`` is named by its type."""
+    with pytest.raises(UrlError, match="tuple"):
+        list(ListRemote(IterableWrapper([("memory://a", 1)])))  # type: ignore[arg-type]

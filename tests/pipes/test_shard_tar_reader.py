@@ -1,0 +1,257 @@
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import fsspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import IterDataPipe
+from torch.utils.data.datapipes.iter import IterableWrapper
+
+from torchdata_remote import ShardTarReader
+from torchdata_remote.errors import ObjectNotFoundError, RemoteDataError, ShardReadError, StorageError
+from torchdata_remote.tar import END_OF_ARCHIVE, pack_header, padding
+from torchdata_remote.testing import write_small_shards
+
+URL = "s3://b/train/t-000.tar"
+SIGNED = "https://host/t-000.tar?X-Amz-Signature=SECRET"
+Sample = dict[str, Any]
+SAMPLES = st.lists(
+    st.builds(
+        lambda key, members: {"__key__": key, **members},
+        st.text("abcé/01", min_size=1, max_size=150).filter(lambda key: not key.startswith("/") and key[-1] != "/"),
+        st.dictionaries(st.sampled_from(["jpg", "cls", "seg.png", "json"]), st.binary(max_size=1200), min_size=1),
+    ),
+    max_size=8,
+    unique_by=lambda sample: sample["__key__"],
+)
+
+
+class _Stream(io.BytesIO):
+    """A stream that hands out a few bytes at a time, as sockets do."""
+
+    def __init__(self, data: bytes, at_most: int = 1 << 30) -> None:
+        super().__init__(data)
+        self._at_most = at_most
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        return super().read(self._at_most if size is None or size < 0 else min(size, self._at_most))
+
+
+def _tar(*members: tuple[str, bytes]) -> bytes:
+    pieces = [pack_header(name, len(data)) + data + bytes(padding(len(data))) for name, data in members]
+    return b"".join(pieces) + END_OF_ARCHIVE
+
+
+def _read(*members: tuple[str, bytes], url: str = URL) -> list[Sample]:
+    return list(ShardTarReader(IterableWrapper([(url, io.BytesIO(_tar(*members)))])))
+
+
+def _error(*members: tuple[str, bytes], url: str = URL) -> str:
+    with pytest.raises(ShardReadError) as caught:
+        _read(*members, url=url)
+    assert caught.value.url == url.partition("?")[0]
+    assert str(caught.value).startswith(url.partition("?")[0])
+    return str(caught.value)
+
+
+@given(samples=SAMPLES.filter(bool), at_most=st.sampled_from([1, 7, 511, 512, 513, 1 << 20]))
+def test_samples_come_as_they_were_written(samples: list[Sample], at_most: int) -> None:
+    """Key, members and order, whatever names and sizes they have and in what pieces the stream hands them out."""
+    members = [(f"{s['__key__']}.{name}", s[name]) for s in samples for name in sorted(s) if name != "__key__"]
+    got = list(ShardTarReader(IterableWrapper([(URL, _Stream(_tar(*members), at_most))])))
+    assert got == [{**sample, "__url__": URL} for sample in samples]
+
+
+@pytest.mark.parametrize(
+    "data", [bytes(10_240), _tar(), _tar(("__meta.json__", b"{}"))], ids=["zeros", "empty", "meta"]
+)
+def test_a_shard_without_a_sample_is_an_error(data: bytes) -> None:
+    """Nobody writes one on purpose, and zeros are what a crashed disk leaves."""
+    with pytest.raises(ShardReadError, match="without a single sample"):
+        list(ShardTarReader(IterableWrapper([(URL, io.BytesIO(data))], deepcopy=False)))
+
+
+def test_shards_are_read_from_their_urls(memory_folder: str) -> None:
+    """Bare URLs are opened by the reader: all shards, in order, each sample with the URL of its shard."""
+    samples = write_small_shards(memory_folder, num_shards=3, samples_per_shard=4)
+    pipe = ShardTarReader(IterableWrapper([f"{memory_folder}/{i:06d}.tar" for i in range(3)]))
+    assert list(pipe) == samples
+    assert list(pipe) == samples, "the next epoch reads them again"
+    assert list(IterableWrapper([samples[0]["__url__"]]).shard_tar_reader()) == samples[:4]
+
+
+def test_torchdatas_streams_are_read(memory_folder: str) -> None:
+    """After torchdata's own opener the samples are the same."""
+    import torchdata.datapipes.iter  # noqa: F401  # registers open_files_by_fsspec
+
+    samples = write_small_shards(memory_folder, num_shards=2, samples_per_shard=3)
+    urls: Any = IterableWrapper([f"{memory_folder}/{i:06d}.tar" for i in range(2)])
+    assert list(urls.open_files_by_fsspec(mode="rb").shard_tar_reader()) == samples
+
+
+@pytest.mark.parametrize("data", [b"ascii", "é".encode(), b"\xff\xd8\xff\xe0"])
+def test_a_stream_opened_as_text_is_refused(memory_folder: str, data: bytes) -> None:
+    """torchdata's default; the error names the shard and the right mode, even if the bytes are no text at all."""
+    import torchdata.datapipes.iter  # noqa: F401  # registers open_files_by_fsspec
+
+    url = f"{memory_folder}/0.tar"
+    fsspec.filesystem("memory").pipe(url, _tar(("a.jpg", data)))
+    urls: Any = IterableWrapper([url])
+    with pytest.raises(RemoteDataError, match=r"mode='rb'") as caught:
+        list(urls.open_files_by_fsspec().shard_tar_reader())
+    assert url in str(caught.value)
+
+
+def test_members_side_by_side_make_a_sample() -> None:
+    """The key ends at the first dot of the base name; the extension is in lower case; a leading ./ is dropped."""
+    got = _read(("./v1.0/a.JPG", b"1"), ("v1.0/a.Seg.PNG", b"2"), ("v1.0/b.jpg", b"3"), ("v2/b.jpg", b"4"))
+    assert got == [
+        {"__key__": "v1.0/a", "__url__": URL, "jpg": b"1", "seg.png": b"2"},
+        {"__key__": "v1.0/b", "__url__": URL, "jpg": b"3"},
+        {"__key__": "v2/b", "__url__": URL, "jpg": b"4"},
+    ]
+
+
+def test_the_same_key_in_two_shards_is_two_samples() -> None:
+    """Samples never go over the border of a shard."""
+    pairs = [(f"s3://b/{i}.tar", io.BytesIO(_tar(("a.cls", b"%d" % i)))) for i in range(2)]
+    got = list(ShardTarReader(IterableWrapper(pairs, deepcopy=False)))
+    assert [(s["__url__"], s["cls"]) for s in got] == [("s3://b/0.tar", b"0"), ("s3://b/1.tar", b"1")]
+
+
+def test_names_between_underscores_are_passed_over() -> None:
+    """WebDataset's metadata members are no samples; a name that only begins so is one."""
+    got = _read(("__meta__", b"x"), ("a/__info__", b"x"), ("__a.cls", b"1"), ("__b__.cls", b"2"))
+    assert [sample["__key__"] for sample in got] == ["__a", "__b__"]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("README", "no extension"),
+        ("a/.hidden", "dot"),
+        ("/etc/passwd.txt", "absolute"),
+        ("../a.jpg", '".."'),
+        ("a/../../b.jpg", '".."'),
+    ],
+)
+def test_a_member_that_names_no_sample_is_an_error(name: str, says: str) -> None:
+    """The message names shard and member and says why."""
+    message = _error(("a.jpg", b""), (name, b""))
+    assert repr(name) in message
+    assert says in message
+
+
+@pytest.mark.parametrize("second", ["a.jpg", "a.JPG", "./a.jpg"])
+def test_an_extension_twice_is_an_error(second: str) -> None:
+    """One of the two would be lost; shard, key and extension are named."""
+    message = _error(("a.jpg", b"1"), (second, b"2"))
+    assert "'a'" in message
+    assert "'jpg' twice" in message
+    assert repr(second) in message
+
+
+def test_a_key_that_comes_back_is_an_error() -> None:
+    """Members of a sample that lie apart would make two halves; shard and key are named."""
+    assert "'a' was already read" in _error(("a.jpg", b""), ("b.jpg", b""), ("a.cls", b""))
+
+
+def test_a_shard_cut_short_gives_whole_samples_and_an_error() -> None:
+    """At every 100th byte: samples that come are complete, and the end is never silent."""
+    members = [(f"{i}.{name}", bytes([i]) * 300) for i in range(6) for name in ("cls", "jpg")]
+    data, whole = _tar(*members), _read(*members)
+    for end in range(0, len(data), 100):
+        got: list[Sample] = []
+        with pytest.raises(ShardReadError, match=r"cut short"):
+            got.extend(ShardTarReader(IterableWrapper([(URL, io.BytesIO(data[:end]))])))
+        assert got == whole[: len(got)], f"cut at byte {end}"
+    assert len(got) == 5, "the last one may lack members"
+
+
+def test_neither_errors_nor_samples_show_a_signature() -> None:
+    """The query of a signed URL opens the object for whoever reads a log, or a sample that was kept."""
+    assert "SECRET" not in _error(("README", b""), url=SIGNED)
+    (sample,) = _read(("a.jpg", b""), url=SIGNED)
+    assert sample["__url__"] == "https://host/t-000.tar"
+
+
+def test_an_object_that_is_not_there_is_an_error(memory_folder: str) -> None:
+    """It names the URL and is a ``FileNotFoundError``."""
+    url = f"{memory_folder}/none.tar"
+    with pytest.raises(ObjectNotFoundError, match=url) as caught:
+        list(ShardTarReader(IterableWrapper([url])))
+    assert isinstance(caught.value, FileNotFoundError)
+    assert isinstance(caught.value, StorageError)
+
+
+@pytest.mark.parametrize(
+    ("items", "says"),
+    [
+        ([3], "int"),
+        ([None], "NoneType"),
+        ([b"s3://b/a.tar"], "bytes"),
+        ([(URL, "text")], "tuple"),
+        ([(URL, io.BytesIO(), 3)], "tuple"),
+        ([(URL, io.BytesIO(_tar(("a.txt", b"")))), URL], "str"),
+    ],
+)
+def test_what_is_neither_url_nor_stream_is_refused(items: list[Any], says: str) -> None:
+    """The error names the type that came and what was expected."""
+    with pytest.raises(RemoteDataError, match=rf"Expected a URL.*{says}"):
+        list(ShardTarReader(IterableWrapper(items, deepcopy=False)))
+
+
+class _Opener(IterDataPipe[Any]):
+    """Streams over one shard, remembered."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.streams: list[io.BytesIO] = []
+
+    def __iter__(self) -> Iterator[tuple[str, io.BytesIO]]:
+        for _ in range(2):
+            self.streams.append(io.BytesIO(self.data))
+            yield URL, self.streams[-1]
+
+
+def test_streams_are_closed_when_they_are_read() -> None:
+    """Each one before the next is opened, and the one at hand on an error or when iteration is given up."""
+    opener = _Opener(_tar(("a.jpg", b"1"), ("b.jpg", b"2")))
+    iterator = iter(ShardTarReader(opener))
+    next(iterator)
+    assert [stream.closed for stream in opener.streams] == [False]
+    assert [sample["__key__"] for sample in iterator] == ["b", "a", "b"]
+    assert [stream.closed for stream in opener.streams] == [True, True]
+
+    opener = _Opener(_tar(("a.jpg", b"1"), ("b.jpg", b"2")))
+    iterator = iter(ShardTarReader(opener))
+    next(iterator)
+    del iterator
+    assert [stream.closed for stream in opener.streams] == [True]
+
+    opener = _Opener(_tar(("a", b"1")))
+    with pytest.raises(ShardReadError):
+        list(ShardTarReader(opener))
+    assert [stream.closed for stream in opener.streams] == [True]
+
+
+def test_it_pickles_before_and_after_it_was_read(memory_folder: str) -> None:
+    """It goes to worker processes with what it needs, and shows none of it."""
+    samples = write_small_shards(memory_folder, num_shards=1, samples_per_shard=2)
+    pipe = ShardTarReader(IterableWrapper([f"{memory_folder}/000000.tar"]))
+    assert list(pickle.loads(pickle.dumps(pipe))) == samples
+    assert list(pipe) == samples
+    assert list(pickle.loads(pickle.dumps(pipe))) == samples
+
+
+def test_options_are_not_shown() -> None:
+    """torch adds the pipe's attributes to the message of an error: storage options are none of them."""
+    pipe = ShardTarReader(IterableWrapper([3]), storage_options={"key": "k", "secret": "HUSH"})
+    with pytest.raises(RemoteDataError) as caught:
+        list(pipe)
+    assert "HUSH" not in f"{caught.value} {pipe!r} {pipe}"

@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import gc
+import hashlib
+import pickle
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, IterDataPipe
+from torch.utils.data.datapipes.iter import IterableWrapper
+
+from torchdata_remote import ShardInfo, ShardTarReader, ShardWriter, WriteShards
+from torchdata_remote.errors import EncodeError, ObjectExistsError, ShardWriteError
+from torchdata_remote.manifest import MANIFEST_NAME, load_manifest
+
+Sample = dict[str, Any]
+
+
+def _samples(count: int) -> list[Sample]:
+    return [{"__key__": f"{i:03d}", "cls": i, "txt": f"line {i}\n" * i} for i in range(count)]
+
+
+def _files(folder: str) -> dict[str, bytes]:
+    """Path below a folder -> bytes, temporary files included."""
+    filesystem, path = fsspec.core.url_to_fs(folder)
+    return {str(name)[len(path) + 1 :]: filesystem.cat_file(name) for name in filesystem.find(path)}
+
+
+class _Source(IterDataPipe[Sample]):
+    """Samples one at a time, counted; may raise in the place of one."""
+
+    def __init__(self, samples: list[Sample], fails_at: int | None = None) -> None:
+        self.samples, self.fails_at = samples, fails_at
+        self.pulled = 0
+
+    def __iter__(self) -> Iterator[Sample]:
+        for i, sample in enumerate(self.samples):
+            if i == self.fails_at:
+                raise LookupError("from the source")
+            self.pulled += 1
+            yield sample
+
+
+@given(count=st.integers(1, 12), max_shard_samples=st.integers(1, 5), max_shard_bytes=st.integers(3072, 12_000))
+@settings(max_examples=40)
+def test_it_writes_what_the_writer_writes(count: int, max_shard_samples: int, max_shard_bytes: int) -> None:
+    """The same files, byte by byte; one ``ShardInfo`` for each shard, in order; the samples are read back."""
+    memory = fsspec.filesystem("memory")
+    folders = [f"memory://{uuid.uuid4().hex}" for _ in range(2)]
+    limits = {"max_shard_samples": max_shard_samples, "max_shard_bytes": max_shard_bytes}
+    pipe = WriteShards(IterableWrapper(_samples(count)), f"{folders[0]}/{{shard:02d}}.tar", **limits)  # type: ignore[arg-type]
+    shards = list(pipe)
+    with ShardWriter(f"{folders[1]}/{{shard:02d}}.tar", **limits) as writer:  # type: ignore[arg-type]
+        for sample in _samples(count):
+            writer.write(sample)
+    files = _files(folders[0])
+    assert files == _files(folders[1])
+    assert shards == load_manifest(files[MANIFEST_NAME], f"{folders[0]}/{MANIFEST_NAME}")
+    for i, shard in enumerate(shards):
+        data = files[f"{i:02d}.tar"]
+        assert shard == ShardInfo(
+            f"{folders[0]}/{i:02d}.tar", shard.num_samples, len(data), hashlib.md5(data).hexdigest()
+        )
+        assert shard.num_bytes <= max_shard_bytes
+        assert shard.num_samples <= max_shard_samples
+    keys = [sample["__key__"] for sample in ShardTarReader(IterableWrapper([shard.url for shard in shards]))]
+    assert keys == [sample["__key__"] for sample in _samples(count)]
+    for folder in folders:
+        memory.rm(folder, recursive=True)
+
+
+def test_a_shard_is_told_when_it_is_finished(memory_folder: str) -> None:
+    """While the next one is being filled: the source is read no further than needed, the manifest comes last."""
+    source = _Source(_samples(5))
+    iterator = iter(WriteShards(source, f"{memory_folder}/{{shard}}.tar", max_shard_samples=2))
+    assert source.pulled == 0
+    assert next(iterator).num_samples == 2
+    assert source.pulled == 3, "the sample that did not fit any more"
+    assert sorted(_files(memory_folder)) == ["0.tar"]
+    assert [shard.num_samples for shard in iterator] == [2, 1]
+    assert sorted(_files(memory_folder)) == ["0.tar", "1.tar", "2.tar", MANIFEST_NAME]
+
+
+def test_the_manifest_is_there_when_the_last_shard_is_told(memory_folder: str) -> None:
+    """Whoever takes as many as there are, and no more, has a complete data set."""
+    iterator = iter(WriteShards(IterableWrapper(_samples(3)), f"{memory_folder}/{{shard}}.tar", max_shard_samples=2))
+    next(iterator)
+    next(iterator)
+    assert MANIFEST_NAME in _files(memory_folder)
+
+
+@pytest.mark.parametrize("taken", [1, 2])
+def test_given_up_early_it_leaves_no_manifest(tmp_path: Path, taken: int) -> None:
+    """Finished shards stay whole; there is no unfinished one, no temporary file and no manifest."""
+    pipe = WriteShards(IterableWrapper(_samples(7)), f"{tmp_path}/{{shard}}.tar", max_shard_samples=2)
+    iterator = iter(pipe)
+    shards = [next(iterator) for _ in range(taken)]
+    del iterator
+    gc.collect()
+    assert sorted(_files(str(tmp_path))) == [f"{i}.tar" for i in range(taken)]
+    assert len(list(ShardTarReader(IterableWrapper([shard.url for shard in shards])))) == 2 * taken
+
+
+@pytest.mark.parametrize("fails_at", range(6))
+def test_an_error_of_the_source_leaves_no_manifest(tmp_path: Path, fails_at: int) -> None:
+    """Wherever it comes; it goes on as it is."""
+    pipe = WriteShards(_Source(_samples(6), fails_at), f"{tmp_path}/{{shard}}.tar", max_shard_samples=2)
+    with pytest.raises(LookupError, match="from the source"):
+        list(pipe)
+    assert sorted(_files(str(tmp_path))) == [f"{i}.tar" for i in range(max(0, (fails_at - 1) // 2))]
+
+
+@pytest.mark.parametrize(
+    ("bad", "kind", "says"),
+    [
+        ({"__key__": "a.b", "x": b""}, ShardWriteError, "'a.b'"),
+        ({"__key__": "a", "X": b""}, ShardWriteError, "'X'"),
+        ({"__key__": "a"}, ShardWriteError, "no members"),
+        ({"__key__": "000", "x": b""}, ShardWriteError, "two samples"),
+        ({"__key__": "a", "cls": None}, EncodeError, "NoneType"),
+        ({"__key__": "a", "jpg": 1.5}, EncodeError, "float"),
+    ],
+)
+def test_a_bad_sample_is_an_error(tmp_path: Path, bad: Sample, kind: type[Exception], says: str) -> None:
+    """It says which and why; nothing unfinished is left."""
+    with pytest.raises(kind) as caught:
+        list(WriteShards(IterableWrapper([*_samples(2), bad]), f"{tmp_path}/{{shard}}.tar"))
+    assert says in str(caught.value)
+    assert repr(bad["__key__"]) in str(caught.value)
+    assert _files(str(tmp_path)) == {}
+
+
+def test_no_samples_are_an_error(memory_folder: str) -> None:
+    """An empty source is a mistake somewhere before; nothing is written."""
+    with pytest.raises(ShardWriteError, match="no sample"):
+        list(WriteShards(IterableWrapper([]), f"{memory_folder}/{{shard}}.tar"))
+    assert _files(memory_folder) == {}
+
+
+def test_a_wrong_template_is_refused_when_the_pipe_is_built() -> None:
+    """And limits that cannot be kept: not after an hour of decoding."""
+    with pytest.raises(ShardWriteError, match=r"\{shard\}"):
+        WriteShards(IterableWrapper([]), "memory://x/t.tar")
+    with pytest.raises(ValueError, match="max_shard_samples"):
+        WriteShards(IterableWrapper([]), "memory://x/{shard}.tar", max_shard_samples=0)
+
+
+def test_nothing_is_overwritten_unless_asked_for(memory_folder: str) -> None:
+    """A second pass is an error that says how; with ``overwrite=True`` it replaces the first."""
+    template = f"{memory_folder}/{{shard}}.tar"
+    list(WriteShards(IterableWrapper(_samples(5)), template, max_shard_samples=1))
+    before = _files(memory_folder)
+    with pytest.raises(ObjectExistsError, match=r"overwrite=True"):
+        list(WriteShards(IterableWrapper(_samples(2)), template))
+    assert _files(memory_folder) == before
+    pipe = WriteShards(IterableWrapper(_samples(2)), template, overwrite=True)
+    for _ in range(2):
+        assert len(list(pipe)) == 1
+        assert sorted(_files(memory_folder)) == ["0.tar", MANIFEST_NAME]
+
+
+def test_an_existing_shard_is_noticed_before_the_source_is_read_out(memory_folder: str) -> None:
+    """At the first sample, not at the last."""
+    fsspec.filesystem("memory").pipe(f"{memory_folder}/7.tar", b"of somebody else")
+    source = _Source(_samples(50))
+    with pytest.raises(ObjectExistsError, match=r"7\.tar"):
+        list(WriteShards(source, f"{memory_folder}/{{shard}}.tar"))
+    assert source.pulled <= 1
+
+
+def test_it_works_under_a_dataloader_and_by_its_name(tmp_path: Path) -> None:
+    """As the end of a chain that a loader drives."""
+    pipe: Any = IterableWrapper(_samples(5)).write_shards(f"{tmp_path}/{{shard}}.tar", max_shard_samples=2)
+    shards = list(DataLoader(pipe, batch_size=None))
+    assert [shard.num_samples for shard in shards] == [2, 2, 1]
+    assert sorted(_files(str(tmp_path))) == ["0.tar", "1.tar", "2.tar", MANIFEST_NAME]
+
+
+def test_samples_that_were_read_can_be_written(memory_folder: str) -> None:
+    """Reading shards into other shards and back changes no member."""
+    first = list(WriteShards(IterableWrapper(_samples(6)), f"{memory_folder}/a/{{shard}}.tar", max_shard_samples=4))
+    samples = ShardTarReader(IterableWrapper([shard.url for shard in first]))
+    second = list(WriteShards(samples, f"{memory_folder}/b/{{shard}}.tar", max_shard_samples=1))
+    assert [
+        {**sample, "__url__": ""} for sample in ShardTarReader(IterableWrapper([shard.url for shard in second]))
+    ] == [{**sample, "__url__": ""} for sample in samples]
+
+
+def test_it_pickles_before_and_after_it_was_read(tmp_path: Path) -> None:
+    """With limits, template and options."""
+    pipe = WriteShards(IterableWrapper(_samples(3)), f"{tmp_path}/{{shard}}.tar", max_shard_samples=2, overwrite=True)
+    shards = list(pickle.loads(pickle.dumps(pipe)))
+    assert [shard.num_samples for shard in shards] == [2, 1]
+    assert list(pipe) == shards
+    assert list(pickle.loads(pickle.dumps(pipe))) == shards
+
+
+def test_options_are_not_shown(memory_folder: str) -> None:
+    """torch adds the pipe's attributes to the message of an error: storage options are none of them."""
+    bad = IterableWrapper([{"__key__": "a.b", "x": b""}])
+    pipe = WriteShards(bad, f"{memory_folder}/{{shard}}.tar", storage_options={"secret": "HUSH"})
+    with pytest.raises(ShardWriteError) as caught:
+        list(pipe)
+    assert "HUSH" not in f"{caught.value} {pipe!r} {pipe} {vars(pipe)}"
+
+
+def test_several_workers_are_refused(memory_folder: str) -> None:
+    """Each of them would write every shard under the same names."""
+    pipe = IterableWrapper([{"__key__": "a", "txt": "a"}]).write_shards(f"{memory_folder}/{{shard}}.tar")
+    loader: DataLoader[Any] = DataLoader(pipe, batch_size=None, num_workers=2, multiprocessing_context="fork")
+    with pytest.raises(ShardWriteError, match="2 DataLoader workers"):
+        list(loader)

@@ -1,0 +1,184 @@
+"""Threads for blocking requests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from torchdata_remote.pool import Pool, PoolClosedError
+
+DEADLINE_S = 20.0
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.005)
+
+
+def test_runs_everything_in_order_of_submission() -> None:
+    """With one thread, tasks run in the order in which they came, each with its arguments."""
+    pool, seen, done = Pool(1), [], threading.Event()
+    for number in range(100):
+        pool.submit(seen.append, number)
+    pool.submit(done.set)
+    assert done.wait(DEADLINE_S)
+    assert seen == list(range(100))
+    pool.close()
+
+
+@pytest.mark.parametrize("max_threads", [1, 3, 8])
+def test_runs_as_many_at_once_as_allowed(max_threads: int) -> None:
+    """Exactly ``max_threads`` tasks run at once when there are more of them, never more."""
+    pool, lock, go = Pool(max_threads), threading.Lock(), threading.Event()
+    running, most, finished = 0, 0, 0
+
+    def task() -> None:
+        nonlocal running, most, finished
+        with lock:
+            running += 1
+            most = max(most, running)
+        go.wait(DEADLINE_S)
+        with lock:
+            running -= 1
+            finished += 1
+
+    for _ in range(3 * max_threads):
+        pool.submit(task)
+    wait_for(lambda: running == max_threads)
+    go.set()
+    wait_for(lambda: finished == 3 * max_threads)
+    assert most == max_threads
+    pool.close()
+
+
+def test_starts_no_more_threads_than_needed() -> None:
+    """Tasks that come one after the other share one thread."""
+    pool = Pool(16)
+    for _ in range(20):
+        done = threading.Event()
+        pool.submit(done.set)
+        assert done.wait(DEADLINE_S)
+        wait_for(lambda: pool._idle._value > 0)  # the thread has noted that it is free
+    assert len(pool._threads) == 1
+    pool.close()
+
+
+def test_a_busy_thread_does_not_hold_up_a_task() -> None:
+    """However tasks and threads were paired before, a new task starts at once while threads are left."""
+    pool = Pool(4)
+    for _ in range(50):
+        quick = [threading.Event() for _ in range(3)]
+        for event in quick:
+            pool.submit(event.set)
+        assert all(event.wait(DEADLINE_S) for event in quick)
+    release, started = threading.Event(), threading.Semaphore(0)
+
+    def block() -> None:
+        started.release()
+        release.wait(DEADLINE_S)
+
+    for _ in range(4):
+        pool.submit(block)
+    assert all(started.acquire(timeout=DEADLINE_S) for _ in range(4))
+    release.set()
+    pool.close()
+
+
+def test_close_ends_the_threads_and_drops_what_has_not_begun() -> None:
+    """After ``close`` the task at hand ends, those in the queue never begin, and the threads go."""
+    pool, begun, release, seen = Pool(1), threading.Event(), threading.Event(), []
+
+    def task() -> None:
+        begun.set()
+        release.wait(DEADLINE_S)
+        seen.append("first")
+
+    pool.submit(task)
+    pool.submit(seen.append, "second")
+    assert begun.wait(DEADLINE_S)
+    pool.close()
+    release.set()
+    pool.join(time.monotonic() + DEADLINE_S)
+    assert not any(thread.is_alive() for thread in pool._threads)
+    assert seen == ["first"]
+
+
+def test_sleep_ends_when_the_pool_closes() -> None:
+    """Waiting between two attempts does not outlive the pool."""
+    pool, ended = Pool(1), threading.Event()
+
+    def task() -> None:
+        with pytest.raises(PoolClosedError):
+            pool.sleep(3600)
+        ended.set()
+
+    pool.submit(task)
+    pool.sleep(0)
+    pool.close()
+    assert ended.wait(DEADLINE_S)
+
+
+def test_a_forgotten_pool_can_be_collected_from_its_threads() -> None:
+    """Idle threads hold nothing of what they ran."""
+
+    class Big:
+        pass
+
+    pool, done = Pool(1), threading.Event()
+    big = Big()
+    held = [big]
+    pool.submit(lambda it: done.set(), big)
+    assert done.wait(DEADLINE_S)
+    wait_for(lambda: pool._idle._value > 0)
+    wait_for(lambda: sys.getrefcount(big) <= 3)  # big, held, and the argument of getrefcount
+    assert held
+    pool.close()
+
+
+def run_script(script: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", script]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+
+
+def test_a_program_ends_although_a_request_stalls() -> None:
+    """A thread that never returns keeps the interpreter for two seconds at the most."""
+    script = (
+        "import threading, time\n"
+        "from torchdata_remote.pool import Pool\n"
+        "pool = Pool(1)\n"
+        "pool.submit(threading.Event().wait)\n"
+        "print('end', flush=True)\n"
+    )
+    start = time.monotonic()
+    done = run_script(script)
+    assert (done.returncode, done.stdout.strip()) == (0, "end"), done.stderr
+    assert time.monotonic() - start < 30
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_does_not_wait_for_its_parents_threads() -> None:
+    """At its exit a forked child leaves the parent's pool alone."""
+    script = (
+        "import os, sys, threading, time\n"
+        "from torchdata_remote.pool import Pool\n"
+        "pool, release = Pool(1), threading.Event()\n"
+        "pool.submit(release.wait)\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    sys.exit(7)\n"
+        "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7\n"
+        "release.set()\n"
+        "done = threading.Event()\n"
+        "pool.submit(done.set)\n"
+        "assert done.wait(10)\n"
+    )
+    done = run_script(script)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,79 @@
+"""Ranks, workers and slots."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
+
+from torchdata_remote.testing import all_worlds
+from torchdata_remote.world import World, detect_rank, detect_world, world_from_sharding
+
+COUNTS = st.integers(1, 6)
+
+
+@given(world_size=COUNTS, num_workers=COUNTS)
+def test_every_reader_has_its_own_slot(world_size: int, num_workers: int) -> None:
+    """Slots number all readers from 0 without a gap."""
+    worlds = list(all_worlds(world_size, num_workers))
+    assert sorted(world.slot for world in worlds) == list(range(world_size * num_workers))
+    assert {world.num_slots for world in worlds} == {world_size * num_workers}
+
+
+@pytest.mark.parametrize("numbers", [(1, 1), (-1, 1), (0, 0), (0, 1, 1, 1), (0, 1, -1, 1), (0, 1, 0, 0), (2, 2, 0, 1)])
+def test_impossible_places(numbers: tuple[int, ...]) -> None:
+    """A place outside its world is an error that names both numbers."""
+    with pytest.raises(ValueError, match=r"World\(rank=.*expected 0 <= rank < world_size"):
+        World(*numbers)
+
+
+@given(world_size=COUNTS, num_workers=COUNTS, data=st.data())
+def test_loaders_agree(world_size: int, num_workers: int, data: st.DataObject) -> None:
+    """Whatever torch's loaders call, and however the rank was found out, the place comes out the same."""
+    rank, worker = data.draw(st.integers(0, world_size - 1)), data.draw(st.integers(0, num_workers - 1))
+    expected = World(rank, world_size, worker, num_workers)
+    nothing_known, in_worker = World(), World(0, 1, worker, num_workers)
+    knows_rank = World(rank, world_size)
+    default, distributed, multiprocessing = (
+        SHARDING_PRIORITIES.DEFAULT,
+        SHARDING_PRIORITIES.DISTRIBUTED,
+        SHARDING_PRIORITIES.MULTIPROCESSING,
+    )
+    both = {distributed: (world_size, rank), multiprocessing: (num_workers, worker)}
+    assert world_from_sharding(both, nothing_known) == expected
+    assert world_from_sharding(both, knows_rank) == expected
+    # DataLoader, with a process group in the main process and none in the worker; with both; with the environment only
+    with_group = {default: (world_size * num_workers, worker * world_size + rank)}
+    assert world_from_sharding(with_group, in_worker) == expected
+    assert world_from_sharding(with_group, expected) == expected
+    assert world_from_sharding({default: (num_workers, worker)}, expected) == expected
+    assert world_from_sharding({multiprocessing: (num_workers, worker)}, knows_rank) == expected
+    assert world_from_sharding({}, expected) == expected
+
+
+def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RANK and WORLD_SIZE tell the rank where there is no process group."""
+    assert detect_rank() == (0, 1)
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert detect_rank() == (2, 4)
+    assert detect_world() == World(2, 4)
+
+
+@pytest.mark.parametrize(("rank", "world_size"), [("1", None), (None, "2"), ("one", "2"), ("-1", "2"), ("1", "")])
+def test_half_an_environment(rank: str | None, world_size: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of the two alone, or no number, is an error: each rank would read everything."""
+    for name, value in (("RANK", rank), ("WORLD_SIZE", world_size)):
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=r"RANK=.* and WORLD_SIZE=.* must both be set"):
+        detect_rank()
+
+
+def test_rank_outside_the_world(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A RANK that is not below WORLD_SIZE is an error that names the variables."""
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="RANK and WORLD_SIZE"):
+        detect_world()

@@ -1,0 +1,515 @@
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+import sys
+import tarfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from torch.utils.data.datapipes.iter import IterableWrapper
+
+from torchdata_remote import ShardInfo, ShardTarReader, ShardWriter
+from torchdata_remote.errors import (
+    EncodeError,
+    ManifestError,
+    ObjectExistsError,
+    RemoteDataError,
+    ShardWriteError,
+    StorageError,
+    UrlError,
+)
+from torchdata_remote.manifest import MANIFEST_NAME, load_manifest
+
+Sample = dict[str, Any]
+MEMBER = st.sampled_from([0, 1, 511, 512, 513]).flatmap(lambda size: st.just(b"x" * size)) | st.binary(max_size=2000)
+# Some keys are too long for ustar's name field, or not ASCII, so that their headers take more bytes.
+KEYS = st.builds(
+    lambda folder, base: f"{folder}{base}",
+    st.sampled_from(["", "a/", "p" * 99 + "/", "p" * 160 + "/", "é/"]),
+    st.text("abcd01é ", min_size=1, max_size=6),
+)
+SAMPLES = st.lists(
+    st.builds(
+        lambda key, members: {"__key__": key, **members},
+        KEYS,
+        st.dictionaries(st.sampled_from(["jpg", "cls", "seg.png"]), MEMBER, min_size=1),
+    ),
+    min_size=1,
+    max_size=8,
+    unique_by=lambda sample: sample["__key__"],
+)
+
+
+@pytest.fixture(params=["memory", "local"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path, memory_folder: str) -> str:
+    """An empty folder in each store that needs no server."""
+    return memory_folder if request.param == "memory" else f"file://{tmp_path}/shards"
+
+
+@contextlib.contextmanager
+def _new_folder() -> Iterator[str]:
+    """A folder for one example of a property."""
+    folder = f"memory://{uuid.uuid4().hex}"
+    yield folder
+    fsspec.filesystem("memory").rm(folder, recursive=True)
+
+
+def _files(folder: str) -> dict[str, bytes]:
+    """Path below a folder -> bytes of all that lies there, temporary files included."""
+    filesystem, path = fsspec.core.url_to_fs(folder)
+    return {str(name)[len(path) + 1 :]: filesystem.cat_file(name) for name in filesystem.find(path)}
+
+
+def _put(url: str, data: bytes) -> None:
+    with fsspec.open(url, "wb", auto_mkdir=True) as file:
+        file.write(data)
+
+
+def _write(folder: str, samples: list[Sample], name: str = "t-{shard:03d}.tar", **options: Any) -> ShardWriter:
+    with ShardWriter(f"{folder}/{name}", **options) as writer:
+        for sample in samples:
+            writer.write(sample)
+    return writer
+
+
+def _fail(writer: ShardWriter, samples: list[Sample], error: BaseException) -> None:
+    """Write samples, then raise within the ``with`` block."""
+    with writer:
+        for sample in samples:
+            writer.write(sample)
+        raise error
+
+
+def _numbered(count: int, size: int = 10) -> list[Sample]:
+    return [{"__key__": f"{i:03d}", "bin": bytes([i]) * size} for i in range(count)]
+
+
+def _read(shards: tuple[ShardInfo, ...]) -> list[Sample]:
+    return list(ShardTarReader(IterableWrapper([shard.url for shard in shards])))
+
+
+def _without_url(samples: list[Sample]) -> list[Sample]:
+    return [{name: value for name, value in sample.items() if name != "__url__"} for sample in samples]
+
+
+# Limits and contents
+
+
+@given(samples=SAMPLES, max_shard_bytes=st.integers(1, 12_000), max_shard_samples=st.integers(1, 5))
+@example(samples=_numbered(2, 512), max_shard_bytes=1024 + 2 * 1024, max_shard_samples=5)
+@example(samples=_numbered(2, 512), max_shard_bytes=1024 + 2 * 1024 - 1, max_shard_samples=5)
+def test_limits_are_kept_and_samples_come_back(
+    samples: list[Sample], max_shard_bytes: int, max_shard_samples: int
+) -> None:
+    """No object exceeds the limit in bytes unless it holds one sample, none the limit in samples; none ends early.
+
+    All samples are read back, in order.
+    """
+    with _new_folder() as folder:
+        shards = _write(folder, samples, max_shard_bytes=max_shard_bytes, max_shard_samples=max_shard_samples).shards
+        files = _files(folder)
+        assert _without_url(_read(shards)) == samples
+    for shard in shards:
+        num_bytes = len(files[shard.url.rpartition("/")[2]])
+        assert num_bytes == shard.num_bytes
+        assert num_bytes <= max_shard_bytes or shard.num_samples == 1
+        assert 1 <= shard.num_samples <= max_shard_samples
+    with _new_folder() as folder:
+        alone = [shard.num_bytes - 1024 for shard in _write(folder, samples, max_shard_samples=1).shards]
+    first = 0
+    for shard in shards[:-1]:
+        first += shard.num_samples
+        fits = shard.num_bytes + alone[first] <= max_shard_bytes and shard.num_samples < max_shard_samples
+        assert not fits, "the next sample had room in this shard"
+
+
+@given(samples=SAMPLES, max_shard_samples=st.integers(1, 5))
+@settings(max_examples=30)
+def test_same_samples_give_same_bytes(samples: list[Sample], max_shard_samples: int) -> None:
+    """Into another folder, at another time, with members in another order: files and MD5 are equal."""
+    turned = [dict(reversed(sample.items())) for sample in samples]
+    with _new_folder() as folder, _new_folder() as other:
+        first = _write(folder, samples, max_shard_samples=max_shard_samples).shards
+        second = _write(other, turned, max_shard_samples=max_shard_samples).shards
+        assert _files(folder) == _files(other)
+    assert [shard.md5 for shard in first] == [shard.md5 for shard in second]
+
+
+@given(samples=SAMPLES, max_shard_samples=st.integers(1, 5))
+@settings(max_examples=30)
+def test_the_manifest_is_true(samples: list[Sample], max_shard_samples: int) -> None:
+    """It lists all shards in order, with the MD5, size and number of samples of the objects; so does ``shards``."""
+    with _new_folder() as folder:
+        writer = _write(folder, samples, max_shard_samples=max_shard_samples)
+        files = _files(folder)
+        assert [len(_read((shard,))) for shard in writer.shards] == [shard.num_samples for shard in writer.shards]
+    shards = load_manifest(files.pop(MANIFEST_NAME), f"{folder}/{MANIFEST_NAME}")
+    assert tuple(shards) == writer.shards
+    assert [shard.url.rpartition("/")[2] for shard in shards] == sorted(files)
+    for shard in shards:
+        data = files[shard.url.rpartition("/")[2]]
+        assert shard.md5 == hashlib.md5(data).hexdigest()
+        assert shard.num_bytes == len(data)
+    assert sum(shard.num_samples for shard in shards) == len(samples)
+
+
+def test_each_finished_shard_is_told_once(folder: str) -> None:
+    """By the ``write`` whose sample did not fit any more, and the last one by ``close``."""
+    writer = ShardWriter(f"{folder}/{{shard}}.tar", max_shard_samples=2)
+    told = [writer.write(sample) for sample in _numbered(5)]
+    assert [shard is not None for shard in told] == [False, False, True, False, True]
+    last = writer.close()
+    assert last is not None
+    assert [shard for shard in told if shard] + [last] == list(writer.shards)
+    assert [shard.url for shard in writer.shards] == [f"{folder}/{i}.tar" for i in range(3)]
+    assert [shard.num_samples for shard in writer.shards] == [2, 2, 1]
+
+
+def test_values_are_encoded_by_extension_and_bytes_stay(folder: str) -> None:
+    """An int, a str and an image become what a decoder reads; the bytes of a JPEG are stored as they came."""
+    jpeg = b"\xff\xd8 whatever \xff\xd9"
+    sample = {"__key__": "a", "cls": 3, "txt": "é", "png": Image.new("RGB", (2, 2)), "jpg": jpeg, "npy": np.arange(2)}
+    (got,) = _read(_write(folder, [sample]).shards)
+    assert (got["cls"], got["txt"], got["jpg"]) == (b"3", "é".encode(), jpeg)
+    assert got["png"].startswith(b"\x89PNG")
+    assert got["npy"].startswith(b"\x93NUMPY")
+
+
+def test_names_of_ours_are_not_written(folder: str) -> None:
+    """A sample that was read goes into another shard without its old address."""
+    sample = {"__key__": "a", "__url__": "s3://b/old.tar", "__epoch__": 3, "txt": b"hi"}
+    (got,) = _read(_write(folder, [sample]).shards)
+    assert got == {"__key__": "a", "__url__": f"{folder}/t-000.tar", "txt": b"hi"}
+
+
+def test_a_shard_is_a_plain_tar(tmp_path: Path) -> None:
+    """tarfile reads it: members sorted by extension, samples in order, no owner, no time."""
+    _write(str(tmp_path), [{"__key__": "b/1", "txt": "x", "cls": 1}, {"__key__": "a/2", "cls": 2}])
+    with tarfile.open(tmp_path / "t-000.tar") as archive:
+        assert [info.name for info in archive] == ["b/1.cls", "b/1.txt", "a/2.cls"]
+        assert {(info.mtime, info.uid, info.gid, info.uname, info.mode) for info in archive} == {(0, 0, 0, "", 0o644)}
+
+
+def test_large_shards_are_whole(folder: str) -> None:
+    """More than what is buffered at once arrives in order."""
+    samples = _numbered(5, 700_000)
+    writer = _write(folder, samples)
+    assert len(writer.shards) == 1
+    assert _without_url(_read(writer.shards)) == samples
+
+
+# Whole or not at all
+
+
+def test_nothing_is_seen_before_it_is_whole(folder: str) -> None:
+    """A shard has its name once it is finished; the manifest comes last."""
+    with ShardWriter(f"{folder}/{{shard}}.tar", max_shard_samples=2) as writer:
+        for sample in _numbered(4, 2_000_000):
+            writer.write(sample)
+        assert [name for name in _files(folder) if not name.startswith(".")] == ["0.tar"]
+    assert sorted(_files(folder)) == ["0.tar", "1.tar", MANIFEST_NAME]
+
+
+@pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt()])
+@pytest.mark.parametrize("written", range(6))
+def test_an_exception_leaves_whole_shards_only(folder: str, error: BaseException, written: int) -> None:
+    """Wherever it comes: no unfinished shard, no temporary file, no manifest; it goes on as it was raised."""
+    writer = ShardWriter(f"{folder}/{{shard}}.tar", max_shard_samples=2)
+    with pytest.raises(type(error)) as caught:
+        _fail(writer, _numbered(written, 600_000), error)
+    assert caught.value is error
+    finished = max(0, (written - 1) // 2)
+    assert sorted(_files(folder)) == [f"{i}.tar" for i in range(finished)]
+    assert _without_url(_read(writer.shards)) == _numbered(finished * 2, 600_000)
+
+
+def test_a_refused_sample_leaves_no_trace(folder: str) -> None:
+    """Whoever catches the error and goes on gets a shard of all other samples, whole."""
+    good = _numbered(4)
+    refused: list[Any] = [
+        {"__key__": "x", "a": b"1", "b": None},
+        {"__key__": "x.y", "a": b"1"},
+        {"__key__": "000", "a": b"1"},
+        {"__key__": "x"},
+        None,
+    ]
+    with ShardWriter(f"{folder}/{{shard}}.tar") as writer:
+        for sample in good:
+            writer.write(sample)
+            for bad in refused:
+                with pytest.raises((ShardWriteError, EncodeError)):
+                    writer.write(bad)
+    assert _without_url(_read(writer.shards)) == good
+    assert writer.shards[0].num_samples == 4
+
+
+def test_a_failed_shard_is_not_forgotten(tmp_path: Path) -> None:
+    """Its samples are lost, so that no manifest may say that the rest is the data set, even if the error was caught."""
+    writer = ShardWriter(f"{tmp_path}/{{shard}}.tar", max_shard_samples=1)
+    writer.write({"__key__": "a", "x": b""})
+    (tmp_path / "0.tar").write_bytes(b"of somebody else")
+    with pytest.raises(ObjectExistsError):
+        writer.write({"__key__": "b", "x": b""})
+    (tmp_path / "0.tar").unlink()
+    with contextlib.suppress(RemoteDataError, ValueError):
+        writer.write({"__key__": "c", "x": b""})
+    with pytest.raises((RemoteDataError, ValueError)):
+        writer.close()
+    assert MANIFEST_NAME not in _files(str(tmp_path))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits the size of files as POSIX does")
+def test_a_disk_that_was_full_for_a_while_is_not_forgotten(tmp_path: Path) -> None:
+    """Bytes are missing within the shard then: it must not appear, even if the error was caught and there is room."""
+    import resource
+
+    writer = ShardWriter(f"{tmp_path}/{{shard}}.tar")
+    writer.write({"__key__": "a", "x": bytes(1_500_000)})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    try:
+        with pytest.raises(StorageError, match=r"0\.tar"):
+            writer.write({"__key__": "b", "x": bytes(1_500_000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with contextlib.suppress(RemoteDataError, ValueError):
+        writer.write({"__key__": "c", "x": bytes(1_500_000)})
+    with pytest.raises((RemoteDataError, ValueError)):
+        writer.close()
+    assert _files(str(tmp_path)) == {}
+
+
+def test_an_object_that_appears_meanwhile_is_not_overwritten(folder: str) -> None:
+    """Two writers on one folder: the later one gets an error, the bytes of the earlier one stay."""
+    writer = ShardWriter(f"{folder}/{{shard}}.tar")
+    writer.write({"__key__": "a", "x": b"mine"})
+    _put(f"{folder}/0.tar", b"of somebody else")
+    with pytest.raises(ObjectExistsError, match=r"0\.tar"):
+        writer.close()
+    assert _files(folder) == {"0.tar": b"of somebody else"}
+
+
+def test_a_closed_writer_takes_no_more(folder: str) -> None:
+    """A sample that nobody will finish a shard for is refused, not lost."""
+    writer = _write(folder, _numbered(1))
+    before = _files(folder)
+    with pytest.raises((RemoteDataError, ValueError)):
+        writer.write({"__key__": "later", "x": b""})
+    assert _files(folder) == before
+
+
+def test_an_aborted_writer_takes_no_more(folder: str) -> None:
+    """After an exception in the ``with`` block as well."""
+    writer = ShardWriter(f"{folder}/{{shard}}.tar")
+    with pytest.raises(LookupError):
+        _fail(writer, _numbered(1), LookupError())
+    with pytest.raises((RemoteDataError, ValueError)):
+        writer.write({"__key__": "later", "x": b""})
+    assert _files(folder) == {}
+
+
+def test_closing_twice_is_closing(folder: str) -> None:
+    """As with files: an explicit ``close`` inside the ``with`` block is no error."""
+    with ShardWriter(f"{folder}/{{shard}}.tar") as writer:
+        writer.write({"__key__": "a", "x": b""})
+        writer.close()
+    assert sorted(_files(folder)) == ["0.tar", MANIFEST_NAME]
+
+
+def test_no_samples_are_an_error(folder: str) -> None:
+    """An empty data set is a mistake somewhere before; nothing is written."""
+    with pytest.raises(ShardWriteError, match="no sample"), ShardWriter(f"{folder}/{{shard}}.tar"):
+        pass
+    assert _files(folder) == {}
+
+
+# What is there already
+
+
+@pytest.mark.parametrize("there", ["t-000.tar", "t-007.tar", "manifest"])
+def test_nothing_is_overwritten_unless_asked_for(folder: str, there: str) -> None:
+    """A shard of any number or a manifest refuses the writer on entering; the message names it and the way out."""
+    if there == "manifest":
+        _write(folder, _numbered(1))
+        fsspec.core.url_to_fs(folder)[0].rm_file(f"{folder}/t-000.tar".removeprefix("file://"))
+    else:
+        _put(f"{folder}/{there}", b"of somebody else")
+    before = _files(folder)
+    with (
+        pytest.raises(ObjectExistsError, match=r"overwrite=True") as caught,
+        ShardWriter(f"{folder}/t-{{shard:03d}}.tar"),
+    ):
+        pytest.fail("the writer was entered")
+    assert (MANIFEST_NAME if there == "manifest" else there) in str(caught.value)
+    assert isinstance(caught.value, FileExistsError)
+    assert _files(folder) == before
+
+
+def test_a_refusal_holds(folder: str) -> None:
+    """Without a ``with`` block each ``write`` is refused, not the first one only."""
+    _put(f"{folder}/t-007.tar", b"of somebody else")
+    writer = ShardWriter(f"{folder}/t-{{shard:03d}}.tar")
+    for _ in range(2):
+        with pytest.raises(ObjectExistsError):
+            writer.write({"__key__": "a", "x": b""})
+
+
+def test_overwrite_replaces_a_longer_run(folder: str) -> None:
+    """The folder is what a first run would have made: no shard of the earlier run is left to be read."""
+    _write(folder, _numbered(9, 50), max_shard_samples=2)
+    _write(folder, _numbered(3), max_shard_samples=2, overwrite=True)
+    with _new_folder() as fresh:
+        _write(fresh, _numbered(3), max_shard_samples=2)
+        assert _files(folder) == _files(fresh)
+
+
+def test_overwrite_leaves_what_is_not_its_own(folder: str) -> None:
+    """Other names, and other spellings of a number, belong to somebody else."""
+    others = [
+        "notes.txt",
+        "v-000.tar",
+        "t-x.tar",
+        "t-7.tar",
+        "t-0000007.tar",
+        "t-007.tar.gz",
+        "t-\u0660\u0660\u0667.tar",
+        "at-007.tar",
+    ]
+    for name in others:
+        _put(f"{folder}/{name}", name.encode())
+    _put(f"{folder}/t-007.tar", b"left over")
+    _write(folder, _numbered(1), overwrite=True)
+    assert sorted(_files(folder)) == sorted([*others, "t-000.tar", MANIFEST_NAME])
+
+
+def test_a_shard_in_a_folder_below_is_not_its_own(folder: str) -> None:
+    """``overwrite=True`` removes nothing there, and without it nothing there is in the way."""
+    _put(f"{folder}/val/t-007.tar", b"of somebody else")
+    _write(folder, _numbered(1))
+    _write(folder, _numbered(1), overwrite=True)
+    assert _files(f"{folder}/val") == {"t-007.tar": b"of somebody else"}
+
+
+def test_a_broken_rewrite_leaves_no_old_manifest(folder: str) -> None:
+    """It would describe shards that are no longer the same."""
+    _write(folder, _numbered(4), max_shard_samples=1)
+    writer = ShardWriter(f"{folder}/t-{{shard:03d}}.tar", max_shard_samples=1, overwrite=True)
+    with pytest.raises(LookupError):
+        _fail(writer, _numbered(3, 77), LookupError())
+    assert sorted(_files(folder)) == [f"t-{i:03d}.tar" for i in range(4)]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_the_manifest_of_other_shards_is_kept(folder: str, overwrite: bool) -> None:
+    """One folder has one manifest, so that a second data set in it is refused, asked for or not."""
+    _write(folder, _numbered(1), "train-{shard}.tar")
+    before = _files(folder)
+    with pytest.raises(ObjectExistsError, match=r"train-0\.tar.*another folder"):
+        _write(folder, _numbered(1), "val-{shard}.tar", overwrite=overwrite)
+    assert _files(folder) == before
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_an_index_of_something_else_is_kept(folder: str, overwrite: bool) -> None:
+    """An ``index.json`` that is no manifest of shards is not ours to replace."""
+    _put(f"{folder}/{MANIFEST_NAME}", b'{"pages": 3}')
+    with pytest.raises(ManifestError, match=MANIFEST_NAME):
+        _write(folder, _numbered(1), overwrite=overwrite)
+    assert _files(folder) == {MANIFEST_NAME: b'{"pages": 3}'}
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("sample", "says"),
+    [
+        ({"__key__": "a.b", "x": b""}, "'a.b'"),
+        ({"__key__": "a", "JPG": b""}, "'JPG'"),
+        ({"__key__": "../a", "x": b""}, "leaves its folder"),
+        ({"__key__": "a/../../b", "x": b""}, "leaves its folder"),
+        ({"__key__": "/a", "x": b""}, "absolute"),
+        ({"__key__": "", "x": b""}, "no key"),
+        ({"__key__": "a"}, "no members"),
+        ({"x": b""}, "__key__"),
+        ({"__key__": "__a", "x__": b""}, "__a"),
+        ({"__key__": "\ud800", "x": b""}, "ud800"),
+        ({"__key__": "a", "txt": "\ud800"}, "'txt'"),
+        ({"__key__": "a", "cls": True}, "bool"),
+        ({"__key__": "a", "cls": None}, "NoneType"),
+        ({"__key__": "a", "cls": 0.5}, "float"),
+    ],
+)
+def test_a_sample_that_cannot_be_a_part_is_refused(folder: str, sample: Sample, says: str) -> None:
+    """The error says what is wrong with which sample, and nothing is written."""
+    with pytest.raises((ShardWriteError, EncodeError)) as caught:
+        _write(folder, [sample])
+    assert says in str(caught.value)
+    if isinstance(sample.get("__key__"), str):
+        assert repr(sample["__key__"]) in str(caught.value)
+    assert _files(folder) == {}
+
+
+def test_a_key_twice_in_a_shard_is_refused(folder: str) -> None:
+    """A reader would take both for one sample; the error names key and shard. In another shard it is no fault."""
+    with pytest.raises(ShardWriteError, match=r"t-000\.tar.*'000'"):
+        _write(folder, [*_numbered(2), *_numbered(1)])
+    writer = _write(folder, [*_numbered(1), *_numbered(1)], max_shard_samples=1)
+    assert len(_read(writer.shards)) == 2
+
+
+@pytest.mark.parametrize("options", [{"max_shard_bytes": 0}, {"max_shard_samples": 0}, {"max_shard_bytes": -1}])
+def test_limits_that_cannot_be_kept_are_refused(options: dict[str, int]) -> None:
+    """When the writer is built, with the values that came."""
+    with pytest.raises(ValueError, match="must be positive") as caught:
+        ShardWriter("memory://x/{shard}.tar", **options)  # type: ignore[arg-type]  # mypy takes them for any keyword
+    assert str(next(iter(options.values()))) in str(caught.value)
+
+
+def test_a_store_that_takes_no_objects_is_refused_on_entering() -> None:
+    """Not after an hour of encoding."""
+    with pytest.raises(UrlError, match="nosuchscheme"), ShardWriter("nosuchscheme://b/{shard}.tar"):
+        pytest.fail("the writer was entered")
+
+
+# Local disk
+
+
+def test_a_bare_path_is_a_file_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``file://``, absolute and relative paths write the same files and tell the same addresses."""
+    monkeypatch.chdir(tmp_path)
+    names = ["url", "absolute", "relative"]
+    folders = [f"file://{tmp_path}/url", f"{tmp_path}/absolute", "relative"]
+    for name, folder in zip(names, folders, strict=True):
+        writer = _write(folder, _numbered(3), max_shard_samples=2)
+        assert [shard.url for shard in writer.shards] == [f"file://{tmp_path}/{name}/t-00{i}.tar" for i in range(2)]
+    assert _files(f"{tmp_path}/url") == _files(f"{tmp_path}/absolute") == _files(f"{tmp_path}/relative")
+
+
+def test_files_have_the_rights_of_other_files(tmp_path: Path) -> None:
+    """The umask's, not those of a temporary file."""
+    before = os.umask(0o022)
+    try:
+        _write(str(tmp_path), _numbered(1))
+    finally:
+        os.umask(before)
+    for name in ("t-000.tar", MANIFEST_NAME):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o644
+
+
+@pytest.mark.parametrize("base", ["漢" * 80, "n" * 245], ids=["three bytes a character", "one"])
+def test_a_long_name_that_the_disk_takes_is_taken(tmp_path: Path, base: str) -> None:
+    """Up to 255 bytes, whatever is added to it while it is being written."""
+    _write(str(tmp_path), _numbered(1), base + "{shard}.tar")
+    assert sorted(os.listdir(tmp_path)) == sorted([f"{base}0.tar", MANIFEST_NAME])
