@@ -83,6 +83,6 @@ def test_transports_stay_behind_the_door() -> None:
     for module in MODULES:
         if room(module) != "storage":
             clients = re.findall(
-                r"^\s*(?:import|from) (obstore|botocore|s3fs|fsspec)\b", module.read_text(), re.MULTILINE
+                r"^\s*(?:import|from) (obstore|botocore|s3fs|fsspec|urllib3|requests)\b", module.read_text(), re.MULTILINE
             )
             assert not clients, f"{module} imports {clients}"

@@ -8,7 +8,7 @@ URL                       reading                                       listing,
                           obstore cannot express
 ``s3://``, with options   s3fs                                          s3fs
 without a translation
-``http://``, ``https://`` obstore; fsspec for URLs with a query         HEAD only
+``http://``, ``https://`` obstore; urllib3 for URLs with a query        HEAD only
 ``file://``, local paths  ``pread``                                     ``scandir``, rename
 all else                  fsspec                                        fsspec
 ========================= ============================================= ==========================
@@ -85,7 +85,7 @@ def _make_store(scheme: str, bucket: str, options: StorageOptions) -> Store:
         _log.info("s3://%s is read by s3fs: %r has no translation", bucket, options)
     if scheme in HTTP and not options:
         if not _obstore.usable():
-            _warn_of_fork(scheme, "fsspec")
+            _warn_of_fork(scheme, "urllib3")
         return HttpStore(scheme, bucket)
     return FsspecStore(scheme, bucket, options)
 

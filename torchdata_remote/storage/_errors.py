@@ -14,7 +14,7 @@ from ..errors import (
     UrlError,
 )
 from ..urls import redact
-from ._protocol import RangeNotSatisfiableError
+from ._protocol import MissingHeaderError, RangeNotSatisfiableError
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
@@ -77,6 +77,8 @@ def from_obstore(error: Exception, url: str) -> Exception:
     status, code = _STATUS.search(text), _CODE.search(text)
     if status:
         return from_status(int(status[1]), code[1] if code else "", url)
+    if "Header missing from response" in text:
+        return MissingHeaderError(f"{redact(url)}: {text.partition(chr(10))[0]}.", url=redact(url))
     if isinstance(error, OSError) or type(error).__module__ == "obstore.exceptions":
         cause = text.partition("\n")[0].partition(" - ")[2] or text.partition("\n")[0]
         return TransientStorageError(f"{redact(url)}: {cause.replace(url, redact(url))}.", url=redact(url))

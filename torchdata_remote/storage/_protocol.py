@@ -34,6 +34,10 @@ class RangeNotSatisfiableError(StorageError):
     """The range starts at or after the object's end."""
 
 
+class MissingHeaderError(StorageError):
+    """The answer lacks a header that this transport needs; another may do without."""
+
+
 class PendingObject(Protocol):
     """An object that is being written and that nobody sees before ``commit``."""
 

@@ -15,6 +15,7 @@ from ..urls import (
     glob_start,
     has_braces,
     join_url,
+    object_path,
     redact,
     split_url,
 )
@@ -48,7 +49,7 @@ def list_source(
         scheme, bucket, path = split_url(single)
         is_glob = scheme not in HTTP and glob_start(path) is not None
         if has_braces(url) and not is_glob:
-            if matches(path):
+            if matches(object_path(single)):
                 found += 1
                 yield RemoteUrl(single)
             continue
@@ -92,7 +93,7 @@ def _entries(
         folder = path + "/"
         below = [] if split_url(url)[0] in HTTP else _list(url, folder, recursive, options, retry)
         if exact is not None and not (exact.size == 0 and below):  # an empty one is the folder's marker
-            yield exact, path.rpartition("/")[2]
+            yield exact, object_path(url).rpartition("/")[2]
     else:
         folder = path
         below = _list(url, folder, recursive, options, retry)
