@@ -48,6 +48,7 @@ class FetchedObject:
         self.parts: deque[Part] = deque()
         self.started = False
         self.closed = False
+        self.error: BaseException | None = None  # that the consumer has seen; nothing comes after it
 
     def completely_planned(self) -> bool:
         return self.closed or (self.started and self.size is not None and self.planned_bytes >= self.size)
@@ -71,8 +72,8 @@ class Fetcher:
         self._pool = Pool(options.max_in_flight)
         self._lock = threading.Lock()
         self._reserved_bytes = 0
-        self._unplanned: list[FetchedObject] = []
-        self._waiting_for_room = 0  # of those, how many the byte bound keeps from being planned
+        self._unplanned: dict[FetchedObject, None] = {}  # in order
+        self._waiting_for_room = 0  # of those, how many the byte bound keeps from being planned; counted to 4
         self._users = 1  # whoever made it, and every open object
         self._leaving: deque[tuple[FetchedObject, Part | None] | None] = deque()
         self._pid = os.getpid()
@@ -85,7 +86,7 @@ class Fetcher:
         target = FetchedObject(url, self._storage_options)
         with self._locked():
             self._users += 1
-            self._unplanned.append(target)
+            self._unplanned[target] = None
             self._plan_ahead()
         return target
 
@@ -97,6 +98,8 @@ class Fetcher:
         """Give back the consumed part, then wait for the next one; ``None`` at the object's end."""
         if os.getpid() != self._pid:
             raise RuntimeError(f"{redact(target.url)}: this stream was opened in another process; open it here.")
+        if target.error is not None:
+            raise target.error
         with self._locked():
             if consumed is not None:
                 self._reserved_bytes -= consumed.reserved_bytes
@@ -108,6 +111,7 @@ class Fetcher:
             return None
         part.done.wait()
         if part.error is not None:
+            target.error = part.error
             with self._locked():
                 self._reserved_bytes -= part.reserved_bytes
             raise part.error
@@ -156,21 +160,24 @@ class Fetcher:
             self._reserved_bytes -= part.reserved_bytes
             part.reserved_bytes = 0
         target.parts.clear()
+        self._unplanned.pop(target, None)
 
     def _plan_ahead(self) -> None:  # with the lock held
-        left = []
-        full = False
+        finished = []
         self._waiting_for_room = 0
         for target in self._unplanned:
-            while not full and target.can_plan():
+            while self._waiting_for_room == 0 and target.can_plan():
                 wanted = self._next_part_bytes(target)
-                full = self._reserved_bytes > 0 and self._reserved_bytes + wanted > self.options.max_buffer_bytes
-                if not full:
-                    self._plan(target)
-            if not target.completely_planned():
-                left.append(target)
-                self._waiting_for_room += target.can_plan()
-        self._unplanned = left
+                if self._reserved_bytes > 0 and self._reserved_bytes + wanted > self.options.max_buffer_bytes:
+                    break
+                self._plan(target)
+            if target.completely_planned():
+                finished.append(target)
+            self._waiting_for_room += target.can_plan()
+            if self._waiting_for_room == _OBJECTS_WAITING:
+                break  # many may be open; those behind wait anyway
+        for target in finished:
+            del self._unplanned[target]
 
     def _next_part_bytes(self, target: FetchedObject) -> int:
         if target.size is None:

@@ -16,13 +16,6 @@ from .urls import redact
 _OBJECTS_AHEAD = 16  # times max_in_flight: enough for a consumer that takes a batch at a time
 
 
-class _End:
-    """Comes after the last URL."""
-
-
-_END = _End()
-
-
 class ObjectStream(io.BufferedIOBase):
     """The bytes of one object, in order, while they arrive. Not seekable.
 
@@ -57,10 +50,12 @@ class ObjectStream(io.BufferedIOBase):
     def tell(self) -> int:
         return self._position
 
-    def _advance(self) -> bool:
-        """Make the next part current; ``False`` at the end."""
+    def _check_open(self) -> None:
         if self.closed:
             raise ValueError(f"{redact(self.url)}: read from a closed stream.")
+
+    def _advance(self) -> bool:
+        """Make the next part current; ``False`` at the end."""
         if self._released:
             return False
         part, self._part = self._part, None
@@ -73,6 +68,7 @@ class ObjectStream(io.BufferedIOBase):
 
     def parts(self) -> Iterator[memoryview]:
         """What is left of the object, in consecutive pieces of up to ``part_bytes``."""
+        self._check_open()
         while self._view or self._advance():
             view, self._view = self._view, memoryview(b"")
             self._position += len(view)
@@ -80,6 +76,7 @@ class ObjectStream(io.BufferedIOBase):
                 yield view
 
     def read(self, size: int | None = -1, /) -> bytes:
+        self._check_open()
         limit = -1 if size is None else size
         pieces: list[memoryview] = []
         while limit and (self._view or self._advance()):
@@ -97,6 +94,7 @@ class ObjectStream(io.BufferedIOBase):
 
     def peek(self, size: int = 0, /) -> bytes:
         """Bytes that come next, without moving on; ``readline`` needs it to be fast."""
+        self._check_open()
         while not self._view and self._advance():
             pass
         return bytes(self._view[: max(size, 8192)])
@@ -126,19 +124,22 @@ def stream_objects(
     ahead: deque[tuple[str, ObjectStream]] = deque()
     try:
         source = iter(urls)
-        exhausted = False
+        ended: Exception | None = None
         while True:
-            while not exhausted and (
+            while ended is None and (
                 not ahead or (len(ahead) < _OBJECTS_AHEAD * options.max_in_flight and fetcher.has_room())
             ):
-                url = next(source, _END)
-                if isinstance(url, _End):
-                    exhausted = True
-                else:
+                try:
+                    url = next(source)
                     ahead.append((url, ObjectStream(fetcher, url)))
-            if not ahead:
+                except Exception as error:  # noqa: BLE001, PERF203  # what came before it is handed on first
+                    ended = error
+            if ahead:
+                yield ahead.popleft()
+            elif isinstance(ended, StopIteration):
                 return
-            yield ahead.popleft()
+            elif ended is not None:
+                raise ended
     finally:
         for _, stream in ahead:
             stream.close()

@@ -5,8 +5,19 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator
+from typing import Any
 
 from torch.utils.data import IterDataPipe, functional_datapipe
+
+_forks = 0  # of this process
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_parent=_count_fork)
 
 
 @functional_datapipe("shuffle_shards")
@@ -42,6 +53,8 @@ class ShuffleShards(IterDataPipe[str]):
         self._loader_epoch = -1  # of the last pass that a loader announced
         self._announced = False  # and that has not begun
         self._announced_in: int | None = None  # process id
+        self._copied = False  # pickled since, or
+        self._forks_before = 0  # forked, if there were more since
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be this epoch, as ``DistributedSampler.set_epoch`` does.
@@ -62,10 +75,17 @@ class ShuffleShards(IterDataPipe[str]):
         if not self._announced:
             self._loader_epoch += 1
             self._announced = True
-        elif self._announced_in == os.getpid():
+            self._copied = False
+            self._forks_before = _forks
+        elif self._announced_in == os.getpid() and (self._copied or _forks != self._forks_before):
             self._announced = False  # the workers have begun it
         self._announced_in = os.getpid()
         return self
+
+    def __getstate__(self) -> Any:
+        if IterDataPipe.getstate_hook is None:  # else torch only looks for the pipes in the chain
+            self._copied = True
+        return super().__getstate__()  # type: ignore[no-untyped-call]  # torch's
 
     def __iter__(self) -> Iterator[str]:
         if self._announced:

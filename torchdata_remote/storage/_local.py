@@ -8,7 +8,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 
-from ..errors import RemoteDataError, UrlError
+from ..errors import ObjectNotFoundError, RemoteDataError, UrlError
 from ._errors import from_os
 from ._protocol import Blob, Entry, Page, RangeNotSatisfiableError
 
@@ -56,6 +56,8 @@ class LocalStore:
                 elif entry.is_file() and not entry.name.endswith(PARTIAL_SUFFIX):
                     file_status = entry.stat()
                     yield Entry(path, file_status.st_size, _etag(file_status))
+                elif entry.is_symlink() and not os.path.exists(path):
+                    raise ObjectNotFoundError(f"file://{path} is a link to nowhere.", url=f"file://{path}")
 
     def find(self, path: str) -> Entry | None:
         return self.stat(path) if os.path.isfile(path) else None

@@ -99,6 +99,7 @@ def make_client(settings: S3Settings, url: str) -> tuple[Any, Any]:
 
 
 def is_custom_endpoint(client: Any) -> bool:
-    """Whether the client speaks to something else than AWS, which then is addressed by path."""
-    host = str(client.meta.endpoint_url).partition("://")[2].partition("/")[0].partition(":")[0]
-    return not host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
+    """Whether the client speaks to another host than the region's own of AWS; it then is addressed by path."""
+    host = str(client.meta.endpoint_url).partition("://")[2].partition("/")[0]
+    own = f"s3.{client.meta.region_name}.amazonaws.com"
+    return host not in ("s3.amazonaws.com", own, f"{own}.cn")

@@ -48,7 +48,7 @@ def list_source(
     for single in expand_braces(url):
         scheme, bucket, path = split_url(single)
         is_glob = scheme not in HTTP and glob_start(path) is not None
-        if has_braces(url) and not is_glob:
+        if has_braces(url) and not is_glob and not path.endswith("/"):
             if matches(object_path(single)):
                 found += 1
                 yield RemoteUrl(single)
