@@ -115,7 +115,9 @@ def test_every_byte_once_and_in_order(
         assert got == objects
         assert list(got) == list(objects)
         for url, data in objects.items():
-            spans = sorted((start, end) for path, start, end, _ in store.reads if path == url)
+            spans = sorted(
+                ((start, end) for path, start, end, _ in store.reads if path == url), key=lambda span: span[0]
+            )
             if not data:
                 assert {start for start, _ in spans} == {0}
                 assert len(spans) <= (1 if listed else 2)
@@ -271,7 +273,7 @@ def test_size_that_is_not_what_was_listed(size: int) -> None:
             if size == listed_size:
                 continue
             stream = ObjectStream(Fetcher(options(), StorageOptions()), RemoteUrl("a", listed_size))
-            with pytest.raises(ObjectChangedError, match="^a"):
+            with pytest.raises(ObjectChangedError, match=r"^a"):
                 stream.read()
             stream.close()
 
@@ -280,7 +282,7 @@ def test_size_that_changes_in_between() -> None:
     """An object that shrinks or grows while it is read is an ObjectChangedError."""
     for size_then in (0, 5, 15, 20, 29, 31, 100):
         with store_of({"a": bytes(30)}) as store:
-            stream = ObjectStream(Fetcher(options(max_in_flight=1), StorageOptions()), "a")
+            stream = ObjectStream(Fetcher(options(max_buffer_bytes=10), StorageOptions()), "a")
             assert len(stream.read(10)) == 10
             store.objects["a"] = bytes(size_then)
             with pytest.raises(ObjectChangedError):
@@ -299,8 +301,9 @@ def test_answer_of_the_wrong_length(extra: int) -> None:
             return honest(path, start, end + extra, etag) if start == 10 else honest(path, start, end, etag)
 
         store.read = dishonest  # type: ignore[method-assign]
+        three_attempts = FetchOptions(part_bytes=10, retry=RetryPolicy(max_attempts=3, first_wait_s=0))
         for url in (RemoteUrl("a", 40), "a"):
-            stream = ObjectStream(Fetcher(options(), StorageOptions()), url)
+            stream = ObjectStream(Fetcher(three_attempts, StorageOptions()), url)
             with pytest.raises(StorageError):
                 stream.read()
             stream.close()
@@ -383,7 +386,7 @@ def test_error_of_the_source_comes_after_what_came_before_it() -> None:
         got = []
         with pytest.raises(ZeroDivisionError):  # noqa: PT012  # the loop is what raises, at its end
             for _, stream in stream_objects(urls(), options(), StorageOptions()):
-                got.append(stream.read())  # noqa: PERF401
+                got.append(stream.read())
         assert got == list(store.objects.values())
 
 
@@ -497,7 +500,7 @@ def test_all_streams_before_any_byte(listed: bool, backwards: bool) -> None:
     objects = {f"{number}": os.urandom(45) for number in range(300)}
     with store_of(objects) as store:
         pairs = list(streams(store, options(3, 10, 100), listed=listed))
-        assert len(store.reads) <= (100 // 10 if listed else 10)
+        assert sum(min(end or 45, 45) - start for _, start, end, _ in store.reads) <= 100
         for url, stream in reversed(pairs) if backwards else pairs:
             assert stream.read() == objects[url]
 
@@ -507,7 +510,7 @@ def test_streams_by_turns() -> None:
     objects = {f"{number}": os.urandom(40) for number in range(30)}
     with store_of(objects) as store:
         open_streams = list(streams(store, options(3, 10, 30), listed=True))
-        got = {url: b"" for url in objects}
+        got = dict.fromkeys(objects, b"")
         for _ in range(8):
             for url, stream in open_streams:
                 got[url] += stream.read(5)
@@ -534,16 +537,16 @@ def test_streams_in_several_threads() -> None:
 
 
 def test_many_streams_are_not_quadratic() -> None:
-    """Ten times the objects take about ten times as long, also when none of them is read."""
+    """Eight times the objects take about eight times as long, also when none of them is read."""
     seconds = []
-    for count in (1_000, 10_000):
+    for count in (500, 4_000):
         with store_of({f"{number}": b"1" for number in range(count)}) as store:
             start = time.process_time()
             kept = list(streams(store, options(1, 1, 10), listed=True))
             seconds.append(time.process_time() - start)
             for _, stream in kept:
                 stream.close()
-    assert seconds[1] < 40 * seconds[0], seconds
+    assert seconds[1] < 24 * seconds[0], seconds
 
 
 COLLECTED_UNDER_THE_LOCK = """

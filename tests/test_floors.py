@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "torchdata_remote"
+TRANSPORTS = re.compile(r"^\s*(?:import|from) (obstore|botocore|s3fs|fsspec|urllib3|requests)\b", re.MULTILINE)
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -82,7 +83,5 @@ def test_transports_stay_behind_the_door() -> None:
     """Only ``storage`` imports obstore, botocore, s3fs or fsspec."""
     for module in MODULES:
         if room(module) != "storage":
-            clients = re.findall(
-                r"^\s*(?:import|from) (obstore|botocore|s3fs|fsspec|urllib3|requests)\b", module.read_text(), re.MULTILINE
-            )
+            clients = TRANSPORTS.findall(module.read_text())
             assert not clients, f"{module} imports {clients}"

@@ -25,7 +25,8 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 def test_runs_everything_in_order_of_submission() -> None:
     """With one thread, tasks run in the order in which they came, each with its arguments."""
-    pool, seen, done = Pool(1), [], threading.Event()
+    pool, done = Pool(1), threading.Event()
+    seen: list[int] = []
     for number in range(100):
         pool.submit(seen.append, number)
     pool.submit(done.set)

@@ -11,6 +11,7 @@ from torchdata_remote.testing import all_worlds
 from torchdata_remote.world import World, detect_rank, detect_world, world_from_sharding
 
 COUNTS = st.integers(1, 6)
+Groups = dict[int, tuple[int, int]]
 
 
 @given(world_size=COUNTS, num_workers=COUNTS)
@@ -40,15 +41,17 @@ def test_loaders_agree(world_size: int, num_workers: int, data: st.DataObject) -
         SHARDING_PRIORITIES.DISTRIBUTED,
         SHARDING_PRIORITIES.MULTIPROCESSING,
     )
-    both = {distributed: (world_size, rank), multiprocessing: (num_workers, worker)}
+    both: Groups = {distributed: (world_size, rank), multiprocessing: (num_workers, worker)}
+    workers_by_default: Groups = {default: (num_workers, worker)}
+    workers_only: Groups = {multiprocessing: (num_workers, worker)}
     assert world_from_sharding(both, nothing_known) == expected
     assert world_from_sharding(both, knows_rank) == expected
     # DataLoader, with a process group in the main process and none in the worker; with both; with the environment only
-    with_group = {default: (world_size * num_workers, worker * world_size + rank)}
+    with_group: Groups = {default: (world_size * num_workers, worker * world_size + rank)}
     assert world_from_sharding(with_group, in_worker) == expected
     assert world_from_sharding(with_group, expected) == expected
-    assert world_from_sharding({default: (num_workers, worker)}, expected) == expected
-    assert world_from_sharding({multiprocessing: (num_workers, worker)}, knows_rank) == expected
+    assert world_from_sharding(workers_by_default, expected) == expected
+    assert world_from_sharding(workers_only, knows_rank) == expected
     assert world_from_sharding({}, expected) == expected
 
 

@@ -90,4 +90,4 @@ def test_urls_that_nobody_can_read(url: str) -> None:
 def test_not_a_url() -> None:
     """Something else than a ``str`` is named by its type."""
     with pytest.raises(UrlError, match="tuple"):
-        list(ListRemote(IterableWrapper([("memory://a", 1)])))  # type: ignore[arg-type]
+        list(ListRemote(IterableWrapper([("memory://a", 1)])))  # type: ignore[list-item]

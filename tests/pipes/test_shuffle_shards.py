@@ -74,18 +74,19 @@ def test_uniform() -> None:
     assert all(abs(count - expected) < 6 * expected**0.5 for count in orders.values())
 
 
+def random_states() -> list[str]:
+    with np.printoptions(threshold=10**6):
+        return [repr(random.getstate()), repr(np.random.get_state()), repr(torch.get_rng_state().tolist())]
+
+
 def test_global_random_state_is_left_alone() -> None:
     """Neither read nor changed: training with the same seeds is the same with or without us."""
     random.seed(1)
-    np.random.seed(1)  # noqa: NPY002  # the global state is the point
+    np.random.seed(1)
     torch.manual_seed(1)
-    states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()  # type: ignore[index, union-attr]
+    before = random_states()
     first = list(shuffled())
-    assert states == (
-        random.getstate(),
-        np.random.get_state()[1].tolist(),  # type: ignore[index, union-attr]
-        torch.get_rng_state().tolist(),
-    )
+    assert random_states() == before
     random.seed(2)
     torch.manual_seed(2)
     assert list(shuffled()) == first
@@ -148,11 +149,33 @@ def test_set_epoch_before_each_pass_of_a_data_loader(num_workers: int) -> None:
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_direct_passes_between_those_of_a_data_loader(num_workers: int) -> None:
-    """They count for themselves: a look in one rank must not bring it into another epoch than the others."""
-    (first, second), pipe = epochs(shuffled(), 2), shuffled()
+def test_direct_passes_count_for_themselves(num_workers: int) -> None:
+    """A look into the pipe does not move a loader on: in a job of several ranks only one of them may look."""
+    expected, pipe = epochs(shuffled(), 3), shuffled()
     loader: DataLoader[str] = DataLoader(pipe, batch_size=None, num_workers=num_workers)
-    assert [list(loader), list(pipe), list(loader), list(pipe)] == [first, first, second, second]
+    assert next(iter(pipe)) == expected[0][0]
+    assert [list(loader), list(pipe), list(loader), list(loader), list(pipe)] == [
+        expected[0],
+        expected[1],
+        expected[1],
+        expected[2],
+        expected[2],
+    ]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("given_up", [1, 2, 3])
+def test_passes_that_never_began(num_workers: int, given_up: int) -> None:
+    """However many passes of a loader were begun and dropped before their first item, all ranks count alike."""
+    expected, pipe = epochs(shuffled(), 6), shuffled()
+    loader: DataLoader[str] = DataLoader(pipe, batch_size=None, num_workers=num_workers)
+    for _ in range(given_up):
+        iter(loader)
+    after = [list(loader), list(loader)]
+    assert after[0] in expected[: given_up + 1]
+    assert after[1] == expected[expected.index(after[0]) + 1]
+    list(pipe)
+    assert list(loader) == expected[expected.index(after[0]) + 2]
 
 
 def test_two_in_one_chain() -> None:

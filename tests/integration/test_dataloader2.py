@@ -1,0 +1,121 @@
+"""torchdata's ``DataLoader2`` over shards in S3."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import pytest
+from torch.utils.data import IterDataPipe
+
+from tests.integration.test_distributed import run_ranks
+from tests.servers.s3 import S3Server
+from torchdata_remote import stream_shards
+from torchdata_remote.errors import EmptyShareError, ObjectNotFoundError
+from torchdata_remote.testing import write_small_shards
+
+dataloader2 = pytest.importorskip("torchdata.dataloader2", reason="DataLoader2 left torchdata in 0.10")
+
+NUM_SHARDS, SAMPLES_PER_SHARD = 8, 6
+KEYS = [f"{number % 10}/{number:06d}" for number in range(NUM_SHARDS * SAMPLES_PER_SHARD)]
+
+
+@pytest.fixture(scope="module")
+def folder(moto: S3Server) -> str:
+    url = f"s3://{moto.new_bucket()}/train/"
+    write_small_shards(
+        url, num_shards=NUM_SHARDS, samples_per_shard=SAMPLES_PER_SHARD, storage_options=moto.storage_options
+    )
+    return url
+
+
+def keys_of(url: str, server: S3Server) -> IterDataPipe[Any]:
+    pipe: IterDataPipe[Any] = stream_shards(url, storage_options=server.storage_options).to_tuple("__key__")
+    return pipe
+
+
+def epochs_of(pipe: IterDataPipe[Any], service: Any, num_epochs: int = 3) -> list[list[str]]:
+    loader = dataloader2.DataLoader2(pipe, reading_service=service)
+    try:
+        return [[key for (key,) in loader] for _ in range(num_epochs)]
+    finally:
+        loader.shutdown()
+
+
+def check(epochs: list[list[str]]) -> None:
+    for epoch in epochs:
+        assert collections.Counter(epoch) == collections.Counter(KEYS)
+    assert len({tuple(epoch) for epoch in epochs}) == len(epochs)
+
+
+def test_in_process(moto: S3Server, folder: str) -> None:
+    """Without workers every sample comes exactly once per epoch, each epoch in another order."""
+    check(epochs_of(keys_of(folder, moto), dataloader2.InProcessReadingService()))
+    check(epochs_of(keys_of(folder, moto), None))
+
+
+def test_in_process_counts_epochs_as_direct_iteration_does(moto: S3Server, folder: str) -> None:
+    """The order of an epoch does not depend on the loader."""
+    pipe = keys_of(folder, moto)
+    expected = [[key for (key,) in pipe] for _ in range(3)]
+    assert epochs_of(keys_of(folder, moto), dataloader2.InProcessReadingService()) == expected
+
+
+@pytest.mark.filterwarnings("ignore:This process was forked:RuntimeWarning")
+def test_multiprocessing(moto: S3Server, folder: str, start_method: str) -> None:
+    """Two workers together give every sample exactly once per epoch, each epoch in another order."""
+    service = dataloader2.MultiProcessingReadingService(num_workers=2, multiprocessing_context=start_method)
+    check(epochs_of(keys_of(folder, moto), service))
+
+
+def test_one_worker_reads_as_direct_iteration_does(moto: S3Server, folder: str) -> None:
+    """A worker's epochs have the order of the main process."""
+    pipe = keys_of(folder, moto)
+    expected = [[key for (key,) in pipe] for _ in range(3)]
+    service = dataloader2.MultiProcessingReadingService(num_workers=1, multiprocessing_context="forkserver")
+    assert epochs_of(keys_of(folder, moto), service) == expected
+
+
+def test_error_in_a_worker(moto: S3Server, folder: str) -> None:
+    """An error inside a worker arrives with its own type and names the URL."""
+    service = dataloader2.MultiProcessingReadingService(num_workers=2, multiprocessing_context="forkserver")
+    with pytest.raises(ObjectNotFoundError, match=folder + r"00000[89]\.tar"):
+        epochs_of(keys_of(folder + "{000006..000009}.tar", moto), service)
+
+
+def test_too_few_shards(moto: S3Server, folder: str) -> None:
+    """Fewer shards than workers is an error that says what to do."""
+    service = dataloader2.MultiProcessingReadingService(num_workers=2, multiprocessing_context="forkserver")
+    with pytest.raises(EmptyShareError, match=r"1 shards for 2 readers .* write more"):
+        epochs_of(keys_of(folder + "000000.tar", moto), service)
+
+
+RANK_SCRIPT = """
+import json, sys
+import torch.distributed
+from torchdata.dataloader2 import (
+    DataLoader2, DistributedReadingService, MultiProcessingReadingService, SequentialReadingService,
+)
+import torchdata_remote as tdr
+
+given = json.loads(sys.argv[1])
+torch.distributed.init_process_group("gloo")
+pipe = tdr.stream_shards(given["folder"], storage_options=given["storage_options"]).to_tuple("__key__")
+service = DistributedReadingService()
+if given["num_workers"]:
+    workers = MultiProcessingReadingService(num_workers=given["num_workers"], multiprocessing_context="forkserver")
+    service = SequentialReadingService(service, workers)
+loader = DataLoader2(pipe, reading_service=service)
+epochs = [[key for (key,) in loader] for epoch in range(2)]
+loader.shutdown()
+torch.distributed.barrier()
+torch.distributed.destroy_process_group()
+print(json.dumps(epochs))
+"""
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_two_ranks(moto: S3Server, folder: str, num_workers: int) -> None:
+    """Over two ranks every sample comes exactly once per epoch, the next in another order; with workers too."""
+    per_rank = run_ranks(RANK_SCRIPT, folder=folder, storage_options=moto.storage_options, num_workers=num_workers)
+    check([[key for keys in epochs for key in keys] for epochs in zip(*per_rank, strict=True)])

@@ -1,0 +1,221 @@
+"""Local files as a store."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from torchdata_remote.errors import (
+    AccessDeniedError,
+    ObjectChangedError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    StorageError,
+    TransientStorageError,
+    UrlError,
+)
+from torchdata_remote.options import StorageOptions
+from torchdata_remote.storage import PARTIAL_SUFFIX, RangeNotSatisfiableError, Store, open_store
+from torchdata_remote.storage._local import LocalStore
+
+NAMES = st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=20).filter(
+    lambda name: name not in (".", "..")
+)
+
+
+@pytest.fixture
+def store() -> Store:
+    return open_store("/", StorageOptions())[0]
+
+
+def write(store: Store, path: str, data: bytes, *, overwrite: bool = False) -> None:
+    pending = store.create(path, overwrite=overwrite)
+    pending.write(data)
+    pending.commit()
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}", "local://{}", "FILE://{}"])
+def test_forms_of_a_path(tmp_path: pathlib.Path, form: str) -> None:
+    """Bare paths and ``file://`` URLs are the same file, read without fsspec."""
+    (tmp_path / "a b%20#?.txt").write_bytes(b"12")
+    store, path = open_store(form.format(tmp_path / "a b%20#?.txt"), StorageOptions())
+    assert isinstance(store, LocalStore)
+    assert bytes(store.read(path, 0, None, None).data) == b"12"
+
+
+def test_relative_path_and_home(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path is taken from the working directory, ``~`` from the home directory."""
+    (tmp_path / "a").write_bytes(b"1")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for url in ("a", "./a", "~/a"):
+        store, path = open_store(url, StorageOptions())
+        assert (path, store.stat(path).size) == (str(tmp_path / "a"), 1)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@given(name=NAMES, data=st.binary(max_size=300), start=st.integers(0, 300), length=st.integers(0, 310))
+def test_reads_what_was_written(tmp_path: pathlib.Path, name: str, data: bytes, start: int, length: int) -> None:
+    """Whatever the name and the range, the bytes are the slice; behind the end is an error."""
+    store, path = open_store(f"file://{tmp_path}/{name}", StorageOptions())
+    write(store, path, data, overwrite=True)
+    entry = store.stat(path)
+    assert entry.size == len(data)
+    if start and start >= len(data):
+        with pytest.raises(RangeNotSatisfiableError):
+            store.read(path, start, start + length, None)
+    else:
+        blob = store.read(path, start, start + length, entry.etag)
+        assert bytes(blob.data) == data[start : start + length]
+        assert (blob.total_bytes, blob.etag) == (len(data), entry.etag)
+    assert store.find(path) == entry
+    store.delete(path)
+    assert os.listdir(tmp_path) == []
+
+
+def test_no_such_file(store: Store, tmp_path: pathlib.Path) -> None:
+    """A file that is not there, and a folder, are FileNotFoundErrors that name the URL."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_bytes(b"1")
+    for name in ("none", "folder", "none/none", "file/below"):
+        path = str(tmp_path / name)
+        for attempt in (store.stat, lambda path: store.read(path, 0, 1, None)):
+            with pytest.raises(ObjectNotFoundError, match=f"file://{path}") as caught:
+                attempt(path)
+            assert isinstance(caught.value, FileNotFoundError)
+        assert store.find(path) is None
+        if name != "folder":
+            store.delete(str(tmp_path / "none"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_denied(store: Store, tmp_path: pathlib.Path) -> None:
+    """What may not be read is a PermissionError, also while listing: nothing is left out."""
+    (tmp_path / "folder").mkdir(mode=0)
+    (tmp_path / "file").touch(mode=0)
+    with pytest.raises(AccessDeniedError, match="file"):
+        store.read(str(tmp_path / "file"), 0, 1, None)
+    with pytest.raises(AccessDeniedError):
+        store.list_page(f"{tmp_path}/", recursive=True, token=None)
+
+
+def test_never_overwrites_unless_told_to(store: Store, tmp_path: pathlib.Path) -> None:
+    """What is there stays, and the file that was being written goes with ``abort``."""
+    path = str(tmp_path / "a")
+    write(store, path, b"first")
+    pending = store.create(path, overwrite=False)
+    pending.write(b"second")
+    with pytest.raises(ObjectExistsError, match=f"file://{path} exists already"):
+        pending.commit()
+    pending.abort()
+    assert (tmp_path / "a").read_bytes() == b"first"
+    write(store, path, b"third", overwrite=True)
+    assert (tmp_path / "a").read_bytes() == b"third"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_appears_whole_or_not_at_all(store: Store, tmp_path: pathlib.Path) -> None:
+    """Until ``commit`` nothing is listed under any name; after ``abort`` nothing is left."""
+    path = str(tmp_path / "new/folder/a.tar")
+    pending = store.create(path, overwrite=False)
+    pending.write(bytes(3 << 20))
+    assert store.find(path) is None
+    assert store.list_page(f"{tmp_path}/", recursive=True, token=None).entries == []
+    [partial] = os.listdir(tmp_path / "new/folder")
+    assert partial.endswith(PARTIAL_SUFFIX)
+    pending.abort()
+    pending.abort()
+    assert os.listdir(tmp_path / "new/folder") == []
+    pending = store.create(path, overwrite=False)
+    pending.write(b"12")
+    pending.commit()
+    pending.abort()  # safe after a commit
+    assert os.listdir(tmp_path / "new/folder") == ["a.tar"]
+
+
+def test_permissions_follow_the_umask(store: Store, tmp_path: pathlib.Path) -> None:
+    """Others can read a finished file as far as the umask lets them."""
+    before = os.umask(0o027)
+    try:
+        write(store, str(tmp_path / "a"), b"1")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o640
+    write(store, str(tmp_path / ("n" * 250)), b"1")
+
+
+def test_old_version_is_refused(store: Store, tmp_path: pathlib.Path) -> None:
+    """A file that was replaced or grew is not the one that was listed."""
+    path = str(tmp_path / "a")
+    write(store, path, b"first")
+    etag = store.stat(path).etag
+    assert bytes(store.read(path, 0, None, etag).data) == b"first"
+    write(store, path, b"other", overwrite=True)
+    with pytest.raises(ObjectChangedError, match=path):
+        store.read(path, 0, None, etag)
+    etag = store.stat(path).etag
+    with open(path, "ab") as file:
+        file.write(b"more")
+    with pytest.raises(ObjectChangedError, match=path):
+        store.read(path, 0, None, etag)
+
+
+def test_links(store: Store, tmp_path: pathlib.Path) -> None:
+    """Links to files and folders are followed, a circle of links once."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real/a").write_bytes(b"123")
+    (tmp_path / "linked").symlink_to(tmp_path / "real")
+    (tmp_path / "real/self").symlink_to(tmp_path)
+    entries = store.list_page(f"{tmp_path}/", recursive=True, token=None).entries
+    listed = sorted(os.path.relpath(entry.path, tmp_path) for entry in entries)
+    assert listed == ["linked/a", "real/a"]
+    assert {entry.size for entry in entries} == {3}
+
+
+def test_a_link_to_nowhere_is_not_left_out(store: Store, tmp_path: pathlib.Path) -> None:
+    """A link whose target is missing is an error: the listing would be short without a word."""
+    (tmp_path / "a").symlink_to(tmp_path / "gone")
+    (tmp_path / "b").write_bytes(b"")
+    with pytest.raises(ObjectNotFoundError, match="/a"):
+        store.list_page(f"{tmp_path}/", recursive=True, token=None)
+
+
+def test_name_that_is_a_folder(store: Store, tmp_path: pathlib.Path) -> None:
+    """A path that ends in a slash cannot be written, and neither can one below a file."""
+    with pytest.raises(UrlError, match="names a folder"):
+        store.create(f"{tmp_path}/a/", overwrite=False)
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError):
+        store.create(f"{tmp_path}/file/below", overwrite=False)
+
+
+def test_disk_full_is_not_repeated(store: Store) -> None:
+    """A full disk is a StorageError with its reason, and not one that passes."""
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full")
+    pending = store.create("/tmp/torchdata-remote-full", overwrite=True)
+    try:
+        pending._file.close()  # type: ignore[attr-defined]
+        pending._file = open("/dev/full", "wb")  # type: ignore[attr-defined]  # noqa: SIM115
+        pending.write(b"1")
+        with pytest.raises(StorageError, match="No space left") as caught:
+            pending.commit()
+        assert not isinstance(caught.value, TransientStorageError)
+    finally:
+        pending.abort()
+    assert not os.path.exists("/tmp/torchdata-remote-full")
+
+
+def test_file_with_options_goes_through_fsspec(tmp_path: pathlib.Path) -> None:
+    """Options for fsspec's local filesystem are not dropped."""
+    store, path = open_store(f"file://{tmp_path}/new/a", StorageOptions({"auto_mkdir": True}))
+    assert not isinstance(store, LocalStore)
+    write(store, path, b"12")
+    assert (tmp_path / "new/a").read_bytes() == b"12"
+    assert bytes(store.read(path, 1, 2, None).data) == b"2"
+    [entry] = store.list_page(f"{tmp_path}/new/", recursive=True, token=None).entries
+    assert (entry.path, entry.size) == (f"{tmp_path}/new/a", 2)

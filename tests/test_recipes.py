@@ -1,0 +1,91 @@
+"""The usual chains in one call."""
+
+from __future__ import annotations
+
+import itertools
+
+import fsspec
+import pytest
+
+from tests.servers.s3 import S3Server
+from torchdata_remote import World, stream_files, stream_shards
+from torchdata_remote.errors import EmptyListingError, EmptyShareError
+from torchdata_remote.testing import all_worlds, write_small_shards
+
+
+def put(folder: str, objects: dict[str, bytes]) -> None:
+    path = folder.removeprefix("memory:/")
+    fsspec.filesystem("memory").pipe({f"{path}/{name}": data for name, data in objects.items()})
+
+
+def test_shards_come_as_they_were_written(memory_folder: str) -> None:
+    """Without a seed, samples come in the order in which they were written; the manifest is no shard."""
+    written = write_small_shards(memory_folder, num_shards=3, samples_per_shard=4)
+    assert list(stream_shards(memory_folder, seed=None)) == written
+    assert list(stream_shards(f"{memory_folder}/00000[02].tar", seed=None)) == written[:4] + written[8:]
+    assert list(stream_shards([f"{memory_folder}/000002.tar", f"{memory_folder}/000000.tar"], seed=None)) == (
+        written[8:] + written[:4]
+    )
+
+
+def test_shards_are_shuffled_each_epoch(memory_folder: str) -> None:
+    """By default shards come in another order each epoch, samples within a shard in theirs, all of them once."""
+    written = write_small_shards(memory_folder, num_shards=8, samples_per_shard=3)
+    pipe = stream_shards(memory_folder)
+    first, second = list(pipe), list(pipe)
+    assert first != second
+    for epoch in (first, second):
+        shards = [list(group) for _, group in itertools.groupby(epoch, key=lambda sample: sample["__url__"])]
+        assert len(shards) == 8
+        assert [sample for shard in sorted(shards, key=lambda s: s[0]["__url__"]) for sample in shard] == written
+    assert list(stream_shards(memory_folder, seed=0)) == first
+    assert list(stream_shards(memory_folder, seed=1)) != first
+
+
+def test_shards_are_split(memory_folder: str) -> None:
+    """All readers together get every sample once, in each epoch; too few shards are an error for each."""
+    written = write_small_shards(memory_folder, num_shards=6, samples_per_shard=2)
+    pipes = [stream_shards(memory_folder, world=world) for world in all_worlds(2, 3)]
+    for _ in range(2):
+        keys = sorted(sample["__key__"] for pipe in pipes for sample in pipe)
+        assert keys == sorted(sample["__key__"] for sample in written)
+    for world in all_worlds(7, 1):
+        with pytest.raises(EmptyShareError):
+            list(stream_shards(memory_folder, world=world))
+
+
+def test_files(memory_folder: str) -> None:
+    """Loose files are samples of one member; a pattern chooses among them."""
+    put(memory_folder, {"1/a.txt": b"A", "2/b.txt": b"B", "2/c.md": b"C"})
+    pipe = stream_files(memory_folder, pattern="*.txt", seed=None).label_from_path().to_tuple("txt", "cls")
+    assert list(pipe) == [(b"A", 1), (b"B", 2)]
+    everything = [sample["__key__"].rpartition("/")[2] for sample in stream_files(memory_folder, seed=None)]
+    assert everything == ["a", "b", "c"]
+
+
+def test_files_are_shuffled_and_split(memory_folder: str) -> None:
+    """Loose files too come in another order each epoch, over all readers exactly once."""
+    put(memory_folder, {f"{number:02d}.txt": b"%d" % number for number in range(20)})
+    pipe = stream_files(memory_folder)
+    first, second = ([sample["txt"] for sample in pipe] for _ in range(2))
+    assert first != second
+    assert sorted(first) == sorted(second)
+    shares = [stream_files(memory_folder, world=World(rank, 3)) for rank in range(3)]
+    for _ in range(2):
+        assert sorted(sample["txt"] for share in shares for sample in share) == sorted(first)
+
+
+def test_nothing_there(memory_folder: str) -> None:
+    """An empty source is an error that names it and the pattern."""
+    put(memory_folder, {"a.jpg": b""})
+    with pytest.raises(EmptyListingError, match=rf"{memory_folder}.*pattern='\*\.tar'"):
+        list(stream_shards(memory_folder))
+
+
+def test_from_s3(s3: S3Server) -> None:
+    """The whole chain against each S3 server: written, listed, split and read."""
+    folder = f"s3://{s3.new_bucket()}/train"
+    written = write_small_shards(folder, num_shards=3, samples_per_shard=4, storage_options=s3.storage_options)
+    assert list(stream_shards(folder, seed=None, storage_options=s3.storage_options, max_in_flight=2)) == written
+    samples = list(stream_files(folder, pattern="*.tar", seed=None, storage_options=s3.storage_options))
+    assert [sample["__key__"] for sample in samples] == ["train/000000", "train/000001", "train/000002"]
