@@ -22,7 +22,6 @@ from torchdata_remote.options import FetchOptions, RetryPolicy, StorageOptions
         ({"first_wait_s": -0.1}, "first_wait_s"),
         ({"first_wait_s": 2, "max_wait_s": 1}, "max_wait_s"),
         ({"first_wait_s": math.nan}, "first_wait_s"),
-        ({"progress_timeout_s": 0}, "progress_timeout_s"),
     ],
 )
 def test_a_retry_policy_that_cannot_work_is_refused(wrong: dict[str, Any], name: str) -> None:

@@ -27,14 +27,12 @@ class RetryPolicy:
         max_attempts: attempts at most; ``None`` leaves it to the deadline.
         first_wait_s: upper limit of the first wait.
         max_wait_s: upper limit of every wait.
-        progress_timeout_s: seconds without a byte after which an attempt counts as failed.
     """
 
     deadline_s: float = 300.0
     max_attempts: int | None = None
     first_wait_s: float = 0.1
     max_wait_s: float = 10.0
-    progress_timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
         _require(self.deadline_s > 0, f"deadline_s must be positive, got {self.deadline_s}")
@@ -45,10 +43,6 @@ class RetryPolicy:
         _require(
             0 <= self.first_wait_s <= self.max_wait_s,
             f"need 0 <= first_wait_s <= max_wait_s, got {self.first_wait_s} and {self.max_wait_s}",
-        )
-        _require(
-            self.progress_timeout_s > 0,
-            f"progress_timeout_s must be positive, got {self.progress_timeout_s}",
         )
 
 
@@ -89,6 +83,8 @@ class StorageOptions(Mapping[str, Any]):
         if options is not None and not isinstance(options, Mapping):
             raise TypeError(f"storage_options must be a dict, got {type(options).__name__}")
         self._options = dict(options or {})
+        if not all(isinstance(name, str) for name in self._options):
+            raise TypeError(f"storage_options must have names that are str, got {sorted(map(repr, self._options))}")
 
     def __getitem__(self, name: str) -> Any:
         return self._options[name]

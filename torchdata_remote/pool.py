@@ -38,7 +38,13 @@ class Pool:
         _live.add(self)
 
     def submit(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Run ``function`` in a thread. It must not raise. Called by one thread at a time."""
+        """Run ``function`` in a thread. It must not raise. Called by one thread at a time.
+
+        Raises:
+            PoolClosedError: if the pool is closed, as all are when the interpreter ends.
+        """
+        if self._closed[0]:
+            raise PoolClosedError("nothing is fetched after the interpreter has begun to end")
         self._tasks.put((function, arguments))
         if len(self._threads) < self._max_threads and not self._idle.acquire(blocking=False):
             thread = threading.Thread(

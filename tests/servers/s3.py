@@ -22,6 +22,7 @@ from typing import Any
 import botocore.session
 
 START_S = 90.0
+CEPH_START_S, CEPH_ATTEMPTS = 60.0, 4
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,21 @@ def ceph_is_installed() -> bool:
 @contextmanager
 def ceph_server(folder: Path) -> Iterator[S3Server]:
     """One monitor, one OSD that keeps its data in memory, one RADOS gateway. Ready after about 15 s."""
+    with ExitStack() as daemons:
+        for attempt in range(1, CEPH_ATTEMPTS + 1):
+            (folder / f"{attempt}").mkdir()
+            try:
+                server = start_ceph(folder / f"{attempt}", daemons)
+                break
+            except (AssertionError, TimeoutError, subprocess.TimeoutExpired):
+                daemons.close()  # a port may have been taken meanwhile, or the machine been too busy
+                if attempt == CEPH_ATTEMPTS:
+                    raise
+        yield server
+
+
+def start_ceph(folder: Path, daemons: ExitStack) -> S3Server:
+    """Start the daemons, which end with ``daemons``."""
     mon_port, rgw_port = free_port(), free_port()
     cluster = str(uuid.uuid4())
     settings = {
@@ -161,26 +177,29 @@ def ceph_server(folder: Path) -> Iterator[S3Server]:
     monmap = str(folder / "monmap")
     run("monmaptool", "--create", "--addv", "a", f"[v1:127.0.0.1:{mon_port}]", "--fsid", cluster, monmap)
     run("ceph-mon", *with_config, "--mkfs", "-i", "a", "--monmap", monmap)
-    with ExitStack() as daemons:
 
-        def daemon(name: str, *command: str) -> None:
-            daemons.enter_context(process(*command, "-f", *with_config, log=folder / f"{name}.out"))
+    running: dict[str, subprocess.Popen[bytes]] = {}
 
-        daemon("mon", "ceph-mon", "-i", "a")
-        osd = str(uuid.uuid4())
-        run("ceph", *with_config, "osd", "create", osd)
-        run("ceph-osd", *with_config, "-i", "0", "--mkfs", "--osd-uuid", osd)
-        daemon("osd", "ceph-osd", "-i", "0")
-        run("ceph", *with_config, "osd", "crush", "add", "osd.0", "1.0", "host=node", "root=default")
-        daemon("rgw", "radosgw", "-n", "client.rgw")
-        url = f"http://127.0.0.1:{rgw_port}"
-        wait_until(lambda: answers(url), "Ceph's RADOS gateway")
-        made = run(
-            *("radosgw-admin", *with_config, "-n", "client.rgw", "user", "create"),
-            *("--uid=test", "--display-name=test", "--access-key=ceph-key", "--secret-key=ceph-secret"),
-        )
-        keys = json.loads(made)["keys"][0]
-        yield S3Server("ceph", url, keys["access_key"], keys["secret_key"])
+    def daemon(name: str, *command: str) -> None:
+        running[name] = daemons.enter_context(process(*command, "-f", *with_config, log=folder / f"{name}.out"))
+
+    daemon("mon", "ceph-mon", "-i", "a")
+    osd = str(uuid.uuid4())
+    run("ceph", *with_config, "osd", "create", osd)
+    run("ceph-osd", *with_config, "-i", "0", "--mkfs", "--osd-uuid", osd)
+    daemon("osd", "ceph-osd", "-i", "0")
+    run("ceph", *with_config, "osd", "crush", "add", "osd.0", "1.0", "host=node", "root=default")
+    daemon("rgw", "radosgw", "-n", "client.rgw")
+    url = f"http://127.0.0.1:{rgw_port}"
+    wait_until(lambda: answers(url) or any(one.poll() is not None for one in running.values()), "Ceph", CEPH_START_S)
+    ended = {name: (folder / f"{name}.out").read_text() for name, one in running.items() if one.poll() is not None}
+    assert not ended, ended
+    made = run(
+        *("radosgw-admin", *with_config, "-n", "client.rgw", "user", "create"),
+        *("--uid=test", "--display-name=test", "--access-key=ceph-key", "--secret-key=ceph-secret"),
+    )
+    keys = json.loads(made)["keys"][0]
+    return S3Server("ceph", url, keys["access_key"], keys["secret_key"])
 
 
 @contextmanager

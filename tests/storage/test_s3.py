@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import gc
 import io
 import json
 import os
 import pathlib
 import uuid
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -251,6 +253,40 @@ def test_listed_version_is_refused_once_replaced(any_store: Store, s3: S3Server,
     client_of(s3).put_object(Bucket=bucket, Key="a/b", Body=b"other version")
     with pytest.raises(ObjectChangedError):
         any_store.read("a/b", 0, 5, entry.etag)
+
+
+def test_replaced_between_two_requests(s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where reading takes a stat and a GET, a version that comes between them is not taken for the one before."""
+    store = store_of(s3, bucket, default_fill_cache=False)
+    write(store, "a", b"first version")
+    etag = store.stat("a").etag
+    assert isinstance(store, FsspecStore)
+    cat_file = store._filesystem.cat_file
+
+    def replaced_before(*arguments: Any, **keywords: Any) -> Any:
+        client_of(s3).put_object(Bucket=bucket, Key="a", Body=b"other version")
+        return cat_file(*arguments, **keywords)
+
+    monkeypatch.setattr(store._filesystem, "cat_file", replaced_before)
+    with pytest.raises(ObjectChangedError):
+        store.read("a", 0, 5, etag)
+
+
+@pytest.mark.parametrize("more", [{}, {"default_fill_cache": False}])
+def test_a_forked_child_leaves_the_parents_stores_alone(moto: S3Server, more: dict[str, Any]) -> None:
+    """A child makes stores of its own and ends none of its parent's: closing a connection there may hang."""
+    bucket = new_bucket(moto)
+    store = store_of(moto, bucket, **more)
+    write(store, "a", b"1")
+    assert read(store, "a") == b"1"
+    inherited = weakref.ref(store)
+    del store
+    child = os.fork()
+    if child == 0:
+        gc.collect()
+        os._exit(7 if inherited() is not None else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert store_of(moto, bucket, **more) is inherited()
 
 
 def test_stat_is_fresh(any_store: Store, s3: S3Server, bucket: str) -> None:

@@ -47,9 +47,13 @@ _stores: dict[tuple[str, str, str], Store] = {}
 _lock = threading.Lock()
 
 
+_of_the_parent: list[dict[tuple[str, str, str], Store]] = []  # kept: their finalizers would wait for its threads
+
+
 def _drop_after_fork() -> None:
-    global _lock
-    _stores.clear()
+    global _lock, _stores
+    _of_the_parent.append(_stores)
+    _stores = {}
     _lock = threading.Lock()
 
 
@@ -82,7 +86,7 @@ def _make_store(scheme: str, bucket: str, options: StorageOptions) -> Store:
                 _warn_of_fork(scheme, "botocore")
             _log.info("s3://%s is read by %s", bucket, "obstore" if usable else "botocore (forked process)")
             return S3Store(bucket, settings, read_by_obstore=usable)
-        _log.info("s3://%s is read by s3fs: %r has no translation", bucket, options)
+        _log.warning("s3://%s is read by s3fs, slowly: an option of %r has no translation", bucket, options)
     if scheme in HTTP and not options:
         if not _obstore.usable():
             _warn_of_fork(scheme, "urllib3")

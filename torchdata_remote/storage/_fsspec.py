@@ -97,6 +97,8 @@ class FsspecStore:
             return self._entry(info)._replace(path=path)
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Blob:
+        if etag is not None and end is not None:
+            return self._read_version(path, start, end, etag)
         entry = self.stat(path)
         if etag is not None and entry.etag is not None and entry.etag != etag:
             raise from_status(412, "", self._url(path))
@@ -111,6 +113,15 @@ class FsspecStore:
             else:
                 data = self._filesystem.cat_file(self._full(path), start=start, end=stop)
         return Blob(memoryview(data).toreadonly(), len(data) if entry.size is None else entry.size, entry.etag)
+
+    def _read_version(self, path: str, start: int, end: int, etag: str) -> Blob:
+        """Without If-Match, what is there after the read is compared with what was listed before it."""
+        with self._errors_of(path):
+            data = self._filesystem.cat_file(self._full(path), start=start, end=end)
+        entry = self.stat(path)
+        if entry.size is None or (entry.etag is not None and entry.etag != etag):
+            raise from_status(412, "", self._url(path))
+        return Blob(memoryview(data).toreadonly(), entry.size, entry.etag)
 
     def create(self, path: str, *, overwrite: bool) -> _FsspecPending:
         return _FsspecPending(self, path, overwrite)

@@ -67,7 +67,7 @@ class S3Store:
         entries = [
             Entry(found["Key"], int(found["Size"]), found.get("ETag"))
             for found in answer.get("Contents", ())
-            if not found["Key"].endswith("/")
+            if not (found["Key"].endswith("/") and found["Size"] == 0)  # a folder's marker
         ]
         return Page(entries, answer.get("NextContinuationToken") if answer.get("IsTruncated") else None)
 
@@ -134,6 +134,7 @@ class S3Pending:
         self._upload_id: str | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._parts: list[Future[str]] = []
+        self._running: set[Future[str]] = set()
         self._digests: list[bytes] = []  # of the parts
 
     def write(self, data: bytes) -> None:
@@ -177,15 +178,14 @@ class S3Pending:
             self._upload_id = self._call("create_multipart_upload")["UploadId"]
             self._pool = ThreadPoolExecutor(_UPLOADS_IN_FLIGHT, thread_name_prefix="upload")
         assert self._pool is not None
-        pending = {part for part in self._parts if not part.done()}
-        if len(pending) >= _UPLOADS_IN_FLIGHT:
-            wait(pending, return_when=FIRST_COMPLETED)
-        for part in self._parts:
-            if part.done():
+        if len(self._running) >= _UPLOADS_IN_FLIGHT:
+            done, self._running = wait(self._running, return_when=FIRST_COMPLETED)
+            for part in done:
                 part.result()
         data = self._take_buffer()
         self._digests.append(hashlib.md5(data, usedforsecurity=False).digest())
         self._parts.append(self._pool.submit(self._send_part, len(self._parts) + 1, data))
+        self._running.add(self._parts[-1])
 
     def _send_part(self, number: int, data: bytes) -> str:
         answer = self._call("upload_part", UploadId=self._upload_id, PartNumber=number, Body=data)

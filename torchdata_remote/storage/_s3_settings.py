@@ -52,6 +52,8 @@ def s3_settings(options: StorageOptions) -> S3Settings | None:
             return None
         if value is not None:
             flat.setdefault(_CLIENT_KWARGS[name], value)
+    if not isinstance(flat.get("anon", False), bool):
+        raise UrlError(f"storage_options['anon'] must be True or False, got {flat['anon']!r}.")
     if set(flat) - set(S3Settings.__dataclass_fields__):
         return None
     return S3Settings(**flat)

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import urllib3
-from urllib3.exceptions import HTTPError, LocationParseError
+from urllib3.exceptions import HTTPError, LocationParseError, MaxRetryError, ResponseError
 
-from ..errors import TransientStorageError, UrlError
+from ..errors import StorageError, TransientStorageError, UrlError
 from ..urls import redact
 from ._errors import from_status
-from ._protocol import Blob, Entry
+from ._protocol import Blob, Entry, RangeNotSatisfiableError
 from ._s3_settings import CONNECT_TIMEOUT_S, READ_TIMEOUT_S
 
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
@@ -43,18 +43,30 @@ class UrllibReader:
         url = f"{self._origin}/{path}"
         try:
             response = self._pool.request(
-                method, url, headers={"Accept-Encoding": "identity", **headers}, preload_content=False
+                method,
+                url,
+                headers={"Accept-Encoding": "identity", **headers},
+                preload_content=False,
+                enforce_content_length=True,
             )
             try:
                 yield response
-            finally:
-                response.drain_conn()
-                response.release_conn()
+            except BaseException:
+                response.close()  # and the connection, rather than reading what is left
+                raise
+            response.release_conn()
         except LocationParseError as error:
             raise UrlError(f"{redact(url)}: not a URL of http.", url=redact(url)) from error
+        except MaxRetryError as error:
+            if isinstance(error.reason, ResponseError):
+                raise StorageError(f"{redact(url)}: more than {_MAX_REDIRECTS} redirects.", url=redact(url)) from None
+            raise self._passing(url, error) from None
         except HTTPError as error:
-            shown = re.sub(r"\?[^\s'\")]*", "", str(error))  # urllib3 tells the path with its query
-            raise TransientStorageError(f"{redact(url)}: {type(error).__name__}: {shown}", url=redact(url)) from None
+            raise self._passing(url, error) from None
+
+    def _passing(self, url: str, error: HTTPError) -> TransientStorageError:
+        shown = re.sub(r"\?[^\s'\")]*", "", str(error))  # urllib3 tells the path with its query
+        return TransientStorageError(f"{redact(url)}: {type(error).__name__}: {shown}", url=redact(url))
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Blob:
         """The range asked for, or everything if the server ignores ranges."""
@@ -80,9 +92,16 @@ class UrllibReader:
     def stat(self, path: str) -> Entry:
         """Size and etag by a HEAD request, as far as the server tells them."""
         with self._request("HEAD", path, {}) as response:
-            if response.status in (405, 501):
-                return Entry(path, None, None)  # no HEAD here; the first GET will tell
-            if response.status != 200:
-                raise from_status(response.status, "", f"{self._origin}/{path}")
-            length = response.headers.get("Content-Length", "")
-            return Entry(path, int(length) if length.isdigit() else None, response.headers.get("ETag"))
+            status, headers = response.status, response.headers
+        if status == 403 and "?" in path:  # it may be signed for GET alone
+            try:
+                blob = self.read(path, 0, 1, None)
+            except RangeNotSatisfiableError:
+                blob = self.read(path, 0, None, None)
+            return Entry(path, blob.total_bytes, blob.etag)
+        if status in (405, 501):
+            return Entry(path, None, None)  # no HEAD here; the first GET will tell
+        if status != 200:
+            raise from_status(status, "", f"{self._origin}/{path}")
+        length = headers.get("Content-Length", "")
+        return Entry(path, int(length) if length.isdigit() else None, headers.get("ETag"))

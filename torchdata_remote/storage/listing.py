@@ -84,9 +84,12 @@ def _entries(
         regex = glob_regex(path + "**" if path.endswith("/") else path)
         fixed = path[: glob_start(path)]
         deep = "/" in path[len(fixed) :] or "**" in path
-        for entry in _list(url, fixed, deep, options, retry):
-            if regex.fullmatch(entry.path):
-                yield entry, entry.path[fixed.rfind("/") + 1 :]
+        matching = [entry for entry in _list(url, fixed, deep, options, retry) if regex.fullmatch(entry.path)]
+        if not matching and not path.endswith("/"):
+            literal = call_with_retries(lambda: store.find(path), retry)  # a name may hold brackets
+            matching = [] if literal is None else [literal]
+        for entry in matching:
+            yield entry, entry.path[fixed.rfind("/") + 1 :]
         return
     if path and not path.endswith("/"):
         exact = call_with_retries(lambda: store.find(path), retry)
