@@ -54,6 +54,7 @@ class UrllibReader:
             except BaseException:
                 response.close()  # and the connection, rather than reading what is left
                 raise
+            response.drain_conn()  # of a HEAD's answer too, or the connection is not ready for the next request
             response.release_conn()
         except LocationParseError as error:
             raise UrlError(f"{redact(url)}: not a URL of http.", url=redact(url)) from error
