@@ -153,13 +153,30 @@ def test_pattern(paths: set[str], name: str) -> None:
 def test_folder_never_matches_folder2(s3: S3Server) -> None:
     """A prefix ends at a slash, whatever else begins with the same letters."""
     bucket = s3.new_bucket()
-    put_all(s3, bucket, {"folder/a", "folder/sub/b", "folder2/c", "folder.tar", "folder-1/d", "folder/"})
+    put_all(s3, bucket, {"folder/a", "folder/sub/b", "folder2/c", "folder.tar", "folder-1/d"})
+    client_of(s3).put_object(Bucket=bucket, Key="folder/", Body=b"")
     for source in ("folder", "folder/"):
         listed = urls_of(f"s3://{bucket}/{source}", s3.storage_options)
         assert listed == [f"s3://{bucket}/folder/a", f"s3://{bucket}/folder/sub/b"]
     assert urls_of(f"s3://{bucket}/folder.tar", s3.storage_options) == [f"s3://{bucket}/folder.tar"]
     flat = urls_of(f"s3://{bucket}/folder", s3.storage_options, recursive=False)
     assert flat == [f"s3://{bucket}/folder/a"]
+
+
+def test_a_key_that_ends_in_a_slash_and_has_bytes_is_listed(s3: S3Server) -> None:
+    """It is no marker, and leaving it out would lose it in silence."""
+    bucket = s3.new_bucket()
+    put_all(s3, bucket, {"folder/data/", "folder/a"})
+    listed = urls_of(f"s3://{bucket}/folder", s3.storage_options)
+    assert listed == [f"s3://{bucket}/folder/a", f"s3://{bucket}/folder/data/"]
+
+
+def test_a_name_with_brackets_is_found_as_one_object(s3: S3Server) -> None:
+    """A glob that matches nothing is tried as the name that it may be."""
+    bucket = s3.new_bucket()
+    put_all(s3, bucket, {"a[1].tar", "b1.tar"})
+    assert urls_of(f"s3://{bucket}/a[1].tar", s3.storage_options) == [f"s3://{bucket}/a[1].tar"]
+    assert urls_of(f"s3://{bucket}/b[1].tar", s3.storage_options) == [f"s3://{bucket}/b1.tar"]
 
 
 def test_directory_markers_are_skipped(s3: S3Server) -> None:

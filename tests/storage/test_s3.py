@@ -756,3 +756,9 @@ def test_policy_errors_keep_the_stores_words(moto: S3Server, monkeypatch: pytest
     with pytest.raises(StorageError, match="s3://bucket/a: the store answered 400 InvalidRange") as caught:
         store.read("a", 0, 1, None)
     assert isinstance(caught.value.__cause__, boto.ClientError)
+
+
+def test_anon_is_a_truth_value(s3: S3Server, bucket: str) -> None:
+    """The str "false" would be true: unsigned requests, without a word."""
+    with pytest.raises(UrlError, match="anon"):
+        open_store(f"s3://{bucket}", StorageOptions({"endpoint_url": s3.endpoint_url, "anon": "false"}))
