@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Callable, Iterator
 
 from ..errors import (
     AccessDeniedError,
     ObjectChangedError,
     ObjectExistsError,
     ObjectNotFoundError,
+    RemoteDataError,
     StorageError,
     TransientStorageError,
     UrlError,
@@ -21,6 +24,23 @@ _CODE = re.compile(r"<Code>(\w+)</Code>")
 _NOT_FOUND = {"NoSuchKey", "NoSuchBucket", "NotFound"}
 _PASSING_CODES = {"SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable", "ConditionalRequestConflict"}
 _PASSING_STATUSES = {408, 425, 429, 500, 502, 503, 504}
+
+
+@contextlib.contextmanager
+def translated(table: Callable[..., Exception], url: str, **options: bool) -> Iterator[None]:
+    """Turn what a transport raises in the block into this package's errors, by one of the tables below.
+
+    What a table does not know, such as a mistake in the program, goes through unchanged.
+    """
+    try:
+        yield
+    except RemoteDataError:
+        raise
+    except Exception as error:
+        known = table(error, url, **options)
+        if known is error:
+            raise
+        raise known from error
 
 
 def from_status(status: int, code: str, url: str, *, writing: bool = False) -> Exception:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Iterator
 from typing import Any
 
 import fsspec.core
 
-from ..errors import ObjectExistsError, RemoteDataError, UrlError
+from ..errors import ObjectExistsError, ObjectNotFoundError, UrlError
 from ..options import StorageOptions
 from ..urls import HTTP, join_url
-from ._errors import from_os, from_status
+from ._errors import from_os, from_status, translated
 from ._protocol import Blob, Entry, Page
 
 _WITHOUT_FOLDERS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "adl", "hf", *HTTP}
@@ -44,17 +43,8 @@ class FsspecStore:
         self._scheme, self._bucket = scheme, bucket
         self._root = self._full("").rstrip("/") + "/"
 
-    @contextlib.contextmanager
-    def _errors_of(self, path: str) -> Iterator[None]:
-        try:
-            yield
-        except RemoteDataError:
-            raise
-        except Exception as error:
-            translated = from_os(error, self._url(path), passing=True)
-            if translated is error:
-                raise
-            raise translated from error
+    def _errors_of(self, path: str) -> contextlib.AbstractContextManager[None]:
+        return translated(from_os, self._url(path), passing=True)
 
     def _url(self, path: str) -> str:
         return join_url(self._scheme, self._bucket, path)
@@ -81,8 +71,6 @@ class FsspecStore:
         return Entry(path, None if size is None else int(size), etag if isinstance(etag, str) else None)
 
     def find(self, path: str) -> Entry | None:
-        from ..errors import ObjectNotFoundError
-
         try:
             return self.stat(path)
         except ObjectNotFoundError:

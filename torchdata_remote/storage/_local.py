@@ -8,22 +8,16 @@ import os
 import tempfile
 from collections.abc import Iterator
 
-from ..errors import ObjectNotFoundError, RemoteDataError, UrlError
-from ._errors import from_os
+from ..errors import ObjectNotFoundError, UrlError
+from ._errors import from_os, from_status, translated
 from ._protocol import Blob, Entry, Page, RangeNotSatisfiableError
 
 _WITHOUT_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # FAT, some FUSE mounts
 PARTIAL_SUFFIX = ".torchdata_remote-partial"  # of files that a killed writer may leave; never listed
 
 
-@contextlib.contextmanager
-def _errors_of(path: str) -> Iterator[None]:
-    try:
-        yield
-    except RemoteDataError:
-        raise
-    except OSError as error:
-        raise from_os(error, f"file://{path}", passing=False) from error
+def _errors_of(path: str) -> contextlib.AbstractContextManager[None]:
+    return translated(from_os, f"file://{path}", passing=False)
 
 
 def _etag(status: os.stat_result) -> str:
@@ -70,8 +64,6 @@ class LocalStore:
             return Entry(path, status.st_size, _etag(status))
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Blob:
-        from ._errors import from_status
-
         with _errors_of(path), open(path, "rb", buffering=0) as file:
             status = os.fstat(file.fileno())
             size = status.st_size

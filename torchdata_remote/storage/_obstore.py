@@ -12,10 +12,10 @@ import re
 import threading
 from typing import TYPE_CHECKING, Any
 
-from ..errors import RemoteDataError, TransientStorageError
+from ..errors import TransientStorageError
 from ..urls import redact
-from ._errors import from_obstore, from_status
-from ._protocol import Blob, Entry
+from ._errors import from_botocore, from_obstore, from_status, translated
+from ._protocol import Blob
 from ._s3_settings import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, S3Settings, is_custom_endpoint
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class ObstoreReader:
         if etag is not None and self._if_match:
             options["if_match"] = etag
         url = self._root + path
-        try:
+        with translated(from_obstore, url):
             try:
                 result = obstore.get(self._store, path, options=options)  # type: ignore[arg-type]  # a TypedDict
             except NotSupportedError:  # the server answered 200 with everything
@@ -84,13 +84,6 @@ class ObstoreReader:
             total, found_etag = int(result.meta["size"]), result.meta["e_tag"]
             first, last = result.range
             data = memoryview(result.bytes())
-        except RemoteDataError:
-            raise
-        except Exception as error:
-            translated = from_obstore(error, url)
-            if translated is error:
-                raise
-            raise translated from error
         if len(data) != last - first or first != (start if "range" in options else 0):
             raise TransientStorageError(
                 f"{redact(url)}: asked for {start:,} to {end}, got {first:,} to {last:,} in {len(data):,} bytes.",
@@ -99,19 +92,6 @@ class ObstoreReader:
         if etag is not None and found_etag is not None and found_etag != etag:
             raise from_status(412, "", url)
         return Blob(data, total, found_etag)
-
-    def stat(self, path: str) -> Entry:
-        """Size and etag by a HEAD request."""
-        import obstore
-
-        try:
-            meta = obstore.head(self._store, path)
-        except Exception as error:
-            translated = from_obstore(error, self._root + path)
-            if translated is error:
-                raise
-            raise translated from error
-        return Entry(path, int(meta["size"]), meta["e_tag"])
 
 
 class _BotocoreCredentials:
@@ -156,8 +136,6 @@ def s3_reader(bucket: str, settings: S3Settings, session: Any, client: Any) -> O
         credentials = session.get_credentials()
         if credentials is None:
             from botocore.exceptions import NoCredentialsError
-
-            from ._errors import from_botocore
 
             raise from_botocore(NoCredentialsError(), f"s3://{bucket}")
         config["credential_provider"] = _BotocoreCredentials(credentials)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import threading
-from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 
-from ..errors import ObjectExistsError, ObjectNotFoundError, RemoteDataError, TransientStorageError
+from ..errors import ObjectExistsError, ObjectNotFoundError, TransientStorageError
 from ..options import RetryPolicy
 from ..retry import call_with_retries
 from . import _obstore
-from ._errors import from_botocore, from_status
+from ._errors import from_botocore, from_status, translated
 from ._protocol import Blob, Entry, Page
 from ._s3_settings import S3Settings, make_client
 
@@ -43,18 +42,9 @@ class S3Store:
     def url(self, path: str) -> str:
         return f"s3://{self._bucket}/{path}"
 
-    @contextlib.contextmanager
-    def errors_of(self, path: str, *, writing: bool = False) -> Iterator[None]:
+    def errors_of(self, path: str, *, writing: bool = False) -> contextlib.AbstractContextManager[None]:
         """Turn what botocore raises into the errors of this package."""
-        try:
-            yield
-        except RemoteDataError:
-            raise
-        except Exception as error:
-            translated = from_botocore(error, self.url(path), writing=writing)
-            if translated is error:
-                raise
-            raise translated from error
+        return translated(from_botocore, self.url(path), writing=writing)
 
     def list_page(self, prefix: str, *, recursive: bool, token: str | None) -> Page:
         return self._page(prefix, token, {} if recursive else {"Delimiter": "/"})
