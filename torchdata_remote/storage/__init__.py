@@ -97,7 +97,7 @@ def _make_store(scheme: str, bucket: str, options: StorageOptions) -> Store:
 def _warn_of_fork(scheme: str, instead: str) -> None:
     warnings.warn(
         f"This process was forked from one that had read by obstore, which does not survive that: {scheme} is read by "
-        f"{instead}, at about half the speed. Pass multiprocessing_context='forkserver' to the DataLoader.",
+        f"{instead}, more slowly. Pass multiprocessing_context='forkserver' to the DataLoader.",
         RuntimeWarning,
         stacklevel=2,
     )

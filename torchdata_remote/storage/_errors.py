@@ -122,7 +122,7 @@ def from_os(error: Exception, url: str, *, passing: bool) -> Exception:
     if isinstance(error, PermissionError):
         return AccessDeniedError(f"{shown}: access denied: {error}.", url=shown)
     if isinstance(error, FileExistsError):
-        return ObjectExistsError(f"{shown} exists already, and nothing is overwritten unless asked for.", url=shown)
+        return from_status(412, "", url, writing=True)
     from_client = type(error).__module__.partition(".")[0] in ("aiohttp", "botocore", "asyncio", "urllib3")
     if isinstance(error, OSError) or from_client:
         kind = TransientStorageError if passing else StorageError

@@ -8,7 +8,7 @@ from typing import Any
 
 import fsspec.core
 
-from ..errors import ObjectExistsError, ObjectNotFoundError, UrlError
+from ..errors import ObjectNotFoundError, UrlError
 from ..options import StorageOptions
 from ..urls import HTTP, join_url
 from ._errors import from_os, from_status, translated
@@ -119,10 +119,7 @@ class FsspecStore:
         with self._errors_of(path):
             full = self._full(path)
             if not overwrite and self._filesystem.exists(full):
-                raise ObjectExistsError(
-                    f"{self._url(path)} exists already, and nothing is overwritten unless asked for.",
-                    url=self._url(path),
-                )
+                raise from_status(412, "", self._url(path), writing=True)
             if self._scheme not in _WITHOUT_FOLDERS and "/" in full.strip("/"):
                 self._filesystem.makedirs(full.rpartition("/")[0], exist_ok=True)
             self._filesystem.pipe_file(full, data)

@@ -130,17 +130,16 @@ class S3Pending:
     def write(self, data: bytes) -> None:
         self._buffer.append(data)
         self._buffered += len(data)
-        # 10,000 parts at most: from part 1,000 on they grow, to 160 MiB, which reaches S3's 5 TB limit less a fifth
+        # S3 takes 10,000 parts at most: from part 2,000 on they grow, to 144 MiB, so that 770 GB fit
         if self._buffered >= UPLOAD_PART_BYTES * max(1, len(self._parts) // 1000):
             self._upload_part()
 
-    def _call(self, name: str, **request: Any) -> Any:
-        def once() -> Any:
-            with self._store.errors_of(self._path, writing=True):
-                call = getattr(self._store.client, name)
-                return call(Bucket=self._bucket, Key=self._path, **request)
+    def _once(self, name: str, request: dict[str, Any]) -> Any:
+        with self._store.errors_of(self._path, writing=True):
+            return getattr(self._store.client, name)(Bucket=self._bucket, Key=self._path, **request)
 
-        return call_with_retries(once, self._retry)
+    def _call(self, name: str, **request: Any) -> Any:
+        return call_with_retries(lambda: self._once(name, request), self._retry)
 
     def _make_appear(self, etag: str, name: str, **request: Any) -> None:
         """The request that makes the object appear. If its answer is lost, the next attempt finds its own object."""
@@ -150,8 +149,7 @@ class S3Pending:
             nonlocal attempts
             attempts += 1
             try:
-                with self._store.errors_of(self._path, writing=True):
-                    getattr(self._store.client, name)(Bucket=self._bucket, Key=self._path, **request)
+                self._once(name, request)
             except (ObjectExistsError, ObjectNotFoundError):
                 found = self._store.find(self._path) if attempts > 1 else None
                 if found is None or found.etag is None or found.etag.strip('"') != etag:
@@ -192,7 +190,7 @@ class S3Pending:
         parts = [{"PartNumber": n, "ETag": part.result()} for n, part in enumerate(self._parts, 1)]
         if self._unless_there and self._store.find(self._path) is not None:
             # Not every store honours the condition on this request, so it is asked beforehand as well.
-            raise ObjectExistsError(str(from_status(412, "", self._store.url(self._path), writing=True)))
+            raise from_status(412, "", self._store.url(self._path), writing=True)
         self._make_appear(
             f"{hashlib.md5(b''.join(self._digests), usedforsecurity=False).hexdigest()}-{len(parts)}",
             "complete_multipart_upload",
