@@ -19,6 +19,7 @@ BUILTIN_PARENTS: dict[type[errors.RemoteDataError], type[Exception]] = {
     errors.StorageError: OSError,
     errors.ObjectNotFoundError: FileNotFoundError,
     errors.AccessDeniedError: PermissionError,
+    errors.ExpiredCredentialsError: PermissionError,
     errors.ObjectExistsError: FileExistsError,
     errors.ObjectChangedError: OSError,
     errors.TransientStorageError: ConnectionError,

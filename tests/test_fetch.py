@@ -25,7 +25,7 @@ from torchdata_remote.errors import (
 )
 from torchdata_remote.fetch import Fetcher
 from torchdata_remote.options import FetchOptions, RetryPolicy, StorageOptions
-from torchdata_remote.storage import Blob, RangeNotSatisfiableError
+from torchdata_remote.storage import Answer, RangeNotSatisfiableError, in_one
 from torchdata_remote.streams import ObjectStream, stream_objects
 from torchdata_remote.urls import RemoteUrl
 
@@ -55,7 +55,7 @@ class FakeStore:
         self.running = self.most = 0
         self.before_read: Callable[[str, int], None] = lambda path, start: None
 
-    def read(self, path: str, start: int, end: int | None, etag: str | None) -> Blob:
+    def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         with self.lock:
             self.reads.append((path, start, end, etag))
             self.running += 1
@@ -66,8 +66,9 @@ class FakeStore:
             if end is not None and start >= len(data):
                 raise RangeNotSatisfiableError("behind the end")
             if self.may_ignore_ranges:
-                return Blob(memoryview(data), len(data), "etag of " + path)
-            return Blob(memoryview(data[start:end]), len(data), "etag of " + path)
+                return Answer(0, len(data), len(data), "etag of " + path, in_one(data))
+            piece = data[start:end]
+            return Answer(start, start + len(piece), len(data), "etag of " + path, in_one(piece))
         finally:
             with self.lock:
                 self.running -= 1
@@ -78,7 +79,7 @@ def store_of(objects: dict[str, bytes]) -> Iterator[FakeStore]:
     """The engine reads this store for every URL."""
     store = FakeStore(objects)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("torchdata_remote.fetch.open_store", lambda url, options: (store, str(url)))
+        patch.setattr("torchdata_remote.fetched_object.open_store", lambda url, options, connection: (store, str(url)))
         yield store
 
 
@@ -296,7 +297,7 @@ def test_answer_of_the_wrong_length(extra: int) -> None:
     with store_of({"a": bytes(40)}) as store:
         honest = store.read
 
-        def dishonest(path: str, start: int, end: int | None, etag: str | None) -> Blob:
+        def dishonest(path: str, start: int, end: int | None, etag: str | None) -> Answer:
             assert end is not None
             return honest(path, start, end + extra, etag) if start == 10 else honest(path, start, end, etag)
 
@@ -551,29 +552,30 @@ def test_many_streams_are_not_quadratic() -> None:
 
 COLLECTED_UNDER_THE_LOCK = """
 import gc, os, threading
-from torchdata_remote import fetch
+from torchdata_remote import fetch, fetched_object
 from torchdata_remote.options import FetchOptions, StorageOptions
-from torchdata_remote.storage import Blob
+from torchdata_remote.storage import Answer, in_one
 from torchdata_remote.streams import ObjectStream
 
 class Store:
     may_ignore_ranges = False
     def read(self, path, start, end, etag):
-        return Blob(memoryview(bytes(100)[start:end]), 100, None)
+        data = bytes(100)[start:end]
+        return Answer(start, start + len(data), 100, None, in_one(data))
 
-fetch.open_store = lambda url, options: (Store(), url)
+fetched_object.open_store = lambda url, options, connection: (Store(), url)
 fetcher = fetch.Fetcher(FetchOptions(part_bytes=10), StorageOptions())
 gc.disable()
 forgotten = [ObjectStream(fetcher, "a")]
 forgotten.append(forgotten)  # what an exception's traceback does
 del forgotten
-Part = fetch.Part
+Part = fetched_object.Part
 
 def part_that_collects(*arguments):
     gc.collect()
     return Part(*arguments)
 
-fetch.Part = part_that_collects
+fetched_object.Part = part_that_collects
 done = []
 reader = threading.Thread(target=lambda: done.append(ObjectStream(fetcher, "b").read()), daemon=True)
 reader.start()

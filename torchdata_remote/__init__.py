@@ -5,7 +5,7 @@ Importing registers the functional names: ``IterableWrapper(["s3://b/train/"]).l
 
 from . import decoders, encoders, errors, labels, testing
 from .manifest import ShardInfo
-from .options import RetryPolicy
+from .options import Backend, RetryPolicy
 from .pipes import (
     AsyncPrefetch,
     DecodeSample,
@@ -25,6 +25,7 @@ from .writer import ShardWriter
 
 __all__ = [
     "AsyncPrefetch",
+    "Backend",
     "DecodeSample",
     "FileReader",
     "LabelFromPath",

@@ -9,6 +9,7 @@
     ├── StorageError (OSError)                  the store said no
     │   ├── ObjectNotFoundError (FileNotFoundError)
     │   ├── AccessDeniedError (PermissionError)
+    │   │   └── ExpiredCredentialsError         renewed once, and still refused
     │   ├── ObjectExistsError (FileExistsError) nothing is overwritten unless asked for
     │   ├── ObjectChangedError                  replaced while it was being read
     │   └── TransientStorageError (ConnectionError)  worth repeating, and was repeated
@@ -57,7 +58,32 @@ class EmptyShareError(RemoteDataError, ValueError):
 
 
 class StorageError(RemoteDataError, OSError):
-    """A store refused a request."""
+    """A store refused a request, or a file system a call.
+
+    Args:
+        message: where, what came, what was expected, and what to do.
+        url: the object or prefix concerned, without credentials.
+        start_byte: first byte asked for, where a range was read.
+        end_byte: byte after the last one asked for; ``None`` for the object's end.
+        etag: the version asked for.
+        attempts: requests sent for this.
+        elapsed_s: seconds since the first of them.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        url: str | None = None,
+        start_byte: int | None = None,
+        end_byte: int | None = None,
+        etag: str | None = None,
+        attempts: int | None = None,
+        elapsed_s: float | None = None,
+    ) -> None:
+        super().__init__(message, url=url)
+        self.start_byte, self.end_byte, self.etag = start_byte, end_byte, etag
+        self.attempts, self.elapsed_s = attempts, elapsed_s
 
 
 class ObjectNotFoundError(StorageError, FileNotFoundError):
@@ -66,6 +92,10 @@ class ObjectNotFoundError(StorageError, FileNotFoundError):
 
 class AccessDeniedError(StorageError, PermissionError):
     """The store does not let these credentials do that, or there are no credentials."""
+
+
+class ExpiredCredentialsError(AccessDeniedError):
+    """The store takes the credentials for expired, or the clock for wrong, also after they were looked up anew."""
 
 
 class ObjectExistsError(StorageError, FileExistsError):
@@ -78,6 +108,9 @@ class ObjectChangedError(StorageError):
 
 class TransientStorageError(StorageError, ConnectionError):
     """A fault that may pass: a reset, a time-out, a 5xx answer. Raised once retries have ended."""
+
+    overloaded = False  # whether the store asked for fewer requests (503, 429)
+    retry_after_s: float | None = None  # the wait that it asked for
 
 
 class ShardReadError(RemoteDataError, ValueError):

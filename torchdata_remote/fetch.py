@@ -9,53 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import threading
 from collections import deque
 from collections.abc import Iterator
 
-from .errors import ObjectChangedError, TransientStorageError
+from .cache import DiskCache
+from .fetched_object import FetchedObject, Part
+from .in_flight import InFlight
 from .options import FetchOptions, StorageOptions
-from .pool import Pool
-from .retry import call_with_retries
-from .storage import Blob, RangeNotSatisfiableError, open_store
-from .urls import RemoteUrl, redact
+from .pool import Pool, PoolClosedError
+from .ranged_read import Found, read_range
+from .storage import Connection
+from .urls import redact
 
 _OBJECTS_WAITING = 4
-
-
-class Part:
-    """A range of an object: queued, being fetched, or fetched."""
-
-    __slots__ = ("data", "done", "end", "error", "reserved_bytes", "start")
-
-    def __init__(self, start: int, end: int | None, reserved_bytes: int) -> None:
-        self.start, self.end, self.reserved_bytes = start, end, reserved_bytes
-        self.done = threading.Event()
-        self.data: memoryview | None = None
-        self.error: BaseException | None = None
-
-
-class FetchedObject:
-    """What is known and planned of one object."""
-
-    def __init__(self, url: str, options: StorageOptions) -> None:
-        self.url = str(url)
-        self.store, self.path = open_store(url, options)
-        trusted = isinstance(url, RemoteUrl) and not self.store.may_ignore_ranges
-        self.size = url.size if isinstance(url, RemoteUrl) and trusted else None
-        self.etag = url.etag if isinstance(url, RemoteUrl) else None
-        self.planned_bytes = 0
-        self.parts: deque[Part] = deque()
-        self.started = False
-        self.closed = False
-        self.error: BaseException | None = None  # that the consumer has seen; nothing comes after it
-
-    def completely_planned(self) -> bool:
-        return self.closed or (self.started and self.size is not None and self.planned_bytes >= self.size)
-
-    def can_plan(self) -> bool:
-        """False also where the size is unknown until the first answer."""
-        return not self.completely_planned() and not (self.started and self.size is None)
 
 
 class Fetcher:
@@ -69,11 +37,19 @@ class Fetcher:
     def __init__(self, options: FetchOptions, storage_options: StorageOptions) -> None:
         self.options = options
         self._storage_options = storage_options
+        self._connection = Connection(options.backend, options.retry.progress_timeout_s)
+        self._cache = (
+            DiskCache(options.cache_dir, options.cache_bytes) if options.cache_dir and options.cache_bytes else None
+        )
         self._pool = Pool(options.max_in_flight)
+        self._in_flight = InFlight(options.max_in_flight, check=self._pool.check)
         self._lock = threading.Lock()
         self._reserved_bytes = 0
+        self._num_unfinished = 0  # parts that are queued or being fetched
         self._unplanned: dict[FetchedObject, None] = {}  # in order
-        self._waiting_for_room = 0  # of those, how many the byte bound keeps from being planned; counted to 4
+        self._unready: dict[FetchedObject, None] = {}  # in order; where objects are handed on as they are complete
+        self._ready: queue.SimpleQueue[FetchedObject] = queue.SimpleQueue()
+        self._waiting_for_room = 0  # of the unplanned, how many the byte bound holds back; counted to 4
         self._users = 1  # whoever made it, and every open object
         self._leaving: deque[tuple[FetchedObject, Part | None] | None] = deque()
         self._pid = os.getpid()
@@ -83,16 +59,27 @@ class Fetcher:
 
         Each call needs a ``close_object``.
         """
-        target = FetchedObject(url, self._storage_options)
+        target = FetchedObject(url, self._storage_options, self._connection, self._cache)
         with self._locked():
             self._users += 1
             self._unplanned[target] = None
+            if not self.options.in_order:
+                self._unready[target] = None
             self._plan_ahead()
         return target
 
     def has_room(self) -> bool:
         """Whether more objects should be opened, to have something to plan when bytes are consumed."""
         return self._waiting_for_room < _OBJECTS_WAITING
+
+    def next_ready(self) -> FetchedObject:
+        """Wait for the next object that is complete, of those opened with ``in_order=False``.
+
+        When no object can be completed within the byte bound it is the oldest one, which streams.
+        """
+        with self._locked():
+            self._hand_on_if_stuck()
+        return self._ready.get()
 
     def next_part(self, target: FetchedObject, consumed: Part | None) -> Part | None:
         """Give back the consumed part, then wait for the next one; ``None`` at the object's end."""
@@ -119,7 +106,7 @@ class Fetcher:
 
     def close_object(self, target: FetchedObject, consumed: Part | None) -> None:
         """Drop what was planned; requests that have not begun are not made. Safe in a finalizer."""
-        target.closed = True
+        target.close()
         self._leaving.append((target, consumed))
         self._settle()
 
@@ -161,13 +148,14 @@ class Fetcher:
             part.reserved_bytes = 0
         target.parts.clear()
         self._unplanned.pop(target, None)
+        self._unready.pop(target, None)
 
     def _plan_ahead(self) -> None:  # with the lock held
         finished = []
         self._waiting_for_room = 0
         for target in self._unplanned:
             while self._waiting_for_room == 0 and target.can_plan():
-                wanted = self._next_part_bytes(target)
+                wanted = target.next_part_bytes(self.options.part_bytes)
                 if self._reserved_bytes > 0 and self._reserved_bytes + wanted > self.options.max_buffer_bytes:
                     break
                 self._plan(target)
@@ -179,67 +167,59 @@ class Fetcher:
         for target in finished:
             del self._unplanned[target]
 
-    def _next_part_bytes(self, target: FetchedObject) -> int:
-        if target.size is None:
-            return self.options.part_bytes
-        return min(self.options.part_bytes, target.size - target.planned_bytes)
-
     def _plan(self, target: FetchedObject) -> None:  # with the lock held
-        num_bytes = self._next_part_bytes(target)
-        start = target.planned_bytes
-        part = Part(start, start + num_bytes if num_bytes else None, num_bytes)
-        target.started = True
-        target.planned_bytes += num_bytes
-        target.parts.append(part)
-        self._reserved_bytes += num_bytes
+        part = target.plan(self.options.part_bytes)
+        self._reserved_bytes += part.reserved_bytes
+        self._num_unfinished += 1
         self._pool.submit(self._fetch, target, part)
 
     def _fetch(self, target: FetchedObject, part: Part) -> None:
         """In a thread of the pool: fetch one part, keep its bytes or its error."""
         try:
             if not target.closed:
-                blob = call_with_retries(lambda: _read(target, part), self.options.retry, sleep=self._pool.sleep)
-                with self._locked():
-                    self._accept(target, part, blob)
+                part.pieces = read_range(
+                    target.source,
+                    target.range_of(part),
+                    self.options.retry,
+                    in_flight=self._in_flight,
+                    on_found=lambda found: self._learn(target, part, found),
+                    check=lambda: self._check_wanted(target),
+                    sleep=self._pool.sleep,
+                )
         except BaseException as error:  # noqa: BLE001  # it belongs to the consumer, whatever it is
             part.error = error
         finally:
+            with self._locked():
+                self._finish(target)
             part.done.set()
 
-    def _accept(self, target: FetchedObject, part: Part, blob: Blob) -> None:  # with the lock held
-        if target.size is None:
-            target.size = blob.total_bytes
-            target.etag = target.etag or blob.etag
-            target.planned_bytes = len(blob.data)
-        elif target.size != blob.total_bytes:
-            raise ObjectChangedError(
-                f"{redact(target.url)} has {blob.total_bytes:,} bytes, where {target.size:,} were listed. It was "
-                "replaced; list it again.",
-                url=redact(target.url),
-            )
-        part.data = blob.data
-        if part.reserved_bytes:  # 0 if the stream was closed meanwhile
-            self._reserved_bytes += len(blob.data) - part.reserved_bytes
-            part.reserved_bytes = len(blob.data)
-        self._plan_ahead()  # the size may be known now, or the part be smaller than was reserved
+    def _check_wanted(self, target: FetchedObject) -> None:
+        self._pool.check()
+        if target.closed:
+            raise PoolClosedError
 
+    def _learn(self, target: FetchedObject, part: Part, found: Found) -> None:
+        with self._locked():
+            target.learn(found)
+            if part.reserved_bytes:  # 0 if the stream was closed meanwhile
+                num_bytes = found.end - part.start
+                self._reserved_bytes += num_bytes - part.reserved_bytes
+                part.reserved_bytes = num_bytes
+            self._plan_ahead()  # the size may be known now, or the part be smaller than was reserved
 
-def _read(target: FetchedObject, part: Part) -> Blob:
-    try:
-        blob = target.store.read(target.path, part.start, part.end, target.etag)
-    except RangeNotSatisfiableError as error:
-        if part.start == 0 and target.size is None:
-            return target.store.read(target.path, 0, None, target.etag)  # an empty object has no ranges
-        raise ObjectChangedError(
-            f"{redact(target.url)} is shorter than the {target.size:,} bytes that were listed. It was replaced; "
-            "list it again.",
-            url=redact(target.url),
-        ) from error
-    expected = blob.total_bytes if part.end is None else min(part.end, blob.total_bytes)
-    whole = target.size is None and part.start == 0 and len(blob.data) == blob.total_bytes
-    if not whole and len(blob.data) != expected - part.start:
-        raise TransientStorageError(
-            f"{redact(target.url)}: bytes {part.start:,} to {expected:,} came as {len(blob.data):,} bytes.",
-            url=redact(target.url),
-        )
-    return blob
+    def _finish(self, target: FetchedObject) -> None:  # with the lock held
+        self._num_unfinished -= 1
+        target.num_unfinished -= 1
+        if target in self._unready:
+            failed = any(part.error is not None for part in target.parts)
+            if failed or (target.num_unfinished == 0 and target.completely_planned()):
+                self._hand_on(target)
+            self._hand_on_if_stuck()
+
+    def _hand_on(self, target: FetchedObject) -> None:  # with the lock held
+        del self._unready[target]
+        self._ready.put(target)
+
+    def _hand_on_if_stuck(self) -> None:  # with the lock held
+        if self._unready and self._num_unfinished == 0 and self._ready.empty():
+            self._hand_on(next(iter(self._unready)))

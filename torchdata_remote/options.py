@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 MIB = 1 << 20
+PROGRESS_BYTES = 16 << 10
 
 
 def _require(condition: bool, message: str) -> None:
@@ -15,26 +17,44 @@ def _require(condition: bool, message: str) -> None:
         raise ValueError(message)
 
 
+class Backend(str, Enum):
+    """The library that carries an object's bytes. Each compares equal to its name as a ``str``."""
+
+    AUTOMATIC = "automatic"
+    """The fastest that works here for these options; which one is logged at level INFO."""
+    OBSTORE = "obstore"
+    """s3, http and https."""
+    BOTOCORE = "botocore"
+    """s3."""
+    FSSPEC = "fsspec"
+    """Whatever fsspec has a package for; s3 by s3fs."""
+
+
 @dataclass(frozen=True)
 class RetryPolicy:
     """How long a request that fails for a passing reason is repeated.
 
-    Waits grow from ``first_wait_s`` by doubling up to ``max_wait_s``, each multiplied by a random number
-    from 0 to 1 ("full jitter"; M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015).
+    Each attempt asks only for the bytes that are missing. One that brought ``PROGRESS_BYTES`` or more begins the
+    counting anew, of attempts, of waits and of seconds. Waits grow from ``first_wait_s`` by doubling up to
+    ``max_wait_s``, each multiplied by a random number from 0 to 1 ("full jitter"; M. Brooker, "Exponential Backoff And
+    Jitter", AWS Architecture Blog, 2015).
 
     Args:
         deadline_s: seconds from the first attempt after which no further one is made.
         max_attempts: attempts at most; ``None`` leaves it to the deadline.
         first_wait_s: upper limit of the first wait.
-        max_wait_s: upper limit of every wait.
+        max_wait_s: upper limit of every wait, except of one that the store asks for (Retry-After).
+        progress_timeout_s: an attempt that brings fewer than ``PROGRESS_BYTES`` in so many seconds is given up.
     """
 
     deadline_s: float = 300.0
     max_attempts: int | None = None
     first_wait_s: float = 0.1
     max_wait_s: float = 10.0
+    progress_timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
+        _require(self.progress_timeout_s > 0, f"progress_timeout_s must be positive, got {self.progress_timeout_s}")
         _require(self.deadline_s > 0, f"deadline_s must be positive, got {self.deadline_s}")
         _require(
             self.max_attempts is None or (isinstance(self.max_attempts, int) and self.max_attempts >= 1),
@@ -55,20 +75,34 @@ class FetchOptions:
         part_bytes: objects larger than this are fetched in ranged parts of this size, in parallel.
         max_buffer_bytes: bound on all bytes that are fetched or being fetched and not yet consumed. One
             part is always allowed, so an object larger than the bound still streams through.
+        in_order: whether objects are handed on in the order of their URLs, or as they are complete.
         retry: what is done about faults that may pass.
+        backend: what carries the bytes.
+        cache_dir: local folder in which whole objects are kept; ``None`` keeps none.
+        cache_bytes: bound on the bytes that are kept there; needed with ``cache_dir``.
     """
 
     max_in_flight: int = 16
     part_bytes: int = 8 * MIB
     max_buffer_bytes: int = 128 * MIB
+    in_order: bool = True
     retry: RetryPolicy = field(default_factory=RetryPolicy)
+    backend: Backend = Backend.AUTOMATIC
+    cache_dir: str | None = None
+    cache_bytes: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_in_flight", "part_bytes", "max_buffer_bytes"):
-            _require(isinstance(getattr(self, name), int), f"{name} must be an int, got {getattr(self, name)!r}")
-        _require(self.max_in_flight >= 1, f"max_in_flight must be at least 1, got {self.max_in_flight}")
-        _require(self.part_bytes >= 1, f"part_bytes must be at least 1, got {self.part_bytes}")
-        _require(self.max_buffer_bytes >= 1, f"max_buffer_bytes must be at least 1, got {self.max_buffer_bytes}")
+            value = getattr(self, name)
+            _require(isinstance(value, int) and value >= 1, f"{name} must be an int of at least 1, got {value!r}")
+        object.__setattr__(self, "backend", Backend(self.backend))
+        _require(
+            (self.cache_dir is None) == (self.cache_bytes is None),
+            f"cache_dir and cache_bytes belong together, got {self.cache_dir!r} and {self.cache_bytes!r}",
+        )
+        _require(
+            self.cache_bytes is None or self.cache_bytes >= 1, f"cache_bytes must be positive, got {self.cache_bytes}"
+        )
 
 
 class StorageOptions(Mapping[str, Any]):

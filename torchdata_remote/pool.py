@@ -53,6 +53,15 @@ class Pool:
             self._threads.append(thread)
             thread.start()
 
+    def check(self) -> None:
+        """Raise if the pool is closed.
+
+        Raises:
+            PoolClosedError: if it is.
+        """
+        if self._closed[0]:
+            raise PoolClosedError
+
     def sleep(self, seconds: float) -> None:
         """Wait, unless the pool is closed meanwhile.
 

@@ -19,6 +19,75 @@ _log = logging.getLogger("torchdata_remote")
 _jitter = random.SystemRandom()  # not the global state, which is the training's, nor one that forked workers share
 
 
+class Attempts:
+    """The attempts at one thing: how many there were, and how long to wait for the next.
+
+    Args:
+        policy: the limits.
+        sleep: waits for so many seconds. May raise, to end the waiting.
+        clock: seconds that only grow.
+        uniform: a number from 0 to 1.
+    """
+
+    def __init__(
+        self,
+        policy: RetryPolicy,
+        *,
+        sleep: Callable[[float], object] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+        uniform: Callable[[], float] = _jitter.random,
+    ) -> None:
+        self._policy, self._sleep, self._clock, self._uniform = policy, sleep, clock, uniform
+        self._start = self._counted_from = clock()
+        self._failed = self._failed_in_a_row = 0
+
+    @property
+    def count(self) -> int:
+        """Attempts so far, with the one that is under way."""
+        return self._failed + 1
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the first attempt began."""
+        return self._clock() - self._start
+
+    def start_anew(self) -> None:
+        """There was progress: the limits count from here."""
+        self._counted_from, self._failed_in_a_row = self._clock(), 0
+
+    def wait(self, error: TransientStorageError) -> None:
+        """After a failed attempt: wait for the next one.
+
+        Raises:
+            TransientStorageError: if a limit is reached, with attempts and seconds. The fault is its ``__cause__``.
+        """
+        self._failed += 1
+        self._failed_in_a_row += 1
+        policy = self._policy
+        wait_s = min(policy.max_wait_s, policy.first_wait_s * 2 ** min(self._failed_in_a_row - 1, 60)) * self._uniform()
+        wait_s = max(wait_s, error.retry_after_s or 0.0)
+        if (
+            self._clock() - self._counted_from + wait_s > policy.deadline_s
+            or self._failed_in_a_row == policy.max_attempts
+        ):
+            asked = "" if error.retry_after_s is None else f" The store asked to wait for {error.retry_after_s:g} s."
+            raise TransientStorageError(
+                f"{error}{asked} Gave up after {self._failed} attempts in {self.elapsed_s:.1f} s "
+                f"(deadline_s={policy.deadline_s:g}, max_attempts={policy.max_attempts}).",
+                url=error.url,
+                attempts=self._failed,
+                elapsed_s=self.elapsed_s,
+            ) from error
+        _log.log(
+            logging.WARNING if self._failed_in_a_row >= 3 else logging.DEBUG,
+            "attempt %d failed, next in %.2f s: %s",
+            self._failed_in_a_row,
+            wait_s,
+            error,
+        )
+        self._sleep(wait_s)
+
+
 def call_with_retries(
     operation: Callable[[], T],
     policy: RetryPolicy,
@@ -40,26 +109,9 @@ def call_with_retries(
         TransientStorageError: with the number of attempts and the seconds they took; the last fault is
             its ``__cause__``.
     """
-    start = clock()
-    attempt = 0
+    attempts = Attempts(policy, sleep=sleep, clock=clock, uniform=uniform)
     while True:
-        attempt += 1
         try:
             return operation()
-        except TransientStorageError as error:
-            wait = min(policy.max_wait_s, policy.first_wait_s * 2 ** min(attempt - 1, 60)) * uniform()
-            elapsed = clock() - start
-            if elapsed + wait > policy.deadline_s or attempt == policy.max_attempts:
-                raise TransientStorageError(
-                    f"{error} Gave up after {attempt} attempts in {elapsed:.1f} s "
-                    f"(deadline_s={policy.deadline_s:g}, max_attempts={policy.max_attempts}).",
-                    url=error.url,
-                ) from error
-            _log.log(
-                logging.WARNING if attempt >= 3 else logging.DEBUG,
-                "attempt %d failed, next in %.2f s: %s",
-                attempt,
-                wait,
-                error,
-            )
-        sleep(wait)
+        except TransientStorageError as error:  # noqa: PERF203  # a request costs a thousand times more
+            attempts.wait(error)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
-from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
 
 from .errors import RemoteDataError
-from .fetch import Fetcher, Part
+from .fetch import Fetcher
+from .fetched_object import FetchedObject, Part
 from .options import FetchOptions, StorageOptions
 from .urls import redact
 
@@ -19,7 +19,7 @@ _OBJECTS_AHEAD = 16  # times max_in_flight: enough for a consumer that takes a b
 class ObjectStream(io.BufferedIOBase):
     """The bytes of one object, in order, while they arrive. Not seekable.
 
-    It stays readable after the pipe that gave it went on or ended. ``parts()`` hands on whole parts without copying.
+    It stays readable after the pipe that gave it went on or ended. ``parts()`` hands on what came without copying it.
 
     Args:
         fetcher: the engine that reads it.
@@ -28,21 +28,22 @@ class ObjectStream(io.BufferedIOBase):
 
     def __init__(self, fetcher: Fetcher, url: str) -> None:
         self._released = True  # nothing to release if the URL cannot be opened
-        self._fetcher, self._target = fetcher, fetcher.open(url)
+        self._fetcher, self.target = fetcher, fetcher.open(url)
         self._released = False
         self._part: Part | None = None
-        self._view = memoryview(b"")  # of the current part, what is not yet read
+        self._pieces: Iterator[memoryview] = iter(())  # of the current part, those not yet begun
+        self._view = memoryview(b"")  # of the current piece, what is not yet read
         self._position = 0
 
     @property
     def url(self) -> str:
         """Where the bytes come from."""
-        return self._target.url
+        return self.target.url
 
     @property
     def num_bytes(self) -> int | None:
         """Length of the object; ``None`` before the first answer where the listing did not tell."""
-        return self._target.size
+        return self.target.size
 
     def readable(self) -> bool:
         return True
@@ -55,19 +56,21 @@ class ObjectStream(io.BufferedIOBase):
             raise ValueError(f"{redact(self.url)}: read from a closed stream.")
 
     def _advance(self) -> bool:
-        """Make the next part current; ``False`` at the end."""
-        if self._released:
-            return False
-        part, self._part = self._part, None
-        self._part = self._fetcher.next_part(self._target, part)
-        if self._part is None or self._part.data is None:
-            self._release()
-            return False
-        self._view = self._part.data
-        return True
+        """Make the next piece current; ``False`` at the end."""
+        while not self._released:
+            for piece in self._pieces:
+                self._view = piece
+                return True
+            part, self._part = self._part, None
+            self._part = self._fetcher.next_part(self.target, part)
+            if self._part is None:
+                self._release()
+            else:
+                self._pieces = iter(self._part.pieces)
+        return False
 
     def parts(self) -> Iterator[memoryview]:
-        """What is left of the object, in consecutive pieces of up to ``part_bytes``."""
+        """What is left of the object, in consecutive pieces of any length, without a copy."""
         self._check_open()
         while self._view or self._advance():
             view, self._view = self._view, memoryview(b"")
@@ -102,8 +105,8 @@ class ObjectStream(io.BufferedIOBase):
     def _release(self) -> None:
         if not self._released:
             self._released = True
-            part, self._part, self._view = self._part, None, memoryview(b"")
-            self._fetcher.close_object(self._target, part)
+            part, self._part, self._view, self._pieces = self._part, None, memoryview(b""), iter(())
+            self._fetcher.close_object(self.target, part)
 
     def close(self) -> None:
         self._release()
@@ -113,7 +116,7 @@ class ObjectStream(io.BufferedIOBase):
 def stream_objects(
     urls: Iterable[str], options: FetchOptions, storage_options: StorageOptions
 ) -> Iterator[tuple[str, ObjectStream]]:
-    """Each URL with a stream over its object, in order, the next ones under way.
+    """Each URL with a stream over its object, the next ones under way; in order, or as they are complete.
 
     Args:
         urls: pulled only from the thread that iterates.
@@ -121,7 +124,7 @@ def stream_objects(
         storage_options: for the stores.
     """
     fetcher = Fetcher(options, storage_options)
-    ahead: deque[tuple[str, ObjectStream]] = deque()
+    ahead: dict[FetchedObject, tuple[str, ObjectStream]] = {}  # in order
     try:
         source = iter(urls)
         ended: Exception | None = None
@@ -131,17 +134,18 @@ def stream_objects(
             ):
                 try:
                     url = next(source)
-                    ahead.append((url, ObjectStream(fetcher, url)))
+                    stream = ObjectStream(fetcher, url)
+                    ahead[stream.target] = url, stream
                 except Exception as error:  # noqa: BLE001, PERF203  # what came before it is handed on first
                     ended = error
             if ahead:
-                yield ahead.popleft()
+                yield ahead.pop(next(iter(ahead)) if options.in_order else fetcher.next_ready())
             elif isinstance(ended, StopIteration):
                 return
             elif ended is not None:
                 raise ended
     finally:
-        for _, stream in ahead:
+        for _, stream in ahead.values():
             stream.close()
         fetcher.release()
 

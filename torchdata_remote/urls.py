@@ -20,6 +20,7 @@ _USER_INFO = re.compile(r"(://)[^/]*@")
 _HTTP_URL = re.compile(r"https?://", re.IGNORECASE)
 _GLOB = re.compile(r"[*?\[]")
 HTTP = frozenset({"http", "https"})
+S3 = frozenset({"s3", "s3a"})
 LOCAL = frozenset({"file", "local"})
 WITHOUT_BUCKET = LOCAL | {"memory"}
 

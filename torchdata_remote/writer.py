@@ -199,10 +199,8 @@ class ShardWriter:
         store, path = open_store(manifest_url, self._options)
         manifest = call_with_retries(lambda: store.find(path), self._retry)
         if manifest is not None:
-            blob = call_with_retries(lambda: store.read(path, 0, None, None), self._retry)
-            others = [
-                s.url for s in load_manifest(bytes(blob.data), manifest_url) if self._template.index(s.url) is None
-            ]
+            data = call_with_retries(lambda: store.read(path, 0, None, None).whole(), self._retry)
+            others = [s.url for s in load_manifest(data, manifest_url) if self._template.index(s.url) is None]
             if others:
                 raise ObjectExistsError(
                     f"{manifest_url} describes other shards, such as {others[0]}. One folder holds the shards of one "

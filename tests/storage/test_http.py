@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data.datapipes.iter import IterableWrapper
 
+from tests.reading import read_once
 from tests.servers.s3 import S3Server
 from torchdata_remote import AsyncPrefetch, ListRemote, RetryPolicy, stream_shards
 from torchdata_remote.errors import (
@@ -174,7 +175,7 @@ def test_urls_are_sent_as_they_are(site: Site, path: str) -> None:
     """The server gets the path and the query as they were written: a signature covers them."""
     site.objects[path] = b"0123456789"
     store, inside = opened(site.url + path)
-    assert bytes(store.read(inside, 0, 4, None).data[:4]) == b"0123"
+    assert store.read(inside, 0, 4, None).whole()[:4] == b"0123"
     entry = store.stat(inside)
     assert (entry.path, entry.size) == (inside, 10)
     assert store.find(inside) == entry
@@ -196,10 +197,10 @@ def test_ranges(with_ranges: Site) -> None:
     for path in ("/a.bin", "/a.bin?x=1"):
         with_ranges.objects[path] = b"0123456789"
         store, inside = opened(with_ranges.url + path)
-        blob = store.read(inside, 3, 7, None)
-        assert (bytes(blob.data), blob.total_bytes) == (b"3456", 10)
-        assert blob.etag == store.stat(inside).etag
-        assert blob.etag is not None
+        answer = store.read(inside, 3, 7, None)
+        assert (answer.whole(), answer.total_bytes) == (b"3456", 10)
+        assert answer.etag == store.stat(inside).etag
+        assert answer.etag is not None
         with pytest.raises(RangeNotSatisfiableError):
             store.read(inside, 10, 12, None)
 
@@ -211,8 +212,8 @@ def test_changed_object(with_ranges: Site) -> None:
         store, inside = opened(with_ranges.url + path)
         etag = store.stat(inside).etag
         with_ranges.objects[path] = b"9876543210"
-        with pytest.raises(ObjectChangedError, match=r"/a\.bin"):
-            store.read(inside, 0, 5, etag)
+        with pytest.raises(ObjectChangedError):
+            read_once(store, inside, 0, 5, etag)
 
 
 def test_weak_etags(with_ranges: Site) -> None:
@@ -329,7 +330,7 @@ def test_body_cut_short(site: Site, query: str, chunked: bool) -> None:
     site.objects["/a.bin" + query] = bytes(1000)
     store, inside = opened(site.url + "/a.bin" + query)
     with pytest.raises(TransientStorageError, match=r"/a\.bin"):
-        store.read(inside, 0, 600, None)
+        read_once(store, inside, 0, 600)
     with pytest.raises(TransientStorageError):
         fetch(site.url + "/a.bin" + query)
 
@@ -356,7 +357,7 @@ def test_shards_over_http(site: Site, memory_folder: str) -> None:
     written = write_small_shards(memory_folder, num_shards=3, samples_per_shard=5)
     store, folder = opened(memory_folder + "/")
     for shard in range(3):
-        site.objects[f"/d/{shard:06d}.tar"] = bytes(store.read(f"{folder}{shard:06d}.tar", 0, None, None).data)
+        site.objects[f"/d/{shard:06d}.tar"] = store.read(f"{folder}{shard:06d}.tar", 0, None, None).whole()
     read = list(stream_shards(site.url + "/d/{000000..000002}.tar", seed=None))
     assert [sample["txt"] for sample in read] == [sample["txt"] for sample in written]
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import gc
 import re
+import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +14,7 @@ from typing import Any
 
 import fsspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.servers.s3 import S3Server
@@ -21,11 +23,12 @@ from torchdata_remote.errors import (
     EmptyListingError,
     ObjectNotFoundError,
     RemoteDataError,
+    StorageError,
     TransientStorageError,
     UrlError,
 )
 from torchdata_remote.options import RetryPolicy, StorageOptions
-from torchdata_remote.storage import Entry, Page, listing
+from torchdata_remote.storage import Entry, Page, _paging, listing
 from torchdata_remote.storage.listing import list_folder, list_source
 from torchdata_remote.urls import RemoteUrl
 
@@ -325,7 +328,8 @@ def page(*paths: str, then: str | None = None) -> Page:
 
 
 def list_pages(monkeypatch: pytest.MonkeyPatch, pages: Pages) -> list[str]:
-    monkeypatch.setattr(listing, "open_store", lambda url, options: (pages, ""))
+    for module in (listing, _paging):
+        monkeypatch.setattr(module, "open_store", lambda url, options: (pages, ""))
     return list(urls_of("s3://b/", retry=RetryPolicy(max_attempts=3, first_wait_s=0)))
 
 
@@ -334,9 +338,9 @@ def test_a_page_that_fails_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -
     fault = TransientStorageError("try again")
     pages = Pages(
         {
-            None: [page("b", then="1")],
+            None: [page("a", then="1")],
             "1": [fault, fault, page(then="2")],
-            "2": [fault, page("a", then="3")],
+            "2": [fault, page("b", then="3")],
             "3": [page("c")],
         }
     )
@@ -352,8 +356,72 @@ def test_a_page_that_fails_for_good_fails_the_listing(monkeypatch: pytest.Monkey
             list_pages(monkeypatch, pages)
 
 
-def test_a_listing_that_runs_in_a_circle_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that repeats a page's token is an error and no endless loop."""
-    pages = Pages({None: [page("a", then="1")], "1": [page("b", then="1")] * 5})
-    with pytest.raises(RemoteDataError, match="repeats page"):
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_a_listing_that_runs_in_a_circle_ends(monkeypatch: pytest.MonkeyPatch, length: int) -> None:
+    """A store that repeats a page's token, at once or later, is an error and no endless loop."""
+    pages = Pages({None: [page("a", then="1")]})
+    for number in range(1, length + 1):
+        then = "1" if number == length else str(number + 1)
+        pages.answers[str(number)] = [page(f"b{turn}{number}", then=then) for turn in range(5)]
+    with pytest.raises(StorageError, match="repeats page '1'"):
         list_pages(monkeypatch, pages)
+
+
+def test_keys_come_while_later_pages_are_still_coming(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keys of a page are handed on although the next one has not been answered, and it has been asked for."""
+    pages = Pages({None: [page("a", "b", then="1")], "1": [page("c")]})
+    asked, answer = threading.Event(), threading.Event()
+    honest = pages.list_page
+
+    def slow(prefix: str, *, recursive: bool, token: str | None) -> Page:
+        if token == "1":
+            asked.set()
+            assert answer.wait(20)
+        return honest(prefix, recursive=recursive, token=token)
+
+    pages.list_page = slow  # type: ignore[method-assign]
+    monkeypatch.setattr(listing, "open_store", lambda url, options: (pages, ""))
+    monkeypatch.setattr(_paging, "open_store", lambda url, options: (pages, ""))
+    found = list_source(
+        "s3://b/", pattern=None, recursive=True, options=StorageOptions(), retry=RetryPolicy(max_attempts=1)
+    )
+    assert [next(found), next(found)] == ["s3://b/a", "s3://b/b"]
+    assert asked.wait(20)
+    answer.set()
+    assert list(found) == ["s3://b/c"]
+
+
+@given(paths=st.lists(st.text("abc/", min_size=1, max_size=4), min_size=2, unique=True), cut=st.integers(1, 5))
+def test_a_store_that_does_not_sort(paths: list[str], cut: int) -> None:
+    """Where the first page is not sorted, as in S3's directory buckets, the listing is sorted here, whole."""
+    first = sorted(paths[:-1]) + paths[-1:]
+    assume(first != sorted(first))
+    pages = Pages({None: [page(*first, then="1")], "1": [page("0" * cut)]})
+    with pytest.MonkeyPatch.context() as patch:
+        got = list_pages(patch, pages)
+    assert got == sorted(f"s3://b/{path}" for path in [*paths, "0" * cut])
+
+
+def test_pages_that_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object that comes twice, or out of order, is an error: others may be missing."""
+    for again in ("b", "a"):
+        pages = Pages({None: [page("a", "b", then="1")], "1": [page(again, "c")]})
+        with pytest.raises(StorageError, match="overlap or are not in order"):
+            list_pages(monkeypatch, pages)
+
+
+def test_an_abandoned_listing_ends_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listing that is given up after the first key leaves no thread behind."""
+    before = set(threading.enumerate())
+    pages = Pages({None: [page("a", then="1")], "1": [page("b", then="2")], "2": [page("c")]})
+    monkeypatch.setattr(listing, "open_store", lambda url, options: (pages, ""))
+    monkeypatch.setattr(_paging, "open_store", lambda url, options: (pages, ""))
+    found = list_source(
+        "s3://b/", pattern=None, recursive=True, options=StorageOptions(), retry=RetryPolicy(max_attempts=1)
+    )
+    assert next(found) == "s3://b/a"
+    del found
+    gc.collect()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(20)
+        assert not thread.is_alive()

@@ -44,7 +44,7 @@ def test_forms_of_a_path(tmp_path: pathlib.Path, form: str) -> None:
     (tmp_path / "a b%20#?.txt").write_bytes(b"12")
     store, path = open_store(form.format(tmp_path / "a b%20#?.txt"), StorageOptions())
     assert isinstance(store, LocalStore)
-    assert bytes(store.read(path, 0, None, None).data) == b"12"
+    assert store.read(path, 0, None, None).whole() == b"12"
 
 
 def test_relative_path_and_home(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,9 +69,9 @@ def test_reads_what_was_written(tmp_path: pathlib.Path, name: str, data: bytes, 
         with pytest.raises(RangeNotSatisfiableError):
             store.read(path, start, start + length, None)
     else:
-        blob = store.read(path, start, start + length, entry.etag)
-        assert bytes(blob.data) == data[start : start + length]
-        assert (blob.total_bytes, blob.etag) == (len(data), entry.etag)
+        answer = store.read(path, start, start + length, entry.etag)
+        assert answer.whole() == data[start : start + length]
+        assert (answer.total_bytes, answer.etag) == (len(data), entry.etag)
     assert store.find(path) == entry
     store.delete(path)
     assert os.listdir(tmp_path) == []
@@ -153,7 +153,7 @@ def test_old_version_is_refused(store: Store, tmp_path: pathlib.Path) -> None:
     path = str(tmp_path / "a")
     write(store, path, b"first")
     etag = store.stat(path).etag
-    assert bytes(store.read(path, 0, None, etag).data) == b"first"
+    assert store.read(path, 0, None, etag).whole() == b"first"
     write(store, path, b"other", overwrite=True)
     with pytest.raises(ObjectChangedError, match=path):
         store.read(path, 0, None, etag)
@@ -216,6 +216,6 @@ def test_file_with_options_goes_through_fsspec(tmp_path: pathlib.Path) -> None:
     assert not isinstance(store, LocalStore)
     write(store, path, b"12")
     assert (tmp_path / "new/a").read_bytes() == b"12"
-    assert bytes(store.read(path, 1, 2, None).data) == b"2"
+    assert store.read(path, 1, 2, None).whole() == b"2"
     [entry] = store.list_page(f"{tmp_path}/new/", recursive=True, token=None).entries
     assert (entry.path, entry.size) == (f"{tmp_path}/new/a", 2)

@@ -8,7 +8,7 @@ from typing import Any
 from torch.utils.data import IterDataPipe, functional_datapipe
 from torch.utils.data.datapipes.utils.common import StreamWrapper
 
-from ..options import MIB, FetchOptions, RetryPolicy, StorageOptions
+from ..options import MIB, Backend, FetchOptions, RetryPolicy, StorageOptions
 from ..streams import stream_objects
 
 
@@ -25,7 +25,12 @@ class AsyncPrefetch(IterDataPipe[tuple[str, StreamWrapper]]):
         max_in_flight: requests under way at once.
         max_buffer_bytes: bound on the bytes that are fetched or being fetched and not yet consumed.
         part_bytes: size of the ranged parts of larger objects, in bytes.
+        in_order: ``False`` hands on whichever object is complete first. The order then differs from run to run.
         retry: what is done about faults that may pass.
+        backend: the library that carries the bytes; ``AUTOMATIC`` takes the fastest that works and logs which.
+        cache_dir: local folder in which whole objects are kept, shared by all processes of the host. An object that is
+            there, of the same size and etag, is read from there without a request.
+        cache_bytes: bound on the bytes kept there; the least recently used objects are removed first.
         storage_options: for the store, in fsspec's vocabulary.
 
     Yields:
@@ -34,7 +39,7 @@ class AsyncPrefetch(IterDataPipe[tuple[str, StreamWrapper]]):
 
     Raises:
         ObjectNotFoundError, AccessDeniedError, ObjectChangedError, TransientStorageError: from the stream, where
-            its bytes are read.
+            its bytes are read. They tell url, range, etag, attempts, seconds and cause.
 
     Example:
         >>> import fsspec
@@ -50,7 +55,11 @@ class AsyncPrefetch(IterDataPipe[tuple[str, StreamWrapper]]):
         max_in_flight: int = 16,
         max_buffer_bytes: int = 128 * MIB,
         part_bytes: int = 8 * MIB,
+        in_order: bool = True,
         retry: RetryPolicy | None = None,
+        backend: Backend = Backend.AUTOMATIC,
+        cache_dir: str | None = None,
+        cache_bytes: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.source_datapipe = source_datapipe
@@ -58,7 +67,11 @@ class AsyncPrefetch(IterDataPipe[tuple[str, StreamWrapper]]):
             max_in_flight=max_in_flight,
             max_buffer_bytes=max_buffer_bytes,
             part_bytes=part_bytes,
+            in_order=in_order,
             retry=retry or RetryPolicy(),
+            backend=backend,
+            cache_dir=cache_dir,
+            cache_bytes=cache_bytes,
         )
         self._storage_options = StorageOptions(storage_options)
 

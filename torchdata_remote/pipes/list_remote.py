@@ -25,12 +25,14 @@ class ListRemote(IterDataPipe[RemoteUrl]):
     - one object.
 
     Each source's objects come sorted by path (by code points), sources in their order, so that the listing is
-    equal in all processes. Markers of directories are left out.
+    equal in all processes. They are handed on while later pages of the listing are still coming. Markers of directories
+    are left out.
 
     Args:
         source_datapipe: source URLs (str). A bare local path becomes a ``file://`` URL.
         pattern: glob that objects must match: by base name, or by the path below the source if it has a slash.
         recursive: whether folders below a prefix are entered. A glob or a brace range says so itself.
+        retry: what is done about faults that may pass, for each page of a listing.
         storage_options: for the store, in fsspec's vocabulary.
 
     Yields:
@@ -55,13 +57,14 @@ class ListRemote(IterDataPipe[RemoteUrl]):
         *,
         pattern: str | None = None,
         recursive: bool = True,
+        retry: RetryPolicy | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.source_datapipe = source_datapipe
         self.pattern = pattern
         self.recursive = recursive
         self._storage_options = StorageOptions(storage_options)
-        self._retry = RetryPolicy()
+        self._retry = retry or RetryPolicy()
 
     def __iter__(self) -> Iterator[RemoteUrl]:
         for url in self.source_datapipe:

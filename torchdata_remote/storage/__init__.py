@@ -20,34 +20,52 @@ import logging
 import os
 import threading
 import warnings
+from typing import NamedTuple
 
-from ..options import StorageOptions
-from ..urls import HTTP, LOCAL, split_url
+from ..errors import StorageError, UrlError
+from ..options import Backend, RetryPolicy, StorageOptions
+from ..urls import HTTP, LOCAL, S3, join_url, redact, split_url
 from . import _obstore
 from ._fsspec import FsspecStore
 from ._http import HttpStore
 from ._local import PARTIAL_SUFFIX, LocalStore
-from ._protocol import Blob, Entry, Page, PendingObject, RangeNotSatisfiableError, Store
+from ._protocol import Answer, Entry, Page, PendingObject, RangeNotSatisfiableError, Store, in_one
 from ._s3 import S3Store
 from ._s3_settings import s3_settings
 
 __all__ = [
     "PARTIAL_SUFFIX",
-    "Blob",
+    "Answer",
+    "Connection",
     "Entry",
     "Page",
     "PendingObject",
     "RangeNotSatisfiableError",
     "Store",
+    "in_one",
     "open_store",
 ]
 
 _log = logging.getLogger("torchdata_remote")
-_stores: dict[tuple[str, str, str], Store] = {}
+
+
+class Connection(NamedTuple):
+    """How a store is spoken to.
+
+    Args:
+        backend: the library that carries the bytes.
+        read_timeout_s: seconds without a byte after which a request has failed.
+    """
+
+    backend: Backend = Backend.AUTOMATIC
+    read_timeout_s: float = RetryPolicy().progress_timeout_s
+
+
+_DEFAULT = Connection()
+_Key = tuple[str, str, str, Connection]
+_stores: dict[_Key, Store] = {}
 _lock = threading.Lock()
-
-
-_of_the_parent: list[dict[tuple[str, str, str], Store]] = []  # kept: their finalizers would wait for its threads
+_of_the_parent: list[dict[_Key, Store]] = []  # kept: their finalizers would wait for its threads
 
 
 def _drop_after_fork() -> None:
@@ -60,44 +78,63 @@ def _drop_after_fork() -> None:
 os.register_at_fork(after_in_child=_drop_after_fork)
 
 
-def open_store(url: str, options: StorageOptions) -> tuple[Store, str]:
+def open_store(url: str, options: StorageOptions, connection: Connection = _DEFAULT) -> tuple[Store, str]:
     """The store that holds a URL, and the URL's path in it. One store per bucket, options and process.
 
     Raises:
-        UrlError: if no transport knows the scheme, or the URL is not one.
+        UrlError: if no transport knows the scheme, the URL is not one, or the chosen backend cannot carry it.
         AccessDeniedError: for credentials that cannot be found.
     """
     scheme, bucket, path = split_url(url)
-    key = scheme, bucket, options.identity()
+    key = scheme, bucket, options.identity(), connection
     with _lock:
         if key not in _stores:
-            _stores[key] = _make_store(scheme, bucket, options)
+            _stores[key], why = _make_store(scheme, bucket, options, connection)
+            _log.info("%s is read by %s", redact(join_url(scheme, bucket, "")), why)
         return _stores[key], path
 
 
-def _make_store(scheme: str, bucket: str, options: StorageOptions) -> Store:
-    if scheme in LOCAL and not options:
-        return LocalStore()
-    if scheme in ("s3", "s3a"):
-        settings = s3_settings(options)
+def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> tuple[Store, str]:
+    """A store, and what reads it and why."""
+    backend, read_timeout_s = connection
+    automatic, chosen = backend is Backend.AUTOMATIC, f"backend={backend.value!r}"
+    if backend is Backend.FSSPEC:
+        return FsspecStore(scheme, bucket, options), f"fsspec ({chosen})"
+    if scheme in S3:
+        settings = s3_settings(options, read_timeout_s)
         if settings is not None:
-            usable = _obstore.usable()
-            if not usable:
-                _warn_of_fork(scheme, "botocore")
-            _log.info("s3://%s is read by %s", bucket, "obstore" if usable else "botocore (forked process)")
-            return S3Store(bucket, settings, read_by_obstore=usable)
-        _log.warning("s3://%s is read by s3fs, slowly: an option of %r has no translation", bucket, options)
-    if scheme in HTTP and not options:
-        if not _obstore.usable():
-            _warn_of_fork(scheme, "urllib3")
-        return HttpStore(scheme, bucket)
-    return FsspecStore(scheme, bucket, options)
+            by_obstore, why = _whether_obstore(scheme, bucket, backend, instead="botocore")
+            return S3Store(bucket, settings, read_by_obstore=by_obstore), why
+        if automatic:
+            _log.warning("s3://%s is read by s3fs, slowly: an option of %r has no translation", bucket, options)
+            return FsspecStore(scheme, bucket, options), f"s3fs (an option of {options!r} has no translation)"
+    elif scheme in HTTP and not options and backend is not Backend.BOTOCORE:
+        by_obstore, why = _whether_obstore(scheme, bucket, backend, instead="urllib3")
+        return HttpStore(scheme, bucket, read_timeout_s, read_by_obstore=by_obstore), why
+    elif automatic and scheme in LOCAL and not options:
+        return LocalStore(), "the operating system (local files)"
+    if automatic:
+        return FsspecStore(scheme, bucket, options), "fsspec (the transport for all else)"
+    raise UrlError(
+        f"{chosen} cannot carry {scheme}://{bucket} with {options!r}. Leave the choice to backend='automatic', or take "
+        "backend='fsspec', which knows every option of its filesystems.",
+        url=f"{scheme}://{bucket}",
+    )
 
 
-def _warn_of_fork(scheme: str, instead: str) -> None:
+def _whether_obstore(scheme: str, bucket: str, backend: Backend, *, instead: str) -> tuple[bool, str]:
+    """Whether obstore is to be used, and what is used and why."""
+    if backend is Backend.BOTOCORE:
+        return False, f"{instead} (backend={backend.value!r})"
+    if _obstore.usable():
+        return True, f"obstore (backend={backend.value!r})"
+    forked = "This process was forked from one that had read by obstore, which does not survive that"
+    advice = "Pass multiprocessing_context='forkserver' to the DataLoader."
+    if backend is Backend.OBSTORE:
+        raise StorageError(f"{scheme}://{bucket}: {forked}. {advice}", url=f"{scheme}://{bucket}")
     warnings.warn(
-        f"This process was forked from one that had read by obstore, which does not survive that: {scheme} is read by "
-        f"{instead}, more slowly. Pass multiprocessing_context='forkserver' to the DataLoader.",
+        f"{forked}: {scheme} is read by {instead}, more slowly. {advice}",
         RuntimeWarning,
         stacklevel=2,
     )
+    return False, f"{instead} (forked process)"

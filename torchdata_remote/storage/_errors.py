@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import email.utils
 import re
+import time
 from collections.abc import Callable, Iterator
+
+from urllib3.exceptions import HTTPError
 
 from ..errors import (
     AccessDeniedError,
+    ExpiredCredentialsError,
     ObjectChangedError,
     ObjectExistsError,
     ObjectNotFoundError,
@@ -20,10 +25,19 @@ from ..urls import redact
 from ._protocol import MissingHeaderError, RangeNotSatisfiableError
 
 _STATUS = re.compile(r"status code: (\d{3})")
+_KIND = re.compile(r"kind: (Timeout|Interrupted|Connect|Request|Decode)\b")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _NOT_FOUND = {"NoSuchKey", "NoSuchBucket", "NotFound"}
 _PASSING_CODES = {"SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable", "ConditionalRequestConflict"}
 _PASSING_STATUSES = {408, 425, 429, 500, 502, 503, 504}
+_OVERLOADED_STATUSES = {429, 503}
+_EXPIRED_CODES = {
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "TokenRefreshRequired",
+    "RequestTimeTooSkewed",
+    "RequestExpired",
+}
 
 
 @contextlib.contextmanager
@@ -43,12 +57,29 @@ def translated(table: Callable[..., Exception], url: str, **options: bool) -> It
         raise known from error
 
 
-def from_status(status: int, code: str, url: str, *, writing: bool = False) -> Exception:
-    """The error for an HTTP status and S3's error code."""
+def from_status(
+    status: int, code: str, url: str, *, writing: bool = False, retry_after: str | None = None
+) -> Exception:
+    """The error for an HTTP status and S3's error code.
+
+    Args:
+        status: of the answer.
+        code: such as ``SlowDown``, or empty.
+        url: what was asked for.
+        writing: whether the request would have made an object.
+        retry_after: the header, if the transport shows it.
+    """
     url = redact(url)
     said = f"{url}: the store answered {status} {code}".rstrip() + "."
+    if code in _EXPIRED_CODES:
+        return ExpiredCredentialsError(
+            f"{said} Renew the credentials, and see that this machine's clock is right.", url=url
+        )
     if code in _PASSING_CODES or status in _PASSING_STATUSES:
-        return TransientStorageError(said, url=url)
+        passing = TransientStorageError(said, url=url)
+        passing.overloaded = status in _OVERLOADED_STATUSES
+        passing.retry_after_s = _seconds(retry_after)
+        return passing
     if status == 404 or code in _NOT_FOUND:
         missing = "bucket" if code == "NoSuchBucket" else "object"
         return ObjectNotFoundError(f"{url}: no such {missing}.", url=url)
@@ -67,15 +98,36 @@ def from_status(status: int, code: str, url: str, *, writing: bool = False) -> E
     return StorageError(said, url=url)
 
 
+def _seconds(retry_after: str | None) -> float | None:
+    """Of a Retry-After header, which tells seconds or a date."""
+    if retry_after is None:
+        return None
+    if retry_after.strip().isdigit():
+        return float(retry_after)
+    try:
+        date = email.utils.parsedate_to_datetime(retry_after)
+    except ValueError:
+        return None
+    if date.tzinfo is None:
+        return None
+    return max(0.0, date.timestamp() - time.time())
+
+
 def from_botocore(error: Exception, url: str, *, writing: bool = False) -> Exception:
     """The error for what botocore raised."""
     from botocore import exceptions as boto  # here: importing botocore costs a tenth of a second
 
     shown = redact(url)
     if isinstance(error, boto.ClientError):
-        status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+        about = error.response.get("ResponseMetadata", {})
         code = str(error.response.get("Error", {}).get("Code", ""))
-        return from_status(status, "" if code.isdigit() else code, url, writing=writing)
+        return from_status(
+            int(about.get("HTTPStatusCode", 0)),
+            "" if code.isdigit() else code,
+            url,
+            writing=writing,
+            retry_after=about.get("HTTPHeaders", {}).get("retry-after"),
+        )
     if isinstance(error, boto.NoCredentialsError | boto.PartialCredentialsError | boto.CredentialRetrievalError):
         return AccessDeniedError(
             f"{shown}: {error}. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or "
@@ -84,7 +136,7 @@ def from_botocore(error: Exception, url: str, *, writing: bool = False) -> Excep
         )
     if isinstance(error, boto.ParamValidationError):
         return UrlError(f"{shown}: {error}", url=shown)
-    if isinstance(error, boto.HTTPClientError | boto.ConnectionError | boto.IncompleteReadError):
+    if isinstance(error, boto.HTTPClientError | boto.ConnectionError | boto.IncompleteReadError | HTTPError):
         return TransientStorageError(f"{shown}: {type(error).__name__}: {error}", url=shown)
     if isinstance(error, boto.BotoCoreError):
         return StorageError(f"{shown}: {type(error).__name__}: {error}", url=shown)
@@ -101,6 +153,8 @@ def from_obstore(error: Exception, url: str) -> Exception:
         return MissingHeaderError(f"{redact(url)}: {text.partition(chr(10))[0]}.", url=redact(url))
     if isinstance(error, OSError) or type(error).__module__ == "obstore.exceptions":
         cause = text.partition("\n")[0].partition(" - ")[2] or text.partition("\n")[0]
+        kind = _KIND.search(text)
+        cause += f" ({kind[1]})" if kind else ""
         return TransientStorageError(f"{redact(url)}: {cause.replace(url, redact(url))}.", url=redact(url))
     return error
 
@@ -123,6 +177,8 @@ def from_os(error: Exception, url: str, *, passing: bool) -> Exception:
         return AccessDeniedError(f"{shown}: access denied: {error}.", url=shown)
     if isinstance(error, FileExistsError):
         return from_status(412, "", url, writing=True)
+    if isinstance(error, EOFError):  # shorter than it was a moment ago
+        return from_status(412, "", url)
     from_client = type(error).__module__.partition(".")[0] in ("aiohttp", "botocore", "asyncio", "urllib3")
     if isinstance(error, OSError) or from_client:
         kind = TransientStorageError if passing else StorageError

@@ -12,7 +12,7 @@ from ..errors import ObjectNotFoundError, UrlError
 from ..options import StorageOptions
 from ..urls import HTTP, join_url
 from ._errors import from_os, from_status, translated
-from ._protocol import Blob, Entry, Page
+from ._protocol import Answer, Entry, Page, in_one
 
 _WITHOUT_FOLDERS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "adl", "hf", *HTTP}
 
@@ -84,32 +84,28 @@ class FsspecStore:
                 raise IsADirectoryError(path)
             return self._entry(info)._replace(path=path)
 
-    def read(self, path: str, start: int, end: int | None, etag: str | None) -> Blob:
+    def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         if etag is not None and end is not None:
-            return self._read_version(path, start, end, etag)
+            return self._read_version(path, start, end)
         entry = self.stat(path)
-        if etag is not None and entry.etag is not None and entry.etag != etag:
-            raise from_status(412, "", self._url(path))
         if start and entry.size is not None and start >= entry.size:
             raise from_status(416, "", self._url(path))
         with self._errors_of(path):
-            stop = entry.size if end is None or entry.size is None else min(end, entry.size)
             if entry.size is None:
                 data = self._filesystem.cat_file(self._full(path))
-            elif stop == start:
-                data = b""
-            else:
-                data = self._filesystem.cat_file(self._full(path), start=start, end=stop)
-        return Blob(memoryview(data).toreadonly(), len(data) if entry.size is None else entry.size, entry.etag)
+                return Answer(0, len(data), len(data), entry.etag, in_one(data))
+            stop = entry.size if end is None else min(end, entry.size)
+            data = b"" if stop == start else self._filesystem.cat_file(self._full(path), start=start, end=stop)
+        return Answer(start, start + len(data), entry.size, entry.etag, in_one(data))
 
-    def _read_version(self, path: str, start: int, end: int, etag: str) -> Blob:
+    def _read_version(self, path: str, start: int, end: int) -> Answer:
         """Without If-Match, what is there after the read is compared with what was listed before it."""
         with self._errors_of(path):
             data = self._filesystem.cat_file(self._full(path), start=start, end=end)
         entry = self.stat(path)
-        if entry.size is None or (entry.etag is not None and entry.etag != etag):
+        if entry.size is None:
             raise from_status(412, "", self._url(path))
-        return Blob(memoryview(data).toreadonly(), entry.size, entry.etag)
+        return Answer(start, start + len(data), entry.size, entry.etag, in_one(data))
 
     def create(self, path: str, *, overwrite: bool) -> _FsspecPending:
         return _FsspecPending(self, path, overwrite)

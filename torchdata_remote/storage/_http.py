@@ -7,7 +7,7 @@ from functools import cached_property
 from ..errors import ObjectNotFoundError, UrlError
 from ..urls import join_url, redact
 from . import _obstore
-from ._protocol import Blob, Entry, MissingHeaderError, Page, PendingObject
+from ._protocol import Answer, Entry, MissingHeaderError, Page, PendingObject
 from ._urllib import UrllibReader
 
 
@@ -17,25 +17,28 @@ class HttpStore:
     Args:
         scheme: ``http`` or ``https``.
         host: with its port.
+        read_timeout_s: without a byte, in seconds.
+        read_by_obstore: whether obstore may carry what it can express.
     """
 
     may_ignore_ranges = True
 
-    def __init__(self, scheme: str, host: str) -> None:
+    def __init__(self, scheme: str, host: str, read_timeout_s: float, *, read_by_obstore: bool) -> None:
         self._scheme, self._host = scheme, host
+        self._read_timeout_s, self._read_by_obstore = read_timeout_s, read_by_obstore
 
     @cached_property
     def _reader(self) -> _obstore.ObstoreReader:
-        return _obstore.http_reader(f"{self._scheme}://{self._host}")
+        return _obstore.http_reader(f"{self._scheme}://{self._host}", self._read_timeout_s)
 
     @cached_property
     def _general(self) -> UrllibReader:
-        return UrllibReader(f"{self._scheme}://{self._host}")
+        return UrllibReader(f"{self._scheme}://{self._host}", self._read_timeout_s)
 
     def _by(self, path: str) -> _obstore.ObstoreReader | UrllibReader:
-        return self._reader if _obstore.usable() and _obstore.can_express_http(path) else self._general
+        return self._reader if self._read_by_obstore and _obstore.can_express_http(path) else self._general
 
-    def read(self, path: str, start: int, end: int | None, etag: str | None) -> Blob:
+    def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         try:
             return self._by(path).read(path, start, end, etag)
         except MissingHeaderError:  # a chunked answer tells its end, not its length

@@ -1,4 +1,4 @@
-"""Local files, without fsspec between: lists by ``scandir``, reads by ``pread``, writes by rename."""
+"""Local files, without fsspec between: lists by ``scandir``, maps into memory, writes by rename."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import tempfile
 from collections.abc import Iterator
 
 from ..errors import ObjectNotFoundError, UrlError
+from ..mapped import view_of_file
 from ._errors import from_os, from_status, translated
-from ._protocol import Blob, Entry, Page, RangeNotSatisfiableError
+from ._protocol import Answer, Entry, Page, RangeNotSatisfiableError, in_one
 
 _WITHOUT_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # FAT, some FUSE mounts
 PARTIAL_SUFFIX = ".torchdata_remote-partial"  # of files that a killed writer may leave; never listed
@@ -63,7 +64,7 @@ class LocalStore:
                 raise IsADirectoryError(path)
             return Entry(path, status.st_size, _etag(status))
 
-    def read(self, path: str, start: int, end: int | None, etag: str | None) -> Blob:
+    def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         with _errors_of(path), open(path, "rb", buffering=0) as file:
             status = os.fstat(file.fileno())
             size = status.st_size
@@ -72,14 +73,7 @@ class LocalStore:
             if start and start >= size:
                 raise RangeNotSatisfiableError(f"file://{path} ends at byte {size:,}.", url=f"file://{path}")
             stop = size if end is None else min(end, size)
-            data = bytearray(stop - start)
-            view, done = memoryview(data), 0
-            while done < len(data):
-                count = os.preadv(file.fileno(), [view[done:]], start + done)
-                if not count:
-                    raise from_status(412, "", f"file://{path}")
-                done += count
-            return Blob(view.toreadonly(), size, _etag(status))
+            return Answer(start, stop, size, _etag(status), in_one(view_of_file(file.fileno(), start, stop)))
 
     def create(self, path: str, *, overwrite: bool) -> _LocalPending:
         with _errors_of(path):

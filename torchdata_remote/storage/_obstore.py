@@ -10,13 +10,12 @@ import datetime as dt
 import os
 import re
 import threading
+from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING, Any
 
-from ..errors import TransientStorageError
-from ..urls import redact
-from ._errors import from_botocore, from_obstore, from_status, translated
-from ._protocol import Blob
-from ._s3_settings import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, S3Settings, is_custom_endpoint
+from ._errors import from_botocore, from_obstore, translated
+from ._protocol import Answer
+from ._s3_settings import CONNECT_TIMEOUT_S, S3Settings, is_custom_endpoint
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -57,41 +56,43 @@ class ObstoreReader:
     Args:
         store: an obstore store.
         root: URL of the store, with a slash at its end.
-        if_match: whether to send If-Match. Without it the etag of the answer is compared.
+        if_match: whether to send If-Match.
+        may_ignore_ranges: whether an answer with everything is accepted where a range was asked for.
     """
 
-    def __init__(self, store: ObjectStore, root: str, *, if_match: bool) -> None:
+    def __init__(self, store: ObjectStore, root: str, *, if_match: bool, may_ignore_ranges: bool) -> None:
         global _used
         _used = True
-        self._store, self._root, self._if_match = store, root, if_match
+        self._store, self._root = store, root
+        self._if_match, self._may_ignore_ranges = if_match, may_ignore_ranges
 
-    def read(self, path: str, start: int, end: int | None, etag: str | None) -> Blob:
+    def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         import obstore
         from obstore.exceptions import NotSupportedError
 
         options: dict[str, Any] = {}
         if end is not None:
             options["range"] = (start, end)
+        elif start:
+            options["range"] = {"offset": start}
         if etag is not None and self._if_match:
             options["if_match"] = etag
-        url = self._root + path
-        with translated(from_obstore, url):
+        with translated(from_obstore, self._root + path):
             try:
                 result = obstore.get(self._store, path, options=options)  # type: ignore[arg-type]  # a TypedDict
             except NotSupportedError:  # the server answered 200 with everything
+                if not self._may_ignore_ranges:
+                    raise
                 options.pop("range")
                 result = obstore.get(self._store, path, options=options)  # type: ignore[arg-type]
-            total, found_etag = int(result.meta["size"]), result.meta["e_tag"]
-            first, last = result.range
-            data = memoryview(result.bytes())
-        if len(data) != last - first or first != (start if "range" in options else 0):
-            raise TransientStorageError(
-                f"{redact(url)}: asked for {start:,} to {end}, got {first:,} to {last:,} in {len(data):,} bytes.",
-                url=redact(url),
-            )
-        if etag is not None and found_etag is not None and found_etag != etag:
-            raise from_status(412, "", url)
-        return Blob(data, total, found_etag)
+            first, after = result.range
+            chunks = self._chunks(path, result.stream(0))
+            return Answer(first, after, int(result.meta["size"]), result.meta["e_tag"], chunks)
+
+    def _chunks(self, path: str, stream: Iterable[Any]) -> Generator[memoryview, None, None]:
+        with translated(from_obstore, self._root + path):
+            for chunk in stream:
+                yield memoryview(chunk)
 
 
 class _BotocoreCredentials:
@@ -112,13 +113,16 @@ class _BotocoreCredentials:
         }
 
 
-_CLIENT_OPTIONS: dict[str, Any] = {
-    "allow_http": True,
-    "connect_timeout": f"{CONNECT_TIMEOUT_S}s",
-    "read_timeout": f"{READ_TIMEOUT_S}s",
-    "timeout": "300s",  # of a whole request; by default 30 s, too little for a part over a slow link
-}
 _NO_RETRIES: dict[str, Any] = {"max_retries": 0}
+
+
+def _client_options(read_timeout_s: float) -> dict[str, Any]:
+    return {
+        "allow_http": True,
+        "connect_timeout": f"{CONNECT_TIMEOUT_S}s",
+        "read_timeout": f"{round(read_timeout_s * 1000)}ms",
+        "timeout": "86400s",  # of a whole request: whether it gets on is watched by whoever reads it
+    }
 
 
 def s3_reader(bucket: str, settings: S3Settings, session: Any, client: Any) -> ObstoreReader:
@@ -139,13 +143,16 @@ def s3_reader(bucket: str, settings: S3Settings, session: Any, client: Any) -> O
 
             raise from_botocore(NoCredentialsError(), f"s3://{bucket}")
         config["credential_provider"] = _BotocoreCredentials(credentials)
-    store = S3Store(bucket, client_options=_CLIENT_OPTIONS, retry_config=_NO_RETRIES, **config)  # type: ignore[arg-type]
-    return ObstoreReader(store, f"s3://{bucket}/", if_match=True)
+    options = _client_options(settings.read_timeout_s)
+    store = S3Store(bucket, client_options=options, retry_config=_NO_RETRIES, **config)  # type: ignore[arg-type]
+    return ObstoreReader(store, f"s3://{bucket}/", if_match=True, may_ignore_ranges=False)
 
 
-def http_reader(origin: str) -> ObstoreReader:
+def http_reader(origin: str, read_timeout_s: float) -> ObstoreReader:
     """A reader of one http host, such as ``https://host:port``."""
     from obstore.store import HTTPStore
 
-    store = HTTPStore.from_url(origin, client_options=_CLIENT_OPTIONS, retry_config=_NO_RETRIES)  # type: ignore[arg-type]
-    return ObstoreReader(store, origin + "/", if_match=False)  # If-Match fails for weak etags
+    options = _client_options(read_timeout_s)
+    store = HTTPStore.from_url(origin, client_options=options, retry_config=_NO_RETRIES)  # type: ignore[arg-type]
+    # If-Match fails for weak etags.
+    return ObstoreReader(store, origin + "/", if_match=False, may_ignore_ranges=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import NamedTuple, Protocol
 
-from ..errors import StorageError
+from ..errors import StorageError, TransientStorageError
 
 
 class Entry(NamedTuple):
@@ -22,12 +23,34 @@ class Page(NamedTuple):
     next_token: str | None
 
 
-class Blob(NamedTuple):
-    """Bytes of an object: the range asked for, or all of them where the store ignores ranges."""
+class Answer(NamedTuple):
+    """What a store answers to a read: what it knows of the object, and bytes as they arrive.
 
-    data: memoryview
+    ``chunks`` ends after the last byte, or raises; closing it ends the request. Whether etag, size and number of bytes
+    are the right ones is for the caller to check.
+    """
+
+    start: int  # of the first byte: the one asked for, or 0 where the store ignored the range
+    end: int  # byte after the last one
     total_bytes: int  # of the whole object
     etag: str | None
+    chunks: Generator[memoryview, None, None]
+
+    def whole(self) -> bytes:
+        """Its bytes in one piece, for what is small.
+
+        Raises:
+            TransientStorageError: if they are not as many as the headers said.
+        """
+        data = b"".join(self.chunks)
+        if len(data) != self.end - self.start:
+            raise TransientStorageError(f"The body has {len(data):,} of {self.end - self.start:,} bytes.")
+        return data
+
+
+def in_one(data: bytes | memoryview) -> Generator[memoryview, None, None]:
+    """Chunks of an answer that came whole."""
+    yield memoryview(data)
 
 
 class RangeNotSatisfiableError(StorageError):
@@ -65,8 +88,8 @@ class Store(Protocol):
     def stat(self, path: str) -> Entry:
         """The object at exactly this path."""
 
-    def read(self, path: str, start: int, end: int | None, etag: str | None) -> Blob:
-        """Bytes ``start`` to ``end`` (exclusive; ``None``: all) of the version ``etag``."""
+    def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
+        """Bytes ``start`` to ``end`` (exclusive; ``None``: the rest) of the version ``etag``."""
 
     def create(self, path: str, *, overwrite: bool) -> PendingObject:
         """Begin an object."""

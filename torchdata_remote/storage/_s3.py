@@ -1,23 +1,21 @@
-"""S3: listing, stat and writing by botocore; reading by obstore where it can, by botocore where it cannot."""
+"""S3: listing, stat and small requests by botocore; reading by obstore where it can, by botocore where it cannot."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import threading
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import Any
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar
 
-from ..errors import ObjectExistsError, ObjectNotFoundError, TransientStorageError
-from ..options import RetryPolicy
-from ..retry import call_with_retries
+from ..errors import ExpiredCredentialsError, TransientStorageError
 from . import _obstore
-from ._errors import from_botocore, from_status, translated
-from ._protocol import Blob, Entry, Page
+from ._errors import from_botocore, translated
+from ._protocol import Answer, Entry, MissingHeaderError, Page
 from ._s3_settings import S3Settings, make_client
+from ._s3_upload import S3Pending
+from ._urllib import CONTENT_RANGE, read_as_it_comes
 
-UPLOAD_PART_BYTES = 16 << 20  # S3 wants at least 5 MiB and at most 10,000 parts; grows with the object
-_UPLOADS_IN_FLIGHT = 4
+T = TypeVar("T")
 
 
 class S3Store:
@@ -38,13 +36,23 @@ class S3Store:
         self._session, self.client = make_client(settings, f"s3://{bucket}")
         self._obstore: Any = None  # made when something is read: a parent that only lists stays safe to fork
         self._lock = threading.Lock()
+        self._refused = threading.Event()  # obstore was told to slow down, but does not show for how long
+
+    def _renewing(self, operation: Callable[[], T]) -> T:
+        """Call it; if the store takes the credentials for expired, look them up anew and call it once more."""
+        client = self.client
+        try:
+            return operation()
+        except ExpiredCredentialsError:
+            with self._lock:
+                if self.client is client:  # no other thread was faster
+                    self._session, self.client = make_client(self._settings, f"s3://{self._bucket}")
+                    self._obstore = None
+            return operation()
 
     def url(self, path: str) -> str:
+        """For errors."""
         return f"s3://{self._bucket}/{path}"
-
-    def errors_of(self, path: str, *, writing: bool = False) -> contextlib.AbstractContextManager[None]:
-        """Turn what botocore raises into the errors of this package."""
-        return translated(from_botocore, self.url(path), writing=writing)
 
     def list_page(self, prefix: str, *, recursive: bool, token: str | None) -> Page:
         return self._page(prefix, token, {} if recursive else {"Delimiter": "/"})
@@ -52,8 +60,7 @@ class S3Store:
     def _page(self, prefix: str, token: str | None, extra: dict[str, Any]) -> Page:
         if token is not None:
             extra = {**extra, "ContinuationToken": token}
-        with self.errors_of(prefix):
-            answer = self.client.list_objects_v2(Bucket=self._bucket, Prefix=prefix, **extra)
+        answer = self.request("list_objects_v2", prefix, Prefix=prefix, **extra)
         entries = [
             Entry(found["Key"], int(found["Size"]), found.get("ETag"))
             for found in answer.get("Contents", ())
@@ -69,33 +76,55 @@ class S3Store:
         return None
 
     def stat(self, path: str) -> Entry:
-        with self.errors_of(path):
-            answer = self.client.head_object(Bucket=self._bucket, Key=path)
+        answer = self.request("head_object", path, Key=path)
         return Entry(path, int(answer["ContentLength"]), answer.get("ETag"))
 
-    def read(self, path: str, start: int, end: int | None, etag: str | None) -> Blob:
-        if self._read_by_obstore and _obstore.can_express(path):
-            return self._reader().read(path, start, end, etag)
-        request: dict[str, Any] = {"Bucket": self._bucket, "Key": path}
-        if end is not None:
-            request["Range"] = f"bytes={start}-{end - 1}"
+    def request(self, name: str, path: str, *, writing: bool = False, **arguments: Any) -> Any:
+        """One request by botocore, with this package's errors."""
+
+        def send() -> Any:
+            with translated(from_botocore, self.url(path), writing=writing):
+                return getattr(self.client, name)(Bucket=self._bucket, **arguments)
+
+        return self._renewing(send)
+
+    def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
+        if self._read_by_obstore and _obstore.can_express(path) and not self._refused.is_set():
+            try:
+                return self._renewing(lambda: self._reader().read(path, start, end, etag))
+            except MissingHeaderError:
+                pass  # Content-Length: botocore can do without where Content-Range tells the size
+            except TransientStorageError as error:
+                if error.overloaded:
+                    self._refused.set()  # the next request goes by botocore, which shows Retry-After
+                raise
+        self._refused.clear()
+        return self._read_by_botocore(path, start, end, etag)
+
+    def _read_by_botocore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
+        arguments: dict[str, Any] = {"Key": path}
+        if end is not None or start:
+            arguments["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
         if etag is not None:
-            request["IfMatch"] = etag
-        with self.errors_of(path):
-            answer = self.client.get_object(**request)
-            with contextlib.closing(answer["Body"]) as body:
-                data = body.read()
-        length, content_range = int(answer["ContentLength"]), answer.get("ContentRange")
-        total = int(content_range.rpartition("/")[2]) if content_range else length
-        expected = total if end is None else max(0, min(end, total) - start)
-        right_place = content_range is None or content_range.startswith(f"bytes {start}-")
-        if len(data) != length or length != expected or not right_place:
+            arguments["IfMatch"] = etag
+        answer = self.request("get_object", path, **arguments)
+        match = CONTENT_RANGE.fullmatch(answer.get("ContentRange", ""))
+        if "Range" in arguments and match is not None:
+            first, after, total = int(match[1]), int(match[2]) + 1, int(match[3])
+        elif "Range" not in arguments and answer.get("ContentLength") is not None:
+            first, after, total = 0, int(answer["ContentLength"]), int(answer["ContentLength"])
+        else:
+            answer["Body"].close()
             raise TransientStorageError(
-                f"{self.url(path)}: asked for bytes {start:,} to {expected + start:,}, got {len(data):,} bytes "
-                f"(Content-Range {content_range!r}, Content-Length {length:,}).",
+                f"{self.url(path)}: asked for bytes {start:,} to {end}, got Content-Range {answer.get('ContentRange')} "
+                f"and Content-Length {answer.get('ContentLength')}.",
                 url=self.url(path),
             )
-        return Blob(memoryview(data), total, answer.get("ETag"))
+        return Answer(first, after, total, answer.get("ETag"), self._chunks(path, answer["Body"]))
+
+    def _chunks(self, path: str, body: Any) -> Generator[memoryview, None, None]:
+        with contextlib.closing(body), translated(from_botocore, self.url(path)):
+            yield from read_as_it_comes(body._raw_stream)
 
     def _reader(self) -> _obstore.ObstoreReader:
         with self._lock:
@@ -105,110 +134,7 @@ class S3Store:
             return reader
 
     def create(self, path: str, *, overwrite: bool) -> S3Pending:
-        return S3Pending(self, self._bucket, path, overwrite)
+        return S3Pending(self, path, overwrite)
 
     def delete(self, path: str) -> None:
-        with self.errors_of(path):
-            self.client.delete_object(Bucket=self._bucket, Key=path)
-
-
-class S3Pending:
-    """One PUT for a small object, a multipart upload for a large one: either way it appears whole or not at all."""
-
-    def __init__(self, store: S3Store, bucket: str, path: str, overwrite: bool) -> None:
-        self._store, self._bucket, self._path = store, bucket, path
-        self._unless_there: dict[str, str] = {} if overwrite else {"IfNoneMatch": "*"}
-        self._retry = RetryPolicy()
-        self._buffer: list[bytes] = []
-        self._buffered = 0
-        self._upload_id: str | None = None
-        self._pool: ThreadPoolExecutor | None = None
-        self._parts: list[Future[str]] = []
-        self._running: set[Future[str]] = set()
-        self._digests: list[bytes] = []  # of the parts
-
-    def write(self, data: bytes) -> None:
-        self._buffer.append(data)
-        self._buffered += len(data)
-        # S3 takes 10,000 parts at most: from part 2,000 on they grow, to 144 MiB, so that 770 GB fit
-        if self._buffered >= UPLOAD_PART_BYTES * max(1, len(self._parts) // 1000):
-            self._upload_part()
-
-    def _once(self, name: str, request: dict[str, Any]) -> Any:
-        with self._store.errors_of(self._path, writing=True):
-            return getattr(self._store.client, name)(Bucket=self._bucket, Key=self._path, **request)
-
-    def _call(self, name: str, **request: Any) -> Any:
-        return call_with_retries(lambda: self._once(name, request), self._retry)
-
-    def _make_appear(self, etag: str, name: str, **request: Any) -> None:
-        """The request that makes the object appear. If its answer is lost, the next attempt finds its own object."""
-        attempts = 0
-
-        def once() -> None:
-            nonlocal attempts
-            attempts += 1
-            try:
-                self._once(name, request)
-            except (ObjectExistsError, ObjectNotFoundError):
-                found = self._store.find(self._path) if attempts > 1 else None
-                if found is None or found.etag is None or found.etag.strip('"') != etag:
-                    raise
-
-        call_with_retries(once, self._retry)
-
-    def _take_buffer(self) -> bytes:
-        data, self._buffer, self._buffered = b"".join(self._buffer), [], 0
-        return data
-
-    def _upload_part(self) -> None:
-        if self._upload_id is None:
-            self._upload_id = self._call("create_multipart_upload")["UploadId"]
-            self._pool = ThreadPoolExecutor(_UPLOADS_IN_FLIGHT, thread_name_prefix="upload")
-        assert self._pool is not None
-        if len(self._running) >= _UPLOADS_IN_FLIGHT:
-            done, self._running = wait(self._running, return_when=FIRST_COMPLETED)
-            for part in done:
-                part.result()
-        data = self._take_buffer()
-        self._digests.append(hashlib.md5(data, usedforsecurity=False).digest())
-        self._parts.append(self._pool.submit(self._send_part, len(self._parts) + 1, data))
-        self._running.add(self._parts[-1])
-
-    def _send_part(self, number: int, data: bytes) -> str:
-        answer = self._call("upload_part", UploadId=self._upload_id, PartNumber=number, Body=data)
-        return str(answer["ETag"])
-
-    def commit(self) -> None:
-        if self._upload_id is None:
-            body = self._take_buffer()
-            digest = hashlib.md5(body, usedforsecurity=False).hexdigest()
-            self._make_appear(digest, "put_object", Body=body, ContentLength=len(body), **self._unless_there)
-            return
-        if self._buffer:
-            self._upload_part()
-        parts = [{"PartNumber": n, "ETag": part.result()} for n, part in enumerate(self._parts, 1)]
-        if self._unless_there and self._store.find(self._path) is not None:
-            # Not every store honours the condition on this request, so it is asked beforehand as well.
-            raise from_status(412, "", self._store.url(self._path), writing=True)
-        self._make_appear(
-            f"{hashlib.md5(b''.join(self._digests), usedforsecurity=False).hexdigest()}-{len(parts)}",
-            "complete_multipart_upload",
-            UploadId=self._upload_id,
-            MultipartUpload={"Parts": parts},
-            **self._unless_there,
-        )
-        self._upload_id = None
-        self._end_pool()
-
-    def abort(self) -> None:
-        self._buffer = []
-        self._end_pool()
-        if self._upload_id is not None:
-            upload_id, self._upload_id = self._upload_id, None
-            self._call("abort_multipart_upload", UploadId=upload_id)
-
-    def _end_pool(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-            self._pool = None
+        self.request("delete_object", path, Key=path)

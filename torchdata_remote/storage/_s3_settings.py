@@ -12,7 +12,8 @@ from ..options import StorageOptions
 from ._errors import from_botocore
 
 CONNECT_TIMEOUT_S = 10
-READ_TIMEOUT_S = 30
+READ_TIMEOUT_S = 30.0
+_MAX_CONNECTIONS = 1024  # opened as they are needed, one for each request in flight
 _CLIENT_KWARGS = {
     "region_name": "region",
     "endpoint_url": "endpoint_url",
@@ -42,9 +43,10 @@ class S3Settings:
     region: str | None = None
     profile: str | None = None
     anon: bool = False
+    read_timeout_s: float = READ_TIMEOUT_S
 
 
-def s3_settings(options: StorageOptions) -> S3Settings | None:
+def s3_settings(options: StorageOptions, read_timeout_s: float = READ_TIMEOUT_S) -> S3Settings | None:
     """The options translated, or ``None`` if one of them has no translation."""
     flat = {name: value for name, value in options.items() if name != "client_kwargs" and value is not None}
     for name, value in (options.get("client_kwargs") or {}).items():
@@ -54,9 +56,9 @@ def s3_settings(options: StorageOptions) -> S3Settings | None:
             flat.setdefault(_CLIENT_KWARGS[name], value)
     if not isinstance(flat.get("anon", False), bool):
         raise UrlError(f"storage_options['anon'] must be True or False, got {flat['anon']!r}.")
-    if set(flat) - set(S3Settings.__dataclass_fields__):
+    if set(flat) - (set(S3Settings.__dataclass_fields__) - {"read_timeout_s"}):
         return None
-    return S3Settings(**flat)
+    return S3Settings(**flat, read_timeout_s=read_timeout_s)
 
 
 def make_client(settings: S3Settings, url: str) -> tuple[Any, Any]:
@@ -85,9 +87,9 @@ def make_client(settings: S3Settings, url: str) -> tuple[Any, Any]:
                 config=Config(
                     signature_version=UNSIGNED if settings.anon else None,
                     retries={"mode": "standard", "total_max_attempts": 1},
-                    max_pool_connections=128,
+                    max_pool_connections=_MAX_CONNECTIONS,
                     connect_timeout=CONNECT_TIMEOUT_S,
-                    read_timeout=READ_TIMEOUT_S,
+                    read_timeout=settings.read_timeout_s,
                     request_checksum_calculation="when_required",
                     response_checksum_validation="when_required",
                 ),

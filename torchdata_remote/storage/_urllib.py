@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import urllib3
@@ -16,11 +16,18 @@ from urllib3.exceptions import HTTPError, LocationParseError, MaxRetryError, Res
 from ..errors import StorageError, TransientStorageError, UrlError
 from ..urls import redact
 from ._errors import from_status
-from ._protocol import Blob, Entry, RangeNotSatisfiableError
-from ._s3_settings import CONNECT_TIMEOUT_S, READ_TIMEOUT_S
+from ._protocol import Answer, Entry, RangeNotSatisfiableError, in_one
+from ._s3_settings import CONNECT_TIMEOUT_S
 
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 _MAX_REDIRECTS = 5
+CHUNK_BYTES = 1 << 18
+
+
+def read_as_it_comes(response: Any) -> Iterator[memoryview]:
+    """The body of a urllib3 response, each piece as soon as it is there: a body that trickles can be noticed."""
+    while piece := response.read1(CHUNK_BYTES, decode_content=False):
+        yield memoryview(piece)
 
 
 class UrllibReader:
@@ -28,13 +35,14 @@ class UrllibReader:
 
     Args:
         origin: such as ``https://host:port``.
+        read_timeout_s: without a byte, in seconds.
     """
 
-    def __init__(self, origin: str) -> None:
+    def __init__(self, origin: str, read_timeout_s: float) -> None:
         self._origin = origin
         self._pool = urllib3.PoolManager(
-            maxsize=128,
-            timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=READ_TIMEOUT_S),
+            maxsize=1024,
+            timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=read_timeout_s),
             retries=urllib3.Retry(total=None, connect=0, read=0, status=0, other=0, redirect=_MAX_REDIRECTS),
         )
 
@@ -69,26 +77,39 @@ class UrllibReader:
         shown = re.sub(r"\?[^\s'\")]*", "", str(error))  # urllib3 tells the path with its query
         return TransientStorageError(f"{redact(url)}: {type(error).__name__}: {shown}", url=redact(url))
 
-    def read(self, path: str, start: int, end: int | None, etag: str | None) -> Blob:
+    def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         """The range asked for, or everything if the server ignores ranges."""
         url = f"{self._origin}/{path}"
-        with self._request("GET", path, {} if end is None else {"Range": f"bytes={start}-{end - 1}"}) as response:
+        headers = {} if end is None and not start else {"Range": f"bytes={start}-{'' if end is None else end - 1}"}
+        with contextlib.ExitStack() as stack:
+            response = stack.enter_context(self._request("GET", path, headers))
             if response.status not in (200, 206):
-                raise from_status(response.status, "", url)
-            data = response.read(decode_content=False)
-            found_etag, content_range = response.headers.get("ETag"), response.headers.get("Content-Range")
-            partial = response.status == 206
-        if etag is not None and found_etag is not None and found_etag != etag:
-            raise from_status(412, "", url)
-        if not partial:
-            return Blob(memoryview(data), len(data), found_etag)
-        match = _CONTENT_RANGE.fullmatch(content_range or "")
-        if match is None or end is None or int(match[1]) != start or len(data) != min(end, int(match[3])) - start:
-            raise TransientStorageError(
-                f"{redact(url)}: bytes {start:,} to {end} came as {len(data):,}, Content-Range {content_range!r}.",
-                url=redact(url),
-            )
-        return Blob(memoryview(data), int(match[3]), found_etag)
+                raise from_status(response.status, "", url, retry_after=response.headers.get("Retry-After"))
+            first, after, total = 0, response.length_remaining, response.length_remaining
+            if response.status == 206:
+                content_range = response.headers.get("Content-Range")
+                match = CONTENT_RANGE.fullmatch(content_range or "")
+                if match is None:
+                    raise TransientStorageError(
+                        f"{redact(url)}: bytes {start:,} to {end} came with Content-Range {content_range!r}.",
+                        url=redact(url),
+                    )
+                first, after, total = int(match[1]), int(match[2]) + 1, int(match[3])
+            found_etag = response.headers.get("ETag")
+            if total is None:
+                if not response.chunked:
+                    raise StorageError(
+                        f"{redact(url)}: the server tells no length, so that a body that is cut off would pass for the "
+                        "whole object. Serve it with Content-Length.",
+                        url=redact(url),
+                    )
+                whole = response.read(decode_content=False)  # its chunks tell where it ends
+                return Answer(0, len(whole), len(whole), found_etag, in_one(whole))
+            return Answer(first, after, total, found_etag, self._chunks(response, stack.pop_all()))
+
+    def _chunks(self, response: Any, request: contextlib.ExitStack) -> Generator[memoryview, None, None]:
+        with request:
+            yield from read_as_it_comes(response)
 
     def stat(self, path: str) -> Entry:
         """Size and etag by a HEAD request, as far as the server tells them."""
@@ -96,10 +117,11 @@ class UrllibReader:
             status, headers = response.status, response.headers
         if status == 403 and "?" in path:  # it may be signed for GET alone
             try:
-                blob = self.read(path, 0, 1, None)
+                answer = self.read(path, 0, 1, None)
             except RangeNotSatisfiableError:
-                blob = self.read(path, 0, None, None)
-            return Entry(path, blob.total_bytes, blob.etag)
+                answer = self.read(path, 0, None, None)
+            answer.chunks.close()
+            return Entry(path, answer.total_bytes, answer.etag)
         if status in (405, 501):
             return Entry(path, None, None)  # no HEAD here; the first GET will tell
         if status != 200:

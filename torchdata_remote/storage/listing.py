@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 
 from ..errors import EmptyListingError
 from ..options import RetryPolicy, StorageOptions
@@ -20,6 +21,7 @@ from ..urls import (
     split_url,
 )
 from . import open_store
+from ._paging import list_prefix
 from ._protocol import Entry
 
 
@@ -71,7 +73,7 @@ def list_source(
 def list_folder(url: str, *, recursive: bool, options: StorageOptions, retry: RetryPolicy) -> Iterator[RemoteUrl]:
     """All objects whose URL begins with ``url``, sorted; none is fine."""
     scheme, bucket, path = split_url(url)
-    for entry in _list(url, path, recursive, options, retry):
+    for entry in list_prefix(url, path, recursive, options, retry):
         yield RemoteUrl(join_url(scheme, bucket, entry.path), entry.size, entry.etag)
 
 
@@ -84,42 +86,29 @@ def _entries(
         regex = glob_regex(path + "**" if path.endswith("/") else path)
         fixed = path[: glob_start(path)]
         deep = "/" in path[len(fixed) :] or "**" in path
-        matching = [entry for entry in _list(url, fixed, deep, options, retry) if regex.fullmatch(entry.path)]
-        if not matching and not path.endswith("/"):
+        matched = False
+        for entry in list_prefix(url, fixed, deep, options, retry):
+            if regex.fullmatch(entry.path):
+                matched = True
+                yield entry, entry.path[fixed.rfind("/") + 1 :]
+        if not matched and not path.endswith("/"):
             literal = call_with_retries(lambda: store.find(path), retry)  # a name may hold brackets
-            matching = [] if literal is None else [literal]
-        for entry in matching:
-            yield entry, entry.path[fixed.rfind("/") + 1 :]
+            if literal is not None:
+                yield literal, path[fixed.rfind("/") + 1 :]
         return
     if path and not path.endswith("/"):
         exact = call_with_retries(lambda: store.find(path), retry)
         folder = path + "/"
-        below = [] if split_url(url)[0] in HTTP else _list(url, folder, recursive, options, retry)
-        if exact is not None and not (exact.size == 0 and below):  # an empty one is the folder's marker
+        below = iter(()) if split_url(url)[0] in HTTP else list_prefix(url, folder, recursive, options, retry)
+        first = next(below, None)
+        if exact is not None and not (exact.size == 0 and first is not None):  # an empty one is the folder's marker
             yield exact, object_path(url).rpartition("/")[2]
+        below = below if first is None else chain([first], below)
     else:
         folder = path
-        below = _list(url, folder, recursive, options, retry)
+        below = list_prefix(url, folder, recursive, options, retry)
     for entry in below:
         yield entry, entry.path[len(folder) :]
-
-
-def _list(url: str, prefix: str, recursive: bool, options: StorageOptions, retry: RetryPolicy) -> list[Entry]:
-    store, _ = open_store(url, options)
-    entries: list[Entry] = []
-    token: str | None = None
-    while True:
-        asked = token
-
-        def ask(asked: str | None = asked) -> tuple[list[Entry], str | None]:
-            return store.list_page(prefix, recursive=recursive, token=asked)
-
-        page, token = call_with_retries(ask, retry)
-        entries.extend(entry for entry in page if entry.path.startswith(prefix))
-        if token is None:
-            return sorted(entries, key=lambda entry: entry.path)
-        if token == asked:
-            raise EmptyListingError(f"{redact(url)}: the store repeats page {token!r} of its listing.", url=redact(url))
 
 
 def _matcher(pattern: str | None) -> Callable[[str], bool]:

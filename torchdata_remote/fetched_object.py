@@ -1,0 +1,90 @@
+"""What is known and planned of one object that is fetched in parts."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+from .cache import DiskCache
+from .cached_read import CachedObject
+from .options import StorageOptions
+from .ranged_read import Found, Range, Source
+from .storage import Connection, open_store
+from .urls import RemoteUrl
+
+
+class Part:
+    """A range of an object: queued, being fetched, or fetched."""
+
+    __slots__ = ("done", "end", "error", "pieces", "reserved_bytes", "start")
+
+    def __init__(self, start: int, end: int | None, reserved_bytes: int) -> None:
+        self.start, self.end, self.reserved_bytes = start, end, reserved_bytes
+        self.done = threading.Event()
+        self.pieces: list[memoryview] = []  # consecutive
+        self.error: BaseException | None = None
+
+
+class FetchedObject:
+    """One object, its planned parts in order.
+
+    Args:
+        url: a ``RemoteUrl`` tells size and etag.
+        options: for its store.
+        connection: to its store.
+        cache: where objects are kept, if anywhere.
+    """
+
+    def __init__(self, url: str, options: StorageOptions, connection: Connection, cache: DiskCache | None) -> None:
+        store, self.path = open_store(url, options, connection)
+        self.url = str(url)
+        listed = (url.size, url.etag) if isinstance(url, RemoteUrl) else (None, None)
+        self.size, self.etag = (None if store.may_ignore_ranges else listed[0]), listed[1]
+        self._cached = None if cache is None else CachedObject(store, cache, self.url, *listed)
+        self.source: Source = self._cached or store
+        self.planned_bytes = 0
+        self.parts: deque[Part] = deque()
+        self.num_unfinished = 0  # parts that are queued or being fetched
+        self.started = False
+        self.closed = False
+        self.error: BaseException | None = None  # that the consumer has seen; nothing comes after it
+
+    def completely_planned(self) -> bool:
+        """Whether no part will be added."""
+        return self.closed or (self.started and self.size is not None and self.planned_bytes >= self.size)
+
+    def can_plan(self) -> bool:
+        """Whether a part can be added now. Not where the size is unknown until the first answer."""
+        return not self.completely_planned() and not (self.started and self.size is None)
+
+    def next_part_bytes(self, part_bytes: int) -> int:
+        """How long the next part is, at the most."""
+        return part_bytes if self.size is None else min(part_bytes, self.size - self.planned_bytes)
+
+    def plan(self, part_bytes: int) -> Part:
+        """Add the next part."""
+        num_bytes = self.next_part_bytes(part_bytes)
+        start = self.planned_bytes
+        part = Part(start, start + num_bytes if num_bytes else None, num_bytes)
+        self.started = True
+        self.planned_bytes += num_bytes
+        self.num_unfinished += 1
+        self.parts.append(part)
+        return part
+
+    def range_of(self, part: Part) -> Range:
+        """What a part asks for."""
+        return Range(self.url, self.path, part.start, part.end, self.size, self.etag)
+
+    def learn(self, found: Found) -> None:
+        """Take what the first answer told."""
+        if self.size is None:
+            self.planned_bytes = found.end
+        self.size = found.size
+        self.etag = self.etag or found.etag
+
+    def close(self) -> None:
+        """Nothing more of it is fetched. Safe in a finalizer."""
+        self.closed = True
+        if self._cached is not None:
+            self._cached.close()

@@ -1,0 +1,36 @@
+"""Bytes of a local file: mapped into memory where that is worth it, copied where it is not."""
+
+from __future__ import annotations
+
+import mmap
+import os
+
+MAP_FROM_BYTES = 4 << 20  # below it a copy is as fast, and leaves no descriptor open
+
+
+def view_of_file(descriptor: int, start: int, end: int) -> memoryview:
+    """Bytes ``start`` to ``end`` (exclusive) of a file, read-only. The descriptor may be closed afterwards.
+
+    A mapping shares the page cache's memory and costs no copy. If somebody shortens the file in place while the view
+    is in use, the process gets SIGBUS; files that are replaced by a rename, as all careful writers do, are safe.
+
+    Raises:
+        EOFError: if the file ends before ``end``.
+    """
+    length = end - start
+    if length >= MAP_FROM_BYTES:
+        os.posix_fadvise(descriptor, start, length, os.POSIX_FADV_WILLNEED)
+        aligned = start - start % mmap.ALLOCATIONGRANULARITY
+        try:
+            mapping = mmap.mmap(descriptor, end - aligned, offset=aligned, prot=mmap.PROT_READ)
+        except ValueError as error:  # longer than the file
+            raise EOFError(f"the file ends before byte {end:,}") from error
+        return memoryview(mapping)[start - aligned :]
+    data = bytearray(length)
+    view, done = memoryview(data), 0
+    while done < length:
+        count = os.preadv(descriptor, [view[done:]], start + done)
+        if not count:
+            raise EOFError(f"the file ends before byte {end:,}")
+        done += count
+    return view.toreadonly()

@@ -1,0 +1,227 @@
+"""One range of an object, through every fault that may pass: resumed where it broke, checked, never a mixture."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol
+
+from .errors import ObjectChangedError, StorageError, TransientStorageError
+from .in_flight import InFlight
+from .options import PROGRESS_BYTES, RetryPolicy
+from .retry import Attempts
+from .storage import Answer, RangeNotSatisfiableError
+from .urls import redact
+
+
+class Source(Protocol):
+    """A store, or one object of it."""
+
+    def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
+        """As :class:`Store` does."""
+
+
+class Range(NamedTuple):
+    """What is asked for.
+
+    Args:
+        url: for errors.
+        path: in the source.
+        start: first byte.
+        end: byte after the last one; may lie behind the object's end. ``None`` for the rest.
+        size: of the object, where it is known.
+        etag: of the version to read, where it is known.
+    """
+
+    url: str
+    path: str
+    start: int
+    end: int | None
+    size: int | None
+    etag: str | None
+
+
+class Found(NamedTuple):
+    """What the first answer tells: the object's size and etag, and behind which byte its bytes end."""
+
+    size: int
+    etag: str | None
+    end: int
+
+
+def read_range(
+    source: Source,
+    wanted: Range,
+    policy: RetryPolicy,
+    *,
+    in_flight: InFlight,
+    on_found: Callable[[Found], None],
+    check: Callable[[], object],
+    sleep: Callable[[float], object],
+    clock: Callable[[], float] = time.monotonic,
+) -> list[memoryview]:
+    """Read a range.
+
+    Args:
+        source: sends one request a call, and repeats nothing.
+        wanted: the range.
+        policy: how long faults are repeated.
+        in_flight: holds back requests when the store asks for fewer.
+        on_found: called once, with the headers of the first answer.
+        check: called for each piece that arrives; raises to end the reading.
+        sleep: waits for so many seconds; raises to end the waiting.
+        clock: seconds that only grow.
+
+    Returns:
+        The bytes, in consecutive pieces.
+
+    Raises:
+        TransientStorageError: when the policy's limits are reached.
+        ObjectChangedError: if size or etag are not what they were.
+        StorageError: for what no repetition mends; all with url, range, etag, attempts and seconds.
+    """
+    attempts = Attempts(policy, sleep=sleep, clock=clock)
+    reading = _Reading(source, wanted, policy.progress_timeout_s, on_found, check, clock)
+    while not reading.complete():
+        try:
+            with in_flight.permit():
+                reading.attempt()
+        except TransientStorageError as error:  # noqa: PERF203  # a request costs a thousand times more
+            if error.overloaded:
+                in_flight.slow_down()
+            if reading.take_progress():
+                attempts.start_anew()
+            try:
+                attempts.wait(error)
+            except TransientStorageError as final:
+                raise _with_context(final, wanted, attempts) from error
+        except StorageError as error:
+            raise _with_context(error, wanted, attempts) from error
+    return reading.pieces
+
+
+class _Reading:
+    """What has arrived of a range, and the next attempt at the rest."""
+
+    def __init__(
+        self,
+        source: Source,
+        wanted: Range,
+        progress_timeout_s: float,
+        on_found: Callable[[Found], None],
+        check: Callable[[], object],
+        clock: Callable[[], float],
+    ) -> None:
+        self._source, self._wanted, self._on_found, self._check = source, wanted, on_found, check
+        self._progress_timeout_s, self._clock = progress_timeout_s, clock
+        self.pieces: list[memoryview] = []
+        self._at = self._progress_from = wanted.start
+        self._found: Found | None = None
+
+    def complete(self) -> bool:
+        return self._found is not None and self._at == self._found.end
+
+    def take_progress(self) -> bool:
+        """Whether enough has arrived since this was last true."""
+        enough = self._at - self._progress_from >= PROGRESS_BYTES
+        if enough:
+            self._progress_from = self._at
+        return enough
+
+    def attempt(self) -> None:
+        """Ask once for what is missing."""
+        answer = self._ask()
+        with contextlib.closing(answer.chunks):
+            self._require_same_version(answer)
+            end = self._end(answer)
+            if self._found is None:
+                self._found = Found(answer.total_bytes, self._etag() or answer.etag, end)
+                self._on_found(self._found)
+            self._take(answer, end)
+
+    def _size(self) -> int | None:
+        return self._wanted.size if self._found is None else self._found.size
+
+    def _etag(self) -> str | None:
+        return self._wanted.etag if self._found is None else self._found.etag
+
+    def _ask(self) -> Answer:
+        path, end = self._wanted.path, self._wanted.end if self._found is None else self._found.end
+        try:
+            return self._source.read(path, self._at, end, self._etag())
+        except RangeNotSatisfiableError as error:
+            if self._at == 0 and self._size() is None:
+                return self._source.read(path, 0, None, self._etag())  # an empty object has no ranges
+            raise self._changed(f"is shorter than the {self._size() or self._at:,} bytes it had") from error
+
+    def _require_same_version(self, answer: Answer) -> None:
+        size, etag = self._size(), self._etag()
+        if size is not None and answer.total_bytes != size:
+            raise self._changed(f"has {answer.total_bytes:,} bytes, where it had {size:,}")
+        if etag is not None and answer.etag is not None and answer.etag != etag:
+            raise self._changed(f"has the etag {answer.etag}, where it had {etag}")
+
+    def _changed(self, how: str) -> ObjectChangedError:
+        url = redact(self._wanted.url)
+        return ObjectChangedError(f"{url} {how}. It was replaced; list it again.", url=url)
+
+    def _end(self, answer: Answer) -> int:
+        """Behind which byte this reading ends, once it is sure that the answer is one to the question."""
+        wanted, total = self._wanted, answer.total_bytes
+        end = total if wanted.end is None else min(wanted.end, total)
+        everything = answer.start == 0 and answer.end == total  # from a server that ignores ranges
+        if self._found is not None:
+            end = self._found.end
+        elif everything and wanted.start == 0 and wanted.size is None:
+            end = total
+        if not everything and (answer.start, answer.end) != (self._at, end):
+            raise self._broken(f"asked for bytes {self._at:,} to {end:,}, got {answer.start:,} to {answer.end:,}")
+        return end
+
+    def _take(self, answer: Answer, end: int) -> None:
+        skip = self._at - answer.start
+        for chunk in self._in_time(answer.chunks):
+            self._check()
+            piece = chunk[skip : skip + end - self._at]
+            skip = max(0, skip - len(chunk))
+            if piece:
+                self._at += len(piece)
+                self.pieces.append(piece)
+            if self._at == end:
+                return
+        if self._at < end:
+            raise self._broken(f"the body ended at byte {self._at:,} of {end:,}")
+
+    def _in_time(self, chunks: Iterator[memoryview]) -> Iterator[memoryview]:
+        """Fail when fewer than ``PROGRESS_BYTES`` come in ``progress_timeout_s``."""
+        began, num_bytes = self._clock(), 0
+        for chunk in chunks:
+            yield chunk
+            num_bytes += len(chunk)
+            elapsed_s = self._clock() - began
+            if num_bytes >= PROGRESS_BYTES:
+                began, num_bytes = self._clock(), 0
+            elif elapsed_s > self._progress_timeout_s:
+                raise self._broken(f"{num_bytes:,} bytes in {elapsed_s:.1f} s")
+
+    def _broken(self, how: str) -> TransientStorageError:
+        url = redact(self._wanted.url)
+        return TransientStorageError(f"{url}: {how}.", url=url)
+
+
+def _with_context(error: StorageError, wanted: Range, attempts: Attempts) -> StorageError:
+    """The same error, which also tells range, etag, attempts and seconds."""
+    kind = StorageError if isinstance(error, RangeNotSatisfiableError) else type(error)
+    num_attempts = error.attempts or attempts.count
+    end = "the end" if wanted.end is None else f"{wanted.end:,}"
+    counted = "" if error.attempts else f", attempt {num_attempts}, after {attempts.elapsed_s:.1f} s"
+    return kind(
+        f"{error} (Bytes {wanted.start:,} to {end}, etag {wanted.etag}{counted}.)",
+        url=error.url,
+        start_byte=wanted.start,
+        end_byte=wanted.end,
+        etag=wanted.etag,
+        attempts=num_attempts,
+        elapsed_s=attempts.elapsed_s,
+    )
