@@ -1,13 +1,13 @@
-"""Helpers for the tests of whoever builds on this package."""
+"""Readers' places, and small sets of shards."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .sample import Sample
-from .world import World
-from .writer import ShardWriter
+from ..sample import Sample
+from ..world import World
+from ..writer import ShardWriter
 
 
 def all_worlds(world_size: int, num_workers: int) -> Iterator[World]:

@@ -1,0 +1,652 @@
+"""A store that misbehaves: what comes over the wire, fault by fault."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import multiprocessing
+import os
+import random
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import fields
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlsplit
+
+import botocore.config
+import botocore.exceptions
+import botocore.session
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.servers.faulty_s3 import faulty
+from tests.servers.s3 import S3Server, free_port, wait_until
+from torchdata_remote.testing import Faults, FaultyStore
+
+BODY = random.Random(7).randbytes(50_000)
+OTHER = b"another object"
+RANGE = {"Range": "bytes=1000-1999"}
+NAMES = [field.name for field in fields(Faults) if field.type == "float" and not field.name.endswith("_s")]
+
+
+class Store(BaseHTTPRequestHandler):
+    """A sound server that keeps its connections open."""
+
+    protocol_version = "HTTP/1.1"
+    server: Server
+
+    def do_GET(self) -> None:  # http.server's name
+        self.server.seen.append((self.command, self.path, self.headers.as_string()))
+        body = self.server.objects.get(self.path)
+        if self.path.startswith("/chunked"):
+            self.answer(
+                200, {"Transfer-Encoding": "chunked"}, b"5;x=y\r\nhello\r\n6\r\n world\r\n0\r\nTrailer: t\r\n\r\n"
+            )
+        elif self.path == "/until-fin":
+            self.answer(200, {"Connection": "close"}, BODY)
+        elif self.path == "/signed" and "Range" not in self.headers:
+            self.answer(403, {"Content-Length": "0"}, b"")
+        elif body is None and self.path != "/signed":
+            self.answer(404, {"Content-Length": "7"}, b"missing")
+        elif "Range" in self.headers:
+            body = body or BODY
+            start, end = (int(number) for number in self.headers["Range"].removeprefix("bytes=").split("-"))
+            part = body[start : end + 1]
+            named = f"bytes {start}-{start + len(part) - 1}/{len(body)}"
+            self.answer(206, {"Content-Length": str(len(part)), "Content-Range": named, "ETag": '"real"'}, part)
+        else:
+            assert body is not None
+            self.answer(200, {"Content-Length": str(len(body)), "ETag": '"real"'}, body)
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def do_PUT(self) -> None:
+        self.server.seen.append((self.command, self.path, self.headers.as_string()))
+        self.server.objects[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
+        self.answer(200, {"Content-Length": "0"}, b"")
+
+    def answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # http.server's name
+        """Say nothing."""
+
+
+class Server(ThreadingHTTPServer):
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Store)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self.objects = {"/b/k": BODY, "/b/other": OTHER, "/b/empty": b"", "/b/byte": b"x"}
+        self.seen: list[tuple[str, str, str]] = []
+        self.connections = 0
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self.connections += 1
+        super().process_request(request, client_address)
+
+
+@contextlib.contextmanager
+def running_server() -> Iterator[Server]:
+    with Server() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def behind() -> Iterator[Server]:
+    """The server behind, of this module."""
+    with running_server() as server:
+        yield server
+
+
+@pytest.fixture
+def store(behind: Server) -> Iterator[FaultyStore]:
+    """A faulty store without faults, until a test scripts some."""
+    with FaultyStore(behind.url, Faults(stall_s=0.1, trickle_s=0.001)) as store:
+        yield store
+
+
+def connect(store: FaultyStore, *, timeout_s: float | None = 20) -> socket.socket:
+    parts = urlsplit(store.endpoint_url)
+    return socket.create_connection((parts.hostname, parts.port), timeout=timeout_s)
+
+
+def ask(path: str = "/b/k", *, method: str = "GET", **headers: str) -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", "Host: signed.example", *(f"{k}: {v}" for k, v in headers.items())]
+    return "\r\n".join([*lines, "", ""]).replace("If_Match", "If-Match").encode()
+
+
+def on_the_wire(store: FaultyStore, path: str = "/b/k", *, method: str = "GET", **headers: str) -> tuple[bytes, str]:
+    """Every byte of the answer on a connection that the client wants closed, and how it ended."""
+    received = b""
+    with connect(store) as sock:
+        sock.sendall(ask(path, method=method, Connection="close", **headers))
+        try:
+            while piece := sock.recv(1 << 16):
+                received += piece
+        except ConnectionResetError:
+            return received, "RST"
+    return received, "FIN"
+
+
+def split(answer: bytes) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers by names in lower case, and the bytes behind the head."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    named = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+    assert len(named) == len(lines), "a header came twice"
+    return int(first.split()[1]), named, body
+
+
+def broken(
+    store: FaultyStore, fault: str, path: str = "/b/k", **headers: str
+) -> tuple[int, dict[str, str], bytes, str]:
+    """Status, headers, body and end of the answer to one GET with a scripted fault, which is counted and noted."""
+    store.script(fault)
+    answer, end = on_the_wire(store, path, **headers)
+    assert store.counts == {fault: 1}
+    assert [request.fault for request in store.requests] == [fault]
+    return *split(answer), end
+
+
+@pytest.mark.parametrize("fault", ["slow_down", "internal_error"])
+def test_errors_of_a_busy_store(store: FaultyStore, behind: Server, fault: str) -> None:
+    """503 SlowDown and 500 InternalError come with S3's XML, and the server behind is not asked."""
+    behind.seen.clear()
+    status, headers, body, _ = broken(store, fault)
+    code = {"slow_down": (503, b"<Code>SlowDown</Code>"), "internal_error": (500, b"<Code>InternalError</Code>")}
+    assert status == code[fault][0]
+    assert code[fault][1] in body
+    assert int(headers["content-length"]) == len(body)
+    assert behind.seen == []
+
+
+@pytest.mark.parametrize(("fault", "end"), [("reset", "RST"), ("early_end", "FIN")])
+def test_no_byte_of_an_answer(store: FaultyStore, fault: str, end: str) -> None:
+    """The connection ends, by RST or FIN, before any byte."""
+    store.script(fault)
+    assert on_the_wire(store) == (b"", end)
+    assert store.counts == {fault: 1}
+
+
+@pytest.mark.parametrize(("fault", "end"), [("reset_in_body", "RST"), ("cut_body", "FIN"), ("stall_in_body", "RST")])
+def test_cut_bodies_promise_their_full_length(store: FaultyStore, fault: str, end: str) -> None:
+    """Headers name the full length, part of the body comes, then RST, FIN, or a stall and RST."""
+    started = time.monotonic()
+    status, headers, body, ended = broken(store, fault)
+    assert (status, int(headers["content-length"]), ended) == (200, len(BODY), end)
+    assert len(body) < len(BODY)
+    assert BODY.startswith(body)
+    assert fault != "stall_in_body" or time.monotonic() - started >= 0.1
+
+
+def test_cut_without_length_looks_complete(store: FaultyStore) -> None:
+    """No length, no chunks, an ordinary end: nothing tells that half is missing."""
+    status, headers, body, end = broken(store, "cut_without_length", **RANGE)
+    assert (status, end, headers["connection"]) == (206, "FIN", "close")
+    assert not {"content-length", "transfer-encoding"} & set(headers)
+    assert BODY[1000:2000].startswith(body)
+    assert len(body) < 1000
+
+
+def test_short_range_agrees_with_itself(store: FaultyStore) -> None:
+    """Fewer bytes than asked for, and headers that say so."""
+    status, headers, body, _ = broken(store, "short_range", **RANGE)
+    assert (status, int(headers["content-length"])) == (206, len(body))
+    assert headers["content-range"] == f"bytes 1000-{1000 + len(body) - 1}/{len(BODY)}"
+    assert 0 < len(body) < 1000
+    assert BODY[1000:].startswith(body)
+
+
+def test_ignored_range_sends_the_whole_object(store: FaultyStore) -> None:
+    """200 and all bytes where a range was asked for."""
+    status, headers, body, _ = broken(store, "ignored_range", **RANGE)
+    assert (status, body) == (200, BODY)
+    assert "content-range" not in headers
+
+
+def test_ignored_range_where_the_range_is_signed(store: FaultyStore) -> None:
+    """A server that refuses the request without its range: 200, full length, zeros outside the range."""
+    status, headers, body, _ = broken(store, "ignored_range", "/signed", **RANGE)
+    assert (status, int(headers["content-length"])) == (200, len(BODY))
+    assert body == bytes(1000) + BODY[1000:2000] + bytes(len(BODY) - 2000)
+    assert "content-range" not in headers
+
+
+@given(seed=st.integers(0, 2**32), start=st.integers(0, 49_999), length=st.integers(1, 50_000))
+def test_shifted_range_names_another_place(behind: Server, seed: int, start: int, length: int) -> None:
+    """As many bytes as asked for, said to lie elsewhere, whatever the range; never a byte of a wrong place."""
+    with FaultyStore(behind.url, Faults(shifted_range=1), seed=seed) as store:
+        status, headers, body = split(on_the_wire(store, Range=f"bytes={start}-{start + length - 1}")[0])
+    found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", headers["content-range"])
+    assert found is not None
+    there, last, total = map(int, found.groups())
+    assert (status, body) == (206, BODY[start : start + length])
+    assert there != start
+    assert there + len(body) == last + 1 <= total
+
+
+def test_other_answer_is_that_of_an_earlier_get(store: FaultyStore) -> None:
+    """Another path, or another range of the same object; sound where nothing else was asked for before."""
+    store.script("other_answer", "other_answer", "other_answer")
+    assert split(on_the_wire(store)[0])[2] == BODY
+    assert split(on_the_wire(store, "/b/other")[0])[2] == BODY
+    assert split(on_the_wire(store, **RANGE)[0])[2] == BODY
+    assert [request.fault for request in store.requests] == [None, "other_answer", "other_answer"]
+    assert store.counts == {"well": 1, "other_answer": 2}
+
+
+def test_doubled_comes_twice_and_the_connection_goes_on(store: FaultyStore) -> None:
+    """A client that reads on takes the second copy for the answer to its next request."""
+    store.script("doubled")
+    with connect(store) as sock, sock.makefile("rb") as stream:
+        sock.sendall(ask("/b/other"))
+        copies = []
+        for _ in range(2):
+            head = b"".join(iter(stream.readline, b"\r\n"))
+            copies.append((head, stream.read(len(OTHER))))
+        assert copies[0] == copies[1]
+        assert copies[0][1] == OTHER
+        sock.sendall(ask("/b/k", Connection="close"))
+        assert split(stream.read())[2] == BODY
+
+
+def test_stall_and_then_a_sound_answer(store: FaultyStore) -> None:
+    """Nothing comes for ``stall_s``."""
+    store.script("stall")
+    with connect(store) as sock:
+        started = time.monotonic()
+        sock.sendall(ask(Connection="close"))
+        assert sock.recv(1) == b"H"
+        assert time.monotonic() - started >= 0.1
+    assert store.counts == {"stall": 1}
+
+
+def test_a_trickle_is_a_byte_at_a_time(store: FaultyStore) -> None:
+    """The body comes whole, if one waits so long."""
+    started = time.monotonic()
+    status, headers, body, end = broken(store, "trickle", "/b/other")
+    assert (status, int(headers["content-length"]), body, end) == (200, len(OTHER), OTHER, "FIN")
+    assert time.monotonic() - started >= 0.001 * len(OTHER)
+
+
+def test_changed_has_another_etag(store: FaultyStore) -> None:
+    """The body is sound, the tag is not the object's."""
+    status, headers, body, _ = broken(store, "changed")
+    assert (status, body) == (200, BODY)
+    assert re.fullmatch('"[0-9a-f]{32}"', headers["etag"])
+
+
+def test_changed_refuses_if_match(store: FaultyStore) -> None:
+    """412 PreconditionFailed, as for an object that was replaced."""
+    status, _, body, _ = broken(store, "changed", If_Match='"real"')
+    assert status == 412
+    assert b"<Code>PreconditionFailed</Code>" in body
+    assert store.requests[0].if_match == '"real"'
+
+
+def test_flipped_bit(store: FaultyStore) -> None:
+    """One bit of the body differs."""
+    _, _, body, _ = broken(store, "flipped_bit", **RANGE)
+    assert (int.from_bytes(body, "big") ^ int.from_bytes(BODY[1000:2000], "big")).bit_count() == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "path", "headers"),
+    [
+        ("short_range", "/b/k", {}),
+        ("ignored_range", "/b/k", {}),
+        ("shifted_range", "/b/k", {}),
+        ("short_range", "/b/byte", {"Range": "bytes=0-0"}),
+        ("cut_body", "/b/empty", {}),
+        ("flipped_bit", "/missing", {}),
+        ("trickle", "/missing", {}),
+    ],
+)
+def test_a_fault_that_cannot_be_leaves_the_answer_sound(
+    store: FaultyStore, fault: str, path: str, headers: dict[str, str]
+) -> None:
+    """And it counts as sound."""
+    sound = split(on_the_wire(store, path, **headers)[0])
+    store.script(fault)
+    again = split(on_the_wire(store, path, **headers)[0])
+    assert (again[0], again[2]) == (sound[0], sound[2])
+    assert store.counts == {"well": 2}
+    assert [request.fault for request in store.requests] == [None, None]
+
+
+@pytest.mark.parametrize("fault", NAMES)
+def test_each_fault_can_be_drawn(behind: Server, fault: str) -> None:
+    """With probability 1 every GET that can have the fault has it."""
+    certain: dict[str, Any] = {fault: 1.0}
+    with FaultyStore(behind.url, Faults(**certain, stall_s=0.01, trickle_s=0.0001)) as store:
+        store.script(None)  # an earlier answer
+        for path in ("/b/other", "/b/k", "/b/k"):
+            on_the_wire(store, path, Range="bytes=0-9")
+        assert store.counts == {"well": 1, fault: 2}
+
+
+def run(behind: Server, seed: int) -> list[tuple[bytes, str]]:
+    faults = Faults(reset=0.2, cut_body=0.2, flipped_bit=0.2, slow_down=0.1, changed=0.1)
+    with FaultyStore(behind.url, faults, seed=seed) as store:
+        answers = [on_the_wire(store, **RANGE) for _ in range(20)]
+        assert sum(store.counts.values()) == len(store.requests) == 20
+    return [(re.sub(rb"Date: [^\r]*", b"", answer), end) for answer, end in answers]
+
+
+def test_a_seed_gives_the_same_run(behind: Server) -> None:
+    """Down to the bit that flips."""
+    assert run(behind, 3) == run(behind, 3) != run(behind, 4)
+
+
+def test_a_script_goes_by_order_of_arrival_and_then_chance_holds(store: FaultyStore) -> None:
+    """``None`` is a sound answer; requests that are not subject use nothing up."""
+    store.faults = Faults(internal_error=1)
+    store.script("slow_down", None, "changed")
+    kinds = [("GET", "/b/k"), ("HEAD", "/b/k"), ("GET", "/?list-type=2"), ("GET", "/b/k"), ("GET", "/b/k")]
+    for method, path in [*kinds, ("GET", "/b/k")]:
+        on_the_wire(store, path, method=method)
+    assert [request.fault for request in store.requests] == ["slow_down", None, None, None, "changed", "internal_error"]
+    assert store.counts == {"slow_down": 1, "well": 3, "changed": 1, "internal_error": 1}
+
+
+def test_listings_and_other_methods_on_request(store: FaultyStore) -> None:
+    """``listings`` and ``methods`` widen what is broken; an answer to HEAD never gets a body."""
+    store.faults = Faults(slow_down=1, listings=True, methods={"GET", "HEAD", "PUT"})
+    assert split(on_the_wire(store, "/b?list-type=2&prefix=a")[0])[0] == 503
+    assert (store.requests[0].path, store.requests[0].query) == ("/b", "list-type=2&prefix=a")
+    status, _, body = split(on_the_wire(store, method="HEAD")[0])
+    assert (status, body) == (503, b"")
+
+
+def test_requests_tell_what_was_asked_for(store: FaultyStore) -> None:
+    """Method, path, range and condition, in order of arrival."""
+    on_the_wire(store, "/b/k%20k", If_Match='"x"')
+    on_the_wire(store, **RANGE)
+    seen = [(each.method, each.path, each.range, each.if_match) for each in store.requests]
+    assert seen == [("GET", "/b/k%20k", None, '"x"'), ("GET", "/b/k", "bytes=1000-1999", None)]
+
+
+def test_connections_are_kept_on_both_sides(store: FaultyStore, behind: Server) -> None:
+    """Sound answers, errors and HEAD follow each other on one connection, and one behind it."""
+    before = behind.connections
+    client = http.client.HTTPConnection(store.endpoint_url.removeprefix("http://"))
+    store.script(None, "slow_down", "flipped_bit", None)
+    got = []
+    with connect(store) as sock:
+        client.sock = sock
+        for method in ("GET", "GET", "GET", "HEAD", "GET"):
+            client.request(method, "/b/k")
+            answer = client.getresponse()
+            got.append((answer.status, len(answer.read())))
+        assert client.sock is sock
+    assert got == [(200, 50_000), (503, got[1][1]), (200, 50_000), (200, 0), (200, 50_000)]
+    assert behind.connections == before + 1
+
+
+def test_requests_arrive_byte_for_byte(store: FaultyStore, behind: Server) -> None:
+    """Signatures hold: order and case of the headers, and Host, are the client's."""
+    on_the_wire(store, "/b/k?a=%2F&b", **{"X-Amz-b": "2", "x-AMZ-a": "  1"})
+    lines = behind.seen[-1][2]
+    assert behind.seen[-1][1] == "/b/k?a=%2F&b"
+    assert lines.split() == ["Host:", "signed.example", "Connection:", "close", "X-Amz-b:", "2", "x-AMZ-a:", "1"]
+
+
+def test_chunks_are_passed_on_and_joined_where_broken(store: FaultyStore) -> None:
+    """A sound chunked answer keeps its chunks and trailers; a broken one gets a length."""
+    status, headers, body = split(on_the_wire(store, "/chunked")[0])
+    assert (status, headers["transfer-encoding"]) == (200, "chunked")
+    assert body == b"5;x=y\r\nhello\r\n6\r\n world\r\n0\r\nTrailer: t\r\n\r\n"
+    store.script("changed")
+    _, headers, body = split(on_the_wire(store, "/chunked")[0])
+    assert (headers["content-length"], body) == ("11", b"hello world")
+    assert "transfer-encoding" not in headers
+
+
+def test_an_answer_till_the_end_of_the_connection(store: FaultyStore) -> None:
+    """A server that sends no length ends its connection, and so does the proxy."""
+    with connect(store) as sock, sock.makefile("rb") as stream:
+        sock.sendall(ask("/until-fin"))
+        status, headers, body = split(stream.read())
+    assert (status, headers["connection"], body) == (200, "close", BODY)
+
+
+def test_uploads_pass_through(store: FaultyStore, behind: Server) -> None:
+    """Bodies too, and nothing of the next request is taken for a part of them."""
+    upload = random.Random(1).randbytes(3_000_000)
+    client = http.client.HTTPConnection(store.endpoint_url.removeprefix("http://"), timeout=20)
+    for _ in range(2):
+        client.request("PUT", "/b/new", body=upload)
+        assert client.getresponse().read() == b""
+    client.request("GET", "/b/new")
+    assert client.getresponse().read() == upload == behind.objects.pop("/b/new")
+    client.close()
+    assert store.counts == {"well": 3}
+
+
+@pytest.mark.parametrize("fault", [None, "slow_down"])
+def test_uploads_that_wait_for_100(store: FaultyStore, fault: str | None) -> None:
+    """``Expect: 100-continue`` gets its 100, from the server behind or, before an injected error, from the proxy."""
+    store.faults = Faults(methods={"PUT"})
+    store.script(fault)
+    with connect(store) as sock, sock.makefile("rb") as stream:
+        length = {"Content-Length": "5"}
+        sock.sendall(ask("/b/new", method="PUT", Expect="100-continue", Connection="close", **length))
+        assert stream.readline() == b"HTTP/1.1 100 Continue\r\n"
+        assert stream.readline() == b"\r\n"
+        sock.sendall(b"hello")
+        assert split(stream.read())[0] == (503 if fault else 200)
+
+
+def test_nobody_behind_is_a_502() -> None:
+    """Refused connections are told apart from the faults, for uploads too."""
+    with FaultyStore(f"http://127.0.0.1:{free_port()}") as store:
+        assert split(on_the_wire(store)[0])[0] == 502
+        client = http.client.HTTPConnection(store.endpoint_url.removeprefix("http://"), timeout=20)
+        client.request("PUT", "/b/new", body=bytes(100_000))
+        assert client.getresponse().status == 502
+        client.close()
+        assert store.counts == {"bad_gateway": 2}
+
+
+def test_a_server_that_breaks_off_is_a_502() -> None:
+    """An end before the answer is the proxy's to report."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def hang_up() -> None:
+            with listener.accept()[0] as sock:
+                sock.recv(1 << 16)
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        with FaultyStore(f"http://127.0.0.1:{listener.getsockname()[1]}") as store:
+            assert split(on_the_wire(store)[0])[0] == 502
+        thread.join()
+
+
+def test_a_path_of_the_server_behind_is_kept(behind: Server) -> None:
+    """The proxy's address ends like the one behind it."""
+    with FaultyStore(f"{behind.url}/b") as store:
+        assert urlsplit(store.endpoint_url).path == "/b"
+
+
+def proxy_threads() -> int:
+    return sum(thread.name.startswith("faulty-store") for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("fault", [None, "stall", "stall_in_body", "trickle"])
+def test_leaving_ends_threads_and_sockets(fault: str | None) -> None:
+    """Within 2 s, also those that stall or trickle or wait for the next request; nothing is left open."""
+    with running_server() as behind:
+        open_before = len(os.listdir("/proc/self/fd"))
+        with FaultyStore(behind.url, Faults(stall_s=1000, trickle_s=1000)) as store:
+            store.script(*[fault] * 20)
+            clients = [connect(store) for _ in range(20)]
+            for client in clients:
+                client.sendall(ask())
+            for client in clients if fault != "stall" else ():
+                assert client.recv(1) == b"H"
+            wait_until(lambda: sum(store.counts.values()) == 20, "each request")
+            assert proxy_threads() == 21
+            started = time.monotonic()
+        assert time.monotonic() - started < 2
+        assert proxy_threads() == 0
+        for client in clients:
+            client.close()
+        wait_until(lambda: len(os.listdir("/proc/self/fd")) <= open_before, "the end of all sockets")
+
+
+def test_a_client_that_leaves_ends_its_stall(behind: Server) -> None:
+    """Time-outs of a client do not pile up threads."""
+    with FaultyStore(behind.url, Faults(stall=1, stall_s=1000)) as store:
+        with connect(store, timeout_s=0.05) as sock:
+            sock.sendall(ask())
+            with pytest.raises(TimeoutError):
+                sock.recv(1)
+        wait_until(lambda: proxy_threads() == 1, "the end of the stall", 10)
+        assert store.counts == {"stall": 1}
+
+
+@pytest.mark.parametrize(("fault", "end"), [("reset", ConnectionResetError), ("early_end", None)])
+def test_forked_children_do_not_keep_connections_open(
+    store: FaultyStore, fault: str, end: type[Exception] | None
+) -> None:
+    """FIN and RST are sent at once, although a DataLoader worker was forked meanwhile."""
+    fork = multiprocessing.get_context("fork")
+    done = fork.Event()
+    with connect(store) as sock, contextlib.ExitStack() as ending:
+        sock.sendall(ask(method="HEAD"))
+        assert sock.recv(1 << 16).endswith(b"\r\n\r\n")
+        child = fork.Process(target=done.wait)
+        child.start()
+        ending.callback(child.join)
+        ending.callback(done.set)
+        store.script(fault)
+        sock.sendall(ask())
+        with pytest.raises(end) if end else contextlib.nullcontext():
+            assert sock.recv(1) == b""
+
+
+def test_many_clients_at_once(behind: Server) -> None:
+    """Each request is counted and noted once, whoever asks."""
+    with FaultyStore(behind.url, Faults.storm(0.4)) as store:
+
+        def many() -> None:
+            for _ in range(25):
+                on_the_wire(store, "/b/other")
+
+        threads = [threading.Thread(target=many) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sum(store.counts.values()) == len(store.requests) == 200
+        assert set(store.counts) == {"well", "slow_down", "internal_error", "reset", "early_end"}
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"reset": -0.1}, {"reset": 1.1}, {"reset": 0.6, "stall": 0.6}, {"stall_s": 0}, {"reset": float("nan")}]
+)
+def test_impossible_faults_are_refused(wrong: dict[str, Any]) -> None:
+    """Probabilities lie within 0 to 1, alone and together; times are above 0."""
+    with pytest.raises(ValueError, match="Faults: "):
+        Faults(**wrong)
+
+
+@given(probability=st.floats(0, 1), number=st.floats(0, 1, exclude_max=True))
+def test_storm_has_the_probability_that_was_asked_for(probability: float, number: float) -> None:
+    """Split evenly, up to rounding."""
+    fault = Faults.storm(probability).pick(number)
+    if abs(number - probability) > 1e-9:
+        assert (fault is not None) == (number < probability)
+
+
+def test_misspelt_names_are_refused(store: FaultyStore) -> None:
+    """A script of unknown faults, and an address without http://, say what is known."""
+    with pytest.raises(ValueError, match="slow_down"):
+        store.script("slowdown")
+    with pytest.raises(ValueError, match="http://127"):
+        FaultyStore("127.0.0.1:9000")
+
+
+def s3_client(server: S3Server, attempts: int = 1) -> Any:
+    return botocore.session.Session().create_client(
+        "s3",
+        region_name="us-east-1",
+        endpoint_url=server.endpoint_url,
+        aws_access_key_id=server.key,
+        aws_secret_access_key=server.secret,
+        config=botocore.config.Config(
+            retries={"mode": "standard", "total_max_attempts": attempts}, s3={"addressing_style": "path"}
+        ),
+    )
+
+
+def test_s3_through_the_proxy(s3: S3Server) -> None:
+    """botocore puts, lists, reads and retries; signatures stay valid, and errors are those of S3."""
+    with faulty(s3) as (server, store):
+        bucket, client = server.new_bucket(), s3_client(server)
+        assert server.storage_options == {**s3.storage_options, "endpoint_url": store.endpoint_url}
+        client.put_object(Bucket=bucket, Key="a b/ü.bin", Body=BODY)
+        assert [found["Key"] for found in client.list_objects_v2(Bucket=bucket)["Contents"]] == ["a b/ü.bin"]
+        tag = client.head_object(Bucket=bucket, Key="a b/ü.bin")["ETag"]
+        assert store.counts["well"] == len(store.requests) == 3
+
+        def read() -> bytes:
+            answer = client.get_object(Bucket=bucket, Key="a b/ü.bin", Range="bytes=10-19", IfMatch=tag)
+            data: bytes = answer["Body"].read()
+            return data
+
+        assert read() == BODY[10:20]
+        for fault, code in {
+            "slow_down": "SlowDown",
+            "internal_error": "InternalError",
+            "changed": "PreconditionFailed",
+        }.items():
+            store.script(fault)
+            with pytest.raises(botocore.exceptions.ClientError, match=code):
+                read()
+        store.script("reset")
+        with pytest.raises(botocore.exceptions.ConnectionClosedError):
+            read()
+        store.script("ignored_range")
+        assert read()[10:20] == BODY[10:20]
+        assert store.counts["ignored_range"] == 1
+        client = s3_client(server, attempts=2)  # botocore waits up to a second before the second
+        store.script("early_end")
+        assert read() == BODY[10:20]
+
+
+def test_obstore_through_the_proxy(s3: S3Server) -> None:
+    """Its signatures stay valid too, and it retries through a storm."""
+    obstore_store = pytest.importorskip("obstore.store")
+    with faulty(s3, Faults.storm(0.2), seed=5) as (server, store):
+        bucket = server.new_bucket()
+        s3.client().put_object(Bucket=bucket, Key="k", Body=BODY)
+        client = obstore_store.S3Store(
+            bucket,
+            endpoint=server.endpoint_url,
+            access_key_id=server.key,
+            secret_access_key=server.secret,
+            region="us-east-1",
+            client_options={"allow_http": True},
+        )
+        for start in range(0, 40_000, 1000):
+            assert bytes(client.get_range("k", start=start, length=1000)) == BODY[start : start + 1000]
+        assert store.counts["well"] == 40
+        assert sum(store.counts.values()) > 40

@@ -1,0 +1,7 @@
+"""Helpers for the tests of whoever builds on this package: small data sets, and a store that misbehaves."""
+
+from .faults import Faults
+from .faulty_store import FaultyStore, SeenRequest
+from .small_shards import all_worlds, write_small_shards
+
+__all__ = ["Faults", "FaultyStore", "SeenRequest", "all_worlds", "write_small_shards"]

@@ -1,0 +1,216 @@
+"""A proxy in front of a store that breaks some of its answers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import socket
+import threading
+import time
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from urllib.parse import parse_qs, urlsplit
+
+from ._breaking import OF_A_RANGE, WITHOUT_A_BODY
+from ._connection import Connection
+from ._wire import Head, Wire
+from .faults import Faults, fault_names
+
+_BACKLOG = 1024
+_CONNECT_S = 1.5  # less than _CLOSE_S, because closing does not interrupt it
+_CLOSE_S = 2.0
+_ACCEPT_AGAIN_S = 0.01
+_EARLIER = 32  # GETs that other_answer picks from
+
+
+@dataclass
+class SeenRequest:
+    """A request as it arrived: path and query percent-encoded; ``fault`` is ``None`` if its answer was sound."""
+
+    method: str
+    path: str
+    query: str
+    range: str | None
+    if_match: str | None
+    fault: str | None
+
+
+_stores: weakref.WeakSet[FaultyStore] = weakref.WeakSet()
+
+
+class FaultyStore:
+    """A reverse proxy in front of an HTTP or S3 server, which breaks some of its answers on purpose.
+
+    Requests are passed on byte for byte, with their ``Host``, so that signatures stay valid. Connections stay open on
+    both sides. The random choices follow ``seed`` in the order in which requests arrive.
+
+    Args:
+        endpoint_url: ``http://`` address of the server behind.
+        faults: what to break, and how often; may be replaced while the proxy runs.
+        seed: of the random choices.
+
+    Attributes:
+        endpoint_url: address of this proxy, inside the ``with`` block.
+        counts: answers by the name of their fault; ``well`` for sound ones, ``bad_gateway`` for a 502 because the
+            server behind did not answer.
+        requests: every request, in order of arrival.
+
+    Raises:
+        ValueError: if ``endpoint_url`` is not an ``http://`` address.
+
+    Example:
+        >>> with FaultyStore("http://127.0.0.1:9000", Faults.storm(0.2), seed=1) as store:
+        ...     storage_options = {"endpoint_url": store.endpoint_url, "key": "k", "secret": "s"}
+        ...     store.script("cut_body", None, "stall")  # what becomes of the first three GETs
+    """
+
+    def __init__(self, endpoint_url: str, faults: Faults | None = None, *, seed: int = 0) -> None:
+        behind = urlsplit(endpoint_url)
+        if behind.scheme != "http" or not behind.hostname:
+            raise ValueError(f"FaultyStore: {endpoint_url!r} is not an address like 'http://127.0.0.1:9000'.")
+        self.endpoint_url = ""
+        self.faults = faults or Faults()
+        self.counts: Counter[str] = Counter()
+        self.requests: list[SeenRequest] = []
+        self._address, self._path = (behind.hostname, behind.port or 80), behind.path
+        self._random = random.Random(seed)
+        self._script: deque[str | None] = deque()
+        self._earlier: dict[tuple[str, str | None], Head] = {}
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._sockets: set[socket.socket] = set()
+        self._threads: set[threading.Thread] = set()
+        _stores.add(self)
+
+    def script(self, *names: str | None) -> None:
+        """Give the next answers exactly these faults (``None``: sound), in order of arrival, then go on by chance.
+
+        Raises:
+            ValueError: if a name is not a field of ``Faults``.
+        """
+        unknown = {name for name in names if name is not None} - set(fault_names())
+        if unknown:
+            raise ValueError(f"FaultyStore.script: no faults {sorted(unknown)}; there are {', '.join(fault_names())}.")
+        with self._lock:
+            self._script.extend(names)
+
+    def close(self) -> None:
+        """End all connections and threads, also those that stall; within 2 s."""
+        with self._lock:
+            self._closing.set()
+            for sock in self._sockets:
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)  # wakes its thread
+            threads = set(self._threads)
+        deadline = time.monotonic() + _CLOSE_S
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def __enter__(self) -> FaultyStore:
+        listener = socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
+        self.endpoint_url = f"http://127.0.0.1:{listener.getsockname()[1]}{self._path}"
+        self._start(listener, self._accept)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def arrived(self, request: Head) -> tuple[SeenRequest, float]:
+        """Note a request, and choose its fault and a number from [0, 1) that says where in the answer it strikes."""
+        method, (path, _, query) = request.first[0], request.first[1].partition("?")
+        is_listing = parse_qs(query).get("list-type") == ["2"]
+        wanted_range, if_match = request.fields.get("range"), request.fields.get("if-match")
+        with self._lock:
+            fault, chance = None, 0.0
+            if method in self.faults.methods and (self.faults.listings or not is_listing):
+                number, chance = self._random.random(), self._random.random()
+                fault = self._script.popleft() if self._script else self.faults.pick(number)
+            if (fault in OF_A_RANGE and wanted_range is None) or (method == "HEAD" and fault not in WITHOUT_A_BODY):
+                fault = None
+            seen = SeenRequest(method, path, query, wanted_range, if_match, fault)
+            self.requests.append(seen)
+        return seen, chance
+
+    def count(self, what: str) -> None:
+        """Count an answer, before its first byte is sent; what breaks because the proxy closes is not counted."""
+        with self._lock:
+            if not self._closing.is_set():
+                self.counts[what] += 1
+
+    def remember(self, request: Head) -> None:
+        """Keep the head of a GET for ``other_answer``."""
+        with self._lock:
+            self._earlier[request.first[1], request.fields.get("range")] = request
+            if len(self._earlier) > _EARLIER:
+                del self._earlier[next(iter(self._earlier))]
+
+    def earlier(self, request: Head, chance: float) -> Head | None:
+        """A GET for another path or range."""
+        with self._lock:
+            here = (request.first[1], request.fields.get("range"))
+            others = [other for place, other in self._earlier.items() if place != here]
+        return others[int(chance * len(others))] if others else None
+
+    def connect(self) -> Wire:
+        """A new connection to the server behind."""
+        sock = socket.create_connection(self._address, timeout=_CONNECT_S)
+        sock.settimeout(None)
+        self._watch(sock)
+        return Wire(sock)
+
+    def hang_up(self, wire: Wire) -> None:
+        """Close a connection to the server behind."""
+        wire.sock.close()
+        with self._lock:
+            self._sockets.discard(wire.sock)
+
+    def _watch(self, sock: socket.socket) -> None:
+        """Let ``close`` end whoever waits for this socket."""
+        with self._lock:
+            if self._closing.is_set():
+                sock.close()
+                raise ConnectionAbortedError("the proxy is closed")
+            self._sockets.add(sock)
+
+    def _accept(self, listener: socket.socket) -> None:
+        while not self._closing.is_set():
+            with contextlib.suppress(OSError):
+                self._start(listener.accept()[0], lambda sock: Connection(self, Wire(sock)).serve())
+                continue
+            self._closing.wait(_ACCEPT_AGAIN_S)  # it closes, or no descriptor is left just now
+
+    def _start(self, sock: socket.socket, serve: Callable[[socket.socket], None]) -> None:
+        """Serve a socket in a thread of its own until either ends."""
+
+        def run() -> None:
+            with sock, contextlib.suppress(OSError, ValueError):  # the other end went, or talks no HTTP
+                self._watch(sock)
+                serve(sock)
+            with self._lock:
+                self._sockets.discard(sock)
+                self._threads.discard(thread)
+
+        thread = threading.Thread(target=run, name=f"faulty-store-{self._address[1]}", daemon=True)
+        with self._lock:
+            self._threads.add(thread)
+        thread.start()
+
+    def close_copies(self) -> None:
+        """Close a forked child's copies of the sockets: FIN and RST are sent when the last copy is closed."""
+        for sock in self._sockets:  # without the lock, which a thread that is not in the child may hold
+            sock.close()
+
+
+def _after_fork() -> None:
+    for store in _stores:
+        store.close_copies()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
