@@ -17,7 +17,6 @@ def read_once(
         RetryPolicy(max_attempts=1),
         in_flight=InFlight(1, check=lambda: None),
         on_found=lambda found: None,
-        check=lambda: None,
         sleep=lambda seconds: None,
     )
     return b"".join(pieces)

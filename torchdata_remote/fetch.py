@@ -18,7 +18,7 @@ from .cache import DiskCache
 from .fetched_object import FetchedObject, Part
 from .in_flight import InFlight
 from .options import FetchOptions, StorageOptions
-from .pool import Pool, PoolClosedError
+from .pool import Pool
 from .ranged_read import Found, read_range
 from .storage import Connection
 from .urls import redact
@@ -51,7 +51,7 @@ class Fetcher:
         self._ready: queue.SimpleQueue[FetchedObject] = queue.SimpleQueue()
         self._waiting_for_room = 0  # of the unplanned, how many the byte bound holds back; counted to 4
         self._users = 1  # whoever made it, and every open object
-        self._leaving: deque[tuple[FetchedObject, Part | None] | None] = deque()
+        self._leaving: deque[FetchedObject | None] = deque()
         self._pid = os.getpid()
 
     def open(self, url: str) -> FetchedObject:
@@ -81,33 +81,37 @@ class Fetcher:
             self._hand_on_if_stuck()
         return self._ready.get()
 
-    def next_part(self, target: FetchedObject, consumed: Part | None) -> Part | None:
-        """Give back the consumed part, then wait for the next one; ``None`` at the object's end."""
+    def next_piece(self, target: FetchedObject, consumed_bytes: int) -> memoryview | None:
+        """Give back the bytes of the last piece, then wait for the next one; ``None`` at the object's end."""
         if os.getpid() != self._pid:
             raise RuntimeError(f"{redact(target.url)}: this stream was opened in another process; open it here.")
         if target.error is not None:
             raise target.error
-        with self._locked():
-            if consumed is not None:
-                self._reserved_bytes -= consumed.reserved_bytes
-            if not target.parts and target.can_plan():
-                self._plan(target)  # whatever the bound says: the consumer must get on
-            self._plan_ahead()
-            part = target.parts.popleft() if target.parts else None
-        if part is None:
-            return None
-        part.done.wait()
-        if part.error is not None:
-            target.error = part.error
+        while True:
             with self._locked():
-                self._reserved_bytes -= part.reserved_bytes
-            raise part.error
-        return part
+                if consumed_bytes:
+                    self._give_back(target.parts[0], consumed_bytes)
+                    consumed_bytes = 0
+                if not target.parts and target.can_plan():
+                    self._plan(target)  # whatever the bound says: the consumer must get on
+                self._plan_ahead()
+                if not target.parts:
+                    return None
+                part = target.parts[0]
+            piece = part.pieces.get()
+            if piece is not None:
+                return piece
+            with self._locked():
+                target.parts.popleft()
+                self._give_back(part, part.reserved_bytes)
+            if part.error is not None:
+                target.error = part.error
+                raise part.error
 
-    def close_object(self, target: FetchedObject, consumed: Part | None) -> None:
+    def close_object(self, target: FetchedObject) -> None:
         """Drop what was planned; requests that have not begun are not made. Safe in a finalizer."""
         target.close()
-        self._leaving.append((target, consumed))
+        self._leaving.append(target)
         self._settle()
 
     def release(self) -> None:
@@ -134,7 +138,7 @@ class Fetcher:
                     leaving = self._leaving.popleft()
                     self._users -= 1
                     if leaving is not None:
-                        self._give_back(*leaving)
+                        self._drop(leaving)
                 if self._users == 0:
                     self._pool.close()
                 else:
@@ -142,10 +146,13 @@ class Fetcher:
             finally:
                 self._lock.release()
 
-    def _give_back(self, target: FetchedObject, consumed: Part | None) -> None:  # with the lock held
-        for part in target.parts if consumed is None else (*target.parts, consumed):
-            self._reserved_bytes -= part.reserved_bytes
-            part.reserved_bytes = 0
+    def _give_back(self, part: Part, num_bytes: int) -> None:  # with the lock held
+        self._reserved_bytes -= num_bytes
+        part.reserved_bytes -= num_bytes
+
+    def _drop(self, target: FetchedObject) -> None:  # with the lock held
+        for part in target.parts:
+            self._give_back(part, part.reserved_bytes)
         target.parts.clear()
         self._unplanned.pop(target, None)
         self._unready.pop(target, None)
@@ -174,37 +181,31 @@ class Fetcher:
         self._pool.submit(self._fetch, target, part)
 
     def _fetch(self, target: FetchedObject, part: Part) -> None:
-        """In a thread of the pool: fetch one part, keep its bytes or its error."""
+        """In a thread of the pool: fetch one part, hand on its bytes or its error."""
         try:
-            if not target.closed:
-                part.pieces = read_range(
-                    target.source,
-                    target.range_of(part),
-                    self.options.retry,
-                    in_flight=self._in_flight,
-                    on_found=lambda found: self._learn(target, part, found),
-                    check=lambda: self._check_wanted(target),
-                    sleep=self._pool.sleep,
-                )
+            pieces = read_range(
+                target.source,
+                target.range_of(part),
+                self.options.retry,
+                in_flight=self._in_flight,
+                on_found=lambda found: self._learn(target, part, found),
+                sleep=self._pool.sleep,
+            )
+            while not target.closed and (piece := next(pieces, None)) is not None:
+                part.pieces.put(piece)
+                self._pool.check()
         except BaseException as error:  # noqa: BLE001  # it belongs to the consumer, whatever it is
             part.error = error
         finally:
             with self._locked():
                 self._finish(target)
-            part.done.set()
-
-    def _check_wanted(self, target: FetchedObject) -> None:
-        self._pool.check()
-        if target.closed:
-            raise PoolClosedError
+            part.pieces.put(None)
 
     def _learn(self, target: FetchedObject, part: Part, found: Found) -> None:
         with self._locked():
             target.learn(found)
-            if part.reserved_bytes:  # 0 if the stream was closed meanwhile
-                num_bytes = found.end - part.start
-                self._reserved_bytes += num_bytes - part.reserved_bytes
-                part.reserved_bytes = num_bytes
+            if not target.closed:
+                self._give_back(part, part.reserved_bytes - (found.end - part.start))
             self._plan_ahead()  # the size may be known now, or the part be smaller than was reserved
 
     def _finish(self, target: FetchedObject) -> None:  # with the lock held

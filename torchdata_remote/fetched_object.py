@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import queue
 from collections import deque
 
 from .cache import DiskCache
@@ -16,13 +16,12 @@ from .urls import RemoteUrl
 class Part:
     """A range of an object: queued, being fetched, or fetched."""
 
-    __slots__ = ("done", "end", "error", "pieces", "reserved_bytes", "start")
+    __slots__ = ("end", "error", "pieces", "reserved_bytes", "start")
 
     def __init__(self, start: int, end: int | None, reserved_bytes: int) -> None:
         self.start, self.end, self.reserved_bytes = start, end, reserved_bytes
-        self.done = threading.Event()
-        self.pieces: list[memoryview] = []  # consecutive
-        self.error: BaseException | None = None
+        self.pieces: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()  # consecutive; then None
+        self.error: BaseException | None = None  # why there are no more pieces
 
 
 class FetchedObject:
@@ -43,7 +42,7 @@ class FetchedObject:
         self._cached = None if cache is None else CachedObject(store, cache, self.url, *listed)
         self.source: Source = self._cached or store
         self.planned_bytes = 0
-        self.parts: deque[Part] = deque()
+        self.parts: deque[Part] = deque()  # the first one is being consumed
         self.num_unfinished = 0  # parts that are queued or being fetched
         self.started = False
         self.closed = False

@@ -57,10 +57,9 @@ def read_range(
     *,
     in_flight: InFlight,
     on_found: Callable[[Found], None],
-    check: Callable[[], object],
     sleep: Callable[[float], object],
     clock: Callable[[], float] = time.monotonic,
-) -> list[memoryview]:
+) -> Iterator[memoryview]:
     """Read a range.
 
     Args:
@@ -69,12 +68,11 @@ def read_range(
         policy: how long faults are repeated.
         in_flight: holds back requests when the store asks for fewer.
         on_found: called once, with the headers of the first answer.
-        check: called for each piece that arrives; raises to end the reading.
         sleep: waits for so many seconds; raises to end the waiting.
         clock: seconds that only grow.
 
-    Returns:
-        The bytes, in consecutive pieces.
+    Yields:
+        memoryview: the bytes, in consecutive pieces, as they arrive. Closing the iterator ends the request.
 
     Raises:
         TransientStorageError: when the policy's limits are reached.
@@ -82,11 +80,11 @@ def read_range(
         StorageError: for what no repetition mends; all with url, range, etag, attempts and seconds.
     """
     attempts = Attempts(policy, sleep=sleep, clock=clock)
-    reading = _Reading(source, wanted, policy.progress_timeout_s, on_found, check, clock)
+    reading = _Reading(source, wanted, policy.progress_timeout_s, on_found, clock)
     while not reading.complete():
         try:
             with in_flight.permit():
-                reading.attempt()
+                yield from reading.attempt()
         except TransientStorageError as error:  # noqa: PERF203  # a request costs a thousand times more
             if error.overloaded:
                 in_flight.slow_down()
@@ -98,7 +96,6 @@ def read_range(
                 raise _with_context(final, wanted, attempts) from error
         except StorageError as error:
             raise _with_context(error, wanted, attempts) from error
-    return reading.pieces
 
 
 class _Reading:
@@ -110,12 +107,10 @@ class _Reading:
         wanted: Range,
         progress_timeout_s: float,
         on_found: Callable[[Found], None],
-        check: Callable[[], object],
         clock: Callable[[], float],
     ) -> None:
-        self._source, self._wanted, self._on_found, self._check = source, wanted, on_found, check
+        self._source, self._wanted, self._on_found = source, wanted, on_found
         self._progress_timeout_s, self._clock = progress_timeout_s, clock
-        self.pieces: list[memoryview] = []
         self._at = self._progress_from = wanted.start
         self._found: Found | None = None
 
@@ -129,8 +124,8 @@ class _Reading:
             self._progress_from = self._at
         return enough
 
-    def attempt(self) -> None:
-        """Ask once for what is missing."""
+    def attempt(self) -> Iterator[memoryview]:
+        """Ask once for what is missing; hand it on as it comes."""
         answer = self._ask()
         with contextlib.closing(answer.chunks):
             self._require_same_version(answer)
@@ -138,7 +133,7 @@ class _Reading:
             if self._found is None:
                 self._found = Found(answer.total_bytes, self._etag() or answer.etag, end)
                 self._on_found(self._found)
-            self._take(answer, end)
+            yield from self._take(answer, end)
 
     def _size(self) -> int | None:
         return self._wanted.size if self._found is None else self._found.size
@@ -179,15 +174,14 @@ class _Reading:
             raise self._broken(f"asked for bytes {self._at:,} to {end:,}, got {answer.start:,} to {answer.end:,}")
         return end
 
-    def _take(self, answer: Answer, end: int) -> None:
+    def _take(self, answer: Answer, end: int) -> Iterator[memoryview]:
         skip = self._at - answer.start
         for chunk in self._in_time(answer.chunks):
-            self._check()
             piece = chunk[skip : skip + end - self._at]
             skip = max(0, skip - len(chunk))
             if piece:
                 self._at += len(piece)
-                self.pieces.append(piece)
+                yield piece
             if self._at == end:
                 return
         if self._at < end:

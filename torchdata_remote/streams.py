@@ -9,7 +9,7 @@ from typing import Any
 
 from .errors import RemoteDataError
 from .fetch import Fetcher
-from .fetched_object import FetchedObject, Part
+from .fetched_object import FetchedObject
 from .options import FetchOptions, StorageOptions
 from .urls import redact
 
@@ -30,8 +30,7 @@ class ObjectStream(io.BufferedIOBase):
         self._released = True  # nothing to release if the URL cannot be opened
         self._fetcher, self.target = fetcher, fetcher.open(url)
         self._released = False
-        self._part: Part | None = None
-        self._pieces: Iterator[memoryview] = iter(())  # of the current part, those not yet begun
+        self._piece_bytes = 0  # length of the current piece
         self._view = memoryview(b"")  # of the current piece, what is not yet read
         self._position = 0
 
@@ -57,17 +56,15 @@ class ObjectStream(io.BufferedIOBase):
 
     def _advance(self) -> bool:
         """Make the next piece current; ``False`` at the end."""
-        while not self._released:
-            for piece in self._pieces:
-                self._view = piece
-                return True
-            part, self._part = self._part, None
-            self._part = self._fetcher.next_part(self.target, part)
-            if self._part is None:
-                self._release()
-            else:
-                self._pieces = iter(self._part.pieces)
-        return False
+        if self._released:
+            return False
+        consumed_bytes, self._piece_bytes = self._piece_bytes, 0
+        piece = self._fetcher.next_piece(self.target, consumed_bytes)
+        if piece is None:
+            self._release()
+            return False
+        self._view, self._piece_bytes = piece, len(piece)
+        return True
 
     def parts(self) -> Iterator[memoryview]:
         """What is left of the object, in consecutive pieces of any length, without a copy."""
@@ -105,8 +102,8 @@ class ObjectStream(io.BufferedIOBase):
     def _release(self) -> None:
         if not self._released:
             self._released = True
-            part, self._part, self._view, self._pieces = self._part, None, memoryview(b""), iter(())
-            self._fetcher.close_object(self.target, part)
+            self._view = memoryview(b"")
+            self._fetcher.close_object(self.target)
 
     def close(self) -> None:
         self._release()
