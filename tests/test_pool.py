@@ -67,7 +67,7 @@ def test_starts_no_more_threads_than_needed() -> None:
         done = threading.Event()
         pool.submit(done.set)
         assert done.wait(DEADLINE_S)
-        wait_for(lambda: pool._idle._value > 0)  # the thread has noted that it is free
+        wait_for(lambda: not pool._idle.empty())  # the thread has noted that it is free
     assert len(pool._threads) == 1
     pool.close()
 
@@ -133,12 +133,12 @@ def test_a_forgotten_pool_can_be_collected_from_its_threads() -> None:
     class Big:
         pass
 
-    pool, done = Pool(1), threading.Event()
+    pool, done = Pool(2), threading.Event()
     big = Big()
     held = [big]
     pool.submit(lambda it: done.set(), big)
     assert done.wait(DEADLINE_S)
-    wait_for(lambda: pool._idle._value > 0)
+    wait_for(lambda: not pool._idle.empty())
     wait_for(lambda: sys.getrefcount(big) <= 3)  # big, held, and the argument of getrefcount
     assert held
     pool.close()

@@ -7,15 +7,12 @@ fetched, or next in the queue, and the source of URLs is only ever pulled from t
 
 from __future__ import annotations
 
-import contextlib
 import os
 import queue
-import threading
-from collections import deque
-from collections.abc import Iterator
 
 from .cache import DiskCache
 from .fetched_object import FetchedObject, Part
+from .finalizer_lock import FinalizerLock
 from .in_flight import InFlight
 from .options import FetchOptions, StorageOptions
 from .pool import Pool
@@ -43,7 +40,7 @@ class Fetcher:
         )
         self._pool = Pool(options.max_in_flight)
         self._in_flight = InFlight(options.max_in_flight, check=self._pool.check)
-        self._lock = threading.Lock()
+        self._lock = FinalizerLock(self._leave)
         self._reserved_bytes = 0
         self._num_unfinished = 0  # parts that are queued or being fetched
         self._unplanned: dict[FetchedObject, None] = {}  # in order
@@ -51,7 +48,6 @@ class Fetcher:
         self._ready: queue.SimpleQueue[FetchedObject] = queue.SimpleQueue()
         self._waiting_for_room = 0  # of the unplanned, how many the byte bound holds back; counted to 4
         self._users = 1  # whoever made it, and every open object
-        self._leaving: deque[FetchedObject | None] = deque()
         self._pid = os.getpid()
 
     def open(self, url: str) -> FetchedObject:
@@ -60,7 +56,7 @@ class Fetcher:
         Each call needs a ``close_object``.
         """
         target = FetchedObject(url, self._storage_options, self._connection, self._cache)
-        with self._locked():
+        with self._lock:
             self._users += 1
             self._unplanned[target] = None
             if not self.options.in_order:
@@ -77,7 +73,7 @@ class Fetcher:
 
         When no object can be completed within the byte bound it is the oldest one, which streams.
         """
-        with self._locked():
+        with self._lock:
             self._hand_on_if_stuck()
         return self._ready.get()
 
@@ -88,78 +84,62 @@ class Fetcher:
         if target.error is not None:
             raise target.error
         while True:
-            with self._locked():
+            with self._lock:
                 if consumed_bytes:
-                    self._give_back(target.parts[0], consumed_bytes)
+                    self._consume(target, consumed_bytes)
                     consumed_bytes = 0
                 if not target.parts and target.can_plan():
                     self._plan(target)  # whatever the bound says: the consumer must get on
-                self._plan_ahead()
                 if not target.parts:
                     return None
                 part = target.parts[0]
             piece = part.pieces.get()
             if piece is not None:
                 return piece
-            with self._locked():
-                target.parts.popleft()
-                self._give_back(part, part.reserved_bytes)
+            with self._lock:  # an empty part, or one that failed
+                self._consume(target, part.reserved_bytes)
             if part.error is not None:
                 target.error = part.error
                 raise part.error
 
+    def _consume(self, target: FetchedObject, num_bytes: int) -> None:  # with the lock held
+        part = target.parts[0]
+        self._give_back(part, num_bytes)
+        if part.reserved_bytes == 0:
+            target.parts.popleft()
+        self._plan_ahead()
+
     def close_object(self, target: FetchedObject) -> None:
         """Drop what was planned; requests that have not begun are not made. Safe in a finalizer."""
         target.close()
-        self._leaving.append(target)
-        self._settle()
+        self._lock.settle(target)
 
     def release(self) -> None:
         """Whoever made this opens nothing more; the threads end with the last object. Safe in a finalizer."""
-        self._leaving.append(None)
-        self._settle()
+        self._lock.settle(None)
 
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        try:
-            with self._lock:
-                yield
-        finally:
-            self._settle()
-
-    def _settle(self) -> None:
-        """Let go of who is leaving, unless somebody holds the lock, who then does it on the way out.
-
-        Finalizers run at any allocation, also in a thread that holds the lock. So they must not wait for it.
-        """
-        while self._leaving and os.getpid() == self._pid and self._lock.acquire(blocking=False):
-            try:
-                while self._leaving:
-                    leaving = self._leaving.popleft()
-                    self._users -= 1
-                    if leaving is not None:
-                        self._drop(leaving)
-                if self._users == 0:
-                    self._pool.close()
-                else:
-                    self._plan_ahead()
-            finally:
-                self._lock.release()
+    def _leave(self, target: FetchedObject | None) -> None:  # with the lock held
+        self._users -= 1
+        if target is not None:
+            for part in target.parts:
+                self._give_back(part, part.reserved_bytes)
+            target.parts.clear()
+            self._unplanned.pop(target, None)
+            self._unready.pop(target, None)
+        if self._users == 0:
+            self._pool.close()
+        else:
+            self._plan_ahead()
 
     def _give_back(self, part: Part, num_bytes: int) -> None:  # with the lock held
         self._reserved_bytes -= num_bytes
         part.reserved_bytes -= num_bytes
 
-    def _drop(self, target: FetchedObject) -> None:  # with the lock held
-        for part in target.parts:
-            self._give_back(part, part.reserved_bytes)
-        target.parts.clear()
-        self._unplanned.pop(target, None)
-        self._unready.pop(target, None)
-
     def _plan_ahead(self) -> None:  # with the lock held
-        finished = []
         self._waiting_for_room = 0
+        if not self._unplanned:
+            return
+        finished = []
         for target in self._unplanned:
             while self._waiting_for_room == 0 and target.can_plan():
                 wanted = target.next_part_bytes(self.options.part_bytes)
@@ -197,24 +177,28 @@ class Fetcher:
         except BaseException as error:  # noqa: BLE001  # it belongs to the consumer, whatever it is
             part.error = error
         finally:
-            with self._locked():
+            if not self.options.in_order:
                 self._finish(target)
             part.pieces.put(None)
 
     def _learn(self, target: FetchedObject, part: Part, found: Found) -> None:
-        with self._locked():
+        if (found.size, found.etag, found.end) == (target.size, target.etag, part.end):
+            return  # nothing new; a lock would cost many threads dear
+        with self._lock:
             target.learn(found)
             if not target.closed:
                 self._give_back(part, part.reserved_bytes - (found.end - part.start))
-            self._plan_ahead()  # the size may be known now, or the part be smaller than was reserved
+            self._plan_ahead()
 
-    def _finish(self, target: FetchedObject) -> None:  # with the lock held
-        self._num_unfinished -= 1
-        target.num_unfinished -= 1
-        if target in self._unready:
-            failed = any(part.error is not None for part in target.parts)
-            if failed or (target.num_unfinished == 0 and target.completely_planned()):
-                self._hand_on(target)
+    def _finish(self, target: FetchedObject) -> None:
+        """Where objects are handed on as they are complete: see whether one is."""
+        with self._lock:
+            self._num_unfinished -= 1
+            target.num_unfinished -= 1
+            if target in self._unready:
+                failed = any(part.error is not None for part in target.parts)
+                if failed or (target.num_unfinished == 0 and target.completely_planned()):
+                    self._hand_on(target)
             self._hand_on_if_stuck()
 
     def _hand_on(self, target: FetchedObject) -> None:  # with the lock held

@@ -14,7 +14,8 @@ _LOOK_EVERY_S = 0.5
 class InFlight:
     """Hands out permits, one a request: additive increase, multiplicative decrease, as TCP's.
 
-    (V. Jacobson, "Congestion Avoidance and Control", SIGCOMM 1988.)
+    (V. Jacobson, "Congestion Avoidance and Control", SIGCOMM 1988.) Until the first ``slow_down``, and when all permits
+    are back, nothing is counted: whoever uses it has ``most`` threads at the most, and a lock would cost them dear.
 
     Args:
         most: permits when all is well.
@@ -25,7 +26,7 @@ class InFlight:
     def __init__(self, most: int, *, check: Callable[[], object], clock: Callable[[], float] = time.monotonic) -> None:
         self._most, self._check, self._clock = most, check, clock
         self._limit = most
-        self._running = 0
+        self._running = 0  # of those that were counted
         self._halved_at = float("-inf")
         self._changed = threading.Condition()
 
@@ -37,24 +38,32 @@ class InFlight:
     @contextlib.contextmanager
     def permit(self) -> Iterator[None]:
         """Wait for a permit and hold it in the block. A block that ends well makes room for one more."""
-        with self._changed:
-            while self._running >= self._limit:
-                self._changed.wait(_LOOK_EVERY_S)
-                self._check()
-            self._running += 1
+        counted = self._limit < self._most and self._enter()
         well = False
         try:
             yield
             well = True
         finally:
-            with self._changed:
-                self._running -= 1
-                self._limit = min(self._most, self._limit + well)
-                self._changed.notify(2)
+            if counted or self._limit < self._most:
+                self._leave(counted, well)
+
+    def _enter(self) -> bool:
+        with self._changed:
+            while self._running >= self._limit:
+                self._changed.wait(_LOOK_EVERY_S)
+                self._check()
+            self._running += 1
+            return True
+
+    def _leave(self, counted: bool, well: bool) -> None:
+        with self._changed:
+            self._running -= counted
+            self._limit = min(self._most, self._limit + well)
+            self._changed.notify(2)
 
     def slow_down(self) -> None:
         """The store asked for fewer requests."""
         with self._changed:
             if self._clock() - self._halved_at >= _HALVED_AT_MOST_EVERY_S:
                 self._halved_at = self._clock()
-                self._limit = max(1, min(self._limit, self._running + 1) // 2)
+                self._limit = max(1, self._limit // 2)

@@ -119,6 +119,7 @@ class StorageOptions(Mapping[str, Any]):
         self._options = dict(options or {})
         if not all(isinstance(name, str) for name in self._options):
             raise TypeError(f"storage_options must have names that are str, got {sorted(map(repr, self._options))}")
+        self._identity: str | None = None
 
     def __getitem__(self, name: str) -> Any:
         return self._options[name]
@@ -131,7 +132,12 @@ class StorageOptions(Mapping[str, Any]):
 
     def identity(self) -> str:
         """Equal for equal options: a key for what is kept per process. Holds secrets; never shown."""
-        return json.dumps(self._options, sort_keys=True, default=lambda value: f"object {id(value)}")
+        if self._identity is None:  # made when it is asked for, because ids differ between processes
+            self._identity = json.dumps(self._options, sort_keys=True, default=lambda value: f"object {id(value)}")
+        return self._identity
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_options": self._options, "_identity": None}
 
     def __repr__(self) -> str:
         return f"StorageOptions({', '.join(sorted(self._options))})"

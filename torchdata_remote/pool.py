@@ -31,7 +31,7 @@ class Pool:
         self._max_threads = max_threads
         self._tasks: queue.SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._idle = threading.Semaphore(0)
+        self._idle: queue.SimpleQueue[None] = queue.SimpleQueue()  # one for each thread that waits; while some lack
         self._closed = [False]
         # A queue and not an Event: close() may run in a finalizer, at any allocation of any thread.
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -46,12 +46,22 @@ class Pool:
         if self._closed[0]:
             raise PoolClosedError("nothing is fetched after the interpreter has begun to end")
         self._tasks.put((function, arguments))
-        if len(self._threads) < self._max_threads and not self._idle.acquire(blocking=False):
+        if len(self._threads) < self._max_threads and not self._take_idle():
             thread = threading.Thread(
-                target=_work, args=(self._tasks, self._idle, self._closed), name="torchdata_remote", daemon=True
+                target=_work,
+                args=(self._tasks, self._idle, self._closed, self._threads, self._max_threads),
+                name="torchdata_remote",
+                daemon=True,
             )
             self._threads.append(thread)
             thread.start()
+
+    def _take_idle(self) -> bool:
+        try:
+            self._idle.get_nowait()
+        except queue.Empty:
+            return False
+        return True
 
     def check(self) -> None:
         """Raise if the pool is closed.
@@ -89,8 +99,10 @@ class Pool:
 
 def _work(
     tasks: queue.SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]] | None],
-    idle: threading.Semaphore,
+    idle: queue.SimpleQueue[None],
     closed: list[bool],
+    threads: list[threading.Thread],
+    max_threads: int,
 ) -> None:
     # Holds no reference to the pool, so that a forgotten one can be collected.
     while True:
@@ -102,7 +114,8 @@ def _work(
             function(*arguments)
             del function, arguments
         del task
-        idle.release()
+        if len(threads) < max_threads:
+            idle.put(None)
 
 
 @atexit.register

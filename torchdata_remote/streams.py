@@ -125,16 +125,16 @@ def stream_objects(
     try:
         source = iter(urls)
         ended: Exception | None = None
+        num_ahead, most_ahead = 2 * options.max_in_flight, _OBJECTS_AHEAD * options.max_in_flight
         while True:
-            while ended is None and (
-                not ahead or (len(ahead) < _OBJECTS_AHEAD * options.max_in_flight and fetcher.has_room())
-            ):
+            while ended is None and (not ahead or (len(ahead) < num_ahead and fetcher.has_room())):
                 try:
                     url = next(source)
                     stream = ObjectStream(fetcher, url)
                     ahead[stream.target] = url, stream
                 except Exception as error:  # noqa: BLE001, PERF203  # what came before it is handed on first
                     ended = error
+            num_ahead = min(num_ahead + 1, most_ahead)  # by and by, so that the first object need not wait for it
             if ahead:
                 yield ahead.pop(next(iter(ahead)) if options.in_order else fetcher.next_ready())
             elif isinstance(ended, StopIteration):

@@ -36,7 +36,7 @@ from torchdata_remote.storage import RangeNotSatisfiableError, Store, _s3_upload
 from torchdata_remote.storage._fsspec import FsspecStore
 from torchdata_remote.storage._obstore import s3_reader
 from torchdata_remote.storage._s3 import S3Store
-from torchdata_remote.storage._s3_settings import make_client, s3_settings
+from torchdata_remote.storage._s3_settings import make_client, make_session, s3_settings
 
 MIB = 1 << 20
 ODD_KEYS = [
@@ -707,8 +707,10 @@ def test_endpoint_is_the_same_for_every_transport(endpoint: str) -> None:
     """What is read goes to the endpoint that the listing goes to, also where that belongs to AWS."""
     settings_of_s3 = s3_settings(StorageOptions({"endpoint_url": endpoint, "key": "k", "secret": "s"}))
     assert settings_of_s3 is not None
-    session, client = make_client(settings_of_s3, "s3://bucket")
-    reader = s3_reader("bucket", settings_of_s3, session, client)
+    session = make_session(settings_of_s3, "s3://bucket")
+    client = make_client(settings_of_s3, session, "s3://bucket")
+    reader = s3_reader("bucket", settings_of_s3, session, lambda: client)
+    assert client.meta.endpoint_url == endpoint
     config: dict[str, Any] = getattr(reader._store, "config")  # noqa: B009  # not in obstore's stubs for all stores
     assert config.get("endpoint") == endpoint
 
@@ -717,9 +719,9 @@ def test_token_is_sent(moto: S3Server) -> None:
     """A session token goes along with key and secret, in every transport."""
     settings_of_s3 = s3_settings(StorageOptions({**moto.storage_options, "token": "session-token"}))
     assert settings_of_s3 is not None
-    session, client = make_client(settings_of_s3, "s3://bucket")
+    session = make_session(settings_of_s3, "s3://bucket")
     assert session.get_credentials().get_frozen_credentials().token == "session-token"
-    reader = s3_reader("bucket", settings_of_s3, session, client)
+    reader = s3_reader("bucket", settings_of_s3, session, lambda: make_client(settings_of_s3, session, ""))
     provider: Any = getattr(reader._store, "credential_provider")  # noqa: B009
     assert provider()["token"] == "session-token"
 

@@ -10,12 +10,12 @@ import datetime as dt
 import os
 import re
 import threading
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ._errors import from_botocore, from_obstore, translated
 from ._protocol import Answer
-from ._s3_settings import CONNECT_TIMEOUT_S, S3Settings, is_custom_endpoint
+from ._s3_settings import CONNECT_TIMEOUT_S, S3Settings, is_custom_endpoint, region_of
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -125,13 +125,21 @@ def _client_options(read_timeout_s: float) -> dict[str, Any]:
     }
 
 
-def s3_reader(bucket: str, settings: S3Settings, session: Any, client: Any) -> ObstoreReader:
-    """A reader with the endpoint, region and credentials that botocore resolved."""
+def s3_reader(bucket: str, settings: S3Settings, session: Any, client: Callable[[], Any]) -> ObstoreReader:
+    """A reader with the endpoint, region and credentials that botocore resolves.
+
+    ``client`` makes a botocore client, which takes a twentieth of a second. It is called where the options do not tell
+    the endpoint.
+    """
     from obstore.store import S3Store
 
-    config: dict[str, Any] = {"region": client.meta.region_name}
-    if is_custom_endpoint(client):
-        config["endpoint"] = client.meta.endpoint_url
+    region = region_of(settings, session)
+    endpoint_url = settings.endpoint_url
+    if endpoint_url is None:
+        endpoint_url = str(client().meta.endpoint_url)
+    config: dict[str, Any] = {"region": region}
+    if is_custom_endpoint(endpoint_url, region):
+        config["endpoint"] = endpoint_url
     else:
         config["virtual_hosted_style_request"] = "." not in bucket
     if settings.anon:

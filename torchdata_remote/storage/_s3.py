@@ -11,7 +11,7 @@ from ..errors import ExpiredCredentialsError, TransientStorageError
 from . import _obstore
 from ._errors import from_botocore, translated
 from ._protocol import Answer, Entry, MissingHeaderError, Page
-from ._s3_settings import S3Settings, make_client
+from ._s3_settings import S3Settings, make_client, make_session
 from ._s3_upload import S3Pending
 from ._urllib import CONTENT_RANGE, read_as_it_comes
 
@@ -33,21 +33,30 @@ class S3Store:
         self._bucket = bucket
         self._settings = settings
         self._read_by_obstore = read_by_obstore
-        self._session, self.client = make_client(settings, f"s3://{bucket}")
+        self._session = make_session(settings, f"s3://{bucket}")
+        self._client: Any = None  # made when it is needed
         self._obstore: Any = None  # made when something is read: a parent that only lists stays safe to fork
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._refused = threading.Event()  # obstore was told to slow down, but does not show for how long
+
+    @property
+    def client(self) -> Any:
+        """The client of botocore."""
+        with self._lock:
+            if self._client is None:
+                self._client = make_client(self._settings, self._session, f"s3://{self._bucket}")
+            return self._client
 
     def _renewing(self, operation: Callable[[], T]) -> T:
         """Call it; if the store takes the credentials for expired, look them up anew and call it once more."""
-        client = self.client
+        session = self._session
         try:
             return operation()
         except ExpiredCredentialsError:
             with self._lock:
-                if self.client is client:  # no other thread was faster
-                    self._session, self.client = make_client(self._settings, f"s3://{self._bucket}")
-                    self._obstore = None
+                if self._session is session:  # no other thread was faster
+                    self._session = make_session(self._settings, f"s3://{self._bucket}")
+                    self._client = self._obstore = None
             return operation()
 
     def url(self, path: str) -> str:
@@ -129,7 +138,7 @@ class S3Store:
     def _reader(self) -> _obstore.ObstoreReader:
         with self._lock:
             if self._obstore is None:
-                self._obstore = _obstore.s3_reader(self._bucket, self._settings, self._session, self.client)
+                self._obstore = _obstore.s3_reader(self._bucket, self._settings, self._session, lambda: self.client)
             reader: _obstore.ObstoreReader = self._obstore
             return reader
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -21,12 +22,16 @@ _CLIENT_KWARGS = {
     "aws_secret_access_key": "secret",
     "aws_session_token": "token",
 }
+_HTTP_URL = re.compile(r"https?://[^/\s]+", re.IGNORECASE)
 _client_lock = threading.Lock()  # creating botocore clients is not thread-safe
 
 
 def _new_lock() -> None:
     global _client_lock
-    _client_lock = threading.Lock()
+    _HTTP_URL = re.compile(r"https?://[^/\s]+", re.IGNORECASE)
+
+
+_client_lock = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_new_lock)  # another thread may have held it at the fork
@@ -56,33 +61,55 @@ def s3_settings(options: StorageOptions, read_timeout_s: float = READ_TIMEOUT_S)
             flat.setdefault(_CLIENT_KWARGS[name], value)
     if not isinstance(flat.get("anon", False), bool):
         raise UrlError(f"storage_options['anon'] must be True or False, got {flat['anon']!r}.")
+    endpoint_url = flat.get("endpoint_url")
+    if endpoint_url is not None and _HTTP_URL.match(str(endpoint_url)) is None:
+        raise UrlError(f"storage_options['endpoint_url'] is {endpoint_url!r}; expected such as 'https://host:port'.")
     if set(flat) - (set(S3Settings.__dataclass_fields__) - {"read_timeout_s"}):
         return None
     return S3Settings(**flat, read_timeout_s=read_timeout_s)
 
 
-def make_client(settings: S3Settings, url: str) -> tuple[Any, Any]:
-    """A botocore session and its s3 client, which repeats nothing and follows the AWS environment.
+def make_session(settings: S3Settings, url: str) -> Any:
+    """A botocore session with the credentials of the settings, or else of botocore's chain.
 
     Raises:
         AccessDeniedError: for a profile that does not exist, or a key without its secret.
-        UrlError: for an endpoint that is no URL.
     """
     import botocore.session  # here: a tenth of a second that a chain over local files need not wait
-    from botocore import UNSIGNED
-    from botocore.config import Config
-    from botocore.exceptions import BotoCoreError, ProfileNotFound
+    from botocore.exceptions import ProfileNotFound
 
     if (settings.key is None) != (settings.secret is None) or (settings.token is not None and settings.key is None):
         raise AccessDeniedError(f"{url}: storage_options needs 'key' and 'secret' together, and 'token' both.", url=url)
     try:
+        session = botocore.session.Session(profile=settings.profile)
+        session.get_config_variable("region")  # reads the profile
+    except ProfileNotFound as error:
+        raise AccessDeniedError(f"{url}: {error}. Look into ~/.aws/config.", url=url) from error
+    if settings.key is not None:
+        session.set_credentials(settings.key, settings.secret, settings.token)
+    return session
+
+
+def region_of(settings: S3Settings, session: Any) -> str:
+    """The region to sign for."""
+    return str(settings.region or session.get_config_variable("region") or "us-east-1")
+
+
+def make_client(settings: S3Settings, session: Any, url: str) -> Any:
+    """An s3 client, which repeats nothing and follows the AWS environment.
+
+    Raises:
+        UrlError: for an endpoint that is no URL.
+    """
+    from botocore import UNSIGNED
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError
+
+    try:
         with _client_lock:
-            session = botocore.session.Session(profile=settings.profile)
-            if settings.key is not None:
-                session.set_credentials(settings.key, settings.secret, settings.token)
-            client = session.create_client(
+            return session.create_client(
                 "s3",
-                region_name=settings.region or session.get_config_variable("region") or "us-east-1",
+                region_name=region_of(settings, session),
                 endpoint_url=settings.endpoint_url,
                 config=Config(
                     signature_version=UNSIGNED if settings.anon else None,
@@ -94,16 +121,13 @@ def make_client(settings: S3Settings, url: str) -> tuple[Any, Any]:
                     response_checksum_validation="when_required",
                 ),
             )
-    except ProfileNotFound as error:
-        raise AccessDeniedError(f"{url}: {error}. Look into ~/.aws/config.", url=url) from error
     except (BotoCoreError, ValueError) as error:
         translated = from_botocore(error, url)
         raise translated if isinstance(translated, RemoteDataError) else UrlError(f"{url}: {error}") from error
-    return session, client
 
 
-def is_custom_endpoint(client: Any) -> bool:
-    """Whether the client speaks to another host than the region's own of AWS; it then is addressed by path."""
-    host = str(client.meta.endpoint_url).partition("://")[2].partition("/")[0]
-    own = f"s3.{client.meta.region_name}.amazonaws.com"
+def is_custom_endpoint(endpoint_url: str, region: str) -> bool:
+    """Whether an endpoint is another host than the region's own of AWS; it then is addressed by path."""
+    host = endpoint_url.partition("://")[2].partition("/")[0]
+    own = f"s3.{region}.amazonaws.com"
     return host not in ("s3.amazonaws.com", own, f"{own}.cn")

@@ -1,0 +1,48 @@
+"""A lock that finalizers can make use of without waiting for it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class FinalizerLock(Generic[T]):
+    """A lock whose holder does, on the way out, what finalizers asked for meanwhile.
+
+    Finalizers run at any allocation, also in a thread that holds the lock. So they must not wait for it.
+
+    Args:
+        settle: called with each item, with the lock held; it must not raise.
+    """
+
+    def __init__(self, settle: Callable[[T], None]) -> None:
+        self._settle = settle
+        self._lock = threading.Lock()
+        self._items: deque[T] = deque()
+        self._pid = os.getpid()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *exception: object) -> None:
+        self._lock.release()
+        if self._items:
+            self._settle_all()
+
+    def settle(self, item: T) -> None:
+        """Have an item settled: now, or by whoever holds the lock. Nothing happens in a forked child."""
+        self._items.append(item)
+        self._settle_all()
+
+    def _settle_all(self) -> None:
+        while self._items and os.getpid() == self._pid and self._lock.acquire(blocking=False):
+            try:
+                while self._items:
+                    self._settle(self._items.popleft())
+            finally:
+                self._lock.release()
