@@ -28,7 +28,6 @@ _client_lock = threading.Lock()  # creating botocore clients is not thread-safe
 
 def _new_lock() -> None:
     global _client_lock
-    _HTTP_URL = re.compile(r"https?://[^/\s]+", re.IGNORECASE)
 
 
 _client_lock = threading.Lock()
