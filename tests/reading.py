@@ -10,11 +10,11 @@ from torchdata_remote.ranged_read import Range, Source, read_range
 def read_once(
     store: Source, path: str, start: int, end: int | None, etag: str | None = None, size: int | None = None
 ) -> bytes:
-    """The range, checked; a fault that may pass is not repeated."""
+    """The range, checked; a fault that may pass is repeated once."""
     pieces = read_range(
         store,
         Range(f"test://{path}", path, start, end, size, etag),
-        RetryPolicy(max_attempts=1),
+        RetryPolicy(max_attempts=2, first_wait_s=0),
         in_flight=InFlight(1, check=lambda: None),
         on_found=lambda found: None,
         sleep=lambda seconds: None,

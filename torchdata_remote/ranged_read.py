@@ -113,6 +113,7 @@ class _Reading:
         self._progress_timeout_s, self._clock = progress_timeout_s, clock
         self._at = self._progress_from = wanted.start
         self._found: Found | None = None
+        self._other_version: str | None = None  # that came instead
 
     def complete(self) -> bool:
         return self._found is not None and self._at == self._found.end
@@ -151,11 +152,20 @@ class _Reading:
             raise self._changed(f"is shorter than the {self._size() or self._at:,} bytes it had") from error
 
     def _require_same_version(self, answer: Answer) -> None:
+        """An answer of another version, twice, means that the object was replaced.
+
+        Once may be an answer to another question, from a proxy that mixes them up; stores that know If-Match say 412.
+        """
         size, etag = self._size(), self._etag()
-        if size is not None and answer.total_bytes != size:
-            raise self._changed(f"has {answer.total_bytes:,} bytes, where it had {size:,}")
-        if etag is not None and answer.etag is not None and answer.etag != etag:
-            raise self._changed(f"has the etag {answer.etag}, where it had {etag}")
+        same_size = size is None or answer.total_bytes == size
+        same_etag = etag is None or answer.etag is None or answer.etag == etag
+        if same_size and same_etag:
+            return
+        came, before = f"{answer.total_bytes:,} bytes, etag {answer.etag}", self._other_version
+        self._other_version = came
+        if came == before:
+            raise self._changed(f"has {came}, where it had {size} bytes, etag {etag}")
+        raise self._broken(f"asked for a version of {size} bytes, etag {etag}, got one of {came}")
 
     def _changed(self, how: str) -> ObjectChangedError:
         url = redact(self._wanted.url)

@@ -1,0 +1,170 @@
+"""A store in which much goes wrong: nothing is lost, doubled, altered or raised."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+from torch.utils.data.datapipes.iter import IterableWrapper
+
+from tests.servers.faulty_s3 import faulty
+from tests.servers.s3 import S3Server
+from torchdata_remote import RetryPolicy, ShardWriter
+from torchdata_remote.sample import Sample
+from torchdata_remote.testing import Faults
+
+NUM_SHARDS, SHARD_SAMPLES = 40, 50
+PATIENT = RetryPolicy(first_wait_s=0.01, max_wait_s=0.3, progress_timeout_s=1.0)
+BUSY = {share: Faults.storm(share) for share in (0.2, 0.5)}
+TREACHEROUS = Faults(
+    cut_without_length=0.05,
+    cut_body=0.05,
+    reset_in_body=0.05,
+    short_range=0.05,
+    ignored_range=0.05,
+    shifted_range=0.05,
+    other_answer=0.05,
+    doubled=0.05,
+    stall=0.01,
+    stall_in_body=0.01,
+    trickle=0.01,
+    stall_s=30.0,
+    trickle_s=0.05,
+)
+STORMS = {"busy 20 %": BUSY[0.2], "busy 50 %": BUSY[0.5], "treacherous": TREACHEROUS}
+
+
+def samples_of(num_samples: int) -> Iterator[Sample]:
+    for index in range(num_samples):
+        digest = hashlib.sha256(b"%d" % index).digest()
+        yield {"__key__": f"{index:07d}", "bin": digest * (1 + index % 97), "cls": b"%d" % (index % 10)}
+
+
+def digest_of(samples: Iterable[Sample]) -> tuple[int, str]:
+    """How many, and one hash over keys and members, whatever their order."""
+    lines = sorted(
+        hashlib.sha256(b"\0".join([sample["__key__"].encode(), sample["bin"], sample["cls"]])).digest()
+        for sample in samples
+    )
+    return len(lines), hashlib.sha256(b"".join(lines)).hexdigest()
+
+
+@pytest.fixture(scope="module")
+def shards(moto: S3Server) -> tuple[S3Server, str, tuple[int, str]]:
+    """A server, a folder of 40 shards x 50 samples, and what they hold."""
+    folder = f"s3://{moto.new_bucket()}/shards"
+    with ShardWriter(
+        folder + "/{shard:06d}.tar", max_shard_samples=SHARD_SAMPLES, storage_options=moto.storage_options
+    ) as writer:
+        for sample in samples_of(NUM_SHARDS * SHARD_SAMPLES):
+            writer.write(sample)
+    return moto, folder, digest_of(samples_of(NUM_SHARDS * SHARD_SAMPLES))
+
+
+def read_through(server: S3Server, folder: str, faults: Faults, seed: int, **options: Any) -> tuple[int, str]:
+    with faulty(server, faults, seed=seed) as (broken, store):
+        pipe = (
+            IterableWrapper([folder + "/"])
+            .list_remote(pattern="*.tar", retry=PATIENT, storage_options=broken.storage_options)
+            .async_prefetch(
+                max_in_flight=8,
+                part_bytes=40_000,
+                max_buffer_bytes=640_000,
+                retry=PATIENT,
+                storage_options=broken.storage_options,
+                **options,
+            )
+            .shard_tar_reader()
+        )
+        found = digest_of(pipe)
+        assert sum(count for fault, count in store.counts.items() if fault != "well") >= 20, store.counts
+    return found
+
+
+@pytest.mark.parametrize("storm", STORMS)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_storm(shards: tuple[S3Server, str, tuple[int, str]], storm: str, seed: int) -> None:
+    """40 shards x 50 samples come through each storm exactly once and unaltered."""
+    server, folder, expected = shards
+    assert read_through(server, folder, STORMS[storm], seed) == expected
+
+
+@pytest.mark.parametrize("options", [{"in_order": False}, {"backend": "botocore"}, {"backend": "obstore"}])
+def test_storm_with_options(shards: tuple[S3Server, str, tuple[int, str]], options: dict[str, Any]) -> None:
+    """So they do as objects are complete, and by either transport."""
+    server, folder, expected = shards
+    assert read_through(server, folder, TREACHEROUS, 3, **options) == expected
+
+
+def test_storm_into_the_cache(shards: tuple[S3Server, str, tuple[int, str]], tmp_path: Any) -> None:
+    """What a storm leaves in the cache is what the store holds."""
+    server, folder, expected = shards
+    options = {"cache_dir": str(tmp_path), "cache_bytes": 1 << 30}
+    assert read_through(server, folder, TREACHEROUS, 4, **options) == expected
+    pipe = IterableWrapper([folder + "/"]).list_remote(pattern="*.tar", storage_options=server.storage_options)
+    with faulty(server, Faults(internal_error=1.0)) as (broken, store):
+        cached = pipe.async_prefetch(storage_options=broken.storage_options, **options).shard_tar_reader()
+        assert digest_of(cached) == expected
+        assert not store.requests
+
+
+def test_storm_over_listings(moto: S3Server) -> None:
+    """A listing of several pages through a storm is the whole listing, in order."""
+    bucket, client = moto.new_bucket(), moto.client()
+    keys = [f"{number:04d}" for number in range(1_100)]
+    for key in keys:
+        client.put_object(Bucket=bucket, Key=key, Body=b"")
+    faults = Faults(slow_down=0.3, reset=0.2, cut_body=0.1, listings=True)
+    with faulty(moto, faults, seed=1) as (broken, store):
+        for _ in range(5):
+            urls = IterableWrapper([f"s3://{bucket}/"]).list_remote(
+                retry=PATIENT, storage_options=broken.storage_options
+            )
+            assert [url.rpartition("/")[2] for url in urls] == keys
+        assert store.counts["slow_down"] + store.counts["reset"] + store.counts["cut_body"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_storm_of_fifty_seeds(shards: tuple[S3Server, str, tuple[int, str]]) -> None:
+    """The same for fifty seeds of each storm."""
+    server, folder, expected = shards
+    for storm, faults in STORMS.items():
+        for seed in range(50):
+            assert read_through(server, folder, faults, seed) == expected, (storm, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_storm_over_three_million_samples(tmp_path: Any) -> None:
+    """3,000,000 tiny samples through a storm of 20 %: the right number, and the right sum of their hashes."""
+    from benchmarks.slow_store import slow_store
+
+    num_samples = 3_000_000
+    (tmp_path / "tiny").mkdir()
+    with ShardWriter(f"{tmp_path}/tiny/{{shard:06d}}.tar", max_shard_samples=25_000) as writer:
+        expected = sum(hash_of(writer.write(sample) and sample) for sample in tiny_samples(num_samples))
+    with slow_store(tmp_path, latency_s=0.001) as behind:
+        server = S3Server("nginx", behind.endpoint_url, "nobody", "nothing")
+        with faulty(server, BUSY[0.2], seed=5) as (broken, store):
+            options = {**broken.storage_options, "region": "us-east-1"}
+            urls = IterableWrapper(["s3://tiny/"]).list_remote(pattern="*.tar", storage_options=options)
+            pipe = urls.async_prefetch(part_bytes=1 << 20, retry=PATIENT, storage_options=options).shard_tar_reader()
+            count = total = 0
+            for sample in pipe:
+                count += 1
+                total += hash_of(sample)
+            assert sum(n for fault, n in store.counts.items() if fault != "well") > 500
+    assert (count, total) == (num_samples, expected)
+
+
+def tiny_samples(count: int) -> Iterator[Sample]:
+    for index in range(count):
+        yield {"__key__": f"{index:07d}", "bin": b"%x" % (index * 2_654_435_761)}
+
+
+def hash_of(sample: Sample) -> int:
+    """A number that no two samples share, so that the sum tells what was lost or doubled."""
+    return int.from_bytes(hashlib.blake2b(sample["__key__"].encode() + sample["bin"], digest_size=8).digest(), "big")
