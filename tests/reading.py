@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torchdata_remote.in_flight import InFlight
 from torchdata_remote.options import RetryPolicy
-from torchdata_remote.ranged_read import Range, Source, read_range
+from torchdata_remote.ranged_read import read_range
+from torchdata_remote.reading import Range, Source
 
 
 def read_once(

@@ -14,6 +14,7 @@
     │   ├── ObjectChangedError                  replaced while it was being read
     │   └── TransientStorageError (ConnectionError)  worth repeating, and was repeated
     ├── ShardReadError (ValueError)             bytes that are not the shard that was written
+    │   └── ShardCorruptError                   they differ from the manifest's checksums, twice
     ├── ShardWriteError (ValueError)            samples that cannot become a shard
     ├── ManifestError (ValueError)              an index.json that cannot be used
     └── SampleError (ValueError)                one sample is not what the pipe needs
@@ -115,6 +116,10 @@ class TransientStorageError(StorageError, ConnectionError):
 
 class ShardReadError(RemoteDataError, ValueError):
     """A shard that is cut short, damaged, or not made of samples."""
+
+
+class ShardCorruptError(ShardReadError):
+    """A block of a shard that differs from its checksum in the manifest, also when it was fetched again."""
 
 
 class ShardWriteError(RemoteDataError, ValueError):

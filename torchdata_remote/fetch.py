@@ -16,7 +16,8 @@ from .finalizer_lock import FinalizerLock
 from .in_flight import InFlight
 from .options import FetchOptions, StorageOptions
 from .pool import Pool
-from .ranged_read import Found, read_range
+from .ranged_read import read_range
+from .reading import Found
 from .storage import Connection
 from .urls import redact
 

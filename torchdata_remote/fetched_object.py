@@ -8,7 +8,7 @@ from collections import deque
 from .cache import DiskCache
 from .cached_read import CachedObject
 from .options import StorageOptions
-from .ranged_read import Found, Range, Source
+from .reading import Found, Range, Source
 from .storage import Connection, open_store
 from .urls import RemoteUrl
 
@@ -38,7 +38,9 @@ class FetchedObject:
         store, self.path = open_store(url, options, connection)
         self.url = str(url)
         listed = (url.size, url.etag) if isinstance(url, RemoteUrl) else (None, None)
-        self.size, self.etag = (None if store.may_ignore_ranges else listed[0]), listed[1]
+        self.checksums = url.checksums if isinstance(url, RemoteUrl) else None
+        trusted = self.checksums is not None or not store.may_ignore_ranges
+        self.size, self.etag = (listed[0] if trusted else None), listed[1]
         self._cached = None if cache is None else CachedObject(store, cache, self.url, *listed)
         self.source: Source = self._cached or store
         self.planned_bytes = 0
@@ -58,7 +60,11 @@ class FetchedObject:
 
     def next_part_bytes(self, part_bytes: int) -> int:
         """How long the next part is, at the most."""
-        return part_bytes if self.size is None else min(part_bytes, self.size - self.planned_bytes)
+        if self.size is None:
+            return part_bytes
+        if self.checksums is not None:  # which are of whole blocks
+            part_bytes = max(1, part_bytes // self.checksums.block_bytes) * self.checksums.block_bytes
+        return min(part_bytes, self.size - self.planned_bytes)
 
     def plan(self, part_bytes: int) -> Part:
         """Add the next part."""
@@ -73,7 +79,7 @@ class FetchedObject:
 
     def range_of(self, part: Part) -> Range:
         """What a part asks for."""
-        return Range(self.url, self.path, part.start, part.end, self.size, self.etag)
+        return Range(self.url, self.path, part.start, part.end, self.size, self.etag, self.checksums)
 
     def learn(self, found: Found) -> None:
         """Take what the first answer told."""

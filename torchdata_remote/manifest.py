@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .checksums import Checksums
 from .errors import ManifestError
 
 MANIFEST_NAME = "index.json"
@@ -22,25 +23,30 @@ class ShardInfo:
         num_samples: samples in it.
         num_bytes: size of the object, headers and padding included.
         md5: hexadecimal MD5 of the object, against damage, not against forgery.
+        checksums: of its blocks, by which it is checked when it is read; ``None`` in manifests of others.
     """
 
     url: str
     num_samples: int
     num_bytes: int
     md5: str
+    checksums: Checksums | None = None
 
 
 def dump_manifest(shards: Sequence[ShardInfo]) -> bytes:
     """The manifest of shards that lie beside it: URLs are base names, so that the folder can move."""
-    shardlist = [
-        {
+    shardlist = []
+    for shard in shards:
+        entry: dict[str, Any] = {
             "url": shard.url.rpartition("/")[2],
             "md5sum": shard.md5,
             "nsamples": shard.num_samples,
             "filesize": shard.num_bytes,
         }
-        for shard in shards
-    ]
+        if shard.checksums is not None:
+            entry["crc32_block_bytes"] = shard.checksums.block_bytes
+            entry["crc32"] = " ".join(f"{crc32:08x}" for crc32 in shard.checksums.crc32s)
+        shardlist.append(entry)
     document = {"__kind__": _KIND, "wids_version": 1, "shardlist": shardlist}
     return (json.dumps(document, indent=1) + "\n").encode()
 
@@ -70,4 +76,14 @@ def _entry(entry: dict[str, Any], url: str) -> ShardInfo:
     if num_samples < 0 or num_bytes < 0:
         raise ValueError(f"shard {name!r} has {num_samples} samples and {num_bytes} bytes")
     folder = url[: url.rindex("/") + 1]
-    return ShardInfo(folder + name, num_samples, num_bytes, str(entry["md5sum"]))
+    return ShardInfo(folder + name, num_samples, num_bytes, str(entry["md5sum"]), _checksums(entry, num_bytes))
+
+
+def _checksums(entry: dict[str, Any], num_bytes: int) -> Checksums | None:
+    if "crc32" not in entry:
+        return None
+    block_bytes = int(entry["crc32_block_bytes"])
+    crc32s = tuple(int(crc32, 16) for crc32 in entry["crc32"].split())
+    if block_bytes < 1 or len(crc32s) != -(-num_bytes // block_bytes):
+        raise ValueError(f"{len(crc32s)} checksums of {block_bytes} bytes for {num_bytes} bytes")
+    return Checksums(block_bytes, crc32s)

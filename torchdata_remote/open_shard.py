@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
+from .checksums import BlockSummer
 from .encoders import encode_member
 from .errors import EncodeError, ShardWriteError
 from .manifest import ShardInfo
@@ -60,6 +61,7 @@ class OpenShard:
         self.num_samples = self.num_bytes = 0
         self._keys: set[str] = set()
         self._md5 = hashlib.md5(usedforsecurity=False)
+        self._blocks = BlockSummer()
         self._buffer: list[bytes] = []
         self._buffered = 0
 
@@ -89,6 +91,7 @@ class OpenShard:
     def _flush(self) -> None:
         data, self._buffer, self._buffered = b"".join(self._buffer), [], 0
         self._md5.update(data)
+        self._blocks.update(data)
         self.pending.write(data)
 
     def finish(self) -> ShardInfo:
@@ -97,4 +100,4 @@ class OpenShard:
         self._flush()
         self.pending.commit()
         num_bytes = self.num_bytes + len(END_OF_ARCHIVE)
-        return ShardInfo(self.url, self.num_samples, num_bytes, self._md5.hexdigest())
+        return ShardInfo(self.url, self.num_samples, num_bytes, self._md5.hexdigest(), self._blocks.checksums())

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 
+from .checksums import Checksums
 from .errors import UrlError
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
@@ -32,21 +33,26 @@ class RemoteUrl(str):
         url: the full address, with scheme.
         size: bytes, or ``None`` where the listing did not tell.
         etag: the store's version tag as it sent it, or ``None``.
+        checksums: of its blocks, from a manifest, or ``None``.
     """
 
-    __slots__ = ("etag", "size")
+    __slots__ = ("checksums", "etag", "size")
 
     size: int | None
     etag: str | None
+    checksums: Checksums | None
 
-    def __new__(cls, url: str, size: int | None = None, etag: str | None = None) -> RemoteUrl:
+    def __new__(
+        cls, url: str, size: int | None = None, etag: str | None = None, checksums: Checksums | None = None
+    ) -> RemoteUrl:
         self = super().__new__(cls, url)
         self.size = size
         self.etag = etag
+        self.checksums = checksums
         return self
 
-    def __getnewargs__(self) -> tuple[str, int | None, str | None]:  # type: ignore[override]  # str's gives one
-        return str(self), self.size, self.etag
+    def __getnewargs__(self) -> tuple[str, int | None, str | None, Checksums | None]:  # type: ignore[override]
+        return str(self), self.size, self.etag, self.checksums
 
 
 def split_url(url: str) -> tuple[str, str, str]:

@@ -4,6 +4,7 @@ import gc
 import hashlib
 import pickle
 import uuid
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from torch.utils.data import DataLoader, IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from torchdata_remote import ShardInfo, ShardTarReader, ShardWriter, WriteShards
+from torchdata_remote.checksums import BLOCK_BYTES, Checksums
 from torchdata_remote.errors import EncodeError, ObjectExistsError, ShardWriteError
 from torchdata_remote.manifest import MANIFEST_NAME, load_manifest
 
@@ -64,8 +66,9 @@ def test_it_writes_what_the_writer_writes(count: int, max_shard_samples: int, ma
     assert shards == load_manifest(files[MANIFEST_NAME], f"{folders[0]}/{MANIFEST_NAME}")
     for i, shard in enumerate(shards):
         data = files[f"{i:02d}.tar"]
+        md5, crc32s = hashlib.md5(data).hexdigest(), (zlib.crc32(data),)
         assert shard == ShardInfo(
-            f"{folders[0]}/{i:02d}.tar", shard.num_samples, len(data), hashlib.md5(data).hexdigest()
+            f"{folders[0]}/{i:02d}.tar", shard.num_samples, len(data), md5, Checksums(BLOCK_BYTES, crc32s)
         )
         assert shard.num_bytes <= max_shard_bytes
         assert shard.num_samples <= max_shard_samples

@@ -22,6 +22,8 @@ class ListRemote(IterDataPipe[RemoteUrl]):
     - a glob: ``s3://b/t-*.tar``, where ``*`` and ``?`` stay within a folder and ``**`` does not;
     - a brace range: ``s3://b/t-{000000..000099}.tar`` or ``s3://b/{train,val}/``. If no glob is left when it
       is expanded, each result is taken for one object and the store is not asked;
+    - a manifest: ``s3://b/t/index.json``, as ``write_shards`` leaves it: the shards that it names, in its order, with
+      the checksums by which their bytes are checked while they are read;
     - one object.
 
     Each source's objects come sorted by path (by code points), sources in their order, so that the listing is

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 
 from ..errors import EmptyListingError
+from ..manifest import MANIFEST_NAME, ShardInfo, load_manifest
 from ..options import RetryPolicy, StorageOptions
 from ..retry import call_with_retries
 from ..urls import (
@@ -36,7 +37,7 @@ def list_source(
     """The objects that a source URL stands for, sorted by path.
 
     Args:
-        url: a prefix, a glob, a brace range, or one object.
+        url: a prefix, a glob, a brace range, a manifest (``index.json``), or one object.
         pattern: a glob that objects must match: by base name, or by the path below the source if it has a slash.
         recursive: whether folders below a prefix are entered.
         options: for the store.
@@ -54,6 +55,12 @@ def list_source(
             if matches(object_path(single)):
                 found += 1
                 yield RemoteUrl(single)
+            continue
+        if path.rpartition("/")[2] == MANIFEST_NAME:
+            for shard in _shards(single, options, retry):
+                if matches(object_path(shard.url).rpartition("/")[2]):
+                    found += 1
+                    yield RemoteUrl(shard.url, shard.num_bytes, checksums=shard.checksums)
             continue
         for entry, below in _entries(single, is_glob, recursive, options, retry):
             if matches(below):
@@ -75,6 +82,13 @@ def list_folder(url: str, *, recursive: bool, options: StorageOptions, retry: Re
     scheme, bucket, path = split_url(url)
     for entry in list_prefix(url, path, recursive, options, retry):
         yield RemoteUrl(join_url(scheme, bucket, entry.path), entry.size, entry.etag)
+
+
+def _shards(url: str, options: StorageOptions, retry: RetryPolicy) -> list[ShardInfo]:
+    """What a manifest names."""
+    store, path = open_store(url, options)
+    data = call_with_retries(lambda: store.read(path, 0, None, None).whole(), retry)
+    return load_manifest(data, url)
 
 
 def _entries(

@@ -1,0 +1,210 @@
+"""What has arrived of a range of an object, and an attempt at the rest: checked, never a mixture."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol
+
+from .checksums import BlockCheck, Checksums
+from .errors import ObjectChangedError, ShardCorruptError, TransientStorageError
+from .options import PROGRESS_BYTES
+from .storage import Answer, RangeNotSatisfiableError
+from .urls import redact
+
+
+class Source(Protocol):
+    """A store, or one object of it."""
+
+    def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
+        """As :class:`Store` does."""
+
+
+class Range(NamedTuple):
+    """What is asked for.
+
+    Args:
+        url: for errors.
+        path: in the source.
+        start: first byte.
+        end: byte after the last one; may lie behind the object's end. ``None`` for the rest.
+        size: of the object, where it is known.
+        etag: of the version to read, where it is known.
+        checksums: by which the bytes are checked before they are handed on; needs ``size``, and a ``start`` and ``end``
+            at the ends of blocks.
+    """
+
+    url: str
+    path: str
+    start: int
+    end: int | None
+    size: int | None
+    etag: str | None
+    checksums: Checksums | None = None
+
+
+class Found(NamedTuple):
+    """What the first answer tells: the object's size and etag, and behind which byte its bytes end."""
+
+    size: int
+    etag: str | None
+    end: int
+
+
+class Reading:
+    """What has arrived of a range.
+
+    Args:
+        source: sends one request a call, and repeats nothing.
+        wanted: the range.
+        progress_timeout_s: an attempt that brings fewer than ``PROGRESS_BYTES`` in so many seconds has failed.
+        on_found: called once, with the headers of the first answer.
+        clock: seconds that only grow.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        wanted: Range,
+        progress_timeout_s: float,
+        on_found: Callable[[Found], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._source, self._wanted, self._on_found = source, wanted, on_found
+        self._progress_timeout_s, self._clock = progress_timeout_s, clock
+        self._at = self._progress_from = wanted.start
+        self._found: Found | None = None
+        self._other_version: str | None = None  # that came instead
+        self._damaged_blocks: set[int] = set()
+        self._check = None
+        if wanted.checksums is not None and wanted.size is not None:
+            self._check = BlockCheck(wanted.checksums, wanted.size, wanted.start)
+
+    def complete(self) -> bool:
+        """Whether all is there."""
+        return self._found is not None and self._at == self._found.end
+
+    def take_progress(self) -> bool:
+        """Whether enough has arrived since this was last true."""
+        enough = self._at - self._progress_from >= PROGRESS_BYTES
+        if enough:
+            self._progress_from = self._at
+        return enough
+
+    def attempt(self) -> Iterator[memoryview]:
+        """Ask once for what is missing; hand it on as it comes."""
+        answer = self._ask()
+        with contextlib.closing(answer.chunks):
+            self._require_same_version(answer)
+            end = self._end(answer)
+            if self._found is None:
+                self._found = Found(answer.total_bytes, self._etag() or answer.etag, end)
+                self._on_found(self._found)
+            yield from self._take(answer, end)
+
+    def _size(self) -> int | None:
+        return self._wanted.size if self._found is None else self._found.size
+
+    def _etag(self) -> str | None:
+        return self._wanted.etag if self._found is None else self._found.etag
+
+    def _ask(self) -> Answer:
+        path, end = self._wanted.path, self._wanted.end if self._found is None else self._found.end
+        try:
+            return self._source.read(path, self._at, end, self._etag())
+        except RangeNotSatisfiableError as error:
+            if self._at == 0 and self._size() is None:
+                return self._source.read(path, 0, None, self._etag())  # an empty object has no ranges
+            raise self._changed(f"is shorter than the {self._size() or self._at:,} bytes it had") from error
+
+    def _require_same_version(self, answer: Answer) -> None:
+        """An answer of another version, twice, means that the object was replaced.
+
+        Once may be an answer to another question, from a proxy that mixes them up; stores that know If-Match say 412.
+        """
+        size, etag = self._size(), self._etag()
+        same_size = size is None or answer.total_bytes == size
+        same_etag = etag is None or answer.etag is None or answer.etag == etag
+        if same_size and same_etag:
+            return
+        came, before = _shown(answer.total_bytes, answer.etag), self._other_version
+        self._other_version = came
+        if came == before:
+            raise self._changed(f"has {came}, where it had {_shown(size, etag)}")
+        raise self._broken(f"asked for a version of {_shown(size, etag)}, got one of {came}")
+
+    def _changed(self, how: str) -> ObjectChangedError:
+        url = redact(self._wanted.url)
+        return ObjectChangedError(f"{url} {how}. It was replaced; list it again.", url=url)
+
+    def _end(self, answer: Answer) -> int:
+        """Behind which byte this reading ends, once it is sure that the answer is one to the question."""
+        wanted, total = self._wanted, answer.total_bytes
+        end = total if wanted.end is None else min(wanted.end, total)
+        everything = answer.start == 0 and answer.end == total  # from a server that ignores ranges
+        if self._found is not None:
+            end = self._found.end
+        elif everything and wanted.start == 0 and wanted.size is None:
+            end = total
+        if not everything and (answer.start, answer.end) != (self._at, end):
+            raise self._broken(f"asked for bytes {self._at:,} to {end:,}, got {answer.start:,} to {answer.end:,}")
+        return end
+
+    def _take(self, answer: Answer, end: int) -> Iterator[memoryview]:
+        skip = self._at - answer.start
+        for chunk in self._in_time(answer.chunks):
+            piece = chunk[skip : skip + end - self._at]
+            skip = max(0, skip - len(chunk))
+            if piece:
+                yield from self._checked(piece)
+            if self._at == end:
+                return
+        if self._at < end:
+            raise self._broken(f"the body ended at byte {self._at:,} of {end:,}")
+
+    def _checked(self, piece: memoryview) -> Iterator[memoryview]:
+        """Move on by a piece, and hand on what is known to be right."""
+        check = self._check
+        if check is None:
+            self._at += len(piece)
+            yield piece
+            return
+        while piece:
+            inside = piece[: check.block_end(self._at) - self._at]
+            piece = piece[len(inside) :]
+            self._at += len(inside)
+            yield from check.take(inside)
+            if check.damaged_at is not None:
+                self._at, check.damaged_at = check.damaged_at, None
+                self._complain_of_damage()
+
+    def _complain_of_damage(self) -> None:
+        if self._at not in self._damaged_blocks:
+            self._damaged_blocks.add(self._at)
+            raise self._broken(f"the block at byte {self._at:,} does not fit its checksum")
+        url = redact(self._wanted.url)
+        raise ShardCorruptError(
+            f"{url}: the block at byte {self._at:,} does not fit its checksum in the manifest, also when it was "
+            "fetched again. The object is damaged: write the shard again, or restore it.",
+            url=url,
+        )
+
+    def _in_time(self, chunks: Iterator[memoryview]) -> Iterator[memoryview]:
+        """Fail when fewer than ``PROGRESS_BYTES`` come in ``progress_timeout_s``."""
+        began, num_bytes = self._clock(), 0
+        for chunk in chunks:
+            yield chunk
+            num_bytes += len(chunk)
+            elapsed_s = self._clock() - began
+            if num_bytes >= PROGRESS_BYTES:
+                began, num_bytes = self._clock(), 0
+            elif elapsed_s > self._progress_timeout_s:
+                raise self._broken(f"{num_bytes:,} bytes in {elapsed_s:.1f} s")
+
+    def _broken(self, how: str) -> TransientStorageError:
+        url = redact(self._wanted.url)
+        return TransientStorageError(f"{url}: {how}.", url=url)
+
+
+def _shown(size: int | None, etag: str | None) -> str:
+    return ("an unknown size" if size is None else f"{size:,} bytes") + ("" if etag is None else f", etag {etag}")
