@@ -18,7 +18,6 @@ from tests.servers.s3 import S3Server
 from torchdata_remote import RemoteUrl, RetryPolicy, ShardWriter
 from torchdata_remote.checksums import BlockCheck, BlockSummer, Checksums
 from torchdata_remote.errors import ObjectChangedError, ShardCorruptError
-from torchdata_remote.testing import Faults
 
 AT_ONCE = RetryPolicy(first_wait_s=0, max_attempts=10)
 

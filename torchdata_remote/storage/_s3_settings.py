@@ -8,8 +8,9 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import AccessDeniedError, RemoteDataError, UrlError
+from ..errors import AccessDeniedError, RemoteDataError, StorageError, UrlError
 from ..options import StorageOptions
+from ..urls import redact
 from ._errors import from_botocore
 
 CONNECT_TIMEOUT_S = 10
@@ -106,7 +107,7 @@ def make_client(settings: S3Settings, session: Any, url: str) -> Any:
 
     try:
         with _client_lock:
-            return session.create_client(
+            client = session.create_client(
                 "s3",
                 region_name=region_of(settings, session),
                 endpoint_url=settings.endpoint_url,
@@ -123,6 +124,21 @@ def make_client(settings: S3Settings, session: Any, url: str) -> Any:
     except (BotoCoreError, ValueError) as error:
         translated = from_botocore(error, url)
         raise translated if isinstance(translated, RemoteDataError) else UrlError(f"{url}: {error}") from error
+    if is_custom_endpoint(str(client.meta.endpoint_url), region_of(settings, session)):
+        client.meta.events.register_first("needs-retry.s3", _refuse_redirect)
+    return client
+
+
+def _refuse_redirect(response: tuple[Any, Any] | None, **about: Any) -> None:
+    """AWS redirects to a bucket's region, which botocore follows; what another store means by it nobody can tell.
+
+    (botocore asks for the region again and again, until Python's stack is full.)
+    """
+    if response is not None and response[0].status_code in (301, 302, 303, 307, 308):
+        place = redact(response[0].headers.get("Location", "nowhere"))
+        raise StorageError(
+            f"The store redirects to {place}. Redirects are not followed: set endpoint_url to the right one."
+        )
 
 
 def is_custom_endpoint(endpoint_url: str, region: str) -> bool:

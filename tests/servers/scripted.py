@@ -1,0 +1,96 @@
+"""An HTTP server whose answers a test writes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+Respond = Callable[["Request"], "Response"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """As it arrived; header names in lower case."""
+
+    number: int  # from 1
+    method: str
+    target: str
+    headers: dict[str, str]
+    time_s: float  # monotonic
+
+
+@dataclass(frozen=True)
+class Response:
+    """What to answer; Content-Length is added."""
+
+    status: int = 200
+    body: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of_object(cls, request: Request, data: bytes, etag: str = '"1"') -> Response:
+        """As a store answers a GET for all or a part of an object."""
+        headers = {"ETag": etag, "Last-Modified": "Sat, 21 Nov 2026 00:00:00 GMT"}
+        span = request.headers.get("range")
+        if span is None:
+            return cls(200, data, headers)
+        first, _, last = span.removeprefix("bytes=").partition("-")
+        piece = data[int(first) : int(last) + 1 if last else None]
+        return cls(206, piece, {**headers, "Content-Range": f"bytes {first}-{int(first) + len(piece) - 1}/{len(data)}"})
+
+    @classmethod
+    def of_error(cls, status: int, code: str, headers: dict[str, str] | None = None) -> Response:
+        """As S3 refuses."""
+        body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>no</Message></Error>".encode()
+        return cls(status, body, headers or {})
+
+
+@dataclass
+class Scripted:
+    """A running server."""
+
+    url: str
+    requests: list[Request]
+
+
+@contextmanager
+def scripted(respond: Respond, port: int = 0) -> Iterator[Scripted]:
+    """Answer each request by ``respond`` until the block ends."""
+    requests: list[Request] = []
+    lock = threading.Lock()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def answer(self) -> None:
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            with lock:
+                request = Request(len(requests) + 1, self.command, self.path, headers, time.monotonic())
+                requests.append(request)
+            response = respond(request)
+            self.send_response_only(response.status)
+            for name, value in {"Content-Length": str(len(response.body)), **response.headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(response.body)
+
+        do_GET = do_HEAD = answer  # noqa: N815  # names of the base class
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield Scripted(f"http://127.0.0.1:{server.server_port}", requests)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,145 @@
+"""What S3 answers when something is wrong with the request, the credentials, or the load."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.servers.scripted import Request, Response, scripted
+from torchdata_remote import Backend, RemoteUrl, RetryPolicy
+from torchdata_remote.errors import (
+    AccessDeniedError,
+    ExpiredCredentialsError,
+    ObjectNotFoundError,
+    StorageError,
+    TransientStorageError,
+)
+from torchdata_remote.options import FetchOptions, StorageOptions
+from torchdata_remote.storage.listing import list_source
+from torchdata_remote.streams import stream_objects
+
+DATA = bytes(range(256)) * 10
+BOTH = pytest.mark.parametrize("backend", [Backend.OBSTORE, Backend.BOTOCORE])
+QUICK = RetryPolicy(first_wait_s=0, max_attempts=4)
+
+
+def read(url: str, endpoint_url: str, backend: Backend = Backend.AUTOMATIC, **more: Any) -> bytes:
+    options: dict[str, Any] = {"endpoint_url": endpoint_url, "key": "k", "secret": "s", "token": "canary", **more}
+    chosen = FetchOptions(retry=QUICK, backend=backend)
+    [(_, stream)] = stream_objects([RemoteUrl(url, len(DATA), '"1"')], chosen, StorageOptions(options))
+    with stream:
+        return stream.read()
+
+
+@pytest.mark.parametrize(("status", "code"), [(403, "AccessDenied"), (404, "NoSuchKey"), (401, "Unauthorized")])
+@BOTH
+def test_what_no_repetition_mends_costs_one_request(backend: Backend, status: int, code: str) -> None:
+    """Denied and missing objects are errors at once."""
+    with scripted(lambda request: Response.of_error(status, code)) as server:
+        with pytest.raises(ObjectNotFoundError if status == 404 else AccessDeniedError, match="s3://bucket/a"):
+            read("s3://bucket/a", server.url, backend)
+        assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(("status", "code"), [(503, "SlowDown"), (500, "InternalError"), (429, "TooMany"), (504, "")])
+@BOTH
+def test_what_may_pass_is_repeated(backend: Backend, status: int, code: str) -> None:
+    """A busy store is asked again, by the range and version that were asked for, until it answers."""
+
+    def respond(request: Request) -> Response:
+        return Response.of_error(status, code) if request.number < 4 else Response.of_object(request, DATA)
+
+    with scripted(respond) as server:
+        assert read("s3://bucket/a", server.url, backend) == DATA
+        assert len(server.requests) == 4
+        assert {(each.headers["range"], each.headers["if-match"]) for each in server.requests} == {
+            (f"bytes=0-{len(DATA) - 1}", '"1"')
+        }
+
+
+def test_attempts_are_the_policys() -> None:
+    """No layer below repeats on its own: so many requests arrive as the policy allows, by either transport in turn."""
+    with scripted(lambda request: Response.of_error(503, "SlowDown")) as server:
+        with pytest.raises(TransientStorageError, match=r"Gave up after 4 attempts") as caught:
+            read("s3://bucket/a", server.url)
+        assert len(server.requests) == 4
+        assert (caught.value.attempts, caught.value.start_byte, caught.value.end_byte) == (4, 0, len(DATA))
+        assert caught.value.etag == '"1"'
+        assert "canary" not in str(caught.value)
+
+
+def test_retry_after_is_honoured() -> None:
+    """A store that says how long to wait is not asked earlier, although obstore does not show that header."""
+
+    def respond(request: Request) -> Response:
+        refusal = Response.of_error(503, "SlowDown", {"Retry-After": "1"})
+        return refusal if request.number < 3 else Response.of_object(request, DATA)
+
+    with scripted(respond) as server:
+        assert read("s3://bucket/a", server.url) == DATA
+        first, second, third = server.requests
+        assert "object_store" in first.headers["user-agent"]
+        assert "otocore" in second.headers["user-agent"]
+        assert third.time_s - second.time_s >= 1.0
+        assert "object_store" not in third.headers["user-agent"] or third.number == 3
+
+
+@pytest.mark.parametrize(("status", "code"), [(400, "ExpiredToken"), (403, "RequestTimeTooSkewed")])
+@BOTH
+def test_expired_credentials_are_looked_up_anew(
+    backend: Backend, status: int, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Credentials that expired while reading are replaced by those that are there now, without an error."""
+    for name, value in (("AWS_ACCESS_KEY_ID", "OLD"), ("AWS_SECRET_ACCESS_KEY", "s"), ("AWS_SESSION_TOKEN", "t")):
+        monkeypatch.setenv(name, value)
+
+    def respond(request: Request) -> Response:
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "NEW")
+        fresh = "Credential=NEW/" in request.headers["authorization"]
+        return Response.of_object(request, DATA) if fresh else Response.of_error(status, code)
+
+    with scripted(respond) as server:
+        from_environment = {"key": None, "secret": None, "token": None}
+        assert read("s3://bucket/a", server.url, backend, **from_environment) == DATA
+        assert len(server.requests) == 2
+
+
+@BOTH
+def test_expired_credentials_without_new_ones(backend: Backend) -> None:
+    """Where the credentials stay expired it is an error after the second request, which says what to do."""
+    with scripted(lambda request: Response.of_error(400, "ExpiredToken")) as server:
+        with pytest.raises(ExpiredCredentialsError, match="Renew the credentials") as caught:
+            read("s3://bucket/a", server.url, backend)
+        assert len(server.requests) == 2
+        assert "canary" not in repr(caught.value)
+
+
+def test_expired_credentials_while_listing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listing renews them as well."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "OLD")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    page = b"<ListBucketResult><Contents><Key>a</Key><Size>1</Size><ETag>1</ETag></Contents></ListBucketResult>"
+
+    def respond(request: Request) -> Response:
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "NEW")
+        fresh = "Credential=NEW/" in request.headers["authorization"]
+        return Response(200, page) if fresh else Response.of_error(400, "ExpiredToken")
+
+    with scripted(respond) as server:
+        options = StorageOptions({"endpoint_url": server.url})
+        assert list(list_source("s3://b/", pattern=None, recursive=True, options=options, retry=QUICK)) == ["s3://b/a"]
+
+
+def test_redirects_to_another_origin_are_refused_by_botocore() -> None:
+    """A store that sends the client elsewhere gets neither its token there nor foreign bytes for its own."""
+    with scripted(lambda request: Response.of_object(request, DATA)) as other:
+
+        def respond(request: Request) -> Response:
+            return Response(307, b"", {"Location": f"{other.url}/bucket/a"})
+
+        with scripted(respond) as server:
+            with pytest.raises(StorageError, match=f"redirects to {other.url}/bucket/a"):
+                read("s3://bucket/a", server.url, Backend.BOTOCORE)
+            assert len(server.requests) == 1
+        assert not other.requests
