@@ -80,6 +80,50 @@ def test_leaves_a_dataloader_worker_as_itself(kind: type[errors.RemoteDataError]
     assert "\\n" not in str(caught.value), "the traceback is to be read, not its repr"
 
 
+STORAGE = [kind for kind in ALL if issubclass(kind, errors.StorageError)]
+FIELDS = {"start_byte": 10, "end_byte": 50, "etag": '"v1"', "attempts": 3, "elapsed_s": 6.5}
+
+
+@pytest.mark.parametrize("kind", STORAGE)
+def test_storage_errors_keep_their_fields(kind: type[errors.StorageError]) -> None:
+    """Range, etag, attempts and seconds are in every copy; without them they are None."""
+    error = kind(MESSAGE, url="s3://b/a.tar", start_byte=10, end_byte=50, etag='"v1"', attempts=3, elapsed_s=6.5)
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        again = pickle.loads(pickle.dumps(error, protocol))
+        assert type(again) is kind
+        assert (str(again), vars(again)) == (MESSAGE, {"url": "s3://b/a.tar", **FIELDS})
+    for twin in (copy.copy(error), copy.deepcopy(error)):
+        assert (type(twin), str(twin), vars(twin)) == (kind, MESSAGE, vars(error))
+    assert vars(kind(MESSAGE)) == {"url": None, **dict.fromkeys(FIELDS)}
+
+
+@pytest.mark.parametrize("kind", STORAGE)
+def test_storage_errors_leave_a_worker_with_what_their_message_told(kind: type[errors.StorageError]) -> None:
+    """torch hands on one string: the fields are None then, not missing, and the error can be pickled again."""
+    try:
+        raise kind(MESSAGE, url="s3://b/a.tar", attempts=3)
+    except errors.StorageError:
+        wrapper = ExceptionWrapper(where="in a worker")  # type: ignore[no-untyped-call]
+    with pytest.raises(kind) as caught:
+        wrapper.reraise()  # type: ignore[no-untyped-call]
+    for error in (caught.value, pickle.loads(pickle.dumps(caught.value))):
+        assert MESSAGE in str(error)
+        assert vars(error) == {"url": None, **dict.fromkeys(FIELDS)}
+
+
+def test_what_a_store_asks_for_is_kept() -> None:
+    """A passing fault asks for nothing by itself; what one asked for survives a copy and is not the next one's."""
+    error = errors.TransientStorageError(MESSAGE)
+    assert (error.overloaded, error.retry_after_s) == (False, None)
+    error.overloaded, error.retry_after_s = True, 2.5
+    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert (again.overloaded, again.retry_after_s) == (True, 2.5)
+    assert (errors.TransientStorageError(MESSAGE).overloaded, errors.TransientStorageError.retry_after_s) == (
+        False,
+        None,
+    )
+
+
 def test_every_error_has_a_builtin_parent_to_catch() -> None:
     """The table above has each class, and each can be caught by what a caller would think of."""
     assert set(BUILTIN_PARENTS) == set(ALL) - {errors.RemoteDataError}

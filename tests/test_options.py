@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchdata_remote.options import FetchOptions, RetryPolicy, StorageOptions
+from torchdata_remote.options import Backend, FetchOptions, RetryPolicy, StorageOptions
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,10 @@ from torchdata_remote.options import FetchOptions, RetryPolicy, StorageOptions
         ({"deadline_s": -1.0}, "deadline_s"),
         ({"deadline_s": math.nan}, "deadline_s"),
         ({"max_attempts": 0}, "max_attempts"),
+        ({"max_attempts": 1.5}, "max_attempts"),
+        ({"progress_timeout_s": 0}, "progress_timeout_s"),
+        ({"progress_timeout_s": -2.5}, "progress_timeout_s"),
+        ({"progress_timeout_s": math.nan}, "progress_timeout_s"),
         ({"first_wait_s": -0.1}, "first_wait_s"),
         ({"first_wait_s": 2, "max_wait_s": 1}, "max_wait_s"),
         ({"first_wait_s": math.nan}, "first_wait_s"),
@@ -97,3 +101,47 @@ def test_identity_tells_options_apart() -> None:
     mine, other = object(), object()
     assert StorageOptions({"session": mine}).identity() == StorageOptions({"session": mine}).identity()
     assert StorageOptions({"session": mine}).identity() != StorageOptions({"session": other}).identity()
+
+
+@pytest.mark.parametrize("backend", Backend)
+def test_backend_by_member_or_name(backend: Backend) -> None:
+    """A name stands for its member, compares equal to it, and survives pickling."""
+    named: Any = backend.value
+    for options in (FetchOptions(backend=backend), FetchOptions(backend=named)):
+        assert options.backend is backend
+        assert options.backend == named
+        assert pickle.loads(pickle.dumps(options)) == options
+    assert FetchOptions().backend is Backend.AUTOMATIC
+
+
+@pytest.mark.parametrize("wrong", ["s3fs", "OBSTORE", "", None, 1])
+def test_another_backend_is_refused(wrong: Any) -> None:
+    """The message shows the value that came."""
+    with pytest.raises(ValueError, match="Backend") as caught:
+        FetchOptions(backend=wrong)
+    assert repr(wrong) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"cache_dir": "/tmp/x"},
+        {"cache_bytes": 10},
+        {"cache_dir": "/tmp/x", "cache_bytes": 0},
+        {"cache_dir": "/tmp/x", "cache_bytes": -3},
+    ],
+)
+def test_a_cache_needs_folder_and_bound(wrong: dict[str, Any]) -> None:
+    """One without the other, or a bound that holds nothing, is refused; the message names the option and the value."""
+    with pytest.raises(ValueError, match=r"cache_bytes") as caught:
+        FetchOptions(**wrong)
+    assert all(
+        str(value) in str(caught.value) for name, value in wrong.items() if name == "cache_bytes" or len(wrong) == 1
+    )
+
+
+def test_cache_is_off_unless_asked_for() -> None:
+    """By default nothing is kept, and objects come in order."""
+    assert (FetchOptions().cache_dir, FetchOptions().cache_bytes, FetchOptions().in_order) == (None, None, True)
+    chosen = FetchOptions(cache_dir="/tmp/x", cache_bytes=1, in_order=False)
+    assert (chosen.cache_dir, chosen.cache_bytes, chosen.in_order) == ("/tmp/x", 1, False)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from torchdata_remote.errors import ObjectNotFoundError, TransientStorageError
 from torchdata_remote.options import RetryPolicy
-from torchdata_remote.retry import call_with_retries
+from torchdata_remote.retry import Attempts, call_with_retries
 
 
 class Clock:
@@ -141,3 +141,63 @@ def test_the_global_random_state_is_left_alone() -> None:
     call_with_retries(Faulty(clock, faults=3), RetryPolicy(), sleep=clock.sleep, clock=clock)
     assert random.getstate() == before
     assert len(set(clock.waits)) == 3, "jitter is on by default"
+
+
+def _attempts(clock: Clock, policy: RetryPolicy, uniform: float = 1.0) -> Attempts:
+    return Attempts(policy, sleep=clock.sleep, clock=clock, uniform=lambda: uniform)
+
+
+def _asking_to_wait(seconds: float) -> TransientStorageError:
+    error = TransientStorageError("s3://b/a: slow down.", url="s3://b/a")
+    error.retry_after_s = seconds
+    return error
+
+
+@given(failed=st.lists(st.integers(1, 3), min_size=1, max_size=10))
+def test_progress_begins_anew(failed: list[int]) -> None:
+    """After ``start_anew`` attempts, waits and seconds count from there; the total of both is still told."""
+    clock = Clock()
+    attempts = _attempts(clock, RetryPolicy(deadline_s=8, max_attempts=4, first_wait_s=1, max_wait_s=4))
+    for faults in failed:
+        clock.waits.clear()
+        for _ in range(faults):
+            attempts.wait(TransientStorageError("reset"))
+        assert clock.waits == [1, 2, 4][:faults]
+        clock.now += 100
+        attempts.start_anew()
+    assert attempts.count == sum(failed) + 1
+    assert attempts.elapsed_s == clock.now - 1000
+
+
+def test_without_progress_the_limits_end_it() -> None:
+    """``start_anew`` lends no attempt more than the limits, and the error tells all attempts and all seconds."""
+    clock = Clock()
+    attempts = _attempts(clock, RetryPolicy(max_attempts=2, first_wait_s=1))
+    attempts.wait(TransientStorageError("reset"))
+    attempts.start_anew()
+    attempts.wait(TransientStorageError("reset"))
+    last = TransientStorageError("reset", url="s3://b/a")
+    with pytest.raises(TransientStorageError, match=r"after 3 attempts in 2\.0 s") as caught:
+        attempts.wait(last)
+    assert (caught.value.attempts, caught.value.elapsed_s, caught.value.url) == (3, 2.0, "s3://b/a")
+    assert caught.value.__cause__ is last
+    assert clock.waits == [1, 1]
+
+
+@given(asked=st.floats(0, 200), uniform=st.floats(0, 1), first=st.floats(0, 10))
+def test_a_wait_that_the_store_asks_for_is_honoured(asked: float, uniform: float, first: float) -> None:
+    """It is never shorter than that, also above ``max_wait_s``; where jitter asks for more, that holds."""
+    clock = Clock()
+    attempts = _attempts(clock, RetryPolicy(first_wait_s=first, max_wait_s=10), uniform)
+    attempts.wait(_asking_to_wait(asked))
+    assert clock.waits == [max(asked, first * uniform)]
+
+
+@pytest.mark.parametrize("asked", [20.5, 1e9, float("inf")])
+def test_a_wait_beyond_the_deadline_is_not_begun(asked: float) -> None:
+    """When the store asks for more time than there is, it gives up at once, and says why."""
+    clock = Clock()
+    attempts = _attempts(clock, RetryPolicy(deadline_s=20))
+    with pytest.raises(TransientStorageError, match=r"The store asked to wait for .* s\. Gave up after 1 attempts"):
+        attempts.wait(_asking_to_wait(asked))
+    assert clock.waits == []

@@ -73,11 +73,20 @@ def step(stream: Any, twin: io.BytesIO, name: str, size: int | None) -> None:
         assert getattr(stream, name)(size) == getattr(twin, name)(size)
 
 
-@given(data=TEXTLIKE, part_bytes=st.integers(1, 50), operations=OPERATIONS, listed=st.booleans())
+@given(
+    data=TEXTLIKE,
+    part_bytes=st.integers(1, 50),
+    piece_bytes=st.integers(1, 60),
+    operations=OPERATIONS,
+    listed=st.booleans(),
+)
 @settings(max_examples=200)
-def test_reads_like_bytes_io(data: bytes, part_bytes: int, operations: list[tuple[str, Any]], listed: bool) -> None:
-    """Any sequence of reads gives what ``io.BytesIO`` gives, wherever the parts end."""
-    with store_of({"a": data}):
+def test_reads_like_bytes_io(
+    data: bytes, part_bytes: int, piece_bytes: int, operations: list[tuple[str, Any]], listed: bool
+) -> None:
+    """Any sequence of reads gives what ``io.BytesIO`` gives, wherever parts and the pieces of parts end."""
+    with store_of({"a": data}) as store:
+        store.piece_bytes = piece_bytes
         stream, twin = opened(RemoteUrl("a", len(data)) if listed else "a", part_bytes), io.BytesIO(data)
         for name, size in operations:
             step(stream, twin, name, size)

@@ -12,12 +12,14 @@ import fcntl
 import hashlib
 import logging
 import os
+import stat
 import tempfile
 import threading
 
 from .mapped import view_of_file
 
 _log = logging.getLogger("torchdata_remote")
+_MAX_DIGITS = 20  # of a number of bytes
 _FOLDER_DIGITS = 2  # of the name, so that no folder holds a million files
 _KEPT_AFTER_REMOVAL = 0.9  # of the bound, so that not every object that comes removes one
 
@@ -64,13 +66,13 @@ class Filling:
             done += os.pwrite(self._descriptor, data[done:], start + done)
         with self._lock:
             self._missing_bytes -= len(data)
-            complete = self._missing_bytes == 0
+            complete = self._missing_bytes == 0 and len(data) > 0
         if complete:
             os.fsync(self._descriptor)
             os.makedirs(os.path.dirname(self._path), exist_ok=True)
             os.replace(self._temporary, self._path)
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-            self._cache.added(self._num_bytes)
+            self._cache.added(self._path, self._num_bytes)
 
     def __del__(self) -> None:
         if hasattr(self, "_temporary"):
@@ -103,19 +105,18 @@ class DiskCache:
         path = self._path(url, num_bytes, etag)
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return None
-        found = CachedFile(descriptor, num_bytes)
-        try:
+            found = CachedFile(descriptor, num_bytes)
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return None  # it is being removed
-        if os.fstat(descriptor).st_size != num_bytes:
-            _log.warning("%s in the cache is not as long as it was written; it is fetched again", path)
-            with contextlib.suppress(FileNotFoundError):
+        except OSError:
+            return None  # it is not there, is being removed, or is something else, such as a link
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size != num_bytes:
+            _log.warning("%s in the cache is not what was written there; the object is fetched again", path)
+            with contextlib.suppress(OSError):
                 os.unlink(path)
             return None
-        os.utime(descriptor)  # used now
+        with contextlib.suppress(OSError):  # where it may only be read
+            os.utime(descriptor)  # used now
         return found
 
     def fill(self, url: str, num_bytes: int, etag: str) -> Filling | None:
@@ -126,34 +127,39 @@ class DiskCache:
 
     def temporary_file(self) -> tuple[int, str]:
         """Descriptor and path of a new file, locked for as long as the descriptor is open."""
-        descriptor, path = tempfile.mkstemp(dir=self._temporaries)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        return descriptor, path
+        while True:
+            descriptor, path = tempfile.mkstemp(dir=self._temporaries)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if os.path.exists(path):
+                return descriptor, path
+            os.close(descriptor)  # another process took it for one that was left, before it was locked
 
-    def added(self, num_bytes: int) -> None:
+    def added(self, path: str, num_bytes: int) -> None:
         """Count an object that has appeared; if they are too many bytes, remove what was not used for longest."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         with os.fdopen(os.open(os.path.join(self._folder, "usage"), flags, 0o666), "r+b") as usage:
             fcntl.flock(usage, fcntl.LOCK_EX)
-            used = int(usage.read() or b"0") + num_bytes
+            before = usage.read(_MAX_DIGITS + 1)
+            known = before.isdigit() and len(before) <= _MAX_DIGITS
+            used = int(before) + num_bytes if known else self._max_bytes + 1
             if used > self._max_bytes:
-                used = self._remove(round(self._max_bytes * _KEPT_AFTER_REMOVAL))
+                used = self._remove(max(num_bytes, round(self._max_bytes * _KEPT_AFTER_REMOVAL)), path)
             usage.seek(0)
             usage.truncate()
             usage.write(b"%d" % used)
 
-    def _remove(self, allowed_bytes: int) -> int:
-        """Remove files until the others are at most so many bytes; returns how many these are."""
+    def _remove(self, allowed_bytes: int, newest: str) -> int:
+        """Remove files until the others are at most so many bytes, ``newest`` last; returns how many these are."""
         files = []
         for folder in os.scandir(self._folder):
             if len(folder.name) == _FOLDER_DIGITS and folder.is_dir():
                 for file in os.scandir(folder):
                     with contextlib.suppress(FileNotFoundError):
-                        status = file.stat()
-                        files.append((status.st_mtime_ns, status.st_size, file.path))
-        used = sum(size for _, size, _ in files)
-        for _, size, path in sorted(files):
-            if used <= allowed_bytes:
+                        status = file.stat(follow_symlinks=False)
+                        files.append((file.path == newest, status.st_mtime_ns, status.st_size, file.path))
+        used = sum(size for _, _, size, _ in files)
+        for is_newest, _, size, path in sorted(files):
+            if used <= (self._max_bytes if is_newest else allowed_bytes):
                 break
             if _remove_unless_locked(path):
                 used -= size
@@ -163,16 +169,14 @@ class DiskCache:
 def _remove_unless_locked(path: str) -> bool:
     """Remove a file that nobody reads or writes; returns whether it is gone."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return True
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False  # gone, or something else
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.unlink(path)
-    except BlockingIOError:
+    except OSError:  # somebody reads it, it is gone meanwhile, or nothing that may be removed
         return False
-    except FileNotFoundError:
-        pass
     finally:
         os.close(descriptor)
     return True

@@ -36,9 +36,9 @@ class Fetcher:
         self.options = options
         self._storage_options = storage_options
         self._connection = Connection(options.backend, options.retry.progress_timeout_s)
-        self._cache = (
-            DiskCache(options.cache_dir, options.cache_bytes) if options.cache_dir and options.cache_bytes else None
-        )
+        self._cache = None
+        if options.cache_dir is not None and options.cache_bytes is not None:
+            self._cache = DiskCache(options.cache_dir, options.cache_bytes)
         self._pool = Pool(options.max_in_flight)
         self._in_flight = InFlight(options.max_in_flight, check=self._pool.check)
         self._lock = FinalizerLock(self._leave)
@@ -163,21 +163,22 @@ class Fetcher:
 
     def _fetch(self, target: FetchedObject, part: Part) -> None:
         """In a thread of the pool: fetch one part, hand on its bytes or its error."""
+        pieces = read_range(
+            target.source,
+            target.range_of(part),
+            self.options.retry,
+            in_flight=self._in_flight,
+            on_found=lambda found: self._learn(target, part, found),
+            sleep=self._pool.sleep,
+        )
         try:
-            pieces = read_range(
-                target.source,
-                target.range_of(part),
-                self.options.retry,
-                in_flight=self._in_flight,
-                on_found=lambda found: self._learn(target, part, found),
-                sleep=self._pool.sleep,
-            )
             while not target.closed and (piece := next(pieces, None)) is not None:
                 part.pieces.put(piece)
                 self._pool.check()
         except BaseException as error:  # noqa: BLE001  # it belongs to the consumer, whatever it is
             part.error = error
         finally:
+            pieces.close()  # ends the request if it is not at its end
             if not self.options.in_order:
                 self._finish(target)
             part.pieces.put(None)

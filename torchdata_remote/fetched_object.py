@@ -7,10 +7,11 @@ from collections import deque
 
 from .cache import DiskCache
 from .cached_read import CachedObject
+from .errors import ObjectChangedError
 from .options import StorageOptions
 from .reading import Found, Range, Source
 from .storage import Connection, open_store
-from .urls import RemoteUrl
+from .urls import RemoteUrl, redact
 
 
 class Part:
@@ -82,7 +83,18 @@ class FetchedObject:
         return Range(self.url, self.path, part.start, part.end, self.size, self.etag, self.checksums)
 
     def learn(self, found: Found) -> None:
-        """Take what the first answer told."""
+        """Take what the first answer to a part told.
+
+        Raises:
+            ObjectChangedError: if another part's answer told another version.
+        """
+        if self.etag is not None and found.etag is not None and self.etag != found.etag:
+            url = redact(self.url)
+            raise ObjectChangedError(
+                f"{url} has the etag {found.etag}, and another part of it had {self.etag}. It was replaced while "
+                "it was read; list it again.",
+                url=url,
+            )
         if self.size is None:
             self.planned_bytes = found.end
         self.size = found.size

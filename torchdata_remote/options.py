@@ -49,8 +49,8 @@ class RetryPolicy:
 
     deadline_s: float = 300.0
     max_attempts: int | None = None
-    first_wait_s: float = 0.1
-    max_wait_s: float = 10.0
+    first_wait_s: float = 0.05
+    max_wait_s: float = 5.0
     progress_timeout_s: float = 30.0
 
     def __post_init__(self) -> None:

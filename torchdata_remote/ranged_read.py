@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
 from .errors import StorageError, TransientStorageError
 from .in_flight import InFlight
@@ -11,6 +11,7 @@ from .options import RetryPolicy
 from .reading import Found, Range, Reading, Source
 from .retry import Attempts
 from .storage import RangeNotSatisfiableError
+from .urls import redact
 
 
 def read_range(
@@ -22,7 +23,7 @@ def read_range(
     on_found: Callable[[Found], None],
     sleep: Callable[[float], object],
     clock: Callable[[], float] = time.monotonic,
-) -> Iterator[memoryview]:
+) -> Generator[memoryview, None, None]:
     """Read a range.
 
     Args:
@@ -57,23 +58,24 @@ def read_range(
             try:
                 attempts.wait(error)
             except TransientStorageError as final:
-                raise _with_context(final, wanted, attempts) from error
+                raise _with_context(final, reading, attempts) from error
         except StorageError as error:
-            raise _with_context(error, wanted, attempts) from error
+            raise _with_context(error, reading, attempts) from error
 
 
-def _with_context(error: StorageError, wanted: Range, attempts: Attempts) -> StorageError:
+def _with_context(error: StorageError, reading: Reading, attempts: Attempts) -> StorageError:
     """The same error, which also tells range, etag, attempts and seconds."""
+    wanted, etag = reading.wanted, reading.etag
     kind = StorageError if isinstance(error, RangeNotSatisfiableError) else type(error)
     num_attempts = error.attempts or attempts.count
     end = "the end" if wanted.end is None else f"{wanted.end:,}"
     counted = "" if error.attempts else f", attempt {num_attempts}, after {attempts.elapsed_s:.1f} s"
     return kind(
-        f"{error} (Bytes {wanted.start:,} to {end}, etag {wanted.etag}{counted}.)",
-        url=error.url,
+        f"{error} (Bytes {wanted.start:,} to {end}, etag {etag}{counted}.)",
+        url=error.url or redact(wanted.url),
         start_byte=wanted.start,
         end_byte=wanted.end,
-        etag=wanted.etag,
+        etag=etag,
         attempts=num_attempts,
         elapsed_s=attempts.elapsed_s,
     )

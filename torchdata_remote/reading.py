@@ -70,7 +70,7 @@ class Reading:
         on_found: Callable[[Found], None],
         clock: Callable[[], float],
     ) -> None:
-        self._source, self._wanted, self._on_found = source, wanted, on_found
+        self._source, self.wanted, self._on_found = source, wanted, on_found
         self._progress_timeout_s, self._clock = progress_timeout_s, clock
         self._at = self._progress_from = wanted.start
         self._found: Found | None = None
@@ -85,10 +85,9 @@ class Reading:
         return self._found is not None and self._at == self._found.end
 
     def take_progress(self) -> bool:
-        """Whether enough has arrived since this was last true."""
+        """Whether enough has arrived since this was last asked."""
         enough = self._at - self._progress_from >= PROGRESS_BYTES
-        if enough:
-            self._progress_from = self._at
+        self._progress_from = self._at
         return enough
 
     def attempt(self) -> Iterator[memoryview]:
@@ -98,23 +97,27 @@ class Reading:
             self._require_same_version(answer)
             end = self._end(answer)
             if self._found is None:
-                self._found = Found(answer.total_bytes, self._etag() or answer.etag, end)
+                self._found = Found(answer.total_bytes, self.etag or answer.etag, end)
                 self._on_found(self._found)
+            elif self._found.etag is None:
+                self._found = self._found._replace(etag=answer.etag)
             yield from self._take(answer, end)
 
     def _size(self) -> int | None:
-        return self._wanted.size if self._found is None else self._found.size
+        return self.wanted.size if self._found is None else self._found.size
 
-    def _etag(self) -> str | None:
-        return self._wanted.etag if self._found is None else self._found.etag
+    @property
+    def etag(self) -> str | None:
+        """Of the version that is read, where it is known."""
+        return self.wanted.etag if self._found is None else self._found.etag
 
     def _ask(self) -> Answer:
-        path, end = self._wanted.path, self._wanted.end if self._found is None else self._found.end
+        path, end = self.wanted.path, self.wanted.end if self._found is None else self._found.end
         try:
-            return self._source.read(path, self._at, end, self._etag())
+            return self._source.read(path, self._at, end, self.etag)
         except RangeNotSatisfiableError as error:
             if self._at == 0 and self._size() is None:
-                return self._source.read(path, 0, None, self._etag())  # an empty object has no ranges
+                return self._source.read(path, 0, None, self.etag)  # an empty object has no ranges
             raise self._changed(f"is shorter than the {self._size() or self._at:,} bytes it had") from error
 
     def _require_same_version(self, answer: Answer) -> None:
@@ -122,7 +125,7 @@ class Reading:
 
         Once may be an answer to another question, from a proxy that mixes them up; stores that know If-Match say 412.
         """
-        size, etag = self._size(), self._etag()
+        size, etag = self._size(), self.etag
         same_size = size is None or answer.total_bytes == size
         same_etag = etag is None or answer.etag is None or answer.etag == etag
         if same_size and same_etag:
@@ -134,13 +137,15 @@ class Reading:
         raise self._broken(f"asked for a version of {_shown(size, etag)}, got one of {came}")
 
     def _changed(self, how: str) -> ObjectChangedError:
-        url = redact(self._wanted.url)
+        url = redact(self.wanted.url)
         return ObjectChangedError(f"{url} {how}. It was replaced; list it again.", url=url)
 
     def _end(self, answer: Answer) -> int:
         """Behind which byte this reading ends, once it is sure that the answer is one to the question."""
-        wanted, total = self._wanted, answer.total_bytes
+        wanted, total = self.wanted, answer.total_bytes
         end = total if wanted.end is None else min(wanted.end, total)
+        if self._at > total:
+            raise self._changed(f"ends at byte {total:,}, before byte {self._at:,} that was asked for")
         everything = answer.start == 0 and answer.end == total  # from a server that ignores ranges
         if self._found is not None:
             end = self._found.end
@@ -182,7 +187,7 @@ class Reading:
         if self._at not in self._damaged_blocks:
             self._damaged_blocks.add(self._at)
             raise self._broken(f"the block at byte {self._at:,} does not fit its checksum")
-        url = redact(self._wanted.url)
+        url = redact(self.wanted.url)
         raise ShardCorruptError(
             f"{url}: the block at byte {self._at:,} does not fit its checksum in the manifest, also when it was "
             "fetched again. The object is damaged: write the shard again, or restore it.",
@@ -202,7 +207,7 @@ class Reading:
                 raise self._broken(f"{num_bytes:,} bytes in {elapsed_s:.1f} s")
 
     def _broken(self, how: str) -> TransientStorageError:
-        url = redact(self._wanted.url)
+        url = redact(self.wanted.url)
         return TransientStorageError(f"{url}: {how}.", url=url)
 
 
