@@ -145,3 +145,13 @@ def test_cache_is_off_unless_asked_for() -> None:
     assert (FetchOptions().cache_dir, FetchOptions().cache_bytes, FetchOptions().in_order) == (None, None, True)
     chosen = FetchOptions(cache_dir="/tmp/x", cache_bytes=1, in_order=False)
     assert (chosen.cache_dir, chosen.cache_bytes, chosen.in_order) == ("/tmp/x", 1, False)
+
+
+@given(max_in_flight=st.integers(1, 500), max_buffer_bytes=st.integers(1, 1 << 32))
+def test_parts_leave_room_in_the_buffer(max_in_flight: int, max_buffer_bytes: int) -> None:
+    """Parts are 8 MiB, or so small that all in flight fill three quarters of the buffer, but never below 256 KiB."""
+    part_bytes = FetchOptions(max_in_flight=max_in_flight, max_buffer_bytes=max_buffer_bytes).actual_part_bytes()
+    assert 256 << 10 <= part_bytes <= 8 << 20
+    assert part_bytes == 256 << 10 or max_in_flight * part_bytes <= max_buffer_bytes * 3 / 4
+    assert part_bytes == 8 << 20 or (part_bytes + 1) * max_in_flight > max_buffer_bytes * 3 / 4
+    assert FetchOptions(part_bytes=7).actual_part_bytes() == 7

@@ -34,6 +34,7 @@ class Fetcher:
 
     def __init__(self, options: FetchOptions, storage_options: StorageOptions) -> None:
         self.options = options
+        self._part_bytes = options.actual_part_bytes()
         self._storage_options = storage_options
         self._connection = Connection(options.backend, options.retry.progress_timeout_s)
         self._cache = None
@@ -143,7 +144,7 @@ class Fetcher:
         finished = []
         for target in self._unplanned:
             while self._waiting_for_room == 0 and target.can_plan():
-                wanted = target.next_part_bytes(self.options.part_bytes)
+                wanted = target.next_part_bytes(self._part_bytes)
                 if self._reserved_bytes > 0 and self._reserved_bytes + wanted > self.options.max_buffer_bytes:
                     break
                 self._plan(target)
@@ -156,7 +157,7 @@ class Fetcher:
             del self._unplanned[target]
 
     def _plan(self, target: FetchedObject) -> None:  # with the lock held
-        part = target.plan(self.options.part_bytes)
+        part = target.plan(self._part_bytes)
         self._reserved_bytes += part.reserved_bytes
         self._num_unfinished += 1
         self._pool.submit(self._fetch, target, part)

@@ -10,6 +10,7 @@ from typing import Any
 
 MIB = 1 << 20
 PROGRESS_BYTES = 16 << 10
+_MIN_PART_BYTES = 256 << 10  # below it requests cost more than they bring
 
 
 def _require(condition: bool, message: str) -> None:
@@ -72,7 +73,9 @@ class FetchOptions:
 
     Args:
         max_in_flight: requests under way at once, each in a thread of its own.
-        part_bytes: objects larger than this are fetched in ranged parts of this size, in parallel.
+        part_bytes: objects larger than this are fetched in ranged parts of this size, in parallel. ``None`` takes
+            8 MiB, or less where ``max_in_flight`` parts would fill more than three quarters of ``max_buffer_bytes``:
+            the rest holds what has come and waits for its turn, so that no request has to.
         max_buffer_bytes: bound on all bytes that are fetched or being fetched and not yet consumed. One
             part is always allowed, so an object larger than the bound still streams through.
         in_order: whether objects are handed on in the order of their URLs, or as they are complete.
@@ -83,7 +86,7 @@ class FetchOptions:
     """
 
     max_in_flight: int = 16
-    part_bytes: int = 8 * MIB
+    part_bytes: int | None = None
     max_buffer_bytes: int = 128 * MIB
     in_order: bool = True
     retry: RetryPolicy = field(default_factory=RetryPolicy)
@@ -94,7 +97,8 @@ class FetchOptions:
     def __post_init__(self) -> None:
         for name in ("max_in_flight", "part_bytes", "max_buffer_bytes"):
             value = getattr(self, name)
-            _require(isinstance(value, int) and value >= 1, f"{name} must be an int of at least 1, got {value!r}")
+            if not (name == "part_bytes" and value is None):
+                _require(isinstance(value, int) and value >= 1, f"{name} must be an int of at least 1, got {value!r}")
         object.__setattr__(self, "backend", Backend(self.backend))
         _require(
             (self.cache_dir is None) == (self.cache_bytes is None),
@@ -103,6 +107,12 @@ class FetchOptions:
         _require(
             self.cache_bytes is None or self.cache_bytes >= 1, f"cache_bytes must be positive, got {self.cache_bytes}"
         )
+
+    def actual_part_bytes(self) -> int:
+        """``part_bytes``, or what ``None`` stands for."""
+        if self.part_bytes is not None:
+            return self.part_bytes
+        return max(_MIN_PART_BYTES, min(8 * MIB, self.max_buffer_bytes * 3 // (4 * self.max_in_flight)))
 
 
 class StorageOptions(Mapping[str, Any]):

@@ -140,7 +140,7 @@ def test_storm_of_fifty_seeds(shards: tuple[S3Server, str, tuple[int, str]]) -> 
 @pytest.mark.timeout(3600)
 def test_storm_over_three_million_samples(tmp_path: Any) -> None:
     """3,000,000 tiny samples through a storm of 20 %: the right number, and the right sum of their hashes."""
-    from benchmarks.slow_store import slow_store
+    from slow_store import slow_store
 
     num_samples = 3_000_000
     (tmp_path / "tiny").mkdir()

@@ -143,3 +143,18 @@ def test_redirects_to_another_origin_are_refused_by_botocore() -> None:
                 read("s3://bucket/a", server.url, Backend.BOTOCORE)
             assert len(server.requests) == 1
         assert not other.requests
+
+
+def test_a_bucket_in_another_region_is_read_by_botocore(caplog: pytest.LogCaptureFixture) -> None:
+    """Where AWS answers 301 without a place, botocore reads, which finds the region; obstore is not asked again."""
+
+    def respond(request: Request) -> Response:
+        by_obstore = "object_store" in request.headers["user-agent"]
+        return Response(301) if by_obstore else Response.of_object(request, DATA)
+
+    with scripted(respond) as server:
+        assert read("s3://bucket/a", server.url) == DATA
+        assert len(server.requests) == 2
+        assert "not in the configured region" in caplog.text
+        assert read("s3://bucket/b", server.url) == DATA
+        assert len(server.requests) == 3

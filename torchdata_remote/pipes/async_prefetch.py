@@ -24,7 +24,8 @@ class AsyncPrefetch(IterDataPipe[tuple[str, StreamWrapper]]):
         source_datapipe: URLs (str); a ``RemoteUrl`` from ``list_remote`` saves a request.
         max_in_flight: requests under way at once.
         max_buffer_bytes: bound on the bytes that are fetched or being fetched and not yet consumed.
-        part_bytes: size of the ranged parts of larger objects, in bytes.
+        part_bytes: size of the ranged parts of larger objects, in bytes. ``None`` takes 8 MiB, or less where
+            ``max_in_flight`` of them would fill more than three quarters of ``max_buffer_bytes``.
         in_order: ``False`` hands on whichever object is complete first. The order then differs from run to run.
         retry: what is done about faults that may pass.
         backend: the library that carries the bytes; ``AUTOMATIC`` takes the fastest that works and logs which.
@@ -54,7 +55,7 @@ class AsyncPrefetch(IterDataPipe[tuple[str, StreamWrapper]]):
         *,
         max_in_flight: int = 16,
         max_buffer_bytes: int = 128 * MIB,
-        part_bytes: int = 8 * MIB,
+        part_bytes: int | None = None,
         in_order: bool = True,
         retry: RetryPolicy | None = None,
         backend: Backend = Backend.AUTOMATIC,

@@ -22,7 +22,7 @@ from ..errors import (
     UrlError,
 )
 from ..urls import redact
-from ._protocol import MissingHeaderError, RangeNotSatisfiableError
+from ._protocol import MissingHeaderError, RangeNotSatisfiableError, RedirectWithoutPlaceError
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _KIND = re.compile(r"kind: (Timeout|Interrupted|Connect|Request|Decode)\b")
@@ -149,6 +149,10 @@ def from_obstore(error: Exception, url: str) -> Exception:
     status, code = _STATUS.search(text), _CODE.search(text)
     if status:
         return from_status(int(status[1]), code[1] if code else "", url)
+    if "redirect without LOCATION" in text:
+        return RedirectWithoutPlaceError(
+            f"{redact(url)}: the bucket lies in another region, or elsewhere.", url=redact(url)
+        )
     if "Header missing from response" in text:
         return MissingHeaderError(f"{redact(url)}: {text.partition(chr(10))[0]}.", url=redact(url))
     if isinstance(error, OSError) or type(error).__module__ == "obstore.exceptions":

@@ -61,6 +61,10 @@ class MissingHeaderError(StorageError):
     """The answer lacks a header that this transport needs; another may do without."""
 
 
+class RedirectWithoutPlaceError(StorageError):
+    """S3's answer to a request that went to the wrong region; botocore finds out the right one."""
+
+
 class PendingObject(Protocol):
     """An object that is being written and that nobody sees before ``commit``."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
@@ -10,12 +11,13 @@ from typing import Any, TypeVar
 from ..errors import ExpiredCredentialsError, TransientStorageError
 from . import _obstore
 from ._errors import from_botocore, translated
-from ._protocol import Answer, Entry, MissingHeaderError, Page
+from ._protocol import Answer, Entry, MissingHeaderError, Page, RedirectWithoutPlaceError
 from ._s3_settings import S3Settings, make_client, make_session
 from ._s3_upload import S3Pending
 from ._urllib import CONTENT_RANGE, read_as_it_comes
 
 T = TypeVar("T")
+_log = logging.getLogger("torchdata_remote")
 
 
 class S3Store:
@@ -103,6 +105,9 @@ class S3Store:
                 return self._renewing(lambda: self._reader().read(path, start, end, etag))
             except MissingHeaderError:
                 pass  # Content-Length: botocore can do without where Content-Range tells the size
+            except RedirectWithoutPlaceError:
+                self._read_by_obstore = False
+                _log.warning("s3://%s is not in the configured region: it is read by botocore, slowly", self._bucket)
             except TransientStorageError as error:
                 if error.overloaded:
                     self._refused.set()  # the next request goes by botocore, which shows Retry-After
