@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import itertools
@@ -967,3 +968,31 @@ def test_a_request_under_way_ends_with_its_stream(others_open: bool) -> None:
             gc.enable()
             if others_open:
                 fetcher.release()
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, asyncio.CancelledError, MemoryError])
+def test_whatever_is_raised_in_a_thread_reaches_the_consumer(kind: type[BaseException]) -> None:
+    """Also what is no ``Exception`` is raised where the bytes are read, with the traceback of where it came from."""
+    with store_of({"a": bytes(30)}) as store:
+
+        def before_read(path: str, start: int) -> None:
+            if start == 10:
+                raise kind("in the engine")
+
+        store.before_read = before_read
+        [(_, stream)] = streams(store, options(), listed=True)
+        with pytest.raises(kind, match="in the engine") as caught:
+            stream.read()
+        assert any(entry.name == "before_read" for entry in caught.traceback)
+        stream.close()
+
+
+def test_a_source_that_cannot_begin() -> None:
+    """An error of ``iter(source)`` is raised at once, not waited for."""
+
+    class Source:
+        def __iter__(self) -> Iterator[str]:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        next(stream_objects(Source(), options(), StorageOptions()))

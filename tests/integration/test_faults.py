@@ -316,3 +316,29 @@ def test_whole_chain_through_everything(moto: S3Server) -> None:
     with faulty(moto, Faults.storm(0.3), seed=3) as (broken, _):
         read = list(tdr.stream_shards(f"s3://{bucket}/shards/", seed=None, storage_options=broken.storage_options))
     assert read == written
+
+
+@pytest.mark.filterwarnings("ignore:This process was forked:RuntimeWarning")
+def test_fork_with_requests_in_flight(moto: S3Server, folder: str) -> None:
+    """A child that is forked while its parent waits for answers reads on its own, and the parent goes on."""
+    with faulty(moto, Faults(stall_s=1.0)) as (broken, store):
+        store.script(None, *["stall"] * 3)
+        iterator = iter(prefetched(folder, broken, max_in_flight=4))
+        _, stream = next(iterator)
+        wait_for(lambda: len(store.requests) >= 4)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                code = 0 if len(list(prefetched(folder, moto).file_reader())) == 12 else 2
+            finally:
+                os._exit(code)
+        ended: list[int] = []
+        waiter = threading.Thread(target=lambda: ended.append(os.waitpid(child, 0)[1]), daemon=True)
+        waiter.start()
+        waiter.join(DEADLINE_S)
+        if not ended:
+            os.kill(child, signal.SIGKILL)
+        assert ended == [0]
+        assert stream.read() == bytes(60_000)
+        assert [rest.read() for _, rest in iterator] == [bytes([number]) * 60_000 for number in range(1, 12)]
