@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import logging
 import os
+import re
 import stat
 import tempfile
 import threading
@@ -19,6 +20,8 @@ import threading
 from .mapped import view_of_file
 
 _log = logging.getLogger("torchdata_remote")
+_TEMPORARY_PREFIX = "torchdata_remote-"
+_NAME = re.compile("[0-9a-f]{64}")
 _MAX_DIGITS = 20  # of a number of bytes
 _FOLDER_DIGITS = 2  # of the name, so that no folder holds a million files
 _KEPT_AFTER_REMOVAL = 0.9  # of the bound, so that not every object that comes removes one
@@ -53,6 +56,7 @@ class Filling:
         self._cache, self._path, self._num_bytes = cache, path, num_bytes
         self._missing_bytes = num_bytes
         self._lock = threading.Lock()
+        self._pid = os.getpid()
         self._descriptor, self._temporary = cache.temporary_file()
 
     def write(self, start: int, data: memoryview) -> None:
@@ -77,8 +81,9 @@ class Filling:
     def __del__(self) -> None:
         if hasattr(self, "_temporary"):
             os.close(self._descriptor)
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._temporary)
+            if os.getpid() == self._pid:  # a forked child has a copy, but the file is its parent's
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(self._temporary)
 
 
 class DiskCache:
@@ -94,7 +99,8 @@ class DiskCache:
         self._temporaries = os.path.join(self._folder, "partial")
         os.makedirs(self._temporaries, exist_ok=True)
         for left in os.scandir(self._temporaries):  # by processes that were killed
-            _remove_unless_locked(left.path)
+            if left.name.startswith(_TEMPORARY_PREFIX):
+                _remove_unless_locked(left.path)
 
     def _path(self, url: str, num_bytes: int, etag: str) -> str:
         name = hashlib.sha256(f"{url}\n{num_bytes}\n{etag}".encode()).hexdigest()
@@ -128,7 +134,7 @@ class DiskCache:
     def temporary_file(self) -> tuple[int, str]:
         """Descriptor and path of a new file, locked for as long as the descriptor is open."""
         while True:
-            descriptor, path = tempfile.mkstemp(dir=self._temporaries)
+            descriptor, path = tempfile.mkstemp("", _TEMPORARY_PREFIX, self._temporaries)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             if os.path.exists(path):
                 return descriptor, path
@@ -154,6 +160,8 @@ class DiskCache:
         for folder in os.scandir(self._folder):
             if len(folder.name) == _FOLDER_DIGITS and folder.is_dir():
                 for file in os.scandir(folder):
+                    if _NAME.fullmatch(file.name) is None:
+                        continue  # somebody else's
                     with contextlib.suppress(FileNotFoundError):
                         status = file.stat(follow_symlinks=False)
                         files.append((file.path == newest, status.st_mtime_ns, status.st_size, file.path))

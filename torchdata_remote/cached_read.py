@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Generator
 
 from .cache import CachedFile, DiskCache, Filling
+from .errors import StorageError, TransientStorageError
 from .storage import Answer, Store, in_one
 
 _log = logging.getLogger("torchdata_remote")
@@ -29,7 +29,7 @@ class CachedObject:
         self._store, self._cache, self._url = store, cache, url
         self._listed = size, etag
         self._lock = threading.Lock()  # of threads that fetch parts; never of a finalizer
-        self._looked = False
+        self._looked = self._closed = False
         self._hit: CachedFile | None = None
         self._filling: Filling | None = None
         self._num_bytes, self._etag = 0, ""
@@ -39,21 +39,18 @@ class CachedObject:
         with self._lock:
             if not self._looked:
                 self._look(path)
-        hit, filling = self._hit, self._filling
-        if hit is not None:
-            end = self._num_bytes if end is None else min(end, self._num_bytes)
-            return Answer(start, end, self._num_bytes, self._etag, in_one(hit.view(start, end)))
-        answer = self._store.read(path, start, end, etag or self._etag or None)
-        same = (answer.etag, answer.total_bytes) == (self._etag, self._num_bytes)
-        if filling is None or not same or answer.start != start:
-            return answer
-        return answer._replace(chunks=self._kept(answer, filling))
+                if self._closed:  # meanwhile
+                    self._hit = self._filling = None
+        hit = self._hit
+        if hit is None:
+            return self._store.read(path, start, end, etag or self._etag or None)
+        end = self._num_bytes if end is None else min(end, self._num_bytes)
+        return Answer(start, end, self._num_bytes, self._etag, in_one(hit.view(start, end)))
 
     def _look(self, path: str) -> None:
         size, etag = self._listed
         if etag is None or size is None:
-            entry = self._store.stat(path)
-            etag, size = entry.etag, entry.size
+            etag, size = self._ask(path)
         self._looked = True
         if etag is None or size is None:
             _log.info("%s is not kept in the cache: its server tells no etag or no size", self._url)
@@ -66,19 +63,23 @@ class CachedObject:
             except OSError as error:
                 self._cannot_keep(error)
 
-    def _kept(self, answer: Answer, filling: Filling) -> Generator[memoryview, None, None]:
-        at = answer.start
+    def _ask(self, path: str) -> tuple[str | None, int | None]:
         try:
-            for chunk in answer.chunks:
-                if self._filling is filling:
-                    try:
-                        filling.write(at, chunk)
-                    except OSError as error:
-                        self._cannot_keep(error)
-                at += len(chunk)
-                yield chunk
-        finally:
-            answer.chunks.close()
+            entry = self._store.stat(path)
+        except TransientStorageError:
+            raise
+        except StorageError:
+            return None, None  # signed for GET alone, perhaps; the GET will tell
+        return entry.etag, entry.size
+
+    def keep(self, start: int, piece: memoryview, size: int | None, etag: str | None) -> None:
+        """Take bytes from ``start`` on that were read and found right; each byte once."""
+        filling = self._filling
+        if filling is not None and (size, etag) == (self._num_bytes, self._etag):
+            try:
+                filling.write(start, piece)
+            except OSError as error:
+                self._cannot_keep(error)
 
     def _cannot_keep(self, error: OSError) -> None:
         self._filling = None
@@ -86,4 +87,5 @@ class CachedObject:
 
     def close(self) -> None:
         """Let go of the file. Safe in a finalizer, and while other threads read."""
+        self._closed = True
         self._hit = self._filling = None

@@ -172,12 +172,16 @@ class Fetcher:
             on_found=lambda found: self._learn(target, part, found),
             sleep=self._pool.sleep,
         )
+        at = part.start
         try:
             while not target.closed and (piece := next(pieces, None)) is not None:
+                target.keep(at, piece)
+                at += len(piece)
                 part.pieces.put(piece)
                 self._pool.check()
         except BaseException as error:  # noqa: BLE001  # it belongs to the consumer, whatever it is
-            part.error = error
+            if not target.closed:
+                part.error = error
         finally:
             pieces.close()  # ends the request if it is not at its end
             if not self.options.in_order:

@@ -100,6 +100,11 @@ class FetchedObject:
         self.size = found.size
         self.etag = self.etag or found.etag
 
+    def keep(self, start: int, piece: memoryview) -> None:
+        """Keep bytes that were read, if anything is kept."""
+        if self._cached is not None:
+            self._cached.keep(start, piece, self.size, self.etag)
+
     def close(self) -> None:
         """Nothing more of it is fetched. Safe in a finalizer."""
         self.closed = True
