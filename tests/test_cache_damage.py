@@ -78,7 +78,6 @@ def test_usage_is_missing(tmp_path: Path) -> None:
         assert sum(objects_in(tmp_path).values()) <= 100
 
 
-# BUG 5: any two-letter folder in cache_dir counts as the cache's own, and so does the folder "partial".
 @pytest.mark.parametrize("name", ["en/notes.txt", "partial/notes.txt"])
 def test_files_of_others_stay(tmp_path: Path, name: str) -> None:
     """A file that somebody else keeps in the folder is not removed."""
@@ -91,7 +90,6 @@ def test_files_of_others_stay(tmp_path: Path, name: str) -> None:
     assert path.exists()
 
 
-# BUG 7: the child's copy is finalized too, and unlinks the parent's file.
 def test_forked_child_lets_go(tmp_path: Path) -> None:
     """A child that is forked while an object is filled, and drops its copy, takes nothing from the parent."""
     disk = DiskCache(str(tmp_path), LARGE)

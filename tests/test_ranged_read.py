@@ -500,7 +500,7 @@ def test_closing_ends_it_anywhere(script: list[Fault], taken: int, chunks: list[
     for _ in itertools.islice(reader.pieces, taken):
         assert reader.in_flight._running == 1
     sent = len(store.requests)
-    reader.pieces.close()  # type: ignore[attr-defined]
+    reader.pieces.close()
     assert len(store.requests) == sent
     assert all(body.closed for body in store.bodies)
     assert reader.in_flight._running == 0

@@ -98,19 +98,20 @@ class DiskCache:
         self._folder, self._max_bytes = os.path.abspath(os.path.expanduser(folder)), max_bytes
         self._temporaries = os.path.join(self._folder, "partial")
         os.makedirs(self._temporaries, exist_ok=True)
+        self._complained = False
         for left in os.scandir(self._temporaries):  # by processes that were killed
             if left.name.startswith(_TEMPORARY_PREFIX):
                 _remove_unless_locked(left.path)
 
     def _path(self, url: str, num_bytes: int, etag: str) -> str:
-        name = hashlib.sha256(f"{url}\n{num_bytes}\n{etag}".encode()).hexdigest()
+        name = hashlib.sha256(f"{url}\n{num_bytes}\n{etag}".encode(errors="surrogateescape")).hexdigest()
         return os.path.join(self._folder, name[:_FOLDER_DIGITS], name)
 
     def find(self, url: str, num_bytes: int, etag: str) -> CachedFile | None:
         """The object, if it is there."""
         path = self._path(url, num_bytes, etag)
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             found = CachedFile(descriptor, num_bytes)
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
@@ -124,6 +125,12 @@ class DiskCache:
         with contextlib.suppress(OSError):  # where it may only be read
             os.utime(descriptor)  # used now
         return found
+
+    def complain(self, problem: str) -> None:
+        """Warn of the first problem; a full disk would have one for each object."""
+        if not self._complained:
+            self._complained = True
+            _log.warning("%s (further ones are not told)", problem)
 
     def fill(self, url: str, num_bytes: int, etag: str) -> Filling | None:
         """Begin to keep an object; ``None`` if it is too large, or empty."""
@@ -183,7 +190,9 @@ def _remove_unless_locked(path: str) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.unlink(path)
-    except OSError:  # somebody reads it, it is gone meanwhile, or nothing that may be removed
+    except FileNotFoundError:
+        return True
+    except OSError:  # somebody reads it, or it may not be removed
         return False
     finally:
         os.close(descriptor)

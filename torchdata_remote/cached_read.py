@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 
 from .cache import CachedFile, DiskCache, Filling
 from .errors import StorageError, TransientStorageError
 from .storage import Answer, Store, in_one
+from .urls import redact
 
 _log = logging.getLogger("torchdata_remote")
 
@@ -42,10 +44,14 @@ class CachedObject:
                 if self._closed:  # meanwhile
                     self._hit = self._filling = None
         hit = self._hit
-        if hit is None:
-            return self._store.read(path, start, end, etag or self._etag or None)
-        end = self._num_bytes if end is None else min(end, self._num_bytes)
-        return Answer(start, end, self._num_bytes, self._etag, in_one(hit.view(start, end)))
+        if hit is not None:
+            after = self._num_bytes if end is None else min(end, self._num_bytes)
+            with contextlib.suppress(EOFError):  # somebody has shortened it
+                return Answer(start, after, self._num_bytes, self._etag, in_one(hit.view(start, after)))
+        answer = self._store.read(path, start, end, etag or self._etag or None)
+        if (answer.etag, answer.total_bytes) != (self._etag, self._num_bytes):
+            self._filling = None  # it may be another version
+        return answer
 
     def _look(self, path: str) -> None:
         size, etag = self._listed
@@ -53,7 +59,7 @@ class CachedObject:
             etag, size = self._ask(path)
         self._looked = True
         if etag is None or size is None:
-            _log.info("%s is not kept in the cache: its server tells no etag or no size", self._url)
+            _log.info("%s is not kept in the cache: its server tells no etag or no size", redact(self._url))
             return
         self._etag, self._num_bytes = etag, size
         self._hit = self._cache.find(self._url, size, etag)
@@ -72,10 +78,10 @@ class CachedObject:
             return None, None  # signed for GET alone, perhaps; the GET will tell
         return entry.etag, entry.size
 
-    def keep(self, start: int, piece: memoryview, size: int | None, etag: str | None) -> None:
+    def keep(self, start: int, piece: memoryview) -> None:
         """Take bytes from ``start`` on that were read and found right; each byte once."""
         filling = self._filling
-        if filling is not None and (size, etag) == (self._num_bytes, self._etag):
+        if filling is not None:
             try:
                 filling.write(start, piece)
             except OSError as error:
@@ -83,7 +89,7 @@ class CachedObject:
 
     def _cannot_keep(self, error: OSError) -> None:
         self._filling = None
-        _log.warning("%s is read, but not kept in the cache: %s", self._url, error)
+        self._cache.complain(f"{redact(self._url)} is read, but not kept in the cache: {error}")
 
     def close(self) -> None:
         """Let go of the file. Safe in a finalizer, and while other threads read."""

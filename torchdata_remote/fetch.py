@@ -7,8 +7,10 @@ fetched, or next in the queue, and the source of URLs is only ever pulled from t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
+from collections.abc import Generator
 
 from .cache import DiskCache
 from .fetched_object import FetchedObject, Part
@@ -164,7 +166,24 @@ class Fetcher:
 
     def _fetch(self, target: FetchedObject, part: Part) -> None:
         """In a thread of the pool: fetch one part, hand on its bytes or its error."""
-        pieces = read_range(
+        try:
+            with contextlib.closing(self._read(target, part)) as pieces:  # which ends the request
+                at = part.start
+                while not target.closed and (piece := next(pieces, None)) is not None:
+                    target.keep(at, piece)
+                    at += len(piece)
+                    part.pieces.put(piece)
+                    self._pool.check()
+        except BaseException as error:  # noqa: BLE001  # it belongs to the consumer, whatever it is
+            if not target.closed:
+                part.error = error
+        finally:
+            if not self.options.in_order:
+                self._finish(target)
+            part.pieces.put(None)
+
+    def _read(self, target: FetchedObject, part: Part) -> Generator[memoryview, None, None]:
+        return read_range(
             target.source,
             target.range_of(part),
             self.options.retry,
@@ -172,21 +191,6 @@ class Fetcher:
             on_found=lambda found: self._learn(target, part, found),
             sleep=self._pool.sleep,
         )
-        at = part.start
-        try:
-            while not target.closed and (piece := next(pieces, None)) is not None:
-                target.keep(at, piece)
-                at += len(piece)
-                part.pieces.put(piece)
-                self._pool.check()
-        except BaseException as error:  # noqa: BLE001  # it belongs to the consumer, whatever it is
-            if not target.closed:
-                part.error = error
-        finally:
-            pieces.close()  # ends the request if it is not at its end
-            if not self.options.in_order:
-                self._finish(target)
-            part.pieces.put(None)
 
     def _learn(self, target: FetchedObject, part: Part, found: Found) -> None:
         if (found.size, found.etag, found.end) == (target.size, target.etag, part.end):

@@ -103,7 +103,7 @@ class FetchedObject:
     def keep(self, start: int, piece: memoryview) -> None:
         """Keep bytes that were read, if anything is kept."""
         if self._cached is not None:
-            self._cached.keep(start, piece, self.size, self.etag)
+            self._cached.keep(start, piece)
 
     def close(self) -> None:
         """Nothing more of it is fetched. Safe in a finalizer."""
