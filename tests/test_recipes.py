@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
 
+from tests.servers.faulty_s3 import faulty
 from tests.servers.s3 import S3Server
 from torchdata_remote import World, stream_files, stream_shards
 from torchdata_remote.errors import EmptyListingError, EmptyShareError
@@ -89,3 +93,23 @@ def test_from_s3(s3: S3Server) -> None:
     assert list(stream_shards(folder, seed=None, storage_options=s3.storage_options, max_in_flight=2)) == written
     samples = list(stream_files(folder, pattern="*.tar", seed=None, storage_options=s3.storage_options))
     assert [sample["__key__"] for sample in samples] == ["train/000000", "train/000001", "train/000002"]
+
+
+@pytest.mark.parametrize("stream", [stream_shards, stream_files])
+def test_the_second_epoch_is_read_from_the_cache(stream: Callable[..., Any], moto: S3Server, tmp_path: Path) -> None:
+    """With a cache the second epoch asks the store for the listing alone."""
+    folder = f"s3://{moto.new_bucket()}/shards"
+    write_small_shards(folder, num_shards=2, samples_per_shard=3, storage_options=moto.storage_options)
+    with faulty(moto) as (seen, store):
+        pipe = stream(
+            folder + "/",
+            pattern="*.tar",
+            seed=None,
+            cache_dir=str(tmp_path),
+            cache_bytes=1 << 20,
+            storage_options=seen.storage_options,
+        )
+        epochs = [list(pipe), list(pipe)]
+        assert epochs[0] == epochs[1] != []
+        asked = [request.path.rpartition("/")[2] for request in store.requests if "list-type" not in request.query]
+        assert sorted(asked) == ["000000.tar", "000001.tar"]

@@ -40,8 +40,7 @@ class FetchedObject:
         self.url = str(url)
         listed = (url.size, url.etag) if isinstance(url, RemoteUrl) else (None, None)
         self.checksums = url.checksums if isinstance(url, RemoteUrl) else None
-        trusted = self.checksums is not None or not store.may_ignore_ranges
-        self.size, self.etag = (listed[0] if trusted else None), listed[1]
+        self.size, self.etag = (None if store.may_ignore_ranges else listed[0]), listed[1]
         self._cached = None if cache is None else CachedObject(store, cache, self.url, *listed)
         self.source: Source = self._cached or store
         self.planned_bytes = 0
@@ -61,11 +60,9 @@ class FetchedObject:
 
     def next_part_bytes(self, part_bytes: int) -> int:
         """How long the next part is, at the most."""
-        if self.size is None:
-            return part_bytes
         if self.checksums is not None:  # which are of whole blocks
             part_bytes = max(1, part_bytes // self.checksums.block_bytes) * self.checksums.block_bytes
-        return min(part_bytes, self.size - self.planned_bytes)
+        return part_bytes if self.size is None else min(part_bytes, self.size - self.planned_bytes)
 
     def plan(self, part_bytes: int) -> Part:
         """Add the next part."""

@@ -30,8 +30,8 @@ class Range(NamedTuple):
         end: byte after the last one; may lie behind the object's end. ``None`` for the rest.
         size: of the object, where it is known.
         etag: of the version to read, where it is known.
-        checksums: by which the bytes are checked before they are handed on; needs ``size``, and a ``start`` and ``end``
-            at the ends of blocks.
+        checksums: by which the bytes are checked before they are handed on; ``start`` and ``end`` are at the ends of
+            blocks, or of the object.
     """
 
     url: str
@@ -76,9 +76,7 @@ class Reading:
         self._found: Found | None = None
         self._other_version: str | None = None  # that came instead
         self._damaged_blocks: set[int] = set()
-        self._check = None
-        if wanted.checksums is not None and wanted.size is not None:
-            self._check = BlockCheck(wanted.checksums, wanted.size, wanted.start)
+        self._check: BlockCheck | None = None
 
     def complete(self) -> bool:
         """Whether all is there."""
@@ -98,6 +96,8 @@ class Reading:
             end = self._end(answer)
             if self._found is None:
                 self._found = Found(answer.total_bytes, self.etag or answer.etag, end)
+                if self.wanted.checksums is not None:
+                    self._check = BlockCheck(self.wanted.checksums, answer.total_bytes, self.wanted.start)
                 self._on_found(self._found)
             elif self._found.etag is None:
                 self._found = self._found._replace(etag=answer.etag)
@@ -121,7 +121,7 @@ class Reading:
             raise self._changed(f"is shorter than the {self._size() or self._at:,} bytes it had") from error
 
     def _require_same_version(self, answer: Answer) -> None:
-        """An answer of another version, twice, means that the object was replaced.
+        """An answer of another version, twice in a row, means that the object was replaced.
 
         Once may be an answer to another question, from a proxy that mixes them up; stores that know If-Match say 412.
         """
@@ -129,6 +129,7 @@ class Reading:
         same_size = size is None or answer.total_bytes == size
         same_etag = etag is None or answer.etag is None or answer.etag == etag
         if same_size and same_etag:
+            self._other_version = None
             return
         came, before = _shown(answer.total_bytes, answer.etag), self._other_version
         self._other_version = came

@@ -20,16 +20,20 @@ def stream_shards(
     seed: int | None = 0,
     world: World | None = None,
     max_in_flight: int = 16,
+    cache_dir: str | None = None,
+    cache_bytes: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> IterDataPipe[Sample]:
     """Samples from tar shards: listed, shuffled by shard, split over ranks and workers, fetched ahead, read.
 
     Args:
-        url: source URL, or several: a prefix, a glob, a brace range, or one shard.
+        url: source URL, or several: a prefix, a glob, a brace range, a manifest, or one shard.
         pattern: glob over base names; ``None`` takes all objects.
         seed: of the shards' order, which is new each epoch. ``None`` keeps the listing's order.
         world: this reader's place; ``None`` asks torch.
         max_in_flight: requests under way at once, per worker.
+        cache_dir: local folder in which whole objects are kept for the next epochs; needs ``cache_bytes``.
+        cache_bytes: bound on what is kept there, shared by all processes of the host.
         storage_options: for the store, in fsspec's vocabulary.
 
     Returns:
@@ -42,7 +46,16 @@ def stream_shards(
         >>> list(stream_shards("memory://shards/").to_tuple("__key__", "cls"))
         [('a', b'1')]
     """
-    return ShardTarReader(_streams(url, pattern, seed, world, max_in_flight, storage_options))
+    share = _share(url, pattern, seed, world, storage_options)
+    return ShardTarReader(
+        AsyncPrefetch(
+            share,
+            max_in_flight=max_in_flight,
+            cache_dir=cache_dir,
+            cache_bytes=cache_bytes,
+            storage_options=storage_options,
+        )
+    )
 
 
 def stream_files(
@@ -52,6 +65,8 @@ def stream_files(
     seed: int | None = 0,
     world: World | None = None,
     max_in_flight: int = 32,
+    cache_dir: str | None = None,
+    cache_bytes: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> IterDataPipe[Sample]:
     """Samples from loose files: listed, shuffled, split over ranks and workers, fetched ahead, one sample each.
@@ -62,6 +77,8 @@ def stream_files(
         seed: of the files' order, which is new each epoch. ``None`` keeps the listing's order.
         world: this reader's place; ``None`` asks torch.
         max_in_flight: requests under way at once, per worker.
+        cache_dir: local folder in which whole objects are kept for the next epochs; needs ``cache_bytes``.
+        cache_bytes: bound on what is kept there, shared by all processes of the host.
         storage_options: for the store, in fsspec's vocabulary.
 
     Returns:
@@ -73,20 +90,28 @@ def stream_files(
         >>> list(stream_files("memory://loose/").label_from_path().to_tuple("txt", "cls"))
         [(b'hi', 3)]
     """
-    return FileReader(_streams(url, pattern, seed, world, max_in_flight, storage_options))
+    share = _share(url, pattern, seed, world, storage_options)
+    return FileReader(
+        AsyncPrefetch(
+            share,
+            max_in_flight=max_in_flight,
+            cache_dir=cache_dir,
+            cache_bytes=cache_bytes,
+            storage_options=storage_options,
+        )
+    )
 
 
-def _streams(
+def _share(
     url: str | Sequence[str],
     pattern: str | None,
     seed: int | None,
     world: World | None,
-    max_in_flight: int,
     storage_options: Mapping[str, Any] | None,
-) -> AsyncPrefetch:
+) -> ShardingFilterRank:
+    """This reader's URLs."""
     sources = IterableWrapper([url] if isinstance(url, str) else list(url))
     urls: IterDataPipe[str] = ListRemote(sources, pattern=pattern, storage_options=storage_options)
     if seed is not None:
         urls = ShuffleShards(urls, seed)
-    share = ShardingFilterRank(urls, world=world)
-    return AsyncPrefetch(share, max_in_flight=max_in_flight, storage_options=storage_options)
+    return ShardingFilterRank(urls, world=world)

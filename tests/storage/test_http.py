@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from tests.reading import read_once
+from tests.read_once import read_once
 from tests.servers.s3 import S3Server
 from torchdata_remote import AsyncPrefetch, ListRemote, RetryPolicy, stream_shards
 from torchdata_remote.errors import (
@@ -22,6 +22,7 @@ from torchdata_remote.errors import (
     EmptyListingError,
     ObjectChangedError,
     ObjectNotFoundError,
+    ShardCorruptError,
     StorageError,
     TransientStorageError,
     UrlError,
@@ -353,13 +354,20 @@ def test_presigned_url(ceph: S3Server) -> None:
 
 
 def test_shards_over_http(site: Site, memory_folder: str) -> None:
-    """A brace range of shards trains from a plain web server."""
+    """A brace range of shards, or a manifest, trains from a plain web server."""
     written = write_small_shards(memory_folder, num_shards=3, samples_per_shard=5)
     store, folder = opened(memory_folder + "/")
     for shard in range(3):
         site.objects[f"/d/{shard:06d}.tar"] = store.read(f"{folder}{shard:06d}.tar", 0, None, None).whole()
-    read = list(stream_shards(site.url + "/d/{000000..000002}.tar", seed=None))
-    assert [sample["txt"] for sample in read] == [sample["txt"] for sample in written]
+    site.objects["/d/index.json"] = store.read(f"{folder}index.json", 0, None, None).whole()
+    for source in ("{000000..000002}.tar", "index.json"):
+        read = list(stream_shards(f"{site.url}/d/{source}", seed=None))
+        assert [sample["txt"] for sample in read] == [sample["txt"] for sample in written]
+    damaged = bytearray(site.objects["/d/000001.tar"])
+    damaged[600] ^= 1
+    site.objects["/d/000001.tar"] = bytes(damaged)
+    with pytest.raises(ShardCorruptError, match=r"/d/000001\.tar: the block at byte 0 "):
+        list(stream_shards(f"{site.url}/d/index.json", seed=None))
 
 
 def test_host_that_does_not_exist() -> None:

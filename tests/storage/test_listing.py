@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import functools
 import gc
+import json
 import re
 import threading
 import uuid
@@ -21,6 +22,7 @@ from tests.servers.s3 import S3Server
 from torchdata_remote.errors import (
     AccessDeniedError,
     EmptyListingError,
+    ManifestError,
     ObjectNotFoundError,
     RemoteDataError,
     StorageError,
@@ -30,6 +32,7 @@ from torchdata_remote.errors import (
 from torchdata_remote.options import RetryPolicy, StorageOptions
 from torchdata_remote.storage import Entry, Page, _paging, listing
 from torchdata_remote.storage.listing import list_folder, list_source
+from torchdata_remote.testing import write_small_shards
 from torchdata_remote.urls import RemoteUrl
 
 ONE_ATTEMPT = RetryPolicy(max_attempts=1)
@@ -425,3 +428,32 @@ def test_an_abandoned_listing_ends_its_thread(monkeypatch: pytest.MonkeyPatch) -
     for thread in set(threading.enumerate()) - before:
         thread.join(20)
         assert not thread.is_alive()
+
+
+def test_a_manifest_is_a_listing(memory_folder: str) -> None:
+    """``index.json`` stands for the shards that it names, with their sizes, and brings their checksums along."""
+    write_small_shards(memory_folder, num_shards=3, samples_per_shard=2)
+    listed = urls_of(f"{memory_folder}/", pattern="*.tar")
+    named = urls_of(f"{memory_folder}/index.json", pattern="*.tar")
+    assert named == listed
+    assert [url.size for url in named] == [url.size for url in listed]
+    assert all(url.checksums is not None and len(url.checksums.crc32s) == 1 for url in named)
+    assert urls_of(f"{memory_folder}/index.json", pattern="*1.tar") == [f"{memory_folder}/000001.tar"]
+    with pytest.raises(EmptyListingError):
+        urls_of(f"{memory_folder}/index.json", pattern="*.zip")
+
+
+def test_manifests_that_are_none(memory_folder: str) -> None:
+    """A manifest that is missing, broken, or names what lies elsewhere is an error."""
+    with pytest.raises(ObjectNotFoundError):
+        urls_of(f"{memory_folder}/index.json")
+    outside = {"url": "../a.tar", "nsamples": 1, "filesize": 1, "md5sum": ""}
+    broken = {**outside, "url": "a.tar", "filesize": 9, "crc32": "00000000 00000000", "crc32_block_bytes": 9}
+    for content in (b"", b"[]", b"{}", *(json.dumps(manifest_of(entry)).encode() for entry in (outside, broken))):
+        fsspec.filesystem("memory").pipe(memory_folder.removeprefix("memory:/") + "/index.json", content)
+        with pytest.raises(ManifestError, match=f"{memory_folder}/index.json"):
+            urls_of(f"{memory_folder}/index.json")
+
+
+def manifest_of(entry: dict[str, Any]) -> dict[str, Any]:
+    return {"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": [entry]}

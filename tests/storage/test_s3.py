@@ -20,7 +20,7 @@ from botocore.response import StreamingBody
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.reading import read_once
+from tests.read_once import read_once
 from tests.servers.s3 import S3Server, free_port
 from torchdata_remote.errors import (
     AccessDeniedError,

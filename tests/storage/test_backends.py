@@ -1,0 +1,98 @@
+"""Which transport carries which URL: the choice, what is logged of it, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.utils.data.datapipes.iter import IterableWrapper
+
+from tests.servers.s3 import S3Server
+from torchdata_remote import Backend, ShardWriter, stream_shards
+from torchdata_remote.errors import UrlError
+from torchdata_remote.options import StorageOptions
+from torchdata_remote.storage import Connection, open_store
+from torchdata_remote.storage._fsspec import FsspecStore
+from torchdata_remote.storage._http import HttpStore
+from torchdata_remote.storage._local import LocalStore
+from torchdata_remote.storage._s3 import S3Store
+
+KEYS = {"key": "k", "secret": "canary-secret", "endpoint_url": "http://127.0.0.1:9"}
+UNTRANSLATABLE = {**KEYS, "default_fill_cache": False}
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "backend", "kind", "told"),
+    [
+        ("s3://{}/a", KEYS, Backend.AUTOMATIC, S3Store, "is read by obstore (backend='automatic')"),
+        ("s3://{}/a", KEYS, Backend.OBSTORE, S3Store, "is read by obstore (backend='obstore')"),
+        ("s3://{}/a", KEYS, Backend.BOTOCORE, S3Store, "is read by botocore (backend='botocore')"),
+        ("s3://{}/a", KEYS, Backend.FSSPEC, FsspecStore, "is read by fsspec (backend='fsspec')"),
+        ("s3://{}/a", UNTRANSLATABLE, Backend.AUTOMATIC, FsspecStore, "is read by s3fs (an option of"),
+        ("http://{}/a", {}, Backend.AUTOMATIC, HttpStore, "is read by obstore (backend='automatic')"),
+        ("http://{}/a", {}, Backend.OBSTORE, HttpStore, "is read by obstore (backend='obstore')"),
+        ("memory://{}/a", {"x": 1}, Backend.AUTOMATIC, FsspecStore, "is read by fsspec (the transport for all else)"),
+        ("memory://{}/a", {"x": 2}, Backend.FSSPEC, FsspecStore, "is read by fsspec (backend='fsspec')"),
+    ],
+)
+def test_choice_is_made_and_told_once(
+    url: str,
+    options: dict[str, Any],
+    backend: Backend,
+    kind: type,
+    told: str,
+    caplog: pytest.LogCaptureFixture,
+    request: pytest.FixtureRequest,
+) -> None:
+    """The transport is what the table says, and is logged once a bucket, with the reason and without a secret."""
+    place = url.format(f"bucket-{abs(hash(request.node.name))}")
+    with caplog.at_level("INFO", "torchdata_remote"):
+        stores = {id(open_store(place, StorageOptions(options), Connection(backend))[0]) for _ in range(3)}
+    assert len(stores) == 1
+    assert type(open_store(place, StorageOptions(options), Connection(backend))[0]) is kind
+    lines = [record.getMessage() for record in caplog.records if " is read by " in record.getMessage()]
+    assert [told in line for line in lines if record_is_info(line)] == [True]
+    assert "canary" not in caplog.text
+
+
+def record_is_info(line: str) -> bool:
+    return "slowly" not in line  # the warning about s3fs comes beside
+
+
+def test_local_files_are_read_by_the_system(tmp_path: Path) -> None:
+    """A local path needs no library, unless one is asked for."""
+    assert isinstance(open_store(f"{tmp_path}/a", StorageOptions())[0], LocalStore)
+    assert isinstance(open_store(f"{tmp_path}/a", StorageOptions(), Connection(Backend.FSSPEC))[0], FsspecStore)
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "backend"),
+    [
+        ("memory://a", {}, Backend.OBSTORE),
+        ("/tmp/a", {}, Backend.BOTOCORE),
+        ("http://host/a", {}, Backend.BOTOCORE),
+        ("http://host/a", {"headers": {}}, Backend.OBSTORE),
+        ("s3://bucket/a", UNTRANSLATABLE, Backend.OBSTORE),
+        ("s3://bucket/a", UNTRANSLATABLE, Backend.BOTOCORE),
+    ],
+)
+def test_what_a_backend_cannot_carry(url: str, options: dict[str, Any], backend: Backend) -> None:
+    """A chosen backend that cannot do it is an error that says which can; it is never replaced in silence."""
+    with pytest.raises(UrlError, match=f"backend='{backend.value}' cannot carry .*backend='automatic'") as caught:
+        open_store(url, StorageOptions(options), Connection(backend))
+    assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize("backend", [*Backend, "botocore"])
+def test_each_backend_reads_the_same(moto: S3Server, backend: Any) -> None:
+    """Samples do not depend on the transport."""
+    folder = f"s3://{moto.new_bucket()}/shards"
+    with ShardWriter(folder + "/{shard}.tar", storage_options=moto.storage_options) as writer:
+        for number in range(20):
+            writer.write({"__key__": f"{number}", "bin": bytes([number]) * 5_000})
+    urls = IterableWrapper([folder + "/"]).list_remote(pattern="*.tar", storage_options=moto.storage_options)
+    pipe = urls.async_prefetch(part_bytes=7_000, backend=backend, storage_options=moto.storage_options)
+    expected = list(stream_shards(folder + "/", seed=None, storage_options=moto.storage_options))
+    assert list(pipe.shard_tar_reader()) == expected
+    assert len(expected) == 20
