@@ -1,7 +1,8 @@
 """Helpers for the tests of whoever builds on this package: small data sets, and a store that misbehaves."""
 
+from ._connection import SeenRequest
 from .faults import Faults
-from .faulty_store import FaultyStore, SeenRequest
+from .faulty_store import FaultyStore
 from .small_shards import all_worlds, write_small_shards
 
 __all__ = ["Faults", "FaultyStore", "SeenRequest", "all_worlds", "write_small_shards"]

@@ -5,15 +5,50 @@ from __future__ import annotations
 import contextlib
 import selectors
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Protocol
 
 from ._breaking import INSTEAD, Broken, Then, broken_answer, error_answer, joined, status_line
 from ._wire import Head, Wire
-
-if TYPE_CHECKING:  # the store makes connections; they need its type only
-    from .faulty_store import FaultyStore, SeenRequest
+from .faults import Faults
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+@dataclass
+class SeenRequest:
+    """A request as it arrived: path and query percent-encoded; ``fault`` is ``None`` if its answer was sound."""
+
+    method: str
+    path: str
+    query: str
+    range: str | None
+    if_match: str | None
+    fault: str | None
+
+
+class Host(Protocol):
+    """What a connection needs of the store that it belongs to."""
+
+    faults: Faults
+
+    def arrived(self, request: Head) -> tuple[SeenRequest, float]:
+        """Note a request; what becomes of its answer, and a number from [0, 1)."""
+
+    def count(self, what: str) -> None:
+        """Count an answer."""
+
+    def remember(self, request: Head) -> None:
+        """Keep the head of a GET."""
+
+    def earlier(self, request: Head, chance: float) -> Head | None:
+        """A GET that was remembered."""
+
+    def connect(self) -> Wire:
+        """A connection to the server behind."""
+
+    def hang_up(self, wire: Wire) -> None:
+        """Close one."""
 
 
 class _BehindError(Exception):
@@ -31,7 +66,7 @@ def _behind() -> Iterator[None]:
 class Connection:
     """Answers the requests of one client, one after the other."""
 
-    def __init__(self, store: FaultyStore, client: Wire) -> None:
+    def __init__(self, store: Host, client: Wire) -> None:
         self._store = store
         self._client = client
         self._server: Wire | None = None

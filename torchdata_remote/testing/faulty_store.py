@@ -11,12 +11,11 @@ import time
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import TracebackType
 from urllib.parse import parse_qs, urlsplit
 
 from ._breaking import OF_A_RANGE, WITHOUT_A_BODY
-from ._connection import Connection
+from ._connection import Connection, SeenRequest
 from ._wire import Head, Wire
 from .faults import Faults, fault_names
 
@@ -25,18 +24,6 @@ _CONNECT_S = 1.5  # less than _CLOSE_S, because closing does not interrupt it
 _CLOSE_S = 2.0
 _ACCEPT_AGAIN_S = 0.01
 _EARLIER = 32  # GETs that other_answer picks from
-
-
-@dataclass
-class SeenRequest:
-    """A request as it arrived: path and query percent-encoded; ``fault`` is ``None`` if its answer was sound."""
-
-    method: str
-    path: str
-    query: str
-    range: str | None
-    if_match: str | None
-    fault: str | None
 
 
 _stores: weakref.WeakSet[FaultyStore] = weakref.WeakSet()
