@@ -5,17 +5,17 @@ from __future__ import annotations
 from torchdata_remote.in_flight import InFlight
 from torchdata_remote.options import RetryPolicy
 from torchdata_remote.ranged_read import read_range
-from torchdata_remote.reading import Range, Source
+from torchdata_remote.reading import CHANGED_ANSWERS, Range, Source
 
 
 def read_once(
     store: Source, path: str, start: int, end: int | None, etag: str | None = None, size: int | None = None
 ) -> bytes:
-    """The range, checked; a fault that may pass is repeated once."""
+    """The range, checked; a fault that may pass is repeated as often as tells a change."""
     pieces = read_range(
         store,
         Range(f"test://{path}", path, start, end, size, etag),
-        RetryPolicy(max_attempts=2, first_wait_s=0),
+        RetryPolicy(max_attempts=CHANGED_ANSWERS, first_wait_s=0),
         in_flight=InFlight(1, check=lambda: None),
         on_found=lambda found: None,
         sleep=lambda seconds: None,

@@ -933,7 +933,6 @@ def test_pieces_are_handed_on_as_they_arrive() -> None:
         assert stream.read() == bytes(range(5, 40))
 
 
-# FAILS (bug), where no other stream is open: Fetcher._fetch keeps PoolClosedError in ``part.error``; its traceback
 # holds the frame that holds both the part and ``pieces``, so that the open answer lives until a collection.
 @pytest.mark.parametrize("others_open", [True, False])
 def test_a_request_under_way_ends_with_its_stream(others_open: bool) -> None:
@@ -996,3 +995,58 @@ def test_a_source_that_cannot_begin() -> None:
 
     with pytest.raises(ZeroDivisionError):
         next(stream_objects(Source(), options(), StorageOptions()))
+
+
+def test_a_closed_stream_is_not_asked_for_again() -> None:
+    """A stream that is given up while its requests fail makes way for the others at once."""
+    with store_of({"a": bytes(10), "b": bytes(10)}) as store:
+
+        def before_read(path: str, start: int) -> None:
+            if path == "a":
+                raise TransientStorageError("never")
+
+        store.before_read = before_read
+        patient = FetchOptions(max_in_flight=1, retry=RetryPolicy(deadline_s=3600, first_wait_s=3000, max_wait_s=3000))
+        iterator = streams(store, patient, listed=True)
+        _, stream = next(iterator)
+        wait_for(lambda: len(store.reads) == 1 and store.running == 0)
+        stream.close()
+        _, other = next(iterator)
+        assert other.read() == bytes(10)
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_pass_that_goes_on_in_a_forked_child_is_refused(in_order: bool) -> None:
+    """An iterator that a child inherits says so and does not wait for threads that are not there."""
+    with store_of({f"{number}": bytes(10) for number in range(9)}) as store:
+        chosen = FetchOptions(max_in_flight=1, max_buffer_bytes=20, in_order=in_order, retry=AT_ONCE)
+        iterator = streams(store, chosen, listed=True)
+        _, stream = next(iterator)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                list(iterator)
+            except RuntimeError as error:
+                code = 7 if "another process" in str(error) else 2
+            os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        stream.close()
+
+
+def test_threads_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system gives one thread only, that one does the work."""
+    real, started = threading.Thread.start, list[str]()
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name == "torchdata_remote":
+            started.append(thread.name)
+            if len(started) > 1:
+                raise RuntimeError("can't start new thread")
+        real(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    objects = {f"{number}": bytes([number]) * 25 for number in range(9)}
+    with store_of(objects) as store:
+        assert {url: stream.read() for url, stream in streams(store, options(), listed=True)} == objects
+    assert len(started) > 1

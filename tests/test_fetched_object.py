@@ -90,7 +90,6 @@ def test_closed_object() -> None:
         assert not target.can_plan()
 
 
-# FAILS (bug): parts that are asked for before an etag is known each take their own; `learn` does not compare them.
 def test_parts_of_two_versions_are_not_mixed() -> None:
     """A listing that tells a size and no etag: parts of two versions of that size are an ObjectChangedError."""
 

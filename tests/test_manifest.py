@@ -139,3 +139,27 @@ def test_the_manifest_tells_the_truth_about_the_files(tmp_path: Path) -> None:
     for shard in shards:
         data = Path(shard.url.removeprefix("file://")).read_bytes()
         assert (shard.num_bytes, shard.md5) == (len(data), hashlib.md5(data).hexdigest())
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("crc32_block_bytes", 0),
+        ("crc32_block_bytes", 1),
+        ("crc32_block_bytes", 1 << 40),
+        ("crc32", "zz"),
+        ("crc32", ""),
+        ("crc32", 7),
+        ("nsamples", float("inf")),
+        ("filesize", -1),
+    ],
+)
+def test_figures_that_cannot_be(field: str, value: object, tmp_path: Path) -> None:
+    """A manifest cannot make a reader hold more than a block of reasonable size, nor fail in odd ways."""
+    with ShardWriter(f"{tmp_path}/{{shard}}.tar") as writer:
+        writer.write({"__key__": "a", "txt": "1"})
+    document = json.loads((tmp_path / MANIFEST_NAME).read_text())
+    assert load_manifest(json.dumps(document).encode(), f"{tmp_path}/{MANIFEST_NAME}")[0].checksums is not None
+    document["shardlist"][0][field] = value
+    with pytest.raises(ManifestError, match=MANIFEST_NAME):
+        load_manifest(json.dumps(document).encode(), f"{tmp_path}/{MANIFEST_NAME}")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 BLOCK_BYTES = 4 << 20
+MIN_BLOCK_BYTES, MAX_BLOCK_BYTES = 64 << 10, 64 << 20  # of a manifest that is read: a block is held in memory
 
 
 class Checksums(NamedTuple):

@@ -8,22 +8,43 @@ fetched, or next in the queue, and the source of URLs is only ever pulled from t
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import queue
 from collections.abc import Generator
+from typing import TypeVar
 
 from .cache import DiskCache
 from .fetched_object import FetchedObject, Part
 from .finalizer_lock import FinalizerLock
 from .in_flight import InFlight
 from .options import FetchOptions, StorageOptions
-from .pool import Pool
+from .pool import Pool, PoolClosedError
 from .ranged_read import read_range
 from .reading import Found
 from .storage import Connection
 from .urls import redact
 
 _OBJECTS_WAITING = 4
+_LOOK_EVERY_S = 5.0
+_SLICE_S = 0.5
+
+T = TypeVar("T")
+
+
+def _wait(items: queue.SimpleQueue[T]) -> T:
+    """The next item. A worker whose training process was killed does not wait for a store that stands still.
+
+    Raises:
+        RuntimeError: if this process was started by another one, which is gone.
+    """
+    while True:
+        try:
+            return items.get(timeout=_LOOK_EVERY_S)
+        except queue.Empty:  # noqa: PERF203  # once in five seconds
+            parent = multiprocessing.parent_process()
+            if parent is not None and not parent.is_alive():
+                raise RuntimeError("the process that started this worker is gone") from None
 
 
 class Fetcher:
@@ -59,6 +80,7 @@ class Fetcher:
 
         Each call needs a ``close_object``.
         """
+        self._require_own_process(url)
         target = FetchedObject(url, self._storage_options, self._connection, self._cache)
         with self._lock:
             self._users += 1
@@ -77,14 +99,14 @@ class Fetcher:
 
         When no object can be completed within the byte bound it is the oldest one, which streams.
         """
+        self._require_own_process("this pass")
         with self._lock:
             self._hand_on_if_stuck()
-        return self._ready.get()
+        return _wait(self._ready)
 
     def next_piece(self, target: FetchedObject, consumed_bytes: int) -> memoryview | None:
         """Give back the bytes of the last piece, then wait for the next one; ``None`` at the object's end."""
-        if os.getpid() != self._pid:
-            raise RuntimeError(f"{redact(target.url)}: this stream was opened in another process; open it here.")
+        self._require_own_process(target.url)
         if target.error is not None:
             raise target.error
         while True:
@@ -97,7 +119,7 @@ class Fetcher:
                 if not target.parts:
                     return None
                 part = target.parts[0]
-            piece = part.pieces.get()
+            piece = _wait(part.pieces)
             if piece is not None:
                 return piece
             with self._lock:  # an empty part, or one that failed
@@ -105,6 +127,12 @@ class Fetcher:
             if part.error is not None:
                 target.error = part.error
                 raise part.error
+
+    def _require_own_process(self, what: str) -> None:
+        if os.getpid() != self._pid:
+            raise RuntimeError(
+                f"{redact(what)} was opened in another process, from which this one was forked. Open it here."
+            )
 
     def _consume(self, target: FetchedObject, num_bytes: int) -> None:  # with the lock held
         part = target.parts[0]
@@ -189,8 +217,16 @@ class Fetcher:
             self.options.retry,
             in_flight=self._in_flight,
             on_found=lambda found: self._learn(target, part, found),
-            sleep=self._pool.sleep,
+            sleep=lambda seconds: self._sleep(target, seconds),
         )
+
+    def _sleep(self, target: FetchedObject, seconds: float) -> None:
+        """Between two attempts: in slices, because nobody wakes the sleepers when one stream is closed."""
+        while seconds > 0 and not target.closed:
+            self._pool.sleep(min(seconds, _SLICE_S))
+            seconds -= _SLICE_S
+        if target.closed:
+            raise PoolClosedError
 
     def _learn(self, target: FetchedObject, part: Part, found: Found) -> None:
         if (found.size, found.etag, found.end) == (target.size, target.etag, part.end):

@@ -40,7 +40,8 @@ class FetchedObject:
         self.url = str(url)
         listed = (url.size, url.etag) if isinstance(url, RemoteUrl) else (None, None)
         self.checksums = url.checksums if isinstance(url, RemoteUrl) else None
-        self.size, self.etag = (None if store.may_ignore_ranges else listed[0]), listed[1]
+        self._listed_size, self.etag = listed
+        self.size = None if store.may_ignore_ranges else self._listed_size
         self._cached = None if cache is None else CachedObject(store, cache, self.url, *listed)
         self.source: Source = self._cached or store
         self.planned_bytes = 0
@@ -83,8 +84,15 @@ class FetchedObject:
         """Take what the first answer to a part told.
 
         Raises:
-            ObjectChangedError: if another part's answer told another version.
+            ObjectChangedError: if another part's answer told another version, or the listing another size.
         """
+        if self._listed_size is not None and found.size != self._listed_size:
+            url = redact(self.url)
+            raise ObjectChangedError(
+                f"{url} has {found.size:,} bytes, where {self._listed_size:,} were listed. It was replaced; list it "
+                "again.",
+                url=url,
+            )
         if self.etag is not None and found.etag is not None and self.etag != found.etag:
             url = redact(self.url)
             raise ObjectChangedError(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .checksums import Checksums
+from .checksums import MAX_BLOCK_BYTES, MIN_BLOCK_BYTES, Checksums
 from .errors import ManifestError
 
 MANIFEST_NAME = "index.json"
@@ -61,7 +61,7 @@ def load_manifest(data: bytes, url: str) -> list[ShardInfo]:
         document = json.loads(data)
         kind = document.get("__kind__")
         entries = [_entry(entry, url) for entry in document["shardlist"]] if kind == _KIND else None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ManifestError(f"{url} is not a manifest of shards: {error!r}", url=url) from error
     if entries is None:
         raise ManifestError(f"{url}: expected __kind__ {_KIND!r}, found {kind!r}.", url=url)
@@ -84,6 +84,6 @@ def _checksums(entry: dict[str, Any], num_bytes: int) -> Checksums | None:
         return None
     block_bytes = int(entry["crc32_block_bytes"])
     crc32s = tuple(int(crc32, 16) for crc32 in entry["crc32"].split())
-    if block_bytes < 1 or len(crc32s) != -(-num_bytes // block_bytes):
+    if not MIN_BLOCK_BYTES <= block_bytes <= MAX_BLOCK_BYTES or len(crc32s) != -(-num_bytes // block_bytes):
         raise ValueError(f"{len(crc32s)} checksums of {block_bytes} bytes for {num_bytes} bytes")
     return Checksums(block_bytes, crc32s)

@@ -53,8 +53,13 @@ class Pool:
                 name="torchdata_remote",
                 daemon=True,
             )
-            self._threads.append(thread)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError:  # no more threads are to be had; those that run will do
+                if not self._threads:
+                    raise
+            else:
+                self._threads.append(thread)
 
     def _take_idle(self) -> bool:
         try:

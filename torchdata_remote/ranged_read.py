@@ -41,8 +41,8 @@ def read_range(
     Raises:
         TransientStorageError: when the policy's limits are reached.
         ObjectChangedError: if size or etag are not what they were.
+        StorageError: for what no repetition mends; all these with url, range, etag, attempts and seconds.
         ShardCorruptError: if a block does not fit its checksum, twice.
-        StorageError: for what no repetition mends; all with url, range, etag, attempts and seconds.
     """
     attempts = Attempts(policy, sleep=sleep, clock=clock)
     reading = Reading(source, wanted, policy.progress_timeout_s, on_found, clock)

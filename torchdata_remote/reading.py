@@ -12,6 +12,8 @@ from .options import PROGRESS_BYTES
 from .storage import Answer, RangeNotSatisfiableError
 from .urls import redact
 
+CHANGED_ANSWERS = 4  # of the same other version, until it is believed
+
 
 class Source(Protocol):
     """A store, or one object of it."""
@@ -74,7 +76,7 @@ class Reading:
         self._progress_timeout_s, self._clock = progress_timeout_s, clock
         self._at = self._progress_from = wanted.start
         self._found: Found | None = None
-        self._other_version: str | None = None  # that came instead
+        self._other_versions: list[str] = []  # that came instead, one after the other and alike
         self._damaged_blocks: set[int] = set()
         self._check: BlockCheck | None = None
 
@@ -121,19 +123,20 @@ class Reading:
             raise self._changed(f"is shorter than the {self._size() or self._at:,} bytes it had") from error
 
     def _require_same_version(self, answer: Answer) -> None:
-        """An answer of another version, twice in a row, means that the object was replaced.
+        """The same other version in several answers running means that the object was replaced.
 
-        Once may be an answer to another question, from a proxy that mixes them up; stores that know If-Match say 412.
+        One or two may be answers to another question, from a proxy that mixes them up. Stores that know If-Match say
+        412 at once.
         """
         size, etag = self._size(), self.etag
         same_size = size is None or answer.total_bytes == size
         same_etag = etag is None or answer.etag is None or answer.etag == etag
         if same_size and same_etag:
-            self._other_version = None
+            self._other_versions = []
             return
-        came, before = _shown(answer.total_bytes, answer.etag), self._other_version
-        self._other_version = came
-        if came == before:
+        came = _shown(answer.total_bytes, answer.etag)
+        self._other_versions = [*(other for other in self._other_versions if other == came), came]
+        if len(self._other_versions) == CHANGED_ANSWERS:
             raise self._changed(f"has {came}, where it had {_shown(size, etag)}")
         raise self._broken(f"asked for a version of {_shown(size, etag)}, got one of {came}")
 
@@ -191,7 +194,7 @@ class Reading:
         url = redact(self.wanted.url)
         raise ShardCorruptError(
             f"{url}: the block at byte {self._at:,} does not fit its checksum in the manifest, also when it was "
-            "fetched again. The object is damaged: write the shard again, or restore it.",
+            f"fetched again (etag {self.etag}). The object is damaged: write the shard again, or restore it.",
             url=url,
         )
 

@@ -142,7 +142,7 @@ def stream_objects(
             elif ended is not None:
                 raise ended
     finally:
-        for _, stream in ahead.values():
+        for _, stream in reversed(ahead.values()):  # the last first: none makes room for one that is closed next
             stream.close()
         fetcher.release()
 

@@ -247,6 +247,49 @@ def test_a_signal_ends_a_process_that_waits(moto: S3Server, folder: str, how: st
         assert "Fatal Python error" not in errors
 
 
+WORKER = """
+import sys
+from torch.utils.data import DataLoader
+from torch.utils.data.datapipes.iter import IterableWrapper
+import torchdata_remote as tdr
+
+folder, endpoint_url, key, secret, method = sys.argv[1:]
+options = {"endpoint_url": endpoint_url, "key": key, "secret": secret}
+
+if __name__ == "__main__":
+    urls = IterableWrapper([folder]).list_remote(storage_options=options)
+    pipe = urls.async_prefetch(retry=tdr.RetryPolicy(progress_timeout_s=600), storage_options=options).file_reader()
+    iterator = iter(DataLoader(pipe, batch_size=None, num_workers=1, multiprocessing_context=method))
+    next(iterator)
+    print(iterator._workers[0].pid, flush=True)
+    list(iterator)
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_a_worker_ends_with_its_parent(moto: S3Server, folder: str, tmp_path: Path, method: str) -> None:
+    """When the training process is killed, a worker that waits for a store that stands still ends too, in seconds."""
+    program = tmp_path / "program.py"
+    program.write_text(WORKER)
+    with faulty(moto, Faults(stall_s=600)) as (broken, store):
+        store.script(None, *["stall_in_body"] * 200)
+        arguments = [folder, broken.endpoint_url, broken.key, broken.secret, method]
+        with subprocess.Popen([sys.executable, str(program), *arguments], stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            worker = int(process.stdout.readline())
+            wait_for(lambda: store.counts["stall_in_body"] >= 10)
+            process.kill()
+            process.wait()
+            wait_for(lambda: not alive(worker))
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def codes_of(folder: str, server: S3Server, ways: list[str], at: Path) -> list[tuple[str, int, str]]:
     """Exit codes that are not what they should be."""
     wrong = []

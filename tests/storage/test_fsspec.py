@@ -139,7 +139,7 @@ class PickyFileSystem(MemoryFileSystem):  # type: ignore[misc]
 @pytest.fixture
 def picky() -> tuple[FsspecStore, PickyFileSystem]:
     fsspec.register_implementation("picky", PickyFileSystem, clobber=True)
-    store = FsspecStore("picky", "bucket", StorageOptions())
+    store = FsspecStore("picky", "bucket", StorageOptions(), 30.0)
     filesystem = store._filesystem
     assert isinstance(filesystem, PickyFileSystem)
     return store, filesystem

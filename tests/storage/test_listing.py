@@ -332,7 +332,7 @@ def page(*paths: str, then: str | None = None) -> Page:
 
 def list_pages(monkeypatch: pytest.MonkeyPatch, pages: Pages) -> list[str]:
     for module in (listing, _paging):
-        monkeypatch.setattr(module, "open_store", lambda url, options: (pages, ""))
+        monkeypatch.setattr(module, "open_store", lambda url, options, connection: (pages, ""))
     return list(urls_of("s3://b/", retry=RetryPolicy(max_attempts=3, first_wait_s=0)))
 
 
@@ -383,8 +383,8 @@ def test_keys_come_while_later_pages_are_still_coming(monkeypatch: pytest.Monkey
         return honest(prefix, recursive=recursive, token=token)
 
     pages.list_page = slow  # type: ignore[method-assign]
-    monkeypatch.setattr(listing, "open_store", lambda url, options: (pages, ""))
-    monkeypatch.setattr(_paging, "open_store", lambda url, options: (pages, ""))
+    monkeypatch.setattr(listing, "open_store", lambda url, options, connection: (pages, ""))
+    monkeypatch.setattr(_paging, "open_store", lambda url, options, connection: (pages, ""))
     found = list_source(
         "s3://b/", pattern=None, recursive=True, options=StorageOptions(), retry=RetryPolicy(max_attempts=1)
     )
@@ -413,12 +413,19 @@ def test_pages_that_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
             list_pages(monkeypatch, pages)
 
 
+def test_an_object_that_comes_twice_in_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the store does not sort, an object that comes twice is an error."""
+    for paths in (("d/2", "d/2"), ("d/2", "d/1", "d/2")):
+        with pytest.raises(StorageError, match="overlap or are not in order"):
+            list_pages(monkeypatch, Pages({None: [page(*paths)]}))
+
+
 def test_an_abandoned_listing_ends_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """A listing that is given up after the first key leaves no thread behind."""
     before = set(threading.enumerate())
     pages = Pages({None: [page("a", then="1")], "1": [page("b", then="2")], "2": [page("c")]})
-    monkeypatch.setattr(listing, "open_store", lambda url, options: (pages, ""))
-    monkeypatch.setattr(_paging, "open_store", lambda url, options: (pages, ""))
+    monkeypatch.setattr(listing, "open_store", lambda url, options, connection: (pages, ""))
+    monkeypatch.setattr(_paging, "open_store", lambda url, options, connection: (pages, ""))
     found = list_source(
         "s3://b/", pattern=None, recursive=True, options=StorageOptions(), retry=RetryPolicy(max_attempts=1)
     )

@@ -21,6 +21,10 @@ from torchdata_remote.streams import stream_objects
 
 DATA = bytes(range(256)) * 10
 BOTH = pytest.mark.parametrize("backend", [Backend.OBSTORE, Backend.BOTOCORE])
+LISTING = (
+    b"<ListBucketResult><IsTruncated>false</IsTruncated>"
+    b"<Contents><Key>a</Key><Size>1</Size><ETag>1</ETag></Contents></ListBucketResult>"
+)
 QUICK = RetryPolicy(first_wait_s=0, max_attempts=4)
 
 
@@ -119,12 +123,11 @@ def test_expired_credentials_while_listing(monkeypatch: pytest.MonkeyPatch) -> N
     """A listing renews them as well."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "OLD")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
-    page = b"<ListBucketResult><Contents><Key>a</Key><Size>1</Size><ETag>1</ETag></Contents></ListBucketResult>"
 
     def respond(request: Request) -> Response:
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "NEW")
         fresh = "Credential=NEW/" in request.headers["authorization"]
-        return Response(200, page) if fresh else Response.of_error(400, "ExpiredToken")
+        return Response(200, LISTING) if fresh else Response.of_error(400, "ExpiredToken")
 
     with scripted(respond) as server:
         options = StorageOptions({"endpoint_url": server.url})
@@ -158,3 +161,38 @@ def test_a_bucket_in_another_region_is_read_by_botocore(caplog: pytest.LogCaptur
         assert "not in the configured region" in caplog.text
         assert read("s3://bucket/b", server.url) == DATA
         assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize("body", [b"", b"<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>"])
+def test_a_page_that_does_not_tell_its_end(body: bytes) -> None:
+    """An empty answer, for botocore an empty listing, is asked for again; so is one that is cut without its token."""
+
+    def respond(request: Request) -> Response:
+        return Response(200, body if request.number < 3 else LISTING)
+
+    options: dict[str, Any] = {"key": "k", "secret": "s"}
+    with scripted(respond) as server:
+        options["endpoint_url"] = server.url
+        found = list_source("s3://b/", pattern=None, recursive=True, options=StorageOptions(options), retry=QUICK)
+        assert list(found) == ["s3://b/a"]
+        assert len(server.requests) == 3
+
+
+def test_s3fs_repeats_nothing_by_itself() -> None:
+    """Attempts are the policy's also where s3fs reads."""
+    with scripted(lambda request: Response.of_error(503, "SlowDown")) as server:
+        with pytest.raises(TransientStorageError, match=r"Gave up after 4 attempts"):
+            read("s3://bucket/a", server.url, Backend.FSSPEC)
+        assert len(server.requests) == 4
+
+
+def test_retry_after_that_is_no_number() -> None:
+    """A header that nobody can read is as good as none."""
+    for value in ("soon", "\u00b2", "-1", ""):
+
+        def respond(request: Request, value: str = value) -> Response:
+            refusal = Response.of_error(503, "SlowDown", {"Retry-After": value})
+            return refusal if request.number < 3 else Response.of_object(request, DATA)
+
+        with scripted(respond) as server:
+            assert read("s3://bucket/a", server.url) == DATA

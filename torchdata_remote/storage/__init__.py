@@ -9,9 +9,11 @@ URL                       reading                                       listing,
 ``s3://``, with options   s3fs                                          s3fs
 without a translation
 ``http://``, ``https://`` obstore; urllib3 for URLs with a query        HEAD only
-``file://``, local paths  ``pread``                                     ``scandir``, rename
+``file://``, local paths  mapped, or ``pread`` where small              ``scandir``, rename
 all else                  fsspec                                        fsspec
 ========================= ============================================= ==========================
+
+So it is with ``Backend.AUTOMATIC``. Another backend carries the bytes of what it can, or it is an error.
 """
 
 from __future__ import annotations
@@ -99,7 +101,7 @@ def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: C
     backend, read_timeout_s = connection
     automatic, chosen = backend is Backend.AUTOMATIC, f"backend={backend.value!r}"
     if backend is Backend.FSSPEC:
-        return FsspecStore(scheme, bucket, options), f"fsspec ({chosen})"
+        return FsspecStore(scheme, bucket, options, read_timeout_s), f"fsspec ({chosen})"
     if scheme in S3:
         settings = s3_settings(options, read_timeout_s)
         if settings is not None:
@@ -107,14 +109,16 @@ def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: C
             return S3Store(bucket, settings, read_by_obstore=by_obstore), why
         if automatic:
             _log.warning("s3://%s is read by s3fs, slowly: an option of %r has no translation", bucket, options)
-            return FsspecStore(scheme, bucket, options), f"s3fs (an option of {options!r} has no translation)"
+            return FsspecStore(
+                scheme, bucket, options, read_timeout_s
+            ), f"s3fs (an option of {options!r} has no translation)"
     elif scheme in HTTP and not options and backend is not Backend.BOTOCORE:
         by_obstore, why = _whether_obstore(scheme, bucket, backend, instead="urllib3")
         return HttpStore(scheme, bucket, read_timeout_s, read_by_obstore=by_obstore), why
     elif automatic and scheme in LOCAL and not options:
         return LocalStore(), "the operating system (local files)"
     if automatic:
-        return FsspecStore(scheme, bucket, options), "fsspec (the transport for all else)"
+        return FsspecStore(scheme, bucket, options, read_timeout_s), "fsspec (the transport for all else)"
     raise UrlError(
         f"{chosen} cannot carry {scheme}://{bucket} with {options!r}. Leave the choice to backend='automatic', or take "
         "backend='fsspec', which knows every option of its filesystems.",

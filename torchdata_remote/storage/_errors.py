@@ -54,6 +54,8 @@ def translated(table: Callable[..., Exception], url: str, **options: bool) -> It
         known = table(error, url, **options)
         if known is error:
             raise
+        if url != redact(url):
+            raise known from None  # the transport's own words may show what is cut from the URL
         raise known from error
 
 
@@ -102,7 +104,7 @@ def _seconds(retry_after: str | None) -> float | None:
     """Of a Retry-After header, which tells seconds or a date."""
     if retry_after is None:
         return None
-    if retry_after.strip().isdigit():
+    if retry_after.isascii() and retry_after.strip().isdigit():
         return float(retry_after)
     try:
         date = email.utils.parsedate_to_datetime(retry_after)
@@ -155,12 +157,22 @@ def from_obstore(error: Exception, url: str) -> Exception:
         )
     if "Header missing from response" in text:
         return MissingHeaderError(f"{redact(url)}: {text.partition(chr(10))[0]}.", url=redact(url))
+    if type(error).__name__ in ("UnauthenticatedError", "PermissionDeniedError"):
+        return AccessDeniedError(
+            f"{redact(url)}: the credentials could not be had: {_first_line(text)}. Log in anew, or see the AWS "
+            "environment.",
+            url=redact(url),
+        )
     if isinstance(error, OSError) or type(error).__module__ == "obstore.exceptions":
         cause = text.partition("\n")[0].partition(" - ")[2] or text.partition("\n")[0]
         kind = _KIND.search(text)
         cause += f" ({kind[1]})" if kind else ""
         return TransientStorageError(f"{redact(url)}: {cause.replace(url, redact(url))}.", url=redact(url))
     return error
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]
 
 
 def from_os(error: Exception, url: str, *, passing: bool) -> Exception:

@@ -10,10 +10,11 @@ import fsspec.core
 
 from ..errors import ObjectNotFoundError, UrlError
 from ..options import StorageOptions
-from ..urls import HTTP, join_url
+from ..urls import HTTP, S3, join_url
 from ._errors import from_os, from_status, translated
 from ._protocol import Answer, Entry, Page, in_one
 
+_ONE_REQUEST: dict[str, Any] = {"retries": {"mode": "standard", "total_max_attempts": 1}}
 _WITHOUT_FOLDERS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "adl", "hf", *HTTP}
 
 
@@ -23,13 +24,22 @@ class FsspecStore:
     Args:
         scheme: protocol as in the URL.
         bucket: bucket or host; empty for ``memory``.
-        options: handed to the filesystem unchanged, except that ``region`` becomes its ``client_kwargs`` entry.
+        options: handed to the filesystem unchanged, except that ``region`` becomes its ``client_kwargs`` entry, and
+            that s3fs is told to repeat nothing.
+        read_timeout_s: without a byte, in seconds, where the filesystem can be told (s3).
     """
 
     may_ignore_ranges = False
 
-    def __init__(self, scheme: str, bucket: str, options: StorageOptions) -> None:
+    def __init__(self, scheme: str, bucket: str, options: StorageOptions, read_timeout_s: float) -> None:
         keywords = dict(options)
+        if scheme in S3:
+            keywords = {
+                **keywords,
+                "config_kwargs": {**_ONE_REQUEST, "read_timeout": read_timeout_s}
+                | dict(keywords.get("config_kwargs") or {}),
+                "skip_instance_cache": True,
+            }
         if "region" in keywords:
             keywords["client_kwargs"] = {"region_name": keywords.pop("region")} | keywords.get("client_kwargs", {})
         try:
@@ -40,6 +50,8 @@ class FsspecStore:
                 "file, memory, local paths, and what fsspec has a package for.",
                 url=f"{scheme}://{bucket}",
             ) from error
+        if scheme in S3:
+            self._filesystem.retries = 1  # s3fs's own, above botocore's
         self._scheme, self._bucket = scheme, bucket
         self._root = self._full("").rstrip("/") + "/"
 

@@ -145,11 +145,12 @@ def s3_reader(bucket: str, settings: S3Settings, session: Any, client: Callable[
     if settings.anon:
         config["skip_signature"] = True
     else:
-        credentials = session.get_credentials()
-        if credentials is None:
-            from botocore.exceptions import NoCredentialsError
+        from botocore.exceptions import NoCredentialsError
 
-            raise from_botocore(NoCredentialsError(), f"s3://{bucket}")
+        with translated(from_botocore, f"s3://{bucket}"):
+            credentials = session.get_credentials()
+            if credentials is None:
+                raise NoCredentialsError
         config["credential_provider"] = _BotocoreCredentials(credentials)
     options = _client_options(settings.read_timeout_s)
     store = S3Store(bucket, client_options=options, retry_config=_NO_RETRIES, **config)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from ..options import RetryPolicy, StorageOptions
 from ..pool import Pool
 from ..retry import call_with_retries
 from ..urls import redact
-from . import open_store
+from . import Connection, open_store
 from ._protocol import Entry, Page
 
 
@@ -28,11 +28,11 @@ def list_prefix(url: str, prefix: str, recursive: bool, options: StorageOptions,
     pages = _pages(url, prefix, recursive, options, retry)
     with contextlib.closing(pages):
         first, is_last = next(pages)
+        paged: Iterator[list[Entry]] = chain([first], (page for page, _ in pages))
         if is_last or first != sorted(first, key=_path):
-            yield from sorted(chain(first, *(page for page, _ in pages)), key=_path)
-            return
+            paged = iter([sorted(chain.from_iterable(paged), key=_path)])
         last = ""
-        for page, _ in chain([(first, False)], pages):
+        for page in paged:
             for entry in page:
                 if entry.path <= last:
                     raise StorageError(
@@ -53,7 +53,7 @@ def _pages(
     url: str, prefix: str, recursive: bool, options: StorageOptions, retry: RetryPolicy
 ) -> Generator[tuple[list[Entry], bool], None, None]:
     """The pages of a listing, and whether each is the last one; the next one is on its way meanwhile."""
-    store, _ = open_store(url, options)
+    store, _ = open_store(url, options, Connection(read_timeout_s=retry.progress_timeout_s))
     pool = Pool(1)
     answers: queue.SimpleQueue[Page | BaseException] = queue.SimpleQueue()
 

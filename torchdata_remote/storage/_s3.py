@@ -77,7 +77,13 @@ class S3Store:
             for found in answer.get("Contents", ())
             if not (found["Key"].endswith("/") and found["Size"] == 0)  # a folder's marker
         ]
-        return Page(entries, answer.get("NextContinuationToken") if answer.get("IsTruncated") else None)
+        next_token = answer.get("NextContinuationToken") if answer.get("IsTruncated") else None
+        if "IsTruncated" not in answer or (answer["IsTruncated"] and not next_token):
+            raise TransientStorageError(  # an empty body passes for an empty listing, for botocore
+                f"{self.url(prefix)}: a page of the listing does not tell whether it is the last one.",
+                url=self.url(prefix),
+            )
+        return Page(entries, next_token)
 
     def find(self, path: str) -> Entry | None:
         # A key sorts before all that it is a prefix of, so it comes first if it is there.

@@ -29,9 +29,7 @@ _client_lock = threading.Lock()  # creating botocore clients is not thread-safe
 
 def _new_lock() -> None:
     global _client_lock
-
-
-_client_lock = threading.Lock()
+    _client_lock = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_new_lock)  # another thread may have held it at the fork
@@ -135,7 +133,7 @@ def _refuse_redirect(response: tuple[Any, Any] | None, **about: Any) -> None:
     (botocore asks for the region again and again, until Python's stack is full.)
     """
     if response is not None and response[0].status_code in (301, 302, 303, 307, 308):
-        place = redact(response[0].headers.get("Location", "nowhere"))
+        place = re.split("[?#]", redact(response[0].headers.get("Location", "nowhere")), maxsplit=1)[0]
         raise StorageError(
             f"The store redirects to {place}. Redirects are not followed: set endpoint_url to the right one."
         )

@@ -127,4 +127,4 @@ class UrllibReader:
         if status != 200:
             raise from_status(status, "", f"{self._origin}/{path}")
         length = headers.get("Content-Length", "")
-        return Entry(path, int(length) if length.isdigit() else None, headers.get("ETag"))
+        return Entry(path, int(length) if length.isascii() and length.isdigit() else None, headers.get("ETag"))

@@ -21,7 +21,7 @@ from ..urls import (
     redact,
     split_url,
 )
-from . import open_store
+from . import Connection, open_store
 from ._paging import list_prefix
 from ._protocol import Entry
 
@@ -86,7 +86,7 @@ def list_folder(url: str, *, recursive: bool, options: StorageOptions, retry: Re
 
 def _shards(url: str, options: StorageOptions, retry: RetryPolicy) -> list[ShardInfo]:
     """What a manifest names."""
-    store, path = open_store(url, options)
+    store, path = open_store(url, options, Connection(read_timeout_s=retry.progress_timeout_s))
     data = call_with_retries(lambda: store.read(path, 0, None, None).whole(), retry)
     return load_manifest(data, url)
 
@@ -95,7 +95,7 @@ def _entries(
     url: str, is_glob: bool, recursive: bool, options: StorageOptions, retry: RetryPolicy
 ) -> Iterator[tuple[Entry, str]]:
     """Entries of one URL without braces, each with its path below the source."""
-    store, path = open_store(url, options)
+    store, path = open_store(url, options, Connection(read_timeout_s=retry.progress_timeout_s))
     if is_glob:
         regex = glob_regex(path + "**" if path.endswith("/") else path)
         fixed = path[: glob_start(path)]
