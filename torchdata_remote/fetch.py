@@ -36,7 +36,8 @@ def _wait(items: queue.SimpleQueue[T]) -> T:
     """The next item. A worker whose training process was killed does not wait for a store that stands still.
 
     Raises:
-        RuntimeError: if this process was started by another one, which is gone.
+        SystemExit: if this process was started by another one, which is gone. torch would catch any ``Exception``, and
+            under forkserver its workers do not notice themselves that they have nobody left to work for.
     """
     while True:
         try:
@@ -44,7 +45,7 @@ def _wait(items: queue.SimpleQueue[T]) -> T:
         except queue.Empty:  # noqa: PERF203  # once in five seconds
             parent = multiprocessing.parent_process()
             if parent is not None and not parent.is_alive():
-                raise RuntimeError("the process that started this worker is gone") from None
+                raise SystemExit("the process that started this worker is gone") from None
 
 
 class Fetcher:

@@ -260,7 +260,6 @@ if __name__ == "__main__":
     urls = IterableWrapper([folder]).list_remote(storage_options=options)
     pipe = urls.async_prefetch(retry=tdr.RetryPolicy(progress_timeout_s=600), storage_options=options).file_reader()
     iterator = iter(DataLoader(pipe, batch_size=None, num_workers=1, multiprocessing_context=method))
-    next(iterator)
     print(iterator._workers[0].pid, flush=True)
     list(iterator)
 """
@@ -271,8 +270,7 @@ def test_a_worker_ends_with_its_parent(moto: S3Server, folder: str, tmp_path: Pa
     """When the training process is killed, a worker that waits for a store that stands still ends too, in seconds."""
     program = tmp_path / "program.py"
     program.write_text(WORKER)
-    with faulty(moto, Faults(stall_s=600)) as (broken, store):
-        store.script(None, *["stall_in_body"] * 200)
+    with faulty(moto, Faults(stall_in_body=1.0, stall_s=600)) as (broken, store):
         arguments = [folder, broken.endpoint_url, broken.key, broken.secret, method]
         with subprocess.Popen([sys.executable, str(program), *arguments], stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
