@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import email.utils
 import threading
+import traceback
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -16,7 +17,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.read_once import read_once
 from tests.servers.s3 import S3Server
-from torchdata_remote import AsyncPrefetch, ListRemote, RetryPolicy, stream_shards
+from torchdata_remote import AsyncPrefetch, Backend, ListRemote, RemoteUrl, RetryPolicy, stream_shards
 from torchdata_remote.errors import (
     AccessDeniedError,
     EmptyListingError,
@@ -27,8 +28,9 @@ from torchdata_remote.errors import (
     TransientStorageError,
     UrlError,
 )
-from torchdata_remote.options import StorageOptions
+from torchdata_remote.options import FetchOptions, StorageOptions
 from torchdata_remote.storage import RangeNotSatisfiableError, Store, open_store
+from torchdata_remote.streams import stream_objects
 from torchdata_remote.testing import write_small_shards
 
 ONE_ATTEMPT = RetryPolicy(max_attempts=1)
@@ -375,3 +377,24 @@ def test_host_that_does_not_exist() -> None:
     store, inside = opened("http://no-such-host.invalid/a.bin")
     with pytest.raises(TransientStorageError, match=r"http://no-such-host\.invalid/a\.bin"):
         store.read(inside, 0, 5, None)
+
+
+@pytest.mark.parametrize("size", [5, 8, 20])
+@pytest.mark.parametrize("query", ["", "?x=1"])
+def test_another_size_than_was_listed(site: Site, size: int, query: str) -> None:
+    """An object that is shorter or longer than the listing said is an error, also where ranges are ignored."""
+    site.objects["/a.bin" + query] = b"0123456789"
+    with pytest.raises(ObjectChangedError, match=rf"has 10 bytes, where {size} were listed"):
+        fetch(RemoteUrl(site.url + "/a.bin" + query, size), part_bytes=4)
+
+
+def test_queries_do_not_show_in_tracebacks() -> None:
+    """What a transport says of a signed URL is not kept beside the error, where a traceback would print it."""
+    url = "http://127.0.0.1:9/a.bin?X-Amz-Signature=canary"
+    for backend in (Backend.AUTOMATIC, Backend.FSSPEC):
+        [(_, stream)] = stream_objects(
+            [url], FetchOptions(retry=RetryPolicy(max_attempts=1), backend=backend), StorageOptions()
+        )
+        with pytest.raises(StorageError) as caught:
+            stream.read()
+        assert "canary" not in "".join(traceback.format_exception(caught.value))

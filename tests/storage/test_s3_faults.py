@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from torchdata_remote.errors import (
     TransientStorageError,
 )
 from torchdata_remote.options import FetchOptions, StorageOptions
+from torchdata_remote.storage import _s3_settings
 from torchdata_remote.storage.listing import list_source
 from torchdata_remote.streams import stream_objects
 
@@ -196,3 +199,25 @@ def test_retry_after_that_is_no_number() -> None:
 
         with scripted(respond) as server:
             assert read("s3://bucket/a", server.url) == DATA
+
+
+@BOTH
+def test_credentials_that_cannot_be_fetched(backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A login that has ended, or a helper that fails, is an AccessDeniedError at once, by either transport."""
+    config = tmp_path / "config"
+    config.write_text("[profile broken]\ncredential_process = false\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    with scripted(lambda request: Response.of_object(request, DATA)) as server:
+        none = {"key": None, "secret": None, "token": None}
+        with pytest.raises(AccessDeniedError, match=r"s3://bucket/?a?: "):
+            read("s3://bucket/a", server.url, backend, profile="broken", **none)
+        assert not server.requests
+
+
+def test_a_fork_while_a_client_is_made() -> None:
+    """A child makes clients although another thread was making one when it was forked."""
+    with _s3_settings._client_lock:
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if _s3_settings._client_lock.acquire(timeout=5) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
