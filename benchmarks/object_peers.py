@@ -1,7 +1,5 @@
 """Loose objects, read by each peer as its documentation says; imports lie in the functions because all are optional."""
 
-# mypy: disable-error-code="import-not-found, import-untyped"
-
 from __future__ import annotations
 
 import asyncio
