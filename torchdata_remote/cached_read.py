@@ -49,7 +49,8 @@ class CachedObject:
             with contextlib.suppress(EOFError):  # somebody has shortened it
                 return Answer(start, after, self._num_bytes, self._etag, in_one(hit.view(start, after)))
         answer = self._store.read(path, start, end, etag or self._etag or None)
-        if (answer.etag, answer.total_bytes) != (self._etag, self._num_bytes):
+        accepted = etag is None or answer.etag is None or answer.etag == etag  # whoever reads takes no other
+        if accepted and (answer.etag, answer.total_bytes) != (self._etag, self._num_bytes):
             self._filling = None  # it may be another version
         return answer
 

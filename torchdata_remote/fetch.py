@@ -8,44 +8,23 @@ fetched, or next in the queue, and the source of URLs is only ever pulled from t
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import queue
 from collections.abc import Generator
-from typing import TypeVar
 
 from .cache import DiskCache
 from .fetched_object import FetchedObject, Part
 from .finalizer_lock import FinalizerLock
 from .in_flight import InFlight
 from .options import FetchOptions, StorageOptions
-from .pool import Pool, PoolClosedError
+from .pool import Pool, PoolClosedError, next_item
 from .ranged_read import read_range
 from .reading import Found
 from .storage import Connection
 from .urls import redact
 
 _OBJECTS_WAITING = 4
-_LOOK_EVERY_S = 5.0
 _SLICE_S = 0.5
-
-T = TypeVar("T")
-
-
-def _wait(items: queue.SimpleQueue[T]) -> T:
-    """The next item. A worker whose training process was killed does not wait for a store that stands still.
-
-    Raises:
-        SystemExit: if this process was started by another one, which is gone. torch would catch any ``Exception``, and
-            under forkserver its workers do not notice themselves that they have nobody left to work for.
-    """
-    while True:
-        try:
-            return items.get(timeout=_LOOK_EVERY_S)
-        except queue.Empty:  # noqa: PERF203  # once in five seconds
-            parent = multiprocessing.parent_process()
-            if parent is not None and not parent.is_alive():
-                raise SystemExit("the process that started this worker is gone") from None
 
 
 class Fetcher:
@@ -103,7 +82,7 @@ class Fetcher:
         self._require_own_process("this pass")
         with self._lock:
             self._hand_on_if_stuck()
-        return _wait(self._ready)
+        return next_item(self._ready)
 
     def next_piece(self, target: FetchedObject, consumed_bytes: int) -> memoryview | None:
         """Give back the bytes of the last piece, then wait for the next one; ``None`` at the object's end."""
@@ -120,7 +99,7 @@ class Fetcher:
                 if not target.parts:
                     return None
                 part = target.parts[0]
-            piece = _wait(part.pieces)
+            piece = next_item(part.pieces)
             if piece is not None:
                 return piece
             with self._lock:  # an empty part, or one that failed

@@ -7,17 +7,37 @@ a finished program from ending.
 from __future__ import annotations
 
 import atexit
+import multiprocessing
 import os
 import queue
 import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 _AT_EXIT_S = 2.0
+_LOOK_EVERY_S = 5.0
+
+T = TypeVar("T")
 _live: weakref.WeakSet[Pool] = weakref.WeakSet()
 os.register_at_fork(after_in_child=lambda: _live.clear())  # the threads stayed with the parent
+
+
+def next_item(items: queue.SimpleQueue[T]) -> T:
+    """The next item. A worker whose training process was killed does not wait for a store that stands still.
+
+    Raises:
+        SystemExit: if this process was started by another one, which is gone. torch would catch any ``Exception``, and
+            under forkserver its workers do not notice themselves that they have nobody left to work for.
+    """
+    while True:
+        try:
+            return items.get(timeout=_LOOK_EVERY_S)
+        except queue.Empty:  # noqa: PERF203  # once in five seconds
+            parent = multiprocessing.parent_process()
+            if parent is not None and not parent.is_alive():
+                raise SystemExit("the process that started this worker is gone") from None
 
 
 class PoolClosedError(Exception):
