@@ -185,8 +185,10 @@ def _remove_unless_locked(path: str) -> bool:
     """Remove a file that nobody reads or writes; returns whether it is gone."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
     except OSError:
-        return False  # gone, or something else
+        return False  # something else, such as a link
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.unlink(path)

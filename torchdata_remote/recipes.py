@@ -46,16 +46,7 @@ def stream_shards(
         >>> list(stream_shards("memory://shards/").to_tuple("__key__", "cls"))
         [('a', b'1')]
     """
-    share = _share(url, pattern, seed, world, storage_options)
-    return ShardTarReader(
-        AsyncPrefetch(
-            share,
-            max_in_flight=max_in_flight,
-            cache_dir=cache_dir,
-            cache_bytes=cache_bytes,
-            storage_options=storage_options,
-        )
-    )
+    return ShardTarReader(_streams(url, pattern, seed, world, max_in_flight, cache_dir, cache_bytes, storage_options))
 
 
 def stream_files(
@@ -90,28 +81,28 @@ def stream_files(
         >>> list(stream_files("memory://loose/").label_from_path().to_tuple("txt", "cls"))
         [(b'hi', 3)]
     """
-    share = _share(url, pattern, seed, world, storage_options)
-    return FileReader(
-        AsyncPrefetch(
-            share,
-            max_in_flight=max_in_flight,
-            cache_dir=cache_dir,
-            cache_bytes=cache_bytes,
-            storage_options=storage_options,
-        )
-    )
+    return FileReader(_streams(url, pattern, seed, world, max_in_flight, cache_dir, cache_bytes, storage_options))
 
 
-def _share(
+def _streams(
     url: str | Sequence[str],
     pattern: str | None,
     seed: int | None,
     world: World | None,
+    max_in_flight: int,
+    cache_dir: str | None,
+    cache_bytes: int | None,
     storage_options: Mapping[str, Any] | None,
-) -> ShardingFilterRank:
-    """This reader's URLs."""
+) -> AsyncPrefetch:
+    """This reader's URLs, opened and fetched ahead."""
     sources = IterableWrapper([url] if isinstance(url, str) else list(url))
     urls: IterDataPipe[str] = ListRemote(sources, pattern=pattern, storage_options=storage_options)
     if seed is not None:
         urls = ShuffleShards(urls, seed)
-    return ShardingFilterRank(urls, world=world)
+    return AsyncPrefetch(
+        ShardingFilterRank(urls, world=world),
+        max_in_flight=max_in_flight,
+        cache_dir=cache_dir,
+        cache_bytes=cache_bytes,
+        storage_options=storage_options,
+    )

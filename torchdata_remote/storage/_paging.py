@@ -9,7 +9,7 @@ from itertools import chain
 
 from ..errors import StorageError
 from ..options import RetryPolicy, StorageOptions
-from ..pool import Pool
+from ..pool import Pool, next_item
 from ..retry import call_with_retries
 from ..urls import redact
 from . import Connection, open_store
@@ -71,7 +71,7 @@ def _pages(
     try:
         pool.submit(ask, None)
         while True:
-            page = answers.get()
+            page = next_item(answers)
             if isinstance(page, BaseException):
                 raise page
             token = page.next_token
