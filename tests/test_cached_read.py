@@ -37,6 +37,7 @@ class CountingStore:
     def __init__(self, objects: dict[str, bytes], chunk_bytes: int = 4) -> None:
         self.objects, self.chunk_bytes = objects, chunk_bytes
         self.may_ignore_ranges = False
+        self.maps_files = False
         self.has_etags = True
         self.gets = self.heads = 0
         self.faults: list[str] = []

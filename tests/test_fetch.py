@@ -56,6 +56,7 @@ class FakeStore:
     def __init__(self, objects: dict[str, bytes]) -> None:
         self.objects = objects
         self.may_ignore_ranges = False
+        self.maps_files = False
         self.reads: list[tuple[str, int, int | None, str | None]] = []
         self.lock = threading.Lock()
         self.running = self.most = 0
@@ -572,6 +573,7 @@ from torchdata_remote.streams import ObjectStream
 
 class Store:
     may_ignore_ranges = False
+    maps_files = False
     def read(self, path, start, end, etag):
         data = bytes(100)[start:end]
         return Answer(start, start + len(data), 100, None, in_one(data))

@@ -8,6 +8,7 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import webdataset
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from webdataset.tariterators import tar_file_iterator
 
 from torchdata_remote.errors import ShardReadError
-from torchdata_remote.tar import BLOCK, END_OF_ARCHIVE, pack_header, padding, read_members
+from torchdata_remote.tar import BLOCK, END_OF_ARCHIVE, TarOptions, pack_header, padding, read_members
 
 URL = "s3://b/t-000.tar"
 Members = list[tuple[str, bytes]]
@@ -110,10 +111,10 @@ def _pax(**fields: str) -> bytes:
 ONE = _header(size=_octal(3)) + _padded(b"one")
 
 
-def _error(data: bytes, **options: int) -> str:
+def _error(data: bytes, **options: Any) -> str:
     """The message of the error that reading ends with; it names the shard."""
     with pytest.raises(ShardReadError) as caught:
-        list(read_members([data], url=URL, **options))
+        list(read_members([data], url=URL, options=TarOptions(**options)))
     assert caught.value.url == URL
     assert str(caught.value).startswith(f"{URL}: at byte ")
     return str(caught.value)
@@ -419,7 +420,7 @@ def test_an_archive_shorter_than_the_object_is_an_error_at_once() -> None:
     data = _header(size=_octal(10_000)) + bytes(2048)
     assert "10,000" in _error(data, num_bytes=len(data))
     assert "2,048" in _error(data, num_bytes=len(data))
-    assert list(read_members([ONE + END_OF_ARCHIVE], url=URL, num_bytes=2048)) == [("a.x", b"one")]
+    assert list(read_members([ONE + END_OF_ARCHIVE], url=URL, options=TarOptions(num_bytes=2048))) == [("a.x", b"one")]
 
 
 def test_every_flipped_bit_of_a_header_is_an_error() -> None:
@@ -501,7 +502,9 @@ def test_a_huge_size_is_an_error_before_memory_is_taken(size: bytes) -> None:
 
 def test_the_limit_of_a_member_is_the_callers() -> None:
     """A member of exactly so many bytes is read."""
-    assert list(read_members([ONE + END_OF_ARCHIVE], url=URL, max_member_bytes=3)) == [("a.x", b"one")]
+    assert list(read_members([ONE + END_OF_ARCHIVE], url=URL, options=TarOptions(max_member_bytes=3))) == [
+        ("a.x", b"one")
+    ]
     assert "max_member_bytes=2" in _error(ONE + END_OF_ARCHIVE, max_member_bytes=2)
     assert "max_member_bytes" in _error(_extended(_pax(size=str(1 << 60))) + ONE + END_OF_ARCHIVE)
 

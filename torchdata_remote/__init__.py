@@ -14,10 +14,12 @@ from .pipes import (
     ListRemote,
     ShardingFilterRank,
     ShardTarReader,
+    ShardZipReader,
     ShuffleShards,
     ToTuple,
     WriteShards,
 )
+from .policies import Skipped, accept_missing_end, raise_error, skip_with_warning
 from .recipes import stream_files, stream_shards
 from .urls import RemoteUrl
 from .world import World
@@ -35,15 +37,20 @@ __all__ = [
     "ShardInfo",
     "ShardTarReader",
     "ShardWriter",
+    "ShardZipReader",
     "ShardingFilterRank",
     "ShuffleShards",
+    "Skipped",
     "ToTuple",
     "World",
     "WriteShards",
+    "accept_missing_end",
     "decoders",
     "encoders",
     "errors",
     "labels",
+    "raise_error",
+    "skip_with_warning",
     "stream_files",
     "stream_shards",
     "testing",

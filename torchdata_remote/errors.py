@@ -14,6 +14,7 @@
     │   ├── ObjectChangedError                  replaced while it was being read
     │   └── TransientStorageError (ConnectionError)  worth repeating, and was repeated
     ├── ShardReadError (ValueError)             bytes that are not the shard that was written
+    │   ├── MissingEndError                     a tar without its end-of-archive blocks
     │   └── ShardCorruptError                   they differ from the manifest's checksums, twice
     ├── ShardWriteError (ValueError)            samples that cannot become a shard
     ├── ManifestError (ValueError)              an index.json that cannot be used
@@ -116,6 +117,10 @@ class TransientStorageError(StorageError, ConnectionError):
 
 class ShardReadError(RemoteDataError, ValueError):
     """A shard that is cut short, damaged, or not made of samples."""
+
+
+class MissingEndError(ShardReadError):
+    """A tar that ends after a member, where its end-of-archive blocks should be: cut short, or written without them."""
 
 
 class ShardCorruptError(ShardReadError):

@@ -37,7 +37,7 @@ class Fetcher:
 
     def __init__(self, options: FetchOptions, storage_options: StorageOptions) -> None:
         self.options = options
-        self._part_bytes = options.actual_part_bytes()
+        self._part_bytes = {mapped: options.actual_part_bytes(mapped=mapped) for mapped in (False, True)}
         self._storage_options = storage_options
         self._connection = Connection(options.backend, options.retry.progress_timeout_s)
         self._cache = None
@@ -49,6 +49,7 @@ class Fetcher:
         self._reserved_bytes = 0
         self._num_unfinished = 0  # parts that are queued or being fetched
         self._unplanned: dict[FetchedObject, None] = {}  # in order
+        self._being_read: dict[FetchedObject, None] = {}  # in order; some that are completely planned among them
         self._unready: dict[FetchedObject, None] = {}  # in order; where objects are handed on as they are complete
         self._ready: queue.SimpleQueue[FetchedObject] = queue.SimpleQueue()
         self._waiting_for_room = 0  # of the unplanned, how many the byte bound holds back; counted to 4
@@ -94,8 +95,10 @@ class Fetcher:
                 if consumed_bytes:
                     self._consume(target, consumed_bytes)
                     consumed_bytes = 0
-                if not target.parts and target.can_plan():
-                    self._plan(target)  # whatever the bound says: the consumer must get on
+                if target.can_plan():
+                    self._being_read[target] = None
+                    if not target.parts:
+                        self._plan(target)  # whatever the bound says: the consumer must get on
                 if not target.parts:
                     return None
                 part = target.parts[0]
@@ -137,6 +140,7 @@ class Fetcher:
                 self._give_back(part, part.reserved_bytes)
             target.parts.clear()
             self._unplanned.pop(target, None)
+            self._being_read.pop(target, None)
             self._unready.pop(target, None)
         if self._users == 0:
             self._pool.close()
@@ -151,12 +155,14 @@ class Fetcher:
         self._waiting_for_room = 0
         if not self._unplanned:
             return
+        while len(self._being_read) > 1:  # by turns: each gets the same share of the byte bound
+            target = min(self._being_read, key=lambda target: (not target.can_plan(), len(target.parts)))
+            if not target.can_plan() or not self._has_room_for(target):
+                break
+            self._plan(target)
         finished = []
         for target in self._unplanned:
-            while self._waiting_for_room == 0 and target.can_plan():
-                wanted = target.next_part_bytes(self._part_bytes)
-                if self._reserved_bytes > 0 and self._reserved_bytes + wanted > self.options.max_buffer_bytes:
-                    break
+            while self._waiting_for_room == 0 and target.can_plan() and self._has_room_for(target):
                 self._plan(target)
             if target.completely_planned():
                 finished.append(target)
@@ -166,8 +172,12 @@ class Fetcher:
         for target in finished:
             del self._unplanned[target]
 
+    def _has_room_for(self, target: FetchedObject) -> bool:  # with the lock held
+        wanted = self._reserved_bytes + target.next_part_bytes(self._part_bytes[target.mapped])
+        return self._reserved_bytes == 0 or wanted <= self.options.max_buffer_bytes
+
     def _plan(self, target: FetchedObject) -> None:  # with the lock held
-        part = target.plan(self._part_bytes)
+        part = target.plan(self._part_bytes[target.mapped])
         self._reserved_bytes += part.reserved_bytes
         self._num_unfinished += 1
         self._pool.submit(self._fetch, target, part)

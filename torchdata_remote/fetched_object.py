@@ -44,6 +44,7 @@ class FetchedObject:
         self.size = None if store.may_ignore_ranges else self._listed_size
         self._cached = None if cache is None else CachedObject(store, cache, self.url, *listed)
         self.source: Source = self._cached or store
+        self.mapped = store.maps_files and cache is None
         self.planned_bytes = 0
         self.parts: deque[Part] = deque()  # the first one is being consumed
         self.num_unfinished = 0  # parts that are queued or being fetched

@@ -11,6 +11,7 @@ from typing import Any
 MIB = 1 << 20
 PROGRESS_BYTES = 16 << 10
 _MIN_PART_BYTES = 256 << 10  # below it requests cost more than they bring
+_MAPPED_PART_BYTES = 64 * MIB
 
 
 def _require(condition: bool, message: str) -> None:
@@ -108,10 +109,12 @@ class FetchOptions:
             self.cache_bytes is None or self.cache_bytes >= 1, f"cache_bytes must be positive, got {self.cache_bytes}"
         )
 
-    def actual_part_bytes(self) -> int:
-        """``part_bytes``, or what ``None`` stands for."""
+    def actual_part_bytes(self, *, mapped: bool = False) -> int:
+        """``part_bytes``, or what ``None`` stands for; ``mapped`` for files that are mapped, which costs no memory."""
         if self.part_bytes is not None:
             return self.part_bytes
+        if mapped:
+            return max(_MIN_PART_BYTES, min(_MAPPED_PART_BYTES, self.max_buffer_bytes // 2))
         return max(_MIN_PART_BYTES, min(8 * MIB, self.max_buffer_bytes * 3 // (4 * self.max_in_flight)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
@@ -10,7 +11,10 @@ from typing import Any
 from .errors import RemoteDataError
 from .fetch import Fetcher
 from .fetched_object import FetchedObject
+from .in_flight import InFlight
 from .options import FetchOptions, StorageOptions
+from .ranged_read import read_range
+from .reading import Range
 from .urls import redact
 
 _OBJECTS_AHEAD = 16  # times max_in_flight: enough for a consumer that takes a batch at a time
@@ -98,6 +102,26 @@ class ObjectStream(io.BufferedIOBase):
         while not self._view and self._advance():
             pass
         return bytes(self._view[: max(size, 8192)])
+
+    def find_num_bytes(self) -> int:
+        """Length of the object; waits for the first answer where the listing did not tell."""
+        self._check_open()
+        while self.num_bytes is None and not self._view and self._advance():
+            pass
+        assert self.num_bytes is not None  # every answer tells it
+        return self.num_bytes
+
+    def read_range(self, start: int, end: int) -> bytes:
+        """Bytes ``start`` to ``end`` (exclusive), by a request of their own; what is read in order is not touched."""
+        num_bytes, target, options = self.find_num_bytes(), self.target, self._fetcher.options
+        block = target.checksums.block_bytes if target.checksums is not None else 1
+        first, last = start - start % block, min(end + -end % block, num_bytes)
+        wanted = Range(target.url, target.path, first, last, num_bytes, target.etag, target.checksums)
+        in_flight = InFlight(1, check=lambda: None)
+        pieces = read_range(
+            target.source, wanted, options.retry, in_flight=in_flight, on_found=target.learn, sleep=time.sleep
+        )
+        return b"".join(pieces)[start - first : end - first]
 
     def _release(self) -> None:
         if not self._released:

@@ -314,6 +314,7 @@ class Pages:
     """A store that answers page by page from a script."""
 
     may_ignore_ranges = False
+    maps_files = False
 
     def __init__(self, answers: dict[str | None, list[Page | Exception]]) -> None:
         self.answers, self.asked = answers, list[str | None]()

@@ -6,6 +6,7 @@ from .file_reader import FileReader
 from .label_from_path import LabelFromPath
 from .list_remote import ListRemote
 from .shard_tar_reader import ShardTarReader
+from .shard_zip_reader import ShardZipReader
 from .sharding_filter_rank import ShardingFilterRank
 from .shuffle_shards import ShuffleShards
 from .to_tuple import ToTuple
@@ -18,6 +19,7 @@ __all__ = [
     "LabelFromPath",
     "ListRemote",
     "ShardTarReader",
+    "ShardZipReader",
     "ShardingFilterRank",
     "ShuffleShards",
     "ToTuple",

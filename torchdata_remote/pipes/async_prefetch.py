@@ -8,12 +8,13 @@ from typing import Any
 from torch.utils.data import IterDataPipe, functional_datapipe
 from torch.utils.data.datapipes.utils.common import StreamWrapper
 
+from ..datapipe import DataPipe
 from ..options import MIB, Backend, FetchOptions, RetryPolicy, StorageOptions
 from ..streams import stream_objects
 
 
 @functional_datapipe("async_prefetch")
-class AsyncPrefetch(IterDataPipe[tuple[str, StreamWrapper]]):
+class AsyncPrefetch(DataPipe[tuple[str, StreamWrapper]]):
     """Open URLs as streams and fetch ahead (functional name: ``async_prefetch``).
 
     Large objects are fetched in ranged parts, in parallel, and handed on in order, so that a shard's first sample comes

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch.utils.data import IterDataPipe, functional_datapipe
 
+from ..datapipe import DataPipe
 from ..errors import SampleError
 from ..options import FetchOptions, StorageOptions
 from ..sample import KEY, URL, Sample, split_key
@@ -15,7 +16,7 @@ from ..urls import object_path, redact
 
 
 @functional_datapipe("file_reader")
-class FileReader(IterDataPipe[Sample]):
+class FileReader(DataPipe[Sample]):
     """Read each object as a sample with one member (functional name: ``file_reader``).
 
     Args:

@@ -7,13 +7,14 @@ from typing import Any
 
 from torch.utils.data import IterDataPipe, functional_datapipe
 
+from ..datapipe import DataPipe
 from ..options import RetryPolicy, StorageOptions
 from ..storage.listing import list_source
 from ..urls import RemoteUrl
 
 
 @functional_datapipe("list_remote")
-class ListRemote(IterDataPipe[RemoteUrl]):
+class ListRemote(DataPipe[RemoteUrl]):
     """List the objects that source URLs stand for (functional name: ``list_remote``).
 
     A source is

@@ -2,38 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch.utils.data import IterDataPipe, functional_datapipe
 
+from ..compression import CompressionLimits, decompressed
+from ..datapipe import DataPipe
 from ..errors import ShardReadError
+from ..grouping import samples_of
 from ..options import FetchOptions, StorageOptions
-from ..sample import KEY, URL, Sample, is_meta, naming_fault, split_key
+from ..policies import OnBadShard, ShardGuard, Skipped, raise_error
+from ..sample import Sample, naming_fault
 from ..streams import parts_of, streams_of
-from ..tar import read_members
+from ..tar import TarOptions, read_archives, read_runs
+from ..turns import by_turns
 from ..urls import redact
+
+_ARCHIVE_ENDING = re.compile(r"(?<=.)\.(tar(\.\w+)?|t[gbx]z2?|tzst)$")
 
 
 @functional_datapipe("shard_tar_reader")
-class ShardTarReader(IterDataPipe[Sample]):
+class ShardTarReader(DataPipe[Sample]):
     """Read samples from tar shards (functional name: ``shard_tar_reader``).
 
     Members that lie next to each other and share a key are one sample. The key ends at the first dot of the base name,
     the extension is the rest, in lower case; a leading ``./`` is dropped. Directories, links, devices and members named
-    like ``__this__`` are passed over.
+    like ``__this__`` are passed over and counted. Shards compressed by gzip, bzip2, xz or zstd are recognised by
+    their content.
+
+    ``skipped`` tells what the latest pass left out, in the process that read: ``skipped.shards`` (URL -> why) and
+    ``skipped.members`` (kind -> how many).
 
     Args:
         source_datapipe: ``(url, file_like)`` pairs, binary; or bare URLs, which are fetched ahead with the default
             options of ``async_prefetch``.
+        on_bad_shard: called with the ``ShardReadError`` of a shard that cannot be read on. It raises, as
+            ``raise_error`` does; or it returns, as ``skip_with_warning`` does, and the rest of the shard is left out.
+            ``accept_missing_end`` lets archives pass whose writer leaves out the end-of-archive blocks.
+        interleave: shards that are read at once, a sample of each by turns, in an order that is always the same. Each
+            holds a part in memory.
+        nested: whether each shard is an archive of archives, as ImageNet's training images are. An inner archive's
+            name without its ending and a slash come before the keys: ``n01440764/n01440764_10026``.
+        copy: whether members are ``bytes``. Otherwise they are ``memoryview`` slices, which save a copy but keep
+            the whole part in memory in which they lie, and cannot be pickled: decode them in the same process.
+        max_member_bytes: a member that claims more is an error, before memory is taken for it.
+        max_ratio: bytes that a compressed shard may become for each of its own, beyond the first 16 MiB.
+        max_decompressed_bytes: bytes that a compressed shard may become altogether.
         storage_options: for bare URLs, in fsspec's vocabulary.
 
     Yields:
         dict: ``"__key__"`` (str), ``"__url__"`` (str), and one ``bytes`` for each member under its extension.
 
     Raises:
-        ShardReadError: for a shard that is cut short or damaged, a member without key or extension, an extension
-            twice in a sample, a key that comes back later in the shard, or a path that leaves its folder.
+        ShardReadError: for a shard that is cut short or damaged, that claims sizes beyond the limits, with a member
+            without key or extension, an extension twice in a sample, a key that comes back later in the shard, or a
+            path that leaves its folder. :class:`MissingEndError` where only the end-of-archive blocks lack.
 
     Example:
         >>> from torchdata_remote import ShardWriter
@@ -43,57 +69,71 @@ class ShardTarReader(IterDataPipe[Sample]):
         [{'__key__': 'cat/1', '__url__': 'memory://doc/0.tar', 'cls': b'3', 'txt': b'miaow'}]
     """
 
-    def __init__(self, source_datapipe: IterDataPipe[Any], *, storage_options: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        source_datapipe: IterDataPipe[Any],
+        *,
+        on_bad_shard: OnBadShard = raise_error,
+        interleave: int = 1,
+        nested: bool = False,
+        copy: bool = True,
+        max_member_bytes: int = 4 << 30,
+        max_ratio: int = 100,
+        max_decompressed_bytes: int = 1 << 40,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        if interleave < 1:
+            raise ValueError(f"interleave is the number of shards read at once, at least 1; got {interleave}.")
         self.source_datapipe = source_datapipe
+        self.skipped = Skipped()
+        self._on_bad_shard, self._interleave, self._nested = on_bad_shard, interleave, nested
+        self._max_member_bytes, self._copy = max_member_bytes, copy
+        self._limits = CompressionLimits(max_ratio=max_ratio, max_bytes=max_decompressed_bytes)
         self._storage_options = StorageOptions(storage_options)
 
     def __iter__(self) -> Iterator[Sample]:
-        for url, stream in streams_of(self.source_datapipe, FetchOptions(), self._storage_options):
-            try:
-                yield from _samples(str(url), stream)
-            finally:
-                stream.close()
+        self.skipped = Skipped()
+        streams = streams_of(self.source_datapipe, FetchOptions(), self._storage_options)
+        yield from by_turns((self._shard(str(url), stream) for url, stream in streams), self._interleave)
 
-
-def _samples(url: str, stream: Any) -> Iterator[Sample]:
-    url = redact(url)
-    seen: set[str] = set()
-    sample: Sample = {KEY: None}
-    num_bytes = getattr(stream, "num_bytes", None)
-    for path, data in read_members(parts_of(url, stream), url=url, num_bytes=num_bytes):
-        name = path[2:] if path.startswith("./") else path
-        if is_meta(name):
-            continue
-        fault = naming_fault(name)
-        if fault is not None:
-            raise ShardReadError(
-                f"{url}: member {path!r} cannot be part of a sample: {fault}. A sample's members are named "
-                "key.extension, such as train/000017.jpg.",
-                url=url,
-            )
-        key, extension = split_key(name)
-        if key != sample[KEY]:
-            if sample[KEY] is not None:
-                yield sample
-            if key in seen:
-                raise ShardReadError(
-                    f"{url}: member {path!r}: the sample {key!r} was already read. Its members must lie next "
-                    "to each other: write the shard again, sorted by name.",
-                    url=url,
+    def _shard(self, url: str, stream: Any) -> Generator[Sample, None, None]:
+        shown = redact(url)
+        try:
+            with ShardGuard(shown, self._on_bad_shard, self.skipped) as guard:
+                compression, parts = decompressed(parts_of(url, stream), url=shown, limits=self._limits)
+                options = TarOptions(
+                    max_member_bytes=self._max_member_bytes,
+                    copy=self._copy,
+                    num_bytes=getattr(stream, "num_bytes", None) if compression is None else None,
+                    on_skip=self.skipped.count_member,
+                    on_missing_end=guard.accepts,
                 )
-            seen.add(key)
-            sample = {KEY: key, URL: url}
-        if extension in sample:
-            raise ShardReadError(
-                f"{url}: member {path!r}: the sample {key!r} has {extension!r} twice (extensions are compared "
-                "in lower case). Write the shard again with other names.",
-                url=url,
-            )
-        sample[extension] = data
-    if sample[KEY] is None:
-        raise ShardReadError(
-            f"{url}: a tar without a single sample. An object of zeros, as a crashed disk leaves it, is one too: write "
-            "the shard again, or remove it.",
-            url=url,
-        )
-    yield sample
+                if self._nested:
+                    yield from self._nested_samples(shown, parts, options)
+                else:
+                    runs = read_runs(parts, url=shown, options=options)
+                    yield from samples_of(runs, url=shown, on_skip=options.on_skip)
+        finally:
+            stream.close()
+
+    def _nested_samples(self, url: str, parts: Iterator[bytes | memoryview], options: TarOptions) -> Iterator[Sample]:
+        prefixes: set[str] = set()
+        for name, num_bytes, pieces in read_archives(parts, url=url, options=options):
+            prefix = _prefix(name, url)
+            if prefix in prefixes:
+                raise ShardReadError(f"{url}: two archives inside it are named {prefix!r}. Rename one.", url=url)
+            prefixes.add(prefix)
+            inside = f"{url}, in {name!r}"
+            compression, inner = decompressed(pieces, url=inside, limits=self._limits)
+            within = replace(options, num_bytes=num_bytes if compression is None else None)
+            runs = read_runs(inner, url=inside, options=within)
+            yield from samples_of(runs, url=url, inside=inside, prefix=prefix, on_skip=options.on_skip)
+
+
+def _prefix(name: str, url: str) -> str:
+    """What comes before the keys of an archive of that name inside another one."""
+    path = name[2:] if name.startswith("./") else name
+    fault = naming_fault(path)
+    if fault is not None:
+        raise ShardReadError(f"{url}: the archive {name!r} inside it cannot be read: {fault}.", url=url)
+    return _ARCHIVE_ENDING.sub("", path) + "/"

@@ -8,12 +8,13 @@ from itertools import chain, islice
 from torch.utils.data import IterDataPipe, functional_datapipe
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
+from ..datapipe import DataPipe
 from ..errors import EmptyShareError
 from ..world import World, detect_world, world_from_sharding
 
 
 @functional_datapipe("sharding_filter_rank")
-class ShardingFilterRank(IterDataPipe[str]):
+class ShardingFilterRank(DataPipe[str]):
     """Pass on this slot's share of the shard URLs (functional name: ``sharding_filter_rank``).
 
     URL ``i`` goes to slot ``i % num_slots``, so all slots together read each URL once per epoch. The share is the same

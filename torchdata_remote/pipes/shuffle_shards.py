@@ -9,6 +9,8 @@ from typing import Any
 
 from torch.utils.data import IterDataPipe, functional_datapipe
 
+from ..datapipe import DataPipe
+
 _forks = 0  # of this process
 
 
@@ -21,7 +23,7 @@ os.register_at_fork(after_in_parent=_count_fork)
 
 
 @functional_datapipe("shuffle_shards")
-class ShuffleShards(IterDataPipe[str]):
+class ShuffleShards(DataPipe[str]):
     """Permute URLs by seed and epoch (functional name: ``shuffle_shards``).
 
     The order depends on ``(seed, epoch)`` and the listing only; the global random state is neither read nor changed.

@@ -7,12 +7,13 @@ from typing import Any
 
 from torch.utils.data import IterDataPipe, functional_datapipe
 
+from ..datapipe import DataPipe
 from ..errors import MissingMemberError
 from ..sample import Sample, describe, sample_url
 
 
 @functional_datapipe("to_tuple")
-class ToTuple(IterDataPipe[tuple[Any, ...]]):
+class ToTuple(DataPipe[tuple[Any, ...]]):
     """Pick members into a tuple (functional name: ``to_tuple``).
 
     Args:

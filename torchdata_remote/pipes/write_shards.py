@@ -7,6 +7,7 @@ from typing import Any
 
 from torch.utils.data import IterDataPipe, functional_datapipe
 
+from ..datapipe import DataPipe
 from ..errors import ShardWriteError
 from ..manifest import ShardInfo
 from ..options import StorageOptions
@@ -16,7 +17,7 @@ from ..writer import DEFAULT_MAX_SHARD_BYTES, DEFAULT_MAX_SHARD_SAMPLES, ShardWr
 
 
 @functional_datapipe("write_shards")
-class WriteShards(IterDataPipe[ShardInfo]):
+class WriteShards(DataPipe[ShardInfo]):
     """Write samples into tar shards while it is iterated (functional name: ``write_shards``).
 
     Equal samples give equal bytes. A shard appears whole or not at all; the manifest ``index.json`` is written after

@@ -30,6 +30,7 @@ class FsspecStore:
     """
 
     may_ignore_ranges = False
+    maps_files = False
 
     def __init__(self, scheme: str, bucket: str, options: StorageOptions, read_timeout_s: float) -> None:
         keywords = dict(options)

@@ -22,6 +22,7 @@ class HttpStore:
     """
 
     may_ignore_ranges = True
+    maps_files = False
 
     def __init__(self, scheme: str, host: str, read_timeout_s: float, *, read_by_obstore: bool) -> None:
         self._scheme, self._host = scheme, host

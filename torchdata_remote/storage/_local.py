@@ -29,6 +29,7 @@ class LocalStore:
     """The local filesystem. The etag of a file is its change time, size and inode."""
 
     may_ignore_ranges = False
+    maps_files = True
 
     def list_page(self, prefix: str, *, recursive: bool, token: str | None) -> Page:
         folder = prefix[: prefix.rfind("/") + 1]

@@ -82,6 +82,7 @@ class Store(Protocol):
     """One bucket, or one local or general filesystem."""
 
     may_ignore_ranges: bool  # then the first answer has to be seen before a second part is asked for
+    maps_files: bool  # pieces are the page cache's memory, as long as the part
 
     def list_page(self, prefix: str, *, recursive: bool, token: str | None) -> Page:
         """Objects at least in the folder of ``prefix``, directory markers left out, in any order."""

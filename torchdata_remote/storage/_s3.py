@@ -30,6 +30,7 @@ class S3Store:
     """
 
     may_ignore_ranges = False
+    maps_files = False
 
     def __init__(self, bucket: str, settings: S3Settings, *, read_by_obstore: bool) -> None:
         self._bucket = bucket

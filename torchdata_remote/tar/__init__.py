@@ -1,8 +1,19 @@
 """Tar bytes to members (``read``), and members to tar bytes (``header``)."""
 
 from .header import BLOCK, pack_header, padding
-from .read import DEFAULT_MAX_MEMBER_BYTES, read_members
+from .read import Run, read_archives, read_members, read_runs
+from .walk import TarOptions
 
 END_OF_ARCHIVE = bytes(2 * BLOCK)
 
-__all__ = ["BLOCK", "DEFAULT_MAX_MEMBER_BYTES", "END_OF_ARCHIVE", "pack_header", "padding", "read_members"]
+__all__ = [
+    "BLOCK",
+    "END_OF_ARCHIVE",
+    "Run",
+    "TarOptions",
+    "pack_header",
+    "padding",
+    "read_archives",
+    "read_members",
+    "read_runs",
+]

@@ -6,6 +6,7 @@ Fields and offsets are those of POSIX ``pax`` (ustar and its extended headers) a
 from __future__ import annotations
 
 import zlib
+from functools import lru_cache
 
 from ..errors import ShardReadError
 
@@ -31,28 +32,33 @@ def verify_checksum(header: bytes, url: str, start: int) -> None:
     Adler-32's lower half is 1 + that sum modulo 65521, at the speed of C, which 512 ASCII characters do not reach.
     """
     field = header[148:156]
-    try:
-        expected = int(field.strip(b"\0 ") or b"-1", 8)
-    except ValueError:
-        expected = -1
+    others, signed_others = _sums_of_others(field)
     total = (zlib.adler32(header) & 0xFFFF) - 1 if header.isascii() else sum(header)
-    if expected < 0 or total - sum(field) + _SPACES != expected:
-        signed = sum(b - 256 if b > 127 else b for b in header) - sum(b - 256 if b > 127 else b for b in field)
-        if expected < 0 or signed + _SPACES != expected:  # some old writers summed signed bytes
-            raise fault(url, start, f"a header whose checksum field says {field!r}, which does not fit its bytes")
+    if total - others != 0 and (others < 0 or sum(b - 256 if b > 127 else b for b in header) != signed_others):
+        raise fault(url, start, f"a header whose checksum field says {field!r}, which does not fit its bytes")
+
+
+@lru_cache(4096)
+def _sums_of_others(field: bytes) -> tuple[int, int]:
+    """What a header with that checksum field must add up to, of unsigned and (some old writers) of signed bytes.
+
+    -1 for a field that is no number.
+    """
+    digits = field.strip(b"\0 ")
+    if not digits.isdigit() or b"8" in digits or b"9" in digits:
+        return -1, -1
+    others = int(digits, 8) - _SPACES
+    return others + sum(field), others + sum(b - 256 if b > 127 else b for b in field)
 
 
 def number_field(field: bytes, url: str, start: int) -> int:
     """An octal field, or GNU's base-256 one."""
     if field[0] == 0x80:
         return int.from_bytes(field[1:], "big")
-    try:
-        value = int(field.strip(b"\0 ") or b"0", 8)
-    except ValueError:
-        value = -1
-    if value < 0:
+    digits = field.strip(b"\0 ") or b"0"
+    if not digits.isdigit() or b"8" in digits or b"9" in digits:
         raise fault(url, start, f"a header with the size field {field!r}")
-    return value
+    return int(digits, 8)
 
 
 def text_field(data: bytes) -> str:
@@ -62,8 +68,9 @@ def text_field(data: bytes) -> str:
 
 def name_field(header: bytes) -> str:
     """The member's path as the header tells it, ustar's prefix included."""
-    name = header[: header.find(b"\0", 0, 100)] if b"\0" in header[:100] else header[:100]
-    if header[257:263] == b"ustar\0" and header[345]:
+    end = header.find(b"\0", 0, 100)
+    name = header[: end if end >= 0 else 100]
+    if header[345] and header[257:263] == b"ustar\0":
         name = header[345:500].rstrip(b"\0").partition(b"\0")[0] + b"/" + name
     return text_field(name)
 

@@ -1,0 +1,77 @@
+"""A position in an archive that arrives in parts of any length."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator
+
+
+class Cursor:
+    """Takes bytes in order. ``view`` is the part at hand and ``position`` the place in it; both may be read and moved.
+
+    Args:
+        parts: consecutive, of any length, empty ones included.
+    """
+
+    def __init__(self, parts: Iterable[bytes | memoryview]) -> None:
+        self._parts = iter(parts)
+        self.view = memoryview(b"")
+        self.position = 0
+        self._before = 0  # bytes in the parts before this one
+
+    @property
+    def offset(self) -> int:
+        """Bytes taken so far."""
+        return self._before + self.position
+
+    def _next_part(self) -> bool:
+        self._before += len(self.view)
+        self.view, self.position = memoryview(b""), 0  # before the next part comes, this one can go
+        for part in self._parts:
+            self.view = memoryview(part)
+            if len(self.view):
+                return True
+        return False
+
+    def take(self, num_bytes: int) -> bytes:
+        """The next bytes, or fewer where the archive ends. No memory is taken before they come."""
+        position, after = self.position, self.position + num_bytes
+        if after <= len(self.view):
+            self.position = after
+            return self.view[position:after].tobytes()
+        return gather(self.pieces(num_bytes), num_bytes)
+
+    def pieces(self, num_bytes: int) -> Iterator[memoryview]:
+        """The next bytes as they come, or fewer where the archive ends."""
+        while num_bytes > 0:
+            piece = self.view[self.position : self.position + num_bytes]
+            self.position += len(piece)
+            num_bytes -= len(piece)
+            if piece:
+                yield piece
+            elif not self._next_part():
+                return
+
+    def skip(self, num_bytes: int) -> int:
+        """Pass over bytes; returns how many were there."""
+        return sum(map(len, self.pieces(num_bytes)))
+
+
+def gather(chunks: Iterator[bytes] | Iterator[memoryview], num_bytes: int) -> bytes:
+    """Chunks of ``num_bytes`` in all, or fewer, as one; a list and ``join`` would take twice the memory.
+
+    Room doubles up to just ``num_bytes``, so that a false claim takes no more than twice what came.
+    """
+    sink = io.BytesIO()
+    halvings = max(0, num_bytes.bit_length() - 20)
+    position = room = 0
+    for chunk in chunks:
+        while position + len(chunk) > room:
+            room = -(-num_bytes >> halvings)
+            halvings -= 1
+            sink.seek(room - 1)
+            sink.write(b"\0")
+        sink.seek(position)
+        position += sink.write(chunk)
+    sink.truncate(position)
+    return sink.getvalue()  # its buffer, not a copy

@@ -1,0 +1,119 @@
+"""``shard_zip_reader``: zip shards to samples."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Generator, Iterator, Mapping
+from typing import Any
+
+from torch.utils.data import IterDataPipe, functional_datapipe
+
+from ..datapipe import DataPipe
+from ..errors import RemoteDataError
+from ..grouping import samples_of
+from ..options import FetchOptions, StorageOptions
+from ..policies import OnBadShard, ShardGuard, Skipped, raise_error
+from ..sample import Sample
+from ..streams import parts_of, streams_of
+from ..turns import by_turns
+from ..urls import redact
+from ..zip import Entry, read_directory, read_members
+
+
+@functional_datapipe("shard_zip_reader")
+class ShardZipReader(DataPipe[Sample]):
+    """Read samples from zip shards (functional name: ``shard_zip_reader``).
+
+    The archive's directory, which lies at its end, is read first, by a ranged request of its own; then the members
+    stream by in the order in which they lie. Stored and deflated members are read, and compared with their checksums
+    before they are handed on. What makes a sample is as in ``shard_tar_reader``, as are ``skipped`` and the options.
+
+    Args:
+        source_datapipe: bare URLs, which are fetched ahead with the default options of ``async_prefetch``; or
+            ``(url, file_like)`` pairs, binary, from ``async_prefetch`` or seekable.
+        on_bad_shard: called with the ``ShardReadError`` of a shard that cannot be read on: ``raise_error``,
+            ``skip_with_warning``, or a function that raises, or returns to leave out the rest of the shard.
+        interleave: shards that are read at once, a sample of each by turns, in an order that is always the same.
+        max_member_bytes: a member that claims more is an error, before memory is taken for it.
+        max_ratio: bytes that a member may become for each compressed one, beyond 16 MiB.
+        storage_options: for bare URLs, in fsspec's vocabulary.
+
+    Yields:
+        dict: ``"__key__"`` (str), ``"__url__"`` (str), and one ``bytes`` for each member under its extension.
+
+    Raises:
+        ShardReadError: for an archive that is cut short, damaged, encrypted or ambiguous, and for names that cannot be
+            part of a sample.
+        RemoteDataError: for a file that is neither seekable nor from ``async_prefetch``.
+
+    Example:
+        >>> import fsspec, io, zipfile
+        >>> data = io.BytesIO()
+        >>> with zipfile.ZipFile(data, "w") as archive:
+        ...     archive.writestr("cat/1.txt", "miaow")
+        >>> fsspec.filesystem("memory").pipe("/doc/0.zip", data.getvalue())
+        >>> list(ShardZipReader(IterableWrapper(["memory://doc/0.zip"])))
+        [{'__key__': 'cat/1', '__url__': 'memory://doc/0.zip', 'txt': b'miaow'}]
+    """
+
+    def __init__(
+        self,
+        source_datapipe: IterDataPipe[Any],
+        *,
+        on_bad_shard: OnBadShard = raise_error,
+        interleave: int = 1,
+        max_member_bytes: int = 4 << 30,
+        max_ratio: int = 100,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        if interleave < 1:
+            raise ValueError(f"interleave is the number of shards read at once, at least 1; got {interleave}.")
+        self.source_datapipe = source_datapipe
+        self.skipped = Skipped()
+        self._on_bad_shard, self._interleave = on_bad_shard, interleave
+        self._max_member_bytes, self._max_ratio = max_member_bytes, max_ratio
+        self._storage_options = StorageOptions(storage_options)
+
+    def __iter__(self) -> Iterator[Sample]:
+        self.skipped = Skipped()
+        streams = streams_of(self.source_datapipe, FetchOptions(), self._storage_options)
+        yield from by_turns((self._shard(str(url), stream) for url, stream in streams), self._interleave)
+
+    def _shard(self, url: str, stream: Any) -> Generator[Sample, None, None]:
+        shown, on_skip = redact(url), self.skipped.count_member
+        try:
+            with ShardGuard(shown, self._on_bad_shard, self.skipped):
+                entries = _directory(shown, stream)
+                members = read_members(
+                    parts_of(url, stream),
+                    entries,
+                    url=shown,
+                    max_member_bytes=self._max_member_bytes,
+                    max_ratio=self._max_ratio,
+                    on_skip=on_skip,
+                )
+                runs = (([path], [data]) for path, data in members)
+                yield from samples_of(runs, url=shown, on_skip=on_skip)
+        finally:
+            stream.close()
+
+
+def _directory(url: str, stream: Any) -> list[Entry]:
+    """The archive's members; what is read of the stream afterwards begins at its first byte."""
+    if hasattr(stream, "read_range"):
+        return read_directory(stream.read_range, stream.find_num_bytes(), url=url)
+    if not (hasattr(stream, "seekable") and stream.seekable()):
+        raise RemoteDataError(
+            f"{url}: a zip archive's directory lies at its end, and this {type(stream).__name__} is not seekable. "
+            "Chain shard_zip_reader() after the URLs, after async_prefetch(), or after an opener of seekable files.",
+            url=url,
+        )
+
+    def read_range(start: int, end: int) -> bytes:
+        stream.seek(start)
+        data: bytes = stream.read(end - start)
+        return data
+
+    entries = read_directory(read_range, stream.seek(0, io.SEEK_END), url=url)
+    stream.seek(0)
+    return entries
