@@ -532,6 +532,20 @@ def test_streams_by_turns() -> None:
         assert got == objects
 
 
+def test_streams_by_turns_share_the_bound() -> None:
+    """Each of several that are read at once is fetched ahead, although the first one alone would fill the bound."""
+    objects = {f"{number}": os.urandom(1000) for number in range(3)}
+    with store_of(objects) as store:
+        open_streams = list(streams(store, options(3, 10, 120), listed=True))
+        for _ in range(40):
+            for _, stream in open_streams:
+                stream.read(10)
+        wait_for(lambda: store.running == 0 and len(store.reads) == 3 * 40 + 9)
+        fetched = [sum(path == url for path, *_ in store.reads) for url in objects]
+        assert min(fetched) >= 42, "two parts ahead and one at hand, of the four that are its share"
+        assert all(stream.read() == objects[url][400:] for url, stream in open_streams)
+
+
 def test_streams_in_several_threads() -> None:
     """Streams of one pass may be read in different threads."""
     objects = {f"{number}": os.urandom(95) for number in range(40)}

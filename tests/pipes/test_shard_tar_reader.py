@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
+import lzma
 import pickle
+import tarfile
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import fsspec
@@ -12,8 +17,8 @@ from hypothesis import strategies as st
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from torchdata_remote import ShardTarReader
-from torchdata_remote.errors import ObjectNotFoundError, RemoteDataError, ShardReadError, StorageError
+from torchdata_remote import ShardTarReader, accept_missing_end, skip_with_warning
+from torchdata_remote.errors import MissingEndError, ObjectNotFoundError, RemoteDataError, ShardReadError, StorageError
 from torchdata_remote.tar import END_OF_ARCHIVE, pack_header, padding
 from torchdata_remote.testing import write_small_shards
 
@@ -255,3 +260,163 @@ def test_options_are_not_shown() -> None:
     with pytest.raises(RemoteDataError) as caught:
         list(pipe)
     assert "HUSH" not in f"{caught.value} {pipe!r} {pipe}"
+
+
+def _shards(*datas: bytes) -> IterDataPipe[Any]:
+    return IterableWrapper([(f"s3://b/{i}.tar", io.BytesIO(data)) for i, data in enumerate(datas)], deepcopy=False)
+
+
+def test_a_bad_shard_can_be_left_out() -> None:
+    """The rest of it, with a warning; whole samples before come, and the reader tells what it left out and why."""
+    bad = _tar(("a.x", b"1"), ("b.x", b"2"), ("b.y", b"3"))[:1200]
+    reader = ShardTarReader(_shards(_tar(("a.x", b"")), bad, _tar(("c.x", b""))), on_bad_shard=skip_with_warning)
+    with pytest.warns(RuntimeWarning, match=r"^s3://b/1.tar: at byte 1,024.*left out") as warned:
+        assert [sample["__key__"] for sample in reader] == ["a", "c"], "the sample at the cut may lack members"
+    assert len(warned) == 1
+    assert list(reader.skipped.shards) == ["s3://b/1.tar"]
+    assert "in a header" in reader.skipped.shards["s3://b/1.tar"]
+
+
+def test_a_function_of_the_user_decides() -> None:
+    """It is asked once for each bad shard, with the error; what it raises comes out."""
+    bad = _tar(("a.x", b"1"))[:600]
+    asked: list[ShardReadError] = []
+    assert list(ShardTarReader(_shards(bad, bad), on_bad_shard=asked.append)) == []
+    assert [error.url for error in asked] == ["s3://b/0.tar", "s3://b/1.tar"]
+
+    def give_up(error: ShardReadError) -> None:
+        raise KeyError("mine") from error
+
+    with pytest.raises(KeyError, match="mine"):
+        list(ShardTarReader(_shards(bad), on_bad_shard=give_up))
+
+
+def test_an_archive_without_its_end_can_be_accepted() -> None:
+    """By policy, and then it is whole: the last sample comes and nothing is left out. Other faults are errors still."""
+    endless = _tar(("a.x", b"1"), ("b.x", b"2"))[: -len(END_OF_ARCHIVE)]
+    with pytest.raises(MissingEndError, match=r"at byte 2,048.*accept_missing_end"):
+        list(ShardTarReader(_shards(endless)))
+    reader = ShardTarReader(_shards(endless), on_bad_shard=accept_missing_end)
+    assert [sample["__key__"] for sample in reader] == ["a", "b"]
+    assert reader.skipped.shards == {}
+    for end in (len(endless) - 1, len(endless) - 600, len(endless) + 512):
+        with pytest.raises(ShardReadError, match="cut short"):
+            list(ShardTarReader(_shards(_tar(("a.x", b"1"), ("b.x", b"2"))[:end]), on_bad_shard=accept_missing_end))
+
+
+def test_a_store_that_fails_is_no_bad_shard(memory_folder: str) -> None:
+    """The policy is not asked: an object that is not there, or a store that is down, is something else."""
+    pipe = ShardTarReader(IterableWrapper([f"{memory_folder}/none.tar"]), on_bad_shard=skip_with_warning)
+    with pytest.raises(ObjectNotFoundError):
+        list(pipe)
+
+
+def test_what_is_passed_over_is_counted() -> None:
+    """Directories, links, devices and meta members, by kind; anew with each pass."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as archive:
+        for name, kind in [("d", b"5"), ("l", b"2"), ("h", b"1"), ("f", b"6"), ("c", b"3"), ("e", b"5")]:
+            member = tarfile.TarInfo(name)
+            member.type = kind
+            archive.addfile(member)
+        for name in ("a.x", "__meta__"):
+            archive.addfile(tarfile.TarInfo(name))
+    reader = ShardTarReader(_Opener(data.getvalue()))
+    for _ in range(2):
+        assert [sample["__key__"] for sample in reader] == ["a", "a"]
+        assert reader.skipped.members == {"directory": 4, "link": 4, "device": 4, "meta": 2}
+
+
+@given(lengths=st.lists(st.integers(1, 6), min_size=1, max_size=6), interleave=st.integers(1, 4))
+def test_shards_are_read_by_turns(lengths: list[int], interleave: int) -> None:
+    """Each sample once, in an order that is the same each time; neighbours in a shard do not follow each other."""
+    datas = [_tar(*[(f"{i}-{j}.x", b"") for j in range(length)]) for i, length in enumerate(lengths)]
+    first, second = (
+        [sample["__key__"] for sample in ShardTarReader(_shards(*datas), interleave=interleave)] for _ in range(2)
+    )
+    assert first == second
+    assert sorted(first) == sorted(f"{i}-{j}" for i, length in enumerate(lengths) for j in range(length))
+    if interleave >= len(lengths) > 1 and len(set(lengths)) == 1:
+        assert all(a[0] != b[0] for a, b in pairwise(first))
+
+
+def test_shards_by_turns_come_from_their_urls(memory_folder: str) -> None:
+    """Larger shards than the byte bound holds, several at once: all samples, and each stream is closed."""
+    urls = [f"{memory_folder}/{i}.tar" for i in range(5)]
+    for number, url in enumerate(urls):
+        members = [(f"{number}-{j}.x", bytes([j]) * 5000) for j in range(40)]
+        fsspec.filesystem("memory").pipe(url, _tar(*members))
+    streams = IterableWrapper(urls).async_prefetch(max_in_flight=4, max_buffer_bytes=300_000, part_bytes=50_000)
+    got = list(streams.shard_tar_reader(interleave=3))
+    assert sorted(s["__key__"] for s in got) == sorted(f"{i}-{j}" for i in range(5) for j in range(40))
+    assert {s["__url__"] for s in got[:3]} == set(urls[:3])
+
+
+def test_without_copying_members_are_slices() -> None:
+    """Equal bytes, as ``memoryview``, also of a member that lies in two parts; ``decode_sample`` takes them."""
+    members = [(f"{i}.txt", b"%d" % i * 600) for i in range(9)]
+    for at_most in (700, 1 << 20):
+        pairs: IterDataPipe[Any] = IterableWrapper([(URL, _Stream(_tar(*members), at_most))], deepcopy=False)
+        got = list(ShardTarReader(pairs, copy=False))
+        assert all(isinstance(sample["txt"], memoryview) for sample in got)
+        assert [bytes(sample["txt"]) for sample in got] == [data for _, data in members]
+    pairs = IterableWrapper([(URL, io.BytesIO(_tar(*members)))], deepcopy=False)
+    texts = [sample["txt"] for sample in ShardTarReader(pairs, copy=False).decode_sample()]
+    assert texts == [data.decode() for _, data in members]
+
+
+def _of_classes(**classes: list[str]) -> list[tuple[str, bytes]]:
+    return [(f"{name}.tar", _tar(*[(f"{name}_{n}.JPEG", n.encode()) for n in keys])) for name, keys in classes.items()]
+
+
+def test_an_archive_of_archives_is_read_as_one_stream() -> None:
+    """ImageNet's training images: the inner archive's name comes before the key."""
+    data = _tar(*_of_classes(n01=["10", "11"], n02=["7"]))
+    for at_most in (100, 513, 1 << 20):
+        pairs = IterableWrapper([(URL, _Stream(data, at_most))], deepcopy=False)
+        got = list(ShardTarReader(pairs, nested=True))
+        assert [sample["__key__"] for sample in got] == ["n01/n01_10", "n01/n01_11", "n02/n02_7"]
+        assert got[0] == {"__key__": "n01/n01_10", "__url__": URL, "jpeg": b"10"}
+
+
+@pytest.mark.parametrize("name", ["v1.0.tar", "v1.0.tar.gz", "v1.0.tgz", "v1.0.tar.zst", "./v1.0.txz", "v1.0.tbz2"])
+def test_the_prefix_is_the_name_without_its_ending(name: str) -> None:
+    """A dot in the name itself stays."""
+    (sample,) = ShardTarReader(_shards(_tar((name, _tar(("a.x", b""))))), nested=True)
+    assert sample["__key__"] == "v1.0/a"
+
+
+@pytest.mark.parametrize(
+    ("members", "says"),
+    [
+        ([("n01.tar", _tar(("a.x", b""))), ("sub/n01.txt", b"no tar")], "in 'sub/n01.txt'"),
+        ([("n01.tar", _tar(("a.x", b""))), ("n01.tar.gz", _tar(("b.x", b"")))], "two archives.*'n01/'"),
+        ([("../n01.tar", _tar(("a.x", b"")))], "leaves its folder"),
+        ([("n01.tar", _tar())], "in 'n01.tar': an archive without a single sample"),
+        ([("n01.tar", _tar(("a.x", b""))[:-1100])], "in 'n01.tar': at byte"),
+    ],
+)
+def test_an_inner_archive_that_cannot_be_read_is_an_error(members: list[tuple[str, bytes]], says: str) -> None:
+    """It is named, and the shard around it too."""
+    with pytest.raises(ShardReadError, match=rf"^s3://b/0.tar.*{says}") as caught:
+        list(ShardTarReader(_shards(_tar(*members)), nested=True))
+    assert caught.value.url == "s3://b/0.tar"
+
+
+def test_a_shard_may_be_compressed() -> None:
+    """It is recognised by its content; a wrong claim of a size, known from the listing, is none of the archive's."""
+    data = _tar(("a.x", b"1" * 5000), ("b.x", b"2"))
+    got = list(ShardTarReader(_shards(data, gzip.compress(data), bz2.compress(data), lzma.compress(data))))
+    assert [sample["__key__"] for sample in got] == ["a", "b"] * 4
+    with pytest.raises(ShardReadError, match="gzip data end early"):
+        list(ShardTarReader(_shards(gzip.compress(data)[:-9])))
+    with pytest.raises(ShardReadError, match="max_ratio"):
+        list(ShardTarReader(_shards(gzip.compress(_tar(("a.x", bytes(20 << 20)))))))
+    with pytest.raises(ShardReadError, match="max_bytes=3000"):
+        list(ShardTarReader(_shards(gzip.compress(data)), max_decompressed_bytes=3000))
+
+
+def test_fewer_than_one_shard_at_once_is_refused() -> None:
+    """When the pipe is made."""
+    with pytest.raises(ValueError, match="at least 1; got 0"):
+        ShardTarReader(_shards(), interleave=0)

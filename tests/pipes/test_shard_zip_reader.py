@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import io
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data.datapipes.iter import IterableWrapper
+
+from torchdata_remote import ShardZipReader, skip_with_warning
+from torchdata_remote.errors import ObjectNotFoundError, RemoteDataError, ShardReadError
+
+URL = "s3://b/t-000.zip"
+MEMBERS = [("a/1.JPG", b"\xff\xd8" * 700), ("a/1.cls", b"3"), ("b/2.cls", b"5" * 3000)]
+SAMPLES = [
+    {"__key__": "a/1", "__url__": URL, "jpg": b"\xff\xd8" * 700, "cls": b"3"},
+    {"__key__": "b/2", "__url__": URL, "cls": b"5" * 3000},
+]
+
+
+def _zip(members: list[tuple[str, bytes]], method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", method) as archive:
+        for name, value in members:
+            archive.writestr(name, value)
+    return data.getvalue()
+
+
+def _read(data: bytes, **options: Any) -> list[dict[str, Any]]:
+    return list(ShardZipReader(IterableWrapper([(URL, io.BytesIO(data))], deepcopy=False), **options))
+
+
+def _put(url: str, data: bytes) -> str:
+    fsspec.filesystem("memory").pipe(url, data)
+    return url
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_members_side_by_side_make_a_sample(method: int) -> None:
+    """Keys and extensions are as in tar shards, stored or deflated."""
+    assert _read(_zip(MEMBERS, method)) == SAMPLES
+
+
+@given(sizes=st.lists(st.integers(0, 5000), min_size=1, max_size=6), method=st.sampled_from([0, 8]))
+def test_samples_come_as_they_were_written(sizes: list[int], method: int) -> None:
+    """Data of any size, in order."""
+    members = [(f"{i}.bin", bytes(j * i % 251 for j in range(size))) for i, size in enumerate(sizes)]
+    assert [(f"{s['__key__']}.bin", s["bin"]) for s in _read(_zip(members, method))] == members
+
+
+def test_shards_are_read_from_their_urls(memory_folder: str, tmp_path: Path) -> None:
+    """Bare URLs, listed ones, streams of ``async_prefetch``, local files: the same samples, each epoch."""
+    urls = [_put(f"{memory_folder}/{i}.zip", _zip(MEMBERS)) for i in range(2)]
+    expected = [{**sample, "__url__": url} for url in urls for sample in SAMPLES]
+    bare = IterableWrapper(urls).shard_zip_reader()
+    assert list(bare) == expected
+    assert list(bare) == expected
+    listed = IterableWrapper([memory_folder + "/"]).list_remote(pattern="*.zip")
+    assert list(listed.shard_zip_reader()) == expected
+    assert list(IterableWrapper(urls).async_prefetch(part_bytes=1000).shard_zip_reader()) == expected
+    (tmp_path / "t.zip").write_bytes(_zip(MEMBERS))
+    (first, second) = IterableWrapper([str(tmp_path / "t.zip")]).shard_zip_reader()
+    assert [first["__key__"], second["__key__"]] == ["a/1", "b/2"]
+
+
+def test_a_large_directory_is_read_apart(memory_folder: str) -> None:
+    """One that does not fit the first ranged read takes a second one."""
+    members = [(f"{i:05d}.cls", b"%d" % i) for i in range(3000)]
+    url = _put(f"{memory_folder}/0.zip", _zip(members))
+    assert [sample["cls"] for sample in IterableWrapper([url]).shard_zip_reader()] == [data for _, data in members]
+
+
+def test_a_stream_that_cannot_be_ranged_is_refused() -> None:
+    """The error says what to chain instead."""
+
+    class Pipe(io.BytesIO):
+        def seekable(self) -> bool:
+            return False
+
+    with pytest.raises(RemoteDataError, match=r"not seekable.*async_prefetch"):
+        list(ShardZipReader(IterableWrapper([(URL, Pipe(_zip(MEMBERS)))], deepcopy=False)))
+
+
+def test_a_shard_cut_short_is_an_error() -> None:
+    """At every 50th byte; the directory lies at the end, so not one sample comes."""
+    data = _zip(MEMBERS)
+    for end in range(0, len(data), 50):
+        with pytest.raises(ShardReadError, match=URL):
+            _read(data[:end])
+
+
+def test_a_bad_shard_can_be_left_out() -> None:
+    """With a warning; the others are read, and the reader knows which it was."""
+    shards = [(f"s3://b/{i}.zip", io.BytesIO(_zip(MEMBERS)[: None if i != 1 else 99])) for i in range(3)]
+    reader = ShardZipReader(IterableWrapper(shards, deepcopy=False), on_bad_shard=skip_with_warning)
+    with pytest.warns(RuntimeWarning, match="s3://b/1.zip"):
+        samples = list(reader)
+    assert [sample["__url__"] for sample in samples] == ["s3://b/0.zip"] * 2 + ["s3://b/2.zip"] * 2
+    assert list(reader.skipped.shards) == ["s3://b/1.zip"]
+
+
+def test_directories_are_counted() -> None:
+    """They are passed over, and so are names between underscores."""
+    data = io.BytesIO(_zip([*MEMBERS, ("__meta.json__", b"")]))
+    with zipfile.ZipFile(data, "a") as archive:
+        archive.writestr("folder/", b"")
+    reader = ShardZipReader(IterableWrapper([(URL, data)], deepcopy=False))
+    assert list(reader) == SAMPLES
+    assert reader.skipped.members == {"directory": 1, "meta": 1}
+
+
+def test_shards_are_read_by_turns() -> None:
+    """A sample of each."""
+    shards = [(f"s3://b/{i}.zip", io.BytesIO(_zip(MEMBERS))) for i in range(2)]
+    got = list(ShardZipReader(IterableWrapper(shards, deepcopy=False), interleave=2))
+    assert [(s["__url__"][7:8], s["__key__"]) for s in got] == [("0", "a/1"), ("1", "a/1"), ("0", "b/2"), ("1", "b/2")]
+
+
+def test_limits_are_the_callers() -> None:
+    """A member of exactly so many bytes is read; ratios count beyond 16 MiB."""
+    data = _zip([("a.bin", bytes(20 << 20))])
+    assert len(_read(data, max_ratio=2000)[0]["bin"]) == 20 << 20
+    with pytest.raises(ShardReadError, match="max_ratio=100"):
+        _read(data)
+    with pytest.raises(ShardReadError, match="max_member_bytes=2,999"):
+        _read(_zip(MEMBERS), max_member_bytes=2999)
+    with pytest.raises(ValueError, match="at least 1; got 0"):
+        _read(data, interleave=0)
+
+
+def test_an_object_that_is_not_there_is_an_error(memory_folder: str) -> None:
+    """It is a ``FileNotFoundError`` with the URL, which no policy about bad shards hides."""
+    pipe = ShardZipReader(IterableWrapper([f"{memory_folder}/none.zip"]), on_bad_shard=skip_with_warning)
+    with pytest.raises(ObjectNotFoundError, match=f"{memory_folder}/none.zip"):
+        list(pipe)
+
+
+def test_it_pickles(memory_folder: str) -> None:
+    """It goes to worker processes, also after it was read."""
+    pipe = ShardZipReader(IterableWrapper([_put(f"{memory_folder}/0.zip", _zip(MEMBERS))]))
+    samples = list(pickle.loads(pickle.dumps(pipe)))
+    assert list(pipe) == samples
+    assert list(pickle.loads(pickle.dumps(pipe))) == samples

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import tracemalloc
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchdata_remote.cursor import Cursor, gather
+
+DATA = bytes(i * 7 % 251 for i in range(3000))
+
+
+def _parts(cuts: list[int]) -> list[memoryview]:
+    return [memoryview(DATA)[a:b] for a, b in pairwise([0, *sorted(cuts), len(DATA)])]
+
+
+@given(
+    cuts=st.lists(st.integers(0, 3000), max_size=8),
+    steps=st.lists(st.tuples(st.sampled_from(["take", "skip", "pieces"]), st.integers(0, 1500)), max_size=12),
+)
+def test_bytes_are_taken_in_order(cuts: list[int], steps: list[tuple[str, int]]) -> None:
+    """Whatever the parts and the steps; at the end there are fewer, then none."""
+    cursor, at = Cursor(_parts(cuts)), 0
+    for what, num_bytes in steps:
+        expected = DATA[at : at + num_bytes]
+        if what == "take":
+            assert cursor.take(num_bytes) == expected
+        elif what == "skip":
+            assert cursor.skip(num_bytes) == len(expected)
+        else:
+            assert b"".join(cursor.pieces(num_bytes)) == expected
+        at += len(expected)
+        assert cursor.offset == at
+
+
+@given(sizes=st.lists(st.integers(0, 400_000), max_size=12), claimed=st.integers(0, 3 << 20))
+def test_gathered_chunks_are_one(sizes: list[int], claimed: int) -> None:
+    """Of any lengths, also when fewer come than was said."""
+    chunks = [bytes([i % 251]) * size for i, size in enumerate(sizes)]
+    total = sum(sizes)
+    assert gather(iter(chunks), max(total, claimed)) == b"".join(chunks)
+
+
+def test_gathering_takes_the_memory_once() -> None:
+    """No second copy is made for a member of 64 MiB; a false claim of a terabyte costs what came."""
+    chunk = bytes(1 << 20)
+    tracemalloc.start()
+    try:
+        assert len(gather(iter([chunk] * 64), 64 << 20)) == 64 << 20
+        assert tracemalloc.get_traced_memory()[1] < 68 << 20
+        tracemalloc.reset_peak()
+        assert len(gather(iter([chunk] * 3), 1 << 40)) == 3 << 20
+        assert tracemalloc.get_traced_memory()[1] < 12 << 20
+    finally:
+        tracemalloc.stop()

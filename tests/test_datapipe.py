@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from torch.utils.data import IterDataPipe
+
+import torchdata_remote as tdr
+from torchdata_remote.datapipe import DataPipe
+
+PIPES = [value for value in vars(tdr).values() if isinstance(value, type) and issubclass(value, IterDataPipe)]
+
+
+@pytest.mark.parametrize("pipe", PIPES, ids=lambda pipe: pipe.__name__)
+def test_every_pipe_is_fast(pipe: type) -> None:
+    """All of the package's pipes have the base."""
+    assert issubclass(pipe, DataPipe)
+
+
+class _Count(DataPipe[int]):
+    def __init__(self) -> None:
+        self.looked_up: list[str] = []
+
+    def __iter__(self) -> Iterator[int]:
+        yield from range(100)
+
+    def __getattr__(self, name: str) -> Any:
+        self.__dict__["looked_up"].append(name)
+        raise AttributeError(name)
+
+
+def test_no_item_costs_a_failed_look_up() -> None:
+    """torch finds what it asks for with each item; otherwise the search for functional names would run each time."""
+    pipe = _Count()
+    assert len(list(pipe)) == 100
+    assert len(pipe.looked_up) < 10
+
+
+def test_one_iterator_at_a_time_still_holds() -> None:
+    """torch's rule that a second iterator ends the first is as it was."""
+    pipe = _Count()
+    first = iter(pipe)
+    next(first)
+    next(iter(pipe))
+    with pytest.raises(RuntimeError, match="invalidated"):
+        next(first)

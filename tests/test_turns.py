@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchdata_remote.turns import by_turns
+
+Item = tuple[int, int]
+
+
+def _source(number: int, length: int, closed: list[int] | None = None) -> Generator[Item, None, None]:
+    try:
+        for i in range(length):
+            yield number, i
+    finally:
+        if closed is not None:
+            closed.append(number)
+
+
+@given(lengths=st.lists(st.integers(0, 5), max_size=8), num_open=st.integers(1, 4))
+def test_each_item_comes_once_and_sources_keep_their_order(lengths: list[int], num_open: int) -> None:
+    """Whatever lengths the sources have; no more than ``num_open`` are begun and not ended at any time."""
+    sources = (_source(number, length) for number, length in enumerate(lengths))
+    got = list(by_turns(sources, num_open))
+    assert sorted(got) == [(number, i) for number, length in enumerate(lengths) for i in range(length)]
+    for number, length in enumerate(lengths):
+        assert [i for n, i in got if n == number] == list(range(length))
+    for place in range(len(got)):
+        begun = {n for n, _ in got[: place + 1]}
+        going_on = {n for n in begun if any(m == n for m, _ in got[place + 1 :])}
+        assert len(going_on | {got[place][0]}) <= num_open
+
+
+def test_neighbours_come_from_different_sources() -> None:
+    """An item of each by turns; the next source takes the seat of one that ended."""
+    sources = (_source(number, length) for number, length in enumerate([3, 1, 2, 2]))
+    got = list(by_turns(sources, 2))
+    assert got == [(0, 0), (1, 0), (0, 1), (2, 0), (0, 2), (2, 1), (3, 0), (3, 1)]
+
+
+def test_one_at_a_time_is_one_after_the_other() -> None:
+    """With one seat nothing is mixed."""
+    assert list(by_turns((_source(n, 2) for n in range(2)), 1)) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+@pytest.mark.parametrize("num_open", [1, 3])
+def test_sources_are_closed_when_it_is(num_open: int) -> None:
+    """Those that are open, at an early end and at an error."""
+    closed: list[int] = []
+    items = by_turns((_source(n, 5, closed) for n in range(9)), num_open)
+    for _ in range(num_open):
+        next(items)
+    assert isinstance(items, Generator)
+    items.close()
+    assert sorted(closed) == list(range(num_open))
+
+    closed = []
+
+    def broken() -> Iterator[Generator[Item, None, None]]:
+        yield _source(0, 5, closed)
+        raise OSError("listing")
+
+    with pytest.raises(OSError, match="listing"):
+        list(by_turns(broken(), 2))
+    assert closed == [0]
