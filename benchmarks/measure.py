@@ -77,21 +77,22 @@ class Reading:
     first_sample_s: float
     cpu_s: float
     peak_rss_mib: float
-    requests: int = 0
+    requests: int | None = None  # where there is a store that counts them
 
     @property
     def samples_per_s(self) -> float:
         return self.samples / self.seconds
 
 
-def run_peer(module: str, name: str, job: Job, store: SlowStore) -> Reading:
-    """Run a peer in a new process; the store counts its requests for objects.
+def run_peer(module: str, name: str, job: Job, store: SlowStore | None) -> Reading:
+    """Run a peer in a new process; the store, if there is one, counts its requests for objects.
 
     Raises:
         PeerMissingError: if it is not installed.
         RuntimeError: if it fails, or what it read is not what was written.
     """
-    store.reset_requests()
+    if store is not None:
+        store.reset_requests()
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     with tempfile.TemporaryDirectory(prefix="peer-") as scratch:
         done = subprocess.run(
@@ -100,7 +101,7 @@ def run_peer(module: str, name: str, job: Job, store: SlowStore) -> Reading:
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,
-            env={**inherited, **store.environment, "TMPDIR": scratch},
+            env={**inherited, **(store.environment if store is not None else {}), "TMPDIR": scratch},
             check=False,
         )
     if done.returncode != 0:
@@ -108,7 +109,7 @@ def run_peer(module: str, name: str, job: Job, store: SlowStore) -> Reading:
     answer = json.loads(done.stdout.splitlines()[-1])
     if "missing" in answer:
         raise PeerMissingError(answer["missing"])
-    reading = replace(Reading(**answer), requests=store.count_requests()["object"])
+    reading = replace(Reading(**answer), requests=store.count_requests()["object"] if store is not None else None)
     if (reading.samples, reading.bytes) != (job.num_samples, job.sample_bytes):
         raise RuntimeError(
             f"{name} read {reading.samples:,} samples of {reading.bytes:,} bytes together, expected "

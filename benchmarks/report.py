@@ -64,7 +64,7 @@ def arguments(description: str, names: Sequence[str]) -> argparse.Namespace:
     return given
 
 
-def compare(module: str, sides: Sequence[Side], store: SlowStore, num_rounds: int) -> Results:
+def compare(module: str, sides: Sequence[Side], store: SlowStore | None, num_rounds: int) -> Results:
     """All sides in each round, in turned order every other time; those not installed are left out and named."""
     results = Results([], {})
     for number in range(num_rounds):
@@ -97,7 +97,8 @@ def spread(values: Sequence[float], digits: int) -> str:
 def print_report(
     title: str, peers: Mapping[str, Peer], sides: Sequence[Side], results: Results, targets: Sequence[Target]
 ) -> None:
-    print(f"{title}\n{environment({peers[side.peer].distribution for side in sides})}\n")
+    with_store = any(reading.requests is not None for readings in results.rounds for reading in readings.values())
+    print(f"{title}\n{environment({peers[side.peer].distribution for side in sides}, with_store)}\n")
     rows = [("peer", *COLUMNS), *(row(peers[side.peer], side, results) for side in sides)]
     widths = [max(len(cells[i]) for cells in rows if len(cells) > i) for i in range(len(rows[0]))]
     widths[1] = max(len(cells[1]) for cells in rows if len(cells) > 2)
@@ -127,7 +128,7 @@ def row(peer: Peer, side: Side, results: Results) -> tuple[str, ...]:
         spread([reading.samples_per_s for reading in readings], 0),
         f"{middle(lambda reading: reading.bytes / reading.seconds / 1e6):,.0f}",
         f"{middle(lambda reading: reading.cpu_s / reading.samples * 1000):.2f}",
-        f"{middle(lambda reading: reading.requests):,.0f}",
+        "-" if readings[0].requests is None else f"{middle(lambda reading: reading.requests or 0):,.0f}",
         f"{middle(lambda reading: reading.peak_rss_mib):,.0f}",
         f"{middle(lambda reading: reading.first_sample_s * 1000):,.0f}",
     )
@@ -140,8 +141,10 @@ def installed(distribution: str) -> str:
         return f"{distribution} not installed"
 
 
-def environment(distributions: set[str]) -> str:
+def environment(distributions: set[str], with_store: bool) -> str:
     """Versions and processors."""
-    nginx = subprocess.run([nginx_path(), "-v"], capture_output=True, text=True, check=True).stderr.strip()
-    here = f"{os.cpu_count()} CPUs, Python {platform.python_version()}, {nginx.rpartition(': ')[2]}"
+    here = f"{os.cpu_count()} CPUs, Python {platform.python_version()}"
+    if with_store:
+        nginx = subprocess.run([nginx_path(), "-v"], capture_output=True, text=True, check=True).stderr.strip()
+        here += f", {nginx.rpartition(': ')[2]}"
     return f"{here}; {', '.join(map(installed, sorted({*distributions, 'torch', 'obstore'})))}"

@@ -12,7 +12,7 @@ import pytest
 
 from tests.servers.faulty_s3 import faulty
 from tests.servers.s3 import S3Server
-from torchdata_remote import World, stream_files, stream_shards
+from torchdata_remote import World, skip_with_warning, stream_files, stream_shards
 from torchdata_remote.errors import EmptyListingError, EmptyShareError
 from torchdata_remote.testing import all_worlds, write_small_shards
 
@@ -30,6 +30,17 @@ def test_shards_come_as_they_were_written(memory_folder: str) -> None:
     assert list(stream_shards([f"{memory_folder}/000002.tar", f"{memory_folder}/000000.tar"], seed=None)) == (
         written[8:] + written[:4]
     )
+
+
+def test_shards_are_mixed_and_bad_ones_left_out_as_asked(memory_folder: str) -> None:
+    """What the reader takes, the recipe takes: several shards by turns, and a policy about bad ones."""
+    written = write_small_shards(memory_folder, num_shards=2, samples_per_shard=3)
+    mixed = [sample for pair in zip(written[:3], written[3:], strict=True) for sample in pair]
+    assert list(stream_shards(memory_folder, seed=None, interleave=2)) == mixed
+    put(memory_folder, {"000009.tar": b"no tar"})
+    pipe = stream_shards(memory_folder, seed=None, on_bad_shard=skip_with_warning)
+    with pytest.warns(RuntimeWarning, match="000009.tar"):
+        assert list(pipe) == written
 
 
 def test_shards_are_shuffled_each_epoch(memory_folder: str) -> None:

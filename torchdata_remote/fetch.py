@@ -153,7 +153,7 @@ class Fetcher:
 
     def _plan_ahead(self) -> None:  # with the lock held
         self._waiting_for_room = 0
-        if not self._unplanned:
+        if not self._unplanned or self._pool.closed:
             return
         while len(self._being_read) > 1:  # by turns: each gets the same share of the byte bound
             target = min(self._being_read, key=lambda target: (not target.can_plan(), len(target.parts)))

@@ -57,6 +57,11 @@ class Pool:
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         _live.add(self)
 
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more can be submitted."""
+        return self._closed[0]
+
     def submit(self, function: Callable[..., None], *arguments: Any) -> None:
         """Run ``function`` in a thread. It must not raise. Called by one thread at a time.
 

@@ -9,6 +9,7 @@ from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from .pipes import AsyncPrefetch, FileReader, ListRemote, ShardingFilterRank, ShardTarReader, ShuffleShards
+from .policies import OnBadShard, raise_error
 from .sample import Sample
 from .world import World
 
@@ -20,6 +21,8 @@ def stream_shards(
     seed: int | None = 0,
     world: World | None = None,
     max_in_flight: int = 16,
+    interleave: int = 1,
+    on_bad_shard: OnBadShard = raise_error,
     cache_dir: str | None = None,
     cache_bytes: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -32,6 +35,8 @@ def stream_shards(
         seed: of the shards' order, which is new each epoch. ``None`` keeps the listing's order.
         world: this reader's place; ``None`` asks torch.
         max_in_flight: requests under way at once, per worker.
+        interleave: shards that are read at once, a sample of each by turns.
+        on_bad_shard: what becomes of a shard that cannot be read: ``raise_error``, ``skip_with_warning``, your own.
         cache_dir: local folder in which whole objects are kept for the next epochs; needs ``cache_bytes``.
         cache_bytes: bound on what is kept there, shared by all processes of the host.
         storage_options: for the store, in fsspec's vocabulary.
@@ -46,7 +51,8 @@ def stream_shards(
         >>> list(stream_shards("memory://shards/").to_tuple("__key__", "cls"))
         [('a', b'1')]
     """
-    return ShardTarReader(_streams(url, pattern, seed, world, max_in_flight, cache_dir, cache_bytes, storage_options))
+    streams = _streams(url, pattern, seed, world, max_in_flight, cache_dir, cache_bytes, storage_options)
+    return ShardTarReader(streams, interleave=interleave, on_bad_shard=on_bad_shard)
 
 
 def stream_files(

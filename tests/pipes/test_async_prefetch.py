@@ -5,9 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import fsspec
@@ -202,3 +205,22 @@ def test_secrets_are_not_in_reprs(moto: S3Server) -> None:
     with pytest.raises(UrlError) as caught:
         list(pipe)
     assert "Sup3rS3cretCanary" not in f"{pipe} {pipe!r} {caught.value} {caught.value!r}"
+
+
+def test_an_iterator_that_lives_until_the_interpreter_ends_is_silent(tmp_path: Path) -> None:
+    """A program may look at one sample and end: code 0, and no traceback from what was still planned."""
+    for number in range(40):
+        (tmp_path / f"{number}.bin").write_bytes(bytes(100_000))
+    script = (
+        "import torchdata_remote as tdr\n"
+        "from torch.utils.data.datapipes.iter import IterableWrapper\n"
+        f"urls = [f'{tmp_path}/{{number}}.bin' for number in range(40)]\n"
+        "prefetched = IterableWrapper(urls).async_prefetch(max_buffer_bytes=300_000, part_bytes=30_000)\n"
+        "iterator = iter(prefetched)\n"
+        "url, stream = next(iterator)\n"
+        "assert len(stream.read(10)) == 10\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr

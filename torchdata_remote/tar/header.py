@@ -12,8 +12,6 @@ from ..errors import ShardReadError
 
 BLOCK = 512
 
-_SPACES = 8 * 0x20
-
 
 def padding(size: int) -> int:
     """Bytes of zeros after ``size`` bytes of data."""
@@ -26,39 +24,43 @@ def fault(url: str, offset: int, what: str, *, cut_short: bool = False) -> Shard
     return ShardReadError(f"{url}: at byte {offset:,}: {what}. {advice} the shard again.", url=url)
 
 
-def verify_checksum(header: bytes, url: str, start: int) -> None:
-    """Compare the sum of the header's bytes, its own field counted as spaces, with that field.
+def checksum_fits(header: bytes) -> bool:
+    """Whether the sum of the header's bytes, its checksum field counted as spaces, is what that field says.
 
     Adler-32's lower half is 1 + that sum modulo 65521, at the speed of C, which 512 ASCII characters do not reach.
     """
-    field = header[148:156]
-    others, signed_others = _sums_of_others(field)
     total = (zlib.adler32(header) & 0xFFFF) - 1 if header.isascii() else sum(header)
-    if total - others != 0 and (others < 0 or sum(b - 256 if b > 127 else b for b in header) != signed_others):
-        raise fault(url, start, f"a header whose checksum field says {field!r}, which does not fit its bytes")
+    expected, expected_signed = _expected_sums(header[148:156])
+    return total == expected or (
+        expected is not None and sum(b - 256 if b > 127 else b for b in header) == expected_signed
+    )
 
 
 @lru_cache(4096)
-def _sums_of_others(field: bytes) -> tuple[int, int]:
-    """What a header with that checksum field must add up to, of unsigned and (some old writers) of signed bytes.
-
-    -1 for a field that is no number.
-    """
-    digits = field.strip(b"\0 ")
-    if not digits.isdigit() or b"8" in digits or b"9" in digits:
-        return -1, -1
-    others = int(digits, 8) - _SPACES
+def _expected_sums(field: bytes) -> tuple[int | None, int | None]:
+    """What a header with that checksum field must add up to, of unsigned and (some old writers) of signed bytes."""
+    said = octal(field)
+    if said is None:
+        return None, None
+    others = said - 8 * ord(" ")
     return others + sum(field), others + sum(b - 256 if b > 127 else b for b in field)
+
+
+def octal(field: bytes) -> int | None:
+    """A number in octal digits, between spaces and NULs; ``None`` if it is something else. Nothing at all is 0."""
+    digits = field.strip(b"\0 ")
+    try:
+        return int(digits, 8) if digits.isdigit() else None if digits else 0
+    except ValueError:  # 8 or 9
+        return None
 
 
 def number_field(field: bytes, url: str, start: int) -> int:
     """An octal field, or GNU's base-256 one."""
-    if field[0] == 0x80:
-        return int.from_bytes(field[1:], "big")
-    digits = field.strip(b"\0 ") or b"0"
-    if not digits.isdigit() or b"8" in digits or b"9" in digits:
+    number = int.from_bytes(field[1:], "big") if field[0] == 0x80 else octal(field)
+    if number is None:
         raise fault(url, start, f"a header with the size field {field!r}")
-    return int(digits, 8)
+    return number
 
 
 def text_field(data: bytes) -> str:

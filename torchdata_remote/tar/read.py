@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import cast
 
 from .header import padding
-from .scan import Scanner
+from .plain import PlainMembers
 from .walk import TarOptions, Walk
 
 Data = bytes | memoryview
@@ -43,10 +43,10 @@ def read_runs(parts: Iterable[bytes | memoryview], *, url: str, options: TarOpti
 
     The data of a run are slices until they are taken, in order.
     """
-    walk, scanner = Walk(parts, url, options), Scanner(options.max_member_bytes)
+    walk, plain = Walk(parts, url, options), PlainMembers(options.max_member_bytes)
     cursor = walk.cursor
     while True:
-        found = scanner.members_from(cursor.view, cursor.position)
+        found = plain.members_from(cursor.view, cursor.position)
         if found is not None:
             view, cursor.position = cursor.view, found.after
             slices = map(view.__getitem__, map(slice, found.starts, found.ends))
@@ -57,7 +57,6 @@ def read_runs(parts: Iterable[bytes | memoryview], *, url: str, options: TarOpti
             return
         name, size = member
         yield [name], [_data(walk, name, size, options.copy)]
-        scanner.saw(size)
 
 
 def _data(walk: Walk, name: str, size: int, copy: bool) -> Data:

@@ -21,11 +21,7 @@ from .header import BLOCK, text_field
 
 WINDOW_BYTES = 2 << 20  # what fits a processor's cache
 
-_WORTH_BYTES = 32 << 10  # below it, the overhead of the vectors is more than what they save
 _WORTH_MEMBERS = 4
-_SMALL_BYTES = 16 << 10  # headers further apart are found faster one by one
-_SMALL_IN_A_ROW = 2
-_POOR_SCAN_MEMBERS = 16
 
 _WORD = int.from_bytes(b"usta", "little")
 _DIGIT = np.uint8(ord("0"))
@@ -47,41 +43,6 @@ class Found:
     starts: list[int]
     ends: list[int]
     after: int
-
-
-class Scanner:
-    """Decides where scanning is worth while: not before members are seen to be small, nor where it found few.
-
-    Args:
-        max_member_bytes: larger members are not plain.
-    """
-
-    def __init__(self, max_member_bytes: int) -> None:
-        self._max_member_bytes = max_member_bytes
-        self._view = memoryview(b"")
-        self._scan: Scan | None = None
-        self._num_found = _POOR_SCAN_MEMBERS  # by the scan at hand
-        self._small_wanted = _SMALL_IN_A_ROW
-
-    def saw(self, num_bytes: int) -> None:
-        """A member of that size was read by itself."""
-        if num_bytes <= _SMALL_BYTES:
-            self._small_wanted -= 1
-        else:
-            self._small_wanted = max(self._small_wanted, _SMALL_IN_A_ROW)
-
-    def members_from(self, view: memoryview, position: int) -> Found | None:
-        """The members from a header on, if that is a place where many can be had at once."""
-        if view is not self._view or self._scan is None or position >= self._scan.end:
-            if self._num_found < _POOR_SCAN_MEMBERS:
-                self._small_wanted, self._num_found = _POOR_SCAN_MEMBERS, _POOR_SCAN_MEMBERS
-            self._scan, self._view = None, view
-            if self._small_wanted > 0 or len(view) - position < _WORTH_BYTES:
-                return None
-            self._scan, self._num_found = Scan(view, position, self._max_member_bytes), 0
-        found = self._scan.members_from(position)
-        self._num_found += len(found.names) if found is not None else 0
-        return found
 
 
 class Scan:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..cursor import Cursor
 from ..errors import MissingEndError, ShardReadError
 from .extended import EXTENDED_TYPES, MAX_RECORD_BYTES, SPARSE, Extended
-from .header import BLOCK, fault, name_field, number_field, padding, verify_checksum
+from .header import BLOCK, checksum_fits, fault, name_field, number_field, padding
 
 _ZERO_BLOCK = bytes(BLOCK)
 _FILE_TYPES = frozenset(b"0\x007")
@@ -68,7 +68,9 @@ class Walk:
             if len(header) < BLOCK:
                 self._end_early(len(header))
                 return None
-            verify_checksum(header, url, start)
+            if not checksum_fits(header):
+                what = f"a header whose checksum field says {header[148:156]!r}, which does not fit its bytes"
+                raise fault(url, start, what)
             kind, size = header[156], number_field(header[124:136], url, start)
             if kind in EXTENDED_TYPES:
                 if size > MAX_RECORD_BYTES:
