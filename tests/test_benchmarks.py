@@ -13,7 +13,7 @@ from slow_store import StoreNotInstalledError, nginx_path
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def _needs_nginx() -> None:
     try:
         nginx_path()
@@ -29,6 +29,7 @@ def printed_by(*command: str) -> str:
     return done.stdout
 
 
+@pytest.mark.usefixtures("_needs_nginx")
 @pytest.mark.parametrize("benchmark", ["bench_objects.py", "bench_shards.py"])
 def test_comparison(benchmark: str) -> None:
     """Each side reads every sample, and the table and the ratios are printed."""
@@ -38,9 +39,22 @@ def test_comparison(benchmark: str) -> None:
     assert "target at least 0.85" in printed
 
 
+@pytest.mark.usefixtures("_needs_nginx")
 def test_storm() -> None:
     """Through every storm all samples come right."""
     printed = printed_by("bench_storm.py", "--rounds", "1", "--peers", "ours")
     lines = re.findall(r"^torchdata_remote .*$", printed, re.MULTILINE)
     assert len(lines) == 4
     assert all("6,000 of 6,000 samples right, 0 shards raised" in line for line in lines), printed
+
+
+def test_tar() -> None:
+    """Each side that is installed reads every sample of both sizes, and the ratios are printed."""
+    printed = printed_by(
+        "bench_tar.py", "--quick", "--peers", "ours", "ours-views", "walk", "walk-samples", "webdataset"
+    )
+    assert len(re.findall(r"^torchdata_remote: list_remote.* [\d,]+ \([\d,]+ to [\d,]+\) ", printed, re.MULTILINE)) == 2
+    assert re.findall(r"^against WebDataset: \d.*; target at least (\d+)$", printed, re.MULTILINE) == ["10", "8"]
+    assert (
+        len(re.findall(r"^against the bare walk over samples: \d.*; target at least 0.7$", printed, re.MULTILINE)) == 2
+    )

@@ -11,6 +11,7 @@ from functools import lru_cache
 from ..errors import ShardReadError
 
 BLOCK = 512
+CUT_SHORT = "The upload was cut short: write"
 
 
 def padding(size: int) -> int:
@@ -18,9 +19,8 @@ def padding(size: int) -> int:
     return -size % BLOCK
 
 
-def fault(url: str, offset: int, what: str, *, cut_short: bool = False) -> ShardReadError:
+def fault(url: str, offset: int, what: str, *, advice: str = "It is damaged or not a tar: write") -> ShardReadError:
     """The error for something wrong at a byte offset of an archive."""
-    advice = "The upload was cut short: write" if cut_short else "It is damaged or not a tar: write"
     return ShardReadError(f"{url}: at byte {offset:,}: {what}. {advice} the shard again.", url=url)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..cursor import Cursor
 from ..errors import MissingEndError, ShardReadError
 from .extended import EXTENDED_TYPES, MAX_RECORD_BYTES, SPARSE, Extended
-from .header import BLOCK, checksum_fits, fault, name_field, number_field, padding
+from .header import BLOCK, CUT_SHORT, checksum_fits, fault, name_field, number_field, padding
 
 _ZERO_BLOCK = bytes(BLOCK)
 _FILE_TYPES = frozenset(b"0\x007")
@@ -93,11 +93,11 @@ class Walk:
         limit, num_bytes = self._options.max_member_bytes, self._options.num_bytes
         if size > limit:
             what = f"member {name!r} claims {size:,} bytes (max_member_bytes={limit:,})"
-            raise fault(self._url, self._start, what)
+            raise fault(self._url, self._start, what, advice="Raise that limit, or write smaller members into")
         if num_bytes is not None and self.cursor.offset + size > num_bytes:
             left = f"{num_bytes - self.cursor.offset:,}"
             what = f"member {name!r} claims {size:,} bytes where the object has {left} left"
-            raise fault(self._url, self._start, what, cut_short=True)
+            raise fault(self._url, self._start, what, advice=CUT_SHORT)
 
     def take(self, size: int, what: str) -> bytes:
         """The data of the member at hand, and its padding passed over.
@@ -120,14 +120,14 @@ class Walk:
     def _finish(self, size: int, missing: int, what: str) -> None:
         if missing:
             message = f"{what} holds {size - missing:,} of {size:,} bytes"
-            raise fault(self._url, self._start, message, cut_short=True)
+            raise fault(self._url, self._start, message, advice=CUT_SHORT)
         if self.cursor.skip(padding(size)) < padding(size):
-            raise fault(self._url, self._start, f"the archive ends in the padding of {what}", cut_short=True)
+            raise fault(self._url, self._start, f"the archive ends in the padding of {what}", advice=CUT_SHORT)
 
     def _end_early(self, num_bytes: int) -> None:
         if num_bytes or self._extended:
             where = "in a header" if num_bytes else "after an extended header, without its member"
-            raise fault(self._url, self._start, f"the archive ends {where}", cut_short=True)
+            raise fault(self._url, self._start, f"the archive ends {where}", advice=CUT_SHORT)
         error = MissingEndError(
             f"{self._url}: at byte {self._start:,}: the archive ends without its end-of-archive blocks. The upload "
             "was cut short: write the shard again; or, if its writer leaves them out, pass "
@@ -144,7 +144,7 @@ class Walk:
             raise fault(url, start, "an extended header without a member")
         second = self.cursor.take(BLOCK)
         if len(second) < BLOCK:
-            raise fault(url, start, "the archive ends between its two end-of-archive blocks", cut_short=True)
+            raise fault(url, start, "the archive ends between its two end-of-archive blocks", advice=CUT_SHORT)
         while second:
             if second.strip(b"\0"):
                 raise fault(url, start, "data after the end of the archive; tars cannot be put together by appending")
