@@ -2,13 +2,14 @@
 
     python benchmarks/bench_tar.py [--quick] [--rounds 5] [--peers ours webdataset ...]
 
-The files were just written, so they come from the page cache: what is measured is parsing and copying. LitData reads the
-same samples in its own format. Sides alternate by rounds, each in a process of its own. Peers come from PyPI: pip install
-webdataset torchdata litdata; one that is not there is left out.
+The files were just written, so they come from the page cache: what is measured is parsing and copying. LitData reads
+the same samples in its own format. Sides alternate by rounds, each in a process of its own. Peers come from PyPI: pip
+install webdataset torchdata litdata; one that is not there is left out.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
 import tempfile
 from pathlib import Path
@@ -50,10 +51,8 @@ def write(folder: str, jpg_bytes: int, num_samples: int) -> Job:
     with tdr.ShardWriter(f"{folder}/{{shard:06d}}.tar", max_shard_samples=shard_samples) as writer:
         for i, sample in enumerate(samples):
             writer.write({"__key__": f"{i:06d}", **sample})
-    try:
+    with contextlib.suppress(ModuleNotFoundError):  # its side says that it is missing
         write_litdata(f"{folder}/{LITDATA_FOLDER}", samples)
-    except ModuleNotFoundError:
-        pass  # its side says that it is missing
     names, sizes = zip(*((shard.url.rpartition("/")[2], shard.num_bytes) for shard in writer.shards), strict=True)
     num_bytes = sum(len(sample["jpg"]) + len(sample["cls"]) for sample in samples)
     return Job("", folder, list(names), list(sizes), num_samples, num_bytes)

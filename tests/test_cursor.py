@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import tracemalloc
+import weakref
+from collections.abc import Iterator
 from itertools import pairwise
 
 from hypothesis import given
@@ -54,3 +56,22 @@ def test_gathering_takes_the_memory_once() -> None:
         assert tracemalloc.get_traced_memory()[1] < 12 << 20
     finally:
         tracemalloc.stop()
+
+
+def test_a_part_is_gone_before_the_next_one_comes() -> None:
+    """Whoever makes the parts, such as the fetch engine, has never to hold two because of the cursor."""
+    alive: list[weakref.ref[memoryview]] = []
+
+    def parts() -> Iterator[memoryview]:
+        for _ in range(4):
+            assert [part for part in alive if part() is not None] == []
+            part = memoryview(bytes(1000))
+            alive.append(weakref.ref(part))
+            yield part
+            del part
+
+    cursor = Cursor(parts())
+    assert len(cursor.take(1500)) == 1500
+    assert cursor.skip(1000) == 1000
+    assert sum(map(len, cursor.pieces(5000))) == 1500
+    assert len(alive) == 4

@@ -6,9 +6,8 @@ import bz2
 import lzma
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
 from typing import Protocol
 
 from .errors import ShardReadError
@@ -26,6 +25,10 @@ _WINDOW_LOG = WINDOW_BYTES.bit_length() - 1
 _FEED_BYTES = 64 << 10
 _CHUNK_BYTES = 1 << 20
 _HEAD_BYTES = 10
+_FREE_STREAMS = 1_000  # may follow each other whatever comes of them
+_STREAM_BYTES = 512  # have to come of each of the others on average
+
+_Parts = Generator[bytes | memoryview, None, None]
 
 
 @dataclass(frozen=True)
@@ -107,8 +110,8 @@ _ERRORS = (zlib.error, lzma.LZMAError, zstd.ZstdError, OSError, EOFError, ValueE
 
 def decompressed(
     parts: Iterable[bytes | memoryview], *, url: str, limits: CompressionLimits
-) -> tuple[str | None, Iterator[bytes | memoryview]]:
-    """The name of the compression, ``None`` for none, and the bytes without it.
+) -> tuple[str | None, _Parts]:
+    """The name of the compression, ``None`` for none, and the bytes without it, to be closed when no longer wanted.
 
     Known are gzip, bzip2, xz and zstd, also several streams one after the other, as parallel compressors write them.
 
@@ -127,11 +130,17 @@ def decompressed(
         head += bytes(part[:_HEAD_BYTES])
         if len(head) >= _HEAD_BYTES:
             break
-    whole = chain(first, source)
+    whole = _chained(first, source)
     for known in _FORMATS:
         if known.begins(head):
             return known.name, in_thread(whole, _Decompression(known, url, limits))
     return None, whole
+
+
+def _chained(first: list[bytes | memoryview], rest: Iterator[bytes | memoryview]) -> _Parts:
+    while first:
+        yield first.pop(0)
+    yield from rest
 
 
 class _Decompression:
@@ -140,7 +149,7 @@ class _Decompression:
     def __init__(self, known: _Format, url: str, limits: CompressionLimits) -> None:
         self._format, self._url, self._limits = known, url, limits
         self._stream: _Stream | None = None
-        self._bytes_in = self._bytes_out = 0
+        self._bytes_in = self._bytes_out = self._num_streams = 0
 
     def feed(self, part: bytes | memoryview) -> Iterator[bytes]:
         """What comes of the next part, in chunks of at most 1 MiB."""
@@ -157,17 +166,26 @@ class _Decompression:
                 if not data:
                     return
                 self._stream = self._format.open()
+                self._num_streams += 1
+                if self._num_streams > _FREE_STREAMS + self._bytes_out // _STREAM_BYTES:
+                    what = f"{self._num_streams:,} streams of {self._format.name} for {self._bytes_out:,} bytes"
+                    raise self._fault(what, "Compress the shard as one stream.")
             try:
                 chunk = self._stream.decompress(data, _CHUNK_BYTES)
             except _ERRORS as error:
-                what = f"the {self._format.name} data are damaged ({error})"
-                raise self._fault(what, "Write the shard again.") from error
+                raise self._unreadable(error) from error
             data = b""
             if self._stream.eof:
                 data, self._stream = self._stream.unused_data, None
             if chunk:
                 self._count(len(chunk))
                 yield chunk
+
+    def _unreadable(self, error: Exception) -> ShardReadError:
+        if "emory" in str(error):  # there is no other sign of it
+            what = f"the {self._format.name} data refer back more than {WINDOW_BYTES:,} bytes"
+            return self._fault(what, "Compress the shard with a smaller window: xz up to -9, zstd up to --long=26.")
+        return self._fault(f"the {self._format.name} data are damaged ({error})", "Write the shard again.")
 
     def finish(self) -> None:
         """After the last part.

@@ -49,7 +49,8 @@ class Cursor:
             num_bytes -= len(piece)
             if piece:
                 yield piece
-            elif not self._next_part():
+            del piece  # it would keep the part in memory until the next one has come
+            if num_bytes and not self._next_part():
                 return
 
     def skip(self, num_bytes: int) -> int:
@@ -73,5 +74,6 @@ def gather(chunks: Iterator[bytes] | Iterator[memoryview], num_bytes: int) -> by
             sink.write(b"\0")
         sink.seek(position)
         position += sink.write(chunk)
+        del chunk  # as above
     sink.truncate(position)
     return sink.getvalue()  # its buffer, not a copy

@@ -61,6 +61,7 @@ def samples_of(
                 raise _twice(name, key, extension, place)
             else:
                 sample[extension] = value
+        del values  # which may keep a part in memory
     if not sample:
         raise ShardReadError(
             f"{place}: an archive without a single sample. An object of zeros, as a crashed disk leaves it, is one: "
@@ -83,7 +84,7 @@ def _checked(name: str, place: str) -> tuple[str, str]:
     fault = naming_fault(path)
     if fault is not None:
         raise ShardReadError(
-            f"{place}: member {name!r} cannot be part of a sample: {fault}. A sample's members are named "
+            f"{place}: member {name!r:.200} cannot be part of a sample: {fault}. A sample's members are named "
             "key.extension, such as train/000017.jpg.",
             url=place,
         )
@@ -92,15 +93,15 @@ def _checked(name: str, place: str) -> tuple[str, str]:
 
 def _came_back(name: str, key: str, place: str) -> ShardReadError:
     return ShardReadError(
-        f"{place}: member {name!r}: the sample {key!r} was already read. Its members must lie next to each other: "
-        "write the shard again, sorted by name.",
+        f"{place}: member {name!r:.200}: the sample {key!r:.200} was already read. Its members must lie next to each "
+        "other: write the shard again, sorted by name.",
         url=place,
     )
 
 
 def _twice(name: str, key: str, extension: str, place: str) -> ShardReadError:
     return ShardReadError(
-        f"{place}: member {name!r}: the sample {key!r} has {extension!r} twice (extensions are compared in lower "
-        "case). Write the shard again with other names.",
+        f"{place}: member {name!r:.200}: the sample {key!r:.200} has {extension!r:.200} twice (extensions are compared "
+        "in lower case). Write the shard again with other names.",
         url=place,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 from .pool import next_item
@@ -32,12 +32,12 @@ class _Channel(Generic[T, U]):
     """Queues between the two threads; ``SimpleQueue`` because the consumer may be closed by a finalizer."""
 
     def __init__(self) -> None:
-        self.items: queue.SimpleQueue[T | None] = queue.SimpleQueue()  # None: no more
+        self.items: queue.SimpleQueue[tuple[T] | bool] = queue.SimpleQueue()  # True: no more; False: stop
         self.results: queue.SimpleQueue[tuple[U] | BaseException | bool] = queue.SimpleQueue()  # True: an item, please
         self.room: queue.SimpleQueue[bool] = queue.SimpleQueue()  # one for each result that may be made; False: stop
 
 
-def in_thread(items: Iterable[T], stage: Stage[T, U]) -> Iterator[U]:
+def in_thread(items: Iterable[T], stage: Stage[T, U]) -> Generator[U, None, None]:
     """What a stage makes of items. Items are pulled by the thread that iterates, the work is done in another one.
 
     The other thread makes at most four results that were not yet asked for, and ends when this is closed.
@@ -50,11 +50,11 @@ def in_thread(items: Iterable[T], stage: Stage[T, U]) -> Iterator[U]:
     thread.start()
     try:
         for _ in range(_ITEMS_AHEAD):
-            channel.items.put(next(source, None))
+            channel.items.put(_next(source))
         while True:
             result = next_item(channel.results)
             if result is True:
-                channel.items.put(next(source, None))
+                channel.items.put(_next(source))
             elif result is False:
                 return
             elif isinstance(result, BaseException):
@@ -65,17 +65,25 @@ def in_thread(items: Iterable[T], stage: Stage[T, U]) -> Iterator[U]:
                 channel.room.put(True)
     finally:
         channel.room.put(False)
-        channel.items.put(None)
+        channel.items.put(False)
+
+
+def _next(source: Iterator[T]) -> tuple[T] | bool:
+    for item in source:
+        return (item,)
+    return True
 
 
 def _work(channel: _Channel[T, U], stage: Stage[T, U]) -> None:
     try:
-        while (item := channel.items.get()) is not None:
-            for result in stage.feed(item):
+        while isinstance(item := channel.items.get(), tuple):
+            for result in stage.feed(item[0]):
                 if not channel.room.get():
                     return
                 channel.results.put((result,))
             channel.results.put(True)
+        if not item:
+            return
         stage.finish()
         channel.results.put(False)
     except BaseException as error:  # noqa: BLE001  # it belongs to the consumer, whatever it is

@@ -61,6 +61,8 @@ def naming_fault(path: str) -> str | None:
         return "its base name starts with a dot, which leaves no key"
     if not extension:
         return "it has no extension"
+    if extension.startswith("__"):
+        return f"extensions that begin with two underscores are reserved, as {KEY} is"
     return None
 
 

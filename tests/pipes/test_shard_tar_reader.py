@@ -390,7 +390,10 @@ def test_the_prefix_is_the_name_without_its_ending(name: str) -> None:
     ("members", "says"),
     [
         ([("n01.tar", _tar(("a.x", b""))), ("sub/n01.txt", b"no tar")], "in 'sub/n01.txt'"),
-        ([("n01.tar", _tar(("a.x", b""))), ("n01.tar.gz", _tar(("b.x", b"")))], "two archives.*'n01/'"),
+        (
+            [("n01.tar", _tar(("a.x", b""))), ("n01.tar.gz", _tar(("b.x", b"")))],
+            "keys of 'n01.tar.gz' would begin with 'n01/'",
+        ),
         ([("../n01.tar", _tar(("a.x", b"")))], "leaves its folder"),
         ([("n01.tar", _tar())], "in 'n01.tar': an archive without a single sample"),
         ([("n01.tar", _tar(("a.x", b""))[:-1100])], "in 'n01.tar': at byte"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -108,26 +109,32 @@ class ShardTarReader(DataPipe[Sample]):
                     on_skip=self.skipped.count_member,
                     on_missing_end=guard.accepts,
                 )
-                if self._nested:
-                    yield from self._nested_samples(shown, parts, options)
-                else:
-                    runs = read_runs(parts, url=shown, options=options)
-                    yield from samples_of(runs, url=shown, on_skip=options.on_skip)
+                with closing(parts):
+                    if self._nested:
+                        yield from self._nested_samples(shown, parts, options)
+                    else:
+                        runs = read_runs(parts, url=shown, options=options)
+                        yield from samples_of(runs, url=shown, on_skip=options.on_skip)
         finally:
             stream.close()
 
     def _nested_samples(self, url: str, parts: Iterator[bytes | memoryview], options: TarOptions) -> Iterator[Sample]:
         prefixes: set[str] = set()
+        parents: set[str] = set()
         for name, num_bytes, pieces in read_archives(parts, url=url, options=options):
             prefix = _prefix(name, url)
-            if prefix in prefixes:
-                raise ShardReadError(f"{url}: two archives inside it are named {prefix!r}. Rename one.", url=url)
+            above = {prefix[: slash.end()] for slash in re.finditer("/", prefix)}
+            if prefix in parents or not prefixes.isdisjoint(above):
+                what = f"the keys of {name!r:.200} would begin with {prefix!r:.200}, as those of another archive may"
+                raise ShardReadError(f"{url}: {what}. Rename one of the archives inside it.", url=url)
             prefixes.add(prefix)
-            inside = f"{url}, in {name!r}"
+            parents |= above
+            inside = f"{url}, in {name!r:.200}"
             compression, inner = decompressed(pieces, url=inside, limits=self._limits)
             within = replace(options, num_bytes=num_bytes if compression is None else None)
             runs = read_runs(inner, url=inside, options=within)
-            yield from samples_of(runs, url=url, inside=inside, prefix=prefix, on_skip=options.on_skip)
+            with closing(inner):
+                yield from samples_of(runs, url=url, inside=inside, prefix=prefix, on_skip=options.on_skip)
 
 
 def _prefix(name: str, url: str) -> str:
@@ -135,5 +142,5 @@ def _prefix(name: str, url: str) -> str:
     path = name[2:] if name.startswith("./") else name
     fault = naming_fault(path)
     if fault is not None:
-        raise ShardReadError(f"{url}: the archive {name!r} inside it cannot be read: {fault}.", url=url)
+        raise ShardReadError(f"{url}: the archive {name!r:.200} inside it cannot be read: {fault}.", url=url)
     return _ARCHIVE_ENDING.sub("", path) + "/"

@@ -40,7 +40,7 @@ def checksum_fits(header: bytes) -> bool:
 def _expected_sums(field: bytes) -> tuple[int | None, int | None]:
     """What a header with that checksum field must add up to, of unsigned and (some old writers) of signed bytes."""
     said = octal(field)
-    if said is None:
+    if said is None or not field.strip(b"\0 "):
         return None, None
     others = said - 8 * ord(" ")
     return others + sum(field), others + sum(b - 256 if b > 127 else b for b in field)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 from .header import BLOCK, checksum_fits, name_field, octal, padding
 from .scan import Found, Scan
 
@@ -22,18 +24,19 @@ class PlainMembers:
 
     def __init__(self, max_member_bytes: int) -> None:
         self._max_member_bytes = max_member_bytes
-        self._view = memoryview(b"")
         self._scan: Scan | None = None
+        self._view = weakref.ref(memoryview(b""))  # that was scanned; it need not stay in memory for that
         self._num_scanned = 0  # members that the scan at hand has found
         self._steps_before_scan = 1
 
     def members_from(self, view: memoryview, position: int) -> Found | None:
         """The plain members from a header on; ``None`` if the header at hand is not such a member's."""
-        if self._scan is not None and (view is not self._view or position >= self._scan.end):
+        if self._scan is not None and (view is not self._view() or position >= self._scan.end):
             self._steps_before_scan = 0 if self._num_scanned >= _POOR_SCAN_MEMBERS else _STEPS_AFTER_POOR_SCAN
             self._scan = None
         if self._scan is None and self._steps_before_scan <= 0 and len(view) - position >= _WORTH_BYTES:
-            self._scan, self._view, self._num_scanned = Scan(view, position, self._max_member_bytes), view, 0
+            self._scan, self._num_scanned = Scan(view, position, self._max_member_bytes), 0
+            self._view = weakref.ref(view)
         found = self._scan.members_from(position) if self._scan is not None else None
         if found is not None:
             self._num_scanned += len(found.names)

@@ -51,6 +51,7 @@ def read_runs(parts: Iterable[bytes | memoryview], *, url: str, options: TarOpti
             view, cursor.position = cursor.view, found.after
             slices = map(view.__getitem__, map(slice, found.starts, found.ends))
             yield found.names, map(memoryview.tobytes, slices) if options.copy else slices
+            del view, slices  # or they would keep the part in memory until the next one has come
             continue
         member = walk.next_member()
         if member is None:
@@ -66,7 +67,7 @@ def _data(walk: Walk, name: str, size: int, copy: bool) -> Data:
         walk.cursor.position = after
         data = view[position : position + size]
         return data.tobytes() if copy else data
-    whole = walk.take(size, f"member {name!r}")
+    whole = walk.take(size, f"member {name!r:.200}")
     return whole if copy else memoryview(whole)
 
 
@@ -83,7 +84,7 @@ def read_archives(
     walk = Walk(parts, url, replace(options, max_member_bytes=sys.maxsize))
     while (member := walk.next_member()) is not None:
         name, size = member
-        pieces = walk.pieces(size, f"member {name!r}")
+        pieces = walk.pieces(size, f"member {name!r:.200}")
         yield name, size, pieces
         for _ in pieces:
             pass

@@ -85,18 +85,18 @@ class Walk:
                 return name, size
             if kind not in _SKIPPED_TYPES and kind != 0:
                 what = SPARSE if kind == _SPARSE_TYPE else "which cannot be read as a stream"
-                raise fault(url, start, f"member {name!r} of type {chr(kind)!r}, {what}")
+                raise fault(url, start, f"member {name!r:.200} of type {chr(kind)!r}, {what}")
             # Links and directories have no data, whatever their size field tells: of the target, of a quota.
             self._options.on_skip(_SKIPPED_TYPES.get(kind, "directory"))
 
     def _check_size(self, name: str, size: int) -> None:
         limit, num_bytes = self._options.max_member_bytes, self._options.num_bytes
         if size > limit:
-            what = f"member {name!r} claims {size:,} bytes (max_member_bytes={limit:,})"
+            what = f"member {name!r:.200} claims {size:,} bytes (max_member_bytes={limit:,})"
             raise fault(self._url, self._start, what, advice="Raise that limit, or write smaller members into")
         if num_bytes is not None and self.cursor.offset + size > num_bytes:
             left = f"{num_bytes - self.cursor.offset:,}"
-            what = f"member {name!r} claims {size:,} bytes where the object has {left} left"
+            what = f"member {name!r:.200} claims {size:,} bytes where the object has {left} left"
             raise fault(self._url, self._start, what, advice=CUT_SHORT)
 
     def take(self, size: int, what: str) -> bytes:

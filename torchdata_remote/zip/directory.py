@@ -66,7 +66,7 @@ def check_flags(flags: int, name: bytes, url: str, offset: int) -> None:
     if flags & (_ENCRYPTED | _PATCH):
         what = "is encrypted" if flags & _ENCRYPTED else "is a patch to another file"
         advice = "That cannot be read: write the members plainly, and"
-        raise fault(url, offset, f"member {name!r} {what} (flags {flags:#06x})", advice=advice)
+        raise fault(url, offset, f"member {name!r:.200} {what} (flags {flags:#06x})", advice=advice)
 
 
 def widened(values: tuple[int, ...], extra: bytes) -> list[int]:
@@ -206,11 +206,11 @@ def _parse_entry(directory: bytes, position: int, directory_offset: int, url: st
     check_flags(flags, name, url, where)
     if method not in (STORED, DEFLATED):
         advice = "Only 0 (stored) and 8 (deflated) can be read: use one of them, and write"
-        raise fault(url, where, f"member {name!r} is compressed with method {method}", advice=advice)
+        raise fault(url, where, f"member {name!r:.200} is compressed with method {method}", advice=advice)
     if method == STORED and compressed_bytes != num_bytes:
-        raise fault(url, where, f"stored member {name!r} of {num_bytes:,} bytes that takes {compressed_bytes:,}")
+        raise fault(url, where, f"stored member {name!r:.200} of {num_bytes:,} bytes that takes {compressed_bytes:,}")
     if disk or offset >= directory_offset:
-        raise fault(url, where, f"member {name!r} at byte {offset:,} of disk {disk}, beyond the members' end")
+        raise fault(url, where, f"member {name!r:.200} at byte {offset:,} of disk {disk}, beyond the members' end")
     path = _text(name, flags, url, where)
     kind = _kind(path, attributes >> 16, num_bytes, url, where)
     entry = Entry(path, name, offset, compressed_bytes, num_bytes, crc32, method, kind, directory_offset)
@@ -219,12 +219,14 @@ def _parse_entry(directory: bytes, position: int, directory_offset: int, url: st
 
 def _text(name: bytes, flags: int, url: str, where: int) -> str:
     if b"\0" in name:
-        raise fault(url, where, f"member {name!r} has a NUL in its name")
+        raise fault(url, where, f"member {name!r:.200} has a NUL in its name")
     try:
         return name.decode("utf-8")
     except UnicodeDecodeError as error:
         if flags & _UTF8:
-            raise fault(url, where, f"member {name!r} has a name that is not UTF-8, although it says so") from error
+            raise fault(
+                url, where, f"member {name!r:.200} has a name that is not UTF-8, although it says so"
+            ) from error
         return name.decode("cp437")  # which has a character for each byte
 
 
@@ -233,10 +235,10 @@ def _kind(path: str, mode: int, num_bytes: int, url: str, where: int) -> str:
     if path.endswith("/") and num_bytes == 0:
         return "directory"
     if path.endswith("/"):
-        raise fault(url, where, f"directory {path!r} with {num_bytes:,} bytes of data")
+        raise fault(url, where, f"directory {path!r:.200} with {num_bytes:,} bytes of data")
     if kind in _FILE_TYPES:
         return "file"
     if kind == _LINK_TYPE and (permissions & 0o100 or not permissions) and num_bytes <= MAX_TARGET_BYTES:
         return "link"
     what = {_LINK_TYPE: "link", _DIRECTORY_TYPE: "directory without a slash"}.get(kind, "device")
-    raise fault(url, where, f"member {path!r} is a {what} of mode {mode:#o} with {num_bytes:,} bytes of data")
+    raise fault(url, where, f"member {path!r:.200} is a {what} of mode {mode:#o} with {num_bytes:,} bytes of data")

@@ -87,16 +87,16 @@ def read_members(
         _check_claims(entry, max_member_bytes, max_ratio, url)
         _check_local_header(cursor, entry)
         if cursor.offset + entry.compressed_bytes > stops:
-            what = f"member {entry.path!r} takes {entry.compressed_bytes:,} bytes"
+            what = f"member {entry.path!r:.200} takes {entry.compressed_bytes:,} bytes"
             raise fault(url, cursor.offset, f"{what}, and overlaps what begins at byte {stops:,}")
         data = _take_data(cursor, entry)
         if zlib.crc32(data) != entry.crc32:
-            what = f"member {entry.path!r} has the CRC-32 {zlib.crc32(data):08x}, the directory says {entry.crc32:08x}"
-            raise fault(url, entry.header_offset, what)
+            what = f"member {entry.path!r:.200} has the CRC-32 {zlib.crc32(data):08x}"
+            raise fault(url, entry.header_offset, f"{what}, the directory says {entry.crc32:08x}")
         if entry.kind == "file":
             yield entry.path, data
         elif entry.kind == "link" and (not data or b"\0" in data):
-            raise fault(url, entry.header_offset, f"link {entry.path!r} has the target {data!r:.40}")
+            raise fault(url, entry.header_offset, f"link {entry.path!r:.200} has the target {data!r:.40}")
         else:
             on_skip(entry.kind)
         del data  # or it would be kept while the next one is read
@@ -106,15 +106,15 @@ def read_members(
 def _check_claims(entry: Entry, max_member_bytes: int, max_ratio: int, url: str) -> None:
     limit = min(max_member_bytes, _FREE_BYTES + max_ratio * entry.compressed_bytes)
     if entry.num_bytes > limit:
-        what = f"member {entry.path!r} claims {entry.num_bytes:,} bytes for {entry.compressed_bytes:,} compressed ones"
+        what = f"member {entry.path!r:.200} claims {entry.num_bytes:,} bytes for {entry.compressed_bytes:,}"
         limits = f"max_member_bytes={max_member_bytes:,}, max_ratio={max_ratio:,}"
         advice = "Raise the limit if you trust it, or write"
-        raise fault(url, entry.header_offset, f"{what} (at most {limit:,}: {limits})", advice=advice)
+        raise fault(url, entry.header_offset, f"{what} compressed ones (at most {limit:,}: {limits})", advice=advice)
 
 
 def _check_local_header(cursor: _Cursor, entry: Entry) -> None:
     """Compare the header before a member's data with the directory."""
-    url, start, what = cursor.url, entry.header_offset, f"the header of member {entry.path!r}"
+    url, start, what = cursor.url, entry.header_offset, f"the header of member {entry.path!r:.200}"
     if cursor.offset != start:
         raise fault(url, start, f"{what} overlaps the member before it, which ends at byte {cursor.offset:,}")
     fields = _LOCAL.unpack(cursor.take_all(_LOCAL.size, what))
@@ -138,13 +138,13 @@ def _check_local_header(cursor: _Cursor, entry: Entry) -> None:
 
 def _take_data(cursor: _Cursor, entry: Entry) -> bytes:
     if entry.method == STORED:
-        return cursor.take_all(entry.num_bytes, f"member {entry.path!r}")
+        return cursor.take_all(entry.num_bytes, f"member {entry.path!r:.200}")
     return gather(_inflate(cursor, entry), entry.num_bytes)
 
 
 def _inflate(cursor: _Cursor, entry: Entry) -> Iterator[bytes]:
     """Exactly the bytes that the member claims, in chunks, or an error."""
-    url, start, what = cursor.url, entry.header_offset, f"member {entry.path!r}"
+    url, start, what = cursor.url, entry.header_offset, f"member {entry.path!r:.200}"
     inflater = zlib.decompressobj(-15)
     left, unread = entry.num_bytes, entry.compressed_bytes
     for piece in cursor.pieces_of(unread, what):

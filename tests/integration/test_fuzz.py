@@ -1,0 +1,183 @@
+"""Fuzzing of what reads archives: structured by hypothesis, and led by coverage over raw bytes."""
+
+from __future__ import annotations
+
+import base64
+import bz2
+import gzip
+import importlib.util
+import io
+import lzma
+import re
+import subprocess
+import sys
+import tarfile
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data.datapipes.iter import IterableWrapper
+
+from tests import fuzz_archives
+from torchdata_remote import ShardTarReader
+from torchdata_remote.errors import ShardReadError
+from torchdata_remote.tar import TarOptions, plain, read_members, read_runs, scan
+
+URL = "s3://b/t-000.tar"
+PROGRAM = Path(fuzz_archives.__file__)
+Outcome = tuple[list[tuple[str, bytes]], str | None]
+
+NAMES = st.one_of(
+    st.from_regex(rb"[ab]/?[ab]\.(x|y)", fullmatch=True),
+    st.sampled_from(
+        [b"a.x", b"../a.x", b"/a.x", b"./a.x", b"a", b".x", b"__m__", b"a\0b.x", b"a\n.x", b"\xff.x", b"d/"]
+    ),
+    st.binary(max_size=100),
+)
+SIZES = st.sampled_from([0, 1, 3, 511, 512, 513, 1024])
+FALSE_SIZES = st.sampled_from([b"-0000000003\0", b"\xff" * 12, b"\x80" + b"\x7f" * 11, bytes(12), b"77777777777 "])
+KINDS = st.sampled_from(list(b"00000000000\x00\x007123456xgLKSVMDN\x9f"))
+RECORDS = st.one_of(
+    st.dictionaries(
+        st.sampled_from(["path", "size", "linkpath", "GNU.sparse.map", "comment", "mtime"]),
+        st.sampled_from(["", "b.x", "3", "-3", "0", str(1 << 50), "../b.x", "é" * 99, "a\0b.x"]),
+        max_size=3,
+    ).map(lambda fields: b"".join(_line(key, value) for key, value in fields.items())),
+    st.binary(max_size=40),
+)
+
+
+def _line(key: str, value: str) -> bytes:
+    rest = f" {key}={value}\n".encode()
+    length = next(n for n in range(len(rest), len(rest) + 9) if len(str(n)) + len(rest) == n)
+    return str(length).encode() + rest
+
+
+@st.composite
+def members(draw: st.DrawFn) -> bytes:
+    """A header with any fields and a checksum that fits, and data, which seldom are not as long as it says."""
+    kind = draw(KINDS)
+    data = draw(RECORDS) if kind in b"xgLK" else b"x" * draw(SIZES)
+    size = b"%011o\0" % len(data) if draw(st.integers(0, 9)) else draw(FALSE_SIZES)
+    header = draw(NAMES).ljust(100, b"\0") + b"0000644\0" * 3 + size + b"0" * 11 + b"\0" + b" " * 8 + bytes([kind])
+    header = header.ljust(257, b"\0") + draw(st.sampled_from([b"ustar\x0000", b"ustar  \0", bytes(8)]))
+    header = header.ljust(345, b"\0") + draw(st.sampled_from([b"", b"", b"p", b"/"])).ljust(167, b"\0")
+    header = header[:148] + b"%06o\0 " % sum(header) + header[156:]
+    return header + data + bytes(-len(data) % 512 if draw(st.integers(0, 30)) else 0)
+
+
+ENDS = st.sampled_from([bytes(1024)] * 6 + [b"", bytes(512), bytes(10_240), bytes(1024) + b"x"])
+ARCHIVES = st.builds(lambda pieces, end: b"".join(pieces) + end, st.lists(members(), max_size=12), ENDS)
+COMPRESSIONS = st.sampled_from([gzip.compress, bz2.compress, lzma.compress, lambda data: data])
+
+
+def _split(data: bytes, cuts: Sequence[int]) -> list[memoryview]:
+    borders = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    return [memoryview(data)[start:end] for start, end in pairwise(borders)]
+
+
+def _members(parts: Sequence[bytes | memoryview], url: str = URL) -> Outcome:
+    got: list[tuple[str, bytes]] = []
+    try:
+        got.extend(read_members(parts, url=url, options=TarOptions()))
+    except ShardReadError as error:
+        return got, str(error)
+    return got, None
+
+
+def _runs(data: bytes) -> Outcome:
+    got: list[tuple[str, bytes]] = []
+    try:
+        for names, values in read_runs([data], url=URL, options=TarOptions(copy=False)):
+            got.extend(zip(names, map(bytes, values), strict=True))
+    except ShardReadError as error:
+        return got, str(error)
+    return got, None
+
+
+@given(archive=ARCHIVES, cuts=st.lists(st.integers(0, 12_000), max_size=9))
+@settings(max_examples=300)
+def test_cuts_between_parts_change_nothing(archive: bytes, cuts: list[int]) -> None:
+    """Whatever archive: the same members and the same error, in one part, in many, and as slices."""
+    expected = _members([archive])
+    assert _members(_split(archive, cuts)) == expected
+    assert _runs(archive) == expected
+
+
+@given(archive=ARCHIVES)
+@settings(max_examples=300)
+def test_many_headers_at_once_are_those_read_one_by_one(archive: bytes) -> None:
+    """Whatever archive: vectors find the same members and the same error as the walk from header to header."""
+    expected = _members(_split(archive, range(0, len(archive), 512)))  # a part of one block is not worth a scan
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("_STEPS", 1), ("_WORTH_BYTES", 512), ("_STEPS_AFTER_POOR_SCAN", 0)):
+            patch.setattr(plain, name, value)
+        patch.setattr(scan, "_WORTH_MEMBERS", 1)
+        assert _members([archive]) == expected
+        assert _runs(archive) == expected
+
+
+@given(
+    archives=st.lists(ARCHIVES, min_size=1, max_size=3), inner=COMPRESSIONS, outer=COMPRESSIONS, nested=st.booleans()
+)
+@settings(max_examples=200)
+def test_any_archive_is_samples_or_an_error(archives: list[bytes], inner: Any, outer: Any, nested: bool) -> None:
+    """Plain or compressed, also inside another archive: samples of str and bytes, with a policy never an exception."""
+    data = archives[0]
+    if nested:
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            for index, one in enumerate(map(inner, archives)):
+                info = tarfile.TarInfo(f"{index}.tar")
+                info.size = len(one)
+                archive.addfile(info, io.BytesIO(one))
+        data = packed.getvalue()
+    errors: list[ShardReadError] = []
+    source = IterableWrapper([(URL, io.BytesIO(outer(data)))], deepcopy=False)
+    pipe = ShardTarReader(source, nested=nested, on_bad_shard=errors.append)
+    for sample in pipe:
+        assert all(isinstance(value, str if key.startswith("__") else bytes) for key, value in sample.items()), sample
+    assert len(errors) <= 1
+    assert list(pipe.skipped.shards) == [URL] * len(errors)
+
+
+# Led by coverage
+
+
+def _fuzz(folder: Path, *arguments: str, timeout_s: float) -> None:
+    """Run the program; what broke a reader is shown."""
+    if importlib.util.find_spec("atheris") is None:
+        pytest.skip("atheris is not installed")
+    command = [sys.executable, str(PROGRAM), f"--folder={folder}", *arguments]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout_s, cwd=PROGRAM.parents[1], errors="replace"
+    )
+    told = re.search(r"INPUT (\S*)", done.stderr)
+    crashes = [base64.b64encode(crash.read_bytes()).decode() for crash in folder.glob("*-*")]
+    advice = f"python tests/fuzz_archives.py --input {told[1] if told else (crashes or [''])[0]}"
+    assert done.returncode == 0, f"{done.stderr[-3000:]}\nAgain: {advice}"
+    assert re.search(r"Done \d+ runs", done.stderr), done.stderr[-3000:]
+
+
+def test_bytes_led_by_coverage_break_no_reader(tmp_path: Path) -> None:
+    """20,000 inputs: members or a ``RemoteDataError``, within a second and 64 MiB more memory each."""
+    _fuzz(tmp_path, "--runs=20000", "--seed=1", timeout_s=200)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_million_inputs_break_no_reader(tmp_path: Path) -> None:
+    """As above, with other inputs."""
+    _fuzz(tmp_path, "--runs=1000000", "--seed=2", timeout_s=3500)
+
+
+def test_the_seeds_are_read() -> None:
+    """The corpus begins with archives that are sound, or fuzzing would stay at the first check."""
+    readers = fuzz_archives.Readers()
+    seeds = list(fuzz_archives.seeds())
+    assert {seed[0] for seed in seeds} == set(range(5))
+    assert [readers.read(seed, exactly=True) for seed in seeds] == [None] * len(seeds)

@@ -1,0 +1,369 @@
+"""Archives that are damaged or made to harm, through the pipes: nothing is silently short, wrong, slow or large."""
+
+from __future__ import annotations
+
+import bz2
+import gc
+import gzip
+import io
+import lzma
+import struct
+import sys
+import threading
+import warnings
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from torch.utils.data.datapipes.iter import IterableWrapper
+
+from tests.fuzz_archives import within_limits
+from torchdata_remote import RetryPolicy, ShardTarReader, ShardWriter, ShardZipReader
+from torchdata_remote.errors import ShardCorruptError, ShardReadError
+from torchdata_remote.policies import accept_missing_end, skip_with_warning
+from torchdata_remote.tar import END_OF_ARCHIVE, pack_header, padding
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+URL = "s3://b/t-000.tar"
+Reader = type[ShardTarReader] | type[ShardZipReader]
+Samples = list[dict[str, Any]]
+MEMBERS = [
+    (f"{'p' * 120 if i == 3 else 'd'}/{'é' * (i == 7)}{i:02d}.{ending}", Random(i).randbytes(37 * i + len(ending)))
+    for i in range(10)
+    for ending in ("cls", "jpeg")
+]
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "bzip2": bz2.compress,
+    "xz": lzma.compress,
+    "zstd": lambda data: zstd.compress(data, options={zstd.CompressionParameter.checksum_flag: 1}),
+}
+
+
+def _tar(members: Iterable[tuple[str, bytes]] = MEMBERS) -> bytes:
+    pieces = [pack_header(name, len(data)) + data + bytes(padding(len(data))) for name, data in members]
+    return b"".join(pieces) + END_OF_ARCHIVE
+
+
+def _zip(members: Iterable[tuple[str, bytes]] = MEMBERS) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for index, (name, data) in enumerate(members):
+            archive.writestr(zipfile.ZipInfo(name), data, (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)[index % 2])
+    return stream.getvalue()
+
+
+def _pipe(data: bytes, reader: Reader = ShardTarReader, **options: Any) -> Any:
+    return reader(IterableWrapper([(URL, io.BytesIO(data))], deepcopy=False), **options)
+
+
+def _read(pipe: Iterable[dict[str, Any]]) -> tuple[Samples, ShardReadError | None]:
+    """What was handed out, and the error it ended with."""
+    got: Samples = []
+    try:
+        for sample in pipe:
+            got.append(sample)
+    except ShardReadError as error:
+        return got, error
+    return got, None
+
+
+TRUTH, _ = _read(_pipe(_tar()))
+HEADERS = [at for at in range(0, len(_tar()), 512) if _tar()[at + 257 : at + 262] == b"ustar"]
+
+
+def _assert_right_or_error(data: bytes, what: str, **options: Any) -> bool:
+    """Whether the error came: it comes unless all samples do, and those before it are right."""
+    got, error = _read(_pipe(data, **options))
+    assert got == TRUTH[: len(got)], what
+    assert error is not None or len(got) == len(TRUTH), what
+    return error is not None
+
+
+def _error(data: bytes, reader: Reader = ShardTarReader, **options: Any) -> str:
+    """The message of the error that comes in time, in little memory, and leaves no thread."""
+    before = set(threading.enumerate())
+    with within_limits():
+        _, error = _read(_pipe(data, reader, **options))
+    assert error is not None
+    message = str(error)
+    del error
+    gc.collect()
+    assert URL in message
+    for thread in set(threading.enumerate()) - before:
+        thread.join(2.0)
+        assert not thread.is_alive()
+    return message
+
+
+def _flipped(data: bytes, at: int, bit: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
+
+
+# Damage
+
+
+def test_the_samples_are_those_that_were_written() -> None:
+    """What the other tests compare with: ten samples, in tar and in zip."""
+    expected = [
+        {"__key__": name.partition(".")[0], "cls": cls, "jpeg": jpeg, "__url__": URL}
+        for (name, cls), (_, jpeg) in zip(MEMBERS[::2], MEMBERS[1::2], strict=True)
+    ]
+    assert expected == TRUTH == list(_pipe(_zip(), ShardZipReader))
+    assert len(HEADERS) > len(MEMBERS), "extended headers among them"
+
+
+def test_no_flipped_bit_in_a_header_makes_a_shard_short() -> None:
+    """1,000 of them; Python's tarfile takes nearly all for the archive's end."""
+    random, data, num_errors = Random(1), _tar(), 0
+    for _ in range(1000):
+        at, bit = random.choice(HEADERS) + random.randrange(512), random.randrange(8)
+        num_errors += _assert_right_or_error(_flipped(data, at, bit), f"bit {bit} of byte {at}")
+    assert num_errors > 950, "only a blank for a zero in the checksum field is harmless"
+
+
+@pytest.mark.parametrize("name", [None, *COMPRESS])
+def test_no_truncation_makes_a_shard_short(name: str | None) -> None:
+    """1,000 at random, of a plain shard and a compressed one: each is an error, after right samples only."""
+    data, random = COMPRESS[name](_tar()) if name else _tar(), Random(2)
+    for _ in range(1000):
+        end = random.randrange(len(data))
+        assert _assert_right_or_error(data[:end], f"cut at byte {end}"), end
+
+
+def test_a_cut_at_every_byte_is_an_error_and_is_told() -> None:
+    """Skipped with a warning, only whole samples come and the shard is counted; without its end it can be accepted."""
+    data, accepted = _tar(), []
+    for end in range(len(data)):
+        pipe = _pipe(data[:end], on_bad_shard=skip_with_warning)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            got, error = _read(pipe)
+        assert (got, error) == (TRUTH[: len(got)], None), end
+        assert list(pipe.skipped.shards) == [URL], end
+        assert len(caught) == 1, end
+        got, error = _read(_pipe(data[:end], on_bad_shard=accept_missing_end))
+        if error is None:  # after a member; nobody can tell that more of them were to come
+            accepted.append(end)
+            assert got == TRUTH if end == len(data) - 1024 else got[:-1] == TRUTH[: len(got) - 1], end
+    assert len(accepted) == len(MEMBERS)
+    assert accepted[-1] == len(data) - 1024
+    assert set(accepted[:-1]) <= set(HEADERS)
+
+
+def _mutated_shards(num_shards: int, seed: int) -> Iterator[tuple[bytes, str]]:
+    """A flipped bit, a cut, a swap of blocks, or several.
+
+    In a plain tar no checksum guards the data: only headers are flipped there, and swapped only with data.
+    """
+    random, plain = Random(seed), _tar()
+    data_blocks = sorted(set(range(0, len(plain), 512)) - set(HEADERS))
+    for index in range(num_shards):
+        name = random.choice([None, None, *COMPRESS])
+        data = COMPRESS[name](plain) if name else plain
+        steps = []
+        for kind in random.sample(["flip", "cut", "swap"], random.choice([1, 1, 1, 2, 3])):
+            if kind == "flip":
+                at = random.choice(HEADERS) + random.randrange(512) if name is None else random.randrange(len(data))
+                data = _flipped(data, at, random.randrange(8)) if at < len(data) else data
+            elif kind == "cut":
+                at = random.randrange(1, len(data))
+                data = data[:at]
+            else:
+                length = 512 if name is None else random.randrange(1, 64)
+                at = random.choice(HEADERS) if name is None else random.randrange(len(data))
+                other = random.choice(
+                    [block for block in data_blocks if block > at] if name is None else range(len(data))
+                )
+                first, second = sorted([at, other])
+                if first + length <= second and second + length <= len(data):
+                    a, b = data[first : first + length], data[second : second + length]
+                    data = data[:first] + b + data[first + length : second] + a + data[second + length :]
+            steps.append(f"{kind} at {at:,}")
+        yield data, f"shard {index} of seed {seed}: {name}, {steps}"
+
+
+def _check_mutated_shards(num_shards: int) -> None:
+    num_errors = 0
+    for data, what in _mutated_shards(num_shards, seed=num_shards):
+        got, error = _read(_pipe(data))
+        # A checksum stands behind what it guards: of a compressed shard wrong data may come before the error.
+        assert ": None, " not in what or got == TRUTH[: len(got)], what
+        assert error is not None or got == TRUTH, what
+        num_errors += error is not None
+    assert num_errors > num_shards * 0.9
+
+
+def test_mutated_shards_are_right_or_errors() -> None:
+    """500 plain and compressed ones with flips, cuts and swaps: all the samples, or an error."""
+    _check_mutated_shards(500)
+
+
+@pytest.mark.slow
+def test_ten_thousand_mutated_shards_are_right_or_errors() -> None:
+    """As above."""
+    _check_mutated_shards(10_000)
+
+
+def _check_flips_beside_a_manifest(folder: Path, num_flips: int) -> None:
+    with ShardWriter(f"{folder}/{{shard}}.tar", max_shard_samples=4) as writer:
+        for sample in TRUTH:
+            writer.write({key: value for key, value in sample.items() if key != "__url__"})
+    retry, random = RetryPolicy(first_wait_s=0), Random(num_flips)
+
+    def read() -> tuple[Samples, ShardReadError | None]:
+        urls = IterableWrapper([f"{folder}/index.json"]).list_remote()
+        return _read(urls.async_prefetch(retry=retry).shard_tar_reader())
+
+    truth, _ = read()
+    assert len(truth) == len(TRUTH)
+    for _ in range(num_flips):
+        shard = folder / f"{random.randrange(3)}.tar"
+        data = shard.read_bytes()
+        at, bit = random.randrange(len(data)), random.randrange(8)
+        shard.write_bytes(_flipped(data, at, bit))
+        got, error = read()
+        shard.write_bytes(data)
+        assert isinstance(error, ShardCorruptError), f"bit {bit} of byte {at} of {shard.name}: {error}"
+        assert got == truth[: len(got)], f"bit {bit} of byte {at} of {shard.name}"
+
+
+def test_beside_a_manifest_no_flipped_bit_is_handed_on(tmp_path: Path) -> None:
+    """500 anywhere in the shards, data and padding included, of the same size as before: none is delivered."""
+    _check_flips_beside_a_manifest(tmp_path, 500)
+
+
+@pytest.mark.slow
+def test_beside_a_manifest_none_of_ten_thousand_flipped_bits_is_handed_on(tmp_path: Path) -> None:
+    """As above."""
+    _check_flips_beside_a_manifest(tmp_path, 10_000)
+
+
+# Malice
+
+
+def _header(name: bytes = b"a.x", size: int | bytes = 0, kind: bytes = b"0") -> bytes:
+    """A header with any fields, and a checksum that fits."""
+    told = (
+        size if isinstance(size, bytes) else b"%011o\0" % size if size < 1 << 33 else b"\x80" + size.to_bytes(11, "big")
+    )
+    header = name.ljust(100, b"\0") + b"0000644\0" * 3 + told + b"0" * 11 + b"\0" + b" " * 8 + kind
+    header = header.ljust(257, b"\0") + b"ustar\x0000".ljust(255, b"\0")
+    return header[:148] + b"%06o\0 " % sum(header) + header[156:]
+
+
+def _member(name: bytes, data: bytes, kind: bytes = b"0") -> bytes:
+    return _header(name, len(data), kind) + data + bytes(-len(data) % 512)
+
+
+def _pax(key: str, value: str) -> bytes:
+    rest = f" {key}={value}\n".encode()
+    length = next(n for n in range(len(rest), len(rest) + 9) if len(str(n)) + len(rest) == n)
+    return _member(b"pax", str(length).encode() + rest, b"x")
+
+
+ONE, END = _member(b"a.x", b"one"), END_OF_ARCHIVE
+HOSTILE: dict[str, Callable[[], bytes]] = {
+    "unknown type of 2**50 bytes": lambda: _header(size=1 << 50, kind=b"\x9f") + bytes(2048),
+    "2**50 bytes": lambda: _header(size=1 << 50) + bytes(2048),
+    "2**50 bytes in pax": lambda: ONE + _pax("size", str(1 << 50)) + ONE + END,
+    "4 GiB that do not come": lambda: _header(size=(4 << 30) - 1) + bytes(2048),
+    "negative size": lambda: ONE + _header(size=b"\xff" * 12) + bytes(2048),
+    "negative octal size": lambda: ONE + _header(size=b"-0000001000\0") + bytes(2048),
+    "negative size in pax": lambda: ONE + _pax("size", "-1024") + ONE + END,
+    "400 MB of pax": lambda: gzip.compress(_header(size=400 << 20, kind=b"x") + bytes(400 << 20), 1),
+    "5,000 pax headers": lambda: _pax("path", "b.x") * 5000 + ONE + END,
+    "5,000 long names": lambda: _member(b"L", b"b.x\0", b"L") * 5000 + ONE + END,
+    "1,000 empty pax headers": lambda: _header(kind=b"x") * 1000 + ONE + END,
+    "10,000 global headers": lambda: _header(kind=b"g") * 10_000 + END,
+    "sparse": lambda: ONE + _member(b"s.x", b"one", b"S") + END,
+    "sparse in pax": lambda: _pax("GNU.sparse.realsize", str(1 << 40)) + ONE + END,
+    "sparse map in pax": lambda: _pax("GNU.sparse.map", "0,1," * 2000) + ONE + END,
+    "..": lambda: _member(b"../a.x", b"one") + END,
+    ".. inside": lambda: ONE + _member(b"d/../../a.x", b"one") + END,
+    ".. in pax": lambda: _pax("path", "d/../a.x") + ONE + END,
+    "absolute": lambda: _member(b"/etc/a.x", b"one") + END,
+    "absolute long name": lambda: _member(b"L", b"/etc/a.x\0", b"L") + ONE + END,
+    "NUL in pax": lambda: _pax("path", "b\0.x") + ONE + END,
+    "NUL in a long name": lambda: _member(b"L", b"b.x\0/../c.x", b"L") + ONE + END,
+    "the sample's key": lambda: _member(b"a.__key__", b"other") + ONE + END,
+    "the sample's URL": lambda: _member(b"a.__url__", b"other") + ONE + END,
+    "a bomb after a member": lambda: gzip.compress(ONE + _header(b"b.x", 300 << 20) + bytes(300 << 20) + END, 1),
+    "zeros after the end": lambda: gzip.compress(ONE + END + bytes(300 << 20), 1),
+    "a MiB of empty frames": lambda: struct.pack("<2L", 0x184D2A50, 0) * (1 << 17) + b"x",
+}
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_tars_are_errors(case: str, nested: bool) -> None:
+    """Within a second of CPU time and 64 MiB more memory, as the shard and as an archive in it."""
+    data = HOSTILE[case]()
+    _error(_member(b"a.tar", data) + END if nested else data, nested=nested)
+
+
+def test_an_error_has_the_length_of_a_message() -> None:
+    """A name of a MiB is not printed whole; the message is kept in ``skipped`` and goes to logs."""
+    assert len(_error(_pax("path", "../" + "\x01" * 1_000_000) + ONE + END)) < 10_000
+
+
+def test_a_key_twice_in_nested_archives_is_an_error() -> None:
+    """Two archives whose names and keys come to the same: ``a`` with ``b/c``, and ``a/b`` with ``c``."""
+    inner, other = _tar([("b/c.x", b"1")]), _tar([("c.x", b"2")])
+    _error(_tar([("a.tar", inner), ("a/b.tar", other)]), nested=True)
+
+
+@pytest.mark.parametrize("name", COMPRESS)
+def test_the_thread_ends_although_the_error_is_held(name: str) -> None:
+    """A damaged header early in a large compressed shard: whoever keeps the error keeps no thread."""
+    data = _tar((f"{i}.x", Random(i).randbytes(1 << 18)) for i in range(12))
+    before = set(threading.enumerate())
+    with pytest.raises(ShardReadError) as caught:
+        list(_pipe(COMPRESS[name](_flipped(data, 512 + (1 << 18), 0))))
+    for thread in set(threading.enumerate()) - before:
+        thread.join(2.0)
+        assert not thread.is_alive(), f"{thread.name} while {caught.typename} is held"
+
+
+def _patched_zip(signature: bytes, offset: int, form: str, *values: int) -> bytes:
+    changed = bytearray(_zip())
+    struct.pack_into("<" + form, changed, changed.find(signature) + offset, *values)
+    return bytes(changed)
+
+
+HOSTILE_ZIPS: dict[str, Callable[[], bytes]] = {
+    "..": lambda: _zip([("a/../b.x", b"1")]),
+    "absolute": lambda: _zip([("/b.x", b"1")]),
+    "NUL": lambda: _zip([("a.b.x", b"1")]).replace(b"a.b.x", b"a\0b.x"),
+    "the sample's key": lambda: _zip([("a.__key__", b"1")]),
+    "a bomb": lambda: _zip([("a.x", b""), ("b.x", bytes(300 << 20))]),
+    "4 GiB claimed": lambda: _patched_zip(b"PK\1\2", 20, "2L", 0xFFFFFFFE, 0xFFFFFFFE),
+    "directory of 4 GiB": lambda: _patched_zip(b"PK\5\6", 12, "2L", 0xFFFFFFFE, 0),
+    "60,000 members claimed": lambda: _patched_zip(b"PK\5\6", 8, "2H", 60_000, 60_000),
+    "end records only": lambda: b"PK\5\6" * 20_000,
+    "members that overlap": lambda: _patched_zip(b"PK\1\2", 42, "L", 1),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE_ZIPS)
+def test_hostile_zips_are_errors(case: str) -> None:
+    """Within a second of CPU time and 64 MiB more memory."""
+    _error(HOSTILE_ZIPS[case](), ShardZipReader)
+
+
+def test_no_damage_to_a_zip_is_handed_on() -> None:
+    """1,000 flips and 1,000 cuts anywhere: CRC-32 guards the data, the directory the names; all samples or an error."""
+    random, data = Random(3), _zip()
+    for _ in range(1000):
+        at, bit, end = random.randrange(len(data)), random.randrange(8), random.randrange(len(data))
+        got, error = _read(_pipe(_flipped(data, at, bit), ShardZipReader))
+        assert got == TRUTH[: len(got)], f"bit {bit} of byte {at}"
+        assert error is not None or got == TRUTH, f"bit {bit} of byte {at}"
+        assert _read(_pipe(data[:end], ShardZipReader))[1] is not None, f"cut at byte {end}"
