@@ -26,15 +26,17 @@ NUM_SHARDS, NUM_CLASSES, QUICK_FRACTION = 4, 1_000, 40
 SMALL = (
     Target("against WebDataset", faster("ours", "webdataset"), 10),
     Target("against LitData reading its own format", faster("ours", "litdata"), 0.8),
+    Target("without copying (copy=False), against LitData", faster("ours-views", "litdata")),
 )
 LARGE = (
     Target("against WebDataset", faster("ours", "webdataset"), 8),
     Target("without copying (copy=False), against WebDataset", faster("ours-views", "webdataset"), 8),
-    Target("against LitData reading its own format", faster("ours", "litdata")),
+    Target("without copying, against LitData reading its own format", faster("ours-views", "litdata")),
 )
 BOTH = (
     Target("against tarfile", faster("ours", "tarfile")),
     Target("against torchdata", faster("ours", "torchdata")),
+    Target("against the copying alone", faster("ours", "copying")),
     Target("against the bare walk over samples", faster("ours", "walk-samples"), 0.7),
     Target("against the bare walk over members", faster("ours", "walk"), 0.7),
 )

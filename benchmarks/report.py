@@ -127,7 +127,7 @@ def row(peer: Peer, side: Side, results: Results) -> tuple[str, ...]:
         name,
         spread([reading.samples_per_s for reading in readings], 0),
         f"{middle(lambda reading: reading.bytes / reading.seconds / 1e6):,.0f}",
-        f"{middle(lambda reading: reading.cpu_s / reading.samples * 1000):.2f}",
+        f"{middle(lambda reading: reading.cpu_s / reading.samples * 1000):.3f}",
         "-" if readings[0].requests is None else f"{middle(lambda reading: reading.requests or 0):,.0f}",
         f"{middle(lambda reading: reading.peak_rss_mib):,.0f}",
         f"{middle(lambda reading: reading.first_sample_s * 1000):,.0f}",
