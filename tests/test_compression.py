@@ -161,8 +161,8 @@ def test_what_follows_the_streams_is_an_error(name: str, garbage: bytes) -> None
 def test_the_limits_are_the_callers(name: str) -> None:
     """Exactly so many bytes may come out, and not one more; the message tells the limits."""
     packed = COMPRESS[name](TEXT)
-    assert _read([packed], max_bytes=len(TEXT)) == (name, TEXT)
-    assert f"max_bytes={len(TEXT) - 1}" in _error(packed, max_bytes=len(TEXT) - 1)
+    assert _read([packed], max_decompressed_bytes=len(TEXT)) == (name, TEXT)
+    assert f"max_decompressed_bytes={len(TEXT) - 1}" in _error(packed, max_decompressed_bytes=len(TEXT) - 1)
     packed = COMPRESS[name](bytes(17 * MIB))
     enough = -(-MIB // min(len(packed), 64 << 10))
     assert _read([packed], max_ratio=enough) == (name, bytes(17 * MIB))

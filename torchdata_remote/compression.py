@@ -37,11 +37,11 @@ class CompressionLimits:
 
     Args:
         max_ratio: bytes that come out for each that went in, beyond the first 16 MiB.
-        max_bytes: that come out altogether.
+        max_decompressed_bytes: that come out altogether.
     """
 
     max_ratio: int = 100
-    max_bytes: int = 1 << 40
+    max_decompressed_bytes: int = 1 << 40
 
 
 class _Stream(Protocol):
@@ -198,10 +198,11 @@ class _Decompression:
 
     def _count(self, num_bytes: int) -> None:
         self._bytes_out += num_bytes
-        most = min(self._limits.max_bytes, FREE_BYTES + self._limits.max_ratio * self._bytes_in)
+        most = min(self._limits.max_decompressed_bytes, FREE_BYTES + self._limits.max_ratio * self._bytes_in)
         if self._bytes_out > most:
             raise self._fault(
-                f"{self._bytes_out:,} bytes came out, more than {self._limits} allow",
+                f"{self._bytes_out:,} bytes came out, more than max_ratio={self._limits.max_ratio}, beyond 16 MiB, or "
+                f"max_decompressed_bytes={self._limits.max_decompressed_bytes} allow",
                 "If that is what the shard holds, raise the limit.",
             )
 

@@ -415,7 +415,7 @@ def test_a_shard_may_be_compressed() -> None:
         list(ShardTarReader(_shards(gzip.compress(data)[:-9])))
     with pytest.raises(ShardReadError, match="max_ratio"):
         list(ShardTarReader(_shards(gzip.compress(_tar(("a.x", bytes(20 << 20)))))))
-    with pytest.raises(ShardReadError, match="max_bytes=3000"):
+    with pytest.raises(ShardReadError, match="max_decompressed_bytes=3000"):
         list(ShardTarReader(_shards(gzip.compress(data)), max_decompressed_bytes=3000))
 
 

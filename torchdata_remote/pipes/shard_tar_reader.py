@@ -89,7 +89,7 @@ class ShardTarReader(DataPipe[Sample]):
         self.skipped = Skipped()
         self._on_bad_shard, self._interleave, self._nested = on_bad_shard, interleave, nested
         self._max_member_bytes, self._copy = max_member_bytes, copy
-        self._limits = CompressionLimits(max_ratio=max_ratio, max_bytes=max_decompressed_bytes)
+        self._limits = CompressionLimits(max_ratio=max_ratio, max_decompressed_bytes=max_decompressed_bytes)
         self._storage_options = StorageOptions(storage_options)
 
     def __iter__(self) -> Iterator[Sample]:
