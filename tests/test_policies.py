@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import gc
 import pickle
+import weakref
 
 import pytest
 
@@ -30,7 +32,7 @@ def test_raise_error_raises(error: ShardReadError) -> None:
 def test_skip_with_warning_warns(error: ShardReadError) -> None:
     """The warning repeats the error, and says that something is left out."""
     with pytest.warns(RuntimeWarning, match=rf"^{error} The rest of the shard is left out"):
-        assert not skip_with_warning(error)
+        skip_with_warning(error)
 
 
 def test_accept_missing_end_accepts_nothing_else() -> None:
@@ -62,11 +64,33 @@ def test_a_guard_asks_once_about_each_error() -> None:
 
 
 def test_an_accepted_end_is_not_skipped() -> None:
-    """Nothing was left out."""
+    """Nothing was left out; it is counted. Only ``True`` accepts, not whatever a function happens to return."""
     skipped = Skipped()
     with ShardGuard(URL, accept_missing_end, skipped) as guard:
         assert guard.accepts(ENDLESS)
-    assert skipped.shards == {}
+    assert (skipped.shards, skipped.num_missing_ends) == ({}, 1)
+    with ShardGuard(URL, lambda error: 1, skipped) as guard:
+        assert not guard.accepts(ENDLESS)
+    assert skipped.num_missing_ends == 1
+
+
+@pytest.mark.parametrize("policy", [raise_error, accept_missing_end])
+def test_an_error_is_gone_when_nobody_holds_it(policy: OnBadShard) -> None:
+    """Without waiting for a garbage collection: the frames in its traceback hold streams and threads."""
+
+    def read() -> weakref.ref[ShardReadError]:
+        try:
+            with ShardGuard(URL, policy, Skipped()):
+                raise ShardReadError("damaged", url=URL)
+        except ShardReadError as error:
+            return weakref.ref(error)
+        raise AssertionError("it was to be raised")
+
+    gc.disable()
+    try:
+        assert read()() is None
+    finally:
+        gc.enable()
 
 
 def test_other_errors_are_not_the_guards() -> None:

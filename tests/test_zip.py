@@ -62,7 +62,9 @@ def _entries(data: bytes) -> list[Entry]:
 
 
 def _read(data: bytes, parts: Iterable[bytes | memoryview] | None = None, **limits: Any) -> Members:
-    return list(read_members([data] if parts is None else parts, _entries(data), url=URL, **limits))
+    return list(
+        read_members([data] if parts is None else parts, _entries(data), url=URL, **{"max_ratio": 1000, **limits})
+    )
 
 
 def _peer(data: bytes) -> Members:
@@ -352,7 +354,7 @@ def test_a_large_member_takes_its_length_once() -> None:
         data = _hand_made([(b"a", method, compressed, zlib.crc32(zeros), len(zeros))])
         parts, entries = _split(data, range(0, len(data), 1 << 20)), _entries(data)
         with _at_most(len(zeros) + (2 << 20)):
-            [(_, got)] = read_members(parts, entries, url=URL)
+            [(_, got)] = read_members(parts, entries, url=URL, max_ratio=2000)
         assert got == zeros
 
 
@@ -361,3 +363,21 @@ def test_limits_are_the_callers() -> None:
     data = _pack([("a", PHOTO)])
     assert _read(data, max_member_bytes=300) == [("a", PHOTO)]
     assert "max_member_bytes=299" in _error(data, max_member_bytes=299)
+
+
+def test_a_million_members_in_one_place_are_refused_by_their_number() -> None:
+    """Each needs a header of its own before the directory; the claim alone is enough to tell."""
+    data = _zip_of_one_place(200_000)
+    with _at_most(64 << 20), pytest.raises(ShardReadError, match="200,000 members in 31 bytes"):
+        _entries(data)
+
+
+def _zip_of_one_place(count: int) -> bytes:
+    name = b"a"
+    local = struct.pack("<4s5H3L2H", b"PK\3\4", 20, 0, 0, 0, 0, 0, 0, 0, len(name), 0) + name
+    central = struct.pack("<4s6H3L5H2L", b"PK\1\2", 20, 20, 0, 0, 0, 0, 0, 0, 0, len(name), 0, 0, 0, 0, 0, 0) + name
+    directory = central * count
+    end64 = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, count, count, len(directory), len(local))
+    locator = struct.pack("<4sLQL", b"PK\6\7", 0, len(local) + len(directory), 1)
+    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
+    return local + directory + end64 + locator + end

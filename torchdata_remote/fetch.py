@@ -10,21 +10,20 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
 
 from .cache import DiskCache
 from .fetched_object import FetchedObject, Part
 from .finalizer_lock import FinalizerLock
 from .in_flight import InFlight
 from .options import FetchOptions, StorageOptions
-from .pool import Pool, PoolClosedError, next_item
+from .pool import Pool, next_item
 from .ranged_read import read_range
 from .reading import Found
 from .storage import Connection
 from .urls import redact
 
 _OBJECTS_WAITING = 4
-_SLICE_S = 0.5
 
 
 class Fetcher:
@@ -185,7 +184,8 @@ class Fetcher:
     def _fetch(self, target: FetchedObject, part: Part) -> None:
         """In a thread of the pool: fetch one part, hand on its bytes or its error."""
         try:
-            with contextlib.closing(self._read(target, part)) as pieces:  # which ends the request
+            pieces = self._read(target, part.start, part.end, lambda found: self._learn(target, part, found))
+            with contextlib.closing(pieces):  # which ends the request
                 at = part.start
                 while not target.closed and (piece := next(pieces, None)) is not None:
                     target.keep(at, piece)
@@ -200,23 +200,22 @@ class Fetcher:
                 self._finish(target)
             part.pieces.put(None)
 
-    def _read(self, target: FetchedObject, part: Part) -> Generator[memoryview, None, None]:
+    def read_range(self, target: FetchedObject, start: int, end: int) -> Iterator[memoryview]:
+        """Bytes of an object of known size besides its parts, fetched in the thread that iterates."""
+        self._require_own_process(target.url)
+        return self._read(target, start, end, lambda found: None)
+
+    def _read(
+        self, target: FetchedObject, start: int, end: int | None, on_found: Callable[[Found], None]
+    ) -> Generator[memoryview, None, None]:
         return read_range(
             target.source,
-            target.range_of(part),
+            target.range_of(start, end),
             self.options.retry,
             in_flight=self._in_flight,
-            on_found=lambda found: self._learn(target, part, found),
-            sleep=lambda seconds: self._sleep(target, seconds),
+            on_found=on_found,
+            sleep=lambda seconds: self._pool.sleep(seconds, is_closed=lambda: target.closed),
         )
-
-    def _sleep(self, target: FetchedObject, seconds: float) -> None:
-        """Between two attempts: in slices, because nobody wakes the sleepers when one stream is closed."""
-        while seconds > 0 and not target.closed:
-            self._pool.sleep(min(seconds, _SLICE_S))
-            seconds -= _SLICE_S
-        if target.closed:
-            raise PoolClosedError
 
     def _learn(self, target: FetchedObject, part: Part, found: Found) -> None:
         if (found.size, found.etag, found.end) == (target.size, target.etag, part.end):

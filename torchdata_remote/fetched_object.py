@@ -77,9 +77,9 @@ class FetchedObject:
         self.parts.append(part)
         return part
 
-    def range_of(self, part: Part) -> Range:
-        """What a part asks for."""
-        return Range(self.url, self.path, part.start, part.end, self.size, self.etag, self.checksums)
+    def range_of(self, start: int, end: int | None) -> Range:
+        """What a request for these bytes asks for."""
+        return Range(self.url, self.path, start, end, self.size, self.etag, self.checksums)
 
     def learn(self, found: Found) -> None:
         """Take what the first answer to a part told.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import blake2b
 
 from .errors import ShardReadError
 from .sample import KEY, URL, Sample, is_meta, naming_fault, split_key
 
 _MAX_EXTENSIONS = 1_000
+_LONG_KEY = 200
 
 
 def samples_of(
@@ -33,7 +35,7 @@ def samples_of(
     """
     place = inside or url
     extensions: dict[str, str] = {}  # as they are written -> in lower case
-    seen: set[str] = set()
+    seen: set[str | bytes] = set()  # keys; of long ones, which would fill memory, their hashes
     sample: Sample = {}
     current = None  # its key, before the prefix
     for names, values in runs:
@@ -52,9 +54,10 @@ def samples_of(
             if key != current:
                 if sample:
                     yield sample
-                if key in seen:
+                mark = key if len(key) <= _LONG_KEY else blake2b(key.encode("utf-8", "surrogatepass")).digest()
+                if mark in seen:
                     raise _came_back(name, key, place)
-                seen.add(key)
+                seen.add(mark)
                 current = key
                 sample = {KEY: prefix + key, URL: url, extension: value}
             elif extension in sample:

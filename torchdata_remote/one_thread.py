@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 from collections.abc import Generator, Iterable, Iterator
@@ -43,7 +44,7 @@ def in_thread(items: Iterable[T], stage: Stage[T, U]) -> Generator[U, None, None
     The other thread makes at most four results that were not yet asked for, and ends when this is closed.
     """
     channel: _Channel[T, U] = _Channel()
-    source = iter(items)
+    source, pid = iter(items), os.getpid()
     for _ in range(_RESULTS_AHEAD):
         channel.room.put(True)
     thread = threading.Thread(target=_work, args=(channel, stage), name="torchdata_remote", daemon=True)
@@ -52,13 +53,18 @@ def in_thread(items: Iterable[T], stage: Stage[T, U]) -> Generator[U, None, None
         for _ in range(_ITEMS_AHEAD):
             channel.items.put(_next(source))
         while True:
+            if os.getpid() != pid:
+                raise RuntimeError("This iterator was begun in another process, from which this one was forked.")
             result = next_item(channel.results)
             if result is True:
                 channel.items.put(_next(source))
             elif result is False:
                 return
             elif isinstance(result, BaseException):
-                raise result
+                try:
+                    raise result
+                finally:
+                    del result  # or error and frame would keep each other
             else:
                 assert isinstance(result, tuple)
                 yield result[0]

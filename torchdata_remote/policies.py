@@ -6,25 +6,32 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import TracebackType
+from typing import NoReturn
 
 from .errors import MissingEndError, ShardReadError
 
 OnBadShard = Callable[[ShardReadError], object]
 
 
-def raise_error(error: ShardReadError) -> bool:
+def raise_error(error: ShardReadError) -> NoReturn:
     """Stop at a bad shard.
 
     Raises:
         ShardReadError: the error itself.
     """
-    raise error
+    try:
+        raise error
+    finally:
+        del error  # or error and frame would keep each other, and what the frames above hold, until they are collected
 
 
-def skip_with_warning(error: ShardReadError) -> bool:
-    """Leave out the rest of a bad shard, with a ``RuntimeWarning`` that says what was wrong."""
+def skip_with_warning(error: ShardReadError) -> None:
+    """Leave out the rest of a bad shard, with a ``RuntimeWarning`` that says what was wrong.
+
+    The sample that was being read is part of the rest, since it may lack members.
+    """
     warnings.warn(f"{error} The rest of the shard is left out.", RuntimeWarning, stacklevel=2)
-    return False
 
 
 def accept_missing_end(error: ShardReadError) -> bool:
@@ -36,9 +43,12 @@ def accept_missing_end(error: ShardReadError) -> bool:
     Raises:
         ShardReadError: the error itself, where it is another one.
     """
-    if not isinstance(error, MissingEndError):
+    if isinstance(error, MissingEndError):
+        return True
+    try:
         raise error
-    return True
+    finally:
+        del error  # see raise_error
 
 
 @dataclass
@@ -48,10 +58,12 @@ class Skipped:
     Args:
         shards: URL -> why, of each shard of which the rest was left out.
         members: how many of each kind were passed over: ``"directory"``, ``"link"``, ``"device"``, ``"meta"``.
+        num_missing_ends: archives that were taken for whole without their end-of-archive blocks.
     """
 
     shards: dict[str, str] = field(default_factory=dict)
     members: Counter[str] = field(default_factory=Counter)
+    num_missing_ends: int = 0
 
     def count_member(self, kind: str) -> None:
         """Count a member that was passed over."""
@@ -63,7 +75,7 @@ class ShardGuard:
 
     Args:
         url: of the shard, as errors may show it.
-        policy: raises, or returns; then the rest of the shard is left out, unless it returned something true for a
+        policy: raises, or returns; then the rest of the shard is left out, unless it returned ``True`` for a
             ``MissingEndError``.
         skipped: where that is noted.
     """
@@ -74,7 +86,8 @@ class ShardGuard:
 
     def accepts(self, error: ShardReadError) -> bool:
         """Whether a shard with that error is taken for whole."""
-        if self._policy(error):
+        if self._policy(error) is True:
+            self._skipped.num_missing_ends += 1
             return True
         self._refused = error
         return False
@@ -82,12 +95,20 @@ class ShardGuard:
     def __enter__(self) -> ShardGuard:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> bool:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
         if not isinstance(error, ShardReadError):
             return False
         error.url = self._url
         if error is not self._refused:
-            self._policy(error)
+            try:
+                self._policy(error)
+            except ShardReadError as raised:
+                if raised is not error:
+                    raise
+                error.__traceback__ = traceback  # without this frame, which holds the error
+                return False
         self._refused = None
         self._skipped.shards[self._url] = str(error)
         return True

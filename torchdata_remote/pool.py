@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 _AT_EXIT_S = 2.0
+_SLICE_S = 0.5
 _LOOK_EVERY_S = 5.0
 
 T = TypeVar("T")
@@ -102,17 +103,21 @@ class Pool:
         if self._closed[0]:
             raise PoolClosedError
 
-    def sleep(self, seconds: float) -> None:
-        """Wait, unless the pool is closed meanwhile.
+    def sleep(self, seconds: float, *, is_closed: Callable[[], bool] = lambda: False) -> None:
+        """Wait, unless the pool is closed meanwhile, or what the sleeper works for, which is looked at now and then.
 
         Raises:
-            PoolClosedError: if it is.
+            PoolClosedError: if one of them is.
         """
-        try:
-            self._wake.get(timeout=seconds)
-        except queue.Empty:
-            return
-        raise PoolClosedError
+        while seconds > 0 and not is_closed():
+            try:
+                self._wake.get(timeout=min(seconds, _SLICE_S))
+            except queue.Empty:  # noqa: PERF203  # twice a second
+                seconds -= _SLICE_S
+            else:
+                raise PoolClosedError
+        if is_closed():
+            raise PoolClosedError
 
     def close(self) -> None:
         """End the threads after what they are at. Does not wait."""

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import io
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from itertools import chain
 from typing import Any
 
 from .errors import RemoteDataError
 from .fetch import Fetcher
 from .fetched_object import FetchedObject
-from .in_flight import InFlight
 from .options import FetchOptions, StorageOptions
-from .ranged_read import read_range
-from .reading import Range
 from .urls import redact
 
 _OBJECTS_AHEAD = 16  # times max_in_flight: enough for a consumer that takes a batch at a time
@@ -113,15 +109,10 @@ class ObjectStream(io.BufferedIOBase):
 
     def read_range(self, start: int, end: int) -> bytes:
         """Bytes ``start`` to ``end`` (exclusive), by a request of their own; what is read in order is not touched."""
-        num_bytes, target, options = self.find_num_bytes(), self.target, self._fetcher.options
+        num_bytes, target = self.find_num_bytes(), self.target
         block = target.checksums.block_bytes if target.checksums is not None else 1
         first, last = start - start % block, min(end + -end % block, num_bytes)
-        wanted = Range(target.url, target.path, first, last, num_bytes, target.etag, target.checksums)
-        in_flight = InFlight(1, check=lambda: None)
-        pieces = read_range(
-            target.source, wanted, options.retry, in_flight=in_flight, on_found=target.learn, sleep=time.sleep
-        )
-        return b"".join(pieces)[start - first : end - first]
+        return b"".join(self._fetcher.read_range(target, first, last))[start - first : end - first]
 
     def _release(self) -> None:
         if not self._released:
@@ -173,7 +164,7 @@ def stream_objects(
 
 def streams_of(
     items: Iterable[Any], options: FetchOptions, storage_options: StorageOptions
-) -> Iterator[tuple[str, Any]]:
+) -> Generator[tuple[str, Any], None, None]:
     """``(url, file_like)`` pairs as they come; bare URLs are opened here, ahead of time.
 
     Raises:

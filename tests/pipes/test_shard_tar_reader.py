@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import bz2
+import gc
 import gzip
 import io
 import lzma
+import os
 import pickle
+import signal
 import tarfile
-from collections.abc import Iterator
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -17,8 +22,9 @@ from hypothesis import strategies as st
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from torchdata_remote import ShardTarReader, accept_missing_end, skip_with_warning
+from torchdata_remote import ShardTarReader, accept_missing_end, raise_error, skip_with_warning
 from torchdata_remote.errors import MissingEndError, ObjectNotFoundError, RemoteDataError, ShardReadError, StorageError
+from torchdata_remote.policies import OnBadShard
 from torchdata_remote.tar import END_OF_ARCHIVE, pack_header, padding
 from torchdata_remote.testing import write_small_shards
 
@@ -423,3 +429,103 @@ def test_fewer_than_one_shard_at_once_is_refused() -> None:
     """When the pipe is made."""
     with pytest.raises(ValueError, match="at least 1; got 0"):
         ShardTarReader(_shards(), interleave=0)
+
+
+def _threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "torchdata_remote"}
+
+
+@pytest.mark.parametrize("policy", [raise_error, accept_missing_end])
+@pytest.mark.parametrize("end", [2000, 2048])
+@pytest.mark.parametrize("compressed", [False, True])
+def test_threads_end_although_the_error_is_held(
+    memory_folder: str, policy: OnBadShard, end: int, compressed: bool
+) -> None:
+    """Whoever keeps the error, as a debugger does, keeps no threads; and it does not take a garbage collection."""
+    if (policy, end) == (accept_missing_end, 2048):
+        pytest.skip("no error")
+    data = _tar(*[(f"{i}.x", b"") for i in range(9)])[:end]
+    for i in range(30):
+        fsspec.filesystem("memory").pipe(f"{memory_folder}/{i:02d}.tar", gzip.compress(data) if compressed else data)
+    before = _threads()
+    urls = IterableWrapper([f"{memory_folder}/{i:02d}.tar" for i in range(30)])
+    gc.disable()
+    try:
+        with pytest.raises(ShardReadError, match=r"00\.tar") as caught:
+            list(urls.shard_tar_reader(on_bad_shard=policy))
+        for thread in _threads() - before:
+            thread.join(20)
+        assert _threads() <= before
+        assert caught.value.__traceback__ is not None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("compress", [gzip.compress, bytes])
+def test_a_pass_that_goes_on_in_a_forked_child_is_refused(
+    memory_folder: str, compress: Callable[[bytes], bytes]
+) -> None:
+    """Compressed or not, the child gets an error at once and does not wait for threads of its parent."""
+    members = [(f"{i}.x", os.urandom(100_000)) for i in range(200)]
+    fsspec.filesystem("memory").pipe(f"{memory_folder}/0.tar", compress(_tar(*members)))
+    iterator = iter(IterableWrapper([f"{memory_folder}/0.tar"]).async_prefetch(part_bytes=300_000).shard_tar_reader())
+    next(iterator)
+    child = os.fork()
+    if child == 0:
+        try:
+            signal.alarm(20)
+            for _ in iterator:
+                pass
+        except RuntimeError as error:
+            os._exit(7 if "another process" in str(error) else 8)
+        os._exit(9)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert len(list(iterator)) == 199
+
+
+def test_meta_members_beside_inner_archives_are_counted() -> None:
+    """They are passed over, as everywhere."""
+    reader = ShardTarReader(_shards(_tar(("__meta__.json__", b""), ("n01.tar", _tar(("a.x", b""))))), nested=True)
+    assert [sample["__key__"] for sample in reader] == ["n01/a"]
+    assert reader.skipped.members == {"meta": 1}
+
+
+@given(paths=st.lists(st.text("ab/", min_size=1, max_size=5).map(lambda name: f"p/{name}x.tar"), max_size=6))
+def test_prefixes_of_inner_archives_never_meet(paths: list[str]) -> None:
+    """Two inner archives of which the keys could be the same are refused; others are read."""
+    prefixes = [path.removesuffix(".tar") + "/" for path in paths]
+    meet = any(a.startswith(b) for i, a in enumerate(prefixes) for j, b in enumerate(prefixes) if i != j)
+    data = _tar(*[(path, _tar(("k.x", b""))) for path in paths])
+    if meet:
+        with pytest.raises(ShardReadError, match="would begin with"):
+            list(ShardTarReader(_shards(data), nested=True))
+    elif paths:
+        got = [sample["__key__"] for sample in ShardTarReader(_shards(data), nested=True)]
+        assert got == [prefix + "k" for prefix in prefixes]
+
+
+def test_keys_take_little_memory_whatever_their_length() -> None:
+    """Names of up to 4,096 characters are read, and told apart; longer ones are errors, before they fill memory."""
+    members = [("d/" * 900 + f"{i}.x", b"") for i in range(300)]
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in ShardTarReader(_shards(_pax_tar(members)))) == 300
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 8 << 20
+    with pytest.raises(ShardReadError, match=r"'d/d/.*was already read"):
+        list(ShardTarReader(_shards(_pax_tar([*members, members[0]]))))
+    with pytest.raises(ShardReadError, match=r"a name of 5,000 characters \(limit 4,096\)"):
+        list(ShardTarReader(_shards(_pax_tar([("n" * 4998 + ".x", b"")]))))
+
+
+def _pax_tar(members: list[tuple[str, bytes]]) -> bytes:
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name, value in members:
+            member = tarfile.TarInfo(name)
+            member.size = len(value)
+            archive.addfile(member, io.BytesIO(value))
+    return data.getvalue()

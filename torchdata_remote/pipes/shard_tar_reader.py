@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, insort
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -16,7 +17,7 @@ from ..errors import ShardReadError
 from ..grouping import samples_of
 from ..options import FetchOptions, StorageOptions
 from ..policies import OnBadShard, ShardGuard, Skipped, raise_error
-from ..sample import Sample, naming_fault
+from ..sample import Sample, is_meta, naming_fault
 from ..streams import parts_of, streams_of
 from ..tar import TarOptions, read_archives, read_runs
 from ..turns import by_turns
@@ -42,13 +43,15 @@ class ShardTarReader(DataPipe[Sample]):
             options of ``async_prefetch``.
         on_bad_shard: called with the ``ShardReadError`` of a shard that cannot be read on. It raises, as
             ``raise_error`` does; or it returns, as ``skip_with_warning`` does, and the rest of the shard is left out.
-            ``accept_missing_end`` lets archives pass whose writer leaves out the end-of-archive blocks.
+            ``accept_missing_end`` lets archives pass whose writer leaves out the end-of-archive blocks: it returns
+            ``True`` for a ``MissingEndError``.
         interleave: shards that are read at once, a sample of each by turns, in an order that is always the same. Each
             holds a part in memory.
         nested: whether each shard is an archive of archives, as ImageNet's training images are. An inner archive's
             name without its ending and a slash come before the keys: ``n01440764/n01440764_10026``.
         copy: whether members are ``bytes``. Otherwise they are ``memoryview`` slices, which save a copy but keep
-            the whole part in memory in which they lie, and cannot be pickled: decode them in the same process.
+            the whole part in memory in which they lie. Decode them before anything else: torch's default collate
+            takes a slice for a list of numbers, and a worker process cannot send one (the loader would wait for it).
         max_member_bytes: a member that claims more is an error, before memory is taken for it.
         max_ratio: bytes that a compressed shard may become for each of its own, beyond the first 16 MiB.
         max_decompressed_bytes: bytes that a compressed shard may become altogether.
@@ -78,7 +81,7 @@ class ShardTarReader(DataPipe[Sample]):
         interleave: int = 1,
         nested: bool = False,
         copy: bool = True,
-        max_member_bytes: int = 4 << 30,
+        max_member_bytes: int = TarOptions.max_member_bytes,
         max_ratio: int = 100,
         max_decompressed_bytes: int = 1 << 40,
         storage_options: Mapping[str, Any] | None = None,
@@ -94,8 +97,8 @@ class ShardTarReader(DataPipe[Sample]):
 
     def __iter__(self) -> Iterator[Sample]:
         self.skipped = Skipped()
-        streams = streams_of(self.source_datapipe, FetchOptions(), self._storage_options)
-        yield from by_turns((self._shard(str(url), stream) for url, stream in streams), self._interleave)
+        with closing(streams_of(self.source_datapipe, FetchOptions(), self._storage_options)) as streams:
+            yield from by_turns((self._shard(str(url), stream) for url, stream in streams), self._interleave)
 
     def _shard(self, url: str, stream: Any) -> Generator[Sample, None, None]:
         shown = redact(url)
@@ -119,22 +122,31 @@ class ShardTarReader(DataPipe[Sample]):
             stream.close()
 
     def _nested_samples(self, url: str, parts: Iterator[bytes | memoryview], options: TarOptions) -> Iterator[Sample]:
-        prefixes: set[str] = set()
-        parents: set[str] = set()
+        prefixes: list[str] = []  # sorted
         for name, num_bytes, pieces in read_archives(parts, url=url, options=options):
+            if is_meta(name):
+                options.on_skip("meta")
+                continue
             prefix = _prefix(name, url)
-            above = {prefix[: slash.end()] for slash in re.finditer("/", prefix)}
-            if prefix in parents or not prefixes.isdisjoint(above):
+            if _contains_or_is_within(prefixes, prefix):
                 what = f"the keys of {name!r:.200} would begin with {prefix!r:.200}, as those of another archive may"
                 raise ShardReadError(f"{url}: {what}. Rename one of the archives inside it.", url=url)
-            prefixes.add(prefix)
-            parents |= above
+            insort(prefixes, prefix)
             inside = f"{url}, in {name!r:.200}"
             compression, inner = decompressed(pieces, url=inside, limits=self._limits)
             within = replace(options, num_bytes=num_bytes if compression is None else None)
             runs = read_runs(inner, url=inside, options=within)
             with closing(inner):
                 yield from samples_of(runs, url=url, inside=inside, prefix=prefix, on_skip=options.on_skip)
+
+
+def _contains_or_is_within(prefixes: list[str], prefix: str) -> bool:
+    """Whether one of the sorted prefixes begins with ``prefix``, or the other way round."""
+    place = bisect_left(prefixes, prefix)
+    if place < len(prefixes) and prefixes[place].startswith(prefix):
+        return True
+    above = (prefix[: slash.end()] for slash in re.finditer("/", prefix))
+    return any(prefixes[bisect_left(prefixes, other, hi=place) % len(prefixes)] == other for other in above if prefixes)
 
 
 def _prefix(name: str, url: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
 from typing import Any
 
 from torch.utils.data import IterDataPipe, functional_datapipe
@@ -17,7 +18,7 @@ from ..sample import Sample
 from ..streams import parts_of, streams_of
 from ..turns import by_turns
 from ..urls import redact
-from ..zip import Entry, read_directory, read_members
+from ..zip import DEFAULT_MAX_MEMBER_BYTES, Entry, read_directory, read_members
 
 
 @functional_datapipe("shard_zip_reader")
@@ -62,7 +63,7 @@ class ShardZipReader(DataPipe[Sample]):
         *,
         on_bad_shard: OnBadShard = raise_error,
         interleave: int = 1,
-        max_member_bytes: int = 4 << 30,
+        max_member_bytes: int = DEFAULT_MAX_MEMBER_BYTES,
         max_ratio: int = 100,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -76,8 +77,8 @@ class ShardZipReader(DataPipe[Sample]):
 
     def __iter__(self) -> Iterator[Sample]:
         self.skipped = Skipped()
-        streams = streams_of(self.source_datapipe, FetchOptions(), self._storage_options)
-        yield from by_turns((self._shard(str(url), stream) for url, stream in streams), self._interleave)
+        with closing(streams_of(self.source_datapipe, FetchOptions(), self._storage_options)) as streams:
+            yield from by_turns((self._shard(str(url), stream) for url, stream in streams), self._interleave)
 
     def _shard(self, url: str, stream: Any) -> Generator[Sample, None, None]:
         shown, on_skip = redact(url), self.skipped.count_member

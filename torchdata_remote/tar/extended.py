@@ -5,6 +5,7 @@ from __future__ import annotations
 from .header import fault, pax_fields, text_field
 
 MAX_RECORD_BYTES = 1 << 20
+MAX_NAME_LENGTH = 4096  # PATH_MAX of Linux; keys in S3 have 1,024 bytes at the most
 EXTENDED_TYPES = frozenset(b"xgLK")
 
 _GLOBAL = ord("g")
@@ -55,6 +56,8 @@ class Extended:
             self._size = int(size)
 
     def _set_name(self, name: str, start: int) -> None:
+        if len(name) > MAX_NAME_LENGTH:
+            raise fault(self._url, start, f"a name of {len(name):,} characters (limit {MAX_NAME_LENGTH:,})")
         if self._name is not None:
             raise fault(self._url, start, "two names for one member")
         self._name = name

@@ -115,7 +115,7 @@ def _checksums_fit(headers: Bytes) -> Bools:
     digits, usual = _digits(field[:, :6])
     expected = digits.astype(np.int64) @ _CHECKSUM_WEIGHTS
     usual &= ((field[:, 6:] | 0x20) == 0x20).all(axis=1)
-    usual &= sums - field.sum(axis=1, dtype=np.int64) + 8 * 0x20 == expected
+    usual &= np.asarray(sums, np.int64) - field.sum(axis=1, dtype=np.int64) + 8 * 0x20 == expected
     return usual
 
 

@@ -134,8 +134,11 @@ class Walk:
             "on_bad_shard=accept_missing_end.",
             url=self._url,
         )
-        if not self._options.on_missing_end(error):
-            raise error
+        try:
+            if not self._options.on_missing_end(error):
+                raise error
+        finally:
+            del error  # or error and frame would keep each other
 
     def _expect_end(self) -> None:
         """After the first zero block: another one, then nothing but zeros."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ..errors import ShardReadError
 
-MAX_DIRECTORY_BYTES = 1 << 30
+MAX_DIRECTORY_BYTES = 256 << 20
 MAX_TARGET_BYTES = 4096  # PATH_MAX of Linux
 STORED, DEFLATED = 0, 8
 
@@ -20,6 +20,7 @@ _TAIL_BYTES = 66 << 10  # the longest comment (65,535 bytes) and the three end r
 _END = struct.Struct("<4s4H2LH")
 _LOCATOR = struct.Struct("<4sLQL")
 _END64 = struct.Struct("<4sQ2H2L4Q")
+_LOCAL_BYTES = 30  # of the header before each member, its name not counted
 _CENTRAL = struct.Struct("<4s6H3L5H2L")
 _NARROW_LIMITS = (0xFFFF,) * 4 + (0xFFFFFFFF,) * 2  # a field of the end record that zip64's record tells instead
 _ENCRYPTED = 1 << 0 | 1 << 6 | 1 << 13
@@ -178,7 +179,12 @@ def _find_directory(source: _Source) -> tuple[int, int, int]:
     if start + size != stops:
         what = f"the directory should end at byte {stops:,}, but is {size:,} bytes at byte {start:,}"
         raise fault(url, end, f"{what}. Something was cut out, or put before the archive (zip -A mends the latter)")
-    if size > MAX_DIRECTORY_BYTES or count * _CENTRAL.size > size or (start and not count):
+    if (
+        size > MAX_DIRECTORY_BYTES
+        or count * _CENTRAL.size > size
+        or count * _LOCAL_BYTES > start
+        or (start and not count)
+    ):
         what = (
             f"a directory of {size:,} bytes for {count:,} members in {start:,} bytes (at most {MAX_DIRECTORY_BYTES:,}"
         )

@@ -57,7 +57,7 @@ def read_members(
     *,
     url: str,
     max_member_bytes: int = DEFAULT_MAX_MEMBER_BYTES,
-    max_ratio: int = 1000,
+    max_ratio: int = 100,
     on_skip: Callable[[str], object] = lambda kind: None,
 ) -> Iterator[tuple[str, bytes]]:
     """Path and data of each regular file in an archive, in the order in which they lie.
