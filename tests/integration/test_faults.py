@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -236,7 +237,9 @@ def test_a_signal_ends_a_process_that_waits(moto: S3Server, folder: str, how: st
     """Ctrl-C and SIGTERM end a process within seconds although its requests stand still."""
     with faulty(moto, Faults(stall_s=600)) as (broken, store):
         store.script(None, *["stall_in_body"] * 200)
-        process = start(folder, broken, "stop")
+        # What a shell starts in the background ignores Ctrl-C, and hands that down.
+        heeds_it = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        process = start(folder, broken, "stop", preexec_fn=heeds_it)
         assert process.stdout is not None
         wait_for(lambda: store.counts["stall_in_body"] >= 10)
         begun = time.monotonic()
