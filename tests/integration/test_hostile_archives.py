@@ -293,6 +293,10 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "absolute long name": lambda: _member(b"L", b"/etc/a.x\0", b"L") + ONE + END,
     "NUL in pax": lambda: _pax("path", "b\0.x") + ONE + END,
     "NUL in a long name": lambda: _member(b"L", b"b.x\0/../c.x", b"L") + ONE + END,
+    "a path of 500,000 folders": lambda: _pax("path", "a/" * 500_000 + "b.tar") + ONE + END,
+    "4,000 long keys": lambda: gzip.compress(
+        b"".join(_pax("path", f"{i}" + "x" * 4000 + "\U0001f600.x") + ONE for i in range(4000)), 1
+    ),
     "the sample's key": lambda: _member(b"a.__key__", b"other") + ONE + END,
     "the sample's URL": lambda: _member(b"a.__url__", b"other") + ONE + END,
     "a bomb after a member": lambda: gzip.compress(ONE + _header(b"b.x", 300 << 20) + bytes(300 << 20) + END, 1),
