@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import Phase, example, given, settings
@@ -544,6 +545,19 @@ def test_streams_by_turns_share_the_bound() -> None:
         fetched = [sum(path == url for path, *_ in store.reads) for url in objects]
         assert min(fetched) >= 42, "two parts ahead and one at hand, of the four that are its share"
         assert all(stream.read() == objects[url][400:] for url, stream in open_streams)
+
+
+@pytest.mark.parametrize("interleave", [2, 3, 4])
+def test_streams_that_will_be_read_at_once_share_the_bound_from_the_start(interleave: int) -> None:
+    """Before a byte is read, each has its share of the bound, and no more is under way."""
+    objects = {f"{number}": os.urandom(1000) for number in range(6)}
+    with store_of(objects) as store:
+        chosen = replace(options(12, 10, 120), interleave=interleave)
+        open_streams = dict(itertools.islice(streams(store, chosen, listed=True), interleave))
+        wait_for(lambda: store.running == 0 and len(store.reads) == 12)
+        fetched = [sum(path == url for path, *_ in store.reads) for url in open_streams]
+        assert fetched == [12 // interleave] * interleave
+        assert all(stream.read() == objects[url] for url, stream in open_streams.items())
 
 
 def test_streams_in_several_threads() -> None:

@@ -56,10 +56,7 @@ class Fetcher:
         self._pid = os.getpid()
 
     def open(self, url: str) -> FetchedObject:
-        """Take an object on; parts of it are planned as far as the byte bound allows.
-
-        Each call needs a ``close_object``.
-        """
+        """Take an object on and plan parts of it, within the byte bound; each call needs a ``close_object``."""
         self._require_own_process(url)
         target = FetchedObject(url, self._storage_options, self._connection, self._cache)
         with self._lock:
@@ -161,15 +158,20 @@ class Fetcher:
             self._plan(target)
         finished = []
         for target in self._unplanned:
-            while self._waiting_for_room == 0 and target.can_plan() and self._has_room_for(target):
+            while self._waiting_for_room == 0 and self._may_plan(target) and self._has_room_for(target):
                 self._plan(target)
             if target.completely_planned():
                 finished.append(target)
-            self._waiting_for_room += target.can_plan()
+            self._waiting_for_room += self._may_plan(target)
             if self._waiting_for_room == _OBJECTS_WAITING:
                 break  # many may be open; those behind wait anyway
         for target in finished:
             del self._unplanned[target]
+
+    def _may_plan(self, target: FetchedObject) -> bool:  # with the lock held
+        """Whether a part can be added ahead, within its share where several streams are read at once."""
+        held_bytes = len(target.parts) * self._part_bytes[target.mapped]
+        return target.can_plan() and held_bytes < self.options.share_bytes()
 
     def _has_room_for(self, target: FetchedObject) -> bool:  # with the lock held
         wanted = self._reserved_bytes + target.next_part_bytes(self._part_bytes[target.mapped])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -84,6 +85,7 @@ class FetchOptions:
         backend: what carries the bytes.
         cache_dir: local folder in which whole objects are kept; ``None`` keeps none.
         cache_bytes: bound on the bytes that are kept there; needed with ``cache_dir``.
+        interleave: objects that are read at once by turns, each of which gets that share of ``max_buffer_bytes``.
     """
 
     max_in_flight: int = 16
@@ -94,9 +96,10 @@ class FetchOptions:
     backend: Backend = Backend.AUTOMATIC
     cache_dir: str | None = None
     cache_bytes: int | None = None
+    interleave: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("max_in_flight", "part_bytes", "max_buffer_bytes"):
+        for name in ("max_in_flight", "part_bytes", "max_buffer_bytes", "interleave"):
             value = getattr(self, name)
             if not (name == "part_bytes" and value is None):
                 _require(isinstance(value, int) and value >= 1, f"{name} must be an int of at least 1, got {value!r}")
@@ -108,6 +111,10 @@ class FetchOptions:
         _require(
             self.cache_bytes is None or self.cache_bytes >= 1, f"cache_bytes must be positive, got {self.cache_bytes}"
         )
+
+    def share_bytes(self) -> int:
+        """How much of one object is fetched ahead; with one at a time there is no limit but ``max_buffer_bytes``."""
+        return self.max_buffer_bytes // self.interleave if self.interleave > 1 else sys.maxsize
 
     def actual_part_bytes(self, *, mapped: bool = False) -> int:
         """``part_bytes``, or what ``None`` stands for; ``mapped`` for files that are mapped, which costs no memory."""

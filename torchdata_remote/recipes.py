@@ -51,7 +51,7 @@ def stream_shards(
         >>> list(stream_shards("memory://shards/").to_tuple("__key__", "cls"))
         [('a', b'1')]
     """
-    streams = _streams(url, pattern, seed, world, max_in_flight, cache_dir, cache_bytes, storage_options)
+    streams = _streams(url, pattern, seed, world, max_in_flight, cache_dir, cache_bytes, storage_options, interleave)
     return ShardTarReader(streams, interleave=interleave, on_bad_shard=on_bad_shard)
 
 
@@ -99,6 +99,7 @@ def _streams(
     cache_dir: str | None,
     cache_bytes: int | None,
     storage_options: Mapping[str, Any] | None,
+    interleave: int = 1,
 ) -> AsyncPrefetch:
     """This reader's URLs, opened and fetched ahead."""
     sources = IterableWrapper([url] if isinstance(url, str) else list(url))
@@ -108,6 +109,7 @@ def _streams(
     return AsyncPrefetch(
         ShardingFilterRank(urls, world=world),
         max_in_flight=max_in_flight,
+        interleave=interleave,
         cache_dir=cache_dir,
         cache_bytes=cache_bytes,
         storage_options=storage_options,

@@ -28,6 +28,8 @@ class AsyncPrefetch(DataPipe[tuple[str, StreamWrapper]]):
         part_bytes: size of the ranged parts of larger objects, in bytes. ``None`` takes 8 MiB, or less where
             ``max_in_flight`` of them would fill more than three quarters of ``max_buffer_bytes``.
         in_order: ``False`` hands on whichever object is complete first. The order then differs from run to run.
+        interleave: how many streams will be read at once, by turns, as by ``shard_tar_reader(interleave=4)``: each gets
+            its share of ``max_buffer_bytes`` from the start.
         retry: what is done about faults that may pass.
         backend: the library that carries the bytes; ``AUTOMATIC`` takes the fastest that works and logs which.
         cache_dir: local folder in which whole objects are kept, shared by all processes of the host. An object that is
@@ -58,6 +60,7 @@ class AsyncPrefetch(DataPipe[tuple[str, StreamWrapper]]):
         max_buffer_bytes: int = 128 * MIB,
         part_bytes: int | None = None,
         in_order: bool = True,
+        interleave: int = 1,
         retry: RetryPolicy | None = None,
         backend: Backend = Backend.AUTOMATIC,
         cache_dir: str | None = None,
@@ -70,6 +73,7 @@ class AsyncPrefetch(DataPipe[tuple[str, StreamWrapper]]):
             max_buffer_bytes=max_buffer_bytes,
             part_bytes=part_bytes,
             in_order=in_order,
+            interleave=interleave,
             retry=retry or RetryPolicy(),
             backend=backend,
             cache_dir=cache_dir,

@@ -46,7 +46,7 @@ class ShardTarReader(DataPipe[Sample]):
             ``accept_missing_end`` lets archives pass whose writer leaves out the end-of-archive blocks: it returns
             ``True`` for a ``MissingEndError``.
         interleave: shards that are read at once, a sample of each by turns, in an order that is always the same. Each
-            holds a part in memory.
+            holds a part in memory; give ``async_prefetch`` the same number, so that it fetches all of them ahead.
         nested: whether each shard is an archive of archives, as ImageNet's training images are. An inner archive's
             name without its ending and a slash come before the keys: ``n01440764/n01440764_10026``.
         copy: whether members are ``bytes``. Otherwise they are ``memoryview`` slices, which save a copy but keep
@@ -97,7 +97,8 @@ class ShardTarReader(DataPipe[Sample]):
 
     def __iter__(self) -> Iterator[Sample]:
         self.skipped = Skipped()
-        with closing(streams_of(self.source_datapipe, FetchOptions(), self._storage_options)) as streams:
+        fetch = FetchOptions(interleave=self._interleave)
+        with closing(streams_of(self.source_datapipe, fetch, self._storage_options)) as streams:
             yield from by_turns((self._shard(str(url), stream) for url, stream in streams), self._interleave)
 
     def _shard(self, url: str, stream: Any) -> Generator[Sample, None, None]:

@@ -77,7 +77,8 @@ class ShardZipReader(DataPipe[Sample]):
 
     def __iter__(self) -> Iterator[Sample]:
         self.skipped = Skipped()
-        with closing(streams_of(self.source_datapipe, FetchOptions(), self._storage_options)) as streams:
+        fetch = FetchOptions(interleave=self._interleave)
+        with closing(streams_of(self.source_datapipe, fetch, self._storage_options)) as streams:
             yield from by_turns((self._shard(str(url), stream) for url, stream in streams), self._interleave)
 
     def _shard(self, url: str, stream: Any) -> Generator[Sample, None, None]:
