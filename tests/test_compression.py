@@ -13,7 +13,6 @@ import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -21,6 +20,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.archive_bytes import in_parts
 from tests.fuzz_archives import within_limits
 from torchdata_remote import compression
 from torchdata_remote.compression import WINDOW_BYTES, CompressionLimits, decompressed
@@ -52,11 +52,6 @@ SKIPPABLE = struct.pack("<2L", 0x184D2A5F, 5) + b"5data"
 CUTS = st.lists(st.integers(0, 3000), max_size=12)
 
 
-def _split(data: bytes, cuts: Iterable[int]) -> list[memoryview]:
-    borders = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    return [memoryview(data)[start:end] for start, end in pairwise(borders)]
-
-
 def _read(parts: Iterable[bytes | memoryview], **limits: int) -> tuple[str | None, bytes]:
     name, whole = decompressed(parts, url=URL, limits=CompressionLimits(**limits))
     return name, b"".join(whole)
@@ -76,7 +71,7 @@ def _error(data: bytes, **limits: int) -> str:
 def test_streams_come_back_however_they_are_cut(name: str, streams: list[bytes], zeros: int, cuts: Any) -> None:
     """One stream or several, empty ones among them, zeros after each, in parts of any length, of one byte too."""
     packed = b"".join(COMPRESS[name](data) + bytes(zeros) for data in streams)
-    assert _read(_split(packed, cuts)) == (name, b"".join(streams))
+    assert _read(in_parts(packed, cuts)) == (name, b"".join(streams))
 
 
 @FORMATS
@@ -92,13 +87,13 @@ def test_skippable_frames_are_passed_over(streams: list[bytes], frames: list[int
     """Of each of their 16 numbers, as pzstd writes them, before, between and after frames with data."""
     skipped = b"".join(struct.pack("<2L", 0x184D2A50 + frame, frame) + bytes(frame) for frame in frames)
     packed = skipped + b"".join(_zstd(data) + skipped for data in streams)
-    assert _read(_split(packed, cuts)) == ("zstd", b"".join(streams))
+    assert _read(in_parts(packed, cuts)) == ("zstd", b"".join(streams))
 
 
 @given(data=st.binary(max_size=40).filter(lambda data: data[:1] not in b"\x1f\xfd(BPQRSTUVWXYZ[\\]^_"), cuts=CUTS)
 def test_other_bytes_pass_untouched(data: bytes, cuts: list[int]) -> None:
     """Nothing, fewer bytes than tell a format, or more."""
-    assert _read(_split(data, cuts)) == (None, data)
+    assert _read(in_parts(data, cuts)) == (None, data)
 
 
 @pytest.mark.parametrize("member", ["BZh9.txt", "BZh91AY.txt", "BZhello.txt", "PK.txt", "ustar", "\x1f\x8b.txt", "(.x"])
@@ -131,7 +126,7 @@ def test_a_flipped_bit_is_an_error_or_harmless(name: str, position: int, bit: in
     packed = bytearray(COMPRESS[name](TEXT))
     packed[position % len(packed)] ^= 1 << bit
     try:
-        found, data = _read(_split(bytes(packed), cuts))
+        found, data = _read(in_parts(bytes(packed), cuts))
     except ShardReadError:
         return
     assert (found, data) in [(name, TEXT), (None, bytes(packed))], "the same, or no longer compressed"
@@ -216,7 +211,7 @@ BOMBS = {
 def test_bombs_are_errors(name: str, part_bytes: int) -> None:
     """Up to 4 GB of zeros: an error within a second of CPU time, for at most 64 MiB more memory."""
     bomb = BOMBS[name]()
-    parts = _split(bomb, range(0, len(bomb), part_bytes))
+    parts = in_parts(bomb, range(0, len(bomb), part_bytes))
     with within_limits(), pytest.raises(ShardReadError, match="bytes came out, more than"):
         for _ in decompressed(parts, url=URL, limits=CompressionLimits())[1]:
             pass
@@ -241,7 +236,7 @@ def test_the_work_is_done_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> 
         return feed(stage, part)
 
     def parts() -> Iterator[memoryview]:
-        for part in _split(_zstd(TEXT), range(0, 1000, 10)):
+        for part in in_parts(_zstd(TEXT), range(0, 1000, 10)):
             pulled.add(threading.get_ident())
             yield part
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.archive_bytes import header_sum, in_parts, make_header, make_member, padded, pax_line
 from torchdata_remote.errors import ShardReadError
 from torchdata_remote.tar import BLOCK, END_OF_ARCHIVE, TarOptions, plain, read_runs, scan
 
@@ -22,54 +22,20 @@ SIZE_FORMATS += [b"\x80", b"\xff"]  # base 256: positive, negative
 CHECKSUMS = b"%06o\0 |%06o  |%06o \0|%06o\0\0|%07o\0|%08o|%6o\0 |%o|%06o\0x|x%05o\0 ".split(b"|")
 
 
-def _sum(header: bytes, *, signed: bool = False) -> int:
-    others = header[:148] + b" " * 8 + header[156:]
-    return sum(byte - 256 if signed and byte > 127 else byte for byte in others)
-
-
-def _header(
-    name: bytes = b"a.x",
-    size: bytes = b"00000000000\0",
-    kind: bytes = b"0",
-    magic: bytes = b"ustar\x0000",
-    prefix: bytes = b"",
-    *,
-    checksum: bytes = b"%06o\0 ",
-    off_by: int = 0,
-    signed: bool = False,
-) -> bytes:
-    """A header with any fields, and a checksum that fits unless it is to be off."""
-    fields = name.ljust(100, b"\0"), b"0000644\0", b"0000000\0" * 2, size.ljust(12, b"\0"), b"0" * 12, b" " * 8, kind
-    header = b"".join(fields).ljust(257, b"\0") + magic.ljust(8, b"\0")
-    header = (header.ljust(345, b"\0") + prefix).ljust(BLOCK, b"\0")
-    field = checksum % (_sum(header, signed=signed) + off_by)
-    return header[:148] + field.ljust(8, b"\0")[:8] + header[156:]
-
-
-def _padded(data: bytes) -> bytes:
-    return data + bytes(-len(data) % BLOCK)
-
-
-def _member(name: bytes, data: bytes, kind: bytes = b"0", **fields: Any) -> bytes:
-    return _header(name, b"%011o\0" % len(data), kind, **fields) + _padded(data)
-
-
 def _pax(key: str, value: bytes, kind: bytes = b"x") -> bytes:
-    rest = f" {key}=".encode() + value + b"\n"
-    length = next(n for n in range(len(rest), len(rest) + 9) if len(str(n)) + len(rest) == n)
-    return _member(b"pax", str(length).encode() + rest, kind)
+    return make_member(b"pax", pax_line(key, value), kind)
 
 
 ODD_NAMES = b"|d/|d/a.x|/|a\0b|a\0/|a\n|\n|a\nb\0c|\0a|\xe6|\xe6\n|\xff/\xe9|\xe6\xbc\xa2".split(b"|")
 ODD_NAMES += [b"n" * 98, b"n" * 99, b"n" * 100, b"d" * 99 + b"/", b"d/" * 50]
-FAKE = _member(b"fake.x", b"fake")
-FAKES = [FAKE * 6, FAKE * 6 + END_OF_ARCHIVE, FAKE * 3 + FAKE[:300], b"x" * BLOCK + _member(b"fake.x", b"") * 6]
-FAKES += [_header(b"fake.x", b"77777777777\0") * 3, END_OF_ARCHIVE, (b"usta" * 500)[3:1900]]
+FAKE = make_member(b"fake.x", b"fake")
+FAKES = [FAKE * 6, FAKE * 6 + END_OF_ARCHIVE, FAKE * 3 + FAKE[:300], b"x" * BLOCK + make_member(b"fake.x", b"") * 6]
+FAKES += [make_header(b"fake.x", b"77777777777\0") * 3, END_OF_ARCHIVE, (b"usta" * 500)[3:1900]]
 DATA = st.sampled_from([b"", b"1", b"d" * 511, b"d" * 512, b"d" * 513, bytes(700), *FAKES]) | st.binary(max_size=30)
 SHORT = st.binary(max_size=20) | st.sampled_from([bytes(19), bytes(20), b"d" * 512, b"d" * 513, bytes(1025)])
 PLAIN_NAMES = st.integers(0, 99).map(lambda i: b"%02d.jpg" % i)
-PLAIN = st.lists(st.builds(_member, PLAIN_NAMES, SHORT), min_size=1, max_size=6).map(b"".join)
-NEARLY_PLAIN = st.builds(_member, st.sampled_from(ODD_NAMES) | st.binary(max_size=100), DATA)
+PLAIN = st.lists(st.builds(make_member, PLAIN_NAMES, SHORT), min_size=1, max_size=6).map(b"".join)
+NEARLY_PLAIN = st.builds(make_member, st.sampled_from(ODD_NAMES) | st.binary(max_size=100), DATA)
 ODD_MAGICS = [b"", b"ustar  ", b"ustar", b"ustar\0", b"ustax", b"usta", b"star", b"ustar\x0001"]
 KINDS = [bytes([kind]) for kind in b"0\x007123456SVz"]
 
@@ -78,7 +44,7 @@ KINDS = [bytes([kind]) for kind in b"0\x007123456SVz"]
 def _odd_members(draw: st.DrawFn) -> bytes:
     """A member in which any field may be written otherwise."""
     data, size_format = draw(DATA), draw(st.sampled_from(SIZE_FORMATS[:1] * 5 + SIZE_FORMATS))
-    header = _header(
+    header = make_header(
         draw(st.sampled_from(ODD_NAMES) | st.binary(max_size=100)),
         size_format % len(data) if b"%" in size_format else size_format + len(data).to_bytes(11, "big"),
         draw(st.sampled_from([b"0"] * 12 + KINDS)),
@@ -88,16 +54,16 @@ def _odd_members(draw: st.DrawFn) -> bytes:
         off_by=draw(st.sampled_from([0] * 30 + [1, -1, 256])),
         signed=draw(st.sampled_from([False] * 5 + [True])),
     )
-    return header + _padded(data)
+    return header + padded(data)
 
 
 PAX = [_pax("path", b"long/" * 40 + b"a.x"), _pax("path", b"d/"), _pax("mtime", b"1.5"), _pax("size", b"1")]
 PAX += [_pax("size", b"513"), _pax("comment", b"git", b"g"), _pax("path", b"a", b"g")]
 LONG = [(b"l" * 150 + b".x\0", b"L"), (b"d/\0", b"L"), (b"target\0", b"K")]
-GNU = [_member(b"long", name, kind) for name, kind in LONG]
+GNU = [make_member(b"long", name, kind) for name, kind in LONG]
 WITH_SIZE = [(b"d/", b"5"), (b"hard", b"1"), (b"v7/", b"\0")]
-SKIPPED = [_header(name, b"00000002000\0", kind) for name, kind in WITH_SIZE]
-SKIPPED += [_header(b"v7/", kind=b"\0", magic=b""), bytes(BLOCK)]
+SKIPPED = [make_header(name, b"00000002000\0", kind) for name, kind in WITH_SIZE]
+SKIPPED += [make_header(b"v7/", kind=b"\0", magic=b""), bytes(BLOCK)]
 EXTENSIONS = st.sampled_from(PAX + GNU + SKIPPED)
 BODIES = st.lists(PLAIN | PLAIN | NEARLY_PLAIN | _odd_members() | EXTENSIONS, max_size=9).map(b"".join)
 ENDS = st.sampled_from([END_OF_ARCHIVE] * 6 + [b"", bytes(BLOCK), bytes(1000), bytes(10_240), END_OF_ARCHIVE + b"x"])
@@ -140,11 +106,6 @@ def _events(parts: Iterable[bytes | memoryview], **options: Any) -> list[Event]:
     return events
 
 
-def _split(data: bytes, cuts: Sequence[int]) -> list[memoryview]:
-    borders = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    return [memoryview(data)[start:end] for start, end in pairwise(borders)]
-
-
 def _assert_same(
     archives: Iterable[bytes], cuts: Sequence[int] = (), window_bytes: int = 2 << 20, **options: Any
 ) -> int:
@@ -153,15 +114,15 @@ def _assert_same(
     with _one_by_one():
         expected = [_events([data], **options) for data in archives]
     with _scanning(window_bytes):
-        assert [_events(_split(data, cuts), **options) for data in archives] == expected
-    assert [_events(_split(data, cuts), **options) for data in archives] == expected, "by steps: too small for a scan"
+        assert [_events(in_parts(data, cuts), **options) for data in archives] == expected
+    assert [_events(in_parts(data, cuts), **options) for data in archives] == expected, "by steps: too small for a scan"
     return sum("Error" not in events[-1][0] for events in expected if events)
 
 
 def test_a_scan_finds_plain_members_up_to_the_first_that_is_not() -> None:
     """The other tests of this file would hold for a scan that finds nothing."""
-    members = [_member(b"%02d.x" % i, b"d" * i * 100) for i in range(10)]
-    data = b"".join(members) + _header(b"v7", magic=b"") + members[0] * 9 + END_OF_ARCHIVE
+    members = [make_member(b"%02d.x" % i, b"d" * i * 100) for i in range(10)]
+    data = b"".join(members) + make_header(b"v7", magic=b"") + members[0] * 9 + END_OF_ARCHIVE
     assert (found := scan.Scan(memoryview(data), 0, 4 << 30).members_from(0)) is not None
     assert found.names == [f"{i:02}.x" for i in range(10)]
     assert [end - start for start, end in zip(found.starts, found.ends, strict=True)] == [i * 100 for i in range(10)]
@@ -182,15 +143,22 @@ def test_any_archive_is_read_the_same(
 def test_any_name_is_read_the_same() -> None:
     """In a row of otherwise plain members: with line feeds, NULs, half characters, of just the field's length."""
     for names in (ODD_NAMES, [name for name in ODD_NAMES if b"\n" not in name]):
-        _assert_same([b"".join(_member(b"0.x", b"") + _member(name, b"1") for name in names) + END_OF_ARCHIVE])
+        _assert_same([b"".join(make_member(b"0.x", b"") + make_member(name, b"1") for name in names) + END_OF_ARCHIVE])
 
 
 @pytest.mark.parametrize("fake", FAKES)
 @pytest.mark.parametrize("window_bytes", WINDOWS)
 def test_data_that_look_like_headers_are_data(fake: bytes, window_bytes: int) -> None:
     """Tars in tars, at the begin, in the middle and at the end of a row of plain members."""
-    row = b"".join(_member(b"%d.x" % i, b"d" * i) for i in range(6))
-    data = _member(b"b.x", fake) + row + _member(b"m.x", fake) * 2 + row + _member(b"e.x", fake) + END_OF_ARCHIVE
+    row = b"".join(make_member(b"%d.x" % i, b"d" * i) for i in range(6))
+    data = (
+        make_member(b"b.x", fake)
+        + row
+        + make_member(b"m.x", fake) * 2
+        + row
+        + make_member(b"e.x", fake)
+        + END_OF_ARCHIVE
+    )
     with _scanning(window_bytes):
         events = dict(_events([data]))
     assert sorted(events) == sorted([*(f"{i}.x" for i in range(6)), "b.x", "m.x", "e.x"])
@@ -198,9 +166,9 @@ def test_data_that_look_like_headers_are_data(fake: bytes, window_bytes: int) ->
     _assert_same([data], range(0, len(data), 700), window_bytes)
 
 
-NAMED = _member(b"n" * 100, b"d" * 513) + _member(b"1.x", b"one", prefix=b"p" * 9)
-V7 = _member(b"d/\xe9.x", b"two", b"\0", magic=b"ustar  ")
-MIXED = _member(b"0.x", b"zero") + NAMED + V7 + _member(b"3.x", b"") + END_OF_ARCHIVE
+NAMED = make_member(b"n" * 100, b"d" * 513) + make_member(b"1.x", b"one", prefix=b"p" * 9)
+V7 = make_member(b"d/\xe9.x", b"two", b"\0", magic=b"ustar  ")
+MIXED = make_member(b"0.x", b"zero") + NAMED + V7 + make_member(b"3.x", b"") + END_OF_ARCHIVE
 
 
 def _flipped(data: bytes, position: int, bit: int) -> bytes:
@@ -218,7 +186,7 @@ def test_every_flipped_bit_under_a_fitting_checksum_is_taken_the_same(start: int
     """What the checksum does not show: each other bit of a header, with the sum of the changed bytes in its field."""
 
     def repaired(data: bytes) -> bytes:
-        field = b"%06o\0 " % _sum(data[start : start + BLOCK])
+        field = b"%06o\0 " % header_sum(data[start : start + BLOCK])
         return data[: start + 148] + field + data[start + 156 :]
 
     others = [i for i in range(BLOCK) if not 148 <= i < 156]
@@ -247,4 +215,4 @@ def test_blocks_swapped_doubled_or_lost_are_noticed_the_same(body: bytes, change
 def test_without_a_copy_data_are_views_of_the_same_bytes(body: bytes, cuts: list[int]) -> None:
     """In runs of many and of one, whole and across parts."""
     with _scanning():
-        assert _events(_split(body, cuts), copy=False) == _events(_split(body, cuts))
+        assert _events(in_parts(body, cuts), copy=False) == _events(in_parts(body, cuts))

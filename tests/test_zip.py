@@ -11,7 +11,6 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from operator import length_hint
 from pathlib import Path
 from time import perf_counter
@@ -21,6 +20,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.archive_bytes import in_parts
 from torchdata_remote.errors import ShardReadError
 from torchdata_remote.zip import Entry, read_directory, read_members
 
@@ -75,11 +75,6 @@ def _peer(data: bytes) -> Members:
         return [(info.filename, archive.read(info)) for info in files]
 
 
-def _split(data: bytes, cuts: Iterable[int]) -> list[memoryview]:
-    borders = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    return [memoryview(data)[start:end] for start, end in pairwise(borders)]
-
-
 def _error(data: bytes, **limits: Any) -> str:
     """The message of the error that reading ends with; it names the shard and the byte."""
     with pytest.raises(ShardReadError) as caught:
@@ -125,7 +120,7 @@ def test_we_read_what_zipfile_writes(stream_class: type[io.BytesIO], members: An
             with archive.open(_info(path, method, mode), "w", force_zip64=kind == "wide") as file:
                 file.write(data)
     packed, skipped = stream.getvalue(), list[str]()
-    assert _read(packed, _split(packed, cuts), on_skip=skipped.append) == _peer(packed)
+    assert _read(packed, in_parts(packed, cuts), on_skip=skipped.append) == _peer(packed)
     assert skipped == [kind for *_, kind in members if kind in ("directory", "link")]
     assert (b"PK\7\b" in packed) == (stream_class is _Unseekable and len(members) > 0)
 
@@ -135,7 +130,7 @@ def test_parts_of_every_length_read_the_same(method: int) -> None:
     """From 1 byte each up to the whole archive at once."""
     data = _pack([("a.jpg", PHOTO), ("é/b.cls", b"1"), ("c", b"")], method, b"comment")
     for length in range(1, len(data) + 1):
-        assert _read(data, _split(data, range(length, len(data), length))) == _peer(data), f"parts of {length} bytes"
+        assert _read(data, in_parts(data, range(length, len(data), length))) == _peer(data), f"parts of {length} bytes"
 
 
 @pytest.mark.parametrize("count", [65_534, 65_535, 65_536])
@@ -202,7 +197,7 @@ def test_bytes_that_belong_to_no_member_are_passed_over() -> None:
     assert _read(_pack([("a", PHOTO)], stream=stream)) == _peer(stream.getvalue()) == [("a", PHOTO)]
     assert stream.getvalue().startswith(b"#!")
     data = _hand_made([(b"a", 0, b"x", zlib.crc32(b"x"), 1), (b"b", 0, b"", 0, 0)], gap=b"PK\3 remains" * 9000)
-    assert _read(data) == _read(data, _split(data, range(0, len(data), 7))) == [("a", b"x"), ("b", b"")]
+    assert _read(data) == _read(data, in_parts(data, range(0, len(data), 7))) == [("a", b"x"), ("b", b"")]
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2])
@@ -213,7 +208,7 @@ def test_a_member_that_the_directory_has_lost_is_an_error(lost: int, length: int
     stop = len(data) - 22 - 47 * (2 - lost)
     data = _patched(data[: stop - 47] + data[stop:], b"PK\5\6", 8, "2HL", 2, 2, 94)
     with pytest.raises(ShardReadError, match="does not name"):
-        _read(data, _split(data, range(length, len(data), length)))
+        _read(data, in_parts(data, range(length, len(data), length)))
 
 
 @pytest.mark.parametrize("signature", [b"PK\7\b", b""])
@@ -352,7 +347,7 @@ def test_a_large_member_takes_its_length_once() -> None:
     zeros = bytes(42_000_000)
     for method, compressed in ((8, ZEROS), (0, zeros)):
         data = _hand_made([(b"a", method, compressed, zlib.crc32(zeros), len(zeros))])
-        parts, entries = _split(data, range(0, len(data), 1 << 20)), _entries(data)
+        parts, entries = in_parts(data, range(0, len(data), 1 << 20)), _entries(data)
         with _at_most(len(zeros) + (2 << 20)):
             [(_, got)] = read_members(parts, entries, url=URL, max_ratio=2000)
         assert got == zeros

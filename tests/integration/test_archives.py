@@ -21,10 +21,11 @@ import webdataset
 from torch.utils.data.datapipes.iter import IterableWrapper
 from webdataset.tariterators import group_by_keys, tar_file_iterator
 
+from tests.archive_bytes import make_header, make_member, pack_tar
 from torchdata_remote import ShardTarReader, ShardWriter, ShardZipReader, WriteShards
 from torchdata_remote.errors import ShardReadError
 from torchdata_remote.grouping import samples_of
-from torchdata_remote.tar import END_OF_ARCHIVE, pack_header, padding, read_members
+from torchdata_remote.tar import END_OF_ARCHIVE, read_members
 
 Members = list[tuple[str, bytes]]
 
@@ -68,11 +69,6 @@ def _folder(tmp_path: Path, names: list[str]) -> Path:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(FILES[name])
     return folder
-
-
-def _pack(members: Members) -> bytes:
-    packed = [pack_header(name, len(data)) + data + bytes(padding(len(data))) for name, data in members]
-    return b"".join(packed) + END_OF_ARCHIVE
 
 
 def _ours(archive: Path) -> Members:
@@ -238,7 +234,7 @@ COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "bzip
 COMPRESSORS["zstd"] = _zstd
 
 
-TAR = _pack(_members(SAMPLES))
+TAR = pack_tar(_members(SAMPLES))
 
 
 @pytest.mark.parametrize("program", ["tar", "bsdtar"])
@@ -273,8 +269,8 @@ def test_archives_of_archives_are_read_as_one(tmp_path: Path, outer: str | None,
     """Like ImageNet's, plain and compressed inside and outside: the class's archive comes before the key."""
     classes = {c: {f"{c}_{i}": b"\xff\xd8" * i for i in (10026, 10027, 9)} for c in ("n01440764", "n01443537")}
     pack_inner, pack_outer = ((lambda data: data) if name is None else COMPRESSORS[name] for name in (inner, outer))
-    packed = {c: _pack([(f"{key}.JPEG", image) for key, image in images.items()]) for c, images in classes.items()}
-    (tmp_path / "ILSVRC.tar").write_bytes(pack_outer(_pack([(f"{c}.tar", pack_inner(packed[c])) for c in packed])))
+    packed = {c: pack_tar([(f"{key}.JPEG", image) for key, image in images.items()]) for c, images in classes.items()}
+    (tmp_path / "ILSVRC.tar").write_bytes(pack_outer(pack_tar([(f"{c}.tar", pack_inner(packed[c])) for c in packed])))
     samples = _samples(tmp_path / "ILSVRC.tar", nested=True)
     assert samples[0]["__key__"] == "n01440764/n01440764_10026"
     assert samples == [{"__key__": f"{c}/{k}", "jpeg": d} for c in classes for k, d in classes[c].items()]
@@ -282,21 +278,18 @@ def test_archives_of_archives_are_read_as_one(tmp_path: Path, outer: str | None,
 
 def test_a_key_that_comes_back_in_another_archive_inside_is_an_error(tmp_path: Path) -> None:
     """As in a plain shard: b/c of a.tar and c of a/b.tar would both be a/b/c."""
-    inner = [("a.tar", _pack([("b/c.x", b"1")])), ("a/b.tar", _pack([("c.x", b"2")]))]
-    (tmp_path / "a.tar").write_bytes(_pack(inner))
+    inner = [("a.tar", pack_tar([("b/c.x", b"1")])), ("a/b.tar", pack_tar([("c.x", b"2")]))]
+    (tmp_path / "a.tar").write_bytes(pack_tar(inner))
     with pytest.raises(ShardReadError):
         _samples(tmp_path / "a.tar", nested=True)
 
 
 def _head(size: bytes, kind: bytes = b"0", magic: bytes = b"ustar\x0000") -> bytes:
-    """A header by hand."""
-    fields = b"a.x".ljust(100, b"\0"), b"0000644\0" + b"0000000\0" * 2, size, b"0" * 12, b" " * 8, kind, bytes(100)
-    header = (b"".join(fields) + magic).ljust(512, b"\0")
-    return header[:148] + b"%06o\0 " % sum(header) + header[156:]
+    return make_header(b"a.x", size, kind, magic)
 
 
 def _pax(record: bytes, kind: bytes = b"x") -> bytes:
-    return _head(b"%011o\0" % len(record), kind) + record.ljust(512, b"\0")
+    return make_member(b"a.x", record, kind)
 
 
 def _by_python(form: int, name: str = "a.x") -> bytes:
@@ -327,7 +320,7 @@ FORMATS: dict[str, tuple[Callable[[], bytes], str]] = {
     "pax-global-ignored": (lambda: _pax(b"15 comment=git\n", b"g") + _head(THREE) + DATA, "a"),
     "sparse-refused": (lambda: _pax(SPARSE_PAX) + _head(THREE) + DATA, ""),
     **{name: (partial(compress, USTAR), "a") for name, compress in COMPRESSORS.items()},
-    "nested": (lambda: _pack([("n01440764.tar", USTAR)]), "n01440764/a"),
+    "nested": (lambda: pack_tar([("n01440764.tar", USTAR)]), "n01440764/a"),
     "zip-stored": (lambda: _zip(zipfile.ZIP_STORED), "a"),
     "zip-deflated": (lambda: _zip(zipfile.ZIP_DEFLATED), "a"),
 }

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from hypothesis import strategies as st
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests import fuzz_archives
+from tests.archive_bytes import in_parts, make_header, octal_size, pax_line
 from torchdata_remote import ShardTarReader
 from torchdata_remote.errors import ShardReadError
 from torchdata_remote.tar import TarOptions, plain, read_members, read_runs, scan
@@ -46,15 +46,9 @@ RECORDS = st.one_of(
         st.sampled_from(["path", "size", "linkpath", "GNU.sparse.map", "comment", "mtime"]),
         st.sampled_from(["", "b.x", "3", "-3", "0", str(1 << 50), "../b.x", "é" * 99, "a\0b.x"]),
         max_size=3,
-    ).map(lambda fields: b"".join(_line(key, value) for key, value in fields.items())),
+    ).map(lambda fields: b"".join(pax_line(key, value) for key, value in fields.items())),
     st.binary(max_size=40),
 )
-
-
-def _line(key: str, value: str) -> bytes:
-    rest = f" {key}={value}\n".encode()
-    length = next(n for n in range(len(rest), len(rest) + 9) if len(str(n)) + len(rest) == n)
-    return str(length).encode() + rest
 
 
 @st.composite
@@ -62,22 +56,15 @@ def members(draw: st.DrawFn) -> bytes:
     """A header with any fields and a checksum that fits, and data, which seldom are not as long as it says."""
     kind = draw(KINDS)
     data = draw(RECORDS) if kind in b"xgLK" else b"x" * draw(SIZES)
-    size = b"%011o\0" % len(data) if draw(st.integers(0, 9)) else draw(FALSE_SIZES)
-    header = draw(NAMES).ljust(100, b"\0") + b"0000644\0" * 3 + size + b"0" * 11 + b"\0" + b" " * 8 + bytes([kind])
-    header = header.ljust(257, b"\0") + draw(st.sampled_from([b"ustar\x0000", b"ustar  \0", bytes(8)]))
-    header = header.ljust(345, b"\0") + draw(st.sampled_from([b"", b"", b"p", b"/"])).ljust(167, b"\0")
-    header = header[:148] + b"%06o\0 " % sum(header) + header[156:]
+    size = octal_size(len(data)) if draw(st.integers(0, 9)) else draw(FALSE_SIZES)
+    name, magic = draw(NAMES), draw(st.sampled_from([b"ustar\x0000", b"ustar  \0", bytes(8)]))
+    header = make_header(name, size, bytes([kind]), magic, draw(st.sampled_from([b"", b"", b"p", b"/"])))
     return header + data + bytes(-len(data) % 512 if draw(st.integers(0, 30)) else 0)
 
 
 ENDS = st.sampled_from([bytes(1024)] * 6 + [b"", bytes(512), bytes(10_240), bytes(1024) + b"x"])
 ARCHIVES = st.builds(lambda pieces, end: b"".join(pieces) + end, st.lists(members(), max_size=12), ENDS)
 COMPRESSIONS = st.sampled_from([gzip.compress, bz2.compress, lzma.compress, lambda data: data])
-
-
-def _split(data: bytes, cuts: Sequence[int]) -> list[memoryview]:
-    borders = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    return [memoryview(data)[start:end] for start, end in pairwise(borders)]
 
 
 def _members(parts: Sequence[bytes | memoryview], url: str = URL) -> Outcome:
@@ -104,7 +91,7 @@ def _runs(data: bytes) -> Outcome:
 def test_cuts_between_parts_change_nothing(archive: bytes, cuts: list[int]) -> None:
     """Whatever archive: the same members and the same error, in one part, in many, and as slices."""
     expected = _members([archive])
-    assert _members(_split(archive, cuts)) == expected
+    assert _members(in_parts(archive, cuts)) == expected
     assert _runs(archive) == expected
 
 
@@ -112,7 +99,7 @@ def test_cuts_between_parts_change_nothing(archive: bytes, cuts: list[int]) -> N
 @settings(max_examples=300)
 def test_many_headers_at_once_are_those_read_one_by_one(archive: bytes) -> None:
     """Whatever archive: vectors find the same members and the same error as the walk from header to header."""
-    expected = _members(_split(archive, range(0, len(archive), 512)))  # a part of one block is not worth a scan
+    expected = _members(in_parts(archive, range(0, len(archive), 512)))  # a part of one block is not worth a scan
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("_STEPS", 1), ("_WORTH_BYTES", 512), ("_STEPS_AFTER_POOR_SCAN", 0)):
             patch.setattr(plain, name, value)

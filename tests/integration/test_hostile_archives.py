@@ -20,11 +20,12 @@ from typing import Any
 import pytest
 from torch.utils.data.datapipes.iter import IterableWrapper
 
+from tests.archive_bytes import make_header, make_member, octal_size, pack_tar, pax_line
 from tests.fuzz_archives import within_limits
 from torchdata_remote import RetryPolicy, ShardTarReader, ShardWriter, ShardZipReader
 from torchdata_remote.errors import ShardCorruptError, ShardReadError
 from torchdata_remote.policies import accept_missing_end, skip_with_warning
-from torchdata_remote.tar import END_OF_ARCHIVE, pack_header, padding
+from torchdata_remote.tar import END_OF_ARCHIVE
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -45,11 +46,6 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "xz": lzma.compress,
     "zstd": lambda data: zstd.compress(data, options={zstd.CompressionParameter.checksum_flag: 1}),
 }
-
-
-def _tar(members: Iterable[tuple[str, bytes]] = MEMBERS) -> bytes:
-    pieces = [pack_header(name, len(data)) + data + bytes(padding(len(data))) for name, data in members]
-    return b"".join(pieces) + END_OF_ARCHIVE
 
 
 def _zip(members: Iterable[tuple[str, bytes]] = MEMBERS) -> bytes:
@@ -75,8 +71,9 @@ def _read(pipe: Iterable[dict[str, Any]]) -> tuple[Samples, ShardReadError | Non
     return got, None
 
 
-TRUTH, _ = _read(_pipe(_tar()))
-HEADERS = [at for at in range(0, len(_tar()), 512) if _tar()[at + 257 : at + 262] == b"ustar"]
+SOUND = pack_tar(MEMBERS)
+TRUTH, _ = _read(_pipe(SOUND))
+HEADERS = [at for at in range(0, len(SOUND), 512) if SOUND[at + 257 : at + 262] == b"ustar"]
 
 
 def _assert_right_or_error(data: bytes, what: str, **options: Any) -> bool:
@@ -122,7 +119,7 @@ def test_the_samples_are_those_that_were_written() -> None:
 
 def test_no_flipped_bit_in_a_header_makes_a_shard_short() -> None:
     """1,000 of them; Python's tarfile takes nearly all for the archive's end."""
-    random, data, num_errors = Random(1), _tar(), 0
+    random, data, num_errors = Random(1), SOUND, 0
     for _ in range(1000):
         at, bit = random.choice(HEADERS) + random.randrange(512), random.randrange(8)
         num_errors += _assert_right_or_error(_flipped(data, at, bit), f"bit {bit} of byte {at}")
@@ -132,7 +129,7 @@ def test_no_flipped_bit_in_a_header_makes_a_shard_short() -> None:
 @pytest.mark.parametrize("name", [None, *COMPRESS])
 def test_no_truncation_makes_a_shard_short(name: str | None) -> None:
     """1,000 at random, of a plain shard and a compressed one: each is an error, after right samples only."""
-    data, random = COMPRESS[name](_tar()) if name else _tar(), Random(2)
+    data, random = COMPRESS[name](SOUND) if name else SOUND, Random(2)
     for _ in range(1000):
         end = random.randrange(len(data))
         assert _assert_right_or_error(data[:end], f"cut at byte {end}"), end
@@ -140,7 +137,7 @@ def test_no_truncation_makes_a_shard_short(name: str | None) -> None:
 
 def test_a_cut_at_every_byte_is_an_error_and_is_told() -> None:
     """Skipped with a warning, only whole samples come and the shard is counted; without its end it can be accepted."""
-    data, accepted = _tar(), []
+    data, accepted = SOUND, []
     for end in range(len(data)):
         pipe = _pipe(data[:end], on_bad_shard=skip_with_warning)
         with warnings.catch_warnings(record=True) as caught:
@@ -163,7 +160,7 @@ def _mutated_shards(num_shards: int, seed: int) -> Iterator[tuple[bytes, str]]:
 
     In a plain tar no checksum guards the data: only headers are flipped there, and swapped only with data.
     """
-    random, plain = Random(seed), _tar()
+    random, plain = Random(seed), SOUND
     data_blocks = sorted(set(range(0, len(plain), 512)) - set(HEADERS))
     for index in range(num_shards):
         name = random.choice([None, None, *COMPRESS])
@@ -250,26 +247,16 @@ def test_beside_a_manifest_none_of_ten_thousand_flipped_bits_is_handed_on(tmp_pa
 
 
 def _header(name: bytes = b"a.x", size: int | bytes = 0, kind: bytes = b"0") -> bytes:
-    """A header with any fields, and a checksum that fits."""
-    told = (
-        size if isinstance(size, bytes) else b"%011o\0" % size if size < 1 << 33 else b"\x80" + size.to_bytes(11, "big")
-    )
-    header = name.ljust(100, b"\0") + b"0000644\0" * 3 + told + b"0" * 11 + b"\0" + b" " * 8 + kind
-    header = header.ljust(257, b"\0") + b"ustar\x0000".ljust(255, b"\0")
-    return header[:148] + b"%06o\0 " % sum(header) + header[156:]
-
-
-def _member(name: bytes, data: bytes, kind: bytes = b"0") -> bytes:
-    return _header(name, len(data), kind) + data + bytes(-len(data) % 512)
+    if isinstance(size, int):
+        size = octal_size(size) if size < 1 << 33 else b"\x80" + size.to_bytes(11, "big")
+    return make_header(name, size, kind)
 
 
 def _pax(key: str, value: str) -> bytes:
-    rest = f" {key}={value}\n".encode()
-    length = next(n for n in range(len(rest), len(rest) + 9) if len(str(n)) + len(rest) == n)
-    return _member(b"pax", str(length).encode() + rest, b"x")
+    return make_member(b"pax", pax_line(key, value), b"x")
 
 
-ONE, END = _member(b"a.x", b"one"), END_OF_ARCHIVE
+ONE, END = make_member(b"a.x", b"one"), END_OF_ARCHIVE
 HOSTILE: dict[str, Callable[[], bytes]] = {
     "unknown type of 2**50 bytes": lambda: _header(size=1 << 50, kind=b"\x9f") + bytes(2048),
     "2**50 bytes": lambda: _header(size=1 << 50) + bytes(2048),
@@ -280,25 +267,25 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "negative size in pax": lambda: ONE + _pax("size", "-1024") + ONE + END,
     "400 MB of pax": lambda: gzip.compress(_header(size=400 << 20, kind=b"x") + bytes(400 << 20), 1),
     "5,000 pax headers": lambda: _pax("path", "b.x") * 5000 + ONE + END,
-    "5,000 long names": lambda: _member(b"L", b"b.x\0", b"L") * 5000 + ONE + END,
+    "5,000 long names": lambda: make_member(b"L", b"b.x\0", b"L") * 5000 + ONE + END,
     "1,000 empty pax headers": lambda: _header(kind=b"x") * 1000 + ONE + END,
     "10,000 global headers": lambda: _header(kind=b"g") * 10_000 + END,
-    "sparse": lambda: ONE + _member(b"s.x", b"one", b"S") + END,
+    "sparse": lambda: ONE + make_member(b"s.x", b"one", b"S") + END,
     "sparse in pax": lambda: _pax("GNU.sparse.realsize", str(1 << 40)) + ONE + END,
     "sparse map in pax": lambda: _pax("GNU.sparse.map", "0,1," * 2000) + ONE + END,
-    "..": lambda: _member(b"../a.x", b"one") + END,
-    ".. inside": lambda: ONE + _member(b"d/../../a.x", b"one") + END,
+    "..": lambda: make_member(b"../a.x", b"one") + END,
+    ".. inside": lambda: ONE + make_member(b"d/../../a.x", b"one") + END,
     ".. in pax": lambda: _pax("path", "d/../a.x") + ONE + END,
-    "absolute": lambda: _member(b"/etc/a.x", b"one") + END,
-    "absolute long name": lambda: _member(b"L", b"/etc/a.x\0", b"L") + ONE + END,
+    "absolute": lambda: make_member(b"/etc/a.x", b"one") + END,
+    "absolute long name": lambda: make_member(b"L", b"/etc/a.x\0", b"L") + ONE + END,
     "NUL in pax": lambda: _pax("path", "b\0.x") + ONE + END,
-    "NUL in a long name": lambda: _member(b"L", b"b.x\0/../c.x", b"L") + ONE + END,
+    "NUL in a long name": lambda: make_member(b"L", b"b.x\0/../c.x", b"L") + ONE + END,
     "a path of 500,000 folders": lambda: _pax("path", "a/" * 500_000 + "b.tar") + ONE + END,
     "4,000 long keys": lambda: gzip.compress(
         b"".join(_pax("path", f"{i}" + "x" * 4000 + "\U0001f600.x") + ONE for i in range(4000)), 1
     ),
-    "the sample's key": lambda: _member(b"a.__key__", b"other") + ONE + END,
-    "the sample's URL": lambda: _member(b"a.__url__", b"other") + ONE + END,
+    "the sample's key": lambda: make_member(b"a.__key__", b"other") + ONE + END,
+    "the sample's URL": lambda: make_member(b"a.__url__", b"other") + ONE + END,
     "a bomb after a member": lambda: gzip.compress(ONE + _header(b"b.x", 300 << 20) + bytes(300 << 20) + END, 1),
     "zeros after the end": lambda: gzip.compress(ONE + END + bytes(300 << 20), 1),
     "a MiB of empty frames": lambda: struct.pack("<2L", 0x184D2A50, 0) * (1 << 17) + b"x",
@@ -310,7 +297,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 def test_hostile_tars_are_errors(case: str, nested: bool) -> None:
     """Within a second of CPU time and 64 MiB more memory, as the shard and as an archive in it."""
     data = HOSTILE[case]()
-    _error(_member(b"a.tar", data) + END if nested else data, nested=nested)
+    _error(make_member(b"a.tar", data) + END if nested else data, nested=nested)
 
 
 def test_an_error_has_the_length_of_a_message() -> None:
@@ -320,14 +307,14 @@ def test_an_error_has_the_length_of_a_message() -> None:
 
 def test_a_key_twice_in_nested_archives_is_an_error() -> None:
     """Two archives whose names and keys come to the same: ``a`` with ``b/c``, and ``a/b`` with ``c``."""
-    inner, other = _tar([("b/c.x", b"1")]), _tar([("c.x", b"2")])
-    _error(_tar([("a.tar", inner), ("a/b.tar", other)]), nested=True)
+    inner, other = pack_tar([("b/c.x", b"1")]), pack_tar([("c.x", b"2")])
+    _error(pack_tar([("a.tar", inner), ("a/b.tar", other)]), nested=True)
 
 
 @pytest.mark.parametrize("name", COMPRESS)
 def test_the_thread_ends_although_the_error_is_held(name: str) -> None:
     """A damaged header early in a large compressed shard: whoever keeps the error keeps no thread."""
-    data = _tar((f"{i}.x", Random(i).randbytes(1 << 18)) for i in range(12))
+    data = pack_tar((f"{i}.x", Random(i).randbytes(1 << 18)) for i in range(12))
     before = set(threading.enumerate())
     with pytest.raises(ShardReadError) as caught:
         list(_pipe(COMPRESS[name](_flipped(data, 512 + (1 << 18), 0))))

@@ -22,10 +22,11 @@ from hypothesis import strategies as st
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
+from tests.archive_bytes import pack_tar
 from torchdata_remote import ShardTarReader, accept_missing_end, raise_error, skip_with_warning
 from torchdata_remote.errors import MissingEndError, ObjectNotFoundError, RemoteDataError, ShardReadError, StorageError
 from torchdata_remote.policies import OnBadShard
-from torchdata_remote.tar import END_OF_ARCHIVE, pack_header, padding
+from torchdata_remote.tar import END_OF_ARCHIVE
 from torchdata_remote.testing import write_small_shards
 
 URL = "s3://b/train/t-000.tar"
@@ -54,8 +55,7 @@ class _Stream(io.BytesIO):
 
 
 def _tar(*members: tuple[str, bytes]) -> bytes:
-    pieces = [pack_header(name, len(data)) + data + bytes(padding(len(data))) for name, data in members]
-    return b"".join(pieces) + END_OF_ARCHIVE
+    return pack_tar(members)
 
 
 def _read(*members: tuple[str, bytes], url: str = URL) -> list[Sample]:
