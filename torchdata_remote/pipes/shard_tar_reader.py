@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, insort
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -12,22 +12,19 @@ from typing import Any
 from torch.utils.data import IterDataPipe, functional_datapipe
 
 from ..compression import CompressionLimits, decompressed
-from ..datapipe import DataPipe
 from ..errors import ShardReadError
 from ..grouping import samples_of
-from ..options import FetchOptions, StorageOptions
-from ..policies import OnBadShard, ShardGuard, Skipped, raise_error
+from ..policies import OnBadShard, ShardGuard, raise_error
 from ..sample import Sample, is_meta, naming_fault
-from ..streams import parts_of, streams_of
+from ..shard_reader import ShardReader
+from ..streams import parts_of
 from ..tar import TarOptions, read_archives, read_runs
-from ..turns import by_turns
-from ..urls import redact
 
 _ARCHIVE_ENDING = re.compile(r"(?<=.)\.(tar(\.\w+)?|t[gbx]z2?|tzst)$")
 
 
 @functional_datapipe("shard_tar_reader")
-class ShardTarReader(DataPipe[Sample]):
+class ShardTarReader(ShardReader):
     """Read samples from tar shards (functional name: ``shard_tar_reader``).
 
     Members that lie next to each other and share a key are one sample. The key ends at the first dot of the base name,
@@ -82,45 +79,30 @@ class ShardTarReader(DataPipe[Sample]):
         nested: bool = False,
         copy: bool = True,
         max_member_bytes: int = TarOptions.max_member_bytes,
-        max_ratio: int = 100,
-        max_decompressed_bytes: int = 1 << 40,
+        max_ratio: int = CompressionLimits.max_ratio,
+        max_decompressed_bytes: int = CompressionLimits.max_decompressed_bytes,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        if interleave < 1:
-            raise ValueError(f"interleave is the number of shards read at once, at least 1; got {interleave}.")
-        self.source_datapipe = source_datapipe
-        self.skipped = Skipped()
-        self._on_bad_shard, self._interleave, self._nested = on_bad_shard, interleave, nested
-        self._max_member_bytes, self._copy = max_member_bytes, copy
+        super().__init__(
+            source_datapipe, on_bad_shard=on_bad_shard, interleave=interleave, storage_options=storage_options
+        )
+        self._nested, self._copy, self._max_member_bytes = nested, copy, max_member_bytes
         self._limits = CompressionLimits(max_ratio=max_ratio, max_decompressed_bytes=max_decompressed_bytes)
-        self._storage_options = StorageOptions(storage_options)
 
-    def __iter__(self) -> Iterator[Sample]:
-        self.skipped = Skipped()
-        fetch = FetchOptions(interleave=self._interleave)
-        with closing(streams_of(self.source_datapipe, fetch, self._storage_options)) as streams:
-            yield from by_turns((self._shard(str(url), stream) for url, stream in streams), self._interleave)
-
-    def _shard(self, url: str, stream: Any) -> Generator[Sample, None, None]:
-        shown = redact(url)
-        try:
-            with ShardGuard(shown, self._on_bad_shard, self.skipped) as guard:
-                compression, parts = decompressed(parts_of(url, stream), url=shown, limits=self._limits)
-                options = TarOptions(
-                    max_member_bytes=self._max_member_bytes,
-                    copy=self._copy,
-                    num_bytes=getattr(stream, "num_bytes", None) if compression is None else None,
-                    on_skip=self.skipped.count_member,
-                    on_missing_end=guard.accepts,
-                )
-                with closing(parts):
-                    if self._nested:
-                        yield from self._nested_samples(shown, parts, options)
-                    else:
-                        runs = read_runs(parts, url=shown, options=options)
-                        yield from samples_of(runs, url=shown, on_skip=options.on_skip)
-        finally:
-            stream.close()
+    def samples_in(self, url: str, stream: Any, guard: ShardGuard) -> Iterator[Sample]:
+        compression, parts = decompressed(parts_of(url, stream), url=url, limits=self._limits)
+        options = TarOptions(
+            max_member_bytes=self._max_member_bytes,
+            copy=self._copy,
+            num_bytes=getattr(stream, "num_bytes", None) if compression is None else None,
+            on_skip=self.skipped.count_member,
+            on_missing_end=guard.accepts,
+        )
+        with closing(parts):
+            if self._nested:
+                yield from self._nested_samples(url, parts, options)
+            else:
+                yield from samples_of(read_runs(parts, url=url, options=options), url=url, on_skip=options.on_skip)
 
     def _nested_samples(self, url: str, parts: Iterator[bytes | memoryview], options: TarOptions) -> Iterator[Sample]:
         prefixes: list[str] = []  # sorted

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch.utils.data import IterDataPipe, functional_datapipe
 
-from ..datapipe import DataPipe
 from ..errors import RemoteDataError
 from ..grouping import samples_of
-from ..options import FetchOptions, StorageOptions
-from ..policies import OnBadShard, ShardGuard, Skipped, raise_error
+from ..policies import OnBadShard, ShardGuard, raise_error
 from ..sample import Sample
-from ..streams import parts_of, streams_of
-from ..turns import by_turns
-from ..urls import redact
+from ..shard_reader import ShardReader
+from ..streams import parts_of
 from ..zip import DEFAULT_MAX_MEMBER_BYTES, Entry, read_directory, read_members
 
 
 @functional_datapipe("shard_zip_reader")
-class ShardZipReader(DataPipe[Sample]):
+class ShardZipReader(ShardReader):
     """Read samples from zip shards (functional name: ``shard_zip_reader``).
 
     The archive's directory, which lies at its end, is read first, by a ranged request of its own; then the members
@@ -67,37 +63,23 @@ class ShardZipReader(DataPipe[Sample]):
         max_ratio: int = 100,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        if interleave < 1:
-            raise ValueError(f"interleave is the number of shards read at once, at least 1; got {interleave}.")
-        self.source_datapipe = source_datapipe
-        self.skipped = Skipped()
-        self._on_bad_shard, self._interleave = on_bad_shard, interleave
+        super().__init__(
+            source_datapipe, on_bad_shard=on_bad_shard, interleave=interleave, storage_options=storage_options
+        )
         self._max_member_bytes, self._max_ratio = max_member_bytes, max_ratio
-        self._storage_options = StorageOptions(storage_options)
 
-    def __iter__(self) -> Iterator[Sample]:
-        self.skipped = Skipped()
-        fetch = FetchOptions(interleave=self._interleave)
-        with closing(streams_of(self.source_datapipe, fetch, self._storage_options)) as streams:
-            yield from by_turns((self._shard(str(url), stream) for url, stream in streams), self._interleave)
-
-    def _shard(self, url: str, stream: Any) -> Generator[Sample, None, None]:
-        shown, on_skip = redact(url), self.skipped.count_member
-        try:
-            with ShardGuard(shown, self._on_bad_shard, self.skipped):
-                entries = _directory(shown, stream)
-                members = read_members(
-                    parts_of(url, stream),
-                    entries,
-                    url=shown,
-                    max_member_bytes=self._max_member_bytes,
-                    max_ratio=self._max_ratio,
-                    on_skip=on_skip,
-                )
-                runs = (([path], [data]) for path, data in members)
-                yield from samples_of(runs, url=shown, on_skip=on_skip)
-        finally:
-            stream.close()
+    def samples_in(self, url: str, stream: Any, guard: ShardGuard) -> Iterator[Sample]:
+        on_skip = self.skipped.count_member
+        entries = _directory(url, stream)
+        members = read_members(
+            parts_of(url, stream),
+            entries,
+            url=url,
+            max_member_bytes=self._max_member_bytes,
+            max_ratio=self._max_ratio,
+            on_skip=on_skip,
+        )
+        yield from samples_of((([path], [data]) for path, data in members), url=url, on_skip=on_skip)
 
 
 def _directory(url: str, stream: Any) -> list[Entry]:
