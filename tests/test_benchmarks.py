@@ -48,6 +48,12 @@ def test_storm() -> None:
     assert all("6,000 of 6,000 samples right, 0 shards raised" in line for line in lines), printed
 
 
+def test_datapipe() -> None:
+    """One line, with both figures and the ratio."""
+    printed = printed_by("bench_datapipe.py")
+    assert re.fullmatch(r"an item costs [\d.]+ µs instead of [\d.]+: [\d.]+x \([\d.]+ to [\d.]+\) as .*\n", printed)
+
+
 def test_tar() -> None:
     """Each side that is installed reads every sample of both sizes, and the ratios are printed."""
     printed = printed_by(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
 from typing import Any
 
@@ -84,3 +85,17 @@ def test_many_extensions_do_not_fill_memory() -> None:
     names = [f"a.{number}" for number in range(3000)]
     (sample,) = samples_of([(names, [b""] * 3000)], url=URL)
     assert len(sample) == 3002
+
+
+def test_a_remembered_key_takes_100_to_200_bytes() -> None:
+    """As the README says, for keys such as n01440764_10026; a set that has just grown takes most."""
+    runs = (([f"n01440764_{number:05}.jpg"], [b""]) for number in range(20_001))
+    samples = samples_of(runs, url=URL)
+    tracemalloc.start()
+    try:
+        for _ in range(20_000):
+            next(samples)
+        taken_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 100 * 20_000 < taken_bytes < 200 * 20_000
