@@ -21,6 +21,7 @@ from tests.servers.s3 import S3Server
 from tests.test_cache import answer_of, child_of, objects_in, partials_in
 from tests.test_fetch import wait_for
 from torchdata_remote import cached_read
+from torchdata_remote.engine import Engine
 from torchdata_remote.errors import AccessDeniedError, TransientStorageError
 from torchdata_remote.options import FetchOptions, RetryPolicy, StorageOptions
 from torchdata_remote.storage import Answer, Entry
@@ -86,7 +87,7 @@ def options(folder: str, cache_bytes: int = 1 << 40, **more: Any) -> FetchOption
 
 def epoch(store: CountingStore, chosen: FetchOptions, *, listed: bool) -> dict[str, bytes]:
     urls = [RemoteUrl(url, len(data), store.etag(url)) if listed else url for url, data in store.objects.items()]
-    return {str(url): stream.read() for url, stream in stream_objects(urls, chosen, StorageOptions())}
+    return {str(url): stream.read() for url, stream in stream_objects(urls, Engine(chosen, StorageOptions()))}
 
 
 OBJECTS = st.lists(st.binary(min_size=1, max_size=60), max_size=6).map(
@@ -137,7 +138,7 @@ def test_faults_do_not_spoil_the_cache(
         store.faults = list(faults)
         url = RemoteUrl("a", size, store.etag("a")) if listed else "a"
         chosen = options(folder, part_bytes=part_bytes, max_in_flight=1, max_buffer_bytes=1)
-        [(_, stream)] = stream_objects([url], chosen, StorageOptions())
+        [(_, stream)] = stream_objects([url], Engine(chosen, StorageOptions()))
         assert stream.read(stop_at) == data[:stop_at]
         for path in objects_in(folder):  # others may read it from now on
             assert Path(path).read_bytes() == data
@@ -175,7 +176,7 @@ def test_answers_without_an_etag(listed: bool, monkeypatch: pytest.MonkeyPatch) 
         store.has_etags = False
         monkeypatch.setattr(store, "stat", lambda path: Entry(path, 20, '"before"'))
         url = RemoteUrl("a", 20, '"before"') if listed else "a"
-        for _, stream in stream_objects([url], options(folder), StorageOptions()):
+        for _, stream in stream_objects([url], Engine(options(folder), StorageOptions())):
             stream.read()
         assert not objects_in(folder)
 
@@ -196,7 +197,7 @@ def test_given_up_halfway(stop_at: int) -> None:
     """A stream that is closed, or an iterator that is left, half-way leaves no partial file."""
     with cached({"a": bytes(50), "b": bytes(50), "c": bytes(50)}) as (store, folder):
         urls = [RemoteUrl(url, 50, store.etag(url)) for url in store.objects]
-        for _, stream in stream_objects(urls, options(folder, max_buffer_bytes=20), StorageOptions()):
+        for _, stream in stream_objects(urls, Engine(options(folder, max_buffer_bytes=20), StorageOptions())):
             stream.read(stop_at)
             stream.close()
             break
@@ -213,7 +214,7 @@ def test_closed_during_the_first_request() -> None:
             assert may_answer.wait(20)
 
         store.before_stat = before_stat
-        iterator = stream_objects(["a"], options(folder), StorageOptions())
+        iterator = stream_objects(["a"], Engine(options(folder), StorageOptions()))
         _, stream = next(iterator)
         assert asked.wait(20)
         stream.close()

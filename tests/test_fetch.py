@@ -18,6 +18,7 @@ import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
+from torchdata_remote.engine import Engine
 from torchdata_remote.errors import (
     AccessDeniedError,
     ObjectChangedError,
@@ -107,7 +108,7 @@ def options(
 def streams(store: FakeStore, chosen: FetchOptions, *, listed: bool) -> Iterator[tuple[str, ObjectStream]]:
     """All objects of the store, as a listing tells them or as plain URLs."""
     urls = [RemoteUrl(url, len(data), "etag of " + url) if listed else url for url, data in store.objects.items()]
-    return stream_objects(urls, chosen, StorageOptions())
+    return stream_objects(urls, Engine(chosen, StorageOptions()))
 
 
 OBJECTS = st.lists(st.binary(max_size=60), max_size=8).map(lambda them: {f"{n}": data for n, data in enumerate(them)})
@@ -263,7 +264,7 @@ def test_source_is_pulled_by_the_consumer_only() -> None:
                 pulled.append(threading.current_thread())
                 yield RemoteUrl(url, 10)
 
-        iterator = stream_objects(urls(), options(max_in_flight=2, max_buffer_bytes=50), StorageOptions())
+        iterator = stream_objects(urls(), Engine(options(max_in_flight=2, max_buffer_bytes=50), StorageOptions()))
         next(iterator)
         assert len(pulled) < 40
         assert sum(1 for _ in iterator) == 1_999
@@ -288,7 +289,7 @@ def test_size_that_is_not_what_was_listed(size: int) -> None:
         for listed_size in (0, 25):
             if size == listed_size:
                 continue
-            stream = ObjectStream(Fetcher(options(), StorageOptions()), RemoteUrl("a", listed_size))
+            stream = ObjectStream(Fetcher(Engine(options(), StorageOptions())), RemoteUrl("a", listed_size))
             with pytest.raises(ObjectChangedError, match=r"^a"):
                 stream.read()
             stream.close()
@@ -298,7 +299,7 @@ def test_size_that_changes_in_between() -> None:
     """An object that shrinks or grows while it is read is an ObjectChangedError."""
     for size_then in (0, 5, 15, 20, 29, 31, 100):
         with store_of({"a": bytes(30)}) as store:
-            stream = ObjectStream(Fetcher(options(max_buffer_bytes=10), StorageOptions()), "a")
+            stream = ObjectStream(Fetcher(Engine(options(max_buffer_bytes=10), StorageOptions())), "a")
             assert len(stream.read(10)) == 10
             store.objects["a"] = bytes(size_then)
             with pytest.raises(ObjectChangedError):
@@ -319,7 +320,7 @@ def test_answer_of_the_wrong_length(extra: int) -> None:
         store.read = dishonest  # type: ignore[method-assign]
         three_attempts = FetchOptions(part_bytes=10, retry=RetryPolicy(max_attempts=3, first_wait_s=0))
         for url in (RemoteUrl("a", 40), "a"):
-            stream = ObjectStream(Fetcher(three_attempts, StorageOptions()), url)
+            stream = ObjectStream(Fetcher(Engine(three_attempts, StorageOptions())), url)
             with pytest.raises(StorageError):
                 stream.read()
             stream.close()
@@ -401,7 +402,7 @@ def test_error_of_the_source_comes_after_what_came_before_it() -> None:
 
         got = []
         with pytest.raises(ZeroDivisionError):  # noqa: PT012  # the loop is what raises, at its end
-            for _, stream in stream_objects(urls(), options(), StorageOptions()):
+            for _, stream in stream_objects(urls(), Engine(options(), StorageOptions())):
                 got.append(stream.read())
         assert got == list(store.objects.values())
 
@@ -594,7 +595,7 @@ def test_many_streams_are_not_quadratic() -> None:
 
 COLLECTED_UNDER_THE_LOCK = """
 import gc, os, threading
-from torchdata_remote import fetch, fetched_object
+from torchdata_remote import engine, fetch, fetched_object
 from torchdata_remote.options import FetchOptions, StorageOptions
 from torchdata_remote.storage import Answer, in_one
 from torchdata_remote.streams import ObjectStream
@@ -607,7 +608,7 @@ class Store:
         return Answer(start, start + len(data), 100, None, in_one(data))
 
 fetched_object.open_store = lambda url, options, connection: (Store(), url)
-fetcher = fetch.Fetcher(FetchOptions(part_bytes=10), StorageOptions())
+fetcher = fetch.Fetcher(engine.Engine(FetchOptions(part_bytes=10), StorageOptions()))
 gc.disable()
 forgotten = [ObjectStream(fetcher, "a")]
 forgotten.append(forgotten)  # what an exception's traceback does
@@ -667,7 +668,7 @@ def test_reads_in_a_forked_child_are_refused() -> None:
 def test_counts_are_back_at_the_start() -> None:
     """After all sorts of ends nothing is reserved any more."""
     with store_of({f"{number}": bytes(7 * number) for number in range(12)}) as store:
-        fetcher = Fetcher(options(3, 10, 40), StorageOptions())
+        fetcher = Fetcher(Engine(options(3, 10, 40), StorageOptions()))
         opened = [
             ObjectStream(fetcher, RemoteUrl(url, len(data)) if number % 2 else url)
             for number, (url, data) in enumerate(store.objects.items())
@@ -879,7 +880,7 @@ def test_by_completion_the_sources_error_comes_last(count: int, bound: int, list
         got = {}
 
         def run() -> None:
-            for url, stream in stream_objects(urls(), options(2, 10, bound, in_order=False), StorageOptions()):
+            for url, stream in stream_objects(urls(), Engine(options(2, 10, bound, in_order=False), StorageOptions())):
                 got[url] = stream.read()
 
         with pytest.raises(ZeroDivisionError):
@@ -983,7 +984,7 @@ def test_a_request_under_way_ends_with_its_stream(others_open: bool) -> None:
             return Answer(0, 40, 40, "v1", chunks())
 
         store.read = slowly  # type: ignore[method-assign]
-        fetcher = Fetcher(options(part_bytes=40), StorageOptions())
+        fetcher = Fetcher(Engine(options(part_bytes=40), StorageOptions()))
         stream = ObjectStream(fetcher, RemoteUrl("a", 40))
         assert asked.wait(DEADLINE_S)
         gc.disable()
@@ -1024,7 +1025,7 @@ def test_a_source_that_cannot_begin() -> None:
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        next(stream_objects(Source(), options(), StorageOptions()))
+        next(stream_objects(Source(), Engine(options(), StorageOptions())))
 
 
 def test_a_closed_stream_is_not_asked_for_again() -> None:

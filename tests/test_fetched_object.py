@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.test_fetch import FakeStore, options, store_of
+from torchdata_remote.engine import Engine
 from torchdata_remote.errors import ObjectChangedError
 from torchdata_remote.fetch import Fetcher
 from torchdata_remote.fetched_object import FetchedObject, Part
@@ -103,7 +104,7 @@ def test_parts_of_two_versions_are_not_mixed() -> None:
     both = threading.Barrier(2)
     with store_of({}) as store:
         store.read = Replaced({}).read  # type: ignore[method-assign]
-        fetcher = Fetcher(options(max_in_flight=2, part_bytes=10), StorageOptions())
+        fetcher = Fetcher(Engine(options(max_in_flight=2, part_bytes=10), StorageOptions()))
         stream = ObjectStream(fetcher, RemoteUrl("a", 20))
         fetcher.release()
         try:

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.test_fetch import options, store_of
+from torchdata_remote.engine import Engine
 from torchdata_remote.errors import RemoteDataError
 from torchdata_remote.fetch import Fetcher
 from torchdata_remote.options import StorageOptions
@@ -38,7 +39,7 @@ OPERATIONS = st.lists(
 
 
 def opened(url: str = "a", part_bytes: int = 10) -> ObjectStream:
-    fetcher = Fetcher(options(part_bytes=part_bytes, max_buffer_bytes=30), StorageOptions())
+    fetcher = Fetcher(Engine(options(part_bytes=part_bytes, max_buffer_bytes=30), StorageOptions()))
     stream = ObjectStream(fetcher, url)
     fetcher.release()
     return stream
@@ -190,16 +191,16 @@ def test_closed_stream() -> None:
 def test_bare_urls_and_pairs() -> None:
     """A reader's source may be URLs or pairs, not both."""
     with store_of({"a": b"1", "b": b"2"}):
-        got = [(url, stream.read()) for url, stream in streams_of(["a", "b"], options(), StorageOptions())]
+        got = [(url, stream.read()) for url, stream in streams_of(["a", "b"], Engine(options(), StorageOptions()))]
         assert got == [("a", b"1"), ("b", b"2")]
         pairs = [("x", io.BytesIO(b"3")), ("y", io.BytesIO(b"4"))]
-        assert list(streams_of(iter(pairs), options(), StorageOptions())) == pairs
-        assert list(streams_of([], options(), StorageOptions())) == []
+        assert list(streams_of(iter(pairs), Engine(options(), StorageOptions()))) == pairs
+        assert list(streams_of([], Engine(options(), StorageOptions()))) == []
         with pytest.raises(RemoteDataError, match="Expected a URL, as before, got tuple"):
-            list(streams_of(["a", pairs[0]], options(), StorageOptions()))
+            list(streams_of(["a", pairs[0]], Engine(options(), StorageOptions())))
         for wrong in (1, None, ("x", b"bytes"), ("x",), b"bytes", {"__key__": "1"}):
             with pytest.raises(RemoteDataError, match=r"Expected a URL or a \(url, file_like\) pair"):
-                list(streams_of([wrong], options(), StorageOptions()))
+                list(streams_of([wrong], Engine(options(), StorageOptions())))
 
 
 @given(data=st.binary(max_size=100), piece_bytes=st.integers(1, 30))

@@ -4,23 +4,29 @@ Importing registers the functional names: ``IterableWrapper(["s3://b/train/"]).l
 """
 
 from . import decoders, encoders, errors, labels, testing
+from .indexing import index_shards
 from .manifest import ShardInfo
+from .mixing import Mixed, Stop, mix
 from .options import Backend, RetryPolicy
 from .pipes import (
     AsyncPrefetch,
     DecodeSample,
+    EqualizeRanks,
     FileReader,
     LabelFromPath,
     ListRemote,
     ShardingFilterRank,
     ShardTarReader,
     ShardZipReader,
+    ShuffleSamples,
     ShuffleShards,
     ToTuple,
     WriteShards,
 )
 from .policies import Skipped, accept_missing_end, raise_error, skip_with_warning
 from .recipes import stream_files, stream_shards
+from .resume import Resumable, StatefulLoader, merge_states, stateful_loader
+from .shares import EqualizeMode
 from .urls import RemoteUrl
 from .world import World
 from .writer import ShardWriter
@@ -29,18 +35,25 @@ __all__ = [
     "AsyncPrefetch",
     "Backend",
     "DecodeSample",
+    "EqualizeMode",
+    "EqualizeRanks",
     "FileReader",
     "LabelFromPath",
     "ListRemote",
+    "Mixed",
     "RemoteUrl",
+    "Resumable",
     "RetryPolicy",
     "ShardInfo",
     "ShardTarReader",
     "ShardWriter",
     "ShardZipReader",
     "ShardingFilterRank",
+    "ShuffleSamples",
     "ShuffleShards",
     "Skipped",
+    "StatefulLoader",
+    "Stop",
     "ToTuple",
     "World",
     "WriteShards",
@@ -48,9 +61,13 @@ __all__ = [
     "decoders",
     "encoders",
     "errors",
+    "index_shards",
     "labels",
+    "merge_states",
+    "mix",
     "raise_error",
     "skip_with_warning",
+    "stateful_loader",
     "stream_files",
     "stream_shards",
     "testing",

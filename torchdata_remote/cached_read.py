@@ -25,11 +25,14 @@ class CachedObject:
         url: its name in the cache.
         size: as the listing told it, in bytes; ``None`` asks the store.
         etag: as the listing told it; ``None`` asks the store.
+        keep: whether it is read as a whole.
     """
 
-    def __init__(self, store: Store, cache: DiskCache, url: str, size: int | None, etag: str | None) -> None:
+    def __init__(
+        self, store: Store, cache: DiskCache, url: str, size: int | None, etag: str | None, *, keep: bool = True
+    ) -> None:
         self._store, self._cache, self._url = store, cache, url
-        self._listed = size, etag
+        self._listed, self._keep = (size, etag), keep
         self._lock = threading.Lock()  # of threads that fetch parts; never of a finalizer
         self._looked = self._closed = False
         self._hit: CachedFile | None = None
@@ -64,7 +67,7 @@ class CachedObject:
             return
         self._etag, self._num_bytes = etag, size
         self._hit = self._cache.find(self._url, size, etag)
-        if self._hit is None:
+        if self._hit is None and self._keep:
             try:
                 self._filling = self._cache.fill(self._url, size, etag)
             except OSError as error:

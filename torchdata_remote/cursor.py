@@ -11,21 +11,22 @@ class Cursor:
 
     Args:
         parts: consecutive, of any length, empty ones included.
+        offset: of the first of these bytes.
     """
 
-    def __init__(self, parts: Iterable[bytes | memoryview]) -> None:
+    def __init__(self, parts: Iterable[bytes | memoryview], offset: int = 0) -> None:
         self._parts = iter(parts)
         self.view = memoryview(b"")
         self.position = 0
-        self._before = 0  # bytes in the parts before this one
+        self.part_offset = offset  # of the part at hand
 
     @property
     def offset(self) -> int:
-        """Bytes taken so far."""
-        return self._before + self.position
+        """Where in the archive the next byte lies."""
+        return self.part_offset + self.position
 
     def _next_part(self) -> bool:
-        self._before += len(self.view)
+        self.part_offset += len(self.view)
         self.view, self.position = memoryview(b""), 0  # before the next part comes, this one can go
         for part in self._parts:
             self.view = memoryview(part)

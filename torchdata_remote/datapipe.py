@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 from torch.utils.data import IterDataPipe
+
+from .state import load_state, state_of
+from .world import World
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -17,3 +21,30 @@ class DataPipe(IterDataPipe[T_co]):
     """
 
     _is_child_datapipe = False
+
+    def order_options(self) -> Mapping[str, Any]:
+        """The options on which the order of the items depends: a state fits where they are the same."""
+        return {}
+
+    def enter_pass(self, num_streams: int) -> None:
+        """Be a copy that is copied once more for each of the streams that this process reads at the same time."""
+
+    def enter_stream(self, world: World) -> None:
+        """Be such a copy, which reads the share of that place in the world."""
+
+
+class OneForOne(DataPipe[T_co]):
+    """A pipe that hands out one item for each it takes: state and length are its source's."""
+
+    source_datapipe: IterDataPipe[Any]
+
+    def state_dict(self) -> Any:
+        """Where this is in what it hands out: plain JSON, after the last item."""
+        return state_of(self.source_datapipe)
+
+    def load_state_dict(self, state: Any) -> None:
+        """Let the next pass go on where that state was taken."""
+        load_state(self.source_datapipe, state)
+
+    def __len__(self) -> int:
+        return len(self.source_datapipe)  # TypeError where it has none, as for torch's pipes

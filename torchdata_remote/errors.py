@@ -6,6 +6,7 @@
     ├── UrlError (ValueError)                   a URL that nobody can read
     ├── EmptyListingError (FileNotFoundError)   a source URL under which nothing was found
     ├── EmptyShareError (ValueError)            fewer shards than readers
+    ├── UnequalListingError (ValueError)        ranks that list different objects
     ├── StorageError (OSError)                  the store said no
     │   ├── ObjectNotFoundError (FileNotFoundError)
     │   ├── AccessDeniedError (PermissionError)
@@ -18,6 +19,7 @@
     │   └── ShardCorruptError                   they differ from the manifest's checksums, twice
     ├── ShardWriteError (ValueError)            samples that cannot become a shard
     ├── ManifestError (ValueError)              an index.json that cannot be used
+    ├── StateError (ValueError)                 a chain that cannot be resumed, or a state that is not of this one
     └── SampleError (ValueError)                one sample is not what the pipe needs
         ├── DecodeError
         ├── EncodeError
@@ -57,6 +59,10 @@ class EmptyListingError(RemoteDataError, FileNotFoundError):
 
 class EmptyShareError(RemoteDataError, ValueError):
     """There are fewer shards than slots (ranks x workers), so that one of them would wait for ever."""
+
+
+class UnequalListingError(RemoteDataError, ValueError):
+    """The ranks of a training list different objects, so that their shares would not make up the whole."""
 
 
 class StorageError(RemoteDataError, OSError):
@@ -133,6 +139,10 @@ class ShardWriteError(RemoteDataError, ValueError):
 
 class ManifestError(RemoteDataError, ValueError):
     """An ``index.json`` that does not describe shards."""
+
+
+class StateError(RemoteDataError, ValueError):
+    """A chain that has no state, or a state that does not fit the chain, the listing or the world."""
 
 
 class SampleError(RemoteDataError, ValueError):

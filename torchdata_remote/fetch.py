@@ -12,38 +12,33 @@ import os
 import queue
 from collections.abc import Callable, Generator, Iterator
 
-from .cache import DiskCache
+from .engine import Engine
 from .fetched_object import FetchedObject, Part
 from .finalizer_lock import FinalizerLock
-from .in_flight import InFlight
-from .options import FetchOptions, StorageOptions
-from .pool import Pool, next_item
+from .pool import next_item
 from .ranged_read import read_range
 from .reading import Found
-from .storage import Connection
 from .urls import redact
 
 _OBJECTS_WAITING = 4
 
 
 class Fetcher:
-    """Fetches objects for one iteration of one pipe, in one process.
+    """Fetches objects for one iteration of one pipe, in one process: a lane of its engine.
 
     Args:
-        options: limits.
-        storage_options: for the stores.
+        engine: limits, threads, and the byte bound, of which a lane has its share.
     """
 
-    def __init__(self, options: FetchOptions, storage_options: StorageOptions) -> None:
-        self.options = options
-        self._part_bytes = {mapped: options.actual_part_bytes(mapped=mapped) for mapped in (False, True)}
-        self._storage_options = storage_options
-        self._connection = Connection(options.backend, options.retry.progress_timeout_s)
-        self._cache = None
-        if options.cache_dir is not None and options.cache_bytes is not None:
-            self._cache = DiskCache(options.cache_dir, options.cache_bytes)
-        self._pool = Pool(options.max_in_flight)
-        self._in_flight = InFlight(options.max_in_flight, check=self._pool.check)
+    def __init__(self, engine: Engine) -> None:
+        self.options, self._storage_options = engine.options, engine.storage_options
+        self._num_lanes = engine.num_lanes
+        self._part_bytes = {
+            mapped: self.options.actual_part_bytes(mapped=mapped, num_lanes=engine.num_lanes)
+            for mapped in (False, True)
+        }
+        self._engine = engine.start()
+        self._pool = self._engine.pool
         self._lock = FinalizerLock(self._leave)
         self._reserved_bytes = 0
         self._num_unfinished = 0  # parts that are queued or being fetched
@@ -55,10 +50,12 @@ class Fetcher:
         self._users = 1  # whoever made it, and every open object
         self._pid = os.getpid()
 
-    def open(self, url: str) -> FetchedObject:
+    def open(self, url: str, start: int = 0, stop: int | None = None) -> FetchedObject:
         """Take an object on and plan parts of it, within the byte bound; each call needs a ``close_object``."""
         self._require_own_process(url)
-        target = FetchedObject(url, self._storage_options, self._connection, self._cache)
+        target = FetchedObject(
+            url, self._storage_options, self._engine.connection, self._engine.cache, start=start, stop=stop
+        )
         with self._lock:
             self._users += 1
             self._unplanned[target] = None
@@ -127,6 +124,7 @@ class Fetcher:
 
     def release(self) -> None:
         """Whoever made this opens nothing more; the threads end with the last object. Safe in a finalizer."""
+        self._engine.end_lane()
         self._lock.settle(None)
 
     def _leave(self, target: FetchedObject | None) -> None:  # with the lock held
@@ -139,7 +137,7 @@ class Fetcher:
             self._being_read.pop(target, None)
             self._unready.pop(target, None)
         if self._users == 0:
-            self._pool.close()
+            self._engine.leave()
         else:
             self._plan_ahead()
 
@@ -171,11 +169,11 @@ class Fetcher:
     def _may_plan(self, target: FetchedObject) -> bool:  # with the lock held
         """Whether a part can be added ahead, within its share where several streams are read at once."""
         held_bytes = len(target.parts) * self._part_bytes[target.mapped]
-        return target.can_plan() and held_bytes < self.options.share_bytes()
+        return target.can_plan() and held_bytes < self.options.share_bytes(self._engine.lane_bytes(self._num_lanes))
 
     def _has_room_for(self, target: FetchedObject) -> bool:  # with the lock held
         wanted = self._reserved_bytes + target.next_part_bytes(self._part_bytes[target.mapped])
-        return self._reserved_bytes == 0 or wanted <= self.options.max_buffer_bytes
+        return self._reserved_bytes == 0 or wanted <= self._engine.lane_bytes(self._num_lanes)
 
     def _plan(self, target: FetchedObject) -> None:  # with the lock held
         part = target.plan(self._part_bytes[target.mapped])
@@ -214,7 +212,7 @@ class Fetcher:
             target.source,
             target.range_of(start, end),
             self.options.retry,
-            in_flight=self._in_flight,
+            in_flight=self._engine.in_flight,
             on_found=on_found,
             sleep=lambda seconds: self._pool.sleep(seconds, is_closed=lambda: target.closed),
         )

@@ -33,19 +33,35 @@ class FetchedObject:
         options: for its store.
         connection: to its store.
         cache: where objects are kept, if anywhere.
+        start: the first byte that is wanted.
+        stop: behind the last byte that is wanted; ``None`` for all that follow.
     """
 
-    def __init__(self, url: str, options: StorageOptions, connection: Connection, cache: DiskCache | None) -> None:
+    def __init__(
+        self,
+        url: str,
+        options: StorageOptions,
+        connection: Connection,
+        cache: DiskCache | None,
+        *,
+        start: int = 0,
+        stop: int | None = None,
+    ) -> None:
         store, self.path = open_store(url, options, connection)
         self.url = str(url)
         listed = (url.size, url.etag) if isinstance(url, RemoteUrl) else (None, None)
         self.checksums = url.checksums if isinstance(url, RemoteUrl) else None
         self._listed_size, self.etag = listed
         self.size = None if store.may_ignore_ranges else self._listed_size
-        self._cached = None if cache is None else CachedObject(store, cache, self.url, *listed)
+        self._cached = None
+        if cache is not None:
+            self._cached = CachedObject(store, cache, self.url, *listed, keep=(start, stop) == (0, None))
         self.source: Source = self._cached or store
         self.mapped = store.maps_files and cache is None
-        self.planned_bytes = 0
+        block = 1 if self.checksums is None else self.checksums.block_bytes  # which are compared as a whole
+        self.start, self.stop = start, stop
+        self.planned_bytes = self.first_byte = start - start % block
+        self._last_byte = stop if stop is None else stop + -stop % block
         self.parts: deque[Part] = deque()  # the first one is being consumed
         self.num_unfinished = 0  # parts that are queued or being fetched
         self.started = False
@@ -54,7 +70,10 @@ class FetchedObject:
 
     def completely_planned(self) -> bool:
         """Whether no part will be added."""
-        return self.closed or (self.started and self.size is not None and self.planned_bytes >= self.size)
+        return self.closed or (self.started and self.size is not None and self.planned_bytes >= self._end(self.size))
+
+    def _end(self, size: int) -> int:
+        return size if self._last_byte is None else min(size, self._last_byte)
 
     def can_plan(self) -> bool:
         """Whether a part can be added now. Not where the size is unknown until the first answer."""
@@ -64,7 +83,8 @@ class FetchedObject:
         """How long the next part is, at the most."""
         if self.checksums is not None:  # which are of whole blocks
             part_bytes = max(1, part_bytes // self.checksums.block_bytes) * self.checksums.block_bytes
-        return part_bytes if self.size is None else min(part_bytes, self.size - self.planned_bytes)
+        size = self.planned_bytes + part_bytes if self.size is None else self.size
+        return min(part_bytes, self._end(size) - self.planned_bytes)
 
     def plan(self, part_bytes: int) -> Part:
         """Add the next part."""

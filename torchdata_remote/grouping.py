@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
 
 from .errors import ShardReadError
+from .place import Place
 from .sample import KEY, URL, Sample, is_meta, naming_fault, split_key
 
 _MAX_EXTENSIONS = 1_000
@@ -19,6 +20,7 @@ def samples_of(
     inside: str | None = None,
     prefix: str = "",
     on_skip: Callable[[str], object] = lambda kind: None,
+    of: Place | None = None,
 ) -> Iterator[Sample]:
     """Samples of members that lie next to each other and share a key.
 
@@ -28,12 +30,13 @@ def samples_of(
         inside: what errors show instead, for an archive inside the shard.
         prefix: put before each key.
         on_skip: called with ``"meta"`` for each member named like ``__this__``.
+        of: is told which members of the run at hand have been looked at, and when the last sample is handed out.
 
     Raises:
         ShardReadError: for a member without key or extension, an extension twice in a sample, a key that comes back,
             a path that leaves its folder, or an archive without a single sample.
     """
-    place = inside or url
+    place, at = inside or url, of or Place()
     extensions: dict[str, str] = {}  # as they are written -> in lower case
     seen: set[str | bytes] = set()  # keys; of long ones, which would fill memory, their hashes
     sample: Sample = {}
@@ -41,7 +44,8 @@ def samples_of(
     for names, values in runs:
         lines = "\n" + "\n".join(names)
         known = {} if _need_care(lines) else extensions
-        for name, value in zip(names, values, strict=True):
+        at.run_names = unseen = iter(names)
+        for name, value in zip(unseen, values, strict=True):
             key, _, ending = name.partition(".")
             extension = known.get(ending)
             if extension is None:  # new, or one of the run's names needs a closer look
@@ -71,6 +75,7 @@ def samples_of(
             "write the shard again, or remove it.",
             url=url,
         )
+    at.ended = True
     yield sample
 
 

@@ -58,12 +58,18 @@ class OpenShard:
 
     def __init__(self, url: str, pending: PendingObject) -> None:
         self.url, self.pending = url, pending
-        self.num_samples = self.num_bytes = 0
+        self.num_bytes = 0
+        self.offsets: list[int] = []  # of the samples
         self._keys: set[str] = set()
         self._md5 = hashlib.md5(usedforsecurity=False)
         self._blocks = BlockSummer()
         self._buffer: list[bytes] = []
         self._buffered = 0
+
+    @property
+    def num_samples(self) -> int:
+        """Samples in it so far."""
+        return len(self.offsets)
 
     def check_key(self, key: str) -> None:
         """Whether a sample may have this key.
@@ -81,7 +87,7 @@ class OpenShard:
     def add(self, key: str, packed: PackedSample) -> None:
         """Append a sample whose key has been checked."""
         self._keys.add(key)
-        self.num_samples += 1
+        self.offsets.append(self.num_bytes)
         self.num_bytes += packed.num_bytes
         self._buffer.extend(packed.pieces)
         self._buffered += packed.num_bytes

@@ -112,17 +112,23 @@ class FetchOptions:
             self.cache_bytes is None or self.cache_bytes >= 1, f"cache_bytes must be positive, got {self.cache_bytes}"
         )
 
-    def share_bytes(self) -> int:
-        """How much of one object is fetched ahead; with one at a time there is no limit but ``max_buffer_bytes``."""
-        return self.max_buffer_bytes // self.interleave if self.interleave > 1 else sys.maxsize
+    def share_bytes(self, lane_bytes: int) -> int:
+        """How much of one object is fetched ahead; with one at a time there is no limit but that of all of them."""
+        return lane_bytes // self.interleave if self.interleave > 1 else sys.maxsize
 
-    def actual_part_bytes(self, *, mapped: bool = False) -> int:
-        """``part_bytes``, or what ``None`` stands for; ``mapped`` for files that are mapped, which costs no memory."""
+    def actual_part_bytes(self, *, mapped: bool = False, num_lanes: int = 1) -> int:
+        """``part_bytes``, or what ``None`` stands for.
+
+        Args:
+            mapped: for files that are mapped, which costs no memory.
+            num_lanes: iterations that share ``max_buffer_bytes``; each is to have two parts.
+        """
         if self.part_bytes is not None:
             return self.part_bytes
         if mapped:
-            return max(_MIN_PART_BYTES, min(_MAPPED_PART_BYTES, self.max_buffer_bytes // 2))
-        return max(_MIN_PART_BYTES, min(8 * MIB, self.max_buffer_bytes * 3 // (4 * self.max_in_flight)))
+            return max(_MIN_PART_BYTES, min(_MAPPED_PART_BYTES, self.max_buffer_bytes // (2 * num_lanes)))
+        num_parts = max(self.max_in_flight, 2 * num_lanes)
+        return max(_MIN_PART_BYTES, min(8 * MIB, self.max_buffer_bytes * 3 // (4 * num_parts)))
 
 
 class StorageOptions(Mapping[str, Any]):

@@ -52,6 +52,7 @@ class Pool:
         self._max_threads = max_threads
         self._tasks: queue.SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._starting = threading.Lock()  # never waited for
         self._idle: queue.SimpleQueue[None] = queue.SimpleQueue()  # one for each thread that waits; while some lack
         self._closed = [False]
         # A queue and not an Event: close() may run in a finalizer, at any allocation of any thread.
@@ -64,7 +65,7 @@ class Pool:
         return self._closed[0]
 
     def submit(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Run ``function`` in a thread. It must not raise. Called by one thread at a time.
+        """Run ``function`` in a thread. It must not raise. Safe in a finalizer.
 
         Raises:
             PoolClosedError: if the pool is closed, as all are when the interpreter ends.
@@ -72,6 +73,14 @@ class Pool:
         if self._closed[0]:
             raise PoolClosedError("nothing is fetched after the interpreter has begun to end")
         self._tasks.put((function, arguments))
+        if not self._starting.acquire(blocking=False):
+            return  # whoever holds it starts one
+        try:
+            self._start_thread()
+        finally:
+            self._starting.release()
+
+    def _start_thread(self) -> None:
         if len(self._threads) < self._max_threads and not self._take_idle():
             thread = threading.Thread(
                 target=_work,

@@ -1,8 +1,9 @@
-"""What the readers of shards have in common: streams or URLs, shards by turns, a policy for bad ones."""
+"""What the readers of shards have in common: streams or URLs, shards by turns, a policy for bad ones, a state."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from typing import Any
@@ -10,16 +11,75 @@ from typing import Any
 from torch.utils.data import IterDataPipe
 
 from .datapipe import DataPipe
+from .engine import Engine
+from .errors import StateError
 from .options import FetchOptions, StorageOptions
+from .place import Place, Position
 from .policies import OnBadShard, ShardGuard, Skipped
 from .sample import Sample
-from .streams import streams_of
+from .streams import known, number_of, streams_of
 from .turns import by_turns
 from .urls import redact
 
 
+class _OpenShard:
+    """A shard that is being read.
+
+    Args:
+        stream: its bytes.
+        place: where reading begins.
+        samples: from there on.
+    """
+
+    def __init__(self, stream: Any, place: Place, samples: Generator[Sample, None, None]) -> None:
+        self._stream, self._place, self._samples = stream, place, samples
+
+    def __iter__(self) -> Iterator[Sample]:
+        return self._samples
+
+    def close(self) -> None:
+        self._samples.close()
+        self._stream.close()  # for those that had not begun
+
+    def state(self) -> list[Any]:
+        return [known(number_of(self._stream)), self._place.position()]
+
+
+class _EndedShard:
+    """One that was read to its end, and whose turn has not come since."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __iter__(self) -> Iterator[Sample]:
+        return iter(())
+
+    def close(self) -> None:
+        pass
+
+    def state(self) -> list[Any]:
+        return [self._number, None]
+
+
+class _Progress:
+    """Where a pass is. A copy of a pipe that is sent to another process begins anew."""
+
+    def __init__(self, following: int = 0) -> None:
+        self.open: deque[Any] = deque()
+        self.latest: int | None = following - 1
+
+    def state(self) -> dict[str, Any]:
+        return {"open": [shard.state() for shard in self.open], "next": known(self.latest) + 1}
+
+    def __reduce__(self) -> tuple[type[_Progress], tuple[()]]:
+        return _Progress, ()
+
+
 class ShardReader(DataPipe[Sample]):
     """Base of the pipes that read samples from shards; a format is what ``samples_in`` makes of one.
+
+    The state names the open shards in the order of their turns, each with the place where its next sample begins, and
+    the number of the next shard. What is checked across samples, such as keys that come back, begins anew there.
 
     Args:
         source_datapipe: ``(url, file_like)`` pairs, binary; or bare URLs, which are fetched ahead.
@@ -41,28 +101,67 @@ class ShardReader(DataPipe[Sample]):
         self.source_datapipe = source_datapipe
         self.skipped = Skipped()
         self._on_bad_shard, self._interleave = on_bad_shard, interleave
-        self._storage_options = StorageOptions(storage_options)
+        self._engine = Engine(FetchOptions(interleave=interleave), StorageOptions(storage_options))
+        self._loaded: dict[str, Any] | None = None
+        self._progress = _Progress()
 
     def __iter__(self) -> Iterator[Sample]:
+        state, self._loaded = self._loaded, None
         self.skipped = Skipped()
-        fetch = FetchOptions(interleave=self._interleave)
-        with closing(streams_of(self.source_datapipe, fetch, self._storage_options)) as streams:
-            yield from by_turns((self._shard(str(url), stream) for url, stream in streams), self._interleave)
+        begun = [] if state is None else state["open"]
+        self._progress = progress = _Progress(0 if state is None else state["next"])
+        if state is not None:
+            again = [[number, position[0]] for number, position in begun if position is not None]
+            state = {"next": state["next"], "again": again}
+        with closing(streams_of(self.source_datapipe, self._engine, state)) as streams:
+            for number, position in begun:
+                ended = position is None
+                progress.open.append(_EndedShard(number) if ended else self._opened_again(streams, number, position))
+            yield from by_turns(self._upcoming(streams, progress), self._interleave, progress.open)
 
-    def _shard(self, url: str, stream: Any) -> Generator[Sample, None, None]:
-        shown = redact(url)
+    def _upcoming(self, streams: Iterator[tuple[str, Any]], progress: _Progress) -> Iterator[_OpenShard]:
+        for url, stream in streams:
+            progress.latest = number_of(stream)
+            yield self._opened(url, stream, None)
+
+    def _opened(self, url: str, stream: Any, position: Position | None) -> _OpenShard:
+        place = Place([getattr(stream, "start", 0)] if position is None else position)
+        return _OpenShard(stream, place, self._shard(redact(str(url)), stream, place))
+
+    def _opened_again(self, streams: Iterator[tuple[str, Any]], number: int, position: Position) -> _OpenShard:
+        url, stream = next(streams, ("", None))
+        if stream is None or number_of(stream) != number:
+            raise StateError(f"The state tells of shard number {number}, which the chain hands out no longer.")
+        return self._opened(url, stream, position)
+
+    def _shard(self, url: str, stream: Any, place: Place) -> Generator[Sample, None, None]:
         try:
-            with ShardGuard(shown, self._on_bad_shard, self.skipped) as guard:
-                yield from self.samples_in(shown, stream, guard)
+            with ShardGuard(url, self._on_bad_shard, self.skipped) as guard:
+                yield from self.samples_in(url, stream, guard, place)
         finally:
             stream.close()
 
+    def state_dict(self) -> Any:
+        """Where this is in what it hands out: plain JSON, after the last item."""
+        return self._progress.state() if self._loaded is None else self._loaded
+
+    def load_state_dict(self, state: Any) -> None:
+        """Let the next pass go on where that state was taken."""
+        self._loaded = state
+
+    def order_options(self) -> Mapping[str, Any]:
+        return {"interleave": self._interleave}
+
+    def enter_pass(self, num_streams: int) -> None:
+        self._engine = self._engine.for_lanes(num_streams)
+
     @abstractmethod
-    def samples_in(self, url: str, stream: Any, guard: ShardGuard) -> Iterator[Sample]:
+    def samples_in(self, url: str, stream: Any, guard: ShardGuard, place: Place) -> Iterator[Sample]:
         """The samples of one shard.
 
         Args:
             url: as samples and errors may show it.
             stream: binary; whoever calls closes it.
             guard: is entered, and asks the policy about what leaves here.
+            place: where the stream begins; is to tell where the next sample does.
         """

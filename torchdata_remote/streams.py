@@ -1,151 +1,52 @@
-"""Objects as streams: file-like, in order, the next ones under way."""
+"""URLs to streams, the next ones under way; and the bytes of any stream."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Generator, Iterable, Iterator
 from itertools import chain
 from typing import Any
 
-from .errors import RemoteDataError
+from torch.utils.data import IterDataPipe
+
+from .engine import Engine
+from .errors import RemoteDataError, StateError
 from .fetch import Fetcher
 from .fetched_object import FetchedObject
-from .options import FetchOptions, StorageOptions
+from .object_stream import ObjectStream
+from .sample_index import wanted_bytes
+from .state import bearer, load_state
 from .urls import redact
 
 _OBJECTS_AHEAD = 16  # times max_in_flight: enough for a consumer that takes a batch at a time
 
-
-class ObjectStream(io.BufferedIOBase):
-    """The bytes of one object, in order, while they arrive. Not seekable.
-
-    It stays readable after the pipe that gave it went on or ended. ``parts()`` hands on what came without copying it.
-
-    Args:
-        fetcher: the engine that reads it.
-        url: of the object; a ``RemoteUrl`` saves a request where it tells size and etag.
-    """
-
-    def __init__(self, fetcher: Fetcher, url: str) -> None:
-        self._released = True  # nothing to release if the URL cannot be opened
-        self._fetcher, self.target = fetcher, fetcher.open(url)
-        self._released = False
-        self._piece_bytes = 0  # length of the current piece
-        self._view = memoryview(b"")  # of the current piece, what is not yet read
-        self._position = 0
-
-    @property
-    def url(self) -> str:
-        """Where the bytes come from."""
-        return self.target.url
-
-    @property
-    def num_bytes(self) -> int | None:
-        """Length of the object; ``None`` before the first answer where the listing did not tell."""
-        return self.target.size
-
-    def readable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def _check_open(self) -> None:
-        if self.closed:
-            raise ValueError(f"{redact(self.url)}: read from a closed stream.")
-
-    def _advance(self) -> bool:
-        """Make the next piece current; ``False`` at the end."""
-        if self._released:
-            return False
-        consumed_bytes, self._piece_bytes = self._piece_bytes, 0
-        piece = self._fetcher.next_piece(self.target, consumed_bytes)
-        if piece is None:
-            self._release()
-            return False
-        self._view, self._piece_bytes = piece, len(piece)
-        return True
-
-    def parts(self) -> Iterator[memoryview]:
-        """What is left of the object, in consecutive pieces of any length, without a copy."""
-        self._check_open()
-        while self._view or self._advance():
-            view, self._view = self._view, memoryview(b"")
-            self._position += len(view)
-            if view:
-                yield view
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        self._check_open()
-        limit = -1 if size is None else size
-        pieces: list[memoryview] = []
-        while limit and (self._view or self._advance()):
-            piece = self._view if limit < 0 else self._view[:limit]
-            self._view = self._view[len(piece) :]
-            limit -= len(piece) if limit > 0 else 0
-            self._position += len(piece)
-            pieces.append(piece)
-        return b"".join(pieces)
-
-    def read1(self, size: int = -1, /) -> bytes:
-        while not self._view and self._advance():
-            pass
-        return self.read(len(self._view) if size < 0 else min(size, len(self._view)))
-
-    def peek(self, size: int = 0, /) -> bytes:
-        """Bytes that come next, without moving on; ``readline`` needs it to be fast."""
-        self._check_open()
-        while not self._view and self._advance():
-            pass
-        return bytes(self._view[: max(size, 8192)])
-
-    def find_num_bytes(self) -> int:
-        """Length of the object; waits for the first answer where the listing did not tell."""
-        self._check_open()
-        while self.num_bytes is None and not self._view and self._advance():
-            pass
-        assert self.num_bytes is not None  # every answer tells it
-        return self.num_bytes
-
-    def read_range(self, start: int, end: int) -> bytes:
-        """Bytes ``start`` to ``end`` (exclusive), by a request of their own; what is read in order is not touched."""
-        num_bytes, target = self.find_num_bytes(), self.target
-        block = target.checksums.block_bytes if target.checksums is not None else 1
-        first, last = start - start % block, min(end + -end % block, num_bytes)
-        return b"".join(self._fetcher.read_range(target, first, last))[start - first : end - first]
-
-    def _release(self) -> None:
-        if not self._released:
-            self._released = True
-            self._view = memoryview(b"")
-            self._fetcher.close_object(self.target)
-
-    def close(self) -> None:
-        self._release()
-        super().close()
+StreamsState = dict[str, Any]  # "next": number of the next object; "again": [number, first byte] of earlier ones
 
 
 def stream_objects(
-    urls: Iterable[str], options: FetchOptions, storage_options: StorageOptions
-) -> Iterator[tuple[str, ObjectStream]]:
+    urls: Iterable[str], engine: Engine, state: StreamsState | None = None
+) -> Generator[tuple[str, ObjectStream], None, None]:
     """Each URL with a stream over its object, the next ones under way; in order, or as they are complete.
 
     Args:
         urls: pulled only from the thread that iterates.
-        options: limits.
-        storage_options: for the stores.
+        engine: limits.
+        state: where to go on: first with the objects that are wanted again, in the order given.
+
+    Raises:
+        StateError: if there are fewer URLs than the state tells of.
     """
-    fetcher = Fetcher(options, storage_options)
+    options, fetcher = engine.options, Fetcher(engine)
     ahead: dict[FetchedObject, tuple[str, ObjectStream]] = {}  # in order
     try:
-        source = iter(urls)
+        source = _numbered(urls, state)
         ended: Exception | None = None
         num_ahead, most_ahead = 2 * options.max_in_flight, _OBJECTS_AHEAD * options.max_in_flight
         while True:
             while ended is None and (not ahead or (len(ahead) < num_ahead and fetcher.has_room())):
                 try:
-                    url = next(source)
-                    stream = ObjectStream(fetcher, url)
+                    number, url, start = next(source)
+                    first, stop = wanted_bytes(url, engine.storage_options, options.retry)
+                    stream = ObjectStream(fetcher, url, number, max(first, start), stop)
                     ahead[stream.target] = url, stream
                 except Exception as error:  # noqa: BLE001, PERF203  # what came before it is handed on first
                     ended = error
@@ -162,18 +63,41 @@ def stream_objects(
         fetcher.release()
 
 
+def _numbered(urls: Iterable[str], state: StreamsState | None) -> Iterator[tuple[int, str, int]]:
+    """Number, URL and first byte of each object that is to be opened."""
+    first, again = (state["next"], state.get("again", [])) if state is not None else (0, [])
+    source = iter(urls)
+    wanted = {number for number, _ in again}
+    before = {number: url for number, url in zip(range(first), source) if number in wanted}  # noqa: B905  # the shorter
+    for number, start in again:
+        if number not in before:
+            raise StateError(
+                f"The state tells of URL number {number}, and there are not so many. It belongs to another listing, or "
+                "another world: resume with the chain that it came from."
+            )
+        yield number, before[number], start
+    yield from ((number, url, 0) for number, url in enumerate(source, first))
+
+
 def streams_of(
-    items: Iterable[Any], options: FetchOptions, storage_options: StorageOptions
+    pipe: Iterable[Any], engine: Engine, state: StreamsState | None = None
 ) -> Generator[tuple[str, Any], None, None]:
-    """``(url, file_like)`` pairs as they come; bare URLs are opened here, ahead of time.
+    """A pipe's ``(url, file_like)`` pairs as they come; bare URLs are opened here, ahead of time.
+
+    Args:
+        pipe: of pairs or of URLs.
+        engine: for bare URLs.
+        state: where to go on.
 
     Raises:
         RemoteDataError: if an item is neither.
     """
-    source = iter(items)
+    if state is not None and isinstance(pipe, IterDataPipe) and hasattr(bearer(pipe), "gives_streams"):
+        load_state(pipe, state)
+    source = iter(pipe)
     for first in source:
         if isinstance(first, str):
-            yield from stream_objects(_only_urls(chain([first], source)), options, storage_options)
+            yield from stream_objects(_only_urls(chain([first], source)), engine, state)
         else:
             yield from _only_pairs(chain([first], source))
 
@@ -192,6 +116,26 @@ def _only_pairs(items: Iterable[Any]) -> Iterator[tuple[str, Any]]:
                 f"Expected a URL or a (url, file_like) pair, got {type(item).__name__}: {item!r:.200}"
             )
         yield item
+
+
+def number_of(stream: Any) -> int | None:
+    """A stream's number among those of its pipe; ``None`` for streams of others."""
+    number: int | None = getattr(stream, "number", None)
+    return number
+
+
+def known(number: int | None) -> int:
+    """A stream's number, for a state.
+
+    Raises:
+        StateError: if it has none, so that nobody could tell where to go on.
+    """
+    if number is None:
+        raise StateError(
+            "These streams cannot be opened again where they were. To resume, chain the reader after URLs, or after "
+            "async_prefetch()."
+        )
+    return number
 
 
 def parts_of(url: str, stream: Any, piece_bytes: int = 1 << 20) -> Iterator[bytes | memoryview]:

@@ -10,6 +10,7 @@ import fnmatch
 import os
 import re
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from .checksums import Checksums
 from .errors import UrlError
@@ -34,25 +35,41 @@ class RemoteUrl(str):
         size: bytes, or ``None`` where the listing did not tell.
         etag: the store's version tag as it sent it, or ``None``.
         checksums: of its blocks, from a manifest, or ``None``.
+        num_samples: in the shard, from a manifest, or ``None``.
+        samples: the first one that is wanted and the one after the last; ``None`` for all.
     """
 
-    __slots__ = ("checksums", "etag", "size")
+    __slots__ = ("checksums", "etag", "num_samples", "samples", "size")
 
     size: int | None
     etag: str | None
     checksums: Checksums | None
+    num_samples: int | None
+    samples: tuple[int, int] | None
 
     def __new__(
-        cls, url: str, size: int | None = None, etag: str | None = None, checksums: Checksums | None = None
+        cls,
+        url: str,
+        size: int | None = None,
+        etag: str | None = None,
+        checksums: Checksums | None = None,
+        num_samples: int | None = None,
+        samples: tuple[int, int] | None = None,
     ) -> RemoteUrl:
         self = super().__new__(cls, url)
         self.size = size
         self.etag = etag
         self.checksums = checksums
+        self.num_samples, self.samples = num_samples, samples
         return self
 
-    def __getnewargs__(self) -> tuple[str, int | None, str | None, Checksums | None]:  # type: ignore[override]
-        return str(self), self.size, self.etag, self.checksums
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return str(self), self.size, self.etag, self.checksums, self.num_samples, self.samples
+
+    def part(self, first: int, last: int) -> RemoteUrl:
+        """The same object, of which the samples from ``first`` to before ``last`` are wanted."""
+        samples = None if (first, last) == (0, self.num_samples) else (first, last)
+        return RemoteUrl(str(self), self.size, self.etag, self.checksums, self.num_samples, samples)
 
 
 def split_url(url: str) -> tuple[str, str, str]:

@@ -12,8 +12,9 @@ from .open_shard import OpenShard, PackedSample, pack_sample
 from .options import MIB, RetryPolicy, StorageOptions
 from .retry import call_with_retries
 from .sample import Sample, check_writable
+from .sample_index import dump_index, index_url
 from .shard_template import ShardTemplate
-from .storage import open_store
+from .storage import open_store, publish
 from .storage.listing import list_folder
 from .tar import END_OF_ARCHIVE
 from .urls import redact
@@ -176,18 +177,12 @@ class ShardWriter:
     def _finish(self, shard: OpenShard) -> ShardInfo:
         info = shard.finish()
         self._open = None
+        self._publish(index_url(info.url), dump_index([*shard.offsets, shard.num_bytes]))
         self._shards.append(info)
         return info
 
     def _publish(self, url: str, data: bytes) -> None:
-        store, path = open_store(url, self._options)
-        pending = store.create(path, overwrite=self._overwrite)
-        try:
-            pending.write(data)
-            pending.commit()
-        except BaseException:
-            pending.abort()
-            raise
+        publish(url, data, self._options, overwrite=self._overwrite)
 
     def _existing(self) -> list[str]:
         template = self._template
@@ -229,5 +224,6 @@ class ShardWriter:
         for url in self._existing():
             index = self._template.index(url)
             if index is not None and index >= len(self._shards):
-                store, path = open_store(url, self._options)
-                store.delete(path)
+                for left in (url, index_url(url)):
+                    store, path = open_store(left, self._options)
+                    store.delete(path)

@@ -18,6 +18,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from tests.read_once import read_once
 from tests.servers.s3 import S3Server
 from torchdata_remote import AsyncPrefetch, Backend, ListRemote, RemoteUrl, RetryPolicy, stream_shards
+from torchdata_remote.engine import Engine
 from torchdata_remote.errors import (
     AccessDeniedError,
     EmptyListingError,
@@ -393,7 +394,7 @@ def test_queries_do_not_show_in_tracebacks() -> None:
     url = "http://127.0.0.1:9/a.bin?X-Amz-Signature=canary"
     for backend in (Backend.AUTOMATIC, Backend.FSSPEC):
         [(_, stream)] = stream_objects(
-            [url], FetchOptions(retry=RetryPolicy(max_attempts=1), backend=backend), StorageOptions()
+            [url], Engine(FetchOptions(retry=RetryPolicy(max_attempts=1), backend=backend), StorageOptions())
         )
         with pytest.raises(StorageError) as caught:
             stream.read()

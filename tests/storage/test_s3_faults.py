@@ -10,6 +10,7 @@ import pytest
 
 from tests.servers.scripted import Request, Response, scripted
 from torchdata_remote import Backend, RemoteUrl, RetryPolicy
+from torchdata_remote.engine import Engine
 from torchdata_remote.errors import (
     AccessDeniedError,
     ExpiredCredentialsError,
@@ -34,7 +35,7 @@ QUICK = RetryPolicy(first_wait_s=0, max_attempts=4)
 def read(url: str, endpoint_url: str, backend: Backend = Backend.AUTOMATIC, **more: Any) -> bytes:
     options: dict[str, Any] = {"endpoint_url": endpoint_url, "key": "k", "secret": "s", "token": "canary", **more}
     chosen = FetchOptions(retry=QUICK, backend=backend)
-    [(_, stream)] = stream_objects([RemoteUrl(url, len(DATA), '"1"')], chosen, StorageOptions(options))
+    [(_, stream)] = stream_objects([RemoteUrl(url, len(DATA), '"1"')], Engine(chosen, StorageOptions(options)))
     with stream:
         return stream.read()
 

@@ -2,12 +2,14 @@
 
 from .async_prefetch import AsyncPrefetch
 from .decode_sample import DecodeSample
+from .equalize_ranks import EqualizeRanks
 from .file_reader import FileReader
 from .label_from_path import LabelFromPath
 from .list_remote import ListRemote
 from .shard_tar_reader import ShardTarReader
 from .shard_zip_reader import ShardZipReader
 from .sharding_filter_rank import ShardingFilterRank
+from .shuffle_samples import ShuffleSamples
 from .shuffle_shards import ShuffleShards
 from .to_tuple import ToTuple
 from .write_shards import WriteShards
@@ -15,12 +17,14 @@ from .write_shards import WriteShards
 __all__ = [
     "AsyncPrefetch",
     "DecodeSample",
+    "EqualizeRanks",
     "FileReader",
     "LabelFromPath",
     "ListRemote",
     "ShardTarReader",
     "ShardZipReader",
     "ShardingFilterRank",
+    "ShuffleSamples",
     "ShuffleShards",
     "ToTuple",
     "WriteShards",

@@ -9,6 +9,8 @@ from torch.utils.data import IterDataPipe, functional_datapipe
 from torch.utils.data.datapipes.utils.common import StreamWrapper
 
 from ..datapipe import DataPipe
+from ..engine import Engine
+from ..errors import StateError
 from ..options import MIB, Backend, FetchOptions, RetryPolicy, StorageOptions
 from ..streams import stream_objects
 
@@ -52,6 +54,8 @@ class AsyncPrefetch(DataPipe[tuple[str, StreamWrapper]]):
         [('memory://notes/1.txt', b'hello')]
     """
 
+    gives_streams = True
+
     def __init__(
         self,
         source_datapipe: IterDataPipe[str],
@@ -68,7 +72,7 @@ class AsyncPrefetch(DataPipe[tuple[str, StreamWrapper]]):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.source_datapipe = source_datapipe
-        self._options = FetchOptions(
+        options = FetchOptions(
             max_in_flight=max_in_flight,
             max_buffer_bytes=max_buffer_bytes,
             part_bytes=part_bytes,
@@ -79,8 +83,26 @@ class AsyncPrefetch(DataPipe[tuple[str, StreamWrapper]]):
             cache_dir=cache_dir,
             cache_bytes=cache_bytes,
         )
-        self._storage_options = StorageOptions(storage_options)
+        self._engine = Engine(options, StorageOptions(storage_options))
+        self._loaded: dict[str, Any] | None = None
+        self._next = 0  # number of the next object
 
     def __iter__(self) -> Iterator[tuple[str, StreamWrapper]]:
-        for url, stream in stream_objects(self.source_datapipe, self._options, self._storage_options):
+        state, self._loaded = self._loaded, None
+        self._next = 0 if state is None else state["next"]
+        for url, stream in stream_objects(self.source_datapipe, self._engine, state):
+            self._next = max(self._next, stream.number + 1)
             yield url, StreamWrapper(stream)
+
+    def state_dict(self) -> Any:
+        """Where this is in what it hands out: plain JSON, after the last item."""
+        if not self._engine.options.in_order:
+            raise StateError("async_prefetch(in_order=False) has an order that cannot be repeated. Use in_order=True.")
+        return {"next": self._next} if self._loaded is None else self._loaded
+
+    def load_state_dict(self, state: Any) -> None:
+        """Let the next pass go on where that state was taken."""
+        self._loaded = state
+
+    def enter_pass(self, num_streams: int) -> None:
+        self._engine = self._engine.for_lanes(num_streams)

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 
 from torch.utils.data import IterDataPipe, functional_datapipe
 
-from ..datapipe import DataPipe
+from ..datapipe import OneForOne
 from ..decoders import DEFAULT_DECODERS, Decoder
 from ..errors import DecodeError
 from ..sample import Sample, describe, sample_url
 
 
 @functional_datapipe("decode_sample")
-class DecodeSample(DataPipe[Sample]):
+class DecodeSample(OneForOne[Sample]):
     """Decode members by their extension (functional name: ``decode_sample``).
 
     Without further ado: images (jpg, jpeg, png, webp, bmp, gif, tif, tiff, ppm, ...) become ``PIL.Image`` in mode RGB,

@@ -8,10 +8,11 @@ from typing import Any
 from torch.utils.data import IterDataPipe, functional_datapipe
 
 from ..datapipe import DataPipe
+from ..engine import Engine
 from ..errors import SampleError
 from ..options import FetchOptions, StorageOptions
 from ..sample import KEY, URL, Sample, split_key
-from ..streams import parts_of, streams_of
+from ..streams import known, number_of, parts_of, streams_of
 from ..urls import object_path, redact
 
 
@@ -40,10 +41,14 @@ class FileReader(DataPipe[Sample]):
 
     def __init__(self, source_datapipe: IterDataPipe[Any], *, storage_options: Mapping[str, Any] | None = None) -> None:
         self.source_datapipe = source_datapipe
-        self._storage_options = StorageOptions(storage_options)
+        self._engine = Engine(FetchOptions(), StorageOptions(storage_options))
+        self._loaded: dict[str, Any] | None = None
+        self._latest: int | None = -1  # number of the object that was read last
 
     def __iter__(self) -> Iterator[Sample]:
-        for url, stream in streams_of(self.source_datapipe, FetchOptions(), self._storage_options):
+        state, self._loaded = self._loaded, None
+        self._latest = -1 if state is None else state["next"] - 1
+        for url, stream in streams_of(self.source_datapipe, self._engine, state):
             try:
                 key, extension = split_key(object_path(url))
                 if not key or not extension:
@@ -52,6 +57,19 @@ class FileReader(DataPipe[Sample]):
                         "a sample. List with a pattern that leaves it out, such as pattern='*.jpg'.",
                         url=redact(url),
                     )
-                yield {KEY: key, URL: redact(url), extension: b"".join(parts_of(url, stream))}
+                data = b"".join(parts_of(url, stream))
+                self._latest = number_of(stream)
+                yield {KEY: key, URL: redact(url), extension: data}
             finally:
                 stream.close()
+
+    def state_dict(self) -> Any:
+        """Where this is in what it hands out: plain JSON, after the last item."""
+        return {"next": known(self._latest) + 1} if self._loaded is None else self._loaded
+
+    def load_state_dict(self, state: Any) -> None:
+        """Let the next pass go on where that state was taken."""
+        self._loaded = state
+
+    def enter_pass(self, num_streams: int) -> None:
+        self._engine = self._engine.for_lanes(num_streams)

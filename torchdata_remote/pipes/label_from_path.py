@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 from torch.utils.data import IterDataPipe, functional_datapipe
 
-from ..datapipe import DataPipe
+from ..datapipe import OneForOne
 from ..errors import LabelError
 from ..labels import Classes, class_numbers, label_number, label_text
 from ..sample import KEY, Sample, describe, sample_url
 
 
 @functional_datapipe("label_from_path")
-class LabelFromPath(DataPipe[Sample]):
+class LabelFromPath(OneForOne[Sample]):
     """Add ``"cls"``, the class number, from the sample's key (functional name: ``label_from_path``).
 
     Args:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from torch.utils.data import IterDataPipe, functional_datapipe
@@ -14,11 +15,16 @@ from torch.utils.data import IterDataPipe, functional_datapipe
 from ..compression import CompressionLimits, decompressed
 from ..errors import ShardReadError
 from ..grouping import samples_of
+from ..place import Place, Position
 from ..policies import OnBadShard, ShardGuard, raise_error
 from ..sample import Sample, is_meta, naming_fault
 from ..shard_reader import ShardReader
 from ..streams import parts_of
-from ..tar import TarOptions, read_archives, read_runs
+from ..tar import Inner, TarOptions, read_archives, read_runs
+
+Data = bytes | memoryview
+_Samples = Iterator[Sample]
+_Read = Callable[[Iterable[Data], TarOptions, Place], _Samples]
 
 _ARCHIVE_ENDING = re.compile(r"(?<=.)\.(tar(\.\w+)?|t[gbx]z2?|tzst)$")
 
@@ -89,38 +95,73 @@ class ShardTarReader(ShardReader):
         self._nested, self._copy, self._max_member_bytes = nested, copy, max_member_bytes
         self._limits = CompressionLimits(max_ratio=max_ratio, max_decompressed_bytes=max_decompressed_bytes)
 
-    def samples_in(self, url: str, stream: Any, guard: ShardGuard) -> Iterator[Sample]:
-        compression, parts = decompressed(parts_of(url, stream), url=url, limits=self._limits)
+    def samples_in(self, url: str, stream: Any, guard: ShardGuard, place: Place) -> Iterator[Sample]:
         options = TarOptions(
             max_member_bytes=self._max_member_bytes,
             copy=self._copy,
-            num_bytes=getattr(stream, "num_bytes", None) if compression is None else None,
+            num_bytes=getattr(stream, "num_bytes", None),
+            first_byte=place.begin[0],
+            last_byte=getattr(stream, "stop", None),
             on_skip=self.skipped.count_member,
             on_missing_end=guard.accepts,
         )
-        with closing(parts):
-            if self._nested:
-                yield from self._nested_samples(url, parts, options)
-            else:
-                yield from samples_of(read_runs(parts, url=url, options=options), url=url, on_skip=options.on_skip)
+        read = self._nested_samples if self._nested else _plain_samples
+        return self._bare_samples(partial(read, url), parts_of(url, stream), url, options, place)
 
-    def _nested_samples(self, url: str, parts: Iterator[bytes | memoryview], options: TarOptions) -> Iterator[Sample]:
+    def _bare_samples(
+        self, read: _Read, parts: Iterable[Data], url: str, options: TarOptions, place: Place
+    ) -> _Samples:
+        """What ``read`` finds in an archive that may be compressed; then it is read from its beginning always."""
+        first_byte, num_passed, *_ = *place.begin, 0
+        if first_byte:
+            yield from read(parts, options, place)
+            return
+        compression, bare = decompressed(parts, url=url, limits=self._limits)
+        with closing(bare):
+            if compression is None:
+                yield from read(bare, options, place)
+                return
+            within, count = Place(), 0
+            place.describe = lambda: [0, count]
+            for count, sample in enumerate(read(bare, replace(options, num_bytes=None), within), 1):
+                place.ended = within.ended
+                if count > num_passed:
+                    yield sample
+
+    def _nested_samples(self, url: str, parts: Iterable[Data], options: TarOptions, place: Place) -> _Samples:
         prefixes: list[str] = []  # sorted
-        for name, num_bytes, pieces in read_archives(parts, url=url, options=options):
-            if is_meta(name):
+        begun = Inner(*place.begin[2]) if len(place.begin) > 2 else None
+        for inner, pieces in read_archives(parts, url=url, options=options, begun=begun):
+            if is_meta(inner.name):
                 options.on_skip("meta")
                 continue
-            prefix = _prefix(name, url)
+            prefix = _prefix(inner.name, url)
             if _contains_or_is_within(prefixes, prefix):
-                what = f"the keys of {name!r:.200} would begin with {prefix!r:.200}, as those of another archive may"
+                what = f"the keys of {inner.name!r:.200} would begin with {prefix!r:.200}, as those of another may"
                 raise ShardReadError(f"{url}: {what}. Rename one of the archives inside it.", url=url)
             insort(prefixes, prefix)
-            inside = f"{url}, in {name!r:.200}"
-            compression, inner = decompressed(pieces, url=inside, limits=self._limits)
-            within = replace(options, num_bytes=num_bytes if compression is None else None)
-            runs = read_runs(inner, url=inside, options=within)
-            with closing(inner):
-                yield from samples_of(runs, url=url, inside=inside, prefix=prefix, on_skip=options.on_skip)
+            within = Place([place.begin[0] - inner.start, place.begin[1]] if inner == begun else None)
+            place.describe = partial(_position_in, inner, within)
+            inside = f"{url}, in {inner.name!r:.200}"
+            read = partial(_plain_samples, url, inside=inside, prefix=prefix)
+            limits = replace(options, num_bytes=inner.num_bytes, first_byte=within.begin[0], last_byte=None)
+            yield from self._bare_samples(read, pieces, inside, limits, within)
+
+
+def _plain_samples(
+    url: str, parts: Iterable[Data], options: TarOptions, place: Place, *, inside: str | None = None, prefix: str = ""
+) -> _Samples:
+    runs = read_runs(parts, url=inside or url, options=options, place=place)
+    return samples_of(runs, url=url, inside=inside, prefix=prefix, on_skip=options.on_skip, of=place)
+
+
+def _position_in(inner: Inner, within: Place) -> Position:
+    """In the outer archive: the byte, how many samples of a compressed inner archive to pass over, the archive."""
+    position = within.position()
+    if position is None:
+        return [inner.after()]
+    byte, num_passed, *_ = *position, 0
+    return [inner.start + byte, num_passed, list(inner)]
 
 
 def _contains_or_is_within(prefixes: list[str], prefix: str) -> bool:

@@ -10,6 +10,7 @@ from torch.utils.data import IterDataPipe, functional_datapipe
 
 from ..errors import RemoteDataError
 from ..grouping import samples_of
+from ..place import Place
 from ..policies import OnBadShard, ShardGuard, raise_error
 from ..sample import Sample
 from ..shard_reader import ShardReader
@@ -68,7 +69,7 @@ class ShardZipReader(ShardReader):
         )
         self._max_member_bytes, self._max_ratio = max_member_bytes, max_ratio
 
-    def samples_in(self, url: str, stream: Any, guard: ShardGuard) -> Iterator[Sample]:
+    def samples_in(self, url: str, stream: Any, guard: ShardGuard, place: Place) -> Iterator[Sample]:
         on_skip = self.skipped.count_member
         entries = _directory(url, stream)
         members = read_members(
@@ -78,8 +79,9 @@ class ShardZipReader(ShardReader):
             max_member_bytes=self._max_member_bytes,
             max_ratio=self._max_ratio,
             on_skip=on_skip,
+            place=place,
         )
-        yield from samples_of((([path], [data]) for path, data in members), url=url, on_skip=on_skip)
+        yield from samples_of((([path], [data]) for path, data in members), url=url, on_skip=on_skip, of=place)
 
 
 def _directory(url: str, stream: Any) -> list[Entry]:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain, islice
+from typing import Any
 
+import numpy as np
 from torch.utils.data import IterDataPipe, functional_datapipe
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
-from ..datapipe import DataPipe
-from ..errors import EmptyShareError
+from ..epochs import EpochPipe
+from ..errors import EmptyShareError, ManifestError
+from ..shares import EqualizeMode, Piece, SampleOrder
+from ..urls import RemoteUrl, redact
 from ..world import World, detect_world, world_from_sharding
 
 
 @functional_datapipe("sharding_filter_rank")
-class ShardingFilterRank(DataPipe[str]):
+class ShardingFilterRank(EpochPipe[str]):
     """Pass on this slot's share of the shard URLs (functional name: ``sharding_filter_rank``).
 
     URL ``i`` goes to slot ``i % num_slots``, so all slots together read each URL once per epoch. The share is the same
@@ -39,9 +43,14 @@ class ShardingFilterRank(DataPipe[str]):
     """
 
     def __init__(self, source_datapipe: IterDataPipe[str], *, world: World | None = None) -> None:
+        super().__init__()
         self.source_datapipe = source_datapipe
-        self._world = world
+        self.equalize: EqualizeMode | None = None
+        self.num_samples: int | None = None  # of this slot's share, where they are shared equally
+        self.world = world
         self._groups: dict[int, tuple[int, int]] = {}
+        self._loaded: dict[str, Any] | None = None
+        self._next = 0  # of this share
 
     def is_shardable(self) -> bool:
         """For torch: this pipe splits the chain."""
@@ -58,14 +67,88 @@ class ShardingFilterRank(DataPipe[str]):
             self._groups = {}  # another loader than before
         self._groups[sharding_group] = num_of_instances, instance_id
 
+    def share_equally(self, mode: EqualizeMode) -> None:
+        """Give each slot as many samples as every other, from the next pass on."""
+        self.equalize = mode
+
+    def share_length(self) -> int:
+        """How many samples each slot has, where they are shared equally.
+
+        Raises:
+            ManifestError: if the listing does not tell how many samples the shards have.
+        """
+        urls = list(self.source_datapipe)
+        num_slots = self._current_world().num_slots
+        return len(self._equal_order(urls, num_slots, 0)) // num_slots
+
+    def _current_world(self) -> World:
+        return self.world or world_from_sharding(self._groups, detect_world())
+
     def __iter__(self) -> Iterator[str]:
-        world = self._world or world_from_sharding(self._groups, detect_world())
-        urls = iter(self.source_datapipe)
-        head = list(islice(urls, world.num_slots))
-        if len(head) < world.num_slots and world.num_slots > 1:
-            raise EmptyShareError(
-                f"{len(head)} shards for {world.num_slots} readers ({world.world_size} ranks x {world.num_workers} "
-                f"workers): {world.num_slots - len(head)} of them would have nothing to read. Use at most "
-                f"{len(head)} readers, or write more and smaller shards (write_shards, max_shard_samples=)."
+        state, self._loaded = self._loaded, None
+        self._next = 0 if state is None else state["next"]
+        epoch = self._epochs.begin()
+        for url in islice(self._share(self._current_world(), epoch), self._next, None):
+            self._next += 1
+            yield url
+
+    def _share(self, world: World, epoch: int) -> Iterator[str]:
+        if self.equalize is not None:
+            urls = list(self.source_datapipe)
+            order = self._equal_order(urls, world.num_slots, epoch)
+            self.num_samples = len(order) // world.num_slots
+            return _pieces(urls, order.share(world.slot, world.num_slots))
+        source = iter(self.source_datapipe)
+        head = list(islice(source, world.num_slots))
+        if len(head) == world.num_slots or world.num_slots == 1:
+            return islice(chain(head, source), world.slot, None, world.num_slots)
+        counts = _counts(head)
+        if counts is None or sum(counts) < world.num_slots:
+            raise _too_few(head, counts, world)
+        return _pieces(head, SampleOrder.of(counts).share(world.slot, world.num_slots))
+
+    def _equal_order(self, urls: list[str], num_slots: int, epoch: int) -> SampleOrder:
+        counts = _counts(urls)
+        if counts is None:
+            raise ManifestError(
+                f"{redact(urls[0])}: nobody told how many samples it has, and equalize_ranks counts them. List the "
+                "manifest (index.json) of the shards; if there is none, write it: torchdata-remote manifest FOLDER"
             )
-        yield from islice(chain(head, urls), world.slot, None, world.num_slots)
+        order = SampleOrder.of(counts)
+        if len(order) < num_slots and self.equalize is EqualizeMode.DROP:
+            raise EmptyShareError(f"{len(order)} samples for {num_slots} readers: each would have none.")
+        listed = np.array(sorted(range(len(urls)), key=urls.__getitem__))
+        return order.equalized(num_slots, epoch, EqualizeMode(self.equalize), listed)
+
+    def state_dict(self) -> Any:
+        """Where this is in what it hands out: plain JSON, after the last item."""
+        return {"next": self._next} if self._loaded is None else self._loaded
+
+    def load_state_dict(self, state: Any) -> None:
+        """Let the next pass go on where that state was taken."""
+        self._loaded = state
+
+    def enter_stream(self, world: World) -> None:
+        super().enter_stream(world)
+        self.world = world
+
+
+def _counts(urls: list[str]) -> list[int] | None:
+    """How many samples each shard has, if all tell."""
+    counts = [url.num_samples for url in urls if isinstance(url, RemoteUrl) and url.num_samples is not None]
+    return counts if urls and len(counts) == len(urls) else None
+
+
+def _pieces(urls: list[str], pieces: Iterator[Piece]) -> Iterator[str]:
+    for piece in pieces:
+        url = urls[piece.shard]
+        yield url.part(piece.first, piece.last) if isinstance(url, RemoteUrl) else url
+
+
+def _too_few(urls: list[str], counts: list[int] | None, world: World) -> EmptyShareError:
+    what = f"{len(urls)} shards" if counts is None else f"{sum(counts)} samples"
+    return EmptyShareError(
+        f"{what} for {world.num_slots} readers ({world.world_size} ranks x {world.num_workers} workers): some of them "
+        "would have nothing to read. Use fewer readers, or more and smaller shards (write_shards, max_shard_samples=); "
+        "or list the manifest (index.json) of the shards, by which a shard is split among several readers."
+    )

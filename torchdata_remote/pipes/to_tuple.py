@@ -7,13 +7,13 @@ from typing import Any
 
 from torch.utils.data import IterDataPipe, functional_datapipe
 
-from ..datapipe import DataPipe
+from ..datapipe import OneForOne
 from ..errors import MissingMemberError
 from ..sample import Sample, describe, sample_url
 
 
 @functional_datapipe("to_tuple")
-class ToTuple(DataPipe[tuple[Any, ...]]):
+class ToTuple(OneForOne[tuple[Any, ...]]):
     """Pick members into a tuple (functional name: ``to_tuple``).
 
     Args:

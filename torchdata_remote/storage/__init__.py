@@ -46,6 +46,7 @@ __all__ = [
     "Store",
     "in_one",
     "open_store",
+    "publish",
 ]
 
 _log = logging.getLogger("torchdata_remote")
@@ -94,6 +95,22 @@ def open_store(url: str, options: StorageOptions, connection: Connection = _DEFA
             _stores[key], why = _make_store(scheme, bucket, options, connection)
             _log.info("%s is read by %s", redact(join_url(scheme, bucket, "")), why)
         return _stores[key], path
+
+
+def publish(url: str, data: bytes, options: StorageOptions, *, overwrite: bool) -> None:
+    """Make a small object appear as a whole.
+
+    Raises:
+        ObjectExistsError: if there is one and ``overwrite`` is ``False``.
+    """
+    store, path = open_store(url, options)
+    pending = store.create(path, overwrite=overwrite)
+    try:
+        pending.write(data)
+        pending.commit()
+    except BaseException:
+        pending.abort()
+        raise
 
 
 def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> tuple[Store, str]:

@@ -60,7 +60,9 @@ def list_source(
             for shard in _shards(single, options, retry):
                 if matches(object_path(shard.url).rpartition("/")[2]):
                     found += 1
-                    yield RemoteUrl(shard.url, shard.num_bytes, checksums=shard.checksums)
+                    yield RemoteUrl(
+                        shard.url, shard.num_bytes, checksums=shard.checksums, num_samples=shard.num_samples
+                    )
             continue
         for entry, below in _entries(single, is_glob, recursive, options, retry):
             if matches(below):

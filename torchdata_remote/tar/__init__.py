@@ -1,7 +1,7 @@
 """Tar bytes to members (``read``), and members to tar bytes (``header``)."""
 
 from .header import BLOCK, pack_header, padding
-from .read import Run, read_archives, read_members, read_runs
+from .read import Inner, Run, read_archives, read_members, read_runs
 from .walk import TarOptions
 
 END_OF_ARCHIVE = bytes(2 * BLOCK)
@@ -9,6 +9,7 @@ END_OF_ARCHIVE = bytes(2 * BLOCK)
 __all__ = [
     "BLOCK",
     "END_OF_ARCHIVE",
+    "Inner",
     "Run",
     "TarOptions",
     "pack_header",

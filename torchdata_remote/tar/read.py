@@ -8,14 +8,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import cast
+from typing import NamedTuple, cast
 
-from .header import padding
+from ..place import Place
+from .header import BLOCK, padding
 from .plain import PlainMembers
 from .walk import TarOptions, Walk
 
 Data = bytes | memoryview
 Run = tuple[list[str], Iterable[Data]]
+
+_ONE = (0,)
 
 
 def read_members(
@@ -38,16 +41,20 @@ def read_members(
         yield from zip(names, cast(Iterable[bytes], values), strict=True)
 
 
-def read_runs(parts: Iterable[bytes | memoryview], *, url: str, options: TarOptions) -> Iterator[Run]:
+def read_runs(
+    parts: Iterable[bytes | memoryview], *, url: str, options: TarOptions, place: Place | None = None
+) -> Iterator[Run]:
     """Like :func:`read_members`, many members at a time: their names, and their data as they are asked for.
 
-    The data of a run are slices until they are taken, in order.
+    The data of a run are slices until they are taken, in order. ``place`` is told where its members begin.
     """
+    place = place or Place()
     walk, plain = Walk(parts, url, options), PlainMembers(options.max_member_bytes)
     cursor = walk.cursor
     while True:
         found = plain.members_from(cursor.view, cursor.position)
         if found is not None:
+            place.run_offset, place.run_starts = cursor.part_offset - BLOCK, found.starts
             view, cursor.position = cursor.view, found.after
             slices = map(view.__getitem__, map(slice, found.starts, found.ends))
             yield found.names, map(memoryview.tobytes, slices) if options.copy else slices
@@ -55,8 +62,10 @@ def read_runs(parts: Iterable[bytes | memoryview], *, url: str, options: TarOpti
             continue
         member = walk.next_member()
         if member is None:
+            place.archive_end = walk.member_start
             return
         name, size = member
+        place.run_offset, place.run_starts = walk.member_start, _ONE
         yield [name], [_data(walk, name, size, options.copy)]
 
 
@@ -71,20 +80,44 @@ def _data(walk: Walk, name: str, size: int, copy: bool) -> Data:
     return whole if copy else memoryview(whole)
 
 
+class Inner(NamedTuple):
+    """An archive inside an archive: its name, where it begins and how long it is, in bytes."""
+
+    name: str
+    start: int
+    num_bytes: int
+
+    def after(self) -> int:
+        """Where the header of the next one begins."""
+        return self.start + self.num_bytes + padding(self.num_bytes)
+
+
 def read_archives(
-    parts: Iterable[bytes | memoryview], *, url: str, options: TarOptions
-) -> Iterator[tuple[str, int, Iterator[memoryview]]]:
-    """Name, size and bytes of each archive inside an archive, while they stream by.
+    parts: Iterable[bytes | memoryview], *, url: str, options: TarOptions, begun: Inner | None = None
+) -> Iterator[tuple[Inner, Iterator[memoryview]]]:
+    """Each archive inside an archive with its bytes, while they stream by.
 
     What is left of one when the next is asked for is passed over.
+
+    Args:
+        parts: the outer archive's bytes.
+        url: for error messages.
+        options: limits.
+        begun: an inner archive in which ``parts`` begin, rather than at a header.
 
     Raises:
         ShardReadError: as :func:`read_members`. ``max_member_bytes`` is not compared: nothing is held in memory.
     """
     walk = Walk(parts, url, replace(options, max_member_bytes=sys.maxsize))
-    while (member := walk.next_member()) is not None:
-        name, size = member
-        pieces = walk.pieces(size, f"member {name!r:.200}")
-        yield name, size, pieces
+    while True:
+        inner, begun = begun, None
+        if inner is None:
+            member = walk.next_member()
+            if member is None:
+                return
+            inner = Inner(member[0], walk.cursor.offset, member[1])
+        taken = walk.cursor.offset - inner.start
+        pieces = walk.pieces(inner.num_bytes, f"member {inner.name!r:.200}", taken=taken)
+        yield inner, pieces
         for _ in pieces:
             pass

@@ -23,6 +23,8 @@ class TarOptions:
 
     Args:
         num_bytes: length of the archive where it is known.
+        first_byte: where in the archive its bytes begin: at a header.
+        last_byte: where they end, if that is between two members and not at the archive's end.
         max_member_bytes: a member that claims more is an error, before memory is taken for it.
         copy: whether data are ``bytes``; otherwise slices of the parts, which stay in memory as long as they.
         on_skip: called with ``"directory"``, ``"link"`` or ``"device"`` for each member that is passed over.
@@ -31,6 +33,8 @@ class TarOptions:
     """
 
     num_bytes: int | None = None
+    first_byte: int = 0
+    last_byte: int | None = None
     max_member_bytes: int = 4 << 30
     copy: bool = True
     on_skip: Callable[[str], object] = lambda kind: None
@@ -47,10 +51,11 @@ class Walk:
     """
 
     def __init__(self, parts: Iterable[bytes | memoryview], url: str, options: TarOptions) -> None:
-        self.cursor = Cursor(parts)
+        self.cursor = Cursor(parts, options.first_byte)
         self._url, self._options = url, options
         self._extended = Extended(url)
         self._start = 0  # of the header at hand
+        self.member_start = 0  # of its extended headers, if it has some
 
     def next_member(self) -> tuple[str, int] | None:
         """Name and size of the next regular file; ``None`` at the archive's end.
@@ -61,6 +66,8 @@ class Walk:
         cursor, url = self.cursor, self._url
         while True:
             self._start = start = cursor.offset
+            if not self._extended:
+                self.member_start = start
             header = cursor.take(BLOCK)
             if header == _ZERO_BLOCK:
                 self._expect_end()
@@ -109,10 +116,10 @@ class Walk:
         self._finish(size, size - len(data), what)
         return data
 
-    def pieces(self, size: int, what: str) -> Iterator[memoryview]:
-        """The data of the member at hand as they come, and its padding passed over at the end."""
-        left = size
-        for piece in self.cursor.pieces(size):
+    def pieces(self, size: int, what: str, *, taken: int = 0) -> Iterator[memoryview]:
+        """The data of the member at hand as they come, after those taken, and its padding passed over at the end."""
+        left = size - taken
+        for piece in self.cursor.pieces(left):
             left -= len(piece)
             yield piece
         self._finish(size, left, what)
@@ -125,6 +132,8 @@ class Walk:
             raise fault(self._url, self._start, f"the archive ends in the padding of {what}", advice=CUT_SHORT)
 
     def _end_early(self, num_bytes: int) -> None:
+        if self._start == self._options.last_byte and not self._extended:
+            return
         if num_bytes or self._extended:
             where = "in a header" if num_bytes else "after an extended header, without its member"
             raise fault(self._url, self._start, f"the archive ends {where}", advice=CUT_SHORT)

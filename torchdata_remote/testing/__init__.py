@@ -1,8 +1,9 @@
 """Helpers for the tests of whoever builds on this package: small data sets, and a store that misbehaves."""
 
 from ._connection import SeenRequest
+from ._resuming import assert_resumes_everywhere
 from .faults import Faults
 from .faulty_store import FaultyStore
 from .small_shards import all_worlds, write_small_shards
 
-__all__ = ["Faults", "FaultyStore", "SeenRequest", "all_worlds", "write_small_shards"]
+__all__ = ["Faults", "FaultyStore", "SeenRequest", "all_worlds", "assert_resumes_everywhere", "write_small_shards"]

@@ -9,6 +9,7 @@ from itertools import islice, zip_longest
 
 from ..cursor import Cursor, gather
 from ..errors import ShardReadError
+from ..place import Place
 from .directory import STORED, Entry, check_flags, fault, widened
 
 DEFAULT_MAX_MEMBER_BYTES = 4 << 30
@@ -24,8 +25,8 @@ _HAS_DESCRIPTOR = 1 << 3
 class _Cursor(Cursor):
     """Takes exactly the bytes asked for, or raises."""
 
-    def __init__(self, parts: Iterable[bytes | memoryview], url: str) -> None:
-        super().__init__(parts)
+    def __init__(self, parts: Iterable[bytes | memoryview], url: str, offset: int) -> None:
+        super().__init__(parts, offset)
         self.url = url
 
     def take_all(self, num_bytes: int, what: str) -> bytes:
@@ -59,6 +60,7 @@ def read_members(
     max_member_bytes: int = DEFAULT_MAX_MEMBER_BYTES,
     max_ratio: int = 100,
     on_skip: Callable[[str], object] = lambda kind: None,
+    place: Place | None = None,
 ) -> Iterator[tuple[str, bytes]]:
     """Path and data of each regular file in an archive, in the order in which they lie.
 
@@ -68,20 +70,24 @@ def read_members(
     Fifield, "A better zip bomb" (2019). Beside the part at hand, memory is taken for one member and about 1 MiB.
 
     Args:
-        parts: the archive's bytes from the first one on, in consecutive parts of any length. What comes from the
-            directory on is not asked for.
+        parts: the archive's bytes, in consecutive parts of any length. What comes from the directory on is not asked
+            for.
         entries: all of the members, as ``read_directory`` returned them.
         url: for error messages.
         max_member_bytes: a member that claims more is an error, before memory is taken for it.
         max_ratio: a member that claims more than 16 MiB and this many times its compressed length is an error.
         on_skip: called with ``"directory"`` or ``"link"`` for each member that is passed over.
+        place: at which byte reading begins, where ``parts`` do too; and is told where members begin.
 
     Raises:
         ShardReadError: for a member that is not what the directory says of it, and bytes that end early. Says where.
     """
-    cursor = _Cursor(parts, url)
+    place = place or Place()
+    cursor = _Cursor(parts, url, place.begin[0])
+    if place.begin[0]:
+        entries = [entry for entry in entries if entry.header_offset >= place.begin[0]]
     for entry in entries[:1]:
-        _pass_gap(cursor, entry.header_offset, None)
+        _pass_gap(cursor, entry.header_offset - cursor.offset, None)
     for entry, following in zip_longest(entries, islice(entries, 1, None)):
         stops = entry.directory_offset if following is None else following.header_offset
         _check_claims(entry, max_member_bytes, max_ratio, url)
@@ -94,6 +100,7 @@ def read_members(
             what = f"member {entry.path!r:.200} has the CRC-32 {zlib.crc32(data):08x}"
             raise fault(url, entry.header_offset, f"{what}, the directory says {entry.crc32:08x}")
         if entry.kind == "file":
+            place.run_offset = entry.header_offset
             yield entry.path, data
         elif entry.kind == "link" and (not data or b"\0" in data):
             raise fault(url, entry.header_offset, f"link {entry.path!r:.200} has the target {data!r:.40}")

@@ -1,0 +1,91 @@
+"""What the iterations of a pipe, and of its copies, share in one process: threads, requests, the byte bound."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from .cache import DiskCache
+from .finalizer_lock import FinalizerLock
+from .in_flight import InFlight
+from .options import FetchOptions, StorageOptions
+from .pool import Pool
+from .storage import Connection
+
+
+class Running:
+    """An engine at work: it is started by its first lane, and its threads end with its last user.
+
+    Args:
+        options: limits.
+    """
+
+    def __init__(self, options: FetchOptions) -> None:
+        self._options = options
+        self.connection = Connection(options.backend, options.retry.progress_timeout_s)
+        self.cache = None
+        if options.cache_dir is not None and options.cache_bytes is not None:
+            self.cache = DiskCache(options.cache_dir, options.cache_bytes)
+        self.pool = Pool(options.max_in_flight)
+        self.in_flight = InFlight(options.max_in_flight, check=self.pool.check)
+        self._lock = FinalizerLock(self._leave)
+        self._num_users = 0
+        self._num_ended = 0  # lanes that open nothing more
+        self._pid = os.getpid()
+
+    def join(self) -> bool:
+        """Count one more user; ``False`` if the threads have ended, or belong to the process this was forked from."""
+        if os.getpid() != self._pid:
+            return False
+        with self._lock:
+            if self.pool.closed:
+                return False
+            self._num_users += 1
+            return True
+
+    def leave(self) -> None:
+        """A user needs the threads no more. Safe in a finalizer."""
+        self._lock.settle(None)
+
+    def _leave(self, _: None) -> None:  # with the lock held
+        self._num_users -= 1
+        if self._num_users == 0:
+            self.pool.close()
+
+    def end_lane(self) -> None:
+        """A lane opens nothing more: its share of the byte bound is for the others."""
+        self._num_ended += 1
+
+    def lane_bytes(self, num_lanes: int) -> int:
+        """A lane's share of the byte bound, if there are or were so many."""
+        return self._options.max_buffer_bytes // max(1, num_lanes - self._num_ended)
+
+
+class Engine:
+    """What a pipe that fetches holds. Nothing is opened before :meth:`start`, in the process that calls it.
+
+    Copies of a pipe share its engine: each iteration is a lane.
+
+    Args:
+        options: limits, of all lanes together.
+        storage_options: for the stores.
+        num_lanes: that are expected at the same time.
+    """
+
+    def __init__(self, options: FetchOptions, storage_options: StorageOptions, num_lanes: int = 1) -> None:
+        self.options, self.storage_options, self.num_lanes = options, storage_options, num_lanes
+        self._running: Running | None = None
+
+    def start(self) -> Running:
+        """The engine at work, with one more user."""
+        if self._running is None or not self._running.join():
+            self._running = Running(self.options)
+            self._running.join()
+        return self._running
+
+    def for_lanes(self, num_lanes: int) -> Engine:
+        """Another one, of the same limits."""
+        return Engine(self.options, self.storage_options, num_lanes)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_running": None}

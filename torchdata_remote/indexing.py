@@ -1,0 +1,110 @@
+"""Shards that others wrote: counted, and given the manifest and the indexes that ``write_shards`` leaves."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from typing import Any
+
+from .checksums import BlockSummer
+from .compression import CompressionLimits, decompressed
+from .engine import Engine
+from .errors import ObjectExistsError
+from .grouping import samples_of
+from .manifest import MANIFEST_NAME, ShardInfo, dump_manifest
+from .options import FetchOptions, RetryPolicy, StorageOptions
+from .place import Place
+from .retry import call_with_retries
+from .sample_index import dump_index, index_url
+from .storage import open_store, publish
+from .storage.listing import list_source
+from .streams import parts_of, stream_objects
+from .tar import TarOptions, read_runs
+from .urls import redact
+
+
+class _Summed:
+    """Bytes that are summed up while they pass."""
+
+    def __init__(self, parts: Iterable[bytes | memoryview]) -> None:
+        self._parts = parts
+        self.num_bytes = 0
+        self.md5, self.blocks = hashlib.md5(usedforsecurity=False), BlockSummer()
+
+    def __iter__(self) -> Iterator[bytes | memoryview]:
+        for part in self._parts:
+            self.num_bytes += len(part)
+            self.md5.update(part)
+            self.blocks.update(part)
+            yield part
+
+
+def index_shards(
+    url: str,
+    *,
+    pattern: str = "*.tar",
+    overwrite: bool = False,
+    on_shard: Callable[[ShardInfo], object] = lambda shard: None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> list[ShardInfo]:
+    """Read the tar shards of a folder, and write an index beside each and their manifest, last.
+
+    The manifest tells sizes, sample counts and checksums; the indexes, where samples begin. So ranks can be equalized,
+    shards split, and damage noticed. Every byte is read once. A compressed shard gets no index.
+
+    Args:
+        url: the folder.
+        pattern: glob that the shards' base names match.
+        overwrite: replace what is there of these. Otherwise finding one is an error.
+        on_shard: called with each shard when it was read.
+        storage_options: for the store, in fsspec's vocabulary.
+
+    Returns:
+        list[ShardInfo]: in the manifest's order, sorted by path.
+
+    Raises:
+        EmptyListingError: if there are no shards.
+        ObjectExistsError: if there is a manifest, before anything is read, or an index.
+        ShardReadError: for a shard that is damaged, or not made of samples.
+
+    Example:
+        >>> import fsspec
+        >>> from torchdata_remote import ShardWriter
+        >>> with ShardWriter("memory://theirs/{shard}.tar", overwrite=True) as writer:
+        ...     _ = [writer.write({"__key__": str(i), "cls": i}) for i in range(3)]
+        >>> fsspec.filesystem("memory").rm(["/theirs/index.json", "/theirs/0.tar.idx"])
+        >>> [(shard.url, shard.num_samples) for shard in index_shards("memory://theirs/")]
+        [('memory://theirs/0.tar', 3)]
+    """
+    folder = url if url.endswith("/") else url + "/"
+    options, retry = StorageOptions(storage_options), RetryPolicy()
+    manifest_url = folder + MANIFEST_NAME
+    store, path = open_store(manifest_url, options)
+    if not overwrite and call_with_retries(lambda: store.find(path), retry) is not None:
+        raise ObjectExistsError(
+            f"{redact(manifest_url)} exists already. Pass overwrite=True (--overwrite) to replace it.", url=manifest_url
+        )
+    shards = []
+    urls = list(list_source(folder, pattern=pattern, recursive=False, options=options, retry=retry))
+    for shard_url, stream in stream_objects(urls, Engine(FetchOptions(), options)):
+        with closing(stream):
+            info, offsets = _read(str(shard_url), _Summed(parts_of(shard_url, stream)))
+        if offsets is not None:
+            publish(index_url(info.url), dump_index(offsets), options, overwrite=overwrite)
+        shards.append(info)
+        on_shard(info)
+    publish(manifest_url, dump_manifest(shards), options, overwrite=overwrite)
+    return shards
+
+
+def _read(url: str, summed: _Summed) -> tuple[ShardInfo, list[int] | None]:
+    """What a shard is, and where its samples begin and the last one ends; ``None`` where it is compressed."""
+    shown, place = redact(url), Place()
+    compression, bare = decompressed(summed, url=shown, limits=CompressionLimits())
+    with closing(bare):
+        runs = read_runs(bare, url=shown, options=TarOptions(copy=False), place=place)
+        samples = samples_of(runs, url=shown, of=place)
+        offsets = [0, *(place.archive_end if place.ended else place.next_byte() for _ in samples)]
+    info = ShardInfo(url, len(offsets) - 1, summed.num_bytes, summed.md5.hexdigest(), summed.blocks.checksums())
+    return info, None if compression is not None else offsets

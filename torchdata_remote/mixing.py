@@ -1,0 +1,195 @@
+"""``mix``: several chains in one, by weights."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from itertools import accumulate
+from typing import Any
+
+from torch.utils.data import IterDataPipe
+
+from .epochs import SeededPipe
+from .permutation import uniforms
+from .state import all_pipes, load_state, state_of
+from .world import World, detect_world
+
+_PASSES = 1 << 32  # more than there are epochs
+
+
+class Stop(str, Enum):
+    """When a mixture ends. Each compares equal to its name as a ``str``."""
+
+    FIRST_EXHAUSTED = "first_exhausted"
+    """When a source is drawn that has nothing left."""
+    ALL_EXHAUSTED = "all_exhausted"
+    """When no source has anything left. One that has not takes part no longer."""
+
+
+class _Source:
+    """One source in a pass.
+
+    Args:
+        name: as it was given.
+        pipe: its chain.
+        num_passes: how often it began anew.
+        at: where it begins, as a state tells it; ``None`` at its beginning.
+    """
+
+    def __init__(self, name: str, pipe: IterDataPipe[Any], num_passes: int, at: Any) -> None:
+        self.name, self._pipe, self.num_passes, self._at = name, pipe, num_passes, at
+        self.items: Iterator[Any] = iter(())
+        self.begun = False
+
+    def open(self, epoch: int) -> _Source:
+        """Begin the pass; each one, also within an epoch, has an order of its own."""
+        for pipe in all_pipes(self._pipe):
+            if hasattr(pipe, "set_epoch"):
+                pipe.set_epoch(epoch + self.num_passes * _PASSES)
+        if self._at is not None:
+            load_state(self._pipe, self._at)
+        self.items = iter(self._pipe)
+        return self
+
+    def anew(self) -> _Source:
+        """The next pass over it."""
+        if not self.begun and self._at is None:
+            raise ValueError(f"mix: the source {self.name!r} is empty, and cannot begin anew.")
+        return _Source(self.name, self._pipe, self.num_passes + 1, None)
+
+    def state(self) -> list[Any]:
+        return [self.name, self.num_passes, state_of(self._pipe) if self.begun else self._at]
+
+
+class Mixed(SeededPipe[Any]):
+    """What :func:`mix` returns.
+
+    Args:
+        sources: name -> pipe.
+        weights: name -> weight.
+        seed: of the draws.
+        stop: when it ends.
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[str, IterDataPipe[Any]],
+        weights: Mapping[str, float],
+        *,
+        seed: int,
+        stop: Stop | int,
+    ) -> None:
+        super().__init__(seed)
+        self.sources, self.weights, self.stop = dict(sources), dict(weights), stop
+        self._world: World | None = None
+        self._loaded: dict[str, Any] | None = None
+        self._num_draws = self._num_passed = 0
+        self._taking_part: list[Any] = []
+
+    def __iter__(self) -> Iterator[Any]:
+        state, self._loaded = self._loaded, None
+        epoch, world = self._epochs.begin(), self._world or detect_world()
+        begins: list[Any] = [[name, 0, None] for name in self.sources] if state is None else state["sources"]
+        self._num_draws, self._num_passed = (0, 0) if state is None else (state["draws"], state["passed"])
+        taking_part = [_Source(name, self.sources[name], num_passes, at).open(epoch) for name, num_passes, at in begins]
+        self._taking_part = taking_part
+        most = math.inf if isinstance(self.stop, Stop) else self._num_samples(world)
+        bounds = self._bounds()
+        draws = uniforms(self._num_draws, self.seed, epoch, world.slot)
+        while taking_part and self._num_passed < most:
+            number = bisect_right(bounds[:-1], next(draws) * bounds[-1])
+            self._num_draws += 1
+            source = taking_part[number]
+            for item in source.items:
+                source.begun = True
+                self._num_passed += 1
+                yield item
+                break
+            else:
+                if self.stop is Stop.FIRST_EXHAUSTED:
+                    return
+                if self.stop is Stop.ALL_EXHAUSTED:
+                    del taking_part[number]
+                    bounds = self._bounds()
+                else:
+                    taking_part[number] = source.anew().open(epoch)
+
+    def _bounds(self) -> list[float]:
+        return list(accumulate(self.weights[source.name] for source in self._taking_part))
+
+    def _num_samples(self, world: World) -> int:
+        """How many of the samples at which the mixture stops are this slot's."""
+        num_samples, slot, num_slots = int(self.stop), world.slot, world.num_slots
+        return num_samples * (slot + 1) // num_slots - num_samples * slot // num_slots
+
+    def state_dict(self) -> Any:
+        """Where this is in what it hands out: plain JSON, after the last item."""
+        if self._loaded is not None:
+            return self._loaded
+        return {
+            "draws": self._num_draws,
+            "passed": self._num_passed,
+            "sources": [source.state() for source in self._taking_part],
+        }
+
+    def load_state_dict(self, state: Any) -> None:
+        """Let the next pass go on where that state was taken."""
+        self._loaded = state
+
+    def order_options(self) -> Mapping[str, Any]:
+        stop = self.stop.value if isinstance(self.stop, Stop) else self.stop
+        return {"weights": self.weights, "seed": self.seed, "stop": stop}
+
+    def enter_stream(self, world: World) -> None:
+        super().enter_stream(world)
+        self._world = world
+
+    def __getstate__(self) -> Any:
+        state = super().__getstate__()  # type: ignore[no-untyped-call]  # torch's
+        return {**state, "_taking_part": []} if isinstance(state, dict) else state
+
+    def __len__(self) -> int:
+        if isinstance(self.stop, Stop):
+            raise TypeError("mix has a length only where it stops at a number of samples.")
+        return self._num_samples(self._world or detect_world())
+
+
+def mix(
+    sources: Mapping[str, tuple[IterDataPipe[Any], float]],
+    *,
+    seed: int = 0,
+    stop: Stop | str | int = Stop.FIRST_EXHAUSTED,
+) -> Mixed:
+    """Several chains in one: each item comes from one of them, drawn by weight.
+
+    Which ones depends on seed, epoch and slot only. Each source is shuffled and split by itself, so each has its
+    ``sharding_filter_rank``; what comes after the mixture (``decode_sample``, ``batch``) is common to all.
+
+    Args:
+        sources: name -> (pipe, weight). Weights are positive and relative to each other.
+        seed: any int.
+        stop: when an epoch ends: ``Stop.FIRST_EXHAUSTED``, ``Stop.ALL_EXHAUSTED``, or a number of samples, of all ranks
+            together; then sources that have nothing left begin anew, in another order.
+
+    Returns:
+        A pipe of the sources' items.
+
+    Raises:
+        ValueError: for no source, or a weight that is not positive.
+
+    Example:
+        >>> cats, dogs = IterableWrapper(["cat"] * 3), IterableWrapper(["dog"] * 9)
+        >>> list(mix({"cats": (cats, 1), "dogs": (dogs, 3)}, seed=1))
+        ['dog', 'dog', 'dog', 'cat', 'dog', 'dog', 'dog', 'cat', 'dog', 'cat', 'dog', 'dog', 'dog']
+    """
+    weights = {name: float(weight) for name, (_, weight) in sources.items()}
+    if not weights or not all(0 < weight < math.inf for weight in weights.values()):
+        raise ValueError(f"mix needs sources with positive weights, got {weights}")
+    if not isinstance(stop, Stop) and isinstance(stop, int):
+        if stop < 1:
+            raise ValueError(f"mix stops at a positive number of samples, got {stop}")
+    else:
+        stop = Stop(stop)
+    return Mixed({name: pipe for name, (pipe, _) in sources.items()}, weights, seed=seed, stop=stop)

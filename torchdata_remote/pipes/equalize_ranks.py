@@ -1,0 +1,105 @@
+"""``equalize_ranks``: the same number of samples in each rank, without communication."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+from torch.utils.data import IterDataPipe, functional_datapipe
+from torch.utils.data.datapipes.iter import Batcher, Filter
+
+from ..datapipe import DataPipe
+from ..errors import SampleError
+from ..shares import EqualizeMode
+from ..state import all_pipes, load_state, state_of
+
+T = TypeVar("T")
+
+
+@functional_datapipe("equalize_ranks")
+class EqualizeRanks(DataPipe[T]):
+    """Have every slot hand out as many samples as every other (functional name: ``equalize_ranks``).
+
+    So ranks have the same number of batches, and none waits for another one's gradients at the end of an epoch. It
+    makes ``sharding_filter_rank``, which must be above it, split shards by samples, as the manifest counts them:
+    nothing is exchanged between ranks, and ``len(pipe)`` is exact, for the slot that asks. What lies between the two
+    must hand out one sample for each that it takes; the count is compared at the end.
+
+    Args:
+        source_datapipe: samples.
+        mode: ``drop`` leaves out fewer samples than there are slots, others in each epoch; ``repeat`` reads as few
+            twice.
+
+    Yields:
+        The same samples.
+
+    Raises:
+        ManifestError: if the listing is not one of a manifest, or a shard has no index.
+        SampleError: if more or fewer samples came than the manifest tells.
+
+    Example:
+        >>> from torchdata_remote import ShardWriter, World
+        >>> with ShardWriter("memory://even/{shard}.tar", overwrite=True) as writer:
+        ...     _ = [writer.write({"__key__": str(i), "cls": i}) for i in range(7)]
+        >>> urls = IterableWrapper(["memory://even/index.json"]).list_remote()
+        >>> share = urls.sharding_filter_rank(world=World(rank=1, world_size=2))
+        >>> pipe = EqualizeRanks(share.shard_tar_reader(), mode="drop")
+        >>> len(pipe), [sample["__key__"] for sample in pipe]
+        (3, ['4', '5', '6'])
+    """
+
+    def __init__(self, source_datapipe: IterDataPipe[T], *, mode: EqualizeMode | str) -> None:
+        self.source_datapipe = source_datapipe
+        self.mode = EqualizeMode(mode)
+        self._loaded: dict[str, Any] | None = None
+        self._num_passed = 0
+        sharding = self._sharding()
+        between = [pipe for pipe in all_pipes(source_datapipe) if pipe not in all_pipes(sharding)]
+        for pipe in between:
+            if isinstance(pipe, (Batcher, Filter)):
+                raise ValueError(
+                    f"equalize_ranks counts samples, which {type(pipe).__name__} changes: put it behind equalize_ranks."
+                )
+        sharding.share_equally(self.mode)
+
+    def _sharding(self) -> Any:
+        found = [pipe for pipe in all_pipes(self.source_datapipe) if hasattr(pipe, "share_equally")]
+        if len(found) != 1:
+            raise ValueError(
+                f"equalize_ranks needs one sharding_filter_rank() above it, and there are {len(found)}. With mix(), "
+                "equalize each of its sources, or let it stop at a number of samples."
+            )
+        return found[0]
+
+    def __iter__(self) -> Iterator[T]:
+        state, self._loaded = self._loaded, None
+        self._num_passed = 0
+        if state is not None:
+            self._num_passed = state["passed"]
+            load_state(self.source_datapipe, state["at"])
+        for sample in self.source_datapipe:
+            self._num_passed += 1
+            yield sample
+        expected = self._sharding().num_samples
+        if self._num_passed != expected:
+            raise SampleError(
+                f"{self._num_passed:,} samples came where the manifest promised {expected:,} for this slot. A shard "
+                "was skipped, or a pipe above equalize_ranks leaves samples out: other ranks would wait for them."
+            )
+
+    def state_dict(self) -> Any:
+        """Where this is in what it hands out: plain JSON, after the last item."""
+        if self._loaded is not None:
+            return self._loaded
+        return {"passed": self._num_passed, "at": state_of(self.source_datapipe)}
+
+    def load_state_dict(self, state: Any) -> None:
+        """Let the next pass go on where that state was taken."""
+        self._loaded = state
+
+    def order_options(self) -> Mapping[str, Any]:
+        return {"mode": self.mode.value}
+
+    def __len__(self) -> int:
+        length: int = self._sharding().share_length()
+        return length

@@ -1,0 +1,103 @@
+"""``shuffle_samples``: a block shuffle of samples that flows, and that can be resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any, TypeVar
+
+from torch.utils.data import IterDataPipe, functional_datapipe
+
+from ..epochs import SeededPipe
+from ..errors import StateError
+from ..permutation import permutation
+from ..state import load_state, state_of
+
+T = TypeVar("T")
+
+
+@functional_datapipe("shuffle_samples")
+class ShuffleSamples(SeededPipe[T]):
+    """Permute samples in blocks, by seed and epoch (functional name: ``shuffle_samples``).
+
+    Block *n* is the samples from ``n * buffer_size`` on, in an order that depends on ``(seed, epoch, n)`` only. While a
+    block is handed out, each sample that leaves pulls one of the next block, so that ``buffer_size`` samples are in
+    memory and the source flows evenly. The state is the source's state where the block began and how many of it were
+    handed out: resuming reads the rest of at most two blocks again. No buffer can mix what lies further apart: let
+    ``shuffle_shards`` and ``interleave`` of the readers do that.
+
+    The epoch counts by itself, as that of ``shuffle_shards`` does. Chain it before ``decode_sample``: what waits in
+    memory is smaller there.
+
+    Args:
+        source_datapipe: samples, or anything.
+        buffer_size: samples in a block. With ``Resumable(num_streams=...)`` each stream has its own.
+        seed: any int.
+
+    Yields:
+        The same items.
+
+    Example:
+        >>> pipe = ShuffleSamples(IterableWrapper(range(6)), buffer_size=3, seed=0)
+        >>> list(pipe), list(pipe)
+        ([1, 2, 0, 4, 3, 5], [1, 0, 2, 5, 3, 4])
+    """
+
+    def __init__(self, source_datapipe: IterDataPipe[T], *, buffer_size: int, seed: int = 0) -> None:
+        super().__init__(seed)
+        if not isinstance(buffer_size, int) or buffer_size < 1:
+            raise ValueError(f"buffer_size is a number of samples, at least 1; got {buffer_size!r}.")
+        self.source_datapipe = source_datapipe
+        self.buffer_size = buffer_size
+        self._loaded: dict[str, Any] | None = None
+        self._block, self._num_passed = 0, 0
+        self._block_began: Any = None  # state of the source; None for its beginning
+
+    def __iter__(self) -> Iterator[T]:
+        state, self._loaded = self._loaded, None
+        epoch = self._epochs.begin()
+        number, num_passed, began = 0, 0, None
+        if state is not None:
+            number, num_passed, began = state["block"], state["passed"], state["began"]
+        if began is not None:
+            load_state(self.source_datapipe, began)
+        source = iter(self.source_datapipe)
+        block: list[Any] = list(islice(source, self.buffer_size))
+        while block:
+            self._block, self._block_began = number, began
+            began = self._state_of_source()
+            order = permutation(len(block), self.seed, epoch, number)
+            following = list(islice(source, num_passed))
+            for count, index in enumerate(islice(order, num_passed, None), num_passed + 1):
+                for item in source:
+                    following.append(item)
+                    break
+                self._num_passed = count
+                yield block[index]
+                block[index] = None  # or it would stay in memory until the block's end
+            block, num_passed = following, 0
+            number += 1
+
+    def _state_of_source(self) -> Any:
+        try:
+            return state_of(self.source_datapipe)
+        except StateError as error:
+            return error
+
+    def state_dict(self) -> Any:
+        """Where this is in what it hands out: plain JSON, after the last item."""
+        if self._loaded is not None:
+            return self._loaded
+        if isinstance(self._block_began, StateError):
+            raise self._block_began
+        return {"block": self._block, "passed": self._num_passed, "began": self._block_began}
+
+    def load_state_dict(self, state: Any) -> None:
+        """Let the next pass go on where that state was taken."""
+        self._loaded = state
+
+    def order_options(self) -> Mapping[str, Any]:
+        return {"buffer_size": self.buffer_size, "seed": self.seed}
+
+    def __len__(self) -> int:
+        return len(self.source_datapipe)  # TypeError where it has none, as for torch's pipes

@@ -1,0 +1,156 @@
+"""Chains of pipes: what can be resumed, copies of them for streams, and what they list."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch.utils.data import IterDataPipe
+from torch.utils.data.datapipes.iter import Filter, IterableWrapper, Mapper
+
+from ..datapipe import DataPipe
+from ..errors import StateError
+from ..pipes import ListRemote, ShardingFilterRank, ShuffleShards
+from ..state import TRANSPARENT, all_pipes, sources_of
+from ..urls import RemoteUrl, redact
+from ..world import World
+
+_LISTING = (IterableWrapper, ListRemote, ShuffleShards, Mapper, Filter)
+_INSTEAD = {
+    "Shuffler": "shuffle_samples(), or shuffle_shards() for URLs",
+    "ShardingFilter": "sharding_filter_rank()",
+    "UnBatcher": "map() on whole batches, or batch() only once",
+    "FlatMapper": "map(), with one item for each",
+    "Concater": "list_remote() with several sources, or mix()",
+    "SampleMultiplexer": "mix()",
+    "Multiplexer": "mix()",
+    "Zipper": "one chain whose samples have all members",
+    "Prefetcher": "async_prefetch()",
+    "PinMemory": "stateful_loader(), which pins memory by itself",
+    "WriteShards": "a plain DataLoader: writing is not resumed",
+}
+
+
+def check_resumable(pipe: IterDataPipe[Any]) -> None:
+    """Whether each pipe of a chain can go on where it was.
+
+    Raises:
+        StateError: for one that cannot; names it and what to use instead.
+    """
+    for found in all_pipes(pipe):
+        if isinstance(found, _LISTING + TRANSPARENT) or hasattr(found, "state_dict"):
+            continue
+        name = type(found).__name__.removesuffix("IterDataPipe").lstrip("_")
+        instead = _INSTEAD.get(name, "torch's map, filter, batch or collate, or give it state_dict and load_state_dict")
+        raise StateError(f"{name} cannot be resumed where it was. Use instead: {instead}.")
+
+
+def is_sharded(pipe: IterDataPipe[Any]) -> bool:
+    """Whether all of a chain's listings are split."""
+    if isinstance(pipe, ShardingFilterRank):
+        return True
+    sources = [source for _, _, source in sources_of(pipe)]
+    return bool(sources) and all(map(is_sharded, sources))
+
+
+class Listing(DataPipe[Any]):
+    """A listing that is made once for all copies; once an epoch where its order depends on that.
+
+    Args:
+        source_datapipe: URLs.
+    """
+
+    def __init__(self, source_datapipe: IterDataPipe[Any]) -> None:
+        self.source_datapipe = source_datapipe
+        self._epoch = 0
+        self._by_epoch: dict[int, list[Any]] = {}
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let whoever begins to iterate next have that epoch's order."""
+        self._epoch = epoch if any(isinstance(pipe, ShuffleShards) for pipe in all_pipes(self.source_datapipe)) else 0
+
+    def urls(self) -> list[Any]:
+        """All of them, in this pass' order."""
+        if self._epoch not in self._by_epoch:
+            for pipe in all_pipes(self.source_datapipe):
+                if isinstance(pipe, ShuffleShards):
+                    pipe.set_epoch(self._epoch)
+            for other in list(self._by_epoch)[:-1]:  # copies that begin at the same time are in two at the most
+                del self._by_epoch[other]
+            self._by_epoch[self._epoch] = list(self.source_datapipe)
+        return self._by_epoch[self._epoch]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.urls())
+
+    def digest(self) -> dict[str, Any]:
+        """What a state may be compared with: the number of URLs, and a digest over them and their sizes, sorted."""
+        lines = sorted(f"{redact(str(url))} {url.size if isinstance(url, RemoteUrl) else None}" for url in self.urls())
+        sum_ = hashlib.blake2b("\n".join(lines).encode("utf-8", "surrogatepass"), digest_size=16)
+        return {"num_urls": len(lines), "digest": sum_.hexdigest()}
+
+
+class Template:
+    """A chain, ready to be copied for each stream of one pass.
+
+    Args:
+        pipe: the chain, which is left as it is.
+        epoch: of the pass.
+        num_streams: that this process reads at the same time.
+    """
+
+    def __init__(self, pipe: IterDataPipe[Any], epoch: int, num_streams: int) -> None:
+        self.listings: list[Listing] = []
+        self._pipe = self._prepared(pipe, {})
+        for found in all_pipes(self._pipe):
+            if isinstance(found, DataPipe):
+                found.enter_pass(num_streams)
+            if hasattr(found, "set_epoch"):
+                found.set_epoch(epoch)
+
+    def _prepared(self, pipe: IterDataPipe[Any], made: dict[int, IterDataPipe[Any]]) -> IterDataPipe[Any]:
+        if id(pipe) not in made:
+            if all(isinstance(found, _LISTING) for found in all_pipes(pipe)):
+                made[id(pipe)] = listing = Listing(_with_listing_below(pipe))
+                self.listings.append(listing)
+            else:
+                made[id(pipe)] = twin = copy.copy(pipe)
+                _replace_sources(twin, lambda source: self._prepared(source, made))
+        return made[id(pipe)]
+
+    def stream(self, world: World) -> IterDataPipe[Any]:
+        """The chain for one stream."""
+        twin = copied(self._pipe)
+        for found in all_pipes(twin):
+            if isinstance(found, DataPipe):
+                found.enter_stream(world)
+        return twin
+
+
+def _with_listing_below(pipe: IterDataPipe[Any]) -> IterDataPipe[Any]:
+    """A copy of a listing, of which the part that does not depend on the epoch is made once."""
+    if not any(isinstance(found, ShuffleShards) for found in all_pipes(pipe)):
+        return Listing(pipe)
+    twin = copy.copy(pipe)
+    _replace_sources(twin, _with_listing_below)
+    return twin
+
+
+def copied(pipe: IterDataPipe[Any], made: dict[int, IterDataPipe[Any]] | None = None) -> IterDataPipe[Any]:
+    """A chain of copies. Those of a listing share what was listed."""
+    made = {} if made is None else made
+    if id(pipe) not in made:
+        made[id(pipe)] = twin = copy.copy(pipe)
+        if not isinstance(pipe, Listing):
+            _replace_sources(twin, lambda source: copied(source, made))
+    return made[id(pipe)]
+
+
+def _replace_sources(twin: IterDataPipe[Any], replaced: Callable[[IterDataPipe[Any]], IterDataPipe[Any]]) -> None:
+    for name, key, source in list(sources_of(twin)):
+        if key is None:
+            setattr(twin, name, replaced(source))
+        else:
+            setattr(twin, name, {**getattr(twin, name), key: replaced(source)})

@@ -1,0 +1,238 @@
+"""``stateful_loader``: torchdata's ``StatefulDataLoader``, with a state that fits any number of workers and ranks."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils.data import IterDataPipe
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from ..errors import RemoteDataError, UnequalListingError
+from .resumable import Resumable
+from .states import State, begin_next_epoch, merge_states
+
+
+class StatefulLoader(StatefulDataLoader[Any]):  # type: ignore[misc]  # torchdata 0.9 has no types
+    """What :func:`stateful_loader` returns: ``StatefulDataLoader`` with a state of its own.
+
+    Args:
+        dataset: the chain.
+        **options: of ``StatefulDataLoader``.
+    """
+
+    dataset: Resumable
+
+    def __init__(self, dataset: Resumable, **options: Any) -> None:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "'set_vital' is deprecated")  # torchdata calls it, torch 2.13 warns
+            super().__init__(dataset, snapshot_every_n_steps=1, **options)
+        dataset.expected_workers = max(1, self.num_workers)
+        self._epoch = -1  # of the pass that has begun
+        self._first_worker = 0  # in it: which one's streams the first worker has
+        self._begun = False  # whether there is one, and nothing was loaded since
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next pass be this epoch."""
+        self.dataset.set_epoch(epoch)
+        self._begun = False
+
+    def state_dict(self) -> State:
+        """Where this rank is, after the batch that was handed out last: plain JSON.
+
+        ``merge_states`` makes one of those of all ranks. When the pass has ended, it is the beginning of the next
+        epoch.
+        """
+        if not self._begun:
+            return self._with_turn(self.dataset.state_dict(), self.dataset.first_worker)
+        iterator: Any = self._iterator
+        if self.num_workers == 0:
+            state, next_worker = self.dataset.state_dict(), 0
+        else:
+            snapshot = iterator.state_dict()["_snapshot"]
+            state = merge_states(worker["dataset_state"] for worker in snapshot["_worker_snapshots"].values())
+            next_worker = (self._first_worker + snapshot["_last_yielded_worker_id"] + 1) % self.num_workers
+        return begin_next_epoch(state) if iterator._finished else self._with_turn(state, next_worker)
+
+    def _with_turn(self, state: State, next_worker: int) -> State:
+        world = self.dataset.world()
+        return {**state, "turns": [[world.rank, world.world_size, self.num_workers, next_worker]]}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Let the next pass go on where all ranks were.
+
+        Where there is a process group, each rank calls this, with what it has: its own state, those of several ranks,
+        none at all (``[]``), or all of them; they are exchanged.
+
+        Args:
+            state_dict: as :meth:`state_dict` or ``merge_states`` gave it; or a list of such.
+
+        Raises:
+            StateError: if a state is missing, or does not fit this chain.
+        """
+        given = [state_dict] if isinstance(state_dict, Mapping) else list(state_dict)
+        states = {json.dumps(state, sort_keys=True): state for some in self._gathered(given) for state in some}
+        merged = merge_states(states.values())
+        self.dataset.load_state_dict(merged)
+        world = self.dataset.world()
+        for rank, world_size, num_workers, next_worker in merged.get("turns", []):
+            if (rank, world_size, num_workers) == (world.rank, world.world_size, self.num_workers):
+                self.dataset.first_worker = next_worker
+        self._begun = False
+
+    def __iter__(self) -> Iterator[Any]:
+        dataset = self.dataset
+        epoch, first_worker = dataset.next_epoch, dataset.first_worker
+        if self.num_workers > 0 and (dataset.loaded is not None or epoch != self._epoch + 1):
+            self._iterator = None  # its workers would begin another epoch
+        batches = super().__iter__()
+        if self.num_workers > 0:
+            dataset.pass_begun()
+        self._epoch, self._first_worker, self._begun = epoch, first_worker, True
+        return self._checked(batches)
+
+    def _checked(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """The batches; before the first one, ranks compare what they list."""
+        if not self._in_group():
+            yield from batches
+            return
+        first, error = [], None
+        try:
+            first = [next(batches)]
+        except StopIteration:
+            pass
+        except Exception as caught:  # noqa: BLE001  # the other ranks are waiting
+            error = caught
+        self._compare(error)
+        yield from first
+        yield from batches
+
+    def _compare(self, error: Exception | None) -> None:
+        listing = None if error is not None else self.state_dict()["listing"]
+        told = self._gathered((listing, None if error is None else f"{type(error).__name__}: {error}"))
+        if error is not None:
+            raise error
+        for rank, (_, failure) in enumerate(told):
+            if failure is not None:
+                raise RemoteDataError(f"Rank {rank} failed before its first batch: {failure}")
+        known = {rank: listing for rank, (listing, _) in enumerate(told) if listing is not None}
+        if len({json.dumps(listing) for listing in known.values()}) > 1:
+            raise UnequalListingError(
+                f"The ranks list different objects: {known}. Wait until everything is written, or list a manifest "
+                "(index.json), which names them once and for all."
+            )
+
+    def _in_group(self) -> bool:
+        """Whether the ranks of this loader's world are those of torch's process group, and several."""
+        distributed = torch.distributed
+        if not distributed.is_available() or not distributed.is_initialized():
+            return False
+        return 1 < distributed.get_world_size() == self.dataset.world().world_size
+
+    def _gathered(self, mine: Any) -> list[Any]:
+        if not self._in_group():
+            return [mine]
+        everybodys: list[Any] = [None] * torch.distributed.get_world_size()
+        torch.distributed.all_gather_object(everybodys, mine)
+        return everybodys
+
+    def __len__(self) -> int:
+        """Batches of an epoch, in this rank.
+
+        Raises:
+            TypeError: if the chain does not tell its length, as ``equalize_ranks`` does.
+        """
+        world, num_workers = self.dataset.world(), max(1, self.num_workers)
+        lengths = [
+            self.dataset.share_length(replace(world, worker=worker, num_workers=num_workers))
+            for worker in range(num_workers)
+        ]
+        if self.batch_size is None:
+            return sum(lengths)
+        return sum((length + (0 if self.drop_last else self.batch_size - 1)) // self.batch_size for length in lengths)
+
+
+def stateful_loader(
+    pipe: IterDataPipe[Any] | Resumable,
+    *,
+    batch_size: int | None = None,
+    num_workers: int = 0,
+    num_streams: int | None = None,
+    drop_last: bool = False,
+    collate_fn: Callable[[list[Any]], Any] | None = None,
+    pin_memory: bool | None = None,
+    prefetch_factor: int | None = None,
+    multiprocessing_context: str = "forkserver",
+    worker_init_fn: Callable[[int], None] | None = None,
+    timeout_s: float = 0,
+) -> StatefulLoader:
+    """A loader that can be stopped anywhere and goes on, also with other numbers of workers and ranks.
+
+    It is torchdata's ``StatefulDataLoader`` over ``Resumable(pipe)``, with persistent workers. With as many ranks and
+    workers as before, the batches go on as they would have. With others, each stream does (see :class:`Resumable`), and
+    the rest of the epoch is handed out exactly once.
+
+    Where there is a process group, ranks compare what they list before the first batch of each pass, and
+    ``load_state_dict`` exchanges the ranks' states; ``state_dict`` does not wait for anybody.
+
+    Args:
+        pipe: the chain, with ``sharding_filter_rank`` behind its URLs.
+        batch_size: samples in a batch; ``None`` where the chain batches, or nobody is to.
+        num_workers: processes in each rank; 0 reads in this one.
+        num_streams: in all ranks together, as for :class:`Resumable`; ``None`` takes one for each worker of each rank.
+        drop_last: whether a worker's last batch is left out if it is not full.
+        collate_fn: makes a batch of a list of samples; ``None`` is torch's.
+        pin_memory: ``None`` pins where there is a GPU.
+        prefetch_factor: batches that each worker has ready; ``None`` is torch's 2.
+        multiprocessing_context: how workers start. For ``"forkserver"`` and ``"spawn"`` the chain is pickled: use named
+            functions in it, no lambdas.
+        worker_init_fn: called with the worker's number when it starts.
+        timeout_s: seconds that a batch may take; 0 waits.
+
+    Returns:
+        StatefulLoader: an iterable of batches, with ``state_dict``, ``load_state_dict`` and ``set_epoch``.
+
+    Raises:
+        StateError: for a chain that cannot be resumed; names what to use instead.
+
+    Example:
+        >>> from torchdata_remote import ShardWriter
+        >>> with ShardWriter("memory://load/{shard}.tar", overwrite=True) as writer:
+        ...     _ = [writer.write({"__key__": str(i), "cls": i}) for i in range(5)]
+        >>> pipe = IterableWrapper(["memory://load/0.tar"]).sharding_filter_rank().shard_tar_reader().to_tuple("__key__")
+        >>> loader = stateful_loader(pipe, batch_size=2)
+        >>> batches = iter(loader)
+        >>> next(batches)
+        [('0', '1')]
+        >>> loader.load_state_dict(loader.state_dict())
+        >>> list(loader)
+        [[('2', '3')], [('4',)]]
+    """
+    if isinstance(pipe, Resumable):
+        if num_streams is not None:
+            raise ValueError("num_streams belongs to the Resumable that was passed.")
+        dataset = pipe
+    else:
+        dataset = Resumable(pipe, num_streams=num_streams)
+    workers: dict[str, Any] = {}
+    if num_workers > 0:
+        workers = {
+            "multiprocessing_context": multiprocessing_context,
+            "persistent_workers": True,
+            "prefetch_factor": prefetch_factor,
+            "timeout": timeout_s,
+            "worker_init_fn": worker_init_fn,
+        }
+    return StatefulLoader(
+        dataset,
+        batch_size=batch_size,
+        num_workers=num_workers,
+        drop_last=drop_last,
+        collate_fn=collate_fn,
+        pin_memory=torch.cuda.is_available() if pin_memory is None else pin_memory,
+        **workers,
+    )

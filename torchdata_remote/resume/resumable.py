@@ -1,0 +1,209 @@
+"""A chain that can stop anywhere and go on, in any world."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch.utils.data import IterableDataset, IterDataPipe, get_worker_info
+
+from ..errors import StateError
+from ..pipes import ShardingFilterRank, ShuffleSamples
+from ..state import all_pipes, describe
+from ..world import World, detect_world
+from .chains import Template, check_resumable, is_sharded
+from .states import State, check_same, check_state, make_state
+from .stream_pass import Pass, Stream
+
+_MANY_SAMPLES = 50_000
+
+
+class Resumable(IterableDataset[Any]):
+    """A chain of pipes as a plain ``IterableDataset`` with ``state_dict()`` and ``load_state_dict()``.
+
+    The chain is run as ``num_streams`` streams, each a copy of it that reads its own share of the shards in an order of
+    its own. Streams are dealt over the slots (ranks x workers): stream *v* to slot ``v % num_slots``. A slot hands out
+    an item of each of its streams by turns, always of the one that has handed out least. So the state belongs to
+    streams: it can be loaded in any world of up to ``num_streams`` slots, and each stream goes on byte for byte.
+
+    State is plain JSON: where the chain was after the last item that was handed out. It holds no samples and no
+    credentials.
+
+    Each pass is a new epoch, from 0. A ``DataLoader`` whose workers are not persistent begins each pass with copies of
+    this, which know of no earlier one: call ``set_epoch``, or use ``stateful_loader``, which does.
+
+    Args:
+        pipe: the chain; more than one stream need ``sharding_filter_rank`` in it. It is copied, and left as it is.
+        num_streams: in the whole world; ``None`` takes as many as slots. To resume in other worlds choose a number that
+            their numbers of slots divide, such as 24 or 240. Each stream has buffers of its own: of
+            ``shuffle_samples(buffer_size)`` there are ``num_streams / num_slots`` in each slot. Of ``async_prefetch``
+            all streams of a process share one ``max_buffer_bytes``; each has one part at the least.
+
+    Raises:
+        StateError: for a chain with pipes that cannot be resumed; names what to use instead.
+
+    Example:
+        >>> from torchdata_remote import ShardWriter
+        >>> with ShardWriter("memory://run/{shard}.tar", overwrite=True) as writer:
+        ...     _ = [writer.write({"__key__": str(i), "cls": i}) for i in range(5)]
+        >>> data = Resumable(IterableWrapper(["memory://run/0.tar"]).shard_tar_reader().to_tuple("__key__"))
+        >>> samples = iter(data)
+        >>> next(samples), next(samples)
+        (('0',), ('1',))
+        >>> state = data.state_dict()
+        >>> data.load_state_dict(state)
+        >>> list(data)
+        [('2',), ('3',), ('4',)]
+    """
+
+    def __init__(self, pipe: IterDataPipe[Any], *, num_streams: int | None = None) -> None:
+        check_resumable(pipe)
+        if num_streams is not None and num_streams < 1:
+            raise ValueError(f"num_streams must be at least 1, got {num_streams}")
+        self.pipe = pipe
+        self.num_streams = num_streams
+        self.expected_workers = 1  # of a loader that has not started them
+        self.first_worker = 0  # of a loader: which one's streams the first worker has in the next pass
+        self._world: World | None = None  # of the process that sent this to a worker
+        self._next_epoch = 0
+        self._loaded: State | None = None
+        self._loaded_streams: int | None = None  # how many there were in the state that was loaded last
+        self._pass: Pass | None = None
+
+    def describe(self) -> list[str]:
+        """What each pipe of the chain is, sources first, with the options on which its order depends."""
+        return [describe(pipe) for pipe in all_pipes(self.pipe)]
+
+    def world(self) -> World:
+        """This process' place: as ``sharding_filter_rank(world=...)`` tells it, else as torch does."""
+        for pipe in all_pipes(self.pipe):
+            if isinstance(pipe, ShardingFilterRank) and pipe.world is not None:
+                return pipe.world
+        detected = detect_world()
+        if self._world is None or get_worker_info() is None:
+            return detected
+        return replace(detected, rank=self._world.rank, world_size=self._world.world_size)
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch of the next pass."""
+        return self._next_epoch if self._loaded is None else int(self._loaded["epoch"])
+
+    @property
+    def loaded(self) -> State | None:
+        """The state with which the next pass begins."""
+        return self._loaded
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next pass be this epoch; a loaded state of another epoch is dropped."""
+        if epoch < 0:
+            raise ValueError(f"epoch must be at least 0, got {epoch}")
+        self._next_epoch, self._pass = epoch, None
+        if self._loaded is not None and self._loaded["epoch"] != epoch:
+            self._loaded, self.first_worker = None, 0
+
+    def state_dict(self) -> State:
+        """Where this slot's streams are, after the item that was handed out last: plain JSON.
+
+        After the last item it tells that nothing is left of this epoch.
+
+        Raises:
+            StateError: after a pass that ended by an error.
+        """
+        if self._loaded is not None:
+            return self._loaded
+        if self._pass is not None:
+            now = self._pass
+            return make_state(self.describe(), now.listing, now.epoch, now.num_streams, now.state())
+        num_streams, mine = self._share(self.world())
+        return make_state(self.describe(), None, self._next_epoch, num_streams, dict.fromkeys(mine))
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next pass go on where the streams were.
+
+        Args:
+            state: of all streams that this slot carries now; ``merge_states`` makes it of those of several slots.
+
+        Raises:
+            StateError: if it is of another version, chain, seed or number of streams. Another listing is noticed when
+                the pass begins.
+        """
+        check_state(state)
+        check_same("chain", state["chain"], self.describe(), "Build the chain as it was, or begin anew.")
+        if self.num_streams is not None:
+            check_same("number of streams", state["num_streams"], self.num_streams, "Pass num_streams as it was.")
+        self._loaded, self._loaded_streams = dict(state), state["num_streams"]
+
+    def __iter__(self) -> Iterator[Any]:
+        state, epoch = self._loaded, self.next_epoch
+        num_streams, mine = self._share(self.world())
+        if num_streams > 1 and not is_sharded(self.pipe):
+            raise StateError(
+                f"{num_streams} streams would read the same: put sharding_filter_rank() behind the URLs of the chain."
+            )
+        places = None if state is None else dict(state["streams"])
+        streams = [Stream(number, _place_of(number, places)) for number in mine]
+        self._warn_of_memory(len(streams))
+        self.pass_begun()
+        self._pass = Pass(Template(self.pipe, epoch, len(streams)), epoch, num_streams, streams)
+        return self._pass.items(None if state is None else state["listing"])
+
+    def pass_begun(self) -> None:
+        """What was loaded holds for one pass, here or in the workers to which it was sent."""
+        self._next_epoch, self._loaded, self.first_worker = self.next_epoch + 1, None, 0
+
+    def _share(self, world: World) -> tuple[int, range]:
+        """How many streams there are, and which of them a slot carries."""
+        world = replace(world, worker=(world.worker + self.first_worker) % world.num_workers)
+        num_streams = self._num_streams(world)
+        return num_streams, range(world.slot, num_streams, world.num_slots)
+
+    def _num_streams(self, world: World) -> int:
+        num_streams = self._loaded_streams if self.num_streams is None else self.num_streams
+        if num_streams is None:
+            return world.world_size * max(world.num_workers, self.expected_workers)
+        if num_streams < world.num_slots:
+            raise StateError(
+                f"{world.num_slots} slots ({world.world_size} ranks x {world.num_workers} workers) for {num_streams} "
+                f"streams: use at most {num_streams} slots, or begin anew with num_streams={world.num_slots} or more."
+            )
+        return num_streams
+
+    def _warn_of_memory(self, num_here: int) -> None:
+        for pipe in all_pipes(self.pipe):
+            if isinstance(pipe, ShuffleSamples) and num_here > 1 and num_here * pipe.buffer_size > _MANY_SAMPLES:
+                warnings.warn(
+                    f"{num_here} streams in this process x buffer_size={pipe.buffer_size:,}: "
+                    f"{num_here * pipe.buffer_size:,} samples in memory. Divide buffer_size by the streams in a slot, "
+                    "use fewer streams, or more slots.",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
+
+    def __len__(self) -> int:
+        return self.share_length(self.world())
+
+    def share_length(self, world: World) -> int:
+        """How many items a slot hands out in an epoch.
+
+        Raises:
+            TypeError: if the chain does not tell.
+        """
+        num_streams, mine = self._share(world)
+        template = Template(self.pipe, 0, len(mine))
+        return sum(len(template.stream(World(rank=number, world_size=num_streams))) for number in mine)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_pass": None, "_world": detect_world() if get_worker_info() is None else self._world}
+
+
+def _place_of(number: int, places: Mapping[int, Any] | None) -> Any:
+    if places is None:
+        return None
+    if number not in places:
+        raise StateError(
+            f"The state has no stream {number}: it is of one slot. Merge the states of all ranks by merge_states()."
+        )
+    return places[number]

@@ -1,0 +1,132 @@
+"""The state of a pass over streams: what it holds, what is refused, and how several become one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..errors import StateError
+
+VERSION = 1
+ENDED = "ended"
+
+State = dict[str, Any]
+_FIELDS = ("version", "chain", "listing", "epoch", "num_streams", "streams")
+
+
+def make_state(
+    chain: Sequence[str],
+    listing: Sequence[Mapping[str, Any]] | None,
+    epoch: int,
+    num_streams: int,
+    streams: Mapping[int, Any],
+) -> State:
+    """A state: plain JSON, of lists rather than dicts, which ``StatefulDataLoader`` would take apart for each batch.
+
+    Args:
+        chain: what each pipe is, with the options on which its order depends.
+        listing: how many URLs there are, and their digest; ``None`` before they were listed.
+        epoch: of the pass.
+        num_streams: in the whole world.
+        streams: where those of this process are: ``None`` at the beginning, ``"ended"``, or how many items were handed
+            out, and where the chain is.
+    """
+    return {
+        "version": VERSION,
+        "chain": list(chain),
+        "listing": None if listing is None else list(listing),
+        "epoch": epoch,
+        "num_streams": num_streams,
+        "streams": [[number, streams[number]] for number in sorted(streams)],
+    }
+
+
+def check_state(state: Any) -> None:
+    """Whether this is a state of this version.
+
+    Raises:
+        StateError: if not.
+    """
+    if isinstance(state, Mapping) and state.get("version", VERSION) != VERSION:
+        raise StateError(
+            f"The state has version {state['version']!r}, this package reads version {VERSION}. Install the release of "
+            "torchdata_remote that wrote it, or a later one."
+        )
+    if not isinstance(state, Mapping) or not all(field in state for field in _FIELDS):
+        fields = ", ".join(_FIELDS)
+        raise StateError(f"Expected a state with {fields}; got {type(state).__name__}: {state!r:.200}")
+
+
+def check_same(what: str, in_state: Any, here: Any, advice: str) -> None:
+    """Refuse a state of something else, with both values.
+
+    Raises:
+        StateError: if they differ.
+    """
+    if in_state != here:
+        raise StateError(f"The state has the {what} {in_state}, here it is {here}. {advice}")
+
+
+def begin_next_epoch(state: State) -> State:
+    """The state after a pass that has ended for all who took part in it."""
+    streams = dict.fromkeys(number for number, _ in state["streams"])
+    return make_state(state["chain"], state["listing"], state["epoch"] + 1, state["num_streams"], streams)
+
+
+def merge_states(states: Iterable[Mapping[str, Any]]) -> State:
+    """One state out of those of all ranks, or of all workers.
+
+    Args:
+        states: as ``stateful_loader(...).state_dict()`` or ``Resumable.state_dict()`` gave them, at the same step of
+            all ranks, in any order.
+
+    Returns:
+        A state that each rank of any world can load.
+
+    Raises:
+        StateError: if they are of different chains, listings or numbers of streams, if a stream is in two of them, or
+            if they are of different epochs.
+
+    Example:
+        >>> from torchdata_remote import Resumable, merge_states
+        >>> state = Resumable(IterableWrapper(["memory://d/0.tar"]).async_prefetch()).state_dict()
+        >>> merge_states([state]) == state
+        True
+    """
+    found = list(states)
+    if not found:
+        raise StateError("There is no state to merge.")
+    for state in found:
+        check_state(state)
+    first = found[0]
+    epoch = min(state["epoch"] for state in found)
+    listing = next((state["listing"] for state in found if state["listing"] is not None), None)
+    streams: dict[int, Any] = {}
+    advice = "Merge states of one training only."
+    for state in found:
+        check_same("chain", state["chain"], first["chain"], advice)
+        check_same("number of streams", state["num_streams"], first["num_streams"], advice)
+        if state["listing"] is not None:
+            check_same("listing", state["listing"], listing, advice)
+        for number, at in _in_epoch(state, epoch).items():
+            if number in streams:
+                raise StateError(f"Stream {number} is in two of the states. Merge each rank's state once, of one step.")
+            streams[number] = at
+    merged = make_state(first["chain"], listing, epoch, first["num_streams"], streams)
+    turns = sorted(turn for state in found for turn in state.get("turns", []))
+    if turns:
+        merged["turns"] = turns
+    return merged
+
+
+def _in_epoch(state: Mapping[str, Any], epoch: int) -> dict[int, Any]:
+    """A state's streams, as they are in the epoch in which others still are."""
+    streams = dict(state["streams"])
+    if state["epoch"] == epoch:
+        return streams
+    if state["epoch"] > epoch + 1 or any(at is not None for at in streams.values()):
+        raise StateError(
+            f"One state is in epoch {epoch}, another one has begun epoch {state['epoch']}. Save the states of all "
+            "ranks at the same step; equalize_ranks() keeps ranks in the same epoch."
+        )
+    return dict.fromkeys(streams, ENDED)

@@ -1,0 +1,99 @@
+"""One pass over the streams that a process carries: an item of each by turns."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Generator, Iterator, Mapping
+from typing import Any
+
+from torch.utils.data import IterDataPipe
+
+from ..errors import StateError
+from ..state import load_state, state_of
+from ..world import World
+from .chains import Template
+from .states import ENDED, check_same
+
+
+class Stream:
+    """One stream of a pass.
+
+    Args:
+        number: among all streams.
+        at: where it begins, as a state tells it.
+    """
+
+    def __init__(self, number: int, at: Any) -> None:
+        self.number, self._at = number, at
+        self.ended = at == ENDED
+        self.num_passed: int = at["passed"] if isinstance(at, Mapping) else 0
+        self._chain: IterDataPipe[Any] | None = None
+
+    def items(self, template: Template, num_streams: int) -> Generator[Any, None, None]:
+        """Its items, from where it begins."""
+        chain = template.stream(World(rank=self.number, world_size=num_streams))
+        if self._at is not None:
+            load_state(chain, self._at["at"])
+        for item in chain:
+            self._chain = chain
+            self.num_passed += 1
+            yield item
+        self.ended = True
+
+    def state(self) -> Any:
+        """Where it is."""
+        if self.ended:
+            return ENDED
+        return self._at if self._chain is None else {"passed": self.num_passed, "at": state_of(self._chain)}
+
+
+class Pass:
+    """One pass over the streams of this process."""
+
+    def __init__(self, template: Template, epoch: int, num_streams: int, streams: list[Stream]) -> None:
+        self._template, self.epoch, self.num_streams, self._streams = template, epoch, num_streams, streams
+        self.listing: list[dict[str, Any]] | None = None
+        self._failed: str | None = None
+
+    def items(self, expected_listing: list[Any] | None) -> Iterator[Any]:
+        """The items of all streams, by turns: always of the one that has handed out least."""
+        try:
+            self.listing = [listing.digest() for listing in self._template.listings]
+            if expected_listing is not None:
+                advice = "Objects were added, removed or replaced since; begin anew, or restore them."
+                check_same("listing", expected_listing, self.listing, advice)
+            streams = [stream for stream in self._streams if not stream.ended]
+            if len(streams) == 1:
+                yield from streams[0].items(self._template, self.num_streams)
+            else:
+                yield from self._by_turns(streams)
+        except Exception as error:
+            self._failed = f"{type(error).__name__}: {error}"
+            raise
+
+    def _by_turns(self, streams: list[Stream]) -> Iterator[Any]:
+        waiting = [
+            (stream.num_passed, stream.number, stream.items(self._template, self.num_streams)) for stream in streams
+        ]
+        heapq.heapify(waiting)
+        try:
+            while waiting:
+                num_passed, number, items = waiting[0]
+                for item in items:
+                    heapq.heapreplace(waiting, (num_passed + 1, number, items))
+                    yield item
+                    break
+                else:
+                    heapq.heappop(waiting)
+        finally:
+            for _, _, items in waiting:
+                items.close()
+
+    def state(self) -> dict[int, Any]:
+        """Where each stream is."""
+        if self._failed is not None:
+            raise StateError(
+                f"The pass ended by an error, in the middle of a sample: go on from a state that was saved before it. "
+                f"({self._failed})"
+            )
+        return {stream.number: stream.state() for stream in self._streams}

@@ -1,0 +1,77 @@
+"""The state of a chain: where it lies, and what a chain consists of.
+
+A pipe's state tells where it is in what it hands out: plain JSON, after the item that was handed out last. Pipes that
+hand out one item for each they take, or for some, have none of their own: theirs is their source's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.data import IterDataPipe
+from torch.utils.data.datapipes.iter import Batcher, Filter, Mapper
+
+from .errors import StateError
+
+TRANSPARENT = (Mapper, Filter, Batcher)  # of torch; Collator is a Mapper
+
+
+def state_of(pipe: IterDataPipe[Any]) -> Any:
+    """Where a pipe is.
+
+    Raises:
+        StateError: if it does not know.
+    """
+    return _with_state(pipe).state_dict()
+
+
+def load_state(pipe: IterDataPipe[Any], state: Any) -> None:
+    """Let a pipe's next pass go on where another one was."""
+    _with_state(pipe).load_state_dict(state)
+
+
+def bearer(pipe: IterDataPipe[Any]) -> IterDataPipe[Any]:
+    """The pipe whose items these are, one for one or some of them: itself, or a source of torch's own pipes."""
+    while isinstance(pipe, TRANSPARENT):
+        pipe = pipe.datapipe
+    return pipe
+
+
+def _with_state(pipe: IterDataPipe[Any]) -> Any:
+    found = bearer(pipe)
+    if not hasattr(found, "state_dict"):
+        raise StateError(
+            f"{type(found).__name__} does not count what it hands out. Put sharding_filter_rank() after it: it does."
+        )
+    return found
+
+
+def sources_of(pipe: IterDataPipe[Any]) -> Iterator[tuple[str, str | None, IterDataPipe[Any]]]:
+    """The pipes that a pipe takes items from: attribute, key if that is a dict, pipe."""
+    for name, value in vars(pipe).items():
+        if isinstance(value, IterDataPipe):
+            yield name, None, value
+        elif isinstance(value, dict):
+            yield from ((name, key, item) for key, item in value.items() if isinstance(item, IterDataPipe))
+
+
+def all_pipes(pipe: IterDataPipe[Any]) -> list[IterDataPipe[Any]]:
+    """A chain's pipes, sources first, each once."""
+    found: dict[int, IterDataPipe[Any]] = {}
+
+    def visit(here: IterDataPipe[Any]) -> None:
+        if id(here) not in found:
+            for _, _, source in sources_of(here):
+                visit(source)
+            found[id(here)] = here
+
+    visit(pipe)
+    return list(found.values())
+
+
+def describe(pipe: IterDataPipe[Any]) -> str:
+    """A pipe's name, with the options on which its items' order depends."""
+    options = pipe.order_options() if hasattr(pipe, "order_options") else {}
+    shown = ", ".join(f"{name}={value!r}" for name, value in options.items())
+    return f"{type(pipe).__name__.removesuffix('IterDataPipe')}({shown})"
