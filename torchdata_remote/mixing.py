@@ -90,7 +90,7 @@ class Mixed(SeededPipe[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         state, self._loaded = self._loaded, None
-        epoch, world = self._epochs.begin(), self._world or detect_world()
+        epoch, world = self._epochs.begin(), self._current_world()
         begins: list[Any] = [[name, 0, None] for name in self.sources] if state is None else state["sources"]
         self._num_draws, self._num_passed = (0, 0) if state is None else (state["draws"], state["passed"])
         taking_part = [_Source(name, self.sources[name], num_passes, at).open(epoch) for name, num_passes, at in begins]
@@ -118,6 +118,10 @@ class Mixed(SeededPipe[Any]):
 
     def _bounds(self) -> list[float]:
         return list(accumulate(self.weights[source.name] for source in self._taking_part))
+
+    def _current_world(self) -> World:
+        places = (pipe.current_world() for pipe in all_pipes(self) if hasattr(pipe, "current_world"))
+        return self._world or next(places, None) or detect_world()
 
     def _num_samples(self, world: World) -> int:
         """How many of the samples at which the mixture stops are this slot's."""
@@ -153,7 +157,7 @@ class Mixed(SeededPipe[Any]):
     def __len__(self) -> int:
         if isinstance(self.stop, Stop):
             raise TypeError("mix has a length only where it stops at a number of samples.")
-        return self._num_samples(self._world or detect_world())
+        return self._num_samples(self._current_world())
 
 
 def mix(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch.distributed
 from torch.utils.data import get_worker_info
@@ -67,6 +67,15 @@ def detect_world() -> World:
     if info is None:
         return World(rank, world_size)
     return World(rank, world_size, info.id, info.num_workers)
+
+
+def place_in(given: World | None, detected: World) -> World:
+    """The place that somebody gave, for a rank with whatever workers it has, or the one that was detected."""
+    if given is None:
+        return detected
+    if given.num_workers > 1:
+        return given
+    return replace(given, worker=detected.worker, num_workers=detected.num_workers)
 
 
 def world_from_sharding(groups: Mapping[int, tuple[int, int]], detected: World) -> World:

@@ -14,7 +14,7 @@ from ..epochs import EpochPipe
 from ..errors import EmptyShareError, ManifestError
 from ..shares import EqualizeMode, Piece, SampleOrder
 from ..urls import RemoteUrl, redact
-from ..world import World, detect_world, world_from_sharding
+from ..world import World, detect_world, place_in, world_from_sharding
 
 
 @functional_datapipe("sharding_filter_rank")
@@ -27,8 +27,8 @@ class ShardingFilterRank(EpochPipe[str]):
 
     Args:
         source_datapipe: shard URLs, in the same order in every process.
-        world: this reader's place among all readers. ``None`` asks torch when iteration starts, because DataLoader
-            workers do not exist yet when the pipe is built.
+        world: this reader's place among all readers; one without workers holds for all workers of the rank. ``None``
+            asks torch when iteration starts, because DataLoader workers do not exist yet when the pipe is built.
 
     Yields:
         str: shard URLs, unchanged, in source order.
@@ -48,6 +48,8 @@ class ShardingFilterRank(EpochPipe[str]):
         self.equalize: EqualizeMode | None = None
         self.num_samples: int | None = None  # of this slot's share, where they are shared equally
         self.world = world
+        self._stream: World | None = None  # place of a copy that reads one stream
+        self._orders: dict[tuple[int, int], SampleOrder] = {}  # (number of slots, epoch) -> order, of one listing
         self._groups: dict[int, tuple[int, int]] = {}
         self._loaded: dict[str, Any] | None = None
         self._next = 0  # of this share
@@ -78,17 +80,18 @@ class ShardingFilterRank(EpochPipe[str]):
             ManifestError: if the listing does not tell how many samples the shards have.
         """
         urls = list(self.source_datapipe)
-        num_slots = self._current_world().num_slots
+        num_slots = self.current_world().num_slots
         return len(self._equal_order(urls, num_slots, 0)) // num_slots
 
-    def _current_world(self) -> World:
-        return self.world or world_from_sharding(self._groups, detect_world())
+    def current_world(self) -> World:
+        """This reader's place."""
+        return self._stream or place_in(self.world, world_from_sharding(self._groups, detect_world()))
 
     def __iter__(self) -> Iterator[str]:
         state, self._loaded = self._loaded, None
         self._next = 0 if state is None else state["next"]
         epoch = self._epochs.begin()
-        for url in islice(self._share(self._current_world(), epoch), self._next, None):
+        for url in islice(self._share(self.current_world(), epoch), self._next, None):
             self._next += 1
             yield url
 
@@ -108,6 +111,13 @@ class ShardingFilterRank(EpochPipe[str]):
         return _pieces(head, SampleOrder.of(counts).share(world.slot, world.num_slots))
 
     def _equal_order(self, urls: list[str], num_slots: int, epoch: int) -> SampleOrder:
+        if self._stream is None:
+            return self._make_equal_order(urls, num_slots, epoch)
+        if (num_slots, epoch) not in self._orders:  # copies of the same listing
+            self._orders[num_slots, epoch] = self._make_equal_order(urls, num_slots, epoch)
+        return self._orders[num_slots, epoch]
+
+    def _make_equal_order(self, urls: list[str], num_slots: int, epoch: int) -> SampleOrder:
         counts = _counts(urls)
         if counts is None:
             raise ManifestError(
@@ -128,9 +138,13 @@ class ShardingFilterRank(EpochPipe[str]):
         """Let the next pass go on where that state was taken."""
         self._loaded = state
 
+    def enter_pass(self, num_streams: int) -> None:
+        super().enter_pass(num_streams)
+        self._orders = {}
+
     def enter_stream(self, world: World) -> None:
         super().enter_stream(world)
-        self.world = world
+        self._stream = world
 
 
 def _counts(urls: list[str]) -> list[int] | None:

@@ -12,7 +12,7 @@ from torch.utils.data.datapipes.iter import Filter, IterableWrapper, Mapper
 
 from ..datapipe import DataPipe
 from ..errors import StateError
-from ..pipes import ListRemote, ShardingFilterRank, ShuffleShards
+from ..pipes import AsyncPrefetch, ListRemote, ShardingFilterRank, ShuffleShards
 from ..state import TRANSPARENT, all_pipes, sources_of
 from ..urls import RemoteUrl, redact
 from ..world import World
@@ -40,6 +40,8 @@ def check_resumable(pipe: IterDataPipe[Any]) -> None:
         StateError: for one that cannot; names it and what to use instead.
     """
     for found in all_pipes(pipe):
+        if isinstance(found, AsyncPrefetch):
+            found.state_dict()  # which refuses in_order=False
         if isinstance(found, _LISTING + TRANSPARENT) or hasattr(found, "state_dict"):
             continue
         name = type(found).__name__.removesuffix("IterDataPipe").lstrip("_")

@@ -147,10 +147,9 @@ class StatefulLoader(StatefulDataLoader[Any]):  # type: ignore[misc]  # torchdat
             TypeError: if the chain does not tell its length, as ``equalize_ranks`` does.
         """
         world, num_workers = self.dataset.world(), max(1, self.num_workers)
-        lengths = [
-            self.dataset.share_length(replace(world, worker=worker, num_workers=num_workers))
-            for worker in range(num_workers)
-        ]
+        lengths = self.dataset.share_lengths(
+            [replace(world, worker=worker, num_workers=num_workers) for worker in range(num_workers)]
+        )
         if self.batch_size is None:
             return sum(lengths)
         return sum((length + (0 if self.drop_last else self.batch_size - 1)) // self.batch_size for length in lengths)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from torch.utils.data import IterableDataset, IterDataPipe, get_worker_info
 
 from ..errors import StateError
-from ..pipes import ShardingFilterRank, ShuffleSamples
+from ..pipes import EqualizeRanks, ShardingFilterRank, ShuffleSamples
 from ..state import all_pipes, describe
-from ..world import World, detect_world
+from ..world import World, detect_world, place_in
 from .chains import Template, check_resumable, is_sharded
 from .states import State, check_same, check_state, make_state
 from .stream_pass import Pass, Stream
@@ -78,13 +78,11 @@ class Resumable(IterableDataset[Any]):
 
     def world(self) -> World:
         """This process' place: as ``sharding_filter_rank(world=...)`` tells it, else as torch does."""
-        for pipe in all_pipes(self.pipe):
-            if isinstance(pipe, ShardingFilterRank) and pipe.world is not None:
-                return pipe.world
         detected = detect_world()
-        if self._world is None or get_worker_info() is None:
-            return detected
-        return replace(detected, rank=self._world.rank, world_size=self._world.world_size)
+        if self._world is not None and get_worker_info() is not None:
+            detected = place_in(self._world, detected)
+        given = (pipe.world for pipe in all_pipes(self.pipe) if isinstance(pipe, ShardingFilterRank))
+        return place_in(next(given, None), detected)
 
     @property
     def next_epoch(self) -> int:
@@ -112,13 +110,17 @@ class Resumable(IterableDataset[Any]):
         Raises:
             StateError: after a pass that ended by an error.
         """
-        if self._loaded is not None:
-            return self._loaded
-        if self._pass is not None:
+        if self._pass is not None and self._loaded is None:
             now = self._pass
             return make_state(self.describe(), now.listing, now.epoch, now.num_streams, now.state())
         num_streams, mine = self._share(self.world())
-        return make_state(self.describe(), None, self._next_epoch, num_streams, dict.fromkeys(mine))
+        places = self._places()
+        streams = {number: _place_of(number, places) for number in mine}
+        listing = None if self._loaded is None else self._loaded["listing"]
+        return make_state(self.describe(), listing, self.next_epoch, num_streams, streams)
+
+    def _places(self) -> dict[int, Any] | None:
+        return None if self._loaded is None else dict(self._loaded["streams"])
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next pass go on where the streams were.
@@ -143,12 +145,22 @@ class Resumable(IterableDataset[Any]):
             raise StateError(
                 f"{num_streams} streams would read the same: put sharding_filter_rank() behind the URLs of the chain."
             )
-        places = None if state is None else dict(state["streams"])
+        self._check_equal_ranks(num_streams)
+        places = self._places()
         streams = [Stream(number, _place_of(number, places)) for number in mine]
         self._warn_of_memory(len(streams))
         self.pass_begun()
         self._pass = Pass(Template(self.pipe, epoch, len(streams)), epoch, num_streams, streams)
         return self._pass.items(None if state is None else state["listing"])
+
+    def _check_equal_ranks(self, num_streams: int) -> None:
+        world_size = self.world().world_size
+        if num_streams % world_size and any(isinstance(pipe, EqualizeRanks) for pipe in all_pipes(self.pipe)):
+            raise StateError(
+                f"{num_streams} streams over {world_size} ranks: some would have more than others, for all that "
+                "equalize_ranks does. Use a number of ranks that divides the number of streams, or begin anew with "
+                f"num_streams={-(-num_streams // world_size) * world_size}."
+            )
 
     def pass_begun(self) -> None:
         """What was loaded holds for one pass, here or in the workers to which it was sent."""
@@ -183,17 +195,19 @@ class Resumable(IterableDataset[Any]):
                 )
 
     def __len__(self) -> int:
-        return self.share_length(self.world())
+        return sum(self.share_lengths([self.world()]))
 
-    def share_length(self, world: World) -> int:
-        """How many items a slot hands out in an epoch.
+    def share_lengths(self, worlds: Sequence[World]) -> list[int]:
+        """How many items slots hand out in an epoch.
 
         Raises:
             TypeError: if the chain does not tell.
         """
-        num_streams, mine = self._share(world)
-        template = Template(self.pipe, 0, len(mine))
-        return sum(len(template.stream(World(rank=number, world_size=num_streams))) for number in mine)
+        template, lengths = Template(self.pipe, 0, 1), []
+        for world in worlds:
+            num_streams, mine = self._share(world)
+            lengths.append(sum(len(template.stream(World(rank=v, world_size=num_streams))) for v in mine))
+        return lengths
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_pass": None, "_world": detect_world() if get_worker_info() is None else self._world}

@@ -67,7 +67,9 @@ class Pass:
                 yield from streams[0].items(self._template, self.num_streams)
             else:
                 yield from self._by_turns(streams)
-        except Exception as error:
+        except GeneratorExit:  # where an item was handed out
+            raise
+        except BaseException as error:
             self._failed = f"{type(error).__name__}: {error}"
             raise
 
