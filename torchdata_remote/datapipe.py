@@ -33,6 +33,28 @@ class DataPipe(IterDataPipe[T_co]):
         """Be such a copy, which reads the share of that place in the world."""
 
 
+class StatefulPipe(DataPipe[T_co]):
+    """A pipe that knows where it is in what it hands out."""
+
+    _loaded: Any = None  # with which the next pass begins
+
+    def state_dict(self) -> Any:
+        """Where this is in what it hands out: plain JSON, after the last item."""
+        return self._state() if self._loaded is None else self._loaded
+
+    def load_state_dict(self, state: Any) -> None:
+        """Let the next pass go on where that state was taken."""
+        self._loaded = state
+
+    def _state(self) -> Any:
+        raise NotImplementedError
+
+    def _take_loaded(self) -> Any:
+        """The state with which the pass begins, or ``None``; the next one begins anew."""
+        state, self._loaded = self._loaded, None
+        return state
+
+
 class OneForOne(DataPipe[T_co]):
     """A pipe that hands out one item for each it takes: state and length are its source's."""
 

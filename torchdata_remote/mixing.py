@@ -11,6 +11,7 @@ from typing import Any
 
 from torch.utils.data import IterDataPipe
 
+from .datapipe import StatefulPipe
 from .epochs import SeededPipe
 from .permutation import uniforms
 from .state import all_pipes, load_state, state_of
@@ -63,7 +64,7 @@ class _Source:
         return [self.name, self.num_passes, state_of(self._pipe) if self.begun else self._at]
 
 
-class Mixed(SeededPipe[Any]):
+class Mixed(SeededPipe[Any], StatefulPipe[Any]):
     """What :func:`mix` returns.
 
     Args:
@@ -84,12 +85,11 @@ class Mixed(SeededPipe[Any]):
         super().__init__(seed)
         self.sources, self.weights, self.stop = dict(sources), dict(weights), stop
         self._world: World | None = None
-        self._loaded: dict[str, Any] | None = None
         self._num_draws = self._num_passed = 0
         self._taking_part: list[Any] = []
 
     def __iter__(self) -> Iterator[Any]:
-        state, self._loaded = self._loaded, None
+        state = self._take_loaded()
         epoch, world = self._epochs.begin(), self._current_world()
         begins: list[Any] = [[name, 0, None] for name in self.sources] if state is None else state["sources"]
         self._num_draws, self._num_passed = (0, 0) if state is None else (state["draws"], state["passed"])
@@ -128,19 +128,12 @@ class Mixed(SeededPipe[Any]):
         num_samples, slot, num_slots = int(self.stop), world.slot, world.num_slots
         return num_samples * (slot + 1) // num_slots - num_samples * slot // num_slots
 
-    def state_dict(self) -> Any:
-        """Where this is in what it hands out: plain JSON, after the last item."""
-        if self._loaded is not None:
-            return self._loaded
+    def _state(self) -> Any:
         return {
             "draws": self._num_draws,
             "passed": self._num_passed,
             "sources": [source.state() for source in self._taking_part],
         }
-
-    def load_state_dict(self, state: Any) -> None:
-        """Let the next pass go on where that state was taken."""
-        self._loaded = state
 
     def order_options(self) -> Mapping[str, Any]:
         stop = self.stop.value if isinstance(self.stop, Stop) else self.stop

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.utils.data import IterDataPipe
 
-from .datapipe import DataPipe
+from .datapipe import StatefulPipe
 from .engine import Engine
 from .errors import StateError
 from .options import FetchOptions, StorageOptions
@@ -75,7 +75,7 @@ class _Progress:
         return _Progress, ()
 
 
-class ShardReader(DataPipe[Sample]):
+class ShardReader(StatefulPipe[Sample]):
     """Base of the pipes that read samples from shards; a format is what ``samples_in`` makes of one.
 
     The state names the open shards in the order of their turns, each with the place where its next sample begins, and
@@ -102,11 +102,10 @@ class ShardReader(DataPipe[Sample]):
         self.skipped = Skipped()
         self._on_bad_shard, self._interleave = on_bad_shard, interleave
         self._engine = Engine(FetchOptions(interleave=interleave), StorageOptions(storage_options))
-        self._loaded: dict[str, Any] | None = None
         self._progress = _Progress()
 
     def __iter__(self) -> Iterator[Sample]:
-        state, self._loaded = self._loaded, None
+        state = self._take_loaded()
         self.skipped = Skipped()
         begun = [] if state is None else state["open"]
         self._progress = progress = _Progress(0 if state is None else state["next"])
@@ -141,13 +140,8 @@ class ShardReader(DataPipe[Sample]):
         finally:
             stream.close()
 
-    def state_dict(self) -> Any:
-        """Where this is in what it hands out: plain JSON, after the last item."""
-        return self._progress.state() if self._loaded is None else self._loaded
-
-    def load_state_dict(self, state: Any) -> None:
-        """Let the next pass go on where that state was taken."""
-        self._loaded = state
+    def _state(self) -> Any:
+        return self._progress.state()
 
     def order_options(self) -> Mapping[str, Any]:
         return {"interleave": self._interleave}

@@ -8,7 +8,7 @@ from typing import Any
 from torch.utils.data import IterDataPipe, functional_datapipe
 from torch.utils.data.datapipes.utils.common import StreamWrapper
 
-from ..datapipe import DataPipe
+from ..datapipe import StatefulPipe
 from ..engine import Engine
 from ..errors import StateError
 from ..options import MIB, Backend, FetchOptions, RetryPolicy, StorageOptions
@@ -16,7 +16,7 @@ from ..streams import stream_objects
 
 
 @functional_datapipe("async_prefetch")
-class AsyncPrefetch(DataPipe[tuple[str, StreamWrapper]]):
+class AsyncPrefetch(StatefulPipe[tuple[str, StreamWrapper]]):
     """Open URLs as streams and fetch ahead (functional name: ``async_prefetch``).
 
     Large objects are fetched in ranged parts, in parallel, and handed on in order, so that a shard's first sample comes
@@ -26,10 +26,12 @@ class AsyncPrefetch(DataPipe[tuple[str, StreamWrapper]]):
     Args:
         source_datapipe: URLs (str); a ``RemoteUrl`` from ``list_remote`` saves a request.
         max_in_flight: requests under way at once.
-        max_buffer_bytes: bound on the bytes that are fetched or being fetched and not yet consumed.
+        max_buffer_bytes: bound on the bytes that are fetched or being fetched and not yet consumed. The streams of a
+            ``Resumable`` that are read in one process share it, and ``max_in_flight`` too.
         part_bytes: size of the ranged parts of larger objects, in bytes. ``None`` takes 8 MiB, or less where
             ``max_in_flight`` of them would fill more than three quarters of ``max_buffer_bytes``.
-        in_order: ``False`` hands on whichever object is complete first. The order then differs from run to run.
+        in_order: ``False`` hands on whichever object is complete first. The order then differs from run to run, and
+            cannot be resumed.
         interleave: how many streams will be read at once, by turns, as by ``shard_tar_reader(interleave=4)``: each gets
             its share of ``max_buffer_bytes`` from the start.
         retry: what is done about faults that may pass.
@@ -84,25 +86,19 @@ class AsyncPrefetch(DataPipe[tuple[str, StreamWrapper]]):
             cache_bytes=cache_bytes,
         )
         self._engine = Engine(options, StorageOptions(storage_options))
-        self._loaded: dict[str, Any] | None = None
         self._next = 0  # number of the next object
 
     def __iter__(self) -> Iterator[tuple[str, StreamWrapper]]:
-        state, self._loaded = self._loaded, None
+        state = self._take_loaded()
         self._next = 0 if state is None else state["next"]
         for url, stream in stream_objects(self.source_datapipe, self._engine, state):
             self._next = max(self._next, stream.number + 1)
             yield url, StreamWrapper(stream)
 
-    def state_dict(self) -> Any:
-        """Where this is in what it hands out: plain JSON, after the last item."""
+    def _state(self) -> Any:
         if not self._engine.options.in_order:
             raise StateError("async_prefetch(in_order=False) has an order that cannot be repeated. Use in_order=True.")
-        return {"next": self._next} if self._loaded is None else self._loaded
-
-    def load_state_dict(self, state: Any) -> None:
-        """Let the next pass go on where that state was taken."""
-        self._loaded = state
+        return {"next": self._next}
 
     def enter_pass(self, num_streams: int) -> None:
         self._engine = self._engine.for_lanes(num_streams)

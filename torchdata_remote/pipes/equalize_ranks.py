@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from torch.utils.data import IterDataPipe, functional_datapipe
 from torch.utils.data.datapipes.iter import Batcher, Filter
 
-from ..datapipe import DataPipe
+from ..datapipe import StatefulPipe
 from ..errors import SampleError
 from ..shares import EqualizeMode
 from ..state import all_pipes, load_state, state_of
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 @functional_datapipe("equalize_ranks")
-class EqualizeRanks(DataPipe[T]):
+class EqualizeRanks(StatefulPipe[T]):
     """Have every slot hand out as many samples as every other (functional name: ``equalize_ranks``).
 
     So ranks have the same number of batches, and none waits for another one's gradients at the end of an epoch. It
@@ -51,7 +51,6 @@ class EqualizeRanks(DataPipe[T]):
     def __init__(self, source_datapipe: IterDataPipe[T], *, mode: EqualizeMode | str) -> None:
         self.source_datapipe = source_datapipe
         self.mode = EqualizeMode(mode)
-        self._loaded: dict[str, Any] | None = None
         self._num_passed = 0
         sharding = self._sharding()
         between = [pipe for pipe in all_pipes(source_datapipe) if pipe not in all_pipes(sharding)]
@@ -72,7 +71,7 @@ class EqualizeRanks(DataPipe[T]):
         return found[0]
 
     def __iter__(self) -> Iterator[T]:
-        state, self._loaded = self._loaded, None
+        state = self._take_loaded()
         self._num_passed = 0
         if state is not None:
             self._num_passed = state["passed"]
@@ -87,15 +86,8 @@ class EqualizeRanks(DataPipe[T]):
                 "was skipped, or a pipe above equalize_ranks leaves samples out: other ranks would wait for them."
             )
 
-    def state_dict(self) -> Any:
-        """Where this is in what it hands out: plain JSON, after the last item."""
-        if self._loaded is not None:
-            return self._loaded
+    def _state(self) -> Any:
         return {"passed": self._num_passed, "at": state_of(self.source_datapipe)}
-
-    def load_state_dict(self, state: Any) -> None:
-        """Let the next pass go on where that state was taken."""
-        self._loaded = state
 
     def order_options(self) -> Mapping[str, Any]:
         return {"mode": self.mode.value}

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.utils.data import IterDataPipe, functional_datapipe
 
-from ..datapipe import DataPipe
+from ..datapipe import StatefulPipe
 from ..engine import Engine
 from ..errors import SampleError
 from ..options import FetchOptions, StorageOptions
@@ -17,7 +17,7 @@ from ..urls import object_path, redact
 
 
 @functional_datapipe("file_reader")
-class FileReader(DataPipe[Sample]):
+class FileReader(StatefulPipe[Sample]):
     """Read each object as a sample with one member (functional name: ``file_reader``).
 
     Args:
@@ -42,11 +42,10 @@ class FileReader(DataPipe[Sample]):
     def __init__(self, source_datapipe: IterDataPipe[Any], *, storage_options: Mapping[str, Any] | None = None) -> None:
         self.source_datapipe = source_datapipe
         self._engine = Engine(FetchOptions(), StorageOptions(storage_options))
-        self._loaded: dict[str, Any] | None = None
         self._latest: int | None = -1  # number of the object that was read last
 
     def __iter__(self) -> Iterator[Sample]:
-        state, self._loaded = self._loaded, None
+        state = self._take_loaded()
         self._latest = -1 if state is None else state["next"] - 1
         for url, stream in streams_of(self.source_datapipe, self._engine, state):
             try:
@@ -63,13 +62,8 @@ class FileReader(DataPipe[Sample]):
             finally:
                 stream.close()
 
-    def state_dict(self) -> Any:
-        """Where this is in what it hands out: plain JSON, after the last item."""
-        return {"next": known(self._latest) + 1} if self._loaded is None else self._loaded
-
-    def load_state_dict(self, state: Any) -> None:
-        """Let the next pass go on where that state was taken."""
-        self._loaded = state
+    def _state(self) -> Any:
+        return {"next": known(self._latest) + 1}
 
     def enter_pass(self, num_streams: int) -> None:
         self._engine = self._engine.for_lanes(num_streams)

@@ -10,6 +10,7 @@ import numpy as np
 from torch.utils.data import IterDataPipe, functional_datapipe
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
+from ..datapipe import StatefulPipe
 from ..epochs import EpochPipe
 from ..errors import EmptyShareError, ManifestError
 from ..shares import EqualizeMode, Piece, SampleOrder
@@ -18,7 +19,7 @@ from ..world import World, detect_world, place_in, world_from_sharding
 
 
 @functional_datapipe("sharding_filter_rank")
-class ShardingFilterRank(EpochPipe[str]):
+class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
     """Pass on this slot's share of the shard URLs (functional name: ``sharding_filter_rank``).
 
     URL ``i`` goes to slot ``i % num_slots``, so all slots together read each URL once per epoch. The share is the same
@@ -51,7 +52,6 @@ class ShardingFilterRank(EpochPipe[str]):
         self._stream: World | None = None  # place of a copy that reads one stream
         self._orders: dict[tuple[int, int], SampleOrder] = {}  # (number of slots, epoch) -> order, of one listing
         self._groups: dict[int, tuple[int, int]] = {}
-        self._loaded: dict[str, Any] | None = None
         self._next = 0  # of this share
 
     def is_shardable(self) -> bool:
@@ -88,7 +88,7 @@ class ShardingFilterRank(EpochPipe[str]):
         return self._stream or place_in(self.world, world_from_sharding(self._groups, detect_world()))
 
     def __iter__(self) -> Iterator[str]:
-        state, self._loaded = self._loaded, None
+        state = self._take_loaded()
         self._next = 0 if state is None else state["next"]
         epoch = self._epochs.begin()
         for url in islice(self._share(self.current_world(), epoch), self._next, None):
@@ -130,13 +130,8 @@ class ShardingFilterRank(EpochPipe[str]):
         listed = np.array(sorted(range(len(urls)), key=urls.__getitem__))
         return order.equalized(num_slots, epoch, EqualizeMode(self.equalize), listed)
 
-    def state_dict(self) -> Any:
-        """Where this is in what it hands out: plain JSON, after the last item."""
-        return {"next": self._next} if self._loaded is None else self._loaded
-
-    def load_state_dict(self, state: Any) -> None:
-        """Let the next pass go on where that state was taken."""
-        self._loaded = state
+    def _state(self) -> Any:
+        return {"next": self._next}
 
     def enter_pass(self, num_streams: int) -> None:
         super().enter_pass(num_streams)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from torch.utils.data import IterDataPipe, functional_datapipe
 
+from ..datapipe import StatefulPipe
 from ..epochs import SeededPipe
 from ..errors import StateError
 from ..permutation import permutation
@@ -17,7 +18,7 @@ T = TypeVar("T")
 
 
 @functional_datapipe("shuffle_samples")
-class ShuffleSamples(SeededPipe[T]):
+class ShuffleSamples(SeededPipe[T], StatefulPipe[T]):
     """Permute samples in blocks, by seed and epoch (functional name: ``shuffle_samples``).
 
     Block *n* is the samples from ``n * buffer_size`` on, in an order that depends on ``(seed, epoch, n)`` only. While a
@@ -49,12 +50,11 @@ class ShuffleSamples(SeededPipe[T]):
             raise ValueError(f"buffer_size is a number of samples, at least 1; got {buffer_size!r}.")
         self.source_datapipe = source_datapipe
         self.buffer_size = buffer_size
-        self._loaded: dict[str, Any] | None = None
         self._block, self._num_passed = 0, 0
         self._block_began: Any = None  # state of the source; None for its beginning
 
     def __iter__(self) -> Iterator[T]:
-        state, self._loaded = self._loaded, None
+        state = self._take_loaded()
         epoch = self._epochs.begin()
         number, num_passed, began = 0, 0, None
         if state is not None:
@@ -84,17 +84,10 @@ class ShuffleSamples(SeededPipe[T]):
         except StateError as error:
             return error
 
-    def state_dict(self) -> Any:
-        """Where this is in what it hands out: plain JSON, after the last item."""
-        if self._loaded is not None:
-            return self._loaded
+    def _state(self) -> Any:
         if isinstance(self._block_began, StateError):
             raise self._block_began
         return {"block": self._block, "passed": self._num_passed, "began": self._block_began}
-
-    def load_state_dict(self, state: Any) -> None:
-        """Let the next pass go on where that state was taken."""
-        self._loaded = state
 
     def order_options(self) -> Mapping[str, Any]:
         return {"buffer_size": self.buffer_size, "seed": self.seed}
