@@ -20,10 +20,12 @@ def _parts(cuts: list[int]) -> list[memoryview]:
 @given(
     cuts=st.lists(st.integers(0, 3000), max_size=8),
     steps=st.lists(st.tuples(st.sampled_from(["take", "skip", "pieces"]), st.integers(0, 1500)), max_size=12),
+    offset=st.integers(0, 1 << 40),
 )
-def test_bytes_are_taken_in_order(cuts: list[int], steps: list[tuple[str, int]]) -> None:
-    """Whatever the parts and the steps; at the end there are fewer, then none."""
-    cursor, at = Cursor(_parts(cuts)), 0
+def test_bytes_are_taken_in_order(cuts: list[int], steps: list[tuple[str, int]], offset: int) -> None:
+    """Whatever the parts and the steps, wherever they begin; at the end there are fewer, then none."""
+    cursor, at = Cursor(_parts(cuts), offset), 0
+    assert cursor.offset == cursor.part_offset == offset
     for what, num_bytes in steps:
         expected = DATA[at : at + num_bytes]
         if what == "take":
@@ -33,7 +35,14 @@ def test_bytes_are_taken_in_order(cuts: list[int], steps: list[tuple[str, int]])
         else:
             assert b"".join(cursor.pieces(num_bytes)) == expected
         at += len(expected)
-        assert cursor.offset == at
+        assert cursor.offset == offset + at
+        assert bytes(cursor.view[cursor.position :]) == DATA[at:][: len(cursor.view) - cursor.position]
+        assert bytes(cursor.view) == DATA[cursor.part_offset - offset :][: len(cursor.view)], "where the part lies"
+
+
+def test_a_cursor_begins_at_the_archives_first_byte() -> None:
+    """Unless it is told otherwise."""
+    assert Cursor([b"abc"]).offset == 0
 
 
 @given(sizes=st.lists(st.integers(0, 400_000), max_size=12), claimed=st.integers(0, 3 << 20))

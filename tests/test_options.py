@@ -147,11 +147,31 @@ def test_cache_is_off_unless_asked_for() -> None:
     assert (chosen.cache_dir, chosen.cache_bytes, chosen.in_order) == ("/tmp/x", 1, False)
 
 
-@given(max_in_flight=st.integers(1, 500), max_buffer_bytes=st.integers(1, 1 << 32))
-def test_parts_leave_room_in_the_buffer(max_in_flight: int, max_buffer_bytes: int) -> None:
-    """Parts are 8 MiB, or so small that all in flight fill three quarters of the buffer, but never below 256 KiB."""
-    part_bytes = FetchOptions(max_in_flight=max_in_flight, max_buffer_bytes=max_buffer_bytes).actual_part_bytes()
-    assert 256 << 10 <= part_bytes <= 8 << 20
-    assert part_bytes == 256 << 10 or max_in_flight * part_bytes <= max_buffer_bytes * 3 / 4
-    assert part_bytes == 8 << 20 or (part_bytes + 1) * max_in_flight > max_buffer_bytes * 3 / 4
-    assert FetchOptions(part_bytes=7).actual_part_bytes() == 7
+@given(max_in_flight=st.integers(1, 500), max_buffer_bytes=st.integers(1, 1 << 32), num_lanes=st.integers(1, 300))
+def test_parts_leave_room_in_the_buffer(max_in_flight: int, max_buffer_bytes: int, num_lanes: int) -> None:
+    """Parts are 8 MiB, or so small that all in flight, and two of each lane, fill three quarters of the buffer."""
+    options = FetchOptions(max_in_flight=max_in_flight, max_buffer_bytes=max_buffer_bytes)
+    part_bytes, num_parts = options.actual_part_bytes(num_lanes=num_lanes), max(max_in_flight, 2 * num_lanes)
+    assert 256 << 10 <= part_bytes <= 8 << 20, "smaller ones cost more than they bring"
+    assert part_bytes == 256 << 10 or num_parts * part_bytes <= max_buffer_bytes * 3 / 4
+    assert part_bytes == 8 << 20 or (part_bytes + 1) * num_parts > max_buffer_bytes * 3 / 4
+    mapped_bytes = options.actual_part_bytes(mapped=True, num_lanes=num_lanes)
+    assert 256 << 10 <= mapped_bytes <= 64 << 20
+    assert mapped_bytes == 256 << 10 or 2 * num_lanes * mapped_bytes <= max_buffer_bytes
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.parametrize("num_lanes", [1, 100])
+def test_parts_of_a_chosen_size_have_it(mapped: bool, num_lanes: int) -> None:
+    """Whatever they are of, and however many read."""
+    assert FetchOptions(part_bytes=7).actual_part_bytes(mapped=mapped, num_lanes=num_lanes) == 7
+
+
+@given(lane_bytes=st.integers(1, 1 << 32), interleave=st.integers(1, 50))
+def test_streams_that_are_read_at_once_have_equal_shares(lane_bytes: int, interleave: int) -> None:
+    """Of what their lane has; a single one has no bound of its own."""
+    share_bytes = FetchOptions(interleave=interleave).share_bytes(lane_bytes)
+    if interleave == 1:
+        assert share_bytes >= 1 << 60
+    else:
+        assert share_bytes * interleave <= lane_bytes < (share_bytes + 1) * interleave

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Generator, Iterator
+from itertools import islice
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchdata_remote.turns import by_turns
+from torchdata_remote.turns import Source, by_turns
 
 Item = tuple[int, int]
 
@@ -66,3 +68,56 @@ def test_sources_are_closed_when_it_is(num_open: int) -> None:
     with pytest.raises(OSError, match="listing"):
         list(by_turns(broken(), 2))
     assert closed == [0]
+
+
+@given(lengths=st.lists(st.integers(0, 5), max_size=8), num_open=st.integers(1, 4), stop=st.integers(0, 40))
+def test_it_goes_on_from_those_that_were_open(lengths: list[int], num_open: int, stop: int) -> None:
+    """Stopped after any item: new sources where the open ones were, in the order of their turns, and the same follows.
+
+    Those that had nothing left keep their turns.
+    """
+    whole = list(by_turns((_source(number, length) for number, length in enumerate(lengths)), num_open))
+    made = {number: _source(number, length) for number, length in enumerate(lengths)}
+    taken: list[int] = []
+
+    def upcoming() -> Iterator[Generator[Item, None, None]]:
+        for number, source in made.items():
+            taken.append(number)
+            yield source
+
+    waiting: deque[Source[Item]] = deque()
+    head = list(islice(by_turns(upcoming(), num_open, waiting), stop))
+    open_now = [number for source in waiting for number, other in made.items() if other is source]
+    assert len(open_now) == len(waiting) <= num_open
+    again: deque[Source[Item]] = deque()
+    for number in open_now:
+        source = _source(number, lengths[number])
+        for _ in range(sum(n == number for n, _ in head)):
+            next(source)
+        again.append(source)
+    following = (_source(number, lengths[number]) for number in range(len(taken), len(lengths)))
+    assert head + list(by_turns(following, num_open, again)) == whole
+
+
+@pytest.mark.parametrize("num_open", [1, 2])
+def test_those_that_were_open_are_closed_too(num_open: int) -> None:
+    """When it is, although none was taken from the sources that follow."""
+    closed: list[int] = []
+    waiting: deque[Source[Item]] = deque(_source(number, 5, closed) for number in range(num_open))
+    items = by_turns((_source(number, 5, closed) for number in range(2, 9)), num_open, waiting)
+    assert [next(items) for _ in range(num_open)] == [(number, 0) for number in range(num_open)]
+    assert isinstance(items, Generator)
+    items.close()
+    assert sorted(closed) == list(range(num_open))
+
+
+def test_one_that_has_ended_is_among_those_that_wait() -> None:
+    """Whoever writes down where each is finds all of them, and none that was not taken."""
+    waiting: deque[Source[Item]] = deque()
+    sources = [_source(number, length) for number, length in enumerate([1, 2, 1])]
+    items = by_turns(iter(sources), 2, waiting)
+    seen = []
+    for item in items:
+        seen.append((item[0], [sources.index(source) for source in waiting]))  # type: ignore[arg-type]
+    assert seen == [(0, [0]), (1, [0, 1]), (1, [1]), (2, [1, 2])]
+    assert not waiting

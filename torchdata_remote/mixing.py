@@ -177,9 +177,9 @@ def mix(
         ValueError: for no source, or a weight that is not positive.
 
     Example:
-        >>> cats, dogs = IterableWrapper(["cat"] * 3), IterableWrapper(["dog"] * 9)
+        >>> cats, dogs = IterableWrapper(["cat"] * 2), IterableWrapper(["dog"] * 6)
         >>> list(mix({"cats": (cats, 1), "dogs": (dogs, 3)}, seed=1))
-        ['dog', 'dog', 'dog', 'cat', 'dog', 'dog', 'dog', 'cat', 'dog', 'cat', 'dog', 'dog', 'dog']
+        ['dog', 'dog', 'dog', 'cat', 'dog', 'dog', 'cat', 'dog']
     """
     weights = {name: float(weight) for name, (_, weight) in sources.items()}
     if not weights or not all(0 < weight < math.inf for weight in weights.values()):

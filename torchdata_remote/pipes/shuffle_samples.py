@@ -41,7 +41,7 @@ class ShuffleSamples(SeededPipe[T], StatefulPipe[T]):
     Example:
         >>> pipe = ShuffleSamples(IterableWrapper(range(6)), buffer_size=3, seed=0)
         >>> list(pipe), list(pipe)
-        ([1, 2, 0, 4, 3, 5], [1, 0, 2, 5, 3, 4])
+        ([2, 1, 0, 3, 5, 4], [0, 1, 2, 4, 3, 5])
     """
 
     def __init__(self, source_datapipe: IterDataPipe[T], *, buffer_size: int, seed: int = 0) -> None:
