@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from torch.utils.data import IterDataPipe
 
-from .state import load_state, state_of
+from .state import begin, load_state, state_of
 from .world import World
 
 T_co = TypeVar("T_co", covariant=True)
@@ -25,6 +25,10 @@ class DataPipe(IterDataPipe[T_co]):
     def order_options(self) -> Mapping[str, Any]:
         """The options on which the order of the items depends: a state fits where they are the same."""
         return {}
+
+    def begin(self) -> Iterator[None]:
+        """Bring what the first item needs, in steps, which several streams take by turns. Then it is iterated."""
+        return iter(())
 
     def enter_pass(self, num_streams: int) -> None:
         """Be a copy that is copied once more for each of the streams that this process reads at the same time."""
@@ -67,6 +71,9 @@ class OneForOne(DataPipe[T_co]):
     def load_state_dict(self, state: Any) -> None:
         """Let the next pass go on where that state was taken."""
         load_state(self.source_datapipe, state)
+
+    def begin(self) -> Iterator[None]:
+        return begin(self.source_datapipe)
 
     def __len__(self) -> int:
         return len(self.source_datapipe)  # TypeError where it has none, as for torch's pipes

@@ -14,7 +14,7 @@ from torch.utils.data import IterDataPipe
 from .datapipe import StatefulPipe
 from .epochs import SeededPipe
 from .permutation import uniforms
-from .state import all_pipes, load_state, state_of
+from .state import all_pipes, begin_together, load_state, state_of
 from .world import World, detect_world
 
 _PASSES = 1 << 32  # more than there are epochs
@@ -87,14 +87,23 @@ class Mixed(SeededPipe[Any], StatefulPipe[Any]):
         self._world: World | None = None
         self._num_draws = self._num_passed = 0
         self._taking_part: list[Any] = []
+        self._has_begun, self._epoch = False, 0
 
-    def __iter__(self) -> Iterator[Any]:
-        state = self._take_loaded()
-        epoch, world = self._epochs.begin(), self._current_world()
+    def begin(self) -> Iterator[None]:
+        state, self._epoch = self._take_loaded(), self._epochs.begin()
         begins: list[Any] = [[name, 0, None] for name in self.sources] if state is None else state["sources"]
         self._num_draws, self._num_passed = (0, 0) if state is None else (state["draws"], state["passed"])
-        taking_part = [_Source(name, self.sources[name], num_passes, at).open(epoch) for name, num_passes, at in begins]
-        self._taking_part = taking_part
+        self._taking_part = [
+            _Source(name, self.sources[name], num_passes, at).open(self._epoch) for name, num_passes, at in begins
+        ]
+        self._has_begun = True
+        return begin_together(self.sources[source.name] for source in self._taking_part)
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self._has_begun:
+            self.begin()
+        self._has_begun = False
+        taking_part, epoch, world = self._taking_part, self._epoch, self._current_world()
         most = math.inf if isinstance(self.stop, Stop) else self._num_samples(world)
         bounds = self._bounds()
         draws = uniforms(self._num_draws, self.seed, epoch, world.slot)
@@ -145,7 +154,7 @@ class Mixed(SeededPipe[Any], StatefulPipe[Any]):
 
     def __getstate__(self) -> Any:
         state = super().__getstate__()  # type: ignore[no-untyped-call]  # torch's
-        return {**state, "_taking_part": []} if isinstance(state, dict) else state
+        return {**state, "_taking_part": [], "_has_begun": False} if isinstance(state, dict) else state
 
     def __len__(self) -> int:
         if isinstance(self.stop, Stop):

@@ -17,7 +17,7 @@ from .options import FetchOptions, StorageOptions
 from .place import Place, Position
 from .policies import OnBadShard, ShardGuard, Skipped
 from .sample import Sample
-from .streams import known, number_of, streams_of
+from .streams import known, number_of, streams_of, under_way
 from .turns import by_turns
 from .urls import redact
 
@@ -103,17 +103,25 @@ class ShardReader(StatefulPipe[Sample]):
         self._on_bad_shard, self._interleave = on_bad_shard, interleave
         self._engine = Engine(FetchOptions(interleave=interleave), StorageOptions(storage_options))
         self._progress = _Progress()
+        self._begun: Generator[tuple[str, Any], None, None] | None = None
+
+    def begin(self) -> Iterator[None]:
+        self._begun = under_way(self._streams(self._loaded))
+        return iter(())
+
+    def _streams(self, state: Any) -> Generator[tuple[str, Any], None, None]:
+        if state is not None:
+            again = [[number, position[0]] for number, position in state["open"] if position is not None]
+            state = {"next": state["next"], "again": again}
+        return streams_of(self.source_datapipe, self._engine, state)
 
     def __iter__(self) -> Iterator[Sample]:
         state = self._take_loaded()
+        begun, self._begun = self._begun, None
         self.skipped = Skipped()
-        begun = [] if state is None else state["open"]
         self._progress = progress = _Progress(0 if state is None else state["next"])
-        if state is not None:
-            again = [[number, position[0]] for number, position in begun if position is not None]
-            state = {"next": state["next"], "again": again}
-        with closing(streams_of(self.source_datapipe, self._engine, state)) as streams:
-            for number, position in begun:
+        with closing(begun or self._streams(state)) as streams:
+            for number, position in [] if state is None else state["open"]:
                 ended = position is None
                 progress.open.append(_EndedShard(number) if ended else self._opened_again(streams, number, position))
             yield from by_turns(self._upcoming(streams, progress), self._interleave, progress.open)

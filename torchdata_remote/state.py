@@ -6,13 +6,15 @@ hand out one item for each they take, or for some, have none of their own: their
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter import Batcher, Filter, Mapper
 
 from .errors import StateError
+
+_ENDED = object()
 
 TRANSPARENT = (Mapper, Filter, Batcher)  # of torch; Collator is a Mapper
 
@@ -29,6 +31,21 @@ def state_of(pipe: IterDataPipe[Any]) -> Any:
 def load_state(pipe: IterDataPipe[Any], state: Any) -> None:
     """Let a pipe's next pass go on where another one was."""
     _with_state(pipe).load_state_dict(state)
+
+
+def begin(pipe: IterDataPipe[Any]) -> Iterator[None]:
+    """Bring what a pipe's first item needs, in steps, which several streams take by turns. Then it is iterated."""
+    found = bearer(pipe)
+    steps: Iterator[None] = found.begin() if hasattr(found, "begin") else iter(())
+    return steps
+
+
+def begin_together(pipes: Iterable[IterDataPipe[Any]]) -> Iterator[None]:
+    """The steps of several pipes by turns, so that the requests of all are under way at the same time."""
+    under_way = [begin(pipe) for pipe in pipes]
+    while under_way:
+        under_way = [steps for steps in under_way if next(steps, _ENDED) is not _ENDED]
+        yield
 
 
 def bearer(pipe: IterDataPipe[Any]) -> IterDataPipe[Any]:

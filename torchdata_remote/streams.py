@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 from itertools import chain
 from typing import Any
 
@@ -100,6 +101,19 @@ def streams_of(
             yield from stream_objects(_only_urls(chain([first], source)), engine, state)
         else:
             yield from _only_pairs(chain([first], source))
+
+
+def under_way(streams: Generator[tuple[str, Any], None, None]) -> Generator[tuple[str, Any], None, None]:
+    """The same streams, of which the first is opened now, and the next ones with it, without waiting for bytes."""
+    first = next(streams, None)
+
+    def all_of_them() -> Generator[tuple[str, Any], None, None]:
+        with closing(streams):
+            if first is not None:
+                yield first
+            yield from streams
+
+    return all_of_them()
 
 
 def _only_urls(items: Iterable[Any]) -> Iterator[str]:

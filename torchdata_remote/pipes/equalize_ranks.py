@@ -11,7 +11,7 @@ from torch.utils.data.datapipes.iter import Batcher, Filter
 from ..datapipe import StatefulPipe
 from ..errors import SampleError
 from ..shares import EqualizeMode
-from ..state import all_pipes, load_state, state_of
+from ..state import all_pipes, begin, load_state, state_of
 
 T = TypeVar("T")
 
@@ -72,10 +72,7 @@ class EqualizeRanks(StatefulPipe[T]):
 
     def __iter__(self) -> Iterator[T]:
         state = self._take_loaded()
-        self._num_passed = 0
-        if state is not None:
-            self._num_passed = state["passed"]
-            load_state(self.source_datapipe, state["at"])
+        self._num_passed = 0 if state is None else state["passed"]
         for sample in self.source_datapipe:
             self._num_passed += 1
             yield sample
@@ -85,6 +82,13 @@ class EqualizeRanks(StatefulPipe[T]):
                 f"{self._num_passed:,} samples came where the manifest promised {expected:,} for this slot. A shard "
                 "was skipped, or a pipe above equalize_ranks leaves samples out: other ranks would wait for them."
             )
+
+    def load_state_dict(self, state: Any) -> None:
+        super().load_state_dict(state)
+        load_state(self.source_datapipe, state["at"])
+
+    def begin(self) -> Iterator[None]:
+        return begin(self.source_datapipe)
 
     def _state(self) -> Any:
         return {"passed": self._num_passed, "at": state_of(self.source_datapipe)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
 from torch.utils.data import IterDataPipe, functional_datapipe
@@ -12,7 +12,7 @@ from ..engine import Engine
 from ..errors import SampleError
 from ..options import FetchOptions, StorageOptions
 from ..sample import KEY, URL, Sample, split_key
-from ..streams import known, number_of, parts_of, streams_of
+from ..streams import known, number_of, parts_of, streams_of, under_way
 from ..urls import object_path, redact
 
 
@@ -42,12 +42,18 @@ class FileReader(StatefulPipe[Sample]):
     def __init__(self, source_datapipe: IterDataPipe[Any], *, storage_options: Mapping[str, Any] | None = None) -> None:
         self.source_datapipe = source_datapipe
         self._engine = Engine(FetchOptions(), StorageOptions(storage_options))
+        self._begun: Generator[tuple[str, Any], None, None] | None = None
         self._latest: int | None = -1  # number of the object that was read last
+
+    def begin(self) -> Iterator[None]:
+        self._begun = under_way(streams_of(self.source_datapipe, self._engine, self._loaded))
+        return iter(())
 
     def __iter__(self) -> Iterator[Sample]:
         state = self._take_loaded()
         self._latest = -1 if state is None else state["next"] - 1
-        for url, stream in streams_of(self.source_datapipe, self._engine, state):
+        begun, self._begun = self._begun, None
+        for url, stream in begun or streams_of(self.source_datapipe, self._engine, state):
             try:
                 key, extension = split_key(object_path(url))
                 if not key or not extension:

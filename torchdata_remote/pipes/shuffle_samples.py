@@ -12,9 +12,27 @@ from ..datapipe import StatefulPipe
 from ..epochs import SeededPipe
 from ..errors import StateError
 from ..permutation import permutation
-from ..state import load_state, state_of
+from ..state import begin, load_state, state_of
 
 T = TypeVar("T")
+
+
+class _Begun:
+    """A pass whose first block is being read.
+
+    Args:
+        state: with which it begins.
+        epoch: of the pass.
+    """
+
+    def __init__(self, state: Any, epoch: int) -> None:
+        state = state or {"block": 0, "passed": 0, "began": None}
+        self.number, self.num_passed, self.block_began = state["block"], state["passed"], state["began"]
+        self.epoch = epoch
+        self.source: Iterator[Any] = iter(())
+        self.block: list[Any] = []
+        self.following: list[Any] = []
+        self.block_ended: Any = None  # state of the source
 
 
 @functional_datapipe("shuffle_samples")
@@ -50,24 +68,41 @@ class ShuffleSamples(SeededPipe[T], StatefulPipe[T]):
             raise ValueError(f"buffer_size is a number of samples, at least 1; got {buffer_size!r}.")
         self.source_datapipe = source_datapipe
         self.buffer_size = buffer_size
+        self._begun: _Begun | None = None
         self._block, self._num_passed = 0, 0
         self._block_began: Any = None  # state of the source; None for its beginning
 
+    def load_state_dict(self, state: Any) -> None:
+        super().load_state_dict(state)
+        if state["began"] is not None:
+            load_state(self.source_datapipe, state["began"])
+
+    def begin(self) -> Iterator[None]:
+        """Read the first block, and of the next one what has been pulled already."""
+        self._begun = begun = _Begun(self._take_loaded(), self._epochs.begin())
+        yield from begin(self.source_datapipe)
+        yield  # other streams get under way before this one waits
+        begun.source = iter(self.source_datapipe)
+        for item in islice(begun.source, self.buffer_size):
+            begun.block.append(item)
+            yield
+        begun.block_ended = self._state_of_source()
+        for item in islice(begun.source, begun.num_passed):
+            begun.following.append(item)
+            yield
+
     def __iter__(self) -> Iterator[T]:
-        state = self._take_loaded()
-        epoch = self._epochs.begin()
-        number, num_passed, began = 0, 0, None
-        if state is not None:
-            number, num_passed, began = state["block"], state["passed"], state["began"]
-        if began is not None:
-            load_state(self.source_datapipe, began)
-        source = iter(self.source_datapipe)
-        block: list[Any] = list(islice(source, self.buffer_size))
+        if self._begun is None:
+            for _ in self.begin():
+                pass
+        assert self._begun is not None
+        begun, self._begun = self._begun, None
+        source, block, following = begun.source, begun.block, begun.following
+        number, num_passed = begun.number, begun.num_passed
+        began, ended = begun.block_began, begun.block_ended
         while block:
             self._block, self._block_began = number, began
-            began = self._state_of_source()
-            order = permutation(len(block), self.seed, epoch, number)
-            following = list(islice(source, num_passed))
+            order = permutation(len(block), self.seed, begun.epoch, number)
             for count, index in enumerate(islice(order, num_passed, None), num_passed + 1):
                 for item in source:
                     following.append(item)
@@ -75,8 +110,8 @@ class ShuffleSamples(SeededPipe[T], StatefulPipe[T]):
                 self._num_passed = count
                 yield block[index]
                 block[index] = None  # or it would stay in memory until the block's end
-            block, num_passed = following, 0
-            number += 1
+            number, num_passed, began = number + 1, 0, ended
+            block, following, ended = following, [], self._state_of_source()
 
     def _state_of_source(self) -> Any:
         try:

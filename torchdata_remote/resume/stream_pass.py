@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch.utils.data import IterDataPipe
 
 from ..errors import StateError
-from ..state import load_state, state_of
+from ..state import begin_together, load_state, state_of
 from ..world import World
 from .chains import Template
 from .states import ENDED, check_same
@@ -29,11 +29,15 @@ class Stream:
         self.num_passed: int = at["passed"] if isinstance(at, Mapping) else 0
         self._chain: IterDataPipe[Any] | None = None
 
-    def items(self, template: Template, num_streams: int) -> Generator[Any, None, None]:
-        """Its items, from where it begins."""
+    def open(self, template: Template, num_streams: int) -> IterDataPipe[Any]:
+        """The chain that reads it."""
         chain = template.stream(World(rank=self.number, world_size=num_streams))
         if self._at is not None:
             load_state(chain, self._at["at"])
+        return chain
+
+    def items(self, chain: IterDataPipe[Any]) -> Generator[Any, None, None]:
+        """Its items, from where it begins."""
         for item in chain:
             self._chain = chain
             self.num_passed += 1
@@ -63,33 +67,18 @@ class Pass:
                 advice = "Objects were added, removed or replaced since; begin anew, or restore them."
                 check_same("listing", expected_listing, self.listing, advice)
             streams = [stream for stream in self._streams if not stream.ended]
+            chains = [stream.open(self._template, self.num_streams) for stream in streams]
             if len(streams) == 1:
-                yield from streams[0].items(self._template, self.num_streams)
+                yield from streams[0].items(chains[0])
             else:
-                yield from self._by_turns(streams)
+                for _ in begin_together(chains):
+                    pass
+                yield from _by_turns(streams, chains)
         except GeneratorExit:  # where an item was handed out
             raise
         except BaseException as error:
             self._failed = f"{type(error).__name__}: {error}"
             raise
-
-    def _by_turns(self, streams: list[Stream]) -> Iterator[Any]:
-        waiting = [
-            (stream.num_passed, stream.number, stream.items(self._template, self.num_streams)) for stream in streams
-        ]
-        heapq.heapify(waiting)
-        try:
-            while waiting:
-                num_passed, number, items = waiting[0]
-                for item in items:
-                    heapq.heapreplace(waiting, (num_passed + 1, number, items))
-                    yield item
-                    break
-                else:
-                    heapq.heappop(waiting)
-        finally:
-            for _, _, items in waiting:
-                items.close()
 
     def state(self) -> dict[int, Any]:
         """Where each stream is."""
@@ -99,3 +88,23 @@ class Pass:
                 f"({self._failed})"
             )
         return {stream.number: stream.state() for stream in self._streams}
+
+
+def _by_turns(streams: Sequence[Stream], chains: Sequence[IterDataPipe[Any]]) -> Iterator[Any]:
+    """An item of each stream by turns: always of the one that has handed out least."""
+    waiting = [
+        (stream.num_passed, stream.number, stream.items(chain)) for stream, chain in zip(streams, chains, strict=True)
+    ]
+    heapq.heapify(waiting)
+    try:
+        while waiting:
+            num_passed, number, items = waiting[0]
+            for item in items:
+                heapq.heapreplace(waiting, (num_passed + 1, number, items))
+                yield item
+                break
+            else:
+                heapq.heappop(waiting)
+    finally:
+        for _, _, items in waiting:
+            items.close()
