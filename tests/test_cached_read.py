@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
@@ -23,6 +23,8 @@ from tests.test_fetch import wait_for
 from torchdata_remote import cached_read
 from torchdata_remote.engine import Engine
 from torchdata_remote.errors import AccessDeniedError, TransientStorageError
+from torchdata_remote.fetch import Fetcher
+from torchdata_remote.object_stream import ObjectStream
 from torchdata_remote.options import FetchOptions, RetryPolicy, StorageOptions
 from torchdata_remote.storage import Answer, Entry
 from torchdata_remote.streams import stream_objects
@@ -179,6 +181,34 @@ def test_answers_without_an_etag(listed: bool, monkeypatch: pytest.MonkeyPatch) 
         for _, stream in stream_objects([url], Engine(options(folder), StorageOptions())):
             stream.read()
         assert not objects_in(folder)
+
+
+def read_range(store: CountingStore, folder: str, start: int, stop: int | None, *, listed: bool) -> bytes:
+    """A range of the object ``a``, as a pass that goes on in the middle of it asks for it."""
+    fetcher = Fetcher(Engine(options(folder), StorageOptions()))
+    url = RemoteUrl("a", len(store.objects["a"]), store.etag("a")) if listed else "a"
+    with ObjectStream(fetcher, url, start=start, stop=stop) as stream:
+        fetcher.release()
+        return stream.read()
+
+
+@settings(max_examples=60)
+@given(start=st.integers(0, 59), stop=st.none() | st.integers(1, 59), listed=st.booleans(), chunk=st.integers(1, 20))
+def test_an_object_begun_in_the_middle(start: int, stop: int | None, listed: bool, chunk: int) -> None:
+    """It is served from the cache if it is there; else it is read, and not kept, since it is not whole."""
+    assume(stop is None or start < stop)
+    data = bytes(range(60))
+    with cached({"a": data}, chunk_bytes=chunk) as (store, folder):
+        in_part = (start, stop) != (0, None)
+        assert read_range(store, folder, start, stop, listed=listed) == data[start:stop]
+        assert len(objects_in(folder)) == (0 if in_part else 1)
+        assert not partials_in(folder)
+        assert epoch(store, options(folder), listed=listed) == {"a": data}
+        [path] = objects_in(folder)
+        gets = store.gets
+        assert read_range(store, folder, start, stop, listed=listed) == data[start:stop]
+        assert store.gets == gets
+        assert Path(path).read_bytes() == data
 
 
 def test_store_that_refuses_head() -> None:

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import io
+import json
+import pickle
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
+from tests.test_fetch import store_of
 from torchdata_remote import raise_error
-from torchdata_remote.errors import MissingEndError, ShardReadError
+from torchdata_remote.errors import MissingEndError, ShardReadError, StateError
+from torchdata_remote.place import Place
 from torchdata_remote.policies import OnBadShard, ShardGuard
 from torchdata_remote.sample import Sample
 from torchdata_remote.shard_reader import ShardReader
@@ -19,23 +27,40 @@ from torchdata_remote.shard_reader import ShardReader
 class Letters(ShardReader):
     """``!`` is damage, ``?`` asks for a missing end to be accepted."""
 
-    def __init__(self, *shards: bytes, on_bad_shard: OnBadShard = raise_error, interleave: int = 1) -> None:
-        self.streams = [io.BytesIO(shard) for shard in shards]
-        pairs = [(f"https://host/{i}.letters?secret", stream) for i, stream in enumerate(self.streams)]
-        source = IterableWrapper(pairs, deepcopy=False)
+    def __init__(
+        self, source: IterDataPipe[Any], *, on_bad_shard: OnBadShard = raise_error, interleave: int = 1
+    ) -> None:
         super().__init__(source, on_bad_shard=on_bad_shard, interleave=interleave, storage_options=None)
 
-    def samples_in(self, url: str, stream: Any, guard: ShardGuard) -> Iterator[Sample]:
-        for letter in stream.read().decode():
+    def samples_in(self, url: str, stream: Any, guard: ShardGuard, place: Place) -> Iterator[Sample]:
+        at = place.begin[0]
+        place.describe = lambda: [at]
+        text = stream.read().decode()
+        for at, letter in enumerate(text, at + 1):  # noqa: B020  # where the next one begins
             if letter == "!":
                 raise ShardReadError(f"{url}: damage", url=url)
             if letter == "?" and not guard.accepts(MissingEndError(f"{url}: no end", url=url)):
                 raise ShardReadError(f"{url}: not accepted", url=url)
             self.skipped.count_member("letter")
+            place.ended = at == place.begin[0] + len(text)
             yield {"__key__": letter, "__url__": url}
 
 
-def keys(pipe: Letters) -> str:
+class Opened(IterDataPipe[Any]):
+    """Streams of others, remembered."""
+
+    def __init__(self, *shards: bytes) -> None:
+        self.streams = [io.BytesIO(shard) for shard in shards]
+
+    def __iter__(self) -> Iterator[tuple[str, io.BytesIO]]:
+        yield from ((f"https://host/{i}.letters?secret", stream) for i, stream in enumerate(self.streams))
+
+
+def urls(count: int) -> IterDataPipe[Any]:
+    return IterableWrapper([str(number) for number in range(count)])
+
+
+def keys(pipe: IterDataPipe[Any]) -> str:
     return "".join(sample["__key__"] for sample in pipe)
 
 
@@ -47,29 +72,33 @@ def test_a_base_without_a_format_cannot_be_made() -> None:
 
 def test_samples_in_order_and_by_turns() -> None:
     """One shard after the other, or a sample of each by turns."""
-    assert keys(Letters(b"abc", b"d", b"ef")) == "abcdef"
-    assert keys(Letters(b"abc", b"d", b"ef", interleave=2)) == "adbecf"
+    assert keys(Letters(Opened(b"abc", b"d", b"ef"))) == "abcdef"
+    assert keys(Letters(Opened(b"abc", b"d", b"ef"), interleave=2)) == "adbecf"
+    with store_of({"0": b"abc", "1": b"d", "2": b"ef"}):
+        for source in (urls(3), urls(3).async_prefetch()):
+            assert keys(Letters(source)) == "abcdef"
+            assert keys(Letters(source, interleave=2)) == "adbecf"
 
 
 @pytest.mark.parametrize("interleave", [0, -1])
 def test_interleave_is_a_number_of_shards(interleave: int) -> None:
     """Fewer than one shard cannot be read."""
     with pytest.raises(ValueError, match=f"at least 1; got {interleave}"):
-        Letters(b"a", interleave=interleave)
+        Letters(Opened(b"a"), interleave=interleave)
 
 
 @pytest.mark.parametrize("interleave", [1, 2])
 def test_every_stream_that_was_taken_is_closed(interleave: int) -> None:
     """At the end, at an error, and where whoever iterates stops early."""
-    whole = Letters(b"ab", b"c", interleave=interleave)
-    keys(whole)
+    whole = Opened(b"ab", b"c")
+    keys(Letters(whole, interleave=interleave))
     assert all(stream.closed for stream in whole.streams)
-    bad = Letters(b"ab", b"!", interleave=interleave)
+    bad = Opened(b"ab", b"!")
     with pytest.raises(ShardReadError, match="damage"):
-        keys(bad)
+        keys(Letters(bad, interleave=interleave))
     assert all(stream.closed for stream in bad.streams)
-    given_up = Letters(b"ab", b"cd", interleave=interleave)
-    samples = iter(given_up)
+    given_up = Opened(b"ab", b"cd")
+    samples = iter(Letters(given_up, interleave=interleave))
     for _ in range(interleave):
         next(samples)
     del samples
@@ -79,14 +108,159 @@ def test_every_stream_that_was_taken_is_closed(interleave: int) -> None:
 def test_the_policy_decides_and_skipped_tells_of_the_latest_pass() -> None:
     """A policy that returns leaves the rest of that shard out; URLs are shown without their query."""
     asked: list[ShardReadError] = []
-    pipe = Letters(b"a!b", b"c", on_bad_shard=asked.append)
+    pipe = Letters(Opened(b"a!b", b"c"), on_bad_shard=asked.append)
     assert keys(pipe) == "ac"
     assert [error.url for error in asked] == ["https://host/0.letters"]
     assert pipe.skipped.shards == {"https://host/0.letters": "https://host/0.letters: damage"}
     assert pipe.skipped.members == {"letter": 2}
     first = pipe.skipped
-    assert keys(Letters(b"a?", on_bad_shard=lambda error: True)) == "a?"
+    assert keys(Letters(Opened(b"a?"), on_bad_shard=lambda error: True)) == "a?"
     with pytest.raises(ValueError, match="closed"):  # the streams were those of the first pass
         keys(pipe)
     assert pipe.skipped is not first
     assert not pipe.skipped.members
+
+
+def state_after(pipe: Letters, num_samples: int) -> dict[str, Any]:
+    """Where a pass is, as JSON has it."""
+    samples = iter(pipe)
+    assert len(list(islice(samples, num_samples))) == num_samples
+    state: dict[str, Any] = json.loads(json.dumps(pipe.state_dict()))
+    return state
+
+
+def test_the_state_names_shards_in_the_order_of_their_turns() -> None:
+    """Each with the place of its next sample, or with none if it has no more and its turn has not come since."""
+    with store_of({"0": b"abc", "1": b"d", "2": b"ef"}):
+        states = [state_after(Letters(urls(3), interleave=2), stop) for stop in range(7)]
+        assert states == [
+            {"open": [], "next": 0},
+            {"open": [[0, [1]]], "next": 1},
+            {"open": [[0, [1]], [1, None]], "next": 2},
+            {"open": [[1, None], [0, [2]]], "next": 2},
+            {"open": [[0, [2]], [2, [1]]], "next": 3},
+            {"open": [[2, [1]], [0, None]], "next": 3},
+            {"open": [[0, None], [2, None]], "next": 3},
+        ]
+        ended = Letters(urls(3), interleave=2)
+        keys(ended)
+        assert ended.state_dict() == {"open": [], "next": 3}
+
+
+@given(
+    shards=st.lists(st.text("abcd", max_size=4).map(str.encode), max_size=6),
+    interleave=st.integers(1, 4),
+    stop=st.integers(0, 24),
+    prefetched=st.booleans(),
+)
+def test_a_pass_goes_on_after_any_sample(shards: list[bytes], interleave: int, stop: int, prefetched: bool) -> None:
+    """Whatever the lengths; the pass after it is whole. Bytes of samples that were handed out are not read again."""
+
+    def pipe() -> Letters:
+        source = urls(len(shards))
+        return Letters(source.async_prefetch() if prefetched else source, interleave=interleave)
+
+    with store_of({str(number): shard for number, shard in enumerate(shards)}) as store:
+        whole = keys(pipe())
+        stop = min(stop, len(whole))
+        state = state_after(pipe(), stop)
+        going_on = pipe()
+        going_on.load_state_dict(state)
+        assert going_on.state_dict() == state, "until a pass begins"
+        store.reads.clear()
+        assert whole[:stop] + keys(going_on) == whole
+        starts = {int(path): start for path, start, _, _ in store.reads if start}
+        assert starts == {number: place[0] for number, place in state["open"] if place is not None and place[0]}
+        ended = {number for number, place in state["open"] if place is None}
+        assert {int(path) for path, *_ in store.reads}.isdisjoint(ended)
+        assert keys(going_on) == whole
+
+
+def test_a_bad_shard_is_left_out_of_a_pass_that_goes_on_too() -> None:
+    """The state may lie before the damage, where it is met again, or behind it."""
+    with store_of({"0": b"ab!c", "1": b"!", "2": b"de"}):
+        for interleave in (1, 2, 3):
+            whole = keys(Letters(urls(3), on_bad_shard=lambda error: None, interleave=interleave))
+            assert sorted(whole) == list("abde")
+            for stop in range(5):
+                going_on = Letters(urls(3), on_bad_shard=lambda error: None, interleave=interleave)
+                going_on.load_state_dict(state_after(going_on, stop))
+                assert whole[:stop] + keys(going_on) == whole
+
+
+@pytest.mark.parametrize("interleave", [1, 2])
+def test_the_state_of_a_pass_that_was_given_up_is_where_it_was(interleave: int) -> None:
+    """Whoever breaks a loop and then saves has the state of the last sample."""
+    with store_of({"0": b"abc", "1": b"def"}):
+        pipe = Letters(urls(2), interleave=interleave)
+        samples = iter(pipe)
+        head = "".join(next(samples)["__key__"] for _ in range(3))
+        state = pipe.state_dict()
+        del samples
+        assert pipe.state_dict() == state
+        pipe.load_state_dict(state)
+        assert head + keys(pipe) == keys(Letters(urls(2), interleave=interleave))
+
+
+def test_streams_of_others_have_no_state() -> None:
+    """Nobody could open them again where they were; they are read all the same."""
+    pipe = Letters(Opened(b"ab", b"c"))
+    samples = iter(pipe)
+    assert next(samples)["__key__"] == "a"
+    with pytest.raises(StateError, match=r"cannot be opened again.*async_prefetch"):
+        pipe.state_dict()
+    assert "".join(sample["__key__"] for sample in samples) == "bc"
+    with pytest.raises(StateError, match="cannot be opened again"):
+        pipe.state_dict()
+
+
+def test_a_shard_that_the_chain_hands_out_no_longer_is_an_error() -> None:
+    """Because there are fewer, because somebody filters them, or because others open them now; its number is told."""
+    with store_of({str(number): b"abc" for number in range(4)}):
+        state = state_after(Letters(urls(4), interleave=2), 9)
+        assert [number for number, _ in state["open"]] == [3, 2]
+        filtered = urls(4).async_prefetch().filter(_is_not_the_last)
+        for source, says in (
+            (urls(3), "URL number 3"),
+            (urls(3).async_prefetch(), "URL number 3"),
+            (filtered, "shard number 3"),
+            (Opened(b"abc", b"abc"), "shard number 3"),
+        ):
+            pipe = Letters(source, interleave=2)
+            pipe.load_state_dict(state)
+            with pytest.raises(StateError, match=says):
+                keys(pipe)
+
+
+def _is_not_the_last(pair: tuple[str, Any]) -> bool:
+    return pair[0] != "3"
+
+
+def test_a_copy_that_was_sent_in_the_middle_of_a_pass_begins_anew() -> None:
+    """In another process nothing is open, and its state says so; one that was given a state takes that along."""
+    with store_of({"0": b"abc", "1": b"def"}):
+        pipe = Letters(urls(2), interleave=2)
+        samples = iter(pipe)
+        next(samples)
+        twin = pickle.loads(pickle.dumps(pipe))
+        assert twin.state_dict() == {"open": [], "next": 0}
+        assert keys(twin) == "adbecf"
+        assert "".join(sample["__key__"] for sample in samples) == "dbecf"
+        pipe.load_state_dict(state_after(Letters(urls(2), interleave=2), 3))
+        assert keys(pickle.loads(pickle.dumps(pipe))) == "ecf"
+
+
+def test_copies_in_one_process_are_read_independently() -> None:
+    """Each has its own place, at the same time."""
+    with store_of({"0": b"abc", "1": b"def"}):
+        pipe = Letters(urls(2))
+        twin = pickle.loads(pickle.dumps(pipe))
+        one, other = iter(pipe), iter(twin)
+        got = [next(one)["__key__"], next(one)["__key__"], next(other)["__key__"]]
+        assert got == ["a", "b", "a"]
+        assert (pipe.state_dict()["open"], twin.state_dict()["open"]) == ([[0, [2]]], [[0, [1]]])
+
+
+def test_the_order_depends_on_how_many_are_read_at_once() -> None:
+    """So that a state of another order is refused by whoever compares."""
+    assert Letters(urls(1), interleave=3).order_options() == {"interleave": 3}

@@ -7,12 +7,14 @@ import io
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils.data.datapipes.iter import IterableWrapper
 
+import torchdata_remote  # noqa: F401  # registers the pipes' names
 from tests.test_fetch import options, store_of
 from torchdata_remote.engine import Engine
-from torchdata_remote.errors import RemoteDataError
+from torchdata_remote.errors import RemoteDataError, StateError
 from torchdata_remote.options import StorageOptions
-from torchdata_remote.streams import parts_of, streams_of
+from torchdata_remote.streams import known, number_of, parts_of, stream_objects, streams_of
 
 
 def test_bare_urls_and_pairs() -> None:
@@ -40,3 +42,53 @@ def test_parts_of_a_text_file() -> None:
     """A file that was opened as text is named as such."""
     with pytest.raises(RemoteDataError, match="mode='rb'"):
         list(parts_of("x", io.StringIO("text")))
+
+
+@given(
+    sizes=st.lists(st.integers(1, 40), max_size=8),
+    following=st.integers(0, 8),
+    again=st.lists(st.tuples(st.integers(0, 7), st.integers(0, 39)), max_size=4, unique_by=lambda one: one[0]),
+    max_in_flight=st.integers(1, 4),
+)
+def test_a_pass_goes_on_where_a_state_tells(
+    sizes: list[int], following: int, again: list[tuple[int, int]], max_in_flight: int
+) -> None:
+    """First the objects that are wanted again, in that order, each from its byte on; then all that follow, numbered."""
+    following = min(following, len(sizes))
+    again = [(number, start % sizes[number]) for number, start in again if number < following]
+    objects = {str(number): bytes([number]) * size for number, size in enumerate(sizes)}
+    state = {"next": following, "again": [list(one) for one in again]}
+    with store_of(objects) as store:
+        engine = Engine(options(max_in_flight=max_in_flight), StorageOptions())
+        got = [(url, stream.number, stream.start, stream.read()) for url, stream in stream_objects(objects, engine, state)]
+        expected = [*again, *((number, 0) for number in range(following, len(sizes)))]
+        assert got == [(str(n), n, start, bytes([n]) * (sizes[n] - start)) for n, start in expected]
+        assert {path for path, *_ in store.reads} == {str(number) for number, _ in expected}
+
+
+def test_a_state_of_objects_that_are_not_there_is_refused() -> None:
+    """The first one that is missing is named."""
+    with store_of({"a": b"1", "b": b"2"}):
+        state = {"next": 5, "again": [[1, 0], [4, 0]]}
+        streams = stream_objects(["a", "b"], Engine(options(), StorageOptions()), state)
+        assert next(streams)[1].read() == b"2"
+        with pytest.raises(StateError, match="URL number 4, and there are not so many"):
+            next(streams)
+
+
+@pytest.mark.xfail(strict=True, reason="only objects that are wanted again are looked for")
+def test_a_state_behind_the_last_object_is_refused() -> None:
+    """A listing that has become shorter is no pass that has ended."""
+    with store_of({"a": b"1", "b": b"2"}), pytest.raises(StateError):
+        list(stream_objects(["a", "b"], Engine(options(), StorageOptions()), {"next": 5}))
+
+
+def test_streams_are_numbered_through_a_wrapper() -> None:
+    """Streams of others have no number, and a state of them is refused."""
+    assert number_of(io.BytesIO()) is None
+    assert known(0) == 0
+    with pytest.raises(StateError, match=r"chain the reader after URLs, or after async_prefetch\(\)"):
+        known(None)
+    with store_of({"a": b"1", "b": b"2"}):
+        pipe = IterableWrapper(["a", "b"]).async_prefetch()
+        assert [known(number_of(stream)) for _, stream in streams_of(pipe, Engine(options(), StorageOptions()))] == [0, 1]

@@ -119,5 +119,5 @@ def test_one_that_has_ended_is_among_those_that_wait() -> None:
     seen = []
     for item in items:
         seen.append((item[0], [sources.index(source) for source in waiting]))  # type: ignore[arg-type]
-    assert seen == [(0, [0]), (1, [0, 1]), (1, [1]), (2, [1, 2])]
+    assert seen == [(0, [0]), (1, [0, 1]), (2, [1, 2]), (1, [2, 1])]
     assert not waiting

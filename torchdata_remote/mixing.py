@@ -13,6 +13,7 @@ from torch.utils.data import IterDataPipe
 
 from .datapipe import StatefulPipe
 from .epochs import SeededPipe
+from .errors import EmptyShareError
 from .permutation import uniforms
 from .state import all_pipes, begin_together, load_state, state_of
 from .world import World, detect_world
@@ -135,7 +136,10 @@ class Mixed(SeededPipe[Any], StatefulPipe[Any]):
     def _num_samples(self, world: World) -> int:
         """How many of the samples at which the mixture stops are this slot's."""
         num_samples, slot, num_slots = int(self.stop), world.slot, world.num_slots
-        return num_samples * (slot + 1) // num_slots - num_samples * slot // num_slots
+        mine = num_samples * (slot + 1) // num_slots - num_samples * slot // num_slots
+        if not mine:
+            raise EmptyShareError(f"mix stops at {num_samples} samples, which leaves some of {num_slots} readers none.")
+        return mine
 
     def _state(self) -> Any:
         return {

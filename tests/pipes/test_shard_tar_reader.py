@@ -4,6 +4,7 @@ import bz2
 import gc
 import gzip
 import io
+import json
 import lzma
 import os
 import pickle
@@ -23,11 +24,20 @@ from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.archive_bytes import pack_tar
-from torchdata_remote import ShardTarReader, accept_missing_end, raise_error, skip_with_warning
-from torchdata_remote.errors import MissingEndError, ObjectNotFoundError, RemoteDataError, ShardReadError, StorageError
+from tests.test_fetch import store_of
+from torchdata_remote import RemoteUrl, ShardTarReader, accept_missing_end, raise_error, skip_with_warning
+from torchdata_remote.compression import zstd
+from torchdata_remote.errors import (
+    MissingEndError,
+    ObjectChangedError,
+    ObjectNotFoundError,
+    RemoteDataError,
+    ShardReadError,
+    StorageError,
+)
 from torchdata_remote.policies import OnBadShard
 from torchdata_remote.tar import END_OF_ARCHIVE
-from torchdata_remote.testing import write_small_shards
+from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
 
 URL = "s3://b/train/t-000.tar"
 SIGNED = "https://host/t-000.tar?X-Amz-Signature=SECRET"
@@ -529,3 +539,183 @@ def _pax_tar(members: list[tuple[str, bytes]]) -> bytes:
             member.size = len(value)
             archive.addfile(member, io.BytesIO(value))
     return data.getvalue()
+
+
+def _named(shard: int, *sizes: int, folder: str = "") -> list[tuple[str, bytes]]:
+    """Members of samples, two of each."""
+    return [
+        (f"{folder}{shard}-{i}.{extension}", bytes([shard, i]) * (size // 2))
+        for i, size in enumerate(sizes)
+        for extension in ("cls", "jpg")
+    ]
+
+
+def _written(members: list[tuple[str, bytes]], tar_format: int) -> bytes:
+    """By Python's own writer, with a directory and a link before each second member."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w", format=tar_format) as archive:
+        for number, (name, value) in enumerate(members):
+            if number % 4 == 2:
+                for kind in (tarfile.DIRTYPE, tarfile.SYMTYPE):
+                    other = tarfile.TarInfo(f"{'é' * 60}/{number}/{kind!r}")
+                    other.type, other.linkname = kind, "t" * 120
+                    archive.addfile(other)
+            member = tarfile.TarInfo(name)
+            member.size = len(value)
+            archive.addfile(member, io.BytesIO(value))
+    return data.getvalue()
+
+
+_LONG = "very-long-é/" * 12
+_PLAIN = [_tar(*_named(shard, *sizes)) for shard, sizes in enumerate([(0, 10, 700), (3,), (1500, 2, 2, 2), (5, 5)])]
+_NESTED = [
+    _tar(*[(f"n{shard}-{i}.tar{ending}", compress(data)) for i, (ending, compress, data) in enumerate(inner)])
+    for shard, inner in enumerate(
+        [
+            [("", bytes, _PLAIN[0]), ("", bytes, _PLAIN[1])],
+            [(".gz", gzip.compress, _PLAIN[2]), ("", bytes, _PLAIN[0]), (".xz", lzma.compress, _PLAIN[1])],
+            [("", bytes, _PLAIN[3])],
+        ]
+    )
+]
+_DAMAGED = [_PLAIN[0], _PLAIN[2][:4000], _PLAIN[1], b"x" * 2000, _PLAIN[3]]
+_RESUMED: dict[str, tuple[list[bytes], dict[str, Any]]] = {
+    "plain": (_PLAIN, {}),
+    "pax": ([_written(_named(n, 5, 900, 0, folder=_LONG), tarfile.PAX_FORMAT) for n in range(3)], {}),
+    "gnu": ([_written(_named(n, 5, 900, 0, folder=_LONG), tarfile.GNU_FORMAT) for n in range(3)], {}),
+    "meta": ([_tar(("__meta__", b"x"), *_named(n, 5, 9), ("a/__b__", b"y" * 600)) for n in range(3)], {}),
+    "gzip": ([gzip.compress(data) for data in _PLAIN], {}),
+    "xz, bzip2": ([lzma.compress(_PLAIN[0]), _PLAIN[3], bz2.compress(_PLAIN[2])], {}),
+    "zstd": ([zstd.compress(data) for data in _PLAIN], {}),
+    "nested": (_NESTED, {"nested": True}),
+    "nested in gzip": ([gzip.compress(data) for data in _NESTED], {"nested": True}),
+    "nested with meta": ([_tar(("__a__", b"x"), ("n.tar", data), ("__b__", b"y")) for data in _PLAIN], {"nested": True}),
+    "damaged": (_DAMAGED, {"on_bad_shard": skip_with_warning}),
+    "damaged nested": ([*_NESTED, _NESTED[0][:9000]], {"on_bad_shard": skip_with_warning, "nested": True}),
+    "endless": ([data[: -len(END_OF_ARCHIVE)] for data in _PLAIN], {"on_bad_shard": accept_missing_end}),
+}
+
+
+def _put(folder: str, shards: list[bytes]) -> list[str]:
+    urls = [f"{folder}/{number}.tar" for number in range(len(shards))]
+    fsspec.filesystem("memory").pipe(dict(zip(urls, shards, strict=True)))
+    return urls
+
+
+@pytest.mark.filterwarnings("ignore:.*left out:RuntimeWarning")
+@pytest.mark.parametrize("interleave", [1, 2, 5])
+@pytest.mark.parametrize("case", _RESUMED)
+def test_it_resumes_after_any_sample(memory_folder: str, case: str, interleave: int) -> None:
+    """However archives were written, compressed, nested or damaged, and however many are read at once."""
+    shards, options = _RESUMED[case]
+    urls = _put(memory_folder, shards)
+    assert_resumes_everywhere(lambda: IterableWrapper(urls).shard_tar_reader(interleave=interleave, **options))
+
+
+def test_it_resumes_among_small_members(memory_folder: str) -> None:
+    """Of which many are found at once, and taken one by one."""
+    members = [(f"{i}.cls", b"%d" % i) for i in range(90)]
+    urls = _put(memory_folder, [_tar(*members, (f"{_LONG}a.cls", b"x"), *_named(7, 3, 3, 3)), _PLAIN[1]])
+    assert_resumes_everywhere(lambda: IterableWrapper(urls).shard_tar_reader())
+
+
+def _as_it_is(pair: tuple[str, Any]) -> tuple[str, Any]:
+    return pair
+
+
+def _is_wanted(pair: tuple[str, Any]) -> bool:
+    return not pair[0].endswith("/2.tar")
+
+
+@pytest.mark.parametrize("part_bytes", [100, 1024, 5000])
+@pytest.mark.parametrize("interleave", [1, 2])
+def test_it_resumes_behind_async_prefetch(memory_folder: str, part_bytes: int, interleave: int) -> None:
+    """Where members lie in several parts, and where torch's own pipes stand between."""
+    urls = _put(memory_folder, _PLAIN)
+    options = {"part_bytes": part_bytes, "max_buffer_bytes": 3 * part_bytes, "interleave": interleave}
+
+    def streams() -> IterDataPipe[Any]:
+        pipe: IterDataPipe[Any] = IterableWrapper(urls).async_prefetch(**options)
+        return pipe
+
+    for make in (streams, lambda: streams().map(_as_it_is).filter(_is_wanted)):
+        assert_resumes_everywhere(lambda make=make: make().shard_tar_reader(interleave=interleave))  # type: ignore[misc]
+    decoded = {"cls": bytes, "jpg": bytes}
+    assert_resumes_everywhere(
+        lambda: streams().shard_tar_reader(interleave=interleave, copy=False).decode_sample(decoded)
+    )
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress])
+def test_streams_of_one_process_resume_together(memory_folder: str, compress: Callable[[bytes], bytes]) -> None:
+    """Each goes on in its own shards."""
+    urls = _put(memory_folder, [compress(data) for data in _PLAIN])
+    assert_resumes_everywhere(
+        lambda: IterableWrapper(urls).sharding_filter_rank().shard_tar_reader(interleave=2), num_streams=2
+    )
+
+
+@pytest.mark.xfail(strict=True, raises=ObjectChangedError, reason="the byte behind the last archive is asked for")
+def test_it_resumes_behind_the_last_archive_of_one_without_its_end(memory_folder: str) -> None:
+    """Nothing is left in it, also no end-of-archive blocks."""
+    urls = _put(memory_folder, [data[: -len(END_OF_ARCHIVE)] for data in _NESTED])
+    assert_resumes_everywhere(
+        lambda: IterableWrapper(urls).shard_tar_reader(nested=True, on_bad_shard=accept_missing_end)
+    )
+
+
+@pytest.mark.parametrize("stop", range(1, 6))
+def test_what_was_left_out_is_counted_anew_where_it_goes_on(memory_folder: str, stop: int) -> None:
+    """``skipped`` tells of the latest pass, which met what lies behind its first sample."""
+    (url,) = _put(memory_folder, [_tar(*[one for i in range(6) for one in (("__m__", b""), (f"{i}.x", b""))])])
+    pipe = IterableWrapper([url]).shard_tar_reader()
+    samples = iter(pipe)
+    for _ in range(stop):
+        next(samples)
+    pipe.load_state_dict(pipe.state_dict())
+    assert [sample["__key__"] for sample in pipe] == [str(i) for i in range(stop, 6)]
+    assert pipe.skipped.members == ({"meta": 5 - stop} if stop < 5 else {})
+
+
+@given(
+    sizes=st.lists(st.lists(st.integers(0, 2000), min_size=1, max_size=6), min_size=1, max_size=4),
+    tar_format=st.sampled_from([None, tarfile.PAX_FORMAT, tarfile.GNU_FORMAT]),
+    interleave=st.integers(1, 3),
+    stop=st.integers(0, 24),
+    listed=st.booleans(),
+)
+def test_no_byte_of_samples_that_were_handed_out_is_asked_for_again(
+    sizes: list[list[int]], tar_format: int | None, interleave: int, stop: int, listed: bool
+) -> None:
+    """An open shard is asked for from the header of its next sample on, extended headers included; an ended one never."""
+    objects, begins = {}, {}
+    for shard, of_samples in enumerate(sizes):
+        members = _named(shard, *of_samples, folder="" if tar_format is None else _LONG)
+        objects[str(shard)] = data = _tar(*members) if tar_format is None else _written(members, tar_format)
+        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+            files = [member for member in archive if member.isfile()]
+        begins.update({(str(shard), member.name.rpartition(".")[0]): member.offset for member in reversed(files)})
+    with store_of(objects) as store:
+        urls = [RemoteUrl(url, len(data) if listed else None) for url, data in objects.items()]
+
+        def pipe() -> ShardTarReader:
+            streams = IterableWrapper(urls).async_prefetch(part_bytes=700, max_buffer_bytes=2000)
+            return ShardTarReader(streams, interleave=interleave)
+
+        whole = [(sample["__url__"], sample["__key__"]) for sample in pipe()]
+        stopped, going_on = pipe(), pipe()
+        begun = iter(stopped)
+        head = [next(begun) for _ in range(min(stop, len(whole)))]
+        going_on.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
+        del begun
+        store.reads.clear()
+        assert [(sample["__url__"], sample["__key__"]) for sample in going_on] == whole[len(head) :]
+        for url in objects:
+            left = [place for place in whole[len(head) :] if place[0] == url]
+            asked = [start for path, start, _, _ in store.reads if path == url]
+            begun_before = any(sample["__url__"] == url for sample in head)
+            if left:
+                assert min(asked) == (begins[left[0]] if begun_before else 0)
+                assert len(asked) == len(set(asked))
+            else:
+                assert asked == []

@@ -17,6 +17,9 @@ from .resumable import Resumable
 from .states import State, begin_next_epoch, merge_states
 
 
+_MAX_SEED = (1 << 63) - 1
+
+
 class StatefulLoader(StatefulDataLoader[Any]):  # type: ignore[misc]  # torchdata 0.9 has no types
     """What :func:`stateful_loader` returns: ``StatefulDataLoader`` with a state of its own.
 
@@ -31,6 +34,7 @@ class StatefulLoader(StatefulDataLoader[Any]):  # type: ignore[misc]  # torchdat
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "'set_vital' is deprecated")  # torchdata calls it, torch 2.13 warns
             super().__init__(dataset, snapshot_every_n_steps=1, **options)
+        self.generator = torch.Generator()  # of the workers' seeds; without it torch takes from the global one
         dataset.expected_workers = max(1, self.num_workers)
         self._epoch = -1  # of the pass that has begun
         self._first_worker = 0  # in it: which one's streams the first worker has
@@ -89,6 +93,7 @@ class StatefulLoader(StatefulDataLoader[Any]):  # type: ignore[misc]  # torchdat
         epoch, first_worker = dataset.next_epoch, dataset.first_worker
         if self.num_workers > 0 and (dataset.loaded is not None or epoch != self._epoch + 1):
             self._iterator = None  # its workers would begin another epoch
+        self.generator.manual_seed((torch.initial_seed() + epoch) & _MAX_SEED)
         batches = super().__iter__()
         if self.num_workers > 0:
             dataset.pass_begun()
@@ -174,6 +179,8 @@ def stateful_loader(
     It is torchdata's ``StatefulDataLoader`` over ``Resumable(pipe)``, with persistent workers. With as many ranks and
     workers as before, the batches go on as they would have. With others, each stream does (see :class:`Resumable`), and
     the rest of the epoch is handed out exactly once.
+
+    torch's random state is left as it is: a worker's seed depends on ``torch.initial_seed()``, the epoch and its number.
 
     Where there is a process group, ranks compare what they list before the first batch of each pass, and
     ``load_state_dict`` exchanges the ranks' states; ``state_dict`` does not wait for anybody.
