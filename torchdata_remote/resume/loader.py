@@ -16,7 +16,6 @@ from ..errors import RemoteDataError, UnequalListingError
 from .resumable import Resumable
 from .states import State, begin_next_epoch, merge_states
 
-
 _MAX_SEED = (1 << 63) - 1
 
 
@@ -180,7 +179,7 @@ def stateful_loader(
     workers as before, the batches go on as they would have. With others, each stream does (see :class:`Resumable`), and
     the rest of the epoch is handed out exactly once.
 
-    torch's random state is left as it is: a worker's seed depends on ``torch.initial_seed()``, the epoch and its number.
+    torch's random state is left as it is: the workers' seeds depend on ``torch.initial_seed()`` and the epoch.
 
     Where there is a process group, ranks compare what they list before the first batch of each pass, and
     ``load_state_dict`` exchanges the ranks' states; ``state_dict`` does not wait for anybody.
