@@ -175,7 +175,8 @@ def mix(
     """Several chains in one: each item comes from one of them, drawn by weight.
 
     Which ones depends on seed, epoch and slot only. Each source is shuffled and split by itself, so each has its
-    ``sharding_filter_rank``; what comes after the mixture (``decode_sample``, ``batch``) is common to all.
+    ``sharding_filter_rank``, and its ``async_prefetch`` with a ``max_buffer_bytes`` of its own. What comes after the
+    mixture (``decode_sample``, ``batch``) is common to all.
 
     Args:
         sources: name -> (pipe, weight). Weights are positive and relative to each other.

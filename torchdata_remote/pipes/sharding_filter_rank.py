@@ -14,6 +14,7 @@ from ..datapipe import StatefulPipe
 from ..epochs import EpochPipe
 from ..errors import EmptyShareError, ManifestError
 from ..shares import EqualizeMode, Piece, SampleOrder
+from ..state import all_pipes
 from ..urls import RemoteUrl, redact
 from ..world import World, detect_world, place_in, world_from_sharding
 
@@ -26,16 +27,22 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
     under ``DataLoader``, ``DataLoader2``, with ``RANK`` and ``WORLD_SIZE`` in the environment, and with an explicit
     ``world``. Shares may differ by one URL.
 
+    Where a manifest was listed, which tells how many samples each shard has, there may be fewer shards than slots: then
+    each slot gets as many samples as every other, or one more, and reads that part of a shard only, as the index beside
+    it tells (``shard.tar.idx``).
+
     Args:
         source_datapipe: shard URLs, in the same order in every process.
         world: this reader's place among all readers; one without workers holds for all workers of the rank. ``None``
             asks torch when iteration starts, because DataLoader workers do not exist yet when the pipe is built.
 
     Yields:
-        str: shard URLs, unchanged, in source order.
+        str: shard URLs in source order; a ``RemoteUrl`` tells if only some of its samples are meant.
 
     Raises:
-        EmptyShareError: in every slot, before the first URL, if there are fewer URLs than slots.
+        ValueError: for a chain that is split already.
+        EmptyShareError: in every slot, before the first URL, if there are fewer URLs than slots and nobody tells how
+            many samples they have, or fewer samples than slots.
 
     Example:
         >>> urls = IterableWrapper([f"s3://photos/{i}.tar" for i in range(5)])
@@ -45,6 +52,11 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
 
     def __init__(self, source_datapipe: IterDataPipe[str], *, world: World | None = None) -> None:
         super().__init__()
+        if any(isinstance(pipe, ShardingFilterRank) for pipe in all_pipes(source_datapipe)):
+            raise ValueError(
+                "This chain is split already, and a share of a share leaves data out: use sharding_filter_rank() once "
+                "(stream_shards and stream_files contain it)."
+            )
         self.source_datapipe = source_datapipe
         self.equalize: EqualizeMode | None = None
         self.num_samples: int | None = None  # of this slot's share, where they are shared equally
