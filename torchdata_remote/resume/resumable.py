@@ -63,6 +63,7 @@ class Resumable(IterableDataset[Any]):
         if num_streams is not None and num_streams < 1:
             raise ValueError(f"num_streams must be at least 1, got {num_streams}")
         self.pipe = pipe
+        self.chain = [describe(found) for found in all_pipes(pipe)]  # what each pipe is, sources first
         self.num_streams = num_streams
         self.expected_workers = 1  # of a loader that has not started them
         self.first_worker = 0  # of a loader: which one's streams the first worker has in the next pass
@@ -71,10 +72,6 @@ class Resumable(IterableDataset[Any]):
         self._loaded: State | None = None
         self._loaded_streams: int | None = None  # how many there were in the state that was loaded last
         self._pass: Pass | None = None
-
-    def describe(self) -> list[str]:
-        """What each pipe of the chain is, sources first, with the options on which its order depends."""
-        return [describe(pipe) for pipe in all_pipes(self.pipe)]
 
     def world(self) -> World:
         """This process' place: as ``sharding_filter_rank(world=...)`` tells it, else as torch does."""
@@ -112,12 +109,12 @@ class Resumable(IterableDataset[Any]):
         """
         if self._pass is not None and self._loaded is None:
             now = self._pass
-            return make_state(self.describe(), now.listing, now.epoch, now.num_streams, now.state())
+            return make_state(self.chain, now.listing, now.epoch, now.num_streams, now.state())
         num_streams, mine = self._share(self.world())
         places = self._places()
         streams = {number: _place_of(number, places) for number in mine}
         listing = None if self._loaded is None else self._loaded["listing"]
-        return make_state(self.describe(), listing, self.next_epoch, num_streams, streams)
+        return make_state(self.chain, listing, self.next_epoch, num_streams, streams)
 
     def _places(self) -> dict[int, Any] | None:
         return None if self._loaded is None else dict(self._loaded["streams"])
@@ -133,7 +130,7 @@ class Resumable(IterableDataset[Any]):
                 the pass begins.
         """
         check_state(state)
-        check_same("chain", state["chain"], self.describe(), "Build the chain as it was, or begin anew.")
+        check_same("chain", state["chain"], self.chain, "Build the chain as it was, or begin anew.")
         if self.num_streams is not None:
             check_same("number of streams", state["num_streams"], self.num_streams, "Pass num_streams as it was.")
         self._loaded, self._loaded_streams = dict(state), state["num_streams"]
