@@ -27,9 +27,10 @@ from torchdata_remote.errors import (
     TransientStorageError,
 )
 from torchdata_remote.fetch import Fetcher
+from torchdata_remote.object_stream import ObjectStream
 from torchdata_remote.options import FetchOptions, RetryPolicy, StorageOptions
 from torchdata_remote.storage import Answer, RangeNotSatisfiableError
-from torchdata_remote.streams import ObjectStream, stream_objects
+from torchdata_remote.streams import stream_objects
 from torchdata_remote.urls import RemoteUrl
 
 DEADLINE_S = 20.0
@@ -598,7 +599,7 @@ import gc, os, threading
 from torchdata_remote import engine, fetch, fetched_object
 from torchdata_remote.options import FetchOptions, StorageOptions
 from torchdata_remote.storage import Answer, in_one
-from torchdata_remote.streams import ObjectStream
+from torchdata_remote.object_stream import ObjectStream
 
 class Store:
     may_ignore_ranges = False

@@ -13,10 +13,10 @@ from torchdata_remote.engine import Engine
 from torchdata_remote.errors import ObjectChangedError
 from torchdata_remote.fetch import Fetcher
 from torchdata_remote.fetched_object import FetchedObject, Part
+from torchdata_remote.object_stream import ObjectStream
 from torchdata_remote.options import StorageOptions
 from torchdata_remote.reading import Found
 from torchdata_remote.storage import Answer, Connection, in_one
-from torchdata_remote.streams import ObjectStream
 from torchdata_remote.urls import RemoteUrl
 
 

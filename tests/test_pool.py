@@ -132,7 +132,6 @@ def test_a_task_may_be_submitted_while_another_thread_starts_one() -> None:
     pool.close()
 
 
-@pytest.mark.xfail(strict=True, reason="a task that started no thread takes an idle one, which stays noted as idle")
 def test_threads_are_not_counted_twice_as_idle() -> None:
     """After tasks that came while another thread started one, as many run at once as before."""
     pool, done, go = Pool(2), threading.Event(), threading.Event()

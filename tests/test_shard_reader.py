@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import pickle
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from tests.test_fetch import store_of
+from tests.test_fetch import engine_threads, store_of, wait_for
 from torchdata_remote import raise_error
 from torchdata_remote.errors import MissingEndError, ShardReadError, StateError
 from torchdata_remote.place import Place
@@ -221,8 +222,8 @@ def test_a_shard_that_the_chain_hands_out_no_longer_is_an_error() -> None:
         assert [number for number, _ in state["open"]] == [3, 2]
         filtered = urls(4).async_prefetch().filter(_is_not_the_last)
         for source, says in (
-            (urls(3), "URL number 3"),
-            (urls(3).async_prefetch(), "URL number 3"),
+            (urls(3), "tells of 4 URLs"),
+            (urls(3).async_prefetch(), "tells of 4 URLs"),
             (filtered, "shard number 3"),
             (Opened(b"abc", b"abc"), "shard number 3"),
         ):
@@ -230,6 +231,23 @@ def test_a_shard_that_the_chain_hands_out_no_longer_is_an_error() -> None:
             pipe.load_state_dict(state)
             with pytest.raises(StateError, match=says):
                 keys(pipe)
+
+
+def test_a_state_that_does_not_fit_leaves_nothing_open() -> None:
+    """Shards that were opened before the one that is not there are closed, while the pipe lives on."""
+    with store_of({str(number): b"abc" * 100 for number in range(4)}):
+        state = state_after(Letters(urls(4), interleave=2), 602)
+        assert [number for number, _ in state["open"]] == [2, 3]
+        before = engine_threads()
+        pipe = Letters(urls(3), interleave=2)
+        pipe.load_state_dict(state)
+        with pytest.raises(StateError, match="tells of 4 URLs"):
+            keys(pipe)
+        gc.collect()
+        assert pipe is not None
+        for thread in engine_threads() - before:
+            thread.join(1)
+        assert not engine_threads() - before
 
 
 def _is_not_the_last(pair: tuple[str, Any]) -> bool:
@@ -264,3 +282,17 @@ def test_copies_in_one_process_are_read_independently() -> None:
 def test_the_order_depends_on_how_many_are_read_at_once() -> None:
     """So that a state of another order is refused by whoever compares."""
     assert Letters(urls(1), interleave=3).order_options() == {"interleave": 3}
+
+
+@pytest.mark.parametrize("stop", [0, 1, 4])
+def test_a_pass_that_was_begun_has_its_first_shard_under_way(stop: int) -> None:
+    """Before it is iterated; then the same samples come, from where a state tells, and the next pass is whole."""
+    with store_of({"0": b"abc", "1": b"def"}) as store:
+        whole = keys(Letters(urls(2)))
+        pipe = Letters(urls(2))
+        pipe.load_state_dict(state_after(Letters(urls(2)), stop))
+        store.reads.clear()
+        assert list(pipe.begin()) == []
+        wait_for(lambda: any(path == str(stop // 3) and start == stop % 3 for path, start, *_ in store.reads))
+        assert keys(pipe) == whole[stop:]
+        assert keys(pipe) == whole

@@ -14,7 +14,7 @@ from .storage import Connection
 
 
 class Running:
-    """An engine at work: it is started by its first lane, and its threads end with its last user.
+    """An engine at work: it is started by its first lane, and its threads end with its last one.
 
     Args:
         options: limits.
@@ -28,37 +28,46 @@ class Running:
             self.cache = DiskCache(options.cache_dir, options.cache_bytes)
         self.pool = Pool(options.max_in_flight)
         self.in_flight = InFlight(options.max_in_flight, check=self.pool.check)
-        self._lock = FinalizerLock(self._leave)
-        self._num_users = 0
-        self._num_ended = 0  # lanes that open nothing more
+        self._lock = FinalizerLock(self._settle)
+        self._num_lanes = 0  # that have something open
+        self._num_opening = 0  # that may open more
+        self._num_begun = 0  # of the pass at hand
         self._pid = os.getpid()
 
     def join(self) -> bool:
-        """Count one more user; ``False`` if the threads have ended, or belong to the process this was forked from."""
+        """Begin one more lane; ``False`` if the threads have ended, or belong to the process this was forked from."""
         if os.getpid() != self._pid:
             return False
         with self._lock:
             if self.pool.closed:
                 return False
-            self._num_users += 1
+            if self._num_opening == 0:
+                self._num_begun = 0  # a new pass
+            self._num_begun += 1
+            self._num_opening += 1
+            self._num_lanes += 1
             return True
 
-    def leave(self) -> None:
-        """A user needs the threads no more. Safe in a finalizer."""
-        self._lock.settle(None)
+    def open_no_more(self) -> None:
+        """A lane opens nothing more. Safe in a finalizer."""
+        self._lock.settle(False)
 
-    def _leave(self, _: None) -> None:  # with the lock held
-        self._num_users -= 1
-        if self._num_users == 0:
+    def leave(self) -> None:
+        """A lane has nothing open. Safe in a finalizer."""
+        self._lock.settle(True)
+
+    def _settle(self, has_left: bool) -> None:  # with the lock held
+        if not has_left:
+            self._num_opening -= 1
+            return
+        self._num_lanes -= 1
+        if self._num_lanes == 0:
             self.pool.close()
 
-    def end_lane(self) -> None:
-        """A lane opens nothing more: its share of the byte bound is for the others."""
-        self._num_ended += 1
-
-    def lane_bytes(self, num_lanes: int) -> int:
-        """A lane's share of the byte bound, if there are or were so many."""
-        return self._options.max_buffer_bytes // max(1, num_lanes - self._num_ended)
+    def lane_bytes(self, num_expected: int) -> int:
+        """A lane's share of the byte bound: among those that have something open, and those that will begin."""
+        num_lanes = self._num_lanes + max(0, num_expected - self._num_begun)
+        return self._options.max_buffer_bytes // max(1, num_lanes)
 
 
 class Engine:
@@ -77,7 +86,7 @@ class Engine:
         self._running: Running | None = None
 
     def start(self) -> Running:
-        """The engine at work, with one more user."""
+        """The engine at work, with one more lane."""
         if self._running is None or not self._running.join():
             self._running = Running(self.options)
             self._running.join()

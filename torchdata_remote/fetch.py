@@ -124,7 +124,7 @@ class Fetcher:
 
     def release(self) -> None:
         """Whoever made this opens nothing more; the threads end with the last object. Safe in a finalizer."""
-        self._engine.end_lane()
+        self._engine.open_no_more()
         self._lock.settle(None)
 
     def _leave(self, target: FetchedObject | None) -> None:  # with the lock held

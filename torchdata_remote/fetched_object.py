@@ -64,7 +64,7 @@ class FetchedObject:
         self._last_byte = stop if stop is None else stop + -stop % block
         self.parts: deque[Part] = deque()  # the first one is being consumed
         self.num_unfinished = 0  # parts that are queued or being fetched
-        self.started = False
+        self.started = start > 0 and self.size is not None and start >= self.size  # nothing is wanted of it
         self.closed = False
         self.error: BaseException | None = None  # that the consumer has seen; nothing comes after it
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Iterator
 
 from .fetch import Fetcher
@@ -17,12 +18,14 @@ class ObjectStream(io.BufferedIOBase):
     Args:
         fetcher: the engine that reads it.
         url: of the object; a ``RemoteUrl`` saves a request where it tells size and etag.
-        number: of the object among those of its pipe.
+        number: of the object among those of its pipe; ``None`` where their order cannot be repeated.
         start: the first byte that is wanted.
         stop: behind the last byte that is wanted; ``None`` for all that follow.
     """
 
-    def __init__(self, fetcher: Fetcher, url: str, number: int = 0, start: int = 0, stop: int | None = None) -> None:
+    def __init__(
+        self, fetcher: Fetcher, url: str, number: int | None = None, start: int = 0, stop: int | None = None
+    ) -> None:
         self._released = True  # nothing to release if the URL cannot be opened
         self._fetcher, self.target = fetcher, fetcher.open(url, start, stop)
         self._released = False
@@ -111,11 +114,20 @@ class ObjectStream(io.BufferedIOBase):
         return self.read(len(self._view) if size < 0 else min(size, len(self._view)))
 
     def peek(self, size: int = 0, /) -> bytes:
-        """Bytes that come next, without moving on; ``readline`` needs it to be fast."""
+        """Bytes that come next, without moving on."""
         self._check_open()
         while not self._view and self._advance():
             pass
         return bytes(self._view[: max(size, 8192)])
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        left = sys.maxsize if size is None or size < 0 else size
+        line = b""
+        while left and not line.endswith(b"\n") and (head := self.peek()[:left]):
+            length = head.find(b"\n") + 1 or len(head)
+            line += self.read(length)
+            left -= length
+        return line
 
     def find_num_bytes(self) -> int:
         """Length of the object; waits for the first answer where the listing did not tell."""

@@ -16,6 +16,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from .finalizer_lock import FinalizerLock
+
 _AT_EXIT_S = 2.0
 _SLICE_S = 0.5
 _LOOK_EVERY_S = 5.0
@@ -52,7 +54,7 @@ class Pool:
         self._max_threads = max_threads
         self._tasks: queue.SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._starting = threading.Lock()  # never waited for
+        self._starting = FinalizerLock(self._start_thread)
         self._idle: queue.SimpleQueue[None] = queue.SimpleQueue()  # one for each thread that waits; while some lack
         self._closed = [False]
         # A queue and not an Event: close() may run in a finalizer, at any allocation of any thread.
@@ -73,15 +75,11 @@ class Pool:
         if self._closed[0]:
             raise PoolClosedError("nothing is fetched after the interpreter has begun to end")
         self._tasks.put((function, arguments))
-        if not self._starting.acquire(blocking=False):
-            return  # whoever holds it starts one
-        try:
-            self._start_thread()
-        finally:
-            self._starting.release()
-
-    def _start_thread(self) -> None:
         if len(self._threads) < self._max_threads and not self._take_idle():
+            self._starting.settle(None)
+
+    def _start_thread(self, _: None) -> None:  # by one thread at a time
+        if len(self._threads) < self._max_threads:
             thread = threading.Thread(
                 target=_work,
                 args=(self._tasks, self._idle, self._closed, self._threads, self._max_threads),

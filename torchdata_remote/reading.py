@@ -153,7 +153,7 @@ class Reading:
         everything = answer.start == 0 and answer.end == total  # from a server that ignores ranges
         if self._found is not None:
             end = self._found.end
-        elif everything and wanted.start == 0 and wanted.size is None:
+        elif everything and wanted.size is None:
             end = total
         if not everything and (answer.start, answer.end) != (self._at, end):
             raise self._broken(f"asked for bytes {self._at:,} to {end:,}, got {answer.start:,} to {answer.end:,}")

@@ -121,9 +121,13 @@ class ShardReader(StatefulPipe[Sample]):
         self.skipped = Skipped()
         self._progress = progress = _Progress(0 if state is None else state["next"])
         with closing(begun or self._streams(state)) as streams:
-            for number, position in [] if state is None else state["open"]:
-                ended = position is None
-                progress.open.append(_EndedShard(number) if ended else self._opened_again(streams, number, position))
+            try:
+                for number, position in [] if state is None else state["open"]:
+                    progress.open.append(self._opened_again(streams, number, position))
+            except BaseException:
+                for shard in progress.open:
+                    shard.close()
+                raise
             yield from by_turns(self._upcoming(streams, progress), self._interleave, progress.open)
 
     def _upcoming(self, streams: Iterator[tuple[str, Any]], progress: _Progress) -> Iterator[_OpenShard]:
@@ -135,7 +139,11 @@ class ShardReader(StatefulPipe[Sample]):
         place = Place([getattr(stream, "start", 0)] if position is None else position)
         return _OpenShard(stream, place, self._shard(redact(str(url)), stream, place))
 
-    def _opened_again(self, streams: Iterator[tuple[str, Any]], number: int, position: Position) -> _OpenShard:
+    def _opened_again(
+        self, streams: Iterator[tuple[str, Any]], number: int, position: Position | None
+    ) -> _OpenShard | _EndedShard:
+        if position is None:
+            return _EndedShard(number)
         url, stream = next(streams, ("", None))
         if stream is None or number_of(stream) != number:
             raise StateError(f"The state tells of shard number {number}, which the chain hands out no longer.")

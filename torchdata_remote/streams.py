@@ -47,7 +47,7 @@ def stream_objects(
                 try:
                     number, url, start = next(source)
                     first, stop = wanted_bytes(url, engine.storage_options, options.retry)
-                    stream = ObjectStream(fetcher, url, number, max(first, start), stop)
+                    stream = ObjectStream(fetcher, url, number if options.in_order else None, max(first, start), stop)
                     ahead[stream.target] = url, stream
                 except Exception as error:  # noqa: BLE001, PERF203  # what came before it is handed on first
                     ended = error
@@ -69,13 +69,17 @@ def _numbered(urls: Iterable[str], state: StreamsState | None) -> Iterator[tuple
     first, again = (state["next"], state.get("again", [])) if state is not None else (0, [])
     source = iter(urls)
     wanted = {number for number, _ in again}
-    before = {number: url for number, url in zip(range(first), source) if number in wanted}  # noqa: B905  # the shorter
+    before, count = {}, 0
+    for count, url in zip(range(1, first + 1), source):  # noqa: B905  # whichever ends first
+        if count - 1 in wanted:
+            before[count - 1] = url
+    if count < first or len(before) < len(wanted):
+        told = max([first, *(number + 1 for number in wanted)])
+        raise StateError(
+            f"The state tells of {told:,} URLs, and there are {count:,}. It belongs to another listing, or another "
+            "world: resume with the chain that it came from."
+        )
     for number, start in again:
-        if number not in before:
-            raise StateError(
-                f"The state tells of URL number {number}, and there are not so many. It belongs to another listing, or "
-                "another world: resume with the chain that it came from."
-            )
         yield number, before[number], start
     yield from ((number, url, 0) for number, url in enumerate(source, first))
 
@@ -147,7 +151,7 @@ def known(number: int | None) -> int:
     if number is None:
         raise StateError(
             "These streams cannot be opened again where they were. To resume, chain the reader after URLs, or after "
-            "async_prefetch()."
+            "async_prefetch(in_order=True)."
         )
     return number
 

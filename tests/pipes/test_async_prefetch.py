@@ -20,9 +20,11 @@ from hypothesis import strategies as st
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
+from tests.archive_bytes import pack_tar
 from tests.servers.s3 import S3Server
-from torchdata_remote import AsyncPrefetch, RetryPolicy
-from torchdata_remote.errors import ObjectChangedError, ObjectNotFoundError, UrlError
+from torchdata_remote import AsyncPrefetch, Resumable, RetryPolicy
+from torchdata_remote.errors import ObjectChangedError, ObjectNotFoundError, StateError, UrlError
+from torchdata_remote.testing import assert_resumes_everywhere
 
 MIB = 1 << 20
 
@@ -224,3 +226,57 @@ def test_an_iterator_that_lives_until_the_interpreter_ends_is_silent(tmp_path: P
     assert (done.returncode, done.stdout) == (0, "")
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
+
+
+def _read(pair: tuple[str, Any]) -> tuple[str, bytes]:
+    return pair[0], pair[1].read()
+
+
+def _is_not_empty(pair: tuple[str, bytes]) -> bool:
+    return pair[1] != b""
+
+
+@pytest.mark.parametrize("options", [{}, {"part_bytes": 7, "max_buffer_bytes": 20, "max_in_flight": 2}])
+def test_it_resumes_after_any_stream(memory_folder: str, options: dict[str, Any]) -> None:
+    """By itself, with torch's own pipes behind it, and as several streams in one process."""
+    urls = put(memory_folder, {str(i): bytes([i]) * 5 * i for i in range(7)})
+    assert_resumes_everywhere(lambda: IterableWrapper(urls).async_prefetch(**options).map(_read))
+    assert_resumes_everywhere(lambda: IterableWrapper(urls).async_prefetch(**options).map(_read).filter(_is_not_empty))
+    assert_resumes_everywhere(
+        lambda: IterableWrapper(urls).sharding_filter_rank().async_prefetch(**options).map(_read), num_streams=2
+    )
+
+
+def test_the_state_counts_what_was_handed_out(memory_folder: str) -> None:
+    """Not what is under way; a pass that goes on begins with the next one, and the one after it is whole."""
+    urls = put(memory_folder, {str(i): b"%d" % i for i in range(5)})
+    pipe = IterableWrapper(urls).async_prefetch()
+    streams = iter(pipe)
+    assert pipe.state_dict() == {"next": 0}
+    next(streams)
+    assert pipe.state_dict() == {"next": 1}
+    twin = IterableWrapper(urls).async_prefetch()
+    twin.load_state_dict({"next": 3})
+    assert twin.state_dict() == {"next": 3}
+    assert [stream.read() for _, stream in twin] == [b"3", b"4"]
+    assert twin.state_dict() == {"next": 5}
+    assert [stream.read() for _, stream in twin] == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_an_order_that_cannot_be_repeated_has_no_state(memory_folder: str) -> None:
+    """The error says what to choose."""
+    pipe = IterableWrapper(put(memory_folder, {"a": b"1"})).async_prefetch(in_order=False)
+    with pytest.raises(StateError, match="in_order=True"):
+        pipe.state_dict()
+    with pytest.raises(StateError, match="in_order=True"):
+        Resumable(pipe.file_reader())
+
+
+@pytest.mark.parametrize("reader", ["shard_tar_reader", "file_reader"])
+def test_readers_of_such_an_order_have_none_either(memory_folder: str, reader: str) -> None:
+    """Objects of lower numbers that were not read yet would be lost without a word."""
+    urls = put(memory_folder, {f"{i}.tar": pack_tar([(f"{i}.x", b"")]) for i in range(5)})
+    pipe = getattr(IterableWrapper(urls).async_prefetch(in_order=False), reader)()
+    next(iter(pipe))
+    with pytest.raises(StateError, match="in_order=True"):
+        pipe.state_dict()

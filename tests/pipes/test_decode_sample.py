@@ -12,6 +12,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from torchdata_remote import DecodeSample
 from torchdata_remote.encoders import encode_member
 from torchdata_remote.errors import DecodeError
+from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
 
 Sample = dict[str, Any]
 HEAD: Sample = {"__key__": "train/1", "__url__": "s3://b/t-000.tar"}
@@ -184,3 +185,13 @@ def test_it_pickles_before_and_after_it_was_read() -> None:
     assert list(pickle.loads(pickle.dumps(pipe))) == expected
     assert list(pipe) == expected
     assert list(pickle.loads(pickle.dumps(pipe))) == expected
+
+
+def test_it_resumes_after_any_sample(memory_folder: str) -> None:
+    """Its state is that of the reader before it, whether members were copied or not."""
+    samples = write_small_shards(memory_folder, num_shards=2, samples_per_shard=4)
+    urls = sorted({sample["__url__"] for sample in samples})
+    for copy in (True, False):
+        assert_resumes_everywhere(
+            lambda copy=copy: IterableWrapper(urls).shard_tar_reader(copy=copy).decode_sample()  # type: ignore[misc]
+        )

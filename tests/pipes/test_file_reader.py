@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data.datapipes.iter import IterableWrapper
 
+from tests.test_fetch import store_of
 from torchdata_remote import FileReader, RemoteUrl
-from torchdata_remote.errors import ObjectNotFoundError, RemoteDataError, SampleError
+from torchdata_remote.errors import ObjectNotFoundError, RemoteDataError, SampleError, StateError
+from torchdata_remote.testing import assert_resumes_everywhere
 
 SIGNED = "https://host/pets/cat.jpg?X-Amz-Signature=SECRET"
 
@@ -154,3 +156,51 @@ def test_options_are_not_shown() -> None:
     with pytest.raises(RemoteDataError) as caught:
         list(pipe)
     assert "HUSH" not in f"{caught.value} {pipe!r} {pipe}"
+
+
+def _small_files(folder: str) -> list[str]:
+    files = {f"{folder}/{i}.txt": b"x" * i for i in range(8)}
+    fsspec.filesystem("memory").pipe(files)
+    return list(files)
+
+
+def _is_odd(pair: tuple[str, Any]) -> bool:
+    return int(pair[0][-5]) % 2 == 1
+
+
+def test_it_resumes_after_any_file(memory_folder: str) -> None:
+    """After URLs, after streams, and where torch's own pipes stand between."""
+    urls = _small_files(memory_folder)
+    assert_resumes_everywhere(lambda: IterableWrapper(urls).file_reader())
+    assert_resumes_everywhere(lambda: IterableWrapper(urls).async_prefetch(part_bytes=3).file_reader())
+    assert_resumes_everywhere(lambda: IterableWrapper(urls).async_prefetch().filter(_is_odd).file_reader())
+    assert_resumes_everywhere(lambda: IterableWrapper(urls).sharding_filter_rank().file_reader(), num_streams=3)
+
+
+def test_files_that_were_handed_out_are_not_asked_for_again() -> None:
+    """A pass that goes on begins with the next one."""
+    with store_of({f"s3://b/{i}.txt": b"x" for i in range(5)}) as store:
+        pipe = FileReader(IterableWrapper(list(store.objects)))
+        samples = iter(pipe)
+        next(samples)
+        next(samples)
+        state = pipe.state_dict()
+        assert state == {"next": 2}
+        del samples
+        again = FileReader(IterableWrapper(list(store.objects)))
+        again.load_state_dict(state)
+        store.reads.clear()
+        assert [sample["__key__"] for sample in again] == ["2", "3", "4"]
+        assert sorted(path for path, *_ in store.reads) == [f"s3://b/{i}.txt" for i in (2, 3, 4)]
+        assert again.state_dict() == {"next": 5}
+        again.load_state_dict({"next": 4})
+        assert list(again.begin()) == []
+        assert [sample["__key__"] for sample in again] == ["4"]
+
+
+def test_streams_of_others_have_no_state() -> None:
+    """They could not be opened again; they are read all the same."""
+    pipe = FileReader(IterableWrapper([("s3://b/1.x", io.BytesIO(b"1"))], deepcopy=False))
+    assert [sample["x"] for sample in pipe] == [b"1"]
+    with pytest.raises(StateError, match="cannot be opened again"):
+        pipe.state_dict()

@@ -10,6 +10,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 from torchdata_remote import LabelFromPath
 from torchdata_remote.errors import LabelError
+from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
 
 Sample = dict[str, Any]
 
@@ -130,3 +131,16 @@ def test_it_pickles_before_and_after_it_was_read() -> None:
     assert [sample["cls"] for sample in pickle.loads(pickle.dumps(pipe))] == [1]
     list(pipe)
     assert [sample["cls"] for sample in pickle.loads(pickle.dumps(pipe))] == [1]
+
+
+def _without_label(sample: Sample) -> Sample:
+    return {name: value for name, value in sample.items() if name != "cls"}
+
+
+def test_it_resumes_after_any_sample(memory_folder: str) -> None:
+    """Its state is that of the reader before it."""
+    samples = write_small_shards(memory_folder, num_shards=2, samples_per_shard=4)
+    urls = sorted({sample["__url__"] for sample in samples})
+    assert_resumes_everywhere(
+        lambda: IterableWrapper(urls).shard_tar_reader(interleave=2).map(_without_label).label_from_path()
+    )

@@ -11,6 +11,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from tests.servers.s3 import S3Server
 from torchdata_remote import ListRemote, RemoteUrl
 from torchdata_remote.errors import EmptyListingError, ObjectNotFoundError, UrlError
+from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
 
 
 def put(folder: str, **names_to_data: bytes) -> None:
@@ -91,3 +92,13 @@ def test_not_a_url() -> None:
     """Something else than a ``str`` is named by its type."""
     with pytest.raises(UrlError, match="tuple"):
         list(ListRemote(IterableWrapper([("memory://a", 1)])))  # type: ignore[list-item]
+
+
+def test_a_chain_resumes_after_any_sample(memory_folder: str) -> None:
+    """What was listed is counted by whoever reads it, in one stream or several."""
+    write_small_shards(memory_folder, num_shards=3, samples_per_shard=3)
+    sources = IterableWrapper([memory_folder + "/"])
+    assert_resumes_everywhere(lambda: sources.list_remote(pattern="*.tar").shard_tar_reader(interleave=2))
+    assert_resumes_everywhere(
+        lambda: sources.list_remote(pattern="*.tar").sharding_filter_rank().shard_tar_reader(), num_streams=2
+    )

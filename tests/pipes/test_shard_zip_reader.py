@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 import pickle
 import zipfile
 from pathlib import Path
@@ -8,12 +9,14 @@ from typing import Any
 
 import fsspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data.datapipes.iter import IterableWrapper
 
+from tests.test_fetch import store_of
 from torchdata_remote import ShardZipReader, skip_with_warning
 from torchdata_remote.errors import ObjectNotFoundError, RemoteDataError, ShardReadError
+from torchdata_remote.testing import assert_resumes_everywhere
 
 URL = "s3://b/t-000.zip"
 MEMBERS = [("a/1.JPG", b"\xff\xd8" * 700), ("a/1.cls", b"3"), ("b/2.cls", b"5" * 3000)]
@@ -146,3 +149,75 @@ def test_it_pickles(memory_folder: str) -> None:
     samples = list(pickle.loads(pickle.dumps(pipe)))
     assert list(pipe) == samples
     assert list(pickle.loads(pickle.dumps(pipe))) == samples
+
+
+def _shards_of(method: int) -> list[bytes]:
+    """Of any sizes, directories between them and bytes before the first member in some."""
+    shards = []
+    for shard, sizes in enumerate([(0, 4000, 9), (5,), (70, 70, 1500, 2)]):
+        data = io.BytesIO(bytes(100 * shard))
+        data.seek(0, io.SEEK_END)
+        with zipfile.ZipFile(data, "a", method) as archive:
+            for number, size in enumerate(sizes):
+                if number != 2:
+                    archive.writestr(f"{number}/", b"")
+                archive.writestr(f"{number}.JPG", bytes(i * i % 251 for i in range(size)))
+                archive.writestr(f"{number}.cls", b"%d" % number)
+        shards.append(data.getvalue())
+    return shards
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.parametrize("interleave", [1, 2, 5])
+def test_it_resumes_after_any_sample(memory_folder: str, method: int, interleave: int) -> None:
+    """Stored or deflated, after URLs or streams, however many are read at once."""
+    urls = [_put(f"{memory_folder}/{number}.zip", data) for number, data in enumerate(_shards_of(method))]
+    assert_resumes_everywhere(lambda: IterableWrapper(urls).shard_zip_reader(interleave=interleave))
+    options = {"part_bytes": 300, "max_buffer_bytes": 900, "interleave": interleave}
+    assert_resumes_everywhere(
+        lambda: IterableWrapper(urls).async_prefetch(**options).shard_zip_reader(interleave=interleave)
+    )
+
+
+@pytest.mark.filterwarnings("ignore:.*left out:RuntimeWarning")
+def test_it_resumes_where_a_shard_is_left_out(memory_folder: str) -> None:
+    """One whose directory cannot be read, and one with a member that is not what it says."""
+    (first, second, third) = _shards_of(zipfile.ZIP_STORED)
+    spoiled = bytearray(third)
+    spoiled[third.index(b"2.JPG") + 100] ^= 1
+    shards = [first, second[:50], bytes(spoiled), first]
+    assert [sample["__key__"] for sample in _read(bytes(spoiled), on_bad_shard=lambda error: None)] == ["0"]
+    urls = [_put(f"{memory_folder}/{number}.zip", data) for number, data in enumerate(shards)]
+    for interleave in (1, 3):
+        assert_resumes_everywhere(
+            lambda interleave=interleave: IterableWrapper(urls).shard_zip_reader(  # type: ignore[misc]
+                interleave=interleave, on_bad_shard=skip_with_warning
+            )
+        )
+
+
+@settings(max_examples=50)
+@given(
+    sizes=st.lists(st.integers(0, 3000), min_size=1, max_size=6), stop=st.integers(0, 6), method=st.sampled_from([0, 8])
+)
+def test_no_byte_of_samples_that_were_handed_out_is_asked_for_again(sizes: list[int], stop: int, method: int) -> None:
+    """Streamed is from the local header of the next sample on; the directory is read apart."""
+    data = _zip([(f"{i}.bin", bytes(j * i % 251 for j in range(size))) for i, size in enumerate(sizes)], method)
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        begins = [info.header_offset for info in archive.infolist()]
+        directory = archive.start_dir
+    with store_of({"a": data}) as store:
+        stop = min(stop, len(sizes))
+        stopped, going_on = (IterableWrapper(["a"]).async_prefetch(part_bytes=500).shard_zip_reader() for _ in "12")
+        begun = iter(stopped)
+        for _ in range(stop):
+            next(begun)
+        going_on.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
+        del begun
+        store.reads.clear()
+        assert [sample["__key__"] for sample in going_on] == [str(i) for i in range(stop, len(sizes))]
+        streamed = [(start, end) for _, start, end, _ in store.reads if end is None or end - start <= 500]
+        if stop == len(sizes):
+            assert store.reads == []
+        else:
+            assert min(start for start, _ in streamed if start < directory) == begins[stop]

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from torchdata_remote import ShuffleShards
+from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
 
 URLS = [f"memory://photos/{number}.tar" for number in range(12)]
 
@@ -183,3 +184,13 @@ def test_two_in_one_chain() -> None:
     one, two = shuffled(), shuffled(0, [url + ".gz" for url in URLS])
     expected = list(itertools.chain(one, two))
     assert list(shuffled().concat(shuffled(0, [url + ".gz" for url in URLS]))) == expected
+
+
+def test_a_chain_resumes_after_any_sample(memory_folder: str) -> None:
+    """In the order of its epoch; the next epoch has the order that it would have had."""
+    samples = write_small_shards(memory_folder, num_shards=4, samples_per_shard=2)
+    urls = sorted({sample["__url__"] for sample in samples})
+    assert_resumes_everywhere(lambda: shuffled(3, urls).shard_tar_reader(interleave=2))
+    assert_resumes_everywhere(
+        lambda: shuffled(3, urls).sharding_filter_rank().async_prefetch().shard_tar_reader(), num_streams=2
+    )

@@ -10,6 +10,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 from torchdata_remote import ToTuple
 from torchdata_remote.errors import MissingMemberError
+from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
 
 SAMPLE = {"__key__": "train/1", "__url__": "s3://b/t-000.tar", "png": "image", "cls": 3, "txt": None}
 EXTENSIONS = st.sampled_from(["jpg", "png", "cls", "txt", "json"])
@@ -80,3 +81,11 @@ def test_it_pickles_before_and_after_it_was_read() -> None:
     assert list(pickle.loads(pickle.dumps(pipe))) == [("image", 3)]
     assert list(pipe) == [("image", 3)]
     assert list(pickle.loads(pickle.dumps(pipe))) == [("image", 3)]
+
+
+def test_it_resumes_after_any_sample(memory_folder: str) -> None:
+    """Its state is that of the reader before it; torch's pipes may follow, where batches are whole."""
+    samples = write_small_shards(memory_folder, num_shards=2, samples_per_shard=4)
+    urls = sorted({sample["__url__"] for sample in samples})
+    assert_resumes_everywhere(lambda: IterableWrapper(urls).shard_tar_reader().to_tuple("cls", "txt"))
+    assert_resumes_everywhere(lambda: IterableWrapper(urls).shard_tar_reader().to_tuple("__key__", "txt").batch(3))

@@ -92,7 +92,8 @@ class AsyncPrefetch(StatefulPipe[tuple[str, StreamWrapper]]):
         state = self._take_loaded()
         self._next = 0 if state is None else state["next"]
         for url, stream in stream_objects(self.source_datapipe, self._engine, state):
-            self._next = max(self._next, stream.number + 1)
+            if stream.number is not None:
+                self._next = max(self._next, stream.number + 1)
             yield url, StreamWrapper(stream)
 
     def _state(self) -> Any:
