@@ -94,17 +94,22 @@ def spread(values: Sequence[float], digits: int) -> str:
     return f"{median(values):,.{digits}f} ({min(values):,.{digits}f} to {max(values):,.{digits}f})"
 
 
+def print_table(rows: Sequence[Sequence[str]]) -> None:
+    """Rows of cells, the first of them the heading; a row of two cells has its reason in the second one."""
+    widths = [max(len(cells[i]) for cells in rows if len(cells) > i) for i in range(len(rows[0]))]
+    widths[1] = max(len(cells[1]) for cells in rows if len(cells) > 2)
+    for cells in rows:
+        shown = [cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=False)]
+        print("  ".join([cells[0].ljust(widths[0]), *shown]))
+
+
 def print_report(
     title: str, peers: Mapping[str, Peer], sides: Sequence[Side], results: Results, targets: Sequence[Target]
 ) -> None:
     with_store = any(reading.requests is not None for readings in results.rounds for reading in readings.values())
     print(f"{title}\n{environment({peers[side.peer].distribution for side in sides}, with_store)}\n")
     rows = [("peer", *COLUMNS), *(row(peers[side.peer], side, results) for side in sides)]
-    widths = [max(len(cells[i]) for cells in rows if len(cells) > i) for i in range(len(rows[0]))]
-    widths[1] = max(len(cells[1]) for cells in rows if len(cells) > 2)
-    for cells in rows:
-        shown = [cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=False)]
-        print("  ".join([cells[0].ljust(widths[0]), *shown]))
+    print_table(rows)
     print()
     for target in targets:
         values = [value for value in map(target.value, results.rounds) if value is not None]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from slow_store import StoreNotInstalledError, nginx_path
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
@@ -64,3 +66,29 @@ def test_tar() -> None:
     assert (
         len(re.findall(r"^against the bare walk over samples: \d.*; target at least 0.7$", printed, re.MULTILINE)) == 2
     )
+
+
+def test_shuffle_quality(tmp_path: Path) -> None:
+    """Each method hands out each sample once, a full shuffle is the measure, and a picture is drawn where it can be."""
+    picture = tmp_path / "quality.png"
+    plot = ("--plot", str(picture)) if find_spec("matplotlib") else ()
+    printed = printed_by("shuffle_quality.py", "--quick", *plot)
+    ratios = re.findall(r"^(.*?)  +(0\.\d{3}|1\.000) \(.* to .*\) .*[\d.]+$", printed, re.MULTILINE)
+    assert len(ratios) == 7, printed
+    assert ratios[-1] == ("full shuffle", "1.000")
+    assert float(dict(ratios)["shards only"]) < float(dict(ratios)["interleave 8 + block 500"]) < 1
+    if plot:
+        with Image.open(picture) as image:
+            assert image.width > 1_000
+
+
+@pytest.mark.usefixtures("_needs_nginx")
+def test_resume() -> None:
+    """Both go on with the batch that came next, without and with workers, and what is read again is below its bound."""
+    printed = printed_by("bench_resume.py", "--quick")
+    for loader in ("stateful_loader", "StatefulDataLoader over WebDataset"):
+        rows = re.findall(rf"^{loader} +([02]) +90% +[\d.]+ \([\d.]+ to [\d.]+\) +\d+ ", printed, re.MULTILINE)
+        assert rows == ["0", "2"], printed
+    again = re.findall(r"read again, of two blocks .*: ([\d.]+) \(.*; target at most 1$", printed, re.MULTILINE)
+    assert len(again) == 2, printed
+    assert all(float(ratio) <= 1 for ratio in again), printed

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import signal
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch.utils.data import IterDataPipe
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from ..errors import RemoteDataError, UnequalListingError
+from .ranks import gathered, in_group, require_same_listing
 from .resumable import Resumable
 from .states import State, begin_next_epoch, merge_states
 
@@ -78,7 +80,9 @@ class StatefulLoader(StatefulDataLoader[Any]):  # type: ignore[misc]  # torchdat
             StateError: if a state is missing, or does not fit this chain.
         """
         given = [state_dict] if isinstance(state_dict, Mapping) else list(state_dict)
-        states = {json.dumps(state, sort_keys=True): state for some in self._gathered(given) for state in some}
+        states = {
+            json.dumps(state, sort_keys=True): state for some in gathered(self.dataset.world(), given) for state in some
+        }
         merged = merge_states(states.values())
         self.dataset.load_state_dict(merged)
         world = self.dataset.world()
@@ -101,7 +105,7 @@ class StatefulLoader(StatefulDataLoader[Any]):  # type: ignore[misc]  # torchdat
 
     def _checked(self, batches: Iterator[Any]) -> Iterator[Any]:
         """The batches; before the first one, ranks compare what they list."""
-        if not self._in_group():
+        if not in_group(self.dataset.world()):
             yield from batches
             return
         first, error = [], None
@@ -111,38 +115,10 @@ class StatefulLoader(StatefulDataLoader[Any]):  # type: ignore[misc]  # torchdat
             pass
         except Exception as caught:  # noqa: BLE001  # the other ranks are waiting
             error = caught
-        self._compare(error)
+        listing = None if error is not None else self.state_dict()["listing"]
+        require_same_listing(self.dataset.world(), listing, error)
         yield from first
         yield from batches
-
-    def _compare(self, error: Exception | None) -> None:
-        listing = None if error is not None else self.state_dict()["listing"]
-        told = self._gathered((listing, None if error is None else f"{type(error).__name__}: {error}"))
-        if error is not None:
-            raise error
-        for rank, (_, failure) in enumerate(told):
-            if failure is not None:
-                raise RemoteDataError(f"Rank {rank} failed before its first batch: {failure}")
-        known = {rank: listing for rank, (listing, _) in enumerate(told) if listing is not None}
-        if len({json.dumps(listing) for listing in known.values()}) > 1:
-            raise UnequalListingError(
-                f"The ranks list different objects: {known}. Wait until everything is written, or list a manifest "
-                "(index.json), which names them once and for all."
-            )
-
-    def _in_group(self) -> bool:
-        """Whether the ranks of this loader's world are those of torch's process group, and several."""
-        distributed = torch.distributed
-        if not distributed.is_available() or not distributed.is_initialized():
-            return False
-        return 1 < distributed.get_world_size() == self.dataset.world().world_size
-
-    def _gathered(self, mine: Any) -> list[Any]:
-        if not self._in_group():
-            return [mine]
-        everybodys: list[Any] = [None] * torch.distributed.get_world_size()
-        torch.distributed.all_gather_object(everybodys, mine)
-        return everybodys
 
     def __len__(self) -> int:
         """Batches of an epoch, in this rank.
@@ -157,6 +133,12 @@ class StatefulLoader(StatefulDataLoader[Any]):  # type: ignore[misc]  # torchdat
         if self.batch_size is None:
             return sum(lengths)
         return sum((length + (0 if self.drop_last else self.batch_size - 1)) // self.batch_size for length in lengths)
+
+
+def _start_worker(worker_init_fn: Callable[[int], None] | None, worker: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the one that trains decides
+    if worker_init_fn is not None:
+        worker_init_fn(worker)
 
 
 def stateful_loader(
@@ -178,6 +160,8 @@ def stateful_loader(
     It is torchdata's ``StatefulDataLoader`` over ``Resumable(pipe)``, with persistent workers. With as many ranks and
     workers as before, the batches go on as they would have. With others, each stream does (see :class:`Resumable`), and
     the rest of the epoch is handed out exactly once.
+
+    Workers leave Ctrl-C to the process that trains, so that it can still save the state, and end when it ends.
 
     torch's random state is left as it is: the workers' seeds depend on ``torch.initial_seed()`` and the epoch.
 
@@ -230,7 +214,7 @@ def stateful_loader(
             "persistent_workers": True,
             "prefetch_factor": prefetch_factor,
             "timeout": timeout_s,
-            "worker_init_fn": worker_init_fn,
+            "worker_init_fn": partial(_start_worker, worker_init_fn),
         }
     return StatefulLoader(
         dataset,

@@ -1,0 +1,271 @@
+"""How well are samples mixed that lie sorted by class, one class a shard?
+
+    python benchmarks/shuffle_quality.py [--quick] [--seeds 5] [--plot shuffle_quality.png]
+
+The worst case: who reads shards one after another sees one class after another. Measured is one pass over local shards
+in one process, for several seeds, in batches as a training would take them, against a full shuffle of all samples,
+which no stream can do. WebDataset has a buffer of the same number of samples, filled before the first one leaves it.
+The plot needs matplotlib; without webdataset its row is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from report import environment, print_table, spread
+from torch.utils.data.datapipes.iter import IterableWrapper
+
+import torchdata_remote as tdr
+
+Order = npt.NDArray[np.int64]  # of an epoch: which sample of the sorted data was handed out at each position
+NUM_CLASSES, BATCH_SAMPLES = 50, 256
+OURS, THEIRS, REFERENCE = "#2f6db3", "#d9660f", "#6b6b6b"  # colors
+ALL_SHARDS = 1_000_000  # for WebDataset's buffer of shards
+
+
+@dataclass(frozen=True)
+class Data:
+    """Sorted samples: all of class 0, all of class 1, and so on, a shard for each class."""
+
+    folder: str
+    num_classes: int
+    shard_samples: int
+
+    @property
+    def num_samples(self) -> int:
+        return self.num_classes * self.shard_samples
+
+    @property
+    def urls(self) -> list[str]:
+        return [f"{self.folder}/{shard:06d}.tar" for shard in range(self.num_classes)]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to shuffle.
+
+    Args:
+        shown: its name.
+        order: gives an epoch's order; the flag tells whether shards are shuffled first or come as they are listed.
+        color: in the plot.
+    """
+
+    shown: str
+    order: Callable[[Data, int, bool], Order]
+    color: str
+
+
+def ours(*, interleave: int = 1, block: int = 0) -> Callable[[Data, int, bool], Order]:
+    def order(data: Data, seed: int, shuffle_shards: bool) -> Order:
+        pipe: Any = IterableWrapper(data.urls)
+        if shuffle_shards:
+            pipe = pipe.shuffle_shards(seed=seed)
+        pipe = pipe.async_prefetch(interleave=interleave).shard_tar_reader(interleave=interleave)
+        if block:
+            pipe = pipe.shuffle_samples(buffer_size=block, seed=seed)
+        return as_order(data, pipe)
+
+    return order
+
+
+def webdataset(buffer: int) -> Callable[[Data, int, bool], Order]:
+    def order(data: Data, seed: int, shuffle_shards: bool) -> Order:
+        import webdataset
+
+        shards = webdataset.WebDataset(data.urls, shardshuffle=ALL_SHARDS if shuffle_shards else False, seed=seed)
+        return as_order(data, shards.shuffle(buffer, initial=buffer, seed=seed))
+
+    return order
+
+
+def full_shuffle(data: Data, seed: int, shuffle_shards: bool) -> Order:
+    return np.random.default_rng(seed).permutation(data.num_samples)
+
+
+def as_order(data: Data, samples: Iterable[Any]) -> Order:
+    order = np.fromiter((int(sample["__key__"]) for sample in samples), np.int64)
+    if not np.array_equal(np.sort(order), np.arange(data.num_samples)):
+        raise RuntimeError("Not each sample exactly once: the figures mean nothing.")
+    return order
+
+
+def methods(block: int, interleave: int, wide: int) -> list[Method]:
+    return [
+        Method("shards only", ours(), OURS),
+        Method(f"interleave {interleave}", ours(interleave=interleave), OURS),
+        Method(f"block shuffle {block:,}", ours(block=block), OURS),
+        Method(f"interleave {interleave} + block {block:,}", ours(interleave=interleave, block=block), OURS),
+        Method(f"interleave {wide} + block {block:,}", ours(interleave=wide, block=block), OURS),
+        Method(f"WebDataset's buffer {block:,}", webdataset(block), THEIRS),
+        Method("full shuffle", full_shuffle, REFERENCE),
+    ]
+
+
+def batches_of_classes(order: Order, data: Data) -> npt.NDArray[np.int64]:
+    """How many samples of each class are in each full batch: B x C."""
+    num_batches = len(order) // BATCH_SAMPLES
+    classes = (order // data.shard_samples)[: num_batches * BATCH_SAMPLES].reshape(num_batches, BATCH_SAMPLES)
+    return np.stack([np.bincount(batch, minlength=data.num_classes) for batch in classes])
+
+
+def batch_entropy(order: Order, data: Data) -> float:
+    """Mean entropy of the labels in a batch, in bits."""
+    share = batches_of_classes(order, data) / BATCH_SAMPLES
+    return float(-(share * np.log2(share, where=share > 0, out=np.zeros_like(share))).sum(axis=1).mean())
+
+
+def classes_in_batch(order: Order, data: Data) -> float:
+    """Mean number of classes in a batch."""
+    return float((batches_of_classes(order, data) > 0).sum(axis=1).mean())
+
+
+def same_neighbours(order: Order, data: Data) -> float:
+    """Share of samples that are followed by one of their own class."""
+    classes = order // data.shard_samples
+    return float((classes[1:] == classes[:-1]).mean())
+
+
+def rank_correlation(order: Order) -> float:
+    """Spearman's, of where a sample was handed out and where it lies in the sorted data; both are ranks already."""
+    return abs(float(np.corrcoef(np.arange(len(order)), order)[0, 1]))
+
+
+@dataclass(frozen=True)
+class Quality:
+    """What several seeds showed of a method."""
+
+    order: Order  # of the first seed
+    entropy_ratio: list[float]
+    num_classes: list[float]
+    same_neighbours: list[float]
+    correlation: list[float]
+    correlation_listed: list[float]  # with shards in the order in which they are listed
+
+
+def measure(method: Method, data: Data, seeds: range) -> Quality | None:
+    try:
+        orders = [method.order(data, seed, True) for seed in seeds]
+    except ModuleNotFoundError as error:
+        print(f"{method.shown} not measured: {error}\n")
+        return None
+    listed = [method.order(data, seed, False) for seed in seeds]
+    full = [full_shuffle(data, seed, True) for seed in seeds]
+    return Quality(
+        orders[0],
+        [batch_entropy(a, data) / batch_entropy(b, data) for a, b in zip(orders, full, strict=True)],
+        [classes_in_batch(order, data) for order in orders],
+        [same_neighbours(order, data) for order in orders],
+        [rank_correlation(order) for order in orders],
+        [rank_correlation(order) for order in listed],
+    )
+
+
+COLUMNS = (
+    "entropy, ratio to full (min to max)",
+    "classes in a batch",
+    "next of the same class, %",
+    "rank correlation",
+    "shards as listed",
+)
+
+
+def print_found(found: dict[str, Quality]) -> None:
+    rows = [("method", *COLUMNS)]
+    for name, quality in found.items():
+        rows.append(
+            (
+                name,
+                spread(quality.entropy_ratio, 3),
+                spread(quality.num_classes, 1),
+                f"{100 * median(quality.same_neighbours):.1f}",
+                f"{median(quality.correlation):.3f}",
+                f"{median(quality.correlation_listed):.3f}",
+            )
+        )
+    print_table(rows)
+
+
+def draw(found: dict[str, Quality], colors: dict[str, str], data: Data, path: str) -> None:
+    """A panel for each method, and bars."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    from matplotlib import pyplot as plt
+
+    plt.rcParams.update({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False})
+    figure, grid = plt.subplots(2, 4, figsize=(16, 9))
+    figure.set_layout_engine("constrained", h_pad=0.12, wspace=0.03)
+    *panels, bars = grid.flat
+    heading: dict[str, Any] = {"loc": "left", "fontsize": 12.5, "fontweight": "bold"}
+    some = np.sort(np.random.default_rng(0).choice(data.num_samples, min(12_000, data.num_samples), replace=False))
+    for panel, (name, quality) in zip(panels, found.items(), strict=False):
+        classes = quality.order[some] // data.shard_samples
+        panel.scatter(some / 1000, classes, s=9, marker="|", c=colors[name], linewidths=0.6, alpha=0.55)
+        panel.set_title(name, color=colors[name], **heading)
+        panel.set(xlim=(0, data.num_samples / 1000), ylim=(-1, data.num_classes))
+    for panel in panels[len(found) :]:
+        panel.axis("off")
+    for panel in grid[:, 0]:
+        panel.set_ylabel("class")
+    for panel in grid[1, :3]:
+        panel.set_xlabel("position in the epoch, thousands of samples")
+
+    for row, (name, quality) in enumerate(found.items()):
+        ratio = median(quality.entropy_ratio)
+        bars.barh(row, ratio, height=0.42, color=colors[name])
+        bars.text(0, row - 0.27, name, va="bottom")
+        bars.text(ratio + 0.015, row, f"{ratio:.2f}", va="center")
+    bars.set(xlim=(0, 1.12), ylim=(len(found) - 0.6, -0.75), yticks=[], xlabel="ratio to a full shuffle's")
+    bars.spines["left"].set_visible(False)
+    bars.set_title(f"entropy of labels in a batch of {BATCH_SAMPLES}", **heading)
+    figure.suptitle(
+        f"When samples of a class come during an epoch: {data.num_samples:,} samples, sorted by class, "
+        f"in {data.num_classes} shards of one class each",
+        fontsize=16,
+    )
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def write(folder: str, num_classes: int, shard_samples: int) -> Data:
+    with tdr.ShardWriter(f"{folder}/{{shard:06d}}.tar", max_shard_samples=shard_samples) as writer:
+        for i in range(num_classes * shard_samples):
+            writer.write({"__key__": f"{i:06d}", "cls": i // shard_samples})
+    return Data(folder, num_classes, shard_samples)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=None, help="how many (5; with --quick, 1)")
+    parser.add_argument("--quick", action="store_true", help="a tenth of each: shows that it runs")
+    parser.add_argument("--plot", metavar="PATH", help="where a picture is drawn")
+    given = parser.parse_args()
+    num_seeds = given.seeds or (1 if given.quick else 5)
+    shard_samples, block = (100, 500) if given.quick else (1_000, 5_000)
+    compared = methods(block, interleave=8, wide=32)
+    found: dict[str, Quality] = {}
+    with tempfile.TemporaryDirectory(prefix="shuffle-quality-") as folder:
+        data = write(folder, NUM_CLASSES, shard_samples)
+        print(
+            f"{data.num_samples:,} samples in {NUM_CLASSES} shards of one class each, batches of {BATCH_SAMPLES}, "
+            f"{num_seeds} seed(s){', --quick: too small to mean anything' if given.quick else ''}\n"
+            f"{environment({'torchdata_remote', 'webdataset'}, with_store=False)}\n"
+        )
+        for method in compared:
+            if (quality := measure(method, data, range(num_seeds))) is not None:
+                found[method.shown] = quality
+    print_found(found)
+    if given.plot:
+        draw(found, {method.shown: method.color for method in compared}, data, given.plot)
+        print(f"\ndrawn: {given.plot}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""Train, stop anywhere, and go on as if nothing had happened.
+
+    python examples/resume_training.py [--data URL] [--checkpoint FILE] [--epochs 5] [--workers 2]
+
+Stop it by Ctrl-C or SIGTERM, and give the same command again. A run that was stopped ends with the same digest over all
+keys, in the order in which they were handed out, and with the same loss as one that was not. It goes on with another
+number of workers as well: then the order is another one, and so are digest and loss, but each epoch still has each
+sample exactly once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data.datapipes.iter import IterableWrapper
+
+import torchdata_remote as tdr
+
+SAVE_EVERY, SHOW_EVERY = 100, 50  # steps
+NUM_STREAMS = 12  # as many workers at most; their order is the same in every world
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="A training that can be stopped anywhere.")
+    parser.add_argument("--data", default="resume_training/digits", help="folder or URL; written if need be")
+    parser.add_argument("--checkpoint", default="resume_training/checkpoint.pt")
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--workers", type=int, default=2)
+    options = parser.parse_args()
+    write_digits(options.data)
+
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Flatten(), nn.Dropout(0.2), nn.Linear(576, 64), nn.ReLU(), nn.Linear(64, 10)
+    )
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    loader = make_loader(options.data, options.workers)
+    at: dict[str, Any] = {"epoch": 0, "step": 0, "samples": 0, "digest": "", "loss": float("nan")}
+
+    def save() -> None:
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "loader": loader.state_dict()}
+        Path(options.checkpoint).parent.mkdir(parents=True, exist_ok=True)
+        torch.save({**state, "random": torch.get_rng_state(), "at": at}, f"{options.checkpoint}.new")
+        os.replace(f"{options.checkpoint}.new", options.checkpoint)  # the old one or the new one, never half of it
+
+    if Path(options.checkpoint).exists():
+        saved = torch.load(options.checkpoint, weights_only=True)
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        loader.load_state_dict(saved["loader"])
+        torch.set_rng_state(saved["random"])
+        at = saved["at"]
+        print(f"going on from epoch {at['epoch']}, step {at['step']}", flush=True)
+    else:
+        print("from the beginning", flush=True)
+
+    stop = StopSignal()
+    while at["epoch"] < options.epochs:
+        for images, labels, keys in loader:
+            loss = nn.functional.cross_entropy(model(images), labels)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]  # torch's
+            optimizer.step()
+
+            for key in keys:
+                at["digest"] = hashlib.sha256(f"{at['digest']} {key}".encode()).hexdigest()
+            at.update(step=at["step"] + 1, samples=at["samples"] + len(keys), loss=loss.item())
+            if at["step"] % SHOW_EVERY == 0:
+                print(f"epoch {at['epoch']}, step {at['step']}, loss {at['loss']:.4f}", flush=True)
+            stopping = stop.came
+            if stopping or at["step"] % SAVE_EVERY == 0:
+                save()
+            if stopping:
+                sys.exit(f"stopped in epoch {at['epoch']} after step {at['step']}; the same command goes on")
+        print(f"epoch {at['epoch']} had {at['samples']:,} samples", flush=True)
+        at.update(epoch=at["epoch"] + 1, samples=0)
+    save()
+    print(f"all {at['epoch']} epochs: loss {at['loss']:.6f}, digest of the order {at['digest'][:16]}")
+
+
+def make_loader(data: str, num_workers: int) -> tdr.StatefulLoader:
+    """Batches of images (float32, B x 1 x 8 x 8, 0 to 1), labels (int64, B) and keys."""
+    pipe = (
+        IterableWrapper([f"{data}/index.json"])
+        .list_remote()
+        .shuffle_shards(seed=0)
+        .sharding_filter_rank()
+        .async_prefetch(interleave=2)
+        .shard_tar_reader(interleave=2)
+        .shuffle_samples(buffer_size=200, seed=0)  # in each stream
+        .decode_sample()
+        .to_tuple("npy", "cls", "__key__")
+    )
+    return tdr.stateful_loader(pipe, batch_size=32, num_workers=num_workers, num_streams=NUM_STREAMS)
+
+
+class StopSignal:
+    """Whether Ctrl-C or SIGTERM came, so that the step is ended first. A second one ends the process at once."""
+
+    def __init__(self) -> None:
+        self.came = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._note)
+
+    def _note(self, number: int, _frame: object) -> None:
+        self.came = True
+        signal.signal(number, signal.SIG_DFL)
+
+
+def write_digits(data: str) -> None:
+    """Write scikit-learn's 1,797 handwritten digits, each in nine places, as tar shards, unless they are there."""
+    try:
+        list(IterableWrapper([f"{data}/index.json"]).list_remote())
+    except FileNotFoundError:
+        from sklearn.datasets import load_digits  # here, or each worker would import it
+
+        digits = load_digits()
+        with tdr.ShardWriter(f"{data}/{{shard:04d}}.tar", max_shard_samples=500, overwrite=True) as writer:
+            for place in range(9):
+                for i, (image, label) in enumerate(zip(digits.images, digits.target, strict=True)):
+                    moved = np.roll(image, (place // 3 - 1, place % 3 - 1), axis=(0, 1))
+                    pixels = (moved[None] / 16).astype(np.float32)
+                    writer.write({"__key__": f"{place}/{i:04d}", "npy": pixels, "cls": int(label)})
+        print(f"{data}: {len(digits.target) * 9:,} images in {len(writer.shards)} shards")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""What ranks tell each other: their states, and what they list."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch.distributed
+
+from ..errors import RemoteDataError, UnequalListingError
+from ..world import World
+
+
+def in_group(world: World) -> bool:
+    """Whether a world's ranks are those of torch's process group, and several."""
+    distributed = torch.distributed
+    if not distributed.is_available() or not distributed.is_initialized():
+        return False
+    return 1 < distributed.get_world_size() == world.world_size
+
+
+def gathered(world: World, mine: Any) -> list[Any]:
+    """What each rank brings, in their order; all of them have to call this."""
+    if not in_group(world):
+        return [mine]
+    everybodys: list[Any] = [None] * world.world_size
+    torch.distributed.all_gather_object(everybodys, mine)
+    return everybodys
+
+
+def require_same_listing(world: World, listing: Any, error: Exception | None) -> None:
+    """Compare what the ranks list; all of them have to call this, also with an error.
+
+    Args:
+        world: this rank's place.
+        listing: of this rank; ``None`` if it has nothing to read.
+        error: because of which this rank has no first batch.
+
+    Raises:
+        UnequalListingError: in all ranks, if they list different objects.
+        RemoteDataError: in the others, if one has an error; in that one, the error.
+    """
+    told = gathered(world, (listing, None if error is None else f"{type(error).__name__}: {error}"))
+    if error is not None:
+        raise error
+    for rank, (_, failure) in enumerate(told):
+        if failure is not None:
+            raise RemoteDataError(f"Rank {rank} failed before its first batch: {failure}")
+    known = {rank: listing for rank, (listing, _) in enumerate(told) if listing is not None}
+    if len({json.dumps(listing) for listing in known.values()}) > 1:
+        raise UnequalListingError(
+            f"The ranks list different objects: {known}. Wait until everything is written, or list a manifest "
+            "(index.json), which names them once and for all."
+        )
