@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from torchdata_remote.errors import EncodeError, ShardWriteError
 from torchdata_remote.open_shard import OpenShard, pack_sample
+from torchdata_remote.tar import END_OF_ARCHIVE
 
 
 class Pending:
@@ -43,6 +44,25 @@ def test_info_tells_what_was_written(payloads: list[bytes]) -> None:
     assert info.num_samples == len(payloads)
     assert info.num_bytes == len(pending.data)
     assert info.md5 == hashlib.md5(pending.data).hexdigest()
+
+
+@given(st.lists(st.binary(max_size=2_000), max_size=20))
+def test_offsets_are_where_samples_begin(payloads: list[bytes]) -> None:
+    """Each at the first header of its sample, also where that name needs a header of its own; none for the end."""
+    pending = Pending()
+    shard = OpenShard("memory://s/0.tar", pending)
+    packed = [
+        pack_sample(key := f"{'n' * 60 * i}{i}", {"__key__": key, "bin": data}) for i, data in enumerate(payloads)
+    ]
+    for index, sample in enumerate(packed):
+        shard.add(f"{index}", sample)
+        assert shard.num_samples == index + 1
+    shard.finish()
+    assert len(shard.offsets) == len(packed)
+    ends = [*shard.offsets, shard.num_bytes][1:]
+    for begin, end, sample in zip(shard.offsets, ends, packed, strict=True):
+        assert pending.data[begin:end] == b"".join(sample.pieces)
+    assert pending.data[shard.num_bytes :] == END_OF_ARCHIVE
 
 
 def test_packed_size_counts_headers_and_padding() -> None:

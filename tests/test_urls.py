@@ -11,6 +11,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from torchdata_remote.checksums import BLOCK_BYTES, Checksums
 from torchdata_remote.errors import UrlError
 from torchdata_remote.urls import (
     RemoteUrl,
@@ -22,6 +23,7 @@ from torchdata_remote.urls import (
     object_path,
     redact,
     split_url,
+    whole_and_part,
 )
 
 PATHS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=30)
@@ -247,6 +249,38 @@ def test_a_remote_url_keeps_size_and_etag(size: int | None, etag: str | None) ->
     assert hash(url) == hash("s3://b/a.tar")
     assert type(str(url)) is str
     assert RemoteUrl("s3://b/a.tar").size is None
+
+
+CHECKSUMS = Checksums(BLOCK_BYTES, (1, 2))
+
+
+@given(num_samples=st.none() | st.integers(0, 99), checksums=st.sampled_from([None, CHECKSUMS]))
+def test_a_remote_url_keeps_what_the_manifest_told(num_samples: int | None, checksums: Checksums | None) -> None:
+    """By pickle and by copy, as worker processes and streams get it."""
+    url = RemoteUrl("s3://b/a.tar", 7, None, checksums, num_samples)
+    for again in (pickle.loads(pickle.dumps(url)), copy.copy(url), copy.deepcopy(url)):
+        assert type(again) is RemoteUrl
+        assert (again.num_samples, again.checksums) == (num_samples, checksums)
+
+
+@given(ends=st.tuples(st.integers(0, 9), st.integers(0, 9)).map(sorted), num_samples=st.none() | st.integers(1, 9))
+def test_a_part_tells_so_by_its_address(ends: list[int], num_samples: int | None) -> None:
+    """It knows what is known of the whole, and leads back to it, as a bare str too; all of it is the whole."""
+    first, last = ends
+    url = RemoteUrl("s3://b/a.tar", 7, "tag", CHECKSUMS, num_samples)
+    part = url.part(first, last)
+    if (first, last) == (0, num_samples):
+        assert part is url
+        return
+    assert part == f"s3://b/a.tar#samples={first}-{last}"
+    whole, samples = whole_and_part(part)
+    assert samples == (first, last)
+    for same in (part, whole):
+        assert isinstance(same, RemoteUrl)
+        assert (same.size, same.etag, same.checksums, same.num_samples) == (7, "tag", CHECKSUMS, num_samples)
+    assert whole == url
+    assert whole_and_part(str(part)) == ("s3://b/a.tar", (first, last))
+    assert whole_and_part(url) == (url, None)
 
 
 def test_a_range_with_a_step_is_refused() -> None:

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import os
 import stat
+import struct
 import sys
 import tarfile
 import uuid
@@ -19,6 +21,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch.utils.data.datapipes.iter import IterableWrapper
 
+from tests.servers.s3 import S3Server
 from torchdata_remote import ShardInfo, ShardTarReader, ShardWriter
 from torchdata_remote.errors import (
     EncodeError,
@@ -30,6 +33,7 @@ from torchdata_remote.errors import (
     UrlError,
 )
 from torchdata_remote.manifest import MANIFEST_NAME, load_manifest
+from torchdata_remote.testing import FaultyStore
 
 Sample = dict[str, Any]
 MEMBER = st.sampled_from([0, 1, 511, 512, 513]).flatmap(lambda size: st.just(b"x" * size)) | st.binary(max_size=2000)
@@ -69,6 +73,11 @@ def _files(folder: str) -> dict[str, bytes]:
     """Path below a folder -> bytes of all that lies there, temporary files included."""
     filesystem, path = fsspec.core.url_to_fs(folder)
     return {str(name)[len(path) + 1 :]: filesystem.cat_file(name) for name in filesystem.find(path)}
+
+
+def _with_indexes(*shards: str) -> list[str]:
+    """The names of shards and of the indexes beside them, sorted."""
+    return sorted([*shards, *(f"{shard}.idx" for shard in shards)])
 
 
 def _put(url: str, data: bytes) -> None:
@@ -156,7 +165,7 @@ def test_the_manifest_is_true(samples: list[Sample], max_shard_samples: int) -> 
         assert [len(_read((shard,))) for shard in writer.shards] == [shard.num_samples for shard in writer.shards]
     shards = load_manifest(files.pop(MANIFEST_NAME), f"{folder}/{MANIFEST_NAME}")
     assert tuple(shards) == writer.shards
-    assert [shard.url.rpartition("/")[2] for shard in shards] == sorted(files)
+    assert _with_indexes(*(shard.url.rpartition("/")[2] for shard in shards)) == sorted(files)
     for shard in shards:
         data = files[shard.url.rpartition("/")[2]]
         assert shard.md5 == hashlib.md5(data).hexdigest()
@@ -217,8 +226,8 @@ def test_nothing_is_seen_before_it_is_whole(folder: str) -> None:
     with ShardWriter(f"{folder}/{{shard}}.tar", max_shard_samples=2) as writer:
         for sample in _numbered(4, 2_000_000):
             writer.write(sample)
-        assert [name for name in _files(folder) if not name.startswith(".")] == ["0.tar"]
-    assert sorted(_files(folder)) == ["0.tar", "1.tar", MANIFEST_NAME]
+        assert [name for name in _files(folder) if not name.startswith(".")] == ["0.tar", "0.tar.idx"]
+    assert sorted(_files(folder)) == [*_with_indexes("0.tar", "1.tar"), MANIFEST_NAME]
 
 
 @pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt()])
@@ -230,7 +239,7 @@ def test_an_exception_leaves_whole_shards_only(folder: str, error: BaseException
         _fail(writer, _numbered(written, 600_000), error)
     assert caught.value is error
     finished = max(0, (written - 1) // 2)
-    assert sorted(_files(folder)) == [f"{i}.tar" for i in range(finished)]
+    assert sorted(_files(folder)) == _with_indexes(*(f"{i}.tar" for i in range(finished)))
     assert _without_url(_read(writer.shards)) == _numbered(finished * 2, 600_000)
 
 
@@ -324,7 +333,7 @@ def test_closing_twice_is_closing(folder: str) -> None:
     with ShardWriter(f"{folder}/{{shard}}.tar") as writer:
         writer.write({"__key__": "a", "x": b""})
         writer.close()
-    assert sorted(_files(folder)) == ["0.tar", MANIFEST_NAME]
+    assert sorted(_files(folder)) == [*_with_indexes("0.tar"), MANIFEST_NAME]
 
 
 def test_no_samples_are_an_error(folder: str) -> None:
@@ -337,12 +346,13 @@ def test_no_samples_are_an_error(folder: str) -> None:
 # What is there already
 
 
-@pytest.mark.parametrize("there", ["t-000.tar", "t-007.tar", "manifest"])
+@pytest.mark.parametrize("there", ["t-000.tar", "t-007.tar", "t-003.tar.idx", "manifest"])
 def test_nothing_is_overwritten_unless_asked_for(folder: str, there: str) -> None:
-    """A shard of any number or a manifest refuses the writer on entering; the message names it and the way out."""
+    """A shard, an index or a manifest refuses the writer on entering; the message names it and the way out."""
     if there == "manifest":
         _write(folder, _numbered(1))
-        fsspec.core.url_to_fs(folder)[0].rm_file(f"{folder}/t-000.tar".removeprefix("file://"))
+        for name in ("t-000.tar", "t-000.tar.idx"):
+            fsspec.core.url_to_fs(folder)[0].rm_file(f"{folder}/{name}".removeprefix("file://"))
     else:
         _put(f"{folder}/{there}", b"of somebody else")
     before = _files(folder)
@@ -390,7 +400,7 @@ def test_overwrite_leaves_what_is_not_its_own(folder: str) -> None:
         _put(f"{folder}/{name}", name.encode())
     _put(f"{folder}/t-007.tar", b"left over")
     _write(folder, _numbered(1), overwrite=True)
-    assert sorted(_files(folder)) == sorted([*others, "t-000.tar", MANIFEST_NAME])
+    assert sorted(_files(folder)) == sorted([*others, *_with_indexes("t-000.tar"), MANIFEST_NAME])
 
 
 def test_a_shard_in_a_folder_below_is_not_its_own(folder: str) -> None:
@@ -407,7 +417,7 @@ def test_a_broken_rewrite_leaves_no_old_manifest(folder: str) -> None:
     writer = ShardWriter(f"{folder}/t-{{shard:03d}}.tar", max_shard_samples=1, overwrite=True)
     with pytest.raises(LookupError):
         _fail(writer, _numbered(3, 77), LookupError())
-    assert sorted(_files(folder)) == [f"t-{i:03d}.tar" for i in range(4)]
+    assert sorted(_files(folder)) == _with_indexes(*(f"t-{i:03d}.tar" for i in range(4)))
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -427,6 +437,68 @@ def test_an_index_of_something_else_is_kept(folder: str, overwrite: bool) -> Non
     with pytest.raises(ManifestError, match=MANIFEST_NAME):
         _write(folder, _numbered(1), overwrite=overwrite)
     assert _files(folder) == {MANIFEST_NAME: b'{"pages": 3}'}
+
+
+# Indexes
+
+
+@given(samples=SAMPLES, max_shard_samples=st.integers(1, 5))
+@settings(max_examples=40)
+def test_the_index_tells_where_each_sample_begins(samples: list[Sample], max_shard_samples: int) -> None:
+    """Beside each shard: the byte of its first header, as tarfile sees it, long names too; then the archive's end."""
+    with _new_folder() as folder:
+        shards = _write(folder, samples, max_shard_samples=max_shard_samples).shards
+        files = _files(folder)
+    for shard in shards:
+        name = shard.url.rpartition("/")[2]
+        begins: dict[str, int] = {}
+        with tarfile.open(fileobj=io.BytesIO(files[name])) as archive:
+            for member in archive:
+                head, slash, base = member.name.rpartition("/")
+                begins.setdefault(head + slash + base.partition(".")[0], member.offset)
+        assert len(begins) == shard.num_samples
+        assert files[f"{name}.idx"] == struct.pack(f"<{len(begins) + 1}Q", *begins.values(), shard.num_bytes - 1024)
+
+
+def test_a_shard_and_its_index_are_there_before_the_manifest(moto: S3Server) -> None:
+    """So what a manifest names is complete, index included."""
+    bucket = moto.new_bucket()
+    with FaultyStore(moto.endpoint_url) as store:
+        options = {**moto.storage_options, "endpoint_url": store.endpoint_url}
+        _write(f"s3://{bucket}", _numbered(5), max_shard_samples=2, storage_options=options)
+        put = [request.path.rpartition("/")[2] for request in store.requests if request.method == "PUT"]
+    names = [f"t-{i:03d}.tar{ending}" for i in range(3) for ending in ("", ".idx")]
+    assert put == [*names, MANIFEST_NAME]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("number", [0, 1])
+def test_without_its_index_there_is_no_manifest(tmp_path: Path, overwrite: bool, number: int) -> None:
+    """An index that cannot be written is an error that names it; the writer takes no more."""
+    (tmp_path / f"{number}.tar.idx").mkdir()
+    (tmp_path / f"{number}.tar.idx" / "in the way").touch()
+    writer = ShardWriter(f"{tmp_path}/{{shard}}.tar", max_shard_samples=1, overwrite=overwrite)
+    with pytest.raises(StorageError, match=rf"{number}\.tar\.idx"):
+        _write_all(writer, _numbered(3))
+    with pytest.raises((RemoteDataError, ValueError)):
+        writer.close()
+    assert MANIFEST_NAME not in os.listdir(tmp_path)
+
+
+def _write_all(writer: ShardWriter, samples: list[Sample]) -> None:
+    for sample in samples:
+        writer.write(sample)
+    writer.close()
+
+
+def test_overwrite_leaves_no_index_of_a_shard_that_is_gone(folder: str) -> None:
+    """The indexes of leftover shards are removed with them, those of the shards that are new replaced."""
+    _write(folder, _numbered(9, 3000), max_shard_samples=2)
+    _write(folder, _numbered(3), max_shard_samples=2, overwrite=True)
+    files = _files(folder)
+    assert sorted(files) == [MANIFEST_NAME, *_with_indexes("t-000.tar", "t-001.tar")]
+    assert struct.unpack("<3Q", files["t-000.tar.idx"]) == (0, 1024, 2048)
+    assert struct.unpack("<2Q", files["t-001.tar.idx"]) == (0, 1024)
 
 
 # Bad input
@@ -504,7 +576,7 @@ def test_files_have_the_rights_of_other_files(tmp_path: Path) -> None:
         _write(str(tmp_path), _numbered(1))
     finally:
         os.umask(before)
-    for name in ("t-000.tar", MANIFEST_NAME):
+    for name in ("t-000.tar", "t-000.tar.idx", MANIFEST_NAME):
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o644
 
 
@@ -512,4 +584,4 @@ def test_files_have_the_rights_of_other_files(tmp_path: Path) -> None:
 def test_a_long_name_that_the_disk_takes_is_taken(tmp_path: Path, base: str) -> None:
     """Up to 255 bytes, whatever is added to it while it is being written."""
     _write(str(tmp_path), _numbered(1), base + "{shard}.tar")
-    assert sorted(os.listdir(tmp_path)) == sorted([f"{base}0.tar", MANIFEST_NAME])
+    assert sorted(os.listdir(tmp_path)) == sorted([*_with_indexes(f"{base}0.tar"), MANIFEST_NAME])

@@ -6,9 +6,17 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from .errors import RemoteDataError
 from .indexing import index_shards
+
+
+def _options(text: str) -> dict[str, Any]:
+    options = json.loads(text)
+    if not isinstance(options, dict):
+        raise argparse.ArgumentTypeError(f"expected a JSON object, got {text}")
+    return options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -21,10 +29,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Read the tar shards of a folder once; write an index beside each, and index.json, last.",
     )
     manifest.add_argument("folder", help="URL or path, such as s3://bucket/train/")
-    manifest.add_argument("--pattern", default="*.tar", help="glob that the shards' names match (default: %(default)s)")
+    manifest.add_argument(
+        "--pattern",
+        default="*.tar",
+        help="glob that the shards' names match (default: %(default)s; compressed ones may be called *.tgz)",
+    )
     manifest.add_argument("--overwrite", action="store_true", help="replace a manifest and indexes that are there")
     manifest.add_argument(
-        "--storage-options", type=json.loads, default={}, metavar="JSON", help="for the store, in fsspec's vocabulary"
+        "--storage-options", type=_options, default={}, metavar="JSON", help="for the store, in fsspec's vocabulary"
     )
     chosen = parser.parse_args(arguments)
     try:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from torch.utils.data import IterDataPipe
 
 from .datapipe import DataPipe
+from .state import all_pipes
 from .world import World
 
 T_co = TypeVar("T_co", covariant=True)
@@ -100,6 +102,19 @@ class EpochPipe(DataPipe[T_co]):
 
     def enter_stream(self, world: World) -> None:
         self._epochs = copy.copy(self._epochs)
+
+
+@contextmanager
+def uncounted(pipe: IterDataPipe[Any]) -> Iterator[None]:
+    """Passes over a chain within the block are not counted."""
+    counted = [(found, found._epochs) for found in all_pipes(pipe) if isinstance(found, EpochPipe)]
+    for found, _ in counted:
+        found._epochs = Epochs()
+    try:
+        yield
+    finally:
+        for found, epochs in counted:
+            found._epochs = epochs
 
 
 class SeededPipe(EpochPipe[T_co]):

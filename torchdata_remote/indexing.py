@@ -15,13 +15,12 @@ from .grouping import samples_of
 from .manifest import MANIFEST_NAME, ShardInfo, dump_manifest
 from .options import FetchOptions, RetryPolicy, StorageOptions
 from .place import Place
-from .retry import call_with_retries
 from .sample_index import dump_index, index_url
-from .storage import open_store, publish
-from .storage.listing import list_source
+from .storage import publish
+from .storage.listing import list_folder, list_source
 from .streams import parts_of, stream_objects
 from .tar import TarOptions, read_runs
-from .urls import redact
+from .urls import join_url, redact, split_url
 
 
 class _Summed:
@@ -65,7 +64,7 @@ def index_shards(
 
     Raises:
         EmptyListingError: if there are no shards.
-        ObjectExistsError: if there is a manifest, before anything is read, or an index.
+        ObjectExistsError: if there is a manifest or an index, before anything is read.
         ShardReadError: for a shard that is damaged, or not made of samples.
 
     Example:
@@ -79,14 +78,15 @@ def index_shards(
     """
     folder = url if url.endswith("/") else url + "/"
     options, retry = StorageOptions(storage_options), RetryPolicy()
-    manifest_url = folder + MANIFEST_NAME
-    store, path = open_store(manifest_url, options)
-    if not overwrite and call_with_retries(lambda: store.find(path), retry) is not None:
-        raise ObjectExistsError(
-            f"{redact(manifest_url)} exists already. Pass overwrite=True (--overwrite) to replace it.", url=manifest_url
-        )
-    shards = []
+    manifest_url = join_url(*split_url(folder + MANIFEST_NAME))
     urls = list(list_source(folder, pattern=pattern, recursive=False, options=options, retry=retry))
+    there = set(list_folder(folder, recursive=False, options=options, retry=retry))
+    for written in [manifest_url, *map(index_url, urls)]:
+        if written in there and not overwrite:
+            raise ObjectExistsError(
+                f"{redact(written)} exists already. Pass overwrite=True (--overwrite) to replace it.", url=written
+            )
+    shards = []
     for shard_url, stream in stream_objects(urls, Engine(FetchOptions(), options)):
         with closing(stream):
             info, offsets = _read(str(shard_url), _Summed(parts_of(shard_url, stream)))

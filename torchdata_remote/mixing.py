@@ -136,10 +136,9 @@ class Mixed(SeededPipe[Any], StatefulPipe[Any]):
     def _num_samples(self, world: World) -> int:
         """How many of the samples at which the mixture stops are this slot's."""
         num_samples, slot, num_slots = int(self.stop), world.slot, world.num_slots
-        mine = num_samples * (slot + 1) // num_slots - num_samples * slot // num_slots
-        if not mine:
+        if num_samples < num_slots:
             raise EmptyShareError(f"mix stops at {num_samples} samples, which leaves some of {num_slots} readers none.")
-        return mine
+        return num_samples * (slot + 1) // num_slots - num_samples * slot // num_slots
 
     def _state(self) -> Any:
         return {

@@ -13,7 +13,8 @@ import numpy as np
 from .errors import ManifestError, ObjectNotFoundError
 from .options import RetryPolicy, StorageOptions
 from .retry import call_with_retries
-from .storage import Connection, open_store
+from .storage import Connection, RangeNotSatisfiableError, open_store
+from .tar import BLOCK
 from .urls import RemoteUrl, redact
 
 _ENTRY_BYTES = 8
@@ -29,41 +30,53 @@ def dump_index(offsets: Sequence[int]) -> bytes:
     return np.asarray(offsets, "<u8").tobytes()
 
 
-def wanted_bytes(url: str, options: StorageOptions, retry: RetryPolicy) -> tuple[int, int | None]:
-    """Where the samples lie that a URL asks for: the first byte, and the one after the last; ``None`` for the end.
+def wanted_bytes(
+    url: str, samples: tuple[int, int], options: StorageOptions, retry: RetryPolicy
+) -> tuple[int, int | None]:
+    """Where samples of a shard lie: the first byte, and the one after the last; ``None`` for the shard's end.
+
+    Args:
+        url: of the whole shard.
+        samples: the first one, and the one after the last.
+        options: for the store.
+        retry: what is done about faults that may pass.
 
     Raises:
         ManifestError: if there is no index, or it is not one of this shard.
     """
-    if not isinstance(url, RemoteUrl) or url.samples is None:
-        return 0, None
-    first, last = url.samples
-    num_samples, shown = url.num_samples, redact(url)
-    whole = last == num_samples
-    if num_samples is None or not 0 <= first < last <= num_samples:
-        raise ManifestError(f"{shown}: there are no samples {first} to {last} in a shard of {num_samples}.", url=shown)
-    begin, end = (first if first else last), (first if whole else last)
-    if begin > end:
-        return 0, None
+    first, last = samples
+    num_samples, size = (url.num_samples, url.size) if isinstance(url, RemoteUrl) else (None, None)
+    if not first < last <= (last if num_samples is None else num_samples):
+        shown = redact(url)
+        raise ManifestError(f"{shown}: no samples {first} to {last} in a shard of {num_samples}.", url=shown)
+    begin, end = (first if first else last), (first if first and last == num_samples else last)
     store, path = open_store(index_url(url), options, Connection(read_timeout_s=retry.progress_timeout_s))
-    start_byte, end_byte = begin * _ENTRY_BYTES, (end + 1) * _ENTRY_BYTES
     try:
-        answer = call_with_retries(lambda: store.read(path, start_byte, end_byte, None), retry)
-        data = answer.whole()
-    except ObjectNotFoundError as error:
-        raise ManifestError(
-            f"{redact(index_url(url))} is missing. Some readers take a part of {shown} only, and its index tells where "
-            "samples begin. Write it: torchdata-remote manifest --overwrite FOLDER",
-            url=shown,
-        ) from error
-    offsets = np.frombuffer(data, "<u8")
-    start, stop = (int(offsets[0]) if first else 0), (None if whole else int(offsets[-1]))
-    size = url.size if url.size is not None else start + 1
-    if answer.total_bytes != (num_samples + 1) * _ENTRY_BYTES or not 0 <= start < (size if stop is None else stop):
-        raise ManifestError(
-            f"{redact(index_url(url))} is not the index of {shown}, which has {num_samples:,} samples and {size:,} "
-            f"bytes: it has {answer.total_bytes:,} bytes, and says {start:,} to {stop}. Write it again: "
-            "torchdata-remote manifest --overwrite FOLDER",
-            url=shown,
+        answer = call_with_retries(
+            lambda: store.read(path, begin * _ENTRY_BYTES, (end + 1) * _ENTRY_BYTES, None), retry
         )
+        data, index_bytes = answer.whole(), answer.total_bytes
+    except ObjectNotFoundError as error:
+        raise _unusable(url, "is missing") from error
+    except RangeNotSatisfiableError as error:
+        raise _unusable(url, "is too short") from error
+    found = index_bytes // _ENTRY_BYTES - 1 if num_samples is None else num_samples
+    if index_bytes != (found + 1) * _ENTRY_BYTES or len(data) != (end + 1 - begin) * _ENTRY_BYTES or last > found:
+        raise _unusable(url, f"has {index_bytes:,} bytes, which is not right for {found:,} samples")
+    offsets = np.frombuffer(data, "<u8")
+    start, stop = (int(offsets[0]) if first else 0), (None if last == found else int(offsets[-1]))
+    most = size if size is not None else max(start + 1, stop or 0)
+    in_order = start < (most if stop is None else stop) <= most and (start > 0 or first == 0)
+    if not in_order or start % BLOCK or (stop or 0) % BLOCK:
+        raise _unusable(url, f"says that samples {first:,} to {last:,} lie in bytes {start:,} to {stop} of {size}")
     return start, stop
+
+
+def _unusable(url: str, why: str) -> ManifestError:
+    shown = redact(url)
+    return ManifestError(
+        f"{redact(index_url(url))} {why}. Some readers take a part of {shown} only, and its index tells where samples "
+        "begin. Write it: torchdata-remote manifest --overwrite FOLDER. A compressed shard has none: use no more "
+        "readers than shards, or write tars that are not compressed.",
+        url=shown,
+    )

@@ -17,9 +17,9 @@ from .options import FetchOptions, StorageOptions
 from .place import Place, Position
 from .policies import OnBadShard, ShardGuard, Skipped
 from .sample import Sample
-from .streams import known, number_of, streams_of, under_way
+from .streams import known, number_of, part_refused, streams_of, under_way
 from .turns import by_turns
-from .urls import redact
+from .urls import redact, whole_and_part
 
 
 class _OpenShard:
@@ -88,6 +88,8 @@ class ShardReader(StatefulPipe[Sample]):
         storage_options: for bare URLs, in fsspec's vocabulary.
     """
 
+    reads_parts = False  # whether a format can begin and end between any two samples
+
     def __init__(
         self,
         source_datapipe: IterDataPipe[Any],
@@ -136,8 +138,11 @@ class ShardReader(StatefulPipe[Sample]):
             yield self._opened(url, stream, None)
 
     def _opened(self, url: str, stream: Any, position: Position | None) -> _OpenShard:
+        url, samples = whole_and_part(str(url))
+        if samples is not None and not self.reads_parts:
+            raise part_refused(url, type(self).__name__)
         place = Place([getattr(stream, "start", 0)] if position is None else position)
-        return _OpenShard(stream, place, self._shard(redact(str(url)), stream, place))
+        return _OpenShard(stream, place, self._shard(redact(url), stream, place))
 
     def _opened_again(
         self, streams: Iterator[tuple[str, Any]], number: int, position: Position | None

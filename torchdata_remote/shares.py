@@ -79,6 +79,8 @@ class SampleOrder:
             listed: shape (num_shards,), the shards in the listing's order. Each is one piece of this order, or none.
         """
         num_samples = len(self)
+        if num_samples < num_slots and mode is EqualizeMode.DROP:
+            return SampleOrder.of([])
         rest = num_samples % num_slots if mode is EqualizeMode.DROP else -num_samples % num_slots
         if not rest:
             return self

@@ -25,12 +25,12 @@ def state_of(pipe: IterDataPipe[Any]) -> Any:
     Raises:
         StateError: if it does not know.
     """
-    return _with_state(pipe).state_dict()
+    return require_state(pipe).state_dict()
 
 
 def load_state(pipe: IterDataPipe[Any], state: Any) -> None:
     """Let a pipe's next pass go on where another one was."""
-    _with_state(pipe).load_state_dict(state)
+    require_state(pipe).load_state_dict(state)
 
 
 def begin(pipe: IterDataPipe[Any]) -> Iterator[None]:
@@ -55,13 +55,23 @@ def bearer(pipe: IterDataPipe[Any]) -> IterDataPipe[Any]:
     return pipe
 
 
-def _with_state(pipe: IterDataPipe[Any]) -> Any:
+def require_state(pipe: IterDataPipe[Any]) -> Any:
+    """The pipe that knows where a pipe is.
+
+    Raises:
+        StateError: if nobody does.
+    """
     found = bearer(pipe)
     if not hasattr(found, "state_dict"):
         raise StateError(
-            f"{type(found).__name__} does not count what it hands out. Put sharding_filter_rank() after it: it does."
+            f"{name_of(found)} does not count what it hands out. Put sharding_filter_rank() after it: it does."
         )
     return found
+
+
+def name_of(pipe: IterDataPipe[Any]) -> str:
+    """A pipe's class, as users know it."""
+    return type(pipe).__name__.removesuffix("IterDataPipe").lstrip("_")
 
 
 def sources_of(pipe: IterDataPipe[Any]) -> Iterator[tuple[str, str | None, IterDataPipe[Any]]]:
@@ -91,4 +101,4 @@ def describe(pipe: IterDataPipe[Any]) -> str:
     """A pipe's name, with the options on which its items' order depends."""
     options = pipe.order_options() if hasattr(pipe, "order_options") else {}
     shown = ", ".join(f"{name}={value!r}" for name, value in options.items())
-    return f"{type(pipe).__name__.removesuffix('IterDataPipe')}({shown})"
+    return f"{name_of(pipe)}({shown})"

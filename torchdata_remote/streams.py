@@ -16,7 +16,7 @@ from .fetched_object import FetchedObject
 from .object_stream import ObjectStream
 from .sample_index import wanted_bytes
 from .state import bearer, load_state
-from .urls import redact
+from .urls import redact, whole_and_part
 
 _OBJECTS_AHEAD = 16  # times max_in_flight: enough for a consumer that takes a batch at a time
 
@@ -46,8 +46,12 @@ def stream_objects(
             while ended is None and (not ahead or (len(ahead) < num_ahead and fetcher.has_room())):
                 try:
                     number, url, start = next(source)
-                    first, stop = wanted_bytes(url, engine.storage_options, options.retry)
-                    stream = ObjectStream(fetcher, url, number if options.in_order else None, max(first, start), stop)
+                    whole, samples = whole_and_part(url)
+                    first, stop = 0, None
+                    if samples is not None:
+                        first, stop = wanted_bytes(whole, samples, engine.storage_options, options.retry)
+                    known_number = number if options.in_order else None
+                    stream = ObjectStream(fetcher, whole, known_number, max(first, start), stop)
                     ahead[stream.target] = url, stream
                 except Exception as error:  # noqa: BLE001, PERF203  # what came before it is handed on first
                     ended = error
@@ -154,6 +158,15 @@ def known(number: int | None) -> int:
             "async_prefetch(in_order=True)."
         )
     return number
+
+
+def part_refused(url: str, reader: str) -> RemoteDataError:
+    """The error of a reader that cannot read some samples of an object only."""
+    return RemoteDataError(
+        f"{redact(url)} was split by samples, because there are fewer objects than readers or equalize_ranks asks for "
+        f"it, and {reader} reads whole objects only. Use fewer readers, or shard_tar_reader().",
+        url=redact(url),
+    )
 
 
 def parts_of(url: str, stream: Any, piece_bytes: int = 1 << 20) -> Iterator[bytes | memoryview]:

@@ -20,6 +20,7 @@ _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _STEPS = re.compile(r"\d+\.\.\d+\.\.\d+")
 _USER_INFO = re.compile(r"(://)[^/]*@")
 _HTTP_URL = re.compile(r"https?://", re.IGNORECASE)
+_PART = re.compile(r"#samples=(\d+)-(\d+)$")
 _GLOB = re.compile(r"[*?\[]")
 HTTP = frozenset({"http", "https"})
 S3 = frozenset({"s3", "s3a"})
@@ -36,16 +37,14 @@ class RemoteUrl(str):
         etag: the store's version tag as it sent it, or ``None``.
         checksums: of its blocks, from a manifest, or ``None``.
         num_samples: in the shard, from a manifest, or ``None``.
-        samples: the first one that is wanted and the one after the last; ``None`` for all.
     """
 
-    __slots__ = ("checksums", "etag", "num_samples", "samples", "size")
+    __slots__ = ("checksums", "etag", "num_samples", "size")
 
     size: int | None
     etag: str | None
     checksums: Checksums | None
     num_samples: int | None
-    samples: tuple[int, int] | None
 
     def __new__(
         cls,
@@ -54,22 +53,40 @@ class RemoteUrl(str):
         etag: str | None = None,
         checksums: Checksums | None = None,
         num_samples: int | None = None,
-        samples: tuple[int, int] | None = None,
     ) -> RemoteUrl:
         self = super().__new__(cls, url)
         self.size = size
         self.etag = etag
         self.checksums = checksums
-        self.num_samples, self.samples = num_samples, samples
+        self.num_samples = num_samples
         return self
 
     def __getnewargs__(self) -> tuple[Any, ...]:
-        return str(self), self.size, self.etag, self.checksums, self.num_samples, self.samples
+        return str(self), self.size, self.etag, self.checksums, self.num_samples
+
+    def _with(self, url: str) -> RemoteUrl:
+        return RemoteUrl(url, self.size, self.etag, self.checksums, self.num_samples)
 
     def part(self, first: int, last: int) -> RemoteUrl:
-        """The same object, of which the samples from ``first`` to before ``last`` are wanted."""
-        samples = None if (first, last) == (0, self.num_samples) else (first, last)
-        return RemoteUrl(str(self), self.size, self.etag, self.checksums, self.num_samples, samples)
+        """The same object, of which the samples from ``first`` to before ``last`` are wanted.
+
+        The URL itself tells so, by ``#samples=first-last`` at its end: who knows nothing of it finds no such object,
+        rather than all of its samples.
+        """
+        return self if (first, last) == (0, self.num_samples) else self._with(f"{self}#samples={first}-{last}")
+
+
+def whole_and_part(url: str) -> tuple[str, tuple[int, int] | None]:
+    """The URL of a whole object, and which of its samples are wanted: from the first to before the last, or all.
+
+    >>> whole_and_part("s3://photos/0.tar#samples=3-9")
+    ('s3://photos/0.tar', (3, 9))
+    """
+    match = _PART.search(url)
+    if match is None:
+        return url, None
+    whole = url[: match.start()]
+    return url._with(whole) if isinstance(url, RemoteUrl) else whole, (int(match[1]), int(match[2]))
 
 
 def split_url(url: str) -> tuple[str, str, str]:

@@ -187,7 +187,11 @@ class ShardWriter:
     def _existing(self) -> list[str]:
         template = self._template
         found = list_folder(template.before, recursive=False, options=self._options, retry=self._retry)
-        return [str(url) for url in found if template.index(url) is not None]
+        return [str(url) for url in found if self._index(str(url)) is not None]
+
+    def _index(self, url: str) -> int | None:
+        """The number of the shard that a URL, or the shard whose index it, is."""
+        return self._template.index(url.removesuffix(index_url("")))
 
     def _check_destination(self) -> None:
         manifest_url = self._template.folder + MANIFEST_NAME
@@ -222,8 +226,7 @@ class ShardWriter:
         if not self._overwrite:
             return
         for url in self._existing():
-            index = self._template.index(url)
+            index = self._index(url)
             if index is not None and index >= len(self._shards):
-                for left in (url, index_url(url)):
-                    store, path = open_store(left, self._options)
-                    store.delete(path)
+                store, path = open_store(url, self._options)
+                store.delete(path)

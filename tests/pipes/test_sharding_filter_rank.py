@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import json
 import pickle
+import uuid
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import fsspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,9 +20,12 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from torch.utils.data.graph_settings import apply_sharding
 
-from torchdata_remote import ShardingFilterRank, World
-from torchdata_remote.errors import EmptyShareError
-from torchdata_remote.testing import all_worlds
+from tests.servers.s3 import S3Server
+from torchdata_remote import ShardingFilterRank, ShardWriter, World
+from torchdata_remote.checksums import BLOCK_BYTES
+from torchdata_remote.errors import EmptyShareError, ManifestError
+from torchdata_remote.testing import FaultyStore, all_worlds, assert_resumes_everywhere
+from torchdata_remote.urls import RemoteUrl, whole_and_part
 
 RANKS = WORKERS = st.integers(1, 4)
 
@@ -106,7 +115,9 @@ def test_no_urls_at_all() -> None:
 
 def test_the_error_says_what_to_do() -> None:
     """The error counts, and gives both ways out."""
-    with pytest.raises(EmptyShareError, match=r"3 shards for 4 readers .* Use at most 3 readers, or write more"):
+    with pytest.raises(
+        EmptyShareError, match=r"3 shards for 4 readers .* Use fewer readers, or more .*write_shards.*index\.json"
+    ):
         list(share_of(3, World(rank=1, world_size=4)))
 
 
@@ -150,3 +161,157 @@ def test_pickles() -> None:
 def test_is_shardable() -> None:
     """torch finds the pipe, and finds it once."""
     assert share_of(1).is_shardable()
+
+
+# Fewer shards than slots: a share of the samples
+
+
+def write_shards(folder: str, counts: list[int]) -> list[str]:
+    """Shards of so many samples; returns all keys in order."""
+    keys = []
+    with ShardWriter(f"{folder}/{{shard:02d}}.tar", max_shard_bytes=1024 * 1024) as writer:
+        for shard, count in enumerate(counts):
+            for number in range(count):
+                keys.append(f"{shard}-{number}")
+                writer.write({"__key__": keys[-1], "bin": bytes((900 << 10) // count)})  # the next shard begins anew
+    assert [shard.num_samples for shard in writer.shards] == counts
+    return keys
+
+
+def samples_of(folder: str, world: World | None = None, **options: Any) -> Any:
+    """The chain, from the manifest to samples."""
+    urls: Any = IterableWrapper([f"{folder}/index.json"]).list_remote(**options)
+    return urls.sharding_filter_rank(world=world).shard_tar_reader(**options)
+
+
+def keys_in(pipe: Any) -> list[str]:
+    return [sample["__key__"] for sample in pipe]
+
+
+def key_of(sample: dict[str, Any]) -> str:
+    key: str = sample["__key__"]
+    return key
+
+
+@settings(max_examples=30)
+@given(counts=st.lists(st.integers(1, 6), min_size=1, max_size=5), ranks=RANKS, workers=WORKERS)
+def test_each_sample_reaches_exactly_one_slot(counts: list[int], ranks: int, workers: int) -> None:
+    """By a manifest, few shards are split by samples: in order, as evenly as can be; too few samples are an error."""
+    folder, slots = f"memory://{uuid.uuid4().hex}", ranks * workers
+    keys = write_shards(folder, counts)
+    worlds = sorted(all_worlds(ranks, workers), key=lambda world: world.slot)
+    if len(keys) < slots:
+        for world in worlds:
+            with pytest.raises(EmptyShareError, match=f"{len(keys)} samples for {slots} readers"):
+                list(samples_of(folder, world))
+    else:
+        shares = [keys_in(samples_of(folder, world)) for world in worlds]
+        assert sorted(itertools.chain.from_iterable(shares)) == sorted(keys)
+        if len(counts) < slots:
+            assert list(itertools.chain.from_iterable(shares)) == keys
+            assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    fsspec.filesystem("memory").rm(folder, recursive=True)
+
+
+def test_parts_are_of_the_listed_objects(memory_folder: str) -> None:
+    """A part knows what the manifest told of its shard; a whole shard stays what it was."""
+    write_shards(memory_folder, [4, 2])
+    listed = list(IterableWrapper([f"{memory_folder}/index.json"]).list_remote())
+    world = World(0, 3)
+    for slot, samples in enumerate([(0, 2), (2, 4), None]):
+        (part,) = ShardingFilterRank(IterableWrapper(listed), world=replace(world, rank=slot))
+        assert isinstance(part, RemoteUrl)
+        whole = listed[slot // 2]
+        assert whole_and_part(part) == (whole, samples)
+        assert (part.size, part.checksums, part.num_samples) == (whole.size, whole.checksums, whole.num_samples)
+
+
+def test_enough_shards_stay_whole(memory_folder: str) -> None:
+    """With a manifest too: a shard for each slot is not cut, and its index not asked for."""
+    write_shards(memory_folder, [4, 2, 3])
+    for number in range(3):
+        fsspec.filesystem("memory").rm(f"{memory_folder}/{number:02d}.tar.idx".removeprefix("memory:/"))
+    for rank, count in enumerate([4, 2, 3]):
+        assert len(list(samples_of(memory_folder, World(rank, 3)))) == count
+
+
+def test_only_the_share_is_requested(moto: S3Server) -> None:
+    """Of a shard that four slots split, each asks for the bytes of its samples, in blocks whose checksums are known."""
+    folder, num_bytes = f"s3://{moto.new_bucket()}", 3 << 20
+    with ShardWriter(f"{folder}/{{shard}}.tar", storage_options=moto.storage_options) as writer:
+        for number in range(8):
+            writer.write({"__key__": f"{number}", "bin": bytes([number]) * num_bytes})
+    keys, extra_bytes = [], []
+    with FaultyStore(moto.endpoint_url) as store:
+        options = {**moto.storage_options, "endpoint_url": store.endpoint_url}
+        for rank in range(4):
+            before = len(store.requests)
+            keys += keys_in(samples_of(folder, World(rank, 4), storage_options=options))
+            seen = [request for request in store.requests[before:] if request.path.endswith(".tar")]
+            ranges = [(request.range or "").removeprefix("bytes=").split("-") for request in seen]
+            extra_bytes.append(sum(int(last) + 1 - int(first) for first, last in ranges) - 2 * (num_bytes + 512))
+    assert keys == [f"{number}" for number in range(8)]
+    assert all(0 <= extra <= 2 * BLOCK_BYTES for extra in extra_bytes), extra_bytes
+
+
+@pytest.mark.parametrize("num_streams", [3, 5])
+def test_a_split_shard_resumes_everywhere(memory_folder: str, num_streams: int) -> None:
+    """The middle of a part is a place as any other."""
+    write_shards(memory_folder, [5, 4])
+    assert_resumes_everywhere(lambda: samples_of(memory_folder).map(key_of), num_streams=num_streams)
+
+
+def test_shares_resume_everywhere(memory_folder: str) -> None:
+    """With whole shards as well, by one stream and by several."""
+    write_shards(memory_folder, [2, 3, 1, 2])
+    for num_streams in (1, 2, 4):
+        assert_resumes_everywhere(lambda: samples_of(memory_folder).map(key_of), num_streams=num_streams)
+
+
+def test_urls_resume_after_any(memory_folder: str) -> None:
+    """The pipe by itself: a fresh one with a loaded state hands out exactly what was left."""
+    write_shards(memory_folder, [3, 5])
+    listed = list(IterableWrapper([f"{memory_folder}/index.json"]).list_remote())
+    for urls, world in [(urls_of(9), World(1, 2)), (urls_of(4), World()), (listed, World(1, 3))]:
+        whole = list(ShardingFilterRank(IterableWrapper(urls), world=world))
+        for stop in range(len(whole) + 1):
+            stopped, going_on = (ShardingFilterRank(IterableWrapper(urls), world=world) for _ in range(2))
+            head = list(itertools.islice(stopped, stop))
+            going_on.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
+            assert going_on.state_dict() == stopped.state_dict()
+            assert head + list(going_on) == whole
+            assert list(going_on) == whole, "the next pass begins anew"
+
+
+def test_shards_without_counts_are_not_split(memory_folder: str) -> None:
+    """Of a listing, or where a single URL does not tell: the error names the manifest."""
+    write_shards(memory_folder, [3, 3])
+    listed = list(IterableWrapper([f"{memory_folder}/index.json"]).list_remote())
+    for urls in ([f"{memory_folder}/00.tar", f"{memory_folder}/01.tar"], [listed[0], str(listed[1])]):
+        with pytest.raises(EmptyShareError, match=r"2 shards for 3 readers .*index\.json"):
+            list(ShardingFilterRank(IterableWrapper(urls), world=World(0, 3)))
+
+
+def test_a_split_without_its_index_is_an_error(memory_folder: str) -> None:
+    """Rather than the whole shard, or none of it."""
+    write_shards(memory_folder, [5])
+    fsspec.filesystem("memory").rm(f"{memory_folder}/00.tar.idx".removeprefix("memory:/"))
+    for rank in range(2):
+        with pytest.raises(ManifestError, match=r"00\.tar\.idx is missing"):
+            list(samples_of(memory_folder, World(rank, 2)))
+
+
+@pytest.mark.parametrize("interleave", [1, 3])
+def test_split_shards_in_real_workers(tmp_path: Path, interleave: int) -> None:
+    """One shard for three workers: each epoch is whole."""
+    keys = write_shards(f"file://{tmp_path}", [10])
+    urls: Any = IterableWrapper([f"file://{tmp_path}/index.json"]).list_remote().sharding_filter_rank()
+    pipe = urls.async_prefetch(interleave=interleave).shard_tar_reader(interleave=interleave).map(key_of)
+    loader: DataLoader[str] = DataLoader(pipe, batch_size=None, num_workers=3)
+    assert sorted(loader) == sorted(loader) == sorted(keys)
+
+
+def test_a_chain_is_split_once() -> None:
+    """A share of a share would leave data out."""
+    with pytest.raises(ValueError, match="split already"):
+        share_of(4).sharding_filter_rank()

@@ -34,6 +34,11 @@ def _files(folder: str) -> dict[str, bytes]:
     return {str(name)[len(path) + 1 :]: filesystem.cat_file(name) for name in filesystem.find(path)}
 
 
+def _with_indexes(*shards: str) -> list[str]:
+    """The names of shards and of the indexes beside them, sorted."""
+    return sorted([*shards, *(f"{shard}.idx" for shard in shards)])
+
+
 class _Source(IterDataPipe[Sample]):
     """Samples one at a time, counted; may raise in the place of one."""
 
@@ -85,9 +90,9 @@ def test_a_shard_is_told_when_it_is_finished(memory_folder: str) -> None:
     assert source.pulled == 0
     assert next(iterator).num_samples == 2
     assert source.pulled == 3, "the sample that did not fit any more"
-    assert sorted(_files(memory_folder)) == ["0.tar"]
+    assert sorted(_files(memory_folder)) == _with_indexes("0.tar")
     assert [shard.num_samples for shard in iterator] == [2, 1]
-    assert sorted(_files(memory_folder)) == ["0.tar", "1.tar", "2.tar", MANIFEST_NAME]
+    assert sorted(_files(memory_folder)) == [*_with_indexes("0.tar", "1.tar", "2.tar"), MANIFEST_NAME]
 
 
 def test_the_manifest_is_there_when_the_last_shard_is_told(memory_folder: str) -> None:
@@ -106,7 +111,7 @@ def test_given_up_early_it_leaves_no_manifest(tmp_path: Path, taken: int) -> Non
     shards = [next(iterator) for _ in range(taken)]
     del iterator
     gc.collect()
-    assert sorted(_files(str(tmp_path))) == [f"{i}.tar" for i in range(taken)]
+    assert sorted(_files(str(tmp_path))) == _with_indexes(*(f"{i}.tar" for i in range(taken)))
     assert len(list(ShardTarReader(IterableWrapper([shard.url for shard in shards])))) == 2 * taken
 
 
@@ -116,7 +121,7 @@ def test_an_error_of_the_source_leaves_no_manifest(tmp_path: Path, fails_at: int
     pipe = WriteShards(_Source(_samples(6), fails_at), f"{tmp_path}/{{shard}}.tar", max_shard_samples=2)
     with pytest.raises(LookupError, match="from the source"):
         list(pipe)
-    assert sorted(_files(str(tmp_path))) == [f"{i}.tar" for i in range(max(0, (fails_at - 1) // 2))]
+    assert sorted(_files(str(tmp_path))) == _with_indexes(*(f"{i}.tar" for i in range(max(0, (fails_at - 1) // 2))))
 
 
 @pytest.mark.parametrize(
@@ -165,7 +170,7 @@ def test_nothing_is_overwritten_unless_asked_for(memory_folder: str) -> None:
     pipe = WriteShards(IterableWrapper(_samples(2)), template, overwrite=True)
     for _ in range(2):
         assert len(list(pipe)) == 1
-        assert sorted(_files(memory_folder)) == ["0.tar", MANIFEST_NAME]
+        assert sorted(_files(memory_folder)) == [*_with_indexes("0.tar"), MANIFEST_NAME]
 
 
 def test_an_existing_shard_is_noticed_before_the_source_is_read_out(memory_folder: str) -> None:
@@ -182,7 +187,7 @@ def test_it_works_under_a_dataloader_and_by_its_name(tmp_path: Path) -> None:
     pipe: Any = IterableWrapper(_samples(5)).write_shards(f"{tmp_path}/{{shard}}.tar", max_shard_samples=2)
     shards = list(DataLoader(pipe, batch_size=None))
     assert [shard.num_samples for shard in shards] == [2, 2, 1]
-    assert sorted(_files(str(tmp_path))) == ["0.tar", "1.tar", "2.tar", MANIFEST_NAME]
+    assert sorted(_files(str(tmp_path))) == [*_with_indexes("0.tar", "1.tar", "2.tar"), MANIFEST_NAME]
 
 
 def test_samples_that_were_read_can_be_written(memory_folder: str) -> None:

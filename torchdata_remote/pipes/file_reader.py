@@ -12,8 +12,8 @@ from ..engine import Engine
 from ..errors import SampleError
 from ..options import FetchOptions, StorageOptions
 from ..sample import KEY, URL, Sample, split_key
-from ..streams import known, number_of, parts_of, streams_of, under_way
-from ..urls import object_path, redact
+from ..streams import known, number_of, part_refused, parts_of, streams_of, under_way
+from ..urls import object_path, redact, whole_and_part
 
 
 @functional_datapipe("file_reader")
@@ -55,6 +55,8 @@ class FileReader(StatefulPipe[Sample]):
         begun, self._begun = self._begun, None
         for url, stream in begun or streams_of(self.source_datapipe, self._engine, state):
             try:
+                if whole_and_part(url)[1] is not None:
+                    raise part_refused(whole_and_part(url)[0], type(self).__name__)
                 key, extension = split_key(object_path(url))
                 if not key or not extension:
                     raise SampleError(

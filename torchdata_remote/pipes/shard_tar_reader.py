@@ -76,6 +76,8 @@ class ShardTarReader(ShardReader):
         [{'__key__': 'cat/1', '__url__': 'memory://doc/0.tar', 'cls': b'3', 'txt': b'miaow'}]
     """
 
+    reads_parts = True
+
     def __init__(
         self,
         source_datapipe: IterDataPipe[Any],

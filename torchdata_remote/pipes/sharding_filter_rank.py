@@ -11,7 +11,7 @@ from torch.utils.data import IterDataPipe, functional_datapipe
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
 from ..datapipe import StatefulPipe
-from ..epochs import EpochPipe
+from ..epochs import EpochPipe, uncounted
 from ..errors import EmptyShareError, ManifestError
 from ..shares import EqualizeMode, Piece, SampleOrder
 from ..state import all_pipes
@@ -82,7 +82,13 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
         self._groups[sharding_group] = num_of_instances, instance_id
 
     def share_equally(self, mode: EqualizeMode) -> None:
-        """Give each slot as many samples as every other, from the next pass on."""
+        """Give each slot as many samples as every other, from the next pass on.
+
+        Raises:
+            ValueError: if another mode was asked for before.
+        """
+        if self.equalize not in (None, mode):
+            raise ValueError(f"This share is equalized already, by {self.equalize!r}; build a chain of its own.")
         self.equalize = mode
 
     def share_length(self) -> int:
@@ -91,7 +97,8 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
         Raises:
             ManifestError: if the listing does not tell how many samples the shards have.
         """
-        urls = list(self.source_datapipe)
+        with uncounted(self.source_datapipe):
+            urls = list(self.source_datapipe)
         num_slots = self.current_world().num_slots
         return len(self._equal_order(urls, num_slots, 0)) // num_slots
 
@@ -137,7 +144,7 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
                 "manifest (index.json) of the shards; if there is none, write it: torchdata-remote manifest FOLDER"
             )
         order = SampleOrder.of(counts)
-        if len(order) < num_slots and self.equalize is EqualizeMode.DROP:
+        if len(order) < num_slots and (self.equalize is EqualizeMode.DROP or not len(order)):
             raise EmptyShareError(f"{len(order)} samples for {num_slots} readers: each would have none.")
         listed = np.array(sorted(range(len(urls)), key=urls.__getitem__))
         return order.equalized(num_slots, epoch, EqualizeMode(self.equalize), listed)

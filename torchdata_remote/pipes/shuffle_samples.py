@@ -117,7 +117,7 @@ class ShuffleSamples(SeededPipe[T], StatefulPipe[T]):
         try:
             return state_of(self.source_datapipe)
         except StateError as error:
-            return error
+            return error.with_traceback(None)  # which would keep a sample in memory
 
     def _state(self) -> Any:
         if isinstance(self._block_began, StateError):

@@ -10,10 +10,11 @@ from typing import Any
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter import Filter, IterableWrapper, Mapper
 
-from ..datapipe import DataPipe
+from ..datapipe import DataPipe, OneForOne
 from ..errors import StateError
-from ..pipes import AsyncPrefetch, ListRemote, ShardingFilterRank, ShuffleShards
-from ..state import TRANSPARENT, all_pipes, sources_of
+from ..mixing import Mixed
+from ..pipes import AsyncPrefetch, EqualizeRanks, ListRemote, ShardingFilterRank, ShuffleSamples, ShuffleShards
+from ..state import TRANSPARENT, all_pipes, name_of, require_state, sources_of
 from ..urls import RemoteUrl, redact
 from ..world import World
 
@@ -44,9 +45,14 @@ def check_resumable(pipe: IterDataPipe[Any]) -> None:
             found.state_dict()  # which refuses in_order=False
         if isinstance(found, _LISTING + TRANSPARENT) or hasattr(found, "state_dict"):
             continue
-        name = type(found).__name__.removesuffix("IterDataPipe").lstrip("_")
+        name = name_of(found)
         instead = _INSTEAD.get(name, "torch's map, filter, batch or collate, or give it state_dict and load_state_dict")
         raise StateError(f"{name} cannot be resumed where it was. Use instead: {instead}.")
+    require_state(pipe)
+    for found in all_pipes(pipe):
+        if isinstance(found, (OneForOne, ShuffleSamples, EqualizeRanks, Mixed)):
+            for _, _, source in sources_of(found):
+                require_state(source)
 
 
 def is_sharded(pipe: IterDataPipe[Any]) -> bool:
@@ -134,19 +140,20 @@ class Template:
 def _with_listing_below(pipe: IterDataPipe[Any]) -> IterDataPipe[Any]:
     """A copy of a listing, of which the part that does not depend on the epoch is made once."""
     if not any(isinstance(found, ShuffleShards) for found in all_pipes(pipe)):
-        return Listing(pipe)
+        return Listing(copied(pipe))
     twin = copy.copy(pipe)
     _replace_sources(twin, _with_listing_below)
     return twin
 
 
 def copied(pipe: IterDataPipe[Any], made: dict[int, IterDataPipe[Any]] | None = None) -> IterDataPipe[Any]:
-    """A chain of copies. Those of a listing share what was listed."""
+    """A chain of copies. Each use of a listing has a copy of its own, and these share what was listed."""
     made = {} if made is None else made
+    if isinstance(pipe, Listing):
+        return copy.copy(pipe)
     if id(pipe) not in made:
         made[id(pipe)] = twin = copy.copy(pipe)
-        if not isinstance(pipe, Listing):
-            _replace_sources(twin, lambda source: copied(source, made))
+        _replace_sources(twin, lambda source: copied(source, made))
     return made[id(pipe)]
 
 

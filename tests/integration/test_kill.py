@@ -1,0 +1,327 @@
+"""Trainings that are killed, at any moment and many times, and go on from their last saved state."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.utils.data.datapipes.iter import IterableWrapper
+
+import torchdata_remote as tdr
+from torchdata_remote.testing import write_small_shards
+
+NUM_SHARDS, SAMPLES_PER_SHARD = 12, 17
+NUM_SAMPLES = NUM_SHARDS * SAMPLES_PER_SHARD
+
+# A step may begin for each line that comes on stdin, and freely once that has ended: so the training does not run away
+# from the test, and nobody knows where it is when it is killed. An all_reduce keeps ranks in step; one of them may have
+# saved a step that another has not, so each keeps two states, and the latest that all have counts.
+TRAINING = r"""
+import json, multiprocessing, os, sys
+from pathlib import Path
+
+import torch.distributed
+from torch.utils.data.datapipes.iter import IterableWrapper
+import torchdata_remote as tdr
+
+
+def make_loader(given):
+    pipe = IterableWrapper([given["manifest"]]).list_remote().shuffle_shards(seed=3).sharding_filter_rank()
+    pipe = pipe.async_prefetch(interleave=2).shard_tar_reader(interleave=2)
+    if given["equalize"] is not None:
+        pipe = pipe.equalize_ranks(mode=given["equalize"])
+    pipe = pipe.shuffle_samples(buffer_size=4, seed=3).to_tuple("__key__").map(key_of)
+    return tdr.stateful_loader(
+        pipe, batch_size=given["batch_size"], num_workers=given["num_workers"], num_streams=given["num_streams"]
+    )
+
+
+def key_of(values):
+    return values[0]
+
+
+def agreed(number, how):
+    if not torch.distributed.is_initialized():
+        return number
+    shared = torch.tensor(number)
+    torch.distributed.all_reduce(shared, how)
+    return int(shared)
+
+
+def main():
+    given = json.loads(sys.argv[1])
+    folder, rank, world_size = Path(given["folder"]), given["rank"], given["world_size"]
+    multiprocessing.set_forkserver_preload(["torchdata_remote"])
+    if world_size > 1:
+        torch.distributed.init_process_group("gloo", init_method=given["meet"], rank=rank, world_size=world_size)
+    loader, smallest, largest = make_loader(given), torch.distributed.ReduceOp.MIN, torch.distributed.ReduceOp.MAX
+    log = open(folder / f"log-{rank}", "ab")
+    mine = sorted(folder.glob(f"state-{rank}-*.json"))
+    step = agreed(int(mine[-1].stem.rpartition("-")[2]) if mine else 0, smallest)
+    for path in mine:
+        if int(path.stem.rpartition("-")[2]) > step:
+            path.unlink()  # its end of the log is gone below
+    if step > 0:
+        saved = json.loads((folder / f"state-{rank}-{step:06d}.json").read_text())
+        loader.load_state_dict(saved["state"])
+        log.truncate(saved["log_bytes"])
+    else:
+        log.truncate(0)
+        if given["states"] is not None:  # of another world: one rank has them, the others learn them from it
+            loader.load_state_dict(given["states"] if rank == 0 else [])
+    log.seek(0, os.SEEK_END)
+    print("ready", flush=True)
+    batches, epoch = iter(loader), loader.state_dict()["epoch"]
+    sys.stdin.readline()
+    while epoch < given["num_epochs"]:
+        batch = next(batches, None)
+        if not agreed(int(batch is not None), largest):
+            batches, epoch = iter(loader), epoch + 1
+            continue
+        step += 1
+        for key in batch or []:
+            log.write(f"{epoch} {key}\n".encode())
+            log.flush()
+        print("logged", flush=True)
+        saved = json.dumps({"state": loader.state_dict(), "log_bytes": log.tell()})
+        (folder / f"new-{rank}").write_text(saved)
+        print("written", flush=True)
+        os.replace(folder / f"new-{rank}", folder / f"state-{rank}-{step:06d}.json")
+        for old in sorted(folder.glob(f"state-{rank}-*.json"))[:-2]:
+            old.unlink()
+        print("saved", flush=True)
+        sys.stdin.readline()
+    print("complete", flush=True)
+
+
+if __name__ == "__main__":
+    main()
+"""
+LINES_OF_A_STEP = 3
+Data = tuple[str, list[str]]
+
+
+class Ranks:
+    """The processes of a training, which end with the block, by SIGKILL.
+
+    Args:
+        folder: for the script, logs and states.
+        world_size: how many.
+        **given: what the script is told.
+    """
+
+    def __init__(self, folder: Path, world_size: int, **given: Any) -> None:
+        self.folder, self.world_size = folder, world_size
+        self._given = {"equalize": None, "states": None, **given, "folder": str(folder), "world_size": world_size}
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def __enter__(self) -> Ranks:
+        script = self.folder / "training.py"
+        script.write_text(TRAINING)
+        meet = self.folder / "meet"
+        meet.unlink(missing_ok=True)
+        for rank in range(self.world_size):
+            given = {**self._given, "rank": rank, "meet": f"file://{meet}"}
+            with (self.folder / f"errors-{rank}").open("w") as errors:
+                self.processes.append(
+                    subprocess.Popen(
+                        [sys.executable, str(script), json.dumps(given)],
+                        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.getcwd()},
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE,
+                        stderr=errors,
+                        text=True,
+                        start_new_session=True,  # so that its workers can be ended with it
+                    )
+                )
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for process in self.processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                assert pipe is not None
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+
+    def allow(self, num_steps: int | None) -> None:
+        """Let each rank begin so many steps; ``None`` lets it go to its end."""
+        for process in self.processes:
+            assert process.stdin is not None
+            if num_steps is None:
+                process.stdin.close()
+            else:
+                process.stdin.write("\n" * num_steps)
+                process.stdin.flush()
+
+    def read(self, rank: int, num_lines: int | None = None) -> None:
+        """Wait for so many lines of a rank, or for its end."""
+        output = self.processes[rank].stdout
+        assert output is not None
+        line = ""
+        for line in itertools.islice(iter(output.readline, ""), num_lines):
+            if num_lines is None and line == "complete\n":
+                break
+        expected = line == "complete\n" if num_lines is None else line != ""
+        assert expected, f"rank {rank} ended after {line!r}: {(self.folder / f'errors-{rank}').read_text()}"
+
+    def complete(self) -> None:
+        """Let all ranks go on to their end."""
+        self.allow(None)
+        for rank in range(len(self.processes)):
+            self.read(rank)
+
+
+def logs(folder: Path) -> list[list[str]]:
+    """What each rank handed out: epoch and key."""
+    return [path.read_text().splitlines() for path in sorted(folder.glob("log-*"))]
+
+
+def saved_at(folder: Path, rank: int, step: int) -> dict[str, Any]:
+    """What a rank saved at a step."""
+    saved: dict[str, Any] = json.loads((folder / f"state-{rank}-{step:06d}.json").read_text())
+    return saved
+
+
+def common_step(folder: Path, world_size: int) -> int:
+    """The last one that all ranks have saved."""
+    last = [max(folder.glob(f"state-{rank}-*.json"), default=None) for rank in range(world_size)]
+    return min(0 if path is None else int(path.stem.rpartition("-")[2]) for path in last)
+
+
+def train(folder: Path, world_size: int = 1, **given: Any) -> list[list[str]]:
+    """Train to the end; what each rank has handed out."""
+    with Ranks(folder, world_size, **given) as ranks:
+        ranks.complete()
+    return logs(folder)
+
+
+def train_and_kill(folder: Path, chance: random.Random, num_steps: int, world_size: int = 1, **given: Any) -> None:
+    """Start a training that may begin so many steps, and kill one of its ranks somewhere in one of these."""
+    victim, num_lines = chance.randrange(world_size), chance.randint(1, LINES_OF_A_STEP * num_steps)
+    with Ranks(folder, world_size, **given) as ranks:
+        ranks.allow(num_steps)
+        ranks.read(victim, 1 + num_lines)
+        ranks.processes[victim].kill()
+
+
+def check_killed_training(tmp_path: Path, num_kills: int, world_size: int, **given: Any) -> list[list[str]]:
+    """A training that is killed so many times has the log of one that is not, which is returned."""
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    whole.mkdir()
+    killed.mkdir()
+    expected = train(whole, world_size, **given)
+    assert len(expected) == world_size
+    num_steps, chance = common_step(whole, world_size), random.Random(num_kills)
+    for kills_left in range(num_kills, 0, -1):
+        steps_left = num_steps - common_step(killed, world_size)
+        assert steps_left > kills_left
+        train_and_kill(killed, chance, max(1, 2 * steps_left // (kills_left + 1) - 1), world_size, **given)
+    assert train(killed, world_size, **given) == expected
+    return expected
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[str]]:
+    """A manifest, and the keys of its samples."""
+    folder = tmp_path_factory.mktemp("data").as_uri()
+    samples = write_small_shards(folder, num_shards=NUM_SHARDS, samples_per_shard=SAMPLES_PER_SHARD)
+    return f"{folder}/index.json", sorted(sample["__key__"] for sample in samples)
+
+
+def keys_of(epoch: int, log: list[str]) -> list[str]:
+    return sorted(line.split()[1] for line in log if line.startswith(f"{epoch} "))
+
+
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("num_kills", [4, pytest.param(25, marks=pytest.mark.slow)])
+def test_a_killed_training_goes_on_as_if_nothing_had_happened(tmp_path: Path, data: Data, num_kills: int) -> None:
+    """Its log, up to each saved state, is that of the uninterrupted run, line for line over two epochs."""
+    manifest, keys = data
+    given = {"manifest": manifest, "num_workers": 2, "num_streams": 4, "batch_size": 4, "num_epochs": 2}
+    (log,) = check_killed_training(tmp_path, num_kills, 1, **given)
+    assert keys_of(0, log) == keys_of(1, log) == keys
+
+
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("num_kills", [2, pytest.param(25, marks=pytest.mark.slow)])
+def test_killed_ranks_go_on_as_if_nothing_had_happened(tmp_path: Path, data: Data, num_kills: int) -> None:
+    """2 ranks x 2 workers over gloo, any one of which is killed: each rank's log is that of the uninterrupted run."""
+    manifest, keys = data
+    given = {"manifest": manifest, "num_workers": 2, "num_streams": 8, "batch_size": 3, "num_epochs": 2}
+    first, second = check_killed_training(tmp_path, num_kills, 2, equalize="drop", **given)
+    assert len(first) == len(second) == 2 * (NUM_SAMPLES // 8 * 8 // 2)
+    assert len({*first, *second}) == len(first) + len(second), "a sample came twice in an epoch"
+    assert {line.split()[1] for line in first + second} == set(keys), "a sample was left out in both epochs"
+
+
+@pytest.mark.parametrize("num_kills", [1, pytest.param(4, marks=pytest.mark.slow)])
+def test_a_killed_training_goes_on_in_other_worlds(tmp_path: Path, data: Data, num_kills: int) -> None:
+    """From 2 ranks x 2 workers to 3 x 1 and to 4 x 2: together they hand out each sample of the epoch exactly once."""
+    manifest, keys = data
+    chance, states, handed_out = random.Random(0), None, list[str]()
+    for world_size, num_workers in [(2, 2), (3, 1), (4, 2)]:
+        folder = tmp_path / f"{world_size}x{num_workers}"
+        folder.mkdir()
+        given = {"manifest": manifest, "num_workers": num_workers, "num_streams": 24, "batch_size": 2, "num_epochs": 1}
+        if world_size == 4:
+            handed_out += itertools.chain.from_iterable(train(folder, world_size, states=states, **given))
+            break
+        for _ in range(num_kills):
+            train_and_kill(folder, chance, 12 // num_kills, world_size, states=states, **given)
+        step = common_step(folder, world_size)
+        assert step > 0
+        saved = [saved_at(folder, rank, step) for rank in range(world_size)]
+        states = [one["state"] for one in saved]
+        for rank, one in enumerate(saved):
+            handed_out += (folder / f"log-{rank}").read_bytes()[: one["log_bytes"]].decode().splitlines()
+    assert keys_of(0, handed_out) == keys
+
+
+# A worker that is killed
+
+
+def make_loader(manifest: str) -> tdr.StatefulLoader:
+    pipe = IterableWrapper([manifest]).list_remote().shuffle_shards(seed=3).sharding_filter_rank()
+    pipe = pipe.shard_tar_reader(interleave=2).shuffle_samples(buffer_size=4, seed=3).to_tuple("__key__")
+    return tdr.stateful_loader(pipe, batch_size=4, num_workers=2, num_streams=4)
+
+
+def take_all(batches: Iterator[Any], into: list[Any]) -> None:
+    for batch in batches:
+        into.append(batch)
+
+
+def test_a_killed_worker_is_an_error_soon_and_the_state_before_is_exact(data: Data) -> None:
+    """The trainer hears of it within the 5 s at which torch looks after its workers; nothing is lost or repeated."""
+    manifest, _ = data
+    whole = list(make_loader(manifest))
+    others = multiprocessing.active_children()
+    loader = make_loader(manifest)
+    batches = iter(loader)
+    head = [next(batches) for _ in range(5)]
+    victim = next(child for child in multiprocessing.active_children() if child not in others)
+    victim.kill()
+    victim.join()
+    killed_at = time.monotonic()
+    with pytest.raises(RuntimeError, match="DataLoader worker"):
+        take_all(batches, head)
+    assert time.monotonic() - killed_at < 5 + 1
+    assert len(head) < len(whole)
+    again = make_loader(manifest)
+    again.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+    assert head + list(again) == whole

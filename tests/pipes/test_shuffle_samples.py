@@ -1,0 +1,265 @@
+"""A block shuffle of samples that flows."""
+
+from __future__ import annotations
+
+import collections
+import gc
+import json
+import pickle
+import random
+import weakref
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, IterDataPipe
+from torch.utils.data.datapipes.iter import IterableWrapper
+
+from torchdata_remote import ShuffleSamples
+from torchdata_remote.errors import StateError
+from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
+
+SIZES, BUFFERS = st.integers(0, 60), st.integers(1, 70)
+
+
+def shuffled(num_samples: int, buffer_size: int, seed: int = 0) -> ShuffleSamples[int]:
+    return ShuffleSamples(IterableWrapper(range(num_samples)), buffer_size=buffer_size, seed=seed)
+
+
+def counting(num_samples: int, buffer_size: int, seed: int = 0) -> Any:
+    """The same with a source that has a state."""
+    return (
+        IterableWrapper(range(num_samples)).sharding_filter_rank().shuffle_samples(buffer_size=buffer_size, seed=seed)
+    )
+
+
+@given(num_samples=SIZES, buffer_size=BUFFERS, seed=st.integers(), epoch=st.integers(0, 1000))
+def test_each_block_is_permuted(num_samples: int, buffer_size: int, seed: int, epoch: int) -> None:
+    """Block n of what comes out is block n of what went in, in another order."""
+    pipe = shuffled(num_samples, buffer_size, seed)
+    pipe.set_epoch(epoch)
+    items = list(pipe)
+    for start in range(0, max(num_samples, 1), buffer_size):
+        expected = list(range(start, min(start + buffer_size, num_samples)))
+        assert sorted(items[start : start + buffer_size]) == expected
+    assert len(items) == num_samples
+
+
+class Recorded(IterDataPipe[int]):
+    """Numbers, and how many of them were taken."""
+
+    def __init__(self, num_items: int) -> None:
+        self.num_items, self.num_taken = num_items, 0
+
+    def __iter__(self) -> Iterator[int]:
+        for number in range(self.num_items):
+            self.num_taken += 1
+            yield number
+
+
+def shuffled_chain(num_samples: int, buffer_size: int) -> tuple[Any, Recorded]:
+    """A chain that can be resumed, and its source, which counts."""
+    source = Recorded(num_samples)
+    return source.sharding_filter_rank().shuffle_samples(buffer_size=buffer_size), source
+
+
+@given(num_samples=SIZES, buffer_size=BUFFERS)
+def test_the_source_flows(num_samples: int, buffer_size: int) -> None:
+    """After the first block each sample that leaves pulls one, so the source is a block ahead and never more."""
+    source = Recorded(num_samples)
+    for count, _ in enumerate(ShuffleSamples(source, buffer_size=buffer_size), 1):
+        assert source.num_taken == min(num_samples, buffer_size + count)
+
+
+class Item:
+    """Something that can be counted while it lives."""
+
+
+class Items(IterDataPipe[Item]):
+    def __init__(self, num_items: int) -> None:
+        self.num_items = num_items
+        self.alive: weakref.WeakSet[Item] = weakref.WeakSet()
+
+    def __iter__(self) -> Iterator[Item]:
+        for _ in range(self.num_items):
+            item = Item()
+            self.alive.add(item)
+            yield item
+            del item
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+
+@given(num_samples=SIZES, buffer_size=st.integers(1, 20))
+def test_no_more_than_a_block_is_held(num_samples: int, buffer_size: int) -> None:
+    """Beside what was just handed out, and what just came in, there are ``buffer_size`` samples in memory."""
+    source = Items(num_samples)
+    most, items = 0, iter(ShuffleSamples(source, buffer_size=buffer_size))
+    while next(items, None) is not None:
+        most = max(most, len(source.alive))
+    assert most <= buffer_size + 1
+    del items
+    gc.collect()
+    assert len(source.alive) == 0
+
+
+def test_orders_differ() -> None:
+    """Blocks, epochs and seeds each have an order of their own."""
+    orders = []
+    for seed in (0, 1, -1, 2**70):
+        pipe = shuffled(60, 20, seed)
+        for _ in range(3):
+            items = list(pipe)
+            orders += [tuple(item % 20 for item in items[start : start + 20]) for start in (0, 20, 40)]
+    assert len(set(orders)) == len(orders) == 36
+
+
+def test_order_stays_the_same_in_later_versions() -> None:
+    """An order that a run was recorded with can be had again."""
+    pipe = shuffled(10, 4, seed=3)
+    assert [list(pipe) for _ in range(2)] == [[0, 1, 3, 2, 5, 7, 6, 4, 9, 8], [2, 0, 3, 1, 4, 5, 7, 6, 8, 9]]
+
+
+def test_uniform() -> None:
+    """Over many epochs each sample is in each place of its block about equally often."""
+    pipe, num_epochs = shuffled(8, 4, seed=1), 3000
+    counts = collections.Counter((place, item) for _ in range(num_epochs) for place, item in enumerate(pipe))
+    assert len(counts) == 32
+    assert all(abs(count - num_epochs / 4) < 6 * (num_epochs / 4) ** 0.5 for count in counts.values())
+
+
+@given(seed=st.integers(), epoch=st.integers(0, 1000))
+def test_order_is_a_function_of_seed_and_epoch(seed: int, epoch: int) -> None:
+    """Another pipe has the same order in the same epoch, however it got there."""
+    jumped, walked = shuffled(20, 6, seed), shuffled(20, 6, seed)
+    jumped.set_epoch(epoch)
+    walked.set_epoch(max(0, epoch - 1))
+    *_, last = [list(walked) for _ in range(min(epoch, 1) + 1)]
+    assert list(jumped) == last
+
+
+def test_the_sizes_are_no_part_of_the_order() -> None:
+    """A longer data set begins with the blocks of a shorter one."""
+    assert list(shuffled(12, 4)) == list(shuffled(40, 4))[:12]
+
+
+def test_a_buffer_of_one_changes_nothing() -> None:
+    """Blocks of one sample have one order."""
+    assert list(shuffled(9, 1)) == list(range(9))
+
+
+def test_a_buffer_larger_than_the_data() -> None:
+    """All samples are one block, which is shuffled as a whole."""
+    items = list(shuffled(30, 1000))
+    assert sorted(items) == list(range(30)) != items
+    assert items == list(shuffled(30, 30))
+
+
+@given(num_samples=SIZES, buffer_size=BUFFERS, num_passed=SIZES)
+def test_going_on_takes_two_blocks_at_the_most(num_samples: int, buffer_size: int, num_passed: int) -> None:
+    """Behind a loaded state comes the rest; before its first sample leaves, at most two blocks are read again."""
+    whole = list(counting(num_samples, buffer_size))
+    stopped, source = shuffled_chain(num_samples, buffer_size)
+    head = list(islice(iter(stopped), num_passed))
+    state = json.loads(json.dumps(stopped.state_dict()))
+    assert source.num_taken <= num_passed + buffer_size
+    again, source = shuffled_chain(num_samples, buffer_size)
+    again.load_state_dict(state)
+    rest = iter(again)
+    first = list(islice(rest, 1))
+    begins = 0 if state["began"] is None else state["began"]["next"]
+    assert begins == max(0, len(head) - 1) // buffer_size * buffer_size
+    assert source.num_taken <= begins + 2 * buffer_size + 1  # which the first sample pulls
+    assert head + first + list(rest) == whole
+
+
+@pytest.mark.parametrize("buffer_size", [1, 4, 5, 14, 15, 16, 40])
+def test_resumes_everywhere(buffer_size: int) -> None:
+    """Within a block, at its end and after the last one: what comes next is the same."""
+    assert_resumes_everywhere(lambda: counting(15, buffer_size))
+
+
+@pytest.mark.parametrize("num_streams", [1, 3])
+def test_resumes_in_a_chain(num_streams: int, memory_folder: str) -> None:
+    """Also over shards that are read by turns, and two shuffles in a chain."""
+    write_small_shards(memory_folder, num_shards=6, samples_per_shard=4)
+    urls = IterableWrapper([memory_folder]).list_remote(pattern="*.tar").shuffle_shards().sharding_filter_rank()
+    assert_resumes_everywhere(
+        lambda: (
+            urls.shard_tar_reader(interleave=2)
+            .shuffle_samples(buffer_size=3, seed=1)
+            .to_tuple("__key__")
+            .shuffle_samples(buffer_size=4, seed=2)
+        ),
+        num_streams=num_streams,
+    )
+
+
+def test_state_of_its_own() -> None:
+    """Without ``Resumable`` too, a fresh pipe with a loaded state hands out what was left, for one pass."""
+    pipe, again = counting(10, 4), counting(10, 4)
+    items: Any = iter(pipe)
+    head = list(islice(items, 6))
+    state: Any = pipe.state_dict()
+    again.load_state_dict(state)
+    assert again.state_dict() == state
+    assert head + list(again) == list(counting(10, 4))
+    assert sorted(again) == list(range(10))
+
+
+def test_a_source_without_a_state() -> None:
+    """It shuffles any pipe; a state is refused once it would have to tell where the source is."""
+    pipe = shuffled(10, 4)
+    items = iter(pipe)
+    list(islice(items, 5))
+    with pytest.raises(StateError, match=r"IterableWrapper.* does not count what it hands out"):
+        pipe.state_dict()
+
+
+def test_length() -> None:
+    """As many as the source has; a ``TypeError`` where that does not tell."""
+    assert len(shuffled(17, 4)) == 17
+    with pytest.raises(TypeError, match="Recorded"):
+        len(ShuffleSamples(Recorded(3), buffer_size=2))
+
+
+@pytest.mark.parametrize("buffer_size", [0, -1, 2.5, "8", None])
+def test_impossible_buffers(buffer_size: Any) -> None:
+    """A buffer that holds nothing is an error that names the unit and the value."""
+    with pytest.raises(ValueError, match=r"number of samples, at least 1; got "):
+        ShuffleSamples(IterableWrapper([]), buffer_size=buffer_size)
+
+
+def test_global_random_state_is_left_alone() -> None:
+    """Neither read nor changed."""
+
+    def states() -> list[str]:
+        return [repr(random.getstate()), repr(np.random.get_state()), repr(torch.get_rng_state().tolist())]
+
+    before, first = states(), list(shuffled(20, 6))
+    assert states() == before
+    random.seed(2)
+    torch.manual_seed(2)
+    assert list(shuffled(20, 6)) == first
+
+
+def test_pickled_copy_goes_on() -> None:
+    """A copy in another process has the same epochs."""
+    pipe = shuffled(20, 6)
+    list(pipe)
+    copy = pickle.loads(pickle.dumps(pipe))
+    assert [list(copy), list(copy)] == [list(pipe), list(pipe)]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_epochs_count_under_a_loader(num_workers: int) -> None:
+    """Each pass of a ``DataLoader`` is the next epoch, as without one."""
+    direct = shuffled(20, 6)
+    loader: DataLoader[int] = DataLoader(shuffled(20, 6), batch_size=None, num_workers=num_workers)
+    assert [list(loader) for _ in range(3)] == [list(direct) for _ in range(3)]

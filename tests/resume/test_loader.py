@@ -1,0 +1,540 @@
+"""``stateful_loader``: batches that go on where they were, with any number of workers and ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import chain as flat
+from itertools import islice
+from multiprocessing import active_children
+from typing import Any
+
+import pytest
+from torch.utils.data.datapipes.iter import IterableWrapper
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from tests.integration.test_distributed import run_ranks
+from torchdata_remote import Resumable, StatefulLoader, World, merge_states, stateful_loader
+from torchdata_remote.errors import StateError
+from torchdata_remote.testing import write_small_shards
+
+NUM_SHARDS, SAMPLES_PER_SHARD = 12, 4
+NUM_STREAMS = 6
+Batches = list[Any]
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Local shards, which workers of every kind see."""
+    path = str(tmp_path_factory.mktemp("shards"))
+    write_small_shards(path, num_shards=NUM_SHARDS, samples_per_shard=SAMPLES_PER_SHARD)
+    return path
+
+
+def key_of(sample: tuple[str]) -> str:
+    return sample[0]
+
+
+def chain_of(folder: str, world: World | None = None) -> Any:
+    urls = IterableWrapper([f"{folder}/index.json"]).list_remote().shuffle_shards(seed=1)
+    reader = urls.sharding_filter_rank(world=world).async_prefetch(interleave=2).shard_tar_reader(interleave=2)
+    return reader.shuffle_samples(buffer_size=3, seed=2).to_tuple("__key__").map(key_of)
+
+
+def loader_of(folder: str, num_workers: int, start_method: str = "fork", **more: Any) -> StatefulLoader:
+    options: dict[str, Any] = {"batch_size": 2, "num_streams": NUM_STREAMS, "timeout_s": 60, **more}
+    options["timeout_s"] *= bool(num_workers)
+    return stateful_loader(chain_of(folder), num_workers=num_workers, multiprocessing_context=start_method, **options)
+
+
+def with_states(loader: StatefulLoader) -> tuple[Batches, list[Any]]:
+    """The batches of a pass, and the state before each and after the last one, through JSON."""
+    states, batches = [through_json(loader.state_dict())], []
+    for batch in loader:
+        batches.append(batch)
+        states.append(through_json(loader.state_dict()))
+    return batches, states
+
+
+def through_json(state: Any) -> Any:
+    return json.loads(json.dumps(state))
+
+
+def keys(*passes: Batches) -> list[str]:
+    return sorted(key for batches in passes for batch in batches for key in batch)
+
+
+def all_keys() -> list[str]:
+    return sorted(f"{number % 10}/{number:06d}" for number in range(NUM_SHARDS * SAMPLES_PER_SHARD))
+
+
+@contextmanager
+def failing(error: type[Exception], says: str) -> Iterator[None]:
+    """Expects an error of workers, and ends them, since torch waits up to 5 s for each of them then."""
+    before = set(active_children())
+    with pytest.raises(error, match=says) as caught:
+        yield
+    for worker in set(active_children()) - before:
+        worker.terminate()
+    caught.value.__traceback__ = None  # or a cycle would keep the caller's loaders, whose workers then are not told
+
+
+CASES = [
+    (0, "fork"),
+    (1, "fork"),
+    (2, "fork"),
+    (3, "fork"),
+    (2, "forkserver"),
+    (1, "spawn"),
+    *[
+        pytest.param(num_workers, method, marks=pytest.mark.slow)
+        for method in ("forkserver", "spawn")
+        for num_workers in (1, 2, 3)
+        if (num_workers, method) not in ((2, "forkserver"), (1, "spawn"))
+    ],
+]
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), CASES)
+def test_batches_go_on_as_they_would_have(folder: str, num_workers: int, start_method: str) -> None:
+    """In the middle of an epoch, and over its end: the same batches in the same order, in each way to start workers."""
+    loader = loader_of(folder, num_workers, start_method)
+    epochs, states = zip(*(with_states(loader) for _ in range(3)), strict=True)
+    assert all(keys(batches) == all_keys() for batches in epochs)
+    assert epochs[0] != epochs[1] != epochs[2]
+    del loader
+    again = loader_of(folder, num_workers, start_method)
+    again.load_state_dict(states[1][7])
+    assert list(again) == epochs[1][7:]
+    assert list(again) == epochs[2]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2, 3])
+@pytest.mark.parametrize("batch_size", [4, None])
+def test_a_state_after_every_batch(folder: str, num_workers: int, batch_size: int | None) -> None:
+    """Wherever it stops, also before the first batch and behind the last one."""
+    loader = loader_of(folder, num_workers, batch_size=batch_size)
+    batches, states = with_states(loader)
+    following, _ = with_states(loader)
+    stops = range(len(states)) if batch_size else range(0, len(states), 5)
+    for stop in stops:
+        again = loader_of(folder, num_workers, batch_size=batch_size)
+        again.load_state_dict(states[stop])
+        if stop == len(batches):  # the end was not seen: what is left of the epoch is nothing
+            assert list(again) == []
+        else:
+            assert list(again) == batches[stop:]
+        if stop % 4 == 0:
+            assert list(again) == following
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_the_end_of_an_epoch_is_the_beginning_of_the_next_one(folder: str, num_workers: int) -> None:
+    """A state that is saved behind the loop over an epoch begins the next one."""
+    loader = loader_of(folder, num_workers)
+    list(loader)
+    state = through_json(loader.state_dict())
+    assert state["epoch"] == 1
+    assert state["streams"] == [[number, None] for number in range(NUM_STREAMS)]
+    again = loader_of(folder, num_workers)
+    again.load_state_dict(state)
+    assert list(again) == list(loader)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_state_that_was_loaded_is_the_state(folder: str, num_workers: int) -> None:
+    """Saving again before the first batch changes nothing; nor does it when the loader has been running."""
+    loader = loader_of(folder, num_workers)
+    batches, states = with_states(loader)
+    again = loader_of(folder, num_workers)
+    for state in (states[0], states[5], states[8]):
+        again.load_state_dict(state)
+        assert again.state_dict() == state
+    assert next(iter(again)) == batches[8]
+    again.load_state_dict(states[5])
+    assert list(again) == batches[5:]
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 2), (1, 3), (2, 0), (2, 4), (3, 2), (3, 6), (4, 1)])
+def test_another_number_of_workers(folder: str, before: int, after: int) -> None:
+    """The rest of the epoch comes exactly once, and so do the epochs after it."""
+    stopped = loader_of(folder, before)
+    for stop in (1, 6, 17):
+        batches = list(islice(stopped, stop))
+        again = loader_of(folder, after, batch_size=3)
+        again.load_state_dict(through_json(stopped.state_dict()))
+        assert keys(batches, list(again)) == all_keys()
+        assert keys(list(again)) == all_keys()
+
+
+def test_three_resumes_in_a_row(folder: str) -> None:
+    """Each with other workers: nothing is lost and nothing comes twice."""
+    state, seen = None, []
+    for num_workers in (2, 3, 0, 1):
+        loader = loader_of(folder, num_workers)
+        if state is not None:
+            loader.load_state_dict(state)
+        seen += list(islice(loader, 5 if num_workers != 1 else None))
+        state = through_json(loader.state_dict())
+    assert keys(seen) == all_keys()
+    assert state is not None
+    assert state["epoch"] == 1
+
+
+def name_of_process(sample: str) -> tuple[str, int]:
+    return sample, os.getpid()
+
+
+def test_workers_stay(folder: str) -> None:
+    """Over epochs they are the same processes; after loading a state they are others."""
+    pipe = chain_of(folder).map(name_of_process)
+    loader = stateful_loader(pipe, num_workers=2, num_streams=2, multiprocessing_context="fork")
+    first, second = list(loader), list(loader)
+    workers = {process for _, process in first}
+    assert workers == {process for _, process in second}
+    assert len(workers) == 2
+    assert os.getpid() not in workers
+    assert [key for key, _ in first] != [key for key, _ in second]
+    loader.load_state_dict(loader.state_dict())
+    assert not workers & {process for _, process in loader}
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_set_epoch(folder: str, num_workers: int) -> None:
+    """Before, between and in the middle of passes it names the next one; the ones after it count on."""
+    whole = loader_of(folder, num_workers)
+    epochs = [list(whole) for _ in range(4)]
+    loader = loader_of(folder, num_workers)
+    loader.set_epoch(2)
+    assert [list(loader), list(loader)] == epochs[2:]
+    loader.set_epoch(1)
+    assert loader.state_dict()["epoch"] == 1
+    list(islice(loader, 3))
+    loader.set_epoch(0)
+    assert [list(loader), list(loader)] == epochs[:2]
+    list(islice(loader, 3))
+    assert list(loader) == epochs[3]
+    for epoch in (3, 3, 1):
+        loader.set_epoch(epoch)
+        assert list(loader) == epochs[epoch]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_pass_that_is_given_up_counts(folder: str, num_workers: int) -> None:
+    """A loop that is left by ``break`` has begun its epoch; its state is where it was left."""
+    whole = loader_of(folder, num_workers)
+    epochs = [list(whole) for _ in range(3)]
+    loader = loader_of(folder, num_workers)
+    assert list(islice(loader, 4)) == epochs[0][:4]
+    state = loader.state_dict()
+    assert list(islice(loader, 2)) == epochs[1][:2]
+    assert list(loader) == epochs[2]
+    loader.load_state_dict(state)
+    assert list(loader) == epochs[0][4:]
+
+
+def equal_chain(folder: str, world: World, mode: str) -> Any:
+    urls = IterableWrapper([f"{folder}/index.json"]).list_remote().shuffle_shards(seed=1)
+    reader = urls.sharding_filter_rank(world=world).shard_tar_reader(interleave=2).equalize_ranks(mode=mode)
+    return reader.shuffle_samples(buffer_size=4).to_tuple("__key__").map(key_of)
+
+
+@pytest.mark.parametrize("mode", ["drop", "repeat"])
+@pytest.mark.parametrize(("world_size", "num_workers", "num_streams"), [(1, 0, 1), (3, 0, 9), (5, 0, 5), (5, 2, None)])
+def test_length(folder: str, world_size: int, num_workers: int, num_streams: int | None, mode: str) -> None:
+    """It is exact where ranks are equal, and the same in each; for batches, single samples and with ``drop_last``."""
+    for batch_size, drop_last in ((3, False), (3, True), (None, False)):
+        lengths = []
+        for rank in range(world_size if num_workers == 0 else 2):
+            loader = stateful_loader(
+                equal_chain(folder, World(rank, world_size), mode),
+                batch_size=batch_size,
+                drop_last=drop_last,
+                num_workers=num_workers,
+                num_streams=num_streams,
+                multiprocessing_context="fork",
+            )
+            lengths.append(len(loader))
+            assert [len(list(loader)), len(list(loader))] == [lengths[-1]] * 2
+        assert len(set(lengths)) == 1
+
+
+def test_length_is_not_known(folder: str) -> None:
+    """Where nobody counted the samples it is a ``TypeError``, as for every pipe."""
+    with pytest.raises(TypeError):
+        len(loader_of(folder, 0))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_drop_last(folder: str, num_workers: int) -> None:
+    """Only full batches come, before and after a resume in the same world."""
+    loader = loader_of(folder, num_workers, batch_size=5, drop_last=True, num_streams=2)
+    batches, states = with_states(loader)
+    assert {len(batch) for batch in batches} == {5}
+    following = list(loader)
+    for stop in range(len(states)):
+        again = loader_of(folder, num_workers, batch_size=5, drop_last=True, num_streams=2)
+        again.load_state_dict(states[stop])
+        assert list(again) == batches[stop:]
+    assert list(again) == following
+
+
+def fails_at(bad: str, key: str) -> str:
+    if key == bad:
+        raise ZeroDivisionError(f"{key} on purpose")
+    return key
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_error(folder: str, num_workers: int) -> None:
+    """It arrives with its own type; the state that was saved before it goes on to the same place, and not beyond."""
+
+    def loader(bad: str) -> StatefulLoader:
+        pipe = chain_of(folder).map(partial(fails_at, bad))
+        return stateful_loader(
+            pipe, batch_size=2, num_workers=num_workers, num_streams=2, multiprocessing_context="fork"
+        )
+
+    whole = list(loader("none"))
+    stopped, batches, states = loader(whole[9][1]), [], []
+    with failing(ZeroDivisionError, f"{whole[9][1]} on purpose"):
+        for batch in stopped:
+            batches.append(batch)
+            states.append(through_json(stopped.state_dict()))
+    assert batches == whole[:9]
+    for stop in (4, 9):
+        again = loader(whole[9][1])
+        rest: Batches = []
+        again.load_state_dict(states[stop - 1])
+        with failing(ZeroDivisionError, f"{whole[9][1]} on purpose"):
+            rest.extend(again)
+        assert rest == whole[stop:9]
+        mended = loader("none")
+        mended.load_state_dict(states[stop - 1])
+        assert list(mended) == whole[stop:]
+    if num_workers == 0:
+        with pytest.raises(StateError, match="ended by an error"):
+            stopped.state_dict()
+    else:  # where the batch before it was handed out
+        assert through_json(stopped.state_dict()) == states[-1]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_batches_that_the_chain_makes(folder: str, num_workers: int) -> None:
+    """With ``batch_size=None`` they are handed on as they are, and a state lies between two of them."""
+
+    def loader(workers: int) -> StatefulLoader:
+        pipe = chain_of(folder).batch(3, drop_last=False).collate(list)
+        return stateful_loader(pipe, num_workers=workers, num_streams=NUM_STREAMS, multiprocessing_context="fork")
+
+    stopped = loader(num_workers)
+    batches, states = with_states(stopped)
+    assert keys(batches) == all_keys()
+    for stop in (1, 8, len(batches) - 1):
+        again = loader(num_workers)
+        again.load_state_dict(states[stop])
+        assert list(again) == batches[stop:]
+        other = loader(3)
+        other.load_state_dict(states[stop])
+        assert keys(batches[:stop], list(other)) == all_keys()
+
+
+def test_states_of_several_ranks(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of what ranks saved is merged; what is missing, or comes twice with other values, is refused."""
+
+    def of_rank(rank: int, world_size: int) -> StatefulLoader:
+        pipe = chain_of(folder, World(rank, world_size))
+        return stateful_loader(
+            pipe, batch_size=2, num_workers=2, num_streams=NUM_STREAMS, multiprocessing_context="fork"
+        )
+
+    ranks = [of_rank(rank, 3) for rank in range(3)]
+    seen = [list(islice(rank, 3)) for rank in ranks]
+    states = [through_json(rank.state_dict()) for rank in ranks]
+    going_on = [of_rank(rank, 3) for rank in range(3)]
+    for loader in going_on:
+        loader.load_state_dict([*states, states[1]])  # the same one twice is one
+    assert [[*head, *rest] for head, rest in zip(seen, going_on, strict=True)] == [
+        list(of_rank(r, 3)) for r in range(3)
+    ]
+    two = [of_rank(rank, 2) for rank in range(2)]
+    for loader in two:
+        loader.load_state_dict(merge_states(states))
+    assert keys(*seen, *map(list, two)) == all_keys()
+    alone = loader_of(folder, 0)
+    alone.load_state_dict(states[:2])
+    with pytest.raises(StateError, match="no stream 2: it is of one slot"):
+        iter(alone)
+    next(iter(ranks[1]))
+    with pytest.raises(StateError, match=r"is in two of the states|begun epoch 1"):
+        alone.load_state_dict([*states, through_json(ranks[1].state_dict())])
+    with pytest.raises(StateError, match="no state to merge"):
+        alone.load_state_dict([])
+
+
+def test_what_does_not_fit(folder: str) -> None:
+    """A state of another chain, number of streams or of ``StatefulDataLoader`` itself is refused."""
+    state = loader_of(folder, 0).state_dict()
+    with pytest.raises(StateError, match="the number of streams 6, here it is 4"):
+        loader_of(folder, 0, num_streams=4).load_state_dict(state)
+    with pytest.raises(StateError, match="the chain"):
+        stateful_loader(chain_of(folder).filter(bool)).load_state_dict(state)
+    torchdatas = StatefulDataLoader(Resumable(chain_of(folder)), batch_size=2)
+    next(iter(torchdatas))
+    with pytest.raises(StateError, match="Expected a state"):
+        loader_of(folder, 0).load_state_dict(torchdatas.state_dict())
+    with pytest.raises(StateError, match="Shuffler cannot be resumed"):
+        stateful_loader(chain_of(folder).shuffle())
+
+
+def test_more_workers_than_streams(folder: str) -> None:
+    """An error out of the workers that names the streams."""
+    loader = loader_of(folder, 4, num_streams=3)
+    with failing(StateError, r"4 slots \(1 ranks x 4 workers\) for 3 streams"):
+        list(loader)
+
+
+def test_a_resumable_of_ones_own(folder: str) -> None:
+    """It can be passed instead of the chain, and then tells the number of streams."""
+    data = Resumable(chain_of(folder), num_streams=3)
+    assert keys(list(stateful_loader(data, batch_size=4))) == all_keys()
+    with pytest.raises(ValueError, match="num_streams belongs to the Resumable"):
+        stateful_loader(data, num_streams=3)
+
+
+def joined(samples: list[str]) -> str:
+    return "+".join(samples)
+
+
+def test_options_reach_the_loader(folder: str) -> None:
+    """Those of torch that are passed are torch's."""
+    loader = loader_of(folder, 2, batch_size=3, collate_fn=joined, prefetch_factor=5, pin_memory=False)
+    assert sorted(flat.from_iterable(batch.split("+") for batch in loader)) == all_keys()
+    assert (loader.prefetch_factor, loader.persistent_workers, loader.pin_memory, loader.timeout) == (
+        5,
+        True,
+        False,
+        60,
+    )
+
+
+def test_a_state_costs_little(folder: str) -> None:
+    """It is small, and the same object tree for each worker."""
+    loader = loader_of(folder, 2)
+    for _ in islice(loader, 10):
+        assert len(json.dumps(loader.state_dict())) < 1_000 + 200 * NUM_STREAMS
+
+
+GLOO_SCRIPT = """
+import itertools, json, os, sys
+import torch.distributed
+import torchdata_remote as tdr
+from torch.utils.data.datapipes.iter import IterableWrapper
+
+given = json.loads(sys.argv[1])
+rank = int(os.environ["RANK"])
+told = {}
+
+
+def key_of(sample):
+    return sample[0]
+
+
+def loader_of(source, num_workers=0, **more):
+    pipe = IterableWrapper(source).list_remote().shuffle_shards(seed=1).sharding_filter_rank().shard_tar_reader()
+    pipe = pipe.shuffle_samples(buffer_size=3).to_tuple("__key__").map(key_of)
+    return tdr.stateful_loader(
+        pipe, batch_size=2, num_workers=num_workers, num_streams=4, multiprocessing_context="fork", **more
+    )
+
+
+def error_of(loader):
+    try:
+        list(loader)
+    except Exception as error:
+        return [type(error).__name__, str(error)]
+
+
+whole = [given["folder"] + "/index.json"]
+loader = loader_of(whole, num_workers=2)
+torch.distributed.init_process_group("gloo")
+loader = loader_of(whole, num_workers=2)
+told["epochs"] = [list(loader) for _ in range(2)]
+
+loader.set_epoch(0)
+told["head"] = list(itertools.islice(loader, 4))
+state = loader.state_dict()
+told["state"] = state
+again = loader_of(whole, num_workers=2)
+again.load_state_dict(state)  # each has its own
+told["rest"] = list(again)
+told["next"] = list(again)
+gathered = [None, None]
+torch.distributed.all_gather_object(gathered, state)
+again.load_state_dict(gathered if rank == 0 else [])  # only one has files
+told["rest of one"] = list(again)
+again = loader_of(whole)
+again.load_state_dict(tdr.merge_states(gathered))
+told["rest of merged"] = list(again)
+try:
+    loader_of(whole).load_state_dict([])
+except tdr.errors.StateError as error:
+    told["none"] = str(error)
+
+shards = [f"{given['folder']}/{number:06d}.tar" for number in range(6 + rank)]
+told["unequal"] = error_of(loader_of(shards))
+missing = [*shards[:6], given["folder"] + "/missing-{0..3}.tar"] if rank else shards[:6]
+told["failing"] = error_of(loader_of(missing))
+print(json.dumps(told))
+torch.distributed.barrier()
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def ranks(folder: str) -> list[dict[str, Any]]:
+    """What two ranks of a process group tell."""
+    return run_ranks(GLOO_SCRIPT, folder=folder)
+
+
+def test_ranks_of_a_group_share_the_epoch(ranks: list[dict[str, Any]]) -> None:
+    """All of it comes once over ranks and workers, each epoch in another order."""
+    for epochs in zip(*(rank["epochs"] for rank in ranks), strict=True):
+        assert keys(*epochs) == all_keys()
+    assert ranks[0]["epochs"][0] != ranks[0]["epochs"][1]
+
+
+def test_ranks_of_a_group_exchange_their_states(ranks: list[dict[str, Any]]) -> None:
+    """Whether each has its own, one has all, or all are merged: every rank goes on with its batches."""
+    for rank in ranks:
+        first, second = rank["epochs"]
+        assert rank["head"] + rank["rest"] == rank["head"] + rank["rest of one"] == first
+        assert rank["next"] == second
+        assert "no state to merge" in rank["none"]
+    assert [[v for v, _ in rank["state"]["streams"]] for rank in ranks] == [[0, 2], [1, 3]]
+    assert keys(*(rank["head"] for rank in ranks), *(rank["rest of merged"] for rank in ranks)) == all_keys()
+
+
+def test_ranks_that_list_different_objects(ranks: list[dict[str, Any]]) -> None:
+    """An error in each, before the first batch, with what each rank lists."""
+    for rank in ranks:
+        name, message = rank["unequal"]
+        assert name == "UnequalListingError"
+        assert "0: [{'num_urls': 6" in message
+        assert "1: [{'num_urls': 7" in message
+
+
+def test_a_rank_that_fails_is_told_of(ranks: list[dict[str, Any]]) -> None:
+    """The others do not wait for it: they raise which rank it was and why, it raises its own error."""
+    assert ranks[0]["failing"][0] == "RemoteDataError"
+    assert ranks[0]["failing"][1].startswith("Rank 1 failed before its first batch: ")
+    assert ranks[1]["failing"][0] != "RemoteDataError"
+    assert ranks[1]["failing"][0] in ranks[0]["failing"][1]

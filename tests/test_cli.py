@@ -1,0 +1,173 @@
+"""``torchdata-remote`` in a shell."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from tests.archive_bytes import pack_tar
+from tests.servers.s3 import S3Server
+from torchdata_remote import cli
+from torchdata_remote.manifest import MANIFEST_NAME, load_manifest
+from torchdata_remote.testing import write_small_shards
+
+SHARD = pack_tar([(f"{number}.txt", b"text") for number in range(3)])
+
+
+def shards_of_others(folder: Path, num_shards: int = 2) -> str:
+    """A folder of tars without a manifest."""
+    folder.mkdir(exist_ok=True)
+    for number in range(num_shards):
+        (folder / f"{number}.tar").write_bytes(SHARD)
+    return str(folder)
+
+
+def test_it_writes_the_manifest_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for each shard when it was read, and one for all; exit status 0, nothing on stderr."""
+    folder = shards_of_others(tmp_path / "train")
+    assert cli.main(["manifest", folder]) == 0
+    told = capsys.readouterr()
+    assert told.err == ""
+    *lines, last = told.out.splitlines()
+    assert [line.split() for line in lines] == [["3", "samples", f"file://{folder}/{i}.tar"] for i in range(2)]
+    assert last.split(maxsplit=1) == ["6", f"samples in 2 shards of {2 * len(SHARD):,} bytes: manifest written"]
+    assert sorted(os.listdir(folder)) == ["0.tar", "0.tar.idx", "1.tar", "1.tar.idx", MANIFEST_NAME]
+
+
+def test_a_second_time_is_an_error_unless_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit status 1; stderr says what is there and how to replace it, stdout nothing; ``--overwrite`` replaces it."""
+    folder = shards_of_others(tmp_path / "train")
+    assert cli.main(["manifest", folder]) == 0
+    right = (tmp_path / "train" / MANIFEST_NAME).read_bytes()
+    capsys.readouterr()
+    assert cli.main(["manifest", folder]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("torchdata-remote: ")
+    assert "index.json exists already" in told.err
+    assert "--overwrite" in told.err
+    (tmp_path / "train" / MANIFEST_NAME).write_bytes(b"damaged")
+    assert cli.main(["manifest", "--overwrite", folder]) == 0
+    assert (tmp_path / "train" / MANIFEST_NAME).read_bytes() == right
+
+
+def test_a_damaged_shard_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On stderr, in one message without a traceback; there is no manifest."""
+    folder = shards_of_others(tmp_path / "train")
+    (tmp_path / "train" / "1.tar").write_bytes(SHARD[:1000])
+    assert cli.main(["manifest", folder]) == 1
+    told = capsys.readouterr()
+    assert "1.tar" in told.err
+    assert "Traceback" not in told.err
+    assert not (tmp_path / "train" / MANIFEST_NAME).exists()
+
+
+@pytest.mark.parametrize("folder", ["/nonexistent/train", "memory://nothing-here", "nosuchscheme://a", "s3://"])
+def test_a_folder_that_cannot_be_read_is_an_error(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Missing, empty or no URL at all: exit status 1, and stderr names it."""
+    assert cli.main(["manifest", folder]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("torchdata-remote: ")
+    assert folder.rstrip("/") in told.err
+
+
+def test_pattern(memory_folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only shards that match are read."""
+    for name in ("train-0.tar", "val-0.tar", "notes.txt"):
+        with fsspec.open(f"{memory_folder}/{name}", "wb") as file:
+            file.write(SHARD if name.endswith(".tar") else b"no shard")
+    assert cli.main(["manifest", "--pattern", "train-*.tar", memory_folder]) == 0
+    data = fsspec.filesystem("memory").cat_file(f"{memory_folder}/{MANIFEST_NAME}".removeprefix("memory:/"))
+    assert [shard.url for shard in load_manifest(data, f"{memory_folder}/{MANIFEST_NAME}")] == [
+        f"{memory_folder}/train-0.tar"
+    ]
+
+
+def test_storage_options(moto: S3Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """JSON in fsspec's vocabulary reaches the store; without it the bucket cannot be read, and no secret is shown."""
+    bucket = moto.new_bucket()
+    write_small_shards(f"s3://{bucket}", num_shards=2, samples_per_shard=3, storage_options=moto.storage_options)
+    client = moto.client()
+    for name in (MANIFEST_NAME, "000000.tar.idx", "000001.tar.idx"):
+        client.delete_object(Bucket=bucket, Key=name)
+    options = json.dumps(moto.storage_options)
+    assert cli.main(["manifest", "--storage-options", options, f"s3://{bucket}"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("         6 samples in 2 shards of ")
+    assert cli.main(["manifest", "--storage-options", options, f"s3://{bucket}"]) == 1
+    told = capsys.readouterr()
+    assert "exists already" in told.err
+    assert moto.secret not in told.err + told.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "command"),
+        (["manifest"], "folder"),
+        (["nothing"], "manifest"),
+        (["manifest", "--no-such-option", "memory://a"], "--no-such-option"),
+        (["manifest", "--storage-options", "{", "memory://a"], "--storage-options"),
+        (["manifest", "--storage-options", "[1]", "memory://a"], "--storage-options"),
+        (["manifest", "--storage-options", "3", "memory://a"], "--storage-options"),
+    ],
+)
+def test_a_wrong_command_line(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit status 2, as of any command, and what is wrong on stderr."""
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    assert caught.value.code == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert says in told.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--help"], ["manifest", "indexes"]),
+        (["manifest", "--help"], ["--pattern", "--overwrite", "--storage-options"]),
+    ],
+)
+def test_help(arguments: list[str], says: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit status 0; it tells the command, and each of its options."""
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    assert caught.value.code == 0
+    told = capsys.readouterr().out
+    assert all(word in told for word in says)
+
+
+def test_the_installed_command(tmp_path: Path) -> None:
+    """It is installed with the package, by the name that the errors tell, and its status is the shell's."""
+    scripts = entry_points(group="console_scripts")
+    names = {script.name for script in scripts if script.value == "torchdata_remote.cli:main"}
+    if not names:
+        pytest.skip("the package was installed before it had a command: pip install -e . once more")
+    assert names == {"torchdata-remote"}
+    command = shutil.which("torchdata-remote", path=sysconfig.get_path("scripts"))
+    assert command is not None
+    folder = shards_of_others(tmp_path / "train")
+    first, second = (subprocess.run([command, "manifest", folder], capture_output=True, text=True) for _ in range(2))
+    assert (first.returncode, first.stderr) == (0, "")
+    assert "6 samples in 2 shards" in first.stdout
+    assert (second.returncode, second.stdout) == (1, "")
+    assert "exists already" in second.stderr
+    assert (tmp_path / "train" / MANIFEST_NAME).exists()
+
+
+def test_as_a_module(tmp_path: Path) -> None:
+    """Where no scripts are installed, ``python -m torchdata_remote.cli`` is the same."""
+    folder = shards_of_others(tmp_path / "train")
+    command = [sys.executable, "-m", "torchdata_remote.cli", "manifest", folder]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "6 samples in 2 shards" in done.stdout

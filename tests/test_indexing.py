@@ -1,0 +1,265 @@
+"""The manifest and the indexes of shards that others wrote."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import os
+import shutil
+import struct
+import subprocess
+import tarfile
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+import webdataset
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data.datapipes.iter import IterableWrapper
+
+from tests.archive_bytes import make_member, pack_tar
+from tests.servers.s3 import S3Server
+from torchdata_remote import ShardInfo, ShardTarReader, ShardWriter
+from torchdata_remote.errors import EmptyListingError, ObjectExistsError, ShardReadError
+from torchdata_remote.indexing import index_shards
+from torchdata_remote.manifest import MANIFEST_NAME, load_manifest
+from torchdata_remote.tar import END_OF_ARCHIVE
+from torchdata_remote.testing import write_small_shards
+from torchdata_remote.urls import RemoteUrl
+
+Sample = dict[str, Any]
+KEYS = st.text("abcé01", min_size=1, max_size=4) | st.just("n" * 120) | st.just("p" * 160 + "/é")
+SAMPLES = st.lists(
+    st.builds(
+        lambda key, members: {"__key__": key, **members},
+        KEYS,
+        st.dictionaries(st.sampled_from(["jpg", "cls", "seg.png"]), st.binary(max_size=1500), min_size=1),
+    ),
+    min_size=1,
+    max_size=9,
+    unique_by=lambda sample: sample["__key__"],
+)
+
+
+def files_in(folder: str) -> dict[str, bytes]:
+    """Base name -> bytes."""
+    filesystem, path = fsspec.core.url_to_fs(folder)
+    return {str(name)[len(path) + 1 :]: filesystem.cat_file(name) for name in filesystem.find(path)}
+
+
+def put(url: str, data: bytes) -> None:
+    with fsspec.open(url, "wb", auto_mkdir=True) as file:
+        file.write(data)
+
+
+def check_by_parts(folder: str, **options: Any) -> list[int]:
+    """Whether the manifest counts each shard's samples, and each is found alone; returns how many there are."""
+    counts = []
+    for url in IterableWrapper([f"{folder}/{MANIFEST_NAME}"]).list_remote(**options):
+        assert isinstance(url, RemoteUrl)
+        assert url.num_samples is not None
+        whole = list(ShardTarReader(IterableWrapper([str(url)]), **options))
+        parts = IterableWrapper([url.part(number, number + 1) for number in range(url.num_samples)])
+        assert list(ShardTarReader(parts, **options)) == whole
+        counts.append(len(whole))
+    return counts
+
+
+@settings(max_examples=40)
+@given(samples=SAMPLES, max_shard_samples=st.integers(1, 4))
+def test_it_leaves_what_the_writer_leaves(samples: list[Sample], max_shard_samples: int) -> None:
+    """Manifest and indexes are the same, byte for byte, and so is what is returned."""
+    root = f"memory://{uuid.uuid4().hex}"
+    with ShardWriter(f"{root}/ours/{{shard:03d}}.tar", max_shard_samples=max_shard_samples) as writer:
+        for sample in samples:
+            writer.write(sample)
+    ours = files_in(f"{root}/ours")
+    for name in ours:
+        if name.endswith(".tar"):
+            put(f"{root}/theirs/{name}", ours[name])
+    told: list[ShardInfo] = []
+    shards = index_shards(f"{root}/theirs", on_shard=told.append)
+    assert files_in(f"{root}/theirs") == ours
+    assert shards == told == load_manifest(ours[MANIFEST_NAME], f"{root}/theirs/{MANIFEST_NAME}")
+    fsspec.filesystem("memory").rm(root, recursive=True)
+
+
+def by_program(*command: str) -> Callable[[Path, Path], None]:
+    def write(archive: Path, files: Path) -> None:
+        if shutil.which(command[0]) is None:
+            pytest.skip(f"{command[0]} is not installed")
+        names = sorted(os.listdir(files))
+        subprocess.run(
+            [*command, "-cf", archive, "-C", files, "--", *names], check=True, env={**os.environ, "LC_ALL": "C.UTF-8"}
+        )
+
+    return write
+
+
+def by_python(form: int) -> Callable[[Path, Path], None]:
+    def write(archive: Path, files: Path) -> None:
+        with tarfile.open(archive, "w", format=form) as tar:
+            for name in sorted(os.listdir(files)):
+                tar.add(files / name, name, filter=lambda info: info.replace(uname="é" * 40, deep=False))
+
+    return write
+
+
+def by_webdataset(archive: Path, files: Path) -> None:
+    with webdataset.TarWriter(str(archive)) as writer:
+        for text in sorted(files.rglob("*.txt")):
+            key = str(text.relative_to(files)).removesuffix(".txt")
+            writer.write({"__key__": key, "txt": text.read_bytes(), "bin": text.with_suffix(".bin").read_bytes()})
+
+
+WRITERS: dict[str, Callable[[Path, Path], None]] = {
+    "GNU tar, gnu": by_program("tar", "--format=gnu", "--sort=name"),
+    "GNU tar, posix": by_program("tar", "--format=posix", "--sort=name"),
+    "bsdtar, gnutar": by_program("bsdtar", "--format=gnutar"),
+    "bsdtar, pax": by_program("bsdtar", "--format=pax"),
+    "python, gnu": by_python(tarfile.GNU_FORMAT),
+    "python, pax": by_python(tarfile.PAX_FORMAT),
+    "webdataset": by_webdataset,
+}
+
+
+@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS.keys())
+def test_shards_of_others(tmp_path: Path, write: Callable[[Path, Path], None]) -> None:
+    """Of any writer and dialect, with directories before the samples, long names and pax records: each is found."""
+    for number in range(5):
+        folder = "long" * 40 + "/" + "é" * 80 if number % 2 else "d"
+        file = tmp_path / "files" / f"{number}-dir" / folder / f"sample-{number}.txt"
+        file.parent.mkdir(parents=True)
+        file.write_bytes(b"line\n" * 200 * number)
+        file.with_suffix(".bin").write_bytes(bytes(number * 512))
+    (tmp_path / "train").mkdir()
+    write(tmp_path / "train" / "0.tar", tmp_path / "files")
+    (shard,) = index_shards(str(tmp_path / "train"))
+    data = (tmp_path / "train" / "0.tar").read_bytes()
+    assert (shard.num_samples, shard.num_bytes) == (5, len(data))
+    offsets = struct.unpack("<6Q", (tmp_path / "train" / "0.tar.idx").read_bytes())
+    assert offsets[0] == 0
+    assert not data[offsets[-1] :].strip(b"\0"), "the last entry is where the end-of-archive blocks begin"
+    assert data[offsets[-1] - 512 : offsets[-1]].strip(b"\0") or offsets[-1] == len(data) - len(END_OF_ARCHIVE)
+    assert check_by_parts(f"file://{tmp_path}/train") == [5]
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress])
+def test_a_compressed_shard_is_counted_and_gets_no_index(
+    memory_folder: str, compress: Callable[[bytes], bytes]
+) -> None:
+    """It can be read from its beginning only; its size and MD5 are those of the object."""
+    tar = pack_tar([(f"{number}.txt", b"text" * number) for number in range(4)])
+    put(f"{memory_folder}/a.tgz", compress(tar))
+    put(f"{memory_folder}/b.tgz", tar)
+    compressed, plain = index_shards(memory_folder, pattern="*.tgz")
+    assert (compressed.num_samples, plain.num_samples) == (4, 4)
+    assert (compressed.num_bytes, plain.num_bytes) == (len(compress(tar)), len(tar))
+    assert sorted(files_in(memory_folder)) == ["a.tgz", "b.tgz", "b.tgz.idx", MANIFEST_NAME]
+
+
+def test_names_that_are_no_samples_take_no_part(memory_folder: str) -> None:
+    """Directories, ``./`` and members named like ``__this__``: before, between and behind samples."""
+    data = make_member(b"./", b"", b"5") + make_member(b"./__meta__", b"{}")
+    for number in range(3):
+        data += make_member(b"./%d/" % number, b"", b"5") + make_member(b"./%d/a.txt" % number, b"x" * 600)
+        data += make_member(b"__meta__", b"{}")
+    put(f"{memory_folder}/0.tar", data + END_OF_ARCHIVE)
+    (shard,) = index_shards(memory_folder)
+    assert shard.num_samples == 3
+    assert check_by_parts(memory_folder) == [3]
+
+
+def test_a_manifest_is_refused_before_anything_is_read(memory_folder: str) -> None:
+    """A terabyte is not read in order to say so; the error names it and the way out, and nothing is changed."""
+    put(f"{memory_folder}/0.tar", b"not read, else this were an error")
+    put(f"{memory_folder}/{MANIFEST_NAME}", b"{}")
+    before = files_in(memory_folder)
+    told: list[ShardInfo] = []
+    with pytest.raises(ObjectExistsError, match=r"index\.json exists already.*--overwrite") as caught:
+        index_shards(memory_folder, on_shard=told.append)
+    assert isinstance(caught.value, FileExistsError)
+    assert (files_in(memory_folder), told) == (before, [])
+
+
+def test_an_index_is_not_replaced_unless_asked_for(memory_folder: str) -> None:
+    """As all that is there; with ``overwrite=True`` everything is as if it had been written anew."""
+    write_small_shards(memory_folder, num_shards=3, samples_per_shard=2)
+    right = files_in(memory_folder)
+    fsspec.filesystem("memory").rm(f"{memory_folder}/{MANIFEST_NAME}".removeprefix("memory:/"))
+    put(f"{memory_folder}/000001.tar.idx", b"of somebody else")
+    fsspec.filesystem("memory").rm(f"{memory_folder}/000000.tar.idx".removeprefix("memory:/"))
+    with pytest.raises(ObjectExistsError, match=r"000001\.tar\.idx"):
+        index_shards(memory_folder)
+    assert files_in(memory_folder)["000001.tar.idx"] == b"of somebody else"
+    assert MANIFEST_NAME not in files_in(memory_folder)
+    index_shards(memory_folder, overwrite=True)
+    assert files_in(memory_folder) == right
+    put(f"{memory_folder}/{MANIFEST_NAME}", b"damaged")
+    index_shards(memory_folder, overwrite=True)
+    assert files_in(memory_folder) == right
+
+
+SOUND = pack_tar([(f"{number}.txt", bytes([65 + number]) * 700) for number in range(3)])
+DAMAGED = {
+    "cut in a member": SOUND[:2000],
+    "cut before its end": SOUND[: -len(END_OF_ARCHIVE)],
+    "bit in a header": SOUND[:3] + bytes([SOUND[3] ^ 1]) + SOUND[4:],
+    "zeros": bytes(10_240),
+    "empty": b"",
+    "no tar": b"<html>" * 500,
+    "scattered sample": pack_tar([("a.txt", b""), ("b.txt", b""), ("a.cls", b"")]),
+    "cut compressed": gzip.compress(SOUND)[:-20],
+}
+
+
+@pytest.mark.parametrize("data", DAMAGED.values(), ids=DAMAGED.keys())
+def test_a_damaged_shard_is_an_error(memory_folder: str, data: bytes) -> None:
+    """It is named; there is no manifest, whose reader would take the data set for whole, and no index of it."""
+    put(f"{memory_folder}/0.tar", SOUND)
+    put(f"{memory_folder}/1.tar", data)
+    with pytest.raises(ShardReadError, match=r"1\.tar"):
+        index_shards(memory_folder)
+    assert not {MANIFEST_NAME, "1.tar.idx"} & set(files_in(memory_folder))
+
+
+def test_a_folder_without_shards_is_an_error(memory_folder: str) -> None:
+    """Of that pattern; the indexes of shards, and folders below, are none."""
+    put(f"{memory_folder}/0.tar.gz", gzip.compress(SOUND))
+    put(f"{memory_folder}/0.tar.idx", b"")
+    put(f"{memory_folder}/below/0.tar", SOUND)
+    with pytest.raises(EmptyListingError, match=r"\*\.tar"):
+        index_shards(memory_folder)
+    assert MANIFEST_NAME not in files_in(memory_folder)
+
+
+def test_shards_are_in_the_order_of_their_paths(memory_folder: str) -> None:
+    """In the manifest, in what is returned and in what is told on the way."""
+    for name in ("10", "9", "2"):
+        put(f"{memory_folder}/{name}.tar", SOUND)
+    told: list[ShardInfo] = []
+    shards = index_shards(memory_folder + "/", on_shard=told.append)
+    assert [shard.url for shard in shards] == [f"{memory_folder}/{name}.tar" for name in ("10", "2", "9")]
+    assert told == shards == load_manifest(files_in(memory_folder)[MANIFEST_NAME], f"{memory_folder}/{MANIFEST_NAME}")
+
+
+def test_on_s3(moto: S3Server) -> None:
+    """In a bucket, with the options that reach it; in the bucket's root too."""
+    for folder in (f"s3://{moto.new_bucket()}/a/train", f"s3://{moto.new_bucket()}"):
+        client, options = moto.client(), moto.storage_options
+        bucket, _, prefix = folder.removeprefix("s3://").partition("/")
+        write_small_shards(folder, num_shards=3, samples_per_shard=4, storage_options=options)
+        keys = [entry["Key"] for entry in client.list_objects_v2(Bucket=bucket)["Contents"]]
+        right = {key: client.get_object(Bucket=bucket, Key=key)["Body"].read() for key in keys}
+        for key in keys:
+            if not key.endswith(".tar"):
+                client.delete_object(Bucket=bucket, Key=key)
+        assert [shard.num_samples for shard in index_shards(folder, storage_options=options)] == [4, 4, 4]
+        keys = [entry["Key"] for entry in client.list_objects_v2(Bucket=bucket)["Contents"]]
+        assert {key: client.get_object(Bucket=bucket, Key=key)["Body"].read() for key in keys} == right
+        assert all(key.startswith(prefix) for key in keys)
+        assert check_by_parts(folder, storage_options=options) == [4, 4, 4]

@@ -1,0 +1,200 @@
+"""The index beside a shard, and the bytes that it tells to read."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import struct
+import uuid
+
+import fsspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data.datapipes.iter import IterableWrapper
+
+from tests.servers.s3 import S3Server
+from torchdata_remote import ShardTarReader, ShardWriter
+from torchdata_remote.errors import ManifestError
+from torchdata_remote.manifest import ShardInfo
+from torchdata_remote.options import RetryPolicy, StorageOptions
+from torchdata_remote.sample_index import dump_index, index_url, wanted_bytes
+from torchdata_remote.testing import FaultyStore, write_small_shards
+from torchdata_remote.urls import RemoteUrl, whole_and_part
+
+NUM_SAMPLES = 7
+
+
+def write_shard(folder: str) -> RemoteUrl:
+    """A shard of a few samples of different sizes, as its manifest tells of it."""
+    with ShardWriter(f"{folder}/{{shard}}.tar") as writer:
+        for number in range(NUM_SAMPLES):
+            writer.write({"__key__": f"{number}", "bin": bytes(number * 300), "cls": number})
+    return as_listed(writer.shards[0])
+
+
+def as_listed(shard: ShardInfo) -> RemoteUrl:
+    return RemoteUrl(shard.url, shard.num_bytes, num_samples=shard.num_samples)
+
+
+def wanted(url: str) -> tuple[int, int | None]:
+    whole, samples = whole_and_part(url)
+    assert samples is not None
+    return wanted_bytes(whole, samples, StorageOptions(), RetryPolicy())
+
+
+def put(url: str, data: bytes) -> None:
+    with fsspec.open(url, "wb") as file:
+        file.write(data)
+
+
+def get(url: str) -> bytes:
+    data: bytes = fsspec.filesystem("memory").cat_file(url.removeprefix("memory:/"))
+    return data
+
+
+def keys_of(url: str) -> list[str]:
+    return [sample["__key__"] for sample in ShardTarReader(IterableWrapper([url]))]
+
+
+@given(st.lists(st.integers(0, 2**64 - 1), max_size=20))
+def test_layout(offsets: list[int]) -> None:
+    """Unsigned, 64 bits, little-endian, and nothing else: the layout of Energon's ``.tar.idx``."""
+    assert dump_index(offsets) == struct.pack(f"<{len(offsets)}Q", *offsets)
+
+
+def test_it_lies_beside_the_shard() -> None:
+    """Under the shard's whole name, so that it is found without a listing."""
+    assert index_url("s3://b/train/0.tar") == "s3://b/train/0.tar.idx"
+    assert index_url("memory://a/0.tar.gz") == "memory://a/0.tar.gz.idx"
+
+
+@settings(max_examples=40)
+@given(ends=st.tuples(st.integers(0, NUM_SAMPLES), st.integers(0, NUM_SAMPLES)).filter(lambda ends: ends[0] != ends[1]))
+def test_any_part_is_read_as_a_slice_of_the_shard(ends: tuple[int, int]) -> None:
+    """Its samples, and no others; a part that is the whole asks for no index."""
+    first, last = sorted(ends)
+    folder = f"memory://{uuid.uuid4().hex}"
+    url = write_shard(folder)
+    assert keys_of(url.part(first, last)) == [f"{number}" for number in range(first, last)]
+    offsets = struct.unpack(f"<{NUM_SAMPLES + 1}Q", get(index_url(url)))
+    if last - first < NUM_SAMPLES:
+        start, stop = wanted(url.part(first, last))
+        assert start == offsets[first]
+        assert stop == (None if last == NUM_SAMPLES else offsets[last])
+        assert keys_of(str(url.part(first, last))) == [f"{number}" for number in range(first, last)], "a bare str too"
+    fsspec.filesystem("memory").rm(folder, recursive=True)
+
+
+def test_whole_shards_need_no_index(memory_folder: str) -> None:
+    """All of a shard's samples are no part of it."""
+    url = write_shard(memory_folder)
+    fsspec.filesystem("memory").rm(index_url(url))
+    assert len(keys_of(url.part(0, NUM_SAMPLES))) == NUM_SAMPLES
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 2), (2, 5), (5, NUM_SAMPLES)])
+def test_one_request_tells_where_a_part_lies(moto: S3Server, first: int, last: int) -> None:
+    """For the entries that are needed, without asking for the index's size; the shard's own follow at once."""
+    folder = f"s3://{moto.new_bucket()}/train"
+    write_small_shards(folder, num_shards=1, samples_per_shard=NUM_SAMPLES, storage_options=moto.storage_options)
+    with FaultyStore(moto.endpoint_url) as store:
+        options = {**moto.storage_options, "endpoint_url": store.endpoint_url}
+        urls = IterableWrapper([f"{folder}/index.json"]).list_remote(storage_options=options)
+        (url,) = urls
+        before = len(store.requests)
+        samples = list(ShardTarReader(IterableWrapper([url.part(first, last)]), storage_options=options))
+        seen = store.requests[before:]
+    assert len(samples) == last - first
+    (asked,) = [request for request in seen if request.path.endswith(".idx")]
+    assert asked.method == "GET"
+    begin, end = (first or last), (first if last == NUM_SAMPLES else last)
+    assert asked.range == f"bytes={begin * 8}-{end * 8 + 7}"
+
+
+def test_a_missing_index_says_how_to_write_it(memory_folder: str) -> None:
+    """Which object lacks, of which shard, and the command."""
+    url = write_shard(memory_folder)
+    fsspec.filesystem("memory").rm(index_url(url))
+    with pytest.raises(ManifestError, match=r"0\.tar\.idx is missing.*torchdata-remote manifest --overwrite") as caught:
+        wanted(url.part(1, 3))
+    assert caught.value.url == url
+    assert caught.value.__cause__ is not None
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+    with pytest.raises(ManifestError, match="is missing"):
+        keys_of(url.part(1, 3))
+
+
+GOOD = [0, 1024, 2560, 4096, 6144, 8192, 10240, 12800]
+PARTS = [(0, 3), (2, 4), (4, NUM_SAMPLES)]
+OTHERS: dict[str, list[int]] = {
+    "empty": [],
+    "one": [0],
+    "short": GOOD[:-1],
+    "long": [*GOOD, 20_000],
+    "very long": GOOD * 100,
+    "zeros": [0] * 8,
+    "beyond the shard": [10**15] * 8,
+    "negative": [2**64 - 1] * 8,
+}
+
+
+def check_refused(url: RemoteUrl, first: int, last: int) -> None:
+    with pytest.raises(ManifestError, match=r"0\.tar\.idx.*torchdata-remote manifest --overwrite") as caught:
+        wanted(url.part(first, last))
+    assert caught.value.url == url
+
+
+@pytest.mark.parametrize(("first", "last"), PARTS)
+@pytest.mark.parametrize("offsets", OTHERS.values(), ids=OTHERS.keys())
+def test_an_index_of_something_else_is_refused(memory_folder: str, offsets: list[int], first: int, last: int) -> None:
+    """By its length, or by its numbers; the error has both sides' figures and says what to do."""
+    url = write_shard(memory_folder)
+    put(index_url(url), dump_index(offsets))
+    check_refused(url, first, last)
+
+
+def test_an_index_that_runs_backwards_is_refused(memory_folder: str) -> None:
+    """Where both of its entries are asked for."""
+    url = write_shard(memory_folder)
+    put(index_url(url), dump_index(GOOD[::-1]))
+    check_refused(url, 2, 4)
+
+
+@pytest.mark.parametrize(("first", "last"), PARTS)
+@pytest.mark.parametrize("num_bytes", [1, 17, 8 * NUM_SAMPLES + 1, 8 * NUM_SAMPLES + 7])
+def test_an_index_that_was_cut_is_refused(memory_folder: str, num_bytes: int, first: int, last: int) -> None:
+    """Also in the middle of a number."""
+    url = write_shard(memory_folder)
+    put(index_url(url), get(index_url(url))[:num_bytes])
+    check_refused(url, first, last)
+
+
+@pytest.mark.parametrize(("first", "last"), PARTS)
+def test_without_a_size_the_numbers_are_looked_at_all_the_same(memory_folder: str, first: int, last: int) -> None:
+    """A URL may come without its size; its part is found, and an index of zeros refused."""
+    url = write_shard(memory_folder)
+    bare = RemoteUrl(str(url), num_samples=NUM_SAMPLES)
+    assert wanted(bare.part(first, last)) == wanted(url.part(first, last))
+    put(index_url(url), bytes(8 * NUM_SAMPLES))
+    with pytest.raises(ManifestError):
+        wanted(bare.part(first, last))
+
+
+@pytest.mark.parametrize("samples", [(0, 8), (3, 3), (5, 2)])
+def test_samples_that_are_not_in_the_shard_are_refused(samples: tuple[int, int]) -> None:
+    """Before anything is asked for."""
+    with pytest.raises(ManifestError, match=f"no samples {samples[0]} to {samples[1]} in a shard of 7"):
+        wanted(RemoteUrl("memory://no/such.tar", 10_000, num_samples=7).part(*samples))
+
+
+@given(st.binary(max_size=100), st.integers(0, NUM_SAMPLES - 1))
+@settings(max_examples=50)
+def test_whatever_lies_there_is_an_error_of_ours_or_a_place_in_the_shard(data: bytes, first: int) -> None:
+    """No bytes of an index lead outside the shard, or to another exception."""
+    url = RemoteUrl(f"memory://{uuid.uuid4().hex}/0.tar", 5_000, num_samples=NUM_SAMPLES).part(first, first + 1)
+    put(index_url(url), data)
+    with contextlib.suppress(ManifestError):
+        start, stop = wanted(url)
+        assert 0 <= start < (5_000 if stop is None else stop) <= 5_000
+    fsspec.filesystem("memory").rm(index_url(url))
