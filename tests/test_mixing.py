@@ -103,6 +103,9 @@ def test_a_number_that_leaves_some_none() -> None:
     """Fewer items than slots is an error that names both."""
     with pytest.raises(EmptyShareError, match=r"stops at 2 samples, .* some of 3 readers none"):
         list(mixture(2, World(0, 3), a=10, b=7))
+    for rank in (1, 2):
+        with pytest.raises(EmptyShareError):  # in each of them: otherwise the others would wait
+            list(mixture(2, World(rank, 3), a=10, b=7))
 
 
 @pytest.mark.parametrize("num_streams", [1, 3])

@@ -46,12 +46,7 @@ def stream_objects(
             while ended is None and (not ahead or (len(ahead) < num_ahead and fetcher.has_room())):
                 try:
                     number, url, start = next(source)
-                    whole, samples = whole_and_part(url)
-                    first, stop = 0, None
-                    if samples is not None:
-                        first, stop = wanted_bytes(whole, samples, engine.storage_options, options.retry)
-                    known_number = number if options.in_order else None
-                    stream = ObjectStream(fetcher, whole, known_number, max(first, start), stop)
+                    stream = _opened(fetcher, engine, url, number if options.in_order else None, start)
                     ahead[stream.target] = url, stream
                 except Exception as error:  # noqa: BLE001, PERF203  # what came before it is handed on first
                     ended = error
@@ -66,6 +61,15 @@ def stream_objects(
         for _, stream in reversed(ahead.values()):  # the last first: none makes room for one that is closed next
             stream.close()
         fetcher.release()
+
+
+def _opened(fetcher: Fetcher, engine: Engine, url: str, number: int | None, start: int) -> ObjectStream:
+    """A stream over the object, or over the samples of it that the URL asks for, from ``start`` on."""
+    whole, samples = whole_and_part(url)
+    if samples is None:
+        return ObjectStream(fetcher, whole, number, start)
+    first, stop = wanted_bytes(whole, samples, engine.storage_options, engine.options.retry)
+    return ObjectStream(fetcher, whole, number, max(first, start), stop)
 
 
 def _numbered(urls: Iterable[str], state: StreamsState | None) -> Iterator[tuple[int, str, int]]:

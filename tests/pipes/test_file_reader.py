@@ -15,7 +15,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from tests.test_fetch import store_of
 from torchdata_remote import FileReader, RemoteUrl
 from torchdata_remote.errors import ObjectNotFoundError, RemoteDataError, SampleError, StateError
-from torchdata_remote.testing import assert_resumes_everywhere
+from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
 
 SIGNED = "https://host/pets/cat.jpg?X-Amz-Signature=SECRET"
 
@@ -204,3 +204,11 @@ def test_streams_of_others_have_no_state() -> None:
     assert [sample["x"] for sample in pipe] == [b"1"]
     with pytest.raises(StateError, match="cannot be opened again"):
         pipe.state_dict()
+
+
+def test_a_part_of_a_shard_is_no_file(memory_folder: str) -> None:
+    """Where there are fewer shards than readers, and the manifest tells their samples."""
+    write_small_shards(memory_folder, num_shards=1, samples_per_shard=4)
+    (shard,) = IterableWrapper([f"{memory_folder}/index.json"]).list_remote()
+    with pytest.raises(RemoteDataError, match=r"split by samples.* FileReader reads whole objects only"):
+        list(FileReader(IterableWrapper([shard.part(0, 2)])))

@@ -16,7 +16,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from tests.test_fetch import store_of
 from torchdata_remote import ShardZipReader, skip_with_warning
 from torchdata_remote.errors import ObjectNotFoundError, RemoteDataError, ShardReadError
-from torchdata_remote.testing import assert_resumes_everywhere
+from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
 
 URL = "s3://b/t-000.zip"
 MEMBERS = [("a/1.JPG", b"\xff\xd8" * 700), ("a/1.cls", b"3"), ("b/2.cls", b"5" * 3000)]
@@ -205,7 +205,6 @@ def test_no_byte_of_samples_that_were_handed_out_is_asked_for_again(sizes: list[
     data = _zip([(f"{i}.bin", bytes(j * i % 251 for j in range(size))) for i, size in enumerate(sizes)], method)
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         begins = [info.header_offset for info in archive.infolist()]
-        directory = archive.start_dir
     with store_of({"a": data}) as store:
         stop = min(stop, len(sizes))
         stopped, going_on = (IterableWrapper(["a"]).async_prefetch(part_bytes=500).shard_zip_reader() for _ in "12")
@@ -216,8 +215,17 @@ def test_no_byte_of_samples_that_were_handed_out_is_asked_for_again(sizes: list[
         del begun
         store.reads.clear()
         assert [sample["__key__"] for sample in going_on] == [str(i) for i in range(stop, len(sizes))]
-        streamed = [(start, end) for _, start, end, _ in store.reads if end is None or end - start <= 500]
+        reads = [(start, end) for _, start, end, _ in store.reads]
         if stop == len(sizes):
-            assert store.reads == []
+            assert reads == []
         else:
-            assert min(start for start, _ in streamed if start < directory) == begins[stop]
+            assert begins[stop] in [start for start, _ in reads]
+            assert all(end == len(data) for start, end in reads if start < begins[stop]), "only the directory's"
+
+
+def test_a_part_of_a_shard_is_refused(memory_folder: str) -> None:
+    """The members of a zip cannot be read without its directory, and nobody writes an index of it."""
+    write_small_shards(memory_folder, num_shards=1, samples_per_shard=4)
+    (shard,) = IterableWrapper([f"{memory_folder}/index.json"]).list_remote()
+    with pytest.raises(RemoteDataError, match=r"split by samples.* ShardZipReader reads whole objects only"):
+        list(ShardZipReader(IterableWrapper([shard.part(0, 2)])))

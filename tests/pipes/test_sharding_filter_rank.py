@@ -315,3 +315,22 @@ def test_a_chain_is_split_once() -> None:
     """A share of a share would leave data out."""
     with pytest.raises(ValueError, match="split already"):
         share_of(4).sharding_filter_rank()
+
+
+def test_who_knows_nothing_of_parts_finds_no_shard(memory_folder: str) -> None:
+    """Rather than all of its samples, once in each slot."""
+    write_shards(memory_folder, [6])
+    listed = list(IterableWrapper([f"{memory_folder}/index.json"]).list_remote())
+    for rank in range(3):
+        (part,) = ShardingFilterRank(IterableWrapper(listed), world=World(rank, 3))
+        with pytest.raises(FileNotFoundError):
+            fsspec.open(part, "rb").open()
+        keys = [sample["__key__"] for sample in IterableWrapper([str(part)]).shard_tar_reader()]
+        assert len(keys) == 2, "a bare str knows it too"
+
+
+def test_a_world_of_ranks_holds_for_their_workers() -> None:
+    """Workers of a rank share what the rank was given; none reads all of it."""
+    pipe = ShardingFilterRank(IterableWrapper(urls_of(8)), world=World(1, 2))
+    loader = DataLoader(pipe, batch_size=None, num_workers=2, multiprocessing_context="fork")
+    assert sorted(loader) == sorted(urls_of(8)[1::2])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -12,11 +13,13 @@ from hypothesis import strategies as st
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from torchdata_remote import World
+from torchdata_remote import World, mix
 from torchdata_remote.errors import StateError
 from torchdata_remote.resume.chains import Template
 from torchdata_remote.resume.states import ENDED
 from torchdata_remote.resume.stream_pass import Pass, Stream
+from torchdata_remote.state import load_state, state_of
+from torchdata_remote.testing import write_small_shards
 
 
 def fails_at_50(number: int) -> int:
@@ -167,3 +170,59 @@ def test_a_stream_reads_its_own_place_in_the_world() -> None:
     """Stream v of V reads what slot v of V slots would."""
     alone = IterableWrapper(range(10)).sharding_filter_rank(world=World(2, 4))
     assert list(pass_of(10, 4, {2: None}).items(None)) == list(alone) == [2, 6]
+
+
+class Recorded(IterDataPipe[Any]):
+    """Notes what its copies take, in one list."""
+
+    def __init__(self, source_datapipe: IterDataPipe[Any]) -> None:
+        self.source_datapipe = source_datapipe
+        self.taken: list[int] = []
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in self.source_datapipe:
+            self.taken.append(item)
+            yield item
+
+    def state_dict(self) -> Any:
+        return state_of(self.source_datapipe)
+
+    def load_state_dict(self, state: Any) -> None:
+        load_state(self.source_datapipe, state)
+
+
+def test_first_blocks_are_read_by_turns() -> None:
+    """No stream waits until another one's block is full, and the requests of all are under way at the same time."""
+    recorded = Recorded(chain_of(range(100)))
+    items = pass_of(100, 4, chain=recorded.shuffle_samples(buffer_size=5)).items(None)
+    next(items)
+    assert recorded.taken == [*range(20), 20], "five of each stream by turns, and one that takes the first one's place"
+
+
+def test_first_blocks_are_read_by_turns_in_mixtures() -> None:
+    """Also of each source."""
+    sources = {name: Recorded(chain_of(range(40))) for name in "ab"}
+    mixed = mix({name: (pipe.shuffle_samples(buffer_size=5), 1) for name, pipe in sources.items()})
+    next(pass_of(40, 2, chain=mixed).items(None))
+    assert [sorted(pipe.taken[:10]) for pipe in sources.values()] == [list(range(10))] * 2
+    assert sum(len(pipe.taken) for pipe in sources.values()) == 21
+
+
+def test_a_readers_first_objects_are_under_way_before_it_is_read(memory_folder: str) -> None:
+    """Each stream has opened its first object when the first one waits for bytes."""
+    write_small_shards(memory_folder, num_shards=4, samples_per_shard=2)
+    opened: list[str] = []
+
+    def note(url: str) -> str:
+        opened.append(url)
+        return url
+
+    urls = IterableWrapper([memory_folder]).list_remote(pattern="*.tar").sharding_filter_rank().map(note)
+    seen: list[int] = []
+
+    def look(sample: Any) -> Any:
+        seen.append(len(opened))
+        return sample
+
+    next(pass_of(0, 4, chain=urls.async_prefetch().shard_tar_reader().map(look)).items(None))
+    assert seen == [4]
