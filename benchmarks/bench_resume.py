@@ -41,7 +41,7 @@ import torchdata_remote as tdr
 
 LATENCY_S, CONNECTION_BYTES_PER_S = 0.020, 60_000_000
 JPG_BYTES, NUM_CLASSES, BATCH_SAMPLES = 94_000, 1_000, 25
-WHOLE = 32, 250, 250, (0.0, 0.02, 0.9)  # shards, samples in each, samples in a block, parts of an epoch
+WHOLE = 32, 250, 250, (0.0, 0.02, 0.9)  # shards, samples in each, samples in a buffer, parts of an epoch
 QUICK = 8, 50, 25, (0.9,)
 NUM_STREAMS, PART_BYTES = 2, 8 * MIB  # of ours, with and without workers
 WORKERS = (0, 2)
@@ -59,7 +59,7 @@ class Job:
     names: tuple[str, ...]
     shard_bytes: int  # of all together
     num_samples: int
-    block_samples: int  # of each of two streams, or workers
+    buffer_samples: int  # of each of two streams, or workers
     num_workers: int = 0
 
     @property
@@ -79,7 +79,7 @@ def ours(job: Job) -> Any:
         .sharding_filter_rank()
         .async_prefetch()
         .shard_tar_reader()
-        .shuffle_samples(buffer_size=job.block_samples, seed=0)
+        .shuffle_samples(buffer_size=job.buffer_samples, seed=0)
         .to_tuple("__key__", "jpg", "cls")
     )
     return tdr.stateful_loader(
@@ -92,7 +92,7 @@ def webdataset(job: Job) -> Any:
 
     warnings.filterwarnings("ignore", "'set_vital' is deprecated")  # StatefulDataLoader calls it, torch 2.13 warns
     urls = [f"pipe:curl -s {job.store.endpoint_url}/{job.bucket}/{name}" for name in job.names]
-    buffer = NUM_STREAMS * job.block_samples // max(1, job.num_workers)
+    buffer = NUM_STREAMS * job.buffer_samples // max(1, job.num_workers)
     samples = webdataset.WebDataset(urls, shardshuffle=len(urls), seed=0).shuffle(buffer, initial=buffer, seed=0)
     return StatefulDataLoader(
         samples.to_tuple("__key__", "jpg", "cls"),
@@ -234,7 +234,7 @@ def print_found(found: Mapping[Case, list[Going]]) -> None:
 
 def print_ratios(found: Mapping[Case, list[Going]], job: Job) -> None:
     """Ratios of each round; what a resume may read again is what the README says of it."""
-    allowed = NUM_STREAMS * (2 * job.block_samples * job.sample_bytes + PART_BYTES)
+    allowed = NUM_STREAMS * (2 * job.buffer_samples * job.sample_bytes + PART_BYTES)
     for (peer, workers, at), goings in found.items():
         if peer != "ours" or not at:
             continue
@@ -245,14 +245,14 @@ def print_ratios(found: Mapping[Case, list[Going]], job: Job) -> None:
             print(f"{what}: seconds, theirs of ours: {spread(faster, 1)}; bytes by then: {spread(fewer, 1)}")
         again = [going.again_bytes / allowed for going in goings]
         print(
-            f"{what}: read again, of two blocks and a part for each stream ({allowed / 1e6:,.0f} MB): "
+            f"{what}: read again, of two buffers and a part for each stream ({allowed / 1e6:,.0f} MB): "
             f"{spread(again, 2)}; target at most 1"
         )
 
 
 def main() -> None:
     given = arguments(str(__doc__).splitlines()[0], tuple(PEERS))
-    num_shards, shard_samples, block_samples, stops = QUICK if given.quick else WHOLE
+    num_shards, shard_samples, buffer_samples, stops = QUICK if given.quick else WHOLE
     missing = [peer for peer in given.peers or PEERS if peer == "webdataset" and find_spec(peer) is None]
     peers = [peer for peer in given.peers or PEERS if peer not in missing]
     with tempfile.TemporaryDirectory(prefix="bench-resume-") as temporary:
@@ -262,13 +262,13 @@ def main() -> None:
                 del os.environ[name]
             os.environ.update(store.environment)
             num_samples = num_shards * shard_samples
-            job = Job(store, server_pids(), "shards", names, shard_bytes, num_samples, block_samples)
+            job = Job(store, server_pids(), "shards", names, shard_bytes, num_samples, buffer_samples)
             cases = [(peer, workers, at) for workers in WORKERS for at in stops for peer in peers]
             found = measure(cases, job, given.rounds)
     print(
         f"{num_samples:,} samples of {JPG_BYTES:,} bytes in {num_shards} shards, batches of "
-        f"{BATCH_SAMPLES}, {NUM_STREAMS} blocks of {block_samples} samples, {LATENCY_S * 1000:.0f} ms to each answer, "
-        f"{CONNECTION_BYTES_PER_S / 1e6:.0f} MB/s a connection, {given.shown}\n"
+        f"{BATCH_SAMPLES}, {NUM_STREAMS} buffers of {buffer_samples} samples, {LATENCY_S * 1000:.0f} ms to each "
+        f"answer, {CONNECTION_BYTES_PER_S / 1e6:.0f} MB/s a connection, {given.shown}\n"
         f"{environment({'torchdata_remote', 'torchdata', 'webdataset'}, with_store=True)}\n"
     )
     print_found(found)

@@ -62,14 +62,14 @@ class Method:
     color: str
 
 
-def ours(*, interleave: int = 1, block: int = 0) -> Callable[[Data, int, bool], Order]:
+def ours(*, interleave: int = 1, buffer: int = 0) -> Callable[[Data, int, bool], Order]:
     def order(data: Data, seed: int, shuffle_shards: bool) -> Order:
         pipe: Any = IterableWrapper(data.urls)
         if shuffle_shards:
             pipe = pipe.shuffle_shards(seed=seed)
         pipe = pipe.async_prefetch(interleave=interleave).shard_tar_reader(interleave=interleave)
-        if block:
-            pipe = pipe.shuffle_samples(buffer_size=block, seed=seed)
+        if buffer:
+            pipe = pipe.shuffle_samples(buffer_size=buffer, seed=seed)
         return as_order(data, pipe)
 
     return order
@@ -96,14 +96,14 @@ def as_order(data: Data, samples: Iterable[Any]) -> Order:
     return order
 
 
-def methods(block: int, interleave: int, wide: int) -> list[Method]:
+def methods(buffer: int, interleave: int, wide: int) -> list[Method]:
     return [
         Method("shards only", ours(), OURS),
         Method(f"interleave {interleave}", ours(interleave=interleave), OURS),
-        Method(f"block shuffle {block:,}", ours(block=block), OURS),
-        Method(f"interleave {interleave} + block {block:,}", ours(interleave=interleave, block=block), OURS),
-        Method(f"interleave {wide} + block {block:,}", ours(interleave=wide, block=block), OURS),
-        Method(f"WebDataset's buffer {block:,}", webdataset(block), THEIRS),
+        Method(f"buffer {buffer:,}", ours(buffer=buffer), OURS),
+        Method(f"interleave {interleave} + buffer {buffer:,}", ours(interleave=interleave, buffer=buffer), OURS),
+        Method(f"interleave {wide} + buffer {buffer:,}", ours(interleave=wide, buffer=buffer), OURS),
+        Method(f"WebDataset's buffer {buffer:,}", webdataset(buffer), THEIRS),
         Method("full shuffle", full_shuffle, REFERENCE),
     ]
 
@@ -248,8 +248,8 @@ def main() -> None:
     parser.add_argument("--plot", metavar="PATH", help="where a picture is drawn")
     given = parser.parse_args()
     num_seeds = given.seeds or (1 if given.quick else 5)
-    shard_samples, block = (100, 500) if given.quick else (1_000, 5_000)
-    compared = methods(block, interleave=8, wide=32)
+    shard_samples, buffer = (100, 500) if given.quick else (1_000, 5_000)
+    compared = methods(buffer, interleave=8, wide=32)
     found: dict[str, Quality] = {}
     with tempfile.TemporaryDirectory(prefix="shuffle-quality-") as folder:
         data = write(folder, NUM_CLASSES, shard_samples)

@@ -76,7 +76,7 @@ def test_shuffle_quality(tmp_path: Path) -> None:
     ratios = re.findall(r"^(.*?)  +(0\.\d{3}|1\.000) \(.* to .*\) .*[\d.]+$", printed, re.MULTILINE)
     assert len(ratios) == 7, printed
     assert ratios[-1] == ("full shuffle", "1.000")
-    assert float(dict(ratios)["shards only"]) < float(dict(ratios)["interleave 8 + block 500"]) < 1
+    assert float(dict(ratios)["shards only"]) < float(dict(ratios)["interleave 8 + buffer 500"]) < 1
     if plot:
         with Image.open(picture) as image:
             assert image.width > 1_000
@@ -89,6 +89,6 @@ def test_resume() -> None:
     for loader in ("stateful_loader", "StatefulDataLoader over WebDataset"):
         rows = re.findall(rf"^{loader} +([02]) +90% +[\d.]+ \([\d.]+ to [\d.]+\) +\d+ ", printed, re.MULTILINE)
         assert rows == ["0", "2"], printed
-    again = re.findall(r"read again, of two blocks .*: ([\d.]+) \(.*; target at most 1$", printed, re.MULTILINE)
+    again = re.findall(r"read again, of two buffers .*: ([\d.]+) \(.*; target at most 1$", printed, re.MULTILINE)
     assert len(again) == 2, printed
     assert all(float(ratio) <= 1 for ratio in again), printed

@@ -179,7 +179,7 @@ def test_too_few_shards(moto: S3Server, folder: str, start_method: str) -> None:
     """Fewer shards than workers is an error that gives both numbers and says what to do, in every worker."""
     with (
         failing(pairs_of(folder + "00000[01].tar", moto), 4, start_method) as samples,
-        pytest.raises(EmptyShareError, match=r"2 shards for 4 readers .*Use at most 2 readers, or write more"),
+        pytest.raises(EmptyShareError, match=r"2 shards for 4 readers .*Use fewer readers, or more and smaller shards"),
     ):
         list(samples)
 

@@ -86,7 +86,7 @@ def test_error_in_a_worker(moto: S3Server, folder: str) -> None:
 def test_too_few_shards(moto: S3Server, folder: str) -> None:
     """Fewer shards than workers is an error that says what to do."""
     service = dataloader2.MultiProcessingReadingService(num_workers=2, multiprocessing_context="forkserver")
-    with pytest.raises(EmptyShareError, match=r"1 shards for 2 readers .* write more"):
+    with pytest.raises(EmptyShareError, match=r"1 shards for 2 readers .* more and smaller shards"):
         epochs_of(keys_of(folder + "000000.tar", moto), service)
 
 

@@ -194,18 +194,18 @@ class Recorded(IterDataPipe[Any]):
 def test_first_blocks_are_read_by_turns() -> None:
     """No stream waits until another one's block is full, and the requests of all are under way at the same time."""
     recorded = Recorded(chain_of(range(100)))
-    items = pass_of(100, 4, chain=recorded.shuffle_samples(buffer_size=5)).items(None)
+    items = pass_of(100, 4, chain=recorded.shuffle_samples(buffer_size=3)).items(None)
     next(items)
-    assert recorded.taken == [*range(20), 20], "five of each stream by turns, and one that takes the first one's place"
+    assert recorded.taken == [*range(12), 12], "three of each stream by turns, and one that takes the first one's place"
 
 
 def test_first_blocks_are_read_by_turns_in_mixtures() -> None:
     """Also of each source."""
     sources = {name: Recorded(chain_of(range(40))) for name in "ab"}
-    mixed = mix({name: (pipe.shuffle_samples(buffer_size=5), 1) for name, pipe in sources.items()})
+    mixed = mix({name: (pipe.shuffle_samples(buffer_size=3), 1) for name, pipe in sources.items()})
     next(pass_of(40, 2, chain=mixed).items(None))
-    assert [sorted(pipe.taken[:10]) for pipe in sources.values()] == [list(range(10))] * 2
-    assert sum(len(pipe.taken) for pipe in sources.values()) == 21
+    assert [sorted(pipe.taken[:6]) for pipe in sources.values()] == [list(range(6))] * 2
+    assert sum(len(pipe.taken) for pipe in sources.values()) == 13
 
 
 def test_a_readers_first_objects_are_under_way_before_it_is_read(memory_folder: str) -> None:
