@@ -230,7 +230,7 @@ def test_a_range_is_read_and_nothing_else(
     with store_of({"a": DATA}) as store:
         store.piece_bytes = piece_bytes
         stream = opened(url, part_bytes, start, stop)
-        assert (stream.start, stream.stop, stream.tell()) == (start, stop, start)
+        assert (stream.first_byte, stream.last_byte, stream.tell()) == (start, stop, start)
         pieces = list(map(bytes, stream.parts()))
         assert b"".join(pieces) == DATA[start:stop]
         assert all(pieces)

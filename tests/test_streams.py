@@ -61,7 +61,8 @@ def test_a_pass_goes_on_where_a_state_tells(
     with store_of(objects) as store:
         engine = Engine(options(max_in_flight=max_in_flight), StorageOptions())
         got = [
-            (url, stream.number, stream.start, stream.read()) for url, stream in stream_objects(objects, engine, state)
+            (url, stream.number, stream.first_byte, stream.read())
+            for url, stream in stream_objects(objects, engine, state)
         ]
         expected = [*again, *((number, 0) for number in range(following, len(sizes)))]
         assert got == [(str(n), n, start, bytes([n]) * (sizes[n] - start)) for n, start in expected]

@@ -41,12 +41,12 @@ class ObjectStream(io.BufferedIOBase):
         return self.target.url
 
     @property
-    def start(self) -> int:
+    def first_byte(self) -> int:
         """The first byte that is handed on."""
         return self.target.start
 
     @property
-    def stop(self) -> int | None:
+    def last_byte(self) -> int | None:
         """Behind the last byte that is handed on; ``None`` for the object's end."""
         return self.target.stop
 

@@ -141,7 +141,7 @@ class ShardReader(StatefulPipe[Sample]):
         url, samples = whole_and_part(str(url))
         if samples is not None and not self.reads_parts:
             raise part_refused(url, type(self).__name__)
-        place = Place([getattr(stream, "start", 0)] if position is None else position)
+        place = Place([getattr(stream, "first_byte", 0)] if position is None else position)
         return _OpenShard(stream, place, self._shard(redact(url), stream, place))
 
     def _opened_again(

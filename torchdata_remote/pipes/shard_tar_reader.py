@@ -103,7 +103,7 @@ class ShardTarReader(ShardReader):
             copy=self._copy,
             num_bytes=getattr(stream, "num_bytes", None),
             first_byte=place.begin[0],
-            last_byte=getattr(stream, "stop", None),
+            last_byte=getattr(stream, "last_byte", None),
             on_skip=self.skipped.count_member,
             on_missing_end=guard.accepts,
         )
