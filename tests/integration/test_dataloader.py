@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from torch._C import _remove_worker_pids
 from torch.utils.data import DataLoader, IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
@@ -71,9 +72,11 @@ def failing(pipe: Any, num_workers: int, start_method: str) -> Iterator[Iterator
     try:
         yield iterator
     finally:
-        workers = getattr(iterator, "_workers")  # noqa: B009  # private to torch
-        assert len(workers) == num_workers
-        for worker in workers:
+        private: Any = iterator  # torch's
+        assert len(private._workers) == num_workers
+        _remove_worker_pids(id(iterator))  # or it would report that they were terminated
+        private._worker_pids_set = False
+        for worker in private._workers:
             worker.terminate()
 
 
