@@ -185,8 +185,7 @@ class ShardWriter:
         publish(url, data, self._options, overwrite=self._overwrite)
 
     def _existing(self) -> list[str]:
-        template = self._template
-        found = list_folder(template.before, recursive=False, options=self._options, retry=self._retry)
+        found = list_folder(self._template.before, recursive=False, options=self._options, retry=self._retry)
         return [str(url) for url in found if self._index(str(url)) is not None]
 
     def _index(self, url: str) -> int | None:

@@ -72,8 +72,7 @@ class ShuffleSamples(SeededPipe[T], StatefulPipe[T]):
     Samples come in blocks, of 2/9 of the buffer. Each leaves in one of the eight phases after its block, drawn by
     ``(seed, epoch, block)``, and the samples of a phase leave in an order of their own: those that lie close together
     were drawn from a window of almost two buffers, in equal parts, and no sample comes more than a buffer earlier or
-    later than it would have. (Of all orders with so much memory in which nothing stays longer, that is the most mixed.)
-    Each sample that leaves pulls one, so that the source flows evenly.
+    later than it would have. Each sample that leaves pulls one, so that the source flows evenly.
 
     The state is the source's state where the oldest block began that is not used up, the phase, and how many have left
     in it; resuming reads at most two buffers again. No buffer can mix what lies further apart: let ``shuffle_shards``
