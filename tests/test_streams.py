@@ -111,3 +111,15 @@ def test_streams_that_are_under_way_are_the_same() -> None:
         streams.close()
         stream.close()
         wait_for(lambda: not engine_threads() - before)
+
+
+def test_streams_that_were_used_up_do_not_come_again() -> None:
+    """A pipe that does not go on where it was would hand out samples twice."""
+    engine = Engine(options(), StorageOptions())
+    with store_of({"a": b"1", "b": b"2"}):
+        pairs = list(stream_objects(["a", "b"], engine))
+        assert len(list(streams_of(pairs, engine, {"next": 1, "again": [[0, 0]]}))) == 2
+        with pytest.raises(StateError, match=r"a was read before .* comes again"):
+            list(streams_of(pairs, engine, {"next": 1, "again": []}))
+        for _, stream in pairs:
+            stream.close()

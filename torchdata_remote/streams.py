@@ -112,7 +112,7 @@ def streams_of(
         if isinstance(first, str):
             yield from stream_objects(_only_urls(chain([first], source)), engine, state)
         else:
-            yield from _only_pairs(chain([first], source))
+            yield from _in_state(_only_pairs(chain([first], source)), state)
 
 
 def under_way(streams: Generator[tuple[str, Any], None, None]) -> Generator[tuple[str, Any], None, None]:
@@ -171,6 +171,22 @@ def part_refused(url: str, reader: str) -> RemoteDataError:
         f"it, and {reader} reads whole objects only. Use fewer readers, or shard_tar_reader().",
         url=redact(url),
     )
+
+
+def _in_state(pairs: Iterator[tuple[str, Any]], state: StreamsState | None) -> Iterator[tuple[str, Any]]:
+    """The pairs; with a state, none of those that were used up."""
+    if state is None:
+        yield from pairs
+        return
+    again = {number for number, _ in state.get("again", [])}
+    for url, stream in pairs:
+        number = number_of(stream)
+        if number is not None and number < state["next"] and number not in again:
+            raise StateError(
+                f"{redact(str(url))} was read before the state was saved, and comes again: a pipe between "
+                "async_prefetch() and the reader did not go on where it was. Between them, map() and filter() do."
+            )
+        yield url, stream
 
 
 def parts_of(url: str, stream: Any, piece_bytes: int = 1 << 20) -> Iterator[bytes | memoryview]:

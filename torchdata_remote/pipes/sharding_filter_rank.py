@@ -138,6 +138,8 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
 
     def _make_equal_order(self, urls: list[str], num_slots: int, epoch: int) -> SampleOrder:
         counts = _counts(urls)
+        if not urls:
+            raise EmptyShareError(f"There are no shards for {num_slots} readers.")
         if counts is None:
             raise ManifestError(
                 f"{redact(urls[0])}: nobody told how many samples it has, and equalize_ranks counts them. List the "
