@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 import re
 from typing import Any
 
@@ -7,8 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torchdata_remote import labels
 from torchdata_remote.errors import LabelError
-from torchdata_remote.labels import class_numbers, label_number, label_text
+from torchdata_remote.labels import (
+    Labeller,
+    by_number,
+    class_numbers,
+    classes_json,
+    from_pattern,
+    ground_truth,
+    label_number,
+    label_text,
+    meta_mat,
+    parent_directory,
+)
 
 NAMES = st.text(st.characters(exclude_characters="/", exclude_categories=["Cs"]), min_size=1, max_size=8)
 
@@ -104,3 +117,75 @@ def test_many_classes_do_not_fill_the_message() -> None:
     with pytest.raises(LabelError, match="1000 classes") as caught:
         label_number("bird", {f"class{i}": i for i in range(1000)})
     assert len(str(caught.value)) < 300
+
+
+def test_names_of_the_room_are_sorted_and_there() -> None:
+    """What ``__all__`` promises can be imported."""
+    assert labels.__all__ == sorted(labels.__all__)
+    assert all(hasattr(labels, name) for name in labels.__all__)
+
+
+@given(folders=st.lists(NAMES, max_size=3), label=NAMES.filter(lambda name: name not in (".", "..")), base=NAMES)
+def test_parent_directory_labels_by_the_folder(folders: list[str], label: str, base: str) -> None:
+    """However deep it lies, and whatever the names."""
+    assert parent_directory()("/".join([*folders, label, base])) == label
+
+
+@pytest.mark.parametrize("path", ["a.jpg", "/a.jpg", "./a.jpg", "train/../a.jpg", "", "train//a.jpg"])
+def test_parent_directory_wants_a_name(path: str) -> None:
+    """A dot is no class; the error shows the path and what else there is."""
+    with pytest.raises(LabelError, match="from_pattern") as caught:
+        parent_directory()(path)
+    assert repr(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("regex", ["_([a-z]+)", re.compile("_([A-Z]+)", re.IGNORECASE)])
+def test_from_pattern_takes_text_or_a_compiled_expression(regex: str | re.Pattern[str]) -> None:
+    """Flags of the expression hold."""
+    assert from_pattern(regex)("train/7_cat.jpg") == "cat"
+
+
+@pytest.mark.parametrize("regex", ["cat", "(cat)(dog)"])
+def test_from_pattern_needs_one_group(regex: str) -> None:
+    """It is an error when the labeller is built, before anything is read."""
+    with pytest.raises(ValueError, match="exactly one group"):
+        from_pattern(regex)
+
+
+def test_from_pattern_searches_in_str() -> None:
+    """Paths are no bytes."""
+    wrong: Any = re.compile(b"(cat)")
+    with pytest.raises(TypeError, match="bytes"):
+        from_pattern(wrong)
+
+
+@pytest.mark.parametrize("regex", ["_([a-z]+)$", "(dog)?_7", "_7(.*)"])
+def test_from_pattern_that_finds_nothing_is_an_error(regex: str) -> None:
+    """No match, a group that took no part, an empty name; the error shows pattern and path."""
+    with pytest.raises(LabelError) as caught:
+        from_pattern(regex)("train/cat_7")
+    assert repr(regex) in str(caught.value)
+    assert "'train/cat_7'" in str(caught.value)
+
+
+SYNSET = {"ILSVRC2012_ID": 8, "WNID": "n7", "words": "kit fox", "num_children": 0}
+
+
+@pytest.mark.parametrize(
+    ("labeller", "expected"),
+    [
+        (parent_directory(), "n7"),
+        (from_pattern("(n[0-9])_"), "n7"),
+        (classes_json({"n7": {"id": 8, "name": "kit_fox"}}, id_base=1), 7),
+        (meta_mat([SYNSET]), 7),
+        (by_number({"2": 8}, number_base=0), 7),
+        (ground_truth([1, 2, 8], base_name="n7_"), 7),
+    ],
+    ids=["parent_directory", "from_pattern", "classes_json", "meta_mat", "by_number", "ground_truth"],
+)
+def test_labellers_pickle(labeller: Labeller, expected: int | str) -> None:
+    """The copy labels as the original does, and is equal to it; its repr does not list what it knows."""
+    copy = pickle.loads(pickle.dumps(labeller))
+    assert copy("x/n7/n7_00000003.JPEG") == labeller("x/n7/n7_00000003.JPEG") == expected
+    assert copy == labeller
+    assert "kit" not in repr(copy)

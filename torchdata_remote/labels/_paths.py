@@ -1,13 +1,77 @@
-"""Labels: from a path to a class number."""
+"""Labels that the path itself holds."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-from .errors import LabelError
+from ..errors import LabelError
 
 Classes = Sequence[str] | Mapping[str, int]
+Labeller = Callable[[str], int | str]
+
+
+def parent_directory() -> Labeller:
+    """A labeller: the name of the folder that the file lies in.
+
+    Raises:
+        LabelError: when it is called with a path without a folder.
+
+    Example:
+        >>> parent_directory()("train/cat/1.jpg")
+        'cat'
+    """
+    return ParentDirectory()
+
+
+def from_pattern(regex: str | re.Pattern[str]) -> Labeller:
+    r"""A labeller: what a regular expression finds in the path.
+
+    Args:
+        regex: searched in the path; its only group is the class's name.
+
+    Raises:
+        ValueError: if it has no group or several.
+        LabelError: when it is called with a path in which the expression finds nothing, or an empty name.
+
+    Example:
+        >>> from_pattern(r"_([a-z]+)[0-9]*\.jpg$")("train/0001_cat7.jpg")
+        'cat'
+    """
+    pattern = re.compile(regex)
+    if not isinstance(pattern.pattern, str):
+        raise TypeError(f"from_pattern searches in paths, which are str; got a pattern of bytes: {pattern.pattern!r}")
+    if pattern.groups != 1:
+        raise ValueError(f"from_pattern needs exactly one group, {pattern.pattern!r} has {pattern.groups}.")
+    return FromPattern(pattern)
+
+
+@dataclass(frozen=True)
+class ParentDirectory:
+    """What :func:`parent_directory` returns."""
+
+    def __call__(self, path: str) -> str:
+        name = path.rpartition("/")[0].rpartition("/")[2]
+        if name in ("", ".", ".."):
+            raise LabelError(
+                f"{path!r} has no parent directory to take a label from. If the label sits elsewhere in the path, use "
+                "from_pattern(regex)."
+            )
+        return name
+
+
+@dataclass(frozen=True)
+class FromPattern:
+    """What :func:`from_pattern` returns."""
+
+    pattern: re.Pattern[str]
+
+    def __call__(self, path: str) -> str:
+        match = self.pattern.search(path)
+        if match is None or not match[1]:
+            raise LabelError(f"{self.pattern.pattern!r} finds no label in {path!r}.")
+        return match[1]
 
 
 def class_numbers(classes: Classes) -> dict[str, int]:

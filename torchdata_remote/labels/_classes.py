@@ -1,0 +1,166 @@
+"""Labellers that know their classes: each by a key that stands in the path."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..errors import LabelError
+from ._sources import Location, Origin, is_location, origin_of, read_bytes, read_json, require_int, whole_number
+from ._table import ClassEntry, read_table
+
+
+def classes_json(
+    source: Location | Mapping[str, Mapping[str, Any]],
+    *,
+    id_base: int,
+    storage_options: Mapping[str, Any] | None = None,
+) -> ByClassKey:
+    """A labeller from a JSON object of classes, ``{"n02119789": {"id": 1, "name": "kit_fox"}, ...}``.
+
+    A file belongs to the class whose key is the file's name without its extension, or this up to a ``_`` (the longest
+    first); or else to the one whose key is a folder's name, the innermost first. So ``n02119789_17.JPEG``,
+    ``n02119789/17.JPEG`` and ``n02119789/images/17.JPEG`` are kit foxes. The label is ``id - id_base``.
+
+    Args:
+        source: a URL, a path, or the object itself.
+        id_base: the number that the file's ids count from.
+        storage_options: for the store of a URL, in fsspec's vocabulary.
+
+    Returns:
+        A labeller; its ``table`` has ids counted from 0.
+
+    Raises:
+        LabelError: if the source is not of this form, or an id comes twice, is less than ``id_base`` or above an
+            int32; and when it is called with a file of none of the classes. Names the source.
+        StorageError: if the URL cannot be read.
+
+    Example:
+        >>> labeller = classes_json({"n02119789": {"id": 1, "name": "kit_fox"}}, id_base=1)
+        >>> labeller("train/n02119789/n02119789_17.JPEG"), labeller.table
+        (0, {'n02119789': {'id': 0, 'name': 'kit_fox'}})
+    """
+    require_int("id_base", id_base)
+    origin = origin_of(source, "classes_json")
+    return ByClassKey(read_table(read_json(source, origin, storage_options), origin, id_base=id_base), origin)
+
+
+def meta_mat(
+    source: Location | Sequence[Mapping[str, Any]], *, storage_options: Mapping[str, Any] | None = None
+) -> ByClassKey:
+    """A labeller from ``meta.mat``, the classes of an ILSVRC development kit.
+
+    The file holds ``synsets``, an array of structs with the fields ``ILSVRC2012_ID``, ``WNID``, ``words``, ``gloss``,
+    ``num_children``, ``children``, ``wordnet_height`` and ``num_train_images``. The classes are those without children.
+    Their key is the WNID, found in paths as :func:`classes_json` does; their label is ``ILSVRC2012_ID - 1``, as in
+    :func:`ground_truth`; their name is ``words``. Note that these are ILSVRC's numbers: those of torchvision's
+    ``ImageFolder`` follow the sorted WNIDs.
+
+    Args:
+        source: a URL, a path, or the structs as dicts, of which four fields are needed.
+        storage_options: for the store of a URL, in fsspec's vocabulary.
+
+    Returns:
+        A labeller; its ``table`` has ids counted from 0.
+
+    Raises:
+        LabelError: if the source is not of this form; and when it is called with a file of none of the classes.
+        ImportError: if a file is to be read and scipy is not installed.
+        StorageError: if the URL cannot be read.
+
+    Example:
+        >>> labeller = meta_mat([
+        ...     {"ILSVRC2012_ID": 1, "WNID": "n02119789", "words": "kit fox, Vulpes macrotis", "num_children": 0},
+        ...     {"ILSVRC2012_ID": 1001, "WNID": "n00001740", "words": "entity", "num_children": 2},
+        ... ])
+        >>> labeller("n02119789/n02119789_17.JPEG"), list(labeller.table)
+        (0, ['n02119789'])
+    """
+    origin = origin_of(source, "meta_mat")
+    rows = _synsets(read_bytes(source, storage_options), origin) if is_location(source) else source
+    if isinstance(rows, Mapping) or not isinstance(rows, Iterable):
+        raise origin.error(f"expected a list of synsets, got a {type(rows).__name__}.")
+    classes: dict[str, dict[str, Any]] = {}
+    for index, row in enumerate(rows):
+        key = _field(row, index, "WNID", origin)
+        if _number(row, index, "num_children", origin) != 0:
+            continue
+        if not isinstance(key, str) or key in classes:
+            raise origin.error(f"synset {index} has the WNID {key!r:.100}, expected a str that no other class has.")
+        classes[key] = {
+            "id": _number(row, index, "ILSVRC2012_ID", origin),
+            "name": _field(row, index, "words", origin),
+        }
+    if not classes:
+        raise origin.error("no synset has num_children == 0, so there are no classes.")
+    return ByClassKey(read_table(classes, origin, id_base=1), origin)
+
+
+@dataclass(frozen=True)
+class ByClassKey:
+    """A labeller: the class whose key begins a file's name or names one of its folders.
+
+    Args:
+        table: class key -> ``{"id": int, "name": str}``, ids counted from 0.
+        origin: where it comes from, for errors.
+    """
+
+    table: Mapping[str, ClassEntry] = field(repr=False)
+    origin: Origin
+
+    def __call__(self, path: str) -> int:
+        folders, _, base = path.rpartition("/")
+        key = os.path.splitext(base)[0]
+        while key:
+            if key in self.table:
+                return self.table[key]["id"]
+            key = key.rpartition("_")[0]
+        for folder in reversed(folders.split("/")):
+            if folder in self.table:
+                return self.table[folder]["id"]
+        raise LabelError(
+            f"{path!r} belongs to none of the {len(self.table):,} classes {sorted(self.table)[:5]} of "
+            f"{self.origin.shown}: neither the file's name, up to an underscore, nor a folder is the key of one.",
+            url=self.origin.url,
+        )
+
+
+def _synsets(data: bytes, origin: Origin) -> Iterable[object]:
+    """The structs of a MATLAB file; their fields are attributes."""
+    try:
+        from scipy.io import loadmat  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise ImportError("meta_mat reads files with scipy: pip install 'torchdata_remote[imagenet]'") from error
+    try:
+        content = loadmat(io.BytesIO(data), squeeze_me=True, struct_as_record=False, variable_names=["synsets"])
+    except MemoryError:
+        raise
+    except Exception as error:  # damaged files end in errors of many kinds, from zlib's to a TypeError
+        raise origin.error(f"not a MATLAB file that scipy can read: {error!r}") from error
+    if "synsets" not in content:
+        raise origin.error("a MATLAB file without synsets, expected the meta.mat of an ILSVRC development kit.")
+    rows: Iterable[object] = np.atleast_1d(content["synsets"]).ravel()  # a single struct is squeezed to itself
+    return rows
+
+
+def _field(row: object, index: int, name: str, origin: Origin) -> object:
+    value: object = row.get(name) if isinstance(row, Mapping) else getattr(row, name, None)
+    if value is None:
+        raise origin.error(f"synset {index} has no {name}: {row!r:.100}")
+    return value
+
+
+def _number(row: object, index: int, name: str, origin: Origin) -> int:
+    """MATLAB's numbers are doubles: a whole one as an int."""
+    value = _field(row, index, name, origin)
+    if isinstance(value, (float, np.floating)) and float(value).is_integer():
+        return int(value)
+    number = whole_number(value)
+    if number is None:
+        raise origin.error(f"synset {index} has the {name} {value!r:.100}, expected a whole number.")
+    return number
