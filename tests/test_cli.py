@@ -147,6 +147,33 @@ def test_help(arguments: list[str], says: list[str], capsys: pytest.CaptureFixtu
     assert all(word in told for word in says)
 
 
+@pytest.mark.parametrize("command", ["shard", "manifest", "ls", "inspect", "verify", "show"])
+def test_help_of_each_command(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It says what the command does, and ends with an example that is one of its command lines."""
+    with pytest.raises(SystemExit) as caught:
+        cli.main([command, "--help"])
+    assert caught.value.code == 0
+    told = " ".join(capsys.readouterr().out.split())
+    example = told.rpartition("example: torchdata-remote ")[2]
+    assert example.startswith(f"{command} ")
+    assert "--storage-options" in told
+
+
+def test_an_interrupt_and_a_closed_pipe_are_quiet(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They end the command with the status that shells have for them."""
+    for error, status in ((KeyboardInterrupt(), 130), (BrokenPipeError(), 141)):
+
+        def fail(*_: object, error: BaseException = error, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr("torchdata_remote.cli._ls.list_objects", fail)
+        assert cli.main(["ls", "memory://a"]) == status
+        told = capsys.readouterr()
+        assert (told.out, told.err) == ("", "")
+
+
 def test_the_installed_command(tmp_path: Path) -> None:
     """It is installed with the package, by the name that the errors tell, and its status is the shell's."""
     scripts = entry_points(group="console_scripts")

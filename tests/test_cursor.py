@@ -84,3 +84,49 @@ def test_a_part_is_gone_before_the_next_one_comes() -> None:
     assert cursor.skip(1000) == 1000
     assert sum(map(len, cursor.pieces(5000))) == 1500
     assert len(alive) == 4
+
+
+class JumpingParts:
+    """Parts of which what is passed over never comes."""
+
+    def __init__(self, data: bytes, part_bytes: int) -> None:
+        self._data, self._part_bytes, self._at = data, part_bytes, 0
+        self.handed_on = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        while self._at < len(self._data):
+            part = self._data[self._at : self._at + self._part_bytes]
+            self._at += len(part)
+            self.handed_on += len(part)
+            yield part
+
+    def jump(self, num_bytes: int) -> int:
+        passed = min(num_bytes, len(self._data) - self._at)
+        self._at += passed
+        return passed
+
+
+@given(
+    data=st.binary(max_size=200),
+    part_bytes=st.integers(1, 50),
+    steps=st.lists(st.tuples(st.booleans(), st.integers(0, 120))),
+)
+def test_jumping_is_passing_over(data: bytes, part_bytes: int, steps: list[tuple[bool, int]]) -> None:
+    """What is taken, how much was there, and the offset are the same as over parts that have to come."""
+    jumping, plain = Cursor(JumpingParts(data, part_bytes), 7), Cursor([data], 7)
+    for take, length in steps:
+        if take:
+            assert jumping.take(length) == plain.take(length)
+        else:
+            assert jumping.skip(length) == plain.skip(length)
+        assert jumping.offset == plain.offset
+
+
+def test_what_is_jumped_over_does_not_come() -> None:
+    """Of a gigabyte that is passed over, only the part at hand was brought."""
+    parts = JumpingParts(bytes(100_000), 100)
+    cursor = Cursor(parts)
+    cursor.take(10)
+    assert cursor.skip(99_000) == 99_000
+    assert cursor.take(5) == bytes(5)
+    assert parts.handed_on == 200

@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator
+from typing import Protocol, runtime_checkable
+
+
+@runtime_checkable
+class Jumping(Protocol):
+    """Parts of an archive that can go on further behind."""
+
+    def __iter__(self) -> Iterator[bytes | memoryview]:
+        """The parts."""
+
+    def jump(self, num_bytes: int) -> int:
+        """Leave out the bytes that would come next; returns how many were there."""
 
 
 class Cursor:
     """Takes bytes in order. ``view`` is the part at hand and ``position`` the place in it; both may be read and moved.
 
     Args:
-        parts: consecutive, of any length, empty ones included.
+        parts: consecutive, of any length, empty ones included. Those that are :class:`Jumping` need not bring what is
+            passed over.
         offset: of the first of these bytes.
     """
 
     def __init__(self, parts: Iterable[bytes | memoryview], offset: int = 0) -> None:
+        self._jump = parts.jump if isinstance(parts, Jumping) else None
         self._parts = iter(parts)
         self.view = memoryview(b"")
         self.position = 0
@@ -56,7 +70,12 @@ class Cursor:
 
     def skip(self, num_bytes: int) -> int:
         """Pass over bytes; returns how many were there."""
-        return sum(map(len, self.pieces(num_bytes)))
+        if self._jump is None or num_bytes <= (here := len(self.view) - self.position):
+            return sum(map(len, self.pieces(num_bytes)))
+        passed = self._jump(num_bytes - here)
+        self.part_offset += len(self.view) + passed
+        self.view, self.position = memoryview(b""), 0
+        return here + passed
 
 
 def gather(chunks: Iterator[bytes] | Iterator[memoryview], num_bytes: int) -> bytes:

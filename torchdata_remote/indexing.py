@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
-from .checksums import BlockSummer
+from .checksums import BLOCK_BYTES, BlockSummer
 from .compression import CompressionLimits, decompressed
 from .engine import Engine
 from .errors import ObjectExistsError
@@ -23,20 +23,29 @@ from .tar import TarOptions, read_runs
 from .urls import join_url, redact, split_url
 
 
-class _Summed:
-    """Bytes that are summed up while they pass."""
+class Summed:
+    """An object's bytes, which are summed up while they pass. It is iterated once, but by several in turn.
 
-    def __init__(self, parts: Iterable[bytes | memoryview]) -> None:
-        self._parts = parts
-        self.num_bytes = 0
-        self.md5, self.blocks = hashlib.md5(usedforsecurity=False), BlockSummer()
+    Args:
+        parts: the bytes.
+        block_bytes: of the blocks that have checksums of their own.
+    """
+
+    def __init__(self, parts: Iterable[bytes | memoryview], block_bytes: int = BLOCK_BYTES) -> None:
+        self._parts = iter(parts)
+        self._md5, self._blocks = hashlib.md5(usedforsecurity=False), BlockSummer(block_bytes)
+        self._num_bytes = 0
 
     def __iter__(self) -> Iterator[bytes | memoryview]:
         for part in self._parts:
-            self.num_bytes += len(part)
-            self.md5.update(part)
-            self.blocks.update(part)
+            self._num_bytes += len(part)
+            self._md5.update(part)
+            self._blocks.update(part)
             yield part
+
+    def info(self, url: str, num_samples: int) -> ShardInfo:
+        """What a manifest is to say of the shard, once all has passed."""
+        return ShardInfo(url, num_samples, self._num_bytes, self._md5.hexdigest(), self._blocks.checksums())
 
 
 def index_shards(
@@ -89,8 +98,10 @@ def index_shards(
     shards = []
     for shard_url, stream in stream_objects(urls, Engine(FetchOptions(), options)):
         with closing(stream):
-            info, offsets = _read(str(shard_url), _Summed(parts_of(shard_url, stream)))
-        if offsets is not None:
+            summed = Summed(parts_of(shard_url, stream))
+            compression, offsets = sample_offsets(str(shard_url), summed)
+        info = summed.info(str(shard_url), len(offsets) - 1)
+        if compression is None:
             publish(index_url(info.url), dump_index(offsets), options, overwrite=overwrite)
         shards.append(info)
         on_shard(info)
@@ -98,13 +109,19 @@ def index_shards(
     return shards
 
 
-def _read(url: str, summed: _Summed) -> tuple[ShardInfo, list[int] | None]:
-    """What a shard is, and where its samples begin and the last one ends; ``None`` where it is compressed."""
+def sample_offsets(url: str, parts: Iterable[bytes | memoryview]) -> tuple[str | None, list[int]]:
+    """A shard's compression (``None``: none), and where its samples begin and the last one ends, in the tar's bytes.
+
+    Args:
+        url: of the shard.
+        parts: its bytes, all of which are taken.
+
+    Raises:
+        ShardReadError: for a shard that is damaged, or not made of samples.
+    """
     shown, place = redact(url), Place()
-    compression, bare = decompressed(summed, url=shown, limits=CompressionLimits())
+    compression, bare = decompressed(parts, url=shown, limits=CompressionLimits())
     with closing(bare):
         runs = read_runs(bare, url=shown, options=TarOptions(copy=False), place=place)
         samples = samples_of(runs, url=shown, of=place)
-        offsets = [0, *(place.archive_end if place.ended else place.next_byte() for _ in samples)]
-    info = ShardInfo(url, len(offsets) - 1, summed.num_bytes, summed.md5.hexdigest(), summed.blocks.checksums())
-    return info, None if compression is not None else offsets
+        return compression, [0, *(place.archive_end if place.ended else place.next_byte() for _ in samples)]

@@ -116,6 +116,14 @@ class Walk:
         self._finish(size, size - len(data), what)
         return data
 
+    def pass_over(self, size: int, what: str) -> None:
+        """Leave out the data of the member at hand, and its padding.
+
+        Raises:
+            ShardReadError: as :meth:`take`.
+        """
+        self._finish(size, size - self.cursor.skip(size), what)
+
     def pieces(self, size: int, what: str, *, taken: int = 0) -> Iterator[memoryview]:
         """The data of the member at hand as they come, after those taken, and its padding passed over at the end."""
         left = size - taken

@@ -1,0 +1,80 @@
+"""``torchdata-remote ls``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from torchdata_remote.cli import main
+from torchdata_remote.testing import write_small_shards
+
+
+def test_sizes_samples_and_urls(memory_folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for each object, and a total."""
+    write_small_shards(memory_folder, num_shards=2, samples_per_shard=3)
+    assert main(["ls", memory_folder]) == 0
+    *lines, total = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines if ".tar" in line] == [
+        ["7,168", "3", f"{memory_folder}/000000.tar"],
+        ["32", f"{memory_folder}/000000.tar.idx"],
+        ["7,168", "3", f"{memory_folder}/000001.tar"],
+        ["32", f"{memory_folder}/000001.tar.idx"],
+    ]
+    assert len(lines) == 5
+    assert total.split(maxsplit=1)[1].endswith("bytes in 5 objects, 6 samples")
+
+
+def test_a_manifest_lists_its_shards(memory_folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """And a pattern leaves some out."""
+    write_small_shards(memory_folder, num_shards=3, samples_per_shard=2)
+    assert main(["ls", f"{memory_folder}/index.json", "--pattern", "*[02].tar"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1:] for line in lines[:2]] == [["2", f"{memory_folder}/{n:06d}.tar"] for n in (0, 2)]
+    assert lines[2].endswith("bytes in 2 objects, 4 samples")
+
+
+def test_recursive_and_long(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Folders below are entered when asked for; etags are told when asked for."""
+    (tmp_path / "below").mkdir()
+    (tmp_path / "a.txt").write_bytes(b"abc")
+    (tmp_path / "below" / "b.txt").write_bytes(b"")
+    assert main(["ls", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].strip() == "3  bytes in 1 objects"
+    assert main(["ls", str(tmp_path), "--recursive", "--long"]) == 0
+    first, second, total = capsys.readouterr().out.splitlines()
+    assert first.split()[0] == "3"
+    assert first.split()[-1] == f"file://{tmp_path}/a.txt"
+    assert len(first.split()) == 3, "size, etag, URL"
+    assert second.split()[-1] == f"file://{tmp_path}/below/b.txt"
+    assert total.strip() == "3  bytes in 2 objects"
+
+
+def test_nothing_found(memory_folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit status 1, and what was looked for."""
+    assert main(["ls", memory_folder]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert memory_folder in told.err
+
+
+def test_names_with_odd_characters(tmp_path: Path) -> None:
+    """Terminals get no commands, and one that cannot express a character an escape."""
+    for name in (b"new\nline", b"\x1b[31mred", "é漢".encode(), b"not-utf8-\xff"):
+        (tmp_path / name.decode("utf-8", "surrogateescape")).write_bytes(b"")
+    command = [sys.executable, "-m", "torchdata_remote.cli", "ls", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, check=True, env={"PYTHONIOENCODING": "ascii"})
+    names = [line.rpartition(b"/")[2] for line in done.stdout.splitlines()[:-1]]
+    assert sorted(names) == sorted([rb"new\nline", rb"\x1b[31mred", rb"\xe9\u6f22", rb"not-utf8-\udcff"])
+
+
+def test_whoever_reads_may_stop(tmp_path: Path) -> None:
+    """A pipe that is closed early is no error: nothing on stderr."""
+    for number in range(3000):
+        (tmp_path / f"{number:0200d}").write_bytes(b"")
+    command = f"{sys.executable} -m torchdata_remote.cli ls {tmp_path} | head -1"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert len(done.stdout.splitlines()) == 1

@@ -1,0 +1,131 @@
+"""``torchdata-remote show``."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from torchdata_remote import ShardWriter
+from torchdata_remote.cli import _show, main
+from torchdata_remote.pictures import Picture
+
+COLOURS = [(255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 0)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    with ShardWriter(f"{tmp_path}/train/{{shard}}.tar", max_shard_samples=3) as writer:
+        for number in range(8):
+            colour = COLOURS[number % 4]
+            writer.write({"__key__": f"{number}", "png": Image.new("RGB", (30, 20), colour), "cls": number % 4})
+    return tmp_path / "train"
+
+
+def colours_of(path: Path) -> list[tuple[int, int, int]]:
+    """Those of the cells, as often as there are cells, in order."""
+    with Image.open(path) as picture:
+        rgb = picture.convert("RGB")
+    found = []
+    cell, margin, label = 32, 4, 15
+    for top in range(margin + cell // 2, rgb.height, cell + label + margin):
+        for left in range(margin + cell // 2, rgb.width, cell + margin):
+            pixel = rgb.getpixel((left, top))
+            assert isinstance(pixel, tuple)
+            found.append((pixel[0], pixel[1], pixel[2]))
+    return found
+
+
+def test_a_picture_of_the_first_images(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In order, in as many columns as asked for; what was drawn is told. One that was there is replaced."""
+    out = folder.parent / "out.png"
+    out.write_bytes(b"old")
+    arguments = ["show", str(folder), "--grid", str(out), "--num", "5", "--columns", "2", "--cell-pixels", "32"]
+    assert main(arguments) == 0
+    assert colours_of(out) == [*(COLOURS[number % 4] for number in range(5)), (255, 255, 255)]
+    told = capsys.readouterr()
+    assert told.out == f"5 images, 76 x 157 pixels: {out}\n"
+    assert told.err == ""
+    assert sorted(os.listdir(folder.parent)) == ["out.png", "train"]
+    assert out.stat().st_mode & 0o777 == 0o666 & ~_umask()
+
+
+def _umask() -> int:
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask
+
+
+def test_images_drawn_by_a_seed(folder: Path) -> None:
+    """The same for a seed; all of them, where all are asked for."""
+    pictures = []
+    for name, seed in (("a.png", "1"), ("b.png", "1"), ("c.png", "2")):
+        out = folder.parent / name
+        assert main(["show", str(folder), "--grid", str(out), "--seed", seed, "--cell-pixels", "32"]) == 0
+        pictures.append(out.read_bytes())
+        assert sorted(colours_of(out)[:8]) == sorted(2 * COLOURS)
+    assert pictures[0] == pictures[1] != pictures[2]
+
+
+@pytest.mark.parametrize(
+    ("label", "shown"), [("1", "kit fox"), ("01", "kit fox"), ("7", "7"), ("-1", "-1"), ("dog", "dog"), (None, "0001")]
+)
+def test_labels(label: str | None, shown: str) -> None:
+    """The class's name, else what ``cls`` holds, else the key without its folders."""
+    assert _show._label(Picture("", "d/0001", b"", label), {"0": "cat", "1": "kit fox"}) == shown
+
+
+def test_names_of_classes_are_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """From beside the shards, which changes the picture; a file that is no class table is told, and does not matter."""
+    out = folder.parent / "out.png"
+    drawn = []
+    table = {f"n{number}": {"id": number, "name": f"class {number}"} for number in range(4)}
+    for content in (None, json.dumps(table), "[]"):
+        if content is not None:
+            (folder / "classes.json").write_text(content)
+        assert main(["show", str(folder), "--grid", str(out)]) == 0
+        drawn.append(out.read_bytes())
+    assert drawn[0] == drawn[2] != drawn[1]
+    told = capsys.readouterr().err
+    assert told.startswith("torchdata-remote: ")
+    assert "classes.json" in told
+
+
+def test_images_that_are_none(tmp_path: Path) -> None:
+    """Have a cell without a picture; the others are drawn."""
+    with ShardWriter(f"{tmp_path}/{{shard}}.tar") as writer:
+        writer.write({"__key__": "a", "png": b"no png"})
+        writer.write({"__key__": "b", "png": Image.new("L", (5000, 3), 255)})
+    assert main(["show", str(tmp_path), "--grid", str(tmp_path / "out.jpg")]) == 0
+    with Image.open(tmp_path / "out.jpg") as picture:
+        assert picture.format == "JPEG"
+
+
+@pytest.mark.parametrize(
+    ("grid", "more", "says"),
+    [
+        ("no/such/folder/out.png", [], "No such file"),
+        ("out.xyz", [], "'.xyz'"),
+        ("out", [], "out.png"),
+        ("out.png", ["--num", "8", "--columns", "8", "--cell-pixels", "9999"], "pixels"),
+        ("out.png", ["--cell-pixels", "3"], "16 pixels"),
+    ],
+)
+def test_what_cannot_be_written(
+    folder: Path, grid: str, more: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit status 1, and why; nothing is left behind."""
+    assert main(["show", str(folder), "--grid", str(folder.parent / grid), *more]) == 1
+    assert says in capsys.readouterr().err
+    assert os.listdir(folder.parent) == ["train"]
+
+
+def test_no_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit status 1."""
+    with ShardWriter(f"{tmp_path}/{{shard}}.tar") as writer:
+        writer.write({"__key__": "a", "txt": "text"})
+    assert main(["show", str(tmp_path), "--grid", str(tmp_path / "out.png")]) == 1
+    assert "none of the samples has an image" in capsys.readouterr().err

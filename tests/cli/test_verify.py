@@ -1,0 +1,72 @@
+"""``torchdata-remote verify``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from torchdata_remote.cli import main
+from torchdata_remote.testing import write_small_shards
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_small_shards(f"file://{tmp_path}/train", num_shards=3, samples_per_shard=4)
+    return tmp_path / "train"
+
+
+def flip(path: Path, byte: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[byte] ^= 1
+    path.write_bytes(data)
+
+
+def test_all_is_well(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit status 0, and one line."""
+    assert main(["verify", str(folder)]) == 0
+    told = capsys.readouterr()
+    num_bytes = sum(path.stat().st_size for path in folder.glob("*.tar"))
+    assert told.out == f"12 samples in 3 shards, {num_bytes:,} bytes read: all as the manifest says\n"
+    assert told.err == ""
+
+
+def test_each_fault_is_a_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the object's URL; then a summary; exit status 1."""
+    (folder / "000000.tar.idx").unlink()
+    flip(folder / "000001.tar", 700)
+    (folder / "extra.tar").write_bytes(b"")
+    assert main(["verify", str(folder / "index.json")]) == 1
+    told = capsys.readouterr()
+    assert told.err == ""
+    *lines, last = told.out.splitlines()
+    assert [line.split(": ")[0].removeprefix(f"file://{folder}/") for line in lines] == [
+        "extra.tar",
+        "000000.tar.idx",
+        "000001.tar",
+        "000001.tar",
+    ]
+    assert last.endswith("bytes read: 4 faults")
+    assert last.startswith("12 samples in 3 shards, ")
+
+
+def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same for programs."""
+    assert main(["verify", "--json", str(folder)]) == 0
+    assert json.loads(capsys.readouterr().out)["faults"] == []
+    (folder / "000002.tar").unlink()
+    assert main(["verify", "--json", str(folder)]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert document["num_samples"] == 8
+    assert document["faults"] == [
+        {"url": f"file://{folder}/000002.tar", "what": "the manifest names it, and it is not there"}
+    ]
+
+
+def test_no_manifest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit status 1, and what writes one."""
+    assert main(["verify", str(tmp_path)]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "torchdata-remote manifest" in told.err

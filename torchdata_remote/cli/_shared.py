@@ -1,0 +1,85 @@
+"""What several commands need: options, and how text is printed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+Commands = Any  # argparse gives its type no public name
+
+
+def add_command(
+    commands: Commands, name: str, run: Callable[[argparse.Namespace], int], *, does: str, example: str, **settings: Any
+) -> argparse.ArgumentParser:
+    """A command's parser; its help ends with an example."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=does.partition(".")[0].partition(";")[0],
+        description=does[0].upper() + does[1:],
+        epilog=f"example: torchdata-remote {example}",
+        **settings,
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """A JSON object from the command line."""
+    try:
+        options = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not JSON: {error}") from error
+    if not isinstance(options, dict):
+        raise argparse.ArgumentTypeError(f"expected a JSON object, got a {type(options).__name__}")
+    return options
+
+
+def count(text: str) -> int:
+    """A number of at least 1 from the command line."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected a number of at least 1, got {text!r}")
+    return number
+
+
+def count_or_none(text: str) -> int:
+    """A number of at least 0 from the command line."""
+    return 0 if text.strip() == "0" else count(text)
+
+
+def add_storage_options(parser: argparse.ArgumentParser) -> None:
+    """The option ``--storage-options``."""
+    parser.add_argument(
+        "--storage-options",
+        type=json_object,
+        default={},
+        metavar="JSON",
+        help='for the store, in fsspec\'s vocabulary, such as {"endpoint_url": "http://host:9000"}',
+    )
+
+
+def printable(text: str) -> str:
+    r"""A text of others, such as a name in an archive, without what a terminal would take for a command.
+
+    >>> print(printable("a\x1b[2Jb é"))
+    a\x1b[2Jb é
+    """
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
+        for character in text
+    )
+
+
+def say(text: str = "") -> None:
+    """Print a line; characters that standard output cannot express are escaped."""
+    try:
+        print(text)
+    except UnicodeEncodeError:
+        encoding = sys.stdout.encoding or "ascii"
+        print(text.encode(encoding, "backslashreplace").decode(encoding))

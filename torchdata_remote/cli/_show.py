@@ -1,0 +1,107 @@
+"""``torchdata-remote show``."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+import tempfile
+
+from PIL import Image
+
+from ..contact_sheet import Cell, contact_sheet
+from ..decoders import rgb
+from ..errors import LabelError, RemoteDataError
+from ..pictures import Picture, class_names, pictures
+from ._shared import Commands, add_command, add_storage_options, count, printable, say
+
+_DEFAULT_PICTURES = 36
+
+
+def add(commands: Commands) -> None:
+    """Tell the command line of this command."""
+    parser = add_command(
+        commands,
+        "show",
+        _run,
+        does="draw a contact sheet of images with their labels. Labels are names where classes.json lies beside the "
+        "shards, else numbers, else keys. Only the images that are drawn are read.",
+        example="show s3://bucket/train/ --grid out.png",
+    )
+    parser.add_argument("url", help="folder of shards, manifest, glob, or one shard")
+    parser.add_argument("--grid", required=True, metavar="FILE", help="picture to write, such as out.png")
+    parser.add_argument(
+        "--num", type=count, default=_DEFAULT_PICTURES, metavar="N", help="images (default: %(default)s)"
+    )
+    parser.add_argument("--columns", type=count, metavar="C", help="images in a row (default: as many as rows)")
+    parser.add_argument(
+        "--cell-pixels", type=count, default=160, metavar="P", help="side of an image's cell (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seed", type=int, metavar="S", help="draw samples at random from all shards (default: the first ones)"
+    )
+    add_storage_options(parser)
+
+
+def _run(chosen: argparse.Namespace) -> int:
+    names: dict[str, str] | None = None
+    cells: list[Cell] = []
+    for picture in pictures(
+        chosen.url, num_pictures=chosen.num, seed=chosen.seed, storage_options=chosen.storage_options
+    ):
+        if names is None:
+            names = _names(picture.url, chosen)
+        cells.append((_small(picture.data, chosen.cell_pixels), _label(picture, names)))
+    columns = chosen.columns or math.ceil(math.sqrt(len(cells)))
+    try:
+        sheet = contact_sheet(cells, num_columns=columns, cell_pixels=chosen.cell_pixels)
+        _save(sheet, chosen.grid)
+    except (OSError, ValueError) as error:  # no such folder, no such format, too large
+        raise RemoteDataError(f"{chosen.grid}: {error}") from error
+    say(f"{len(cells):,} images, {sheet.width:,} x {sheet.height:,} pixels: {printable(chosen.grid)}")
+    return 0
+
+
+def _names(url: str, chosen: argparse.Namespace) -> dict[str, str]:
+    try:
+        return class_names(url, storage_options=chosen.storage_options)
+    except LabelError as error:
+        print(f"torchdata-remote: {error} Labels are shown as they are.", file=sys.stderr)
+        return {}
+
+
+def _small(data: bytes, cell_pixels: int) -> Image.Image | None:
+    """An image that is not larger than its cell; ``None`` if it is none."""
+    try:
+        image = rgb(data)
+    except Exception:  # noqa: BLE001  # Pillow raises nearly anything for damaged images
+        return None
+    image.thumbnail((cell_pixels, cell_pixels), Image.Resampling.LANCZOS)
+    return image
+
+
+def _label(picture: Picture, names: dict[str, str]) -> str:
+    label = picture.label
+    if label is None:
+        return picture.key.rpartition("/")[2]
+    return names.get(label.lstrip("0") or "0", label)
+
+
+def _save(sheet: Image.Image, path: str) -> None:
+    """Write a picture; a file of that name is replaced when the new one is complete."""
+    folder, name = os.path.split(os.path.abspath(path))
+    extension = os.path.splitext(name)[1]
+    if extension.lower() not in Image.registered_extensions():
+        raise ValueError(f"no picture format is called {extension!r}. Take a name such as out.png")
+    handle, partial = tempfile.mkstemp(suffix=extension, dir=folder)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            sheet.save(file, Image.registered_extensions()[extension.lower()])
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(partial, 0o666 & ~umask)  # mkstemp's are for their owner only
+        os.replace(partial, path)
+    except BaseException:
+        os.unlink(partial)
+        raise

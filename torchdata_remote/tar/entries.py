@@ -1,0 +1,68 @@
+"""Where the members of an archive lie, without their data."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import NamedTuple
+
+from .plain import PlainMembers
+from .walk import TarOptions, Walk
+
+
+class Entries(NamedTuple):
+    """Some members, in order: names, the first byte of the data of each in the archive, and how many follow."""
+
+    names: Sequence[str]
+    starts: Sequence[int]
+    sizes: Sequence[int]
+
+
+def read_entries(parts: Iterable[bytes | memoryview], *, url: str, options: TarOptions) -> Iterator[Entries]:
+    """Like :func:`read_runs`, with places instead of data; no member is too large.
+
+    Args:
+        parts: the archive's bytes, in consecutive parts of any length.
+        url: for error messages.
+        options: limits.
+
+    Raises:
+        ShardReadError: as :func:`read_members`.
+    """
+    walk, plain = Walk(parts, url, replace(options, max_member_bytes=sys.maxsize)), PlainMembers(sys.maxsize)
+    cursor = walk.cursor
+    while True:
+        found = plain.members_from(cursor.view, cursor.position)
+        if found is not None:
+            offset, cursor.position = cursor.part_offset, found.after
+            sizes = [end - start for start, end in zip(found.starts, found.ends, strict=True)]
+            yield Entries(found.names, [offset + start for start in found.starts], sizes)
+            continue
+        member = walk.next_member()
+        if member is None:
+            return
+        name, size = member
+        start = cursor.offset
+        for _ in walk.pieces(size, f"member {name!r:.200}"):
+            pass
+        yield Entries([name], [start], [size])
+
+
+def first_name(parts: Iterable[bytes | memoryview], *, url: str) -> tuple[str | None, Iterator[bytes | memoryview]]:
+    """The name of an archive's first regular file, ``None`` if it has none; and the archive's bytes, all of them.
+
+    Raises:
+        ShardReadError: if it does not begin as an archive.
+    """
+    taken: list[bytes | memoryview] = []
+    source = iter(parts)
+
+    def keeping() -> Iterator[bytes | memoryview]:
+        for part in source:
+            taken.append(part)
+            yield part
+
+    member = Walk(keeping(), url, TarOptions(max_member_bytes=sys.maxsize)).next_member()
+    return None if member is None else member[0], chain(taken, source)
