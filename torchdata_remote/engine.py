@@ -21,7 +21,7 @@ class Running:
     """
 
     def __init__(self, options: FetchOptions) -> None:
-        self._options = options
+        self.options = options
         self.connection = Connection(options.backend, options.retry.progress_timeout_s)
         self.cache = None
         if options.cache_dir is not None and options.cache_bytes is not None:
@@ -67,7 +67,7 @@ class Running:
     def lane_bytes(self, num_expected: int) -> int:
         """A lane's share of the byte bound: among those that have something open, and those that will begin."""
         num_lanes = self._num_lanes + max(0, num_expected - self._num_begun)
-        return self._options.max_buffer_bytes // max(1, num_lanes)
+        return self.options.max_buffer_bytes // max(1, num_lanes)
 
 
 class Engine:

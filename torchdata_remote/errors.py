@@ -18,6 +18,7 @@
     │   ├── MissingEndError                     a tar without its end-of-archive blocks
     │   └── ShardCorruptError                   they differ from the manifest's checksums, twice
     ├── ShardWriteError (ValueError)            samples that cannot become a shard
+    ├── WorkerLostError (RuntimeError)          a process that wrote shards did not come back
     ├── ManifestError (ValueError)              an index.json that cannot be used
     ├── StateError (ValueError)                 a chain that cannot be resumed, or a state that is not of this one
     └── SampleError (ValueError)                one sample is not what the pipe needs
@@ -135,6 +136,10 @@ class ShardCorruptError(ShardReadError):
 
 class ShardWriteError(RemoteDataError, ValueError):
     """A template or a sample that cannot be written as part of a shard."""
+
+
+class WorkerLostError(RemoteDataError, RuntimeError):
+    """An executor did not bring back what it was given, several times."""
 
 
 class ManifestError(RemoteDataError, ValueError):

@@ -33,22 +33,31 @@ class ShardInfo:
     checksums: Checksums | None = None
 
 
-def dump_manifest(shards: Sequence[ShardInfo]) -> bytes:
-    """The manifest of shards that lie beside it: URLs are base names, so that the folder can move."""
-    shardlist = []
-    for shard in shards:
-        entry: dict[str, Any] = {
-            "url": shard.url.rpartition("/")[2],
-            "md5sum": shard.md5,
-            "nsamples": shard.num_samples,
-            "filesize": shard.num_bytes,
-        }
-        if shard.checksums is not None:
-            entry["crc32_block_bytes"] = shard.checksums.block_bytes
-            entry["crc32"] = " ".join(f"{crc32:08x}" for crc32 in shard.checksums.crc32s)
-        shardlist.append(entry)
-    document = {"__kind__": _KIND, "wids_version": 1, "shardlist": shardlist}
+def dump_manifest(shards: Sequence[ShardInfo], jobs: Sequence[Any] = ()) -> bytes:
+    """The manifest of shards that lie beside it: URLs are base names, so that the folder can move.
+
+    Args:
+        shards: in their order.
+        jobs: what made them, for :func:`jobs_of`.
+    """
+    document: dict[str, Any] = {"__kind__": _KIND, "wids_version": 1, "shardlist": list(map(dump_entry, shards))}
+    if jobs:
+        document["jobs"] = list(jobs)
     return (json.dumps(document, indent=1) + "\n").encode()
+
+
+def dump_entry(shard: ShardInfo) -> dict[str, Any]:
+    """A shard as the manifest has it."""
+    entry: dict[str, Any] = {
+        "url": shard.url.rpartition("/")[2],
+        "md5sum": shard.md5,
+        "nsamples": shard.num_samples,
+        "filesize": shard.num_bytes,
+    }
+    if shard.checksums is not None:
+        entry["crc32_block_bytes"] = shard.checksums.block_bytes
+        entry["crc32"] = " ".join(f"{crc32:08x}" for crc32 in shard.checksums.crc32s)
+    return entry
 
 
 def load_manifest(data: bytes, url: str) -> list[ShardInfo]:
@@ -60,7 +69,7 @@ def load_manifest(data: bytes, url: str) -> list[ShardInfo]:
     try:
         document = json.loads(data)
         kind = document.get("__kind__")
-        entries = [_entry(entry, url) for entry in document["shardlist"]] if kind == _KIND else None
+        entries = [load_entry(entry, url) for entry in document["shardlist"]] if kind == _KIND else None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ManifestError(f"{url} is not a manifest of shards: {error!r}", url=url) from error
     if entries is None:
@@ -68,7 +77,18 @@ def load_manifest(data: bytes, url: str) -> list[ShardInfo]:
     return entries
 
 
-def _entry(entry: dict[str, Any], url: str) -> ShardInfo:
+def jobs_of(data: bytes) -> list[Any]:
+    """What made the shards of a manifest, where it tells."""
+    jobs = json.loads(data).get("jobs")
+    return jobs if isinstance(jobs, list) else []
+
+
+def load_entry(entry: dict[str, Any], url: str) -> ShardInfo:
+    """What :func:`dump_entry` made, of the manifest at ``url``.
+
+    Raises:
+        KeyError, TypeError, ValueError: if it is something else.
+    """
     name = entry["url"]
     if not isinstance(name, str) or "/" in name or name in ("", ".", ".."):
         raise ValueError(f"shard {name!r} is not a base name")

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
 
 _BLOCK = 1024
 
@@ -18,6 +22,16 @@ def permutation(length: int, *parts: int | str) -> list[int]:
     draw = _generator(*parts).random
     keys = [draw() for _ in range(length)]
     return sorted(range(length), key=keys.__getitem__)
+
+
+def order_of(length: int, *parts: int | str) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """As :func:`permutation`, quicker and in another order, for millions; shape ``(length,)``.
+
+    Sorted are 64-bit numbers of PCG64 (M. O'Neill, 2014), whose raw output NumPy keeps from version to version.
+    """
+    seed = blake2b("/".join(map(str, parts)).encode(), digest_size=16).digest()
+    keys = np.random.PCG64(int.from_bytes(seed, "little")).random_raw(length)
+    return np.argsort(keys, kind="stable").astype(np.int64, copy=False)
 
 
 def uniforms(start: int, *parts: int | str) -> Iterator[float]:

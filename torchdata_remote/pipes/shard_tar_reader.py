@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -13,11 +11,11 @@ from typing import Any
 from torch.utils.data import IterDataPipe, functional_datapipe
 
 from ..compression import CompressionLimits, decompressed
-from ..errors import ShardReadError
 from ..grouping import samples_of
+from ..inner_archives import Prefixes
 from ..place import Place, Position
 from ..policies import OnBadShard, ShardGuard, raise_error
-from ..sample import Sample, is_meta, naming_fault
+from ..sample import Sample, is_meta
 from ..shard_reader import ShardReader
 from ..streams import parts_of
 from ..tar import Inner, TarOptions, read_archives, read_runs
@@ -25,8 +23,6 @@ from ..tar import Inner, TarOptions, read_archives, read_runs
 Data = bytes | memoryview
 _Samples = Iterator[Sample]
 _Read = Callable[[Iterable[Data], TarOptions, Place], _Samples]
-
-_ARCHIVE_ENDING = re.compile(r"(?<=.)\.(tar(\.\w+)?|t[gbx]z2?|tzst)$")
 
 
 @functional_datapipe("shard_tar_reader")
@@ -131,17 +127,13 @@ class ShardTarReader(ShardReader):
                     yield sample
 
     def _nested_samples(self, url: str, parts: Iterable[Data], options: TarOptions, place: Place) -> _Samples:
-        prefixes: list[str] = []  # sorted
+        prefixes = Prefixes(url)
         begun = Inner(*place.begin[2]) if len(place.begin) > 2 else None
         for inner, pieces in read_archives(parts, url=url, options=options, begun=begun):
             if is_meta(inner.name):
                 options.on_skip("meta")
                 continue
-            prefix = _prefix(inner.name, url)
-            if _contains_or_is_within(prefixes, prefix):
-                what = f"the keys of {inner.name!r:.200} would begin with {prefix!r:.200}, as those of another may"
-                raise ShardReadError(f"{url}: {what}. Rename one of the archives inside it.", url=url)
-            insort(prefixes, prefix)
+            prefix = prefixes.of(inner.name)
             within = Place([place.begin[0] - inner.start, place.begin[1]] if inner == begun else None)
             place.describe = partial(_position_in, inner, within)
             inside = f"{url}, in {inner.name!r:.200}"
@@ -164,21 +156,3 @@ def _position_in(inner: Inner, within: Place) -> Position:
         return [inner.after()]
     byte, num_passed, *_ = *position, 0
     return [inner.start + byte, num_passed, list(inner)]
-
-
-def _contains_or_is_within(prefixes: list[str], prefix: str) -> bool:
-    """Whether one of the sorted prefixes begins with ``prefix``, or the other way round."""
-    place = bisect_left(prefixes, prefix)
-    if place < len(prefixes) and prefixes[place].startswith(prefix):
-        return True
-    above = (prefix[: slash.end()] for slash in re.finditer("/", prefix))
-    return any(prefixes[bisect_left(prefixes, other, hi=place) % len(prefixes)] == other for other in above if prefixes)
-
-
-def _prefix(name: str, url: str) -> str:
-    """What comes before the keys of an archive of that name inside another one."""
-    path = name[2:] if name.startswith("./") else name
-    fault = naming_fault(path)
-    if fault is not None:
-        raise ShardReadError(f"{url}: the archive {name!r:.200} inside it cannot be read: {fault}.", url=url)
-    return _ARCHIVE_ENDING.sub("", path) + "/"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+from collections.abc import Callable
 from typing import Any
 
 import fsspec.core
@@ -136,6 +137,9 @@ class FsspecStore:
     def delete(self, path: str) -> None:
         with self._errors_of(path), contextlib.suppress(FileNotFoundError):
             self._filesystem.rm_file(self._full(path))
+
+    def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
+        """Nothing: objects are written in one call."""
 
 
 class _FsspecPending:

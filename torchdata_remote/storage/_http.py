@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 
 from ..errors import ObjectNotFoundError, UrlError
@@ -66,3 +67,6 @@ class HttpStore:
 
     def delete(self, path: str) -> None:
         raise self._cannot(path, "deletes no objects")
+
+    def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
+        raise self._cannot(prefix, "takes no objects")

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ..errors import ObjectNotFoundError, UrlError
 from ..mapped import view_of_file
@@ -83,6 +83,14 @@ class LocalStore:
     def delete(self, path: str) -> None:
         with _errors_of(path), contextlib.suppress(FileNotFoundError):
             os.unlink(path)
+
+    def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
+        folder = prefix[: prefix.rfind("/") + 1]
+        with _errors_of(folder), contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(folder):
+                if name.startswith(".") and name.endswith(PARTIAL_SUFFIX):  # whose it is, the name does not tell
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(folder + name)
 
 
 class _LocalPending:

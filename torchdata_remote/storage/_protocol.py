@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import NamedTuple, Protocol
 
 from ..errors import StorageError, TransientStorageError
@@ -101,3 +101,11 @@ class Store(Protocol):
 
     def delete(self, path: str) -> None:
         """Remove an object; one that is not there is fine."""
+
+    def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
+        """Remove what killed writers left of objects that begin with ``prefix``, where that can be seen.
+
+        Args:
+            prefix: a path; objects in its folder only are looked at.
+            is_ours: tells by an object's base name whether its leftovers are to go.
+        """

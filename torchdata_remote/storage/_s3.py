@@ -159,3 +159,15 @@ class S3Store:
 
     def delete(self, path: str) -> None:
         self.request("delete_object", path, Key=path)
+
+    def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
+        more: dict[str, Any] = {}
+        while True:
+            answer = self.request("list_multipart_uploads", prefix, Prefix=prefix, **more)
+            for upload in answer.get("Uploads", ()):
+                key = upload["Key"]
+                if "/" not in key[len(prefix) :] and is_ours(key.rpartition("/")[2]):
+                    self.request("abort_multipart_upload", key, Key=key, UploadId=upload["UploadId"])
+            if not answer.get("IsTruncated"):
+                return
+            more = {"KeyMarker": answer["NextKeyMarker"], "UploadIdMarker": answer["NextUploadIdMarker"]}

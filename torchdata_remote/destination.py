@@ -1,0 +1,116 @@
+"""The folder that holds the shards of one template: what is there, and what may be written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .errors import ObjectExistsError
+from .manifest import MANIFEST_NAME, ShardInfo, jobs_of, load_manifest
+from .options import RetryPolicy, StorageOptions
+from .retry import call_with_retries
+from .sample_index import index_url
+from .shard_template import ShardTemplate
+from .storage import open_store, publish
+from .storage.listing import list_folder
+from .urls import redact
+
+
+class Destination:
+    """Where shards go.
+
+    Args:
+        template: their names.
+        options: for the store.
+    """
+
+    def __init__(self, template: ShardTemplate, options: StorageOptions) -> None:
+        self.template, self.options = template, options
+        self.manifest_url = template.folder + MANIFEST_NAME
+        self._retry = RetryPolicy()
+
+    def read(self, name: str) -> bytes | None:
+        """A small object of the folder, ``None`` if it is not there."""
+        store, path = open_store(self.template.folder + name, self.options)
+        if call_with_retries(lambda: store.find(path), self._retry) is None:
+            return None
+        return call_with_retries(lambda: store.read(path, 0, None, None).whole(), self._retry)
+
+    def publish(self, name: str, data: bytes, *, overwrite: bool = True) -> None:
+        """Make a small object of the folder appear.
+
+        Raises:
+            ObjectExistsError: if there is one and ``overwrite`` is ``False``.
+        """
+        publish(self.template.folder + name, data, self.options, overwrite=overwrite)
+
+    def delete(self, name: str) -> None:
+        """Remove an object of the folder, if it is there."""
+        store, path = open_store(self.template.folder + name, self.options)
+        call_with_retries(lambda: store.delete(path), self._retry)
+
+    def manifest(self) -> tuple[list[ShardInfo], list[Any]] | None:
+        """The shards that the manifest here names, and the jobs that made them; ``None`` if there is no manifest.
+
+        Raises:
+            ObjectExistsError: if it is one of other shards.
+        """
+        data = self.read(MANIFEST_NAME)
+        if data is None:
+            return None
+        shards = load_manifest(data, self.manifest_url)
+        others = [shard.url for shard in shards if self.template.index(shard.url) is None]
+        if others:
+            raise ObjectExistsError(
+                f"{redact(self.manifest_url)} describes other shards, such as {redact(others[0])}. One folder holds "
+                "the shards of one template: write into another folder.",
+                url=redact(self.manifest_url),
+            )
+        return shards, jobs_of(data)
+
+    def shards(self) -> dict[str, int]:
+        """Names of the shards that lie here, and of their indexes: the number of each."""
+        found = {}
+        for url in self.list(self.template.before[len(self.template.folder) :]):
+            number = self.template.index(url.removesuffix(index_url("")))
+            if number is not None:
+                found[url.rpartition("/")[2]] = number
+        return found
+
+    def require_empty(self) -> None:
+        """Nothing may lie here yet.
+
+        Raises:
+            ObjectExistsError: for the first shard, or a manifest.
+        """
+        there = next(iter(self.shards()), MANIFEST_NAME if self.manifest() is not None else None)
+        if there is not None:
+            raise self.exists(there)
+
+    def exists(self, name: str) -> ObjectExistsError:
+        """The error of something that lies here and may not be replaced."""
+        url = redact(self.template.folder + name)
+        return ObjectExistsError(
+            f"{url} exists already. Write into another folder, or pass overwrite=True to replace all shards of this "
+            "template.",
+            url=url,
+        )
+
+    def list(self, prefix: str) -> list[str]:
+        """The URLs of objects whose names begin with a prefix, sorted."""
+        url = self.template.folder + prefix
+        return [str(found) for found in list_folder(url, recursive=False, options=self.options, retry=self._retry)]
+
+    def remove_leftovers(self) -> None:
+        """Remove what writers that were killed left of shards of this template, which nobody sees as shards."""
+        store, path = open_store(self.template.before, self.options)
+        folder = self.template.folder
+        call_with_retries(
+            lambda: store.remove_leftovers(path, lambda name: self.template.index(folder + name) is not None),
+            self._retry,
+        )
+
+    def keep_only(self, written: set[Any]) -> None:
+        """Remove shards and indexes of this template that are none of these names."""
+        for name in self.shards():
+            if name not in written:
+                self.delete(name)

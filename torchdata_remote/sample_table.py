@@ -1,0 +1,157 @@
+"""Where the members of many samples lie: a table of columns, about 100 bytes a sample."""
+
+from __future__ import annotations
+
+import io
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .urls import RemoteUrl
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Texts(Sequence[str]):
+    """Strings without an object for each."""
+
+    def __init__(self, texts: Iterable[str] = ()) -> None:
+        self._data, self._ends = bytearray(), array("q")
+        for text in texts:
+            self.append(text)
+
+    def append(self, text: str) -> None:
+        """Add one at the end."""
+        self._data += text.encode("utf-8", "surrogateescape")
+        self._ends.append(len(self._data))
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        start = self._ends[index - 1] if index else 0
+        return self._data[start : self._ends[index]].decode("utf-8", "surrogateescape")
+
+    def columns(self) -> dict[str, np.ndarray[Any, Any]]:
+        """As arrays: the bytes of all, and where each ends."""
+        return {"data": np.frombuffer(self._data, np.uint8), "ends": np.frombuffer(self._ends, np.int64)}
+
+    @classmethod
+    def from_columns(cls, data: np.ndarray[Any, Any], ends: np.ndarray[Any, Any]) -> Texts:
+        """What :meth:`columns` took apart."""
+        made = cls()
+        made._data, made._ends = bytearray(data.tobytes()), array("q", ends.tobytes())
+        return made
+
+
+class Members(NamedTuple):
+    """The members of some samples, in order.
+
+    ``names``, ``objects``, ``starts``, ``sizes`` have one entry for each member: its path below the source, which of
+    ``urls`` holds it, the first byte of its data there, and their number. ``counts`` tells how many members each
+    sample has.
+    """
+
+    urls: list[RemoteUrl]
+    names: list[str]
+    objects: Int64s
+    starts: Int64s
+    sizes: Int64s
+    counts: Int64s
+
+
+class SampleTable:
+    """Samples in the source's order. Members are added one after the other, those of a sample next to each other."""
+
+    def __init__(self) -> None:
+        self.names = Texts()  # of members: paths below the source
+        self._objects, self._starts, self._sizes = array("q"), array("q"), array("q")
+        self._firsts = array("q")  # member of each sample
+        self._urls, self._etags, self._url_sizes = Texts(), Texts(), array("q")  # of objects
+
+    def add_object(self, url: RemoteUrl) -> None:
+        """Members that follow lie in this object."""
+        self._urls.append(str(url))
+        self._etags.append(url.etag or "")
+        self._url_sizes.append(-1 if url.size is None else url.size)
+
+    def begin_sample(self) -> None:
+        """Members that follow belong to a new sample."""
+        self._firsts.append(len(self.names))
+
+    def add_member(self, name: str, start: int, size: int) -> None:
+        """A member of the sample at hand, in the object added last."""
+        self.names.append(name)
+        self._objects.append(len(self._urls) - 1)
+        self._starts.append(start)
+        self._sizes.append(size)
+
+    def __len__(self) -> int:
+        return len(self._firsts)
+
+    @property
+    def num_objects(self) -> int:
+        """How many objects hold them."""
+        return len(self._urls)
+
+    def url(self, index: int) -> RemoteUrl:
+        """An object."""
+        size = self._url_sizes[index]
+        return RemoteUrl(self._urls[index], None if size < 0 else size, self._etags[index] or None)
+
+    def firsts(self) -> Int64s:
+        """The first member of each sample, and behind the last one; shape ``(num_samples + 1,)``."""
+        return np.append(np.frombuffer(self._firsts, np.int64), len(self.names))
+
+    def sizes(self) -> Int64s:
+        """Bytes of each member."""
+        return np.frombuffer(self._sizes, np.int64)
+
+    def first_names(self) -> Iterator[str]:
+        """The name of each sample's first member."""
+        return map(self.names.__getitem__, self._firsts)
+
+    def select(self, samples: Int64s) -> Members:
+        """The members of these samples, in this order."""
+        firsts = self.firsts()
+        counts = firsts[samples + 1] - firsts[samples]
+        before = np.cumsum(counts) - counts
+        members = np.arange(counts.sum()) + np.repeat(firsts[samples] - before, counts)
+        objects = np.frombuffer(self._objects, np.int64)[members]
+        used, objects = np.unique(objects, return_inverse=True)
+        return Members(
+            [self.url(int(index)) for index in used],
+            [self.names[int(member)] for member in members],
+            objects,
+            np.frombuffer(self._starts, np.int64)[members],
+            self.sizes()[members],
+            counts,
+        )
+
+    def dump(self) -> bytes:
+        """As one piece, for :meth:`load`."""
+        columns: dict[str, Any] = {name: np.frombuffer(getattr(self, name), np.int64) for name in _NUMBERS}
+        for name in _TEXTS:
+            columns |= {f"{name}.{part}": column for part, column in getattr(self, name).columns().items()}
+        buffer = io.BytesIO()
+        np.savez(buffer, **columns)
+        return buffer.getvalue()
+
+    @classmethod
+    def load(cls, data: bytes) -> SampleTable:
+        """What :meth:`dump` made."""
+        made = cls()
+        with np.load(io.BytesIO(data), allow_pickle=False) as columns:
+            for name in _NUMBERS:
+                setattr(made, name, array("q", columns[name].tobytes()))
+            for name in _TEXTS:
+                setattr(made, name, Texts.from_columns(columns[f"{name}.data"], columns[f"{name}.ends"]))
+        return made
+
+
+_NUMBERS = ("_objects", "_starts", "_sizes", "_firsts", "_url_sizes")
+_TEXTS = ("names", "_urls", "_etags")
