@@ -68,6 +68,15 @@ def test_tar() -> None:
     )
 
 
+def test_writer() -> None:
+    """Each side that is installed writes every sample of both sizes, and the ratios are printed."""
+    printed = printed_by("bench_writer.py", "--quick", "--peers", "ours", "ours-zstd", "webdataset", "ceiling")
+    for side in ("torchdata_remote ShardWriter", "the same, .tar.zst", "WebDataset ShardWriter", "ceiling: as many"):
+        assert len(re.findall(rf"^{side}.* [\d,]+ \([\d,]+ to [\d,]+\) ", printed, re.MULTILINE)) == 2, printed
+    assert re.findall(r"^against WebDataset: \d.*; target at least (\d+)$", printed, re.MULTILINE) == ["5", "2"]
+    assert "against LitData, its own format: not measured; target at least 2.5" in printed
+
+
 def test_shuffle_quality(tmp_path: Path) -> None:
     """Each method hands out each sample once, a full shuffle is the measure, and a picture is drawn where it can be."""
     picture = tmp_path / "quality.png"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import io
+import tarfile
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from torchdata_remote.errors import EncodeError, ShardWriteError
-from torchdata_remote.open_shard import OpenShard, pack_sample
+from torchdata_remote.manifest import ShardInfo
+from torchdata_remote.open_shard import CHUNK_BYTES, OpenShard, pack_sample
 from torchdata_remote.tar import END_OF_ARCHIVE
 
 
@@ -38,8 +42,12 @@ def test_info_tells_what_was_written(payloads: list[bytes]) -> None:
     for index, payload in enumerate(payloads):
         sample = {"__key__": f"{index}", "bin": payload, "cls": index}
         shard.add(f"{index}", pack_sample(f"{index}", sample))
-    info = shard.finish()
+    told: list[ShardInfo] = []
+    shard.end(told.append)
+    info = shard.result()
     assert pending.committed
+    assert told == [info]
+    assert shard.settled
     assert info.url == "memory://s/0.tar"
     assert info.num_samples == len(payloads)
     assert info.num_bytes == len(pending.data)
@@ -83,3 +91,41 @@ def test_member_without_encoding_names_its_sample() -> None:
     """Among a million samples, the message says which."""
     with pytest.raises(EncodeError, match=r"Sample 'cats/7'.*'cls'"):
         pack_sample("cats/7", {"__key__": "cats/7", "cls": 1.5})
+
+
+@given(
+    sizes=st.lists(st.sampled_from([0, 1, 511, 512, 513, 8191, 8192, 8193, 20_000]), max_size=6),
+    key=st.sampled_from(["a", "n" * 96, "n" * 101, "é", "p" * 99 + "/b"]),
+)
+def test_packing_does_not_depend_on_size_or_name(sizes: list[int], key: str) -> None:
+    """Members that are joined at once, and others, are what tarfile reads, in order."""
+    sample = {"__key__": key, **{f"m{i}": bytes([i]) * size for i, size in enumerate(sizes)}}
+    packed = pack_sample(key, sample)
+    data = b"".join(packed.pieces)
+    assert packed.num_bytes == len(data)
+    with tarfile.open(fileobj=io.BytesIO(data + END_OF_ARCHIVE)) as archive:
+        for (name, value), member in zip(list(sample.items())[1:], archive, strict=True):
+            file = archive.extractfile(member)
+            assert file is not None
+            assert (member.name, file.read()) == (f"{key}.{name}", value)
+
+
+def test_the_name_says_whether_it_is_compressed() -> None:
+    """Offsets and size so far are the tar's, size and MD5 of the info the object's."""
+    pending, plain = Pending(), Pending()
+    for url, taking in (("memory://s/0.tar.gz", pending), ("memory://s/0.tar", plain)):
+        shard = OpenShard(url, taking)
+        shard.add("a", pack_sample("a", {"txt": b"wren " * 1000}))
+        info = shard.finish()
+        assert (shard.offsets, shard.num_bytes) == ([0], 512 + 5120)
+        assert (info.num_bytes, info.md5) == (len(taking.data), hashlib.md5(taking.data).hexdigest())
+    assert gzip.decompress(pending.data) == plain.data
+
+
+def test_a_shard_that_is_dropped_leaves_nothing() -> None:
+    """What was handed over before is taken back."""
+    pending = Pending()
+    shard = OpenShard("memory://s/0.tar", pending)
+    shard.add("a", pack_sample("a", {"bin": bytes(CHUNK_BYTES)}))
+    shard.pending.abort()
+    assert (pending.data, pending.committed) == (b"", False)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from torchdata_remote.errors import ShardWriteError
-from torchdata_remote.sample import check_writable, describe, members, naming_fault, split_key
+from torchdata_remote.sample import _check_with_care, check_writable, describe, extensions, naming_fault, split_key
 
 NAMES = st.text("aB./_é\0", max_size=12)
 
@@ -69,7 +70,7 @@ def test_other_paths_have_no_fault(path: str) -> None:
 def test_members_come_sorted_and_without_our_own_names() -> None:
     """The order in a shard does not depend on the order of the dict; ``__key__`` and the like are no members."""
     sample = {"png": 1, "__key__": "a", "cls": 2, "__url__": "u", "__other": 3}
-    assert list(members(sample)) == [("cls", 2), ("png", 1)]
+    assert extensions(sample) == ("cls", "png")
 
 
 @given(key=st.text("aB./_é\0", max_size=8), extension=st.text("aB./_\0", max_size=5))
@@ -89,6 +90,30 @@ def test_what_may_be_written_comes_back_as_it_is(key: str, extension: str) -> No
     assert not path.startswith("./"), "readers drop it"
     base = path.rpartition("/")[2]
     assert not (base.startswith("__") and base.endswith("__")), "readers pass over such a member"
+
+
+def _outcome(check: Callable[[], str]) -> str:
+    try:
+        return check()
+    except ShardWriteError as error:
+        return str(error)
+
+
+@given(
+    key=st.text("aB0./_-é\0\n", max_size=8) | st.text(max_size=5) | st.sampled_from(["__a", "a/", "/a", "a/__b", "-a"]),
+    names=st.lists(
+        st.text("aB0./_-é\0\n", max_size=5) | st.sampled_from(["jpg", "seg.png", "__x", "b__", "a..b"]), max_size=3
+    ),
+)
+@example(key="__a", names=["b__"])
+@example(key="a\n", names=["jpg"])
+@example(key="a", names=["jpg\n"])
+@example(key="a/", names=["jpg"])
+@example(key="a", names=["__x"])
+def test_the_short_way_finds_what_the_long_one_does(key: str, names: list[str]) -> None:
+    """Most samples need no closer look, and it would find nothing in them."""
+    sample = {"__key__": key, **dict.fromkeys(names, b"")}
+    assert _outcome(lambda: check_writable(sample)) == _outcome(lambda: _check_with_care(sample, sample["__key__"]))
 
 
 @pytest.mark.parametrize(

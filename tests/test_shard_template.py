@@ -25,6 +25,25 @@ def test_a_shard_is_found_under_its_number(field: str, before: str, after: str, 
     assert template.before == f"s3://b/a/{before}", "what a listing is asked for"
 
 
+@pytest.mark.parametrize("ending", [".tar.gz", ".tgz", ".tar.zst"])
+def test_compressed_shards_have_names_too(ending: str) -> None:
+    """And none of them is mistaken for one of another ending."""
+    template = ShardTemplate(f"s3://b/t-{{shard}}{ending}")
+    assert template.index(template.url(12)) == 12
+    assert template.index("s3://b/t-12.tar") is None
+    assert ShardTemplate("s3://b/t-{shard}.tar").index(f"s3://b/t-12{ending}") is None
+
+
+@pytest.mark.parametrize(("ending", "most"), [(".tar", 251), (".tar.gz", 255)])
+def test_a_name_that_no_disk_takes_is_refused(tmp_path: Path, ending: str, most: int) -> None:
+    """At once, not when the shard or its index is to be written. Bytes count, and stores take more."""
+    base = "é" + "n" * (most - len(ending) - 3)
+    assert len(ShardTemplate(f"{tmp_path}/{base}{{shard}}{ending}").url(0).rpartition("/")[2].encode()) == most
+    with pytest.raises(ShardWriteError, match=f"more than {most} bytes"):
+        ShardTemplate(f"{tmp_path}/{base}n{{shard}}{ending}")
+    ShardTemplate(f"s3://b/{base}n{{shard}}{ending}")
+
+
 @given(
     spec=st.text("0123456789dxXbo,_+- <>^=eE%c.n", max_size=4),
     conversion=st.sampled_from(["", "!r", "!s"]),
@@ -96,7 +115,8 @@ def test_doubled_braces_are_braces() -> None:
         "s3://b/{shard:q}.tar",
         "s3://b/{shard.real}.tar",
         "s3://b/{shard[0]}.tar",
-        "s3://b/{shard}.tar.gz",
+        "s3://b/{shard}.tar.xz",
+        "s3://b/{shard}.gz",
         "s3://b/{shard}",
         "s3://b/{shard}.zip",
         "s3://b/{shard:{shard}}.tar",

@@ -17,7 +17,8 @@ from webdataset.tariterators import tar_file_iterator
 
 from tests.archive_bytes import in_parts, make_header, make_member, octal_size, pack_tar, padded, pax_line
 from torchdata_remote.errors import ShardReadError
-from torchdata_remote.tar import BLOCK, END_OF_ARCHIVE, TarOptions, pack_header, padding, read_members
+from torchdata_remote.tar import BLOCK, END_OF_ARCHIVE, TarOptions, pack_header, pack_member, padding, read_members
+from torchdata_remote.tar.header import _ustar
 
 URL = "s3://b/t-000.tar"
 Members = list[tuple[str, bytes]]
@@ -154,6 +155,23 @@ def test_tarfile_reads_names_at_the_borders() -> None:
     assert _read(pack_tar(members)) == members
     with tarfile.open(fileobj=io.BytesIO(pack_tar(members))) as archive:
         assert [info.name for info in archive] == BORDER_NAMES
+
+
+@given(
+    name=st.text(st.characters(max_codepoint=127), max_size=100),
+    size=st.integers(0, 0o77777777777) | st.sampled_from([0, 511, 512, 513, 0o77777777777]),
+)
+@example(name="\x7f" * 100, size=0o77777777777)
+def test_a_plain_header_is_made_the_short_way(name: str, size: int) -> None:
+    """Field by field it comes to the same bytes."""
+    assert pack_header(name, size) == _ustar(b"", name.encode(), size, b"0")
+
+
+@given(name=st.text(max_size=130), data=st.binary(max_size=1_100))
+@example(name="n" * 101, data=b"")
+def test_a_member_in_one_piece_is_header_data_and_padding(name: str, data: bytes) -> None:
+    """Whatever its name takes, and whatever is missing to whole blocks."""
+    assert pack_member(name, data) == pack_header(name, len(data)) + data + bytes(padding(len(data)))
 
 
 def test_a_plain_name_takes_no_second_header() -> None:

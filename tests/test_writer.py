@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import gzip
 import hashlib
 import io
 import os
@@ -8,6 +10,8 @@ import stat
 import struct
 import sys
 import tarfile
+import threading
+import tracemalloc
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +26,7 @@ from PIL import Image
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.servers.s3 import S3Server
-from torchdata_remote import ShardInfo, ShardTarReader, ShardWriter
+from torchdata_remote import ListRemote, ShardInfo, ShardTarReader, ShardWriter
 from torchdata_remote.errors import (
     EncodeError,
     ManifestError,
@@ -33,7 +37,13 @@ from torchdata_remote.errors import (
     UrlError,
 )
 from torchdata_remote.manifest import MANIFEST_NAME, load_manifest
+from torchdata_remote.storage._local import _LocalPending
 from torchdata_remote.testing import FaultyStore
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 Sample = dict[str, Any]
 MEMBER = st.sampled_from([0, 1, 511, 512, 513]).flatmap(lambda size: st.just(b"x" * size)) | st.binary(max_size=2000)
@@ -174,15 +184,20 @@ def test_the_manifest_is_true(samples: list[Sample], max_shard_samples: int) -> 
 
 
 def test_each_finished_shard_is_told_once(folder: str) -> None:
-    """By the ``write`` whose sample did not fit any more, and the last one by ``close``."""
+    """By a ``write`` that comes later, at the latest when the next one is full, or by ``close``; then it is there."""
     writer = ShardWriter(f"{folder}/{{shard}}.tar", max_shard_samples=2)
-    told = [writer.write(sample) for sample in _numbered(5)]
-    assert [shard is not None for shard in told] == [False, False, True, False, True]
-    last = writer.close()
-    assert last is not None
-    assert [shard for shard in told if shard] + [last] == list(writer.shards)
-    assert [shard.url for shard in writer.shards] == [f"{folder}/{i}.tar" for i in range(3)]
-    assert [shard.num_samples for shard in writer.shards] == [2, 2, 1]
+    told: list[ShardInfo] = []
+    for number, sample in enumerate(_numbered(9)):
+        shard = writer.write(sample)
+        if shard is not None:
+            told.append(shard)
+            assert shard.url.rpartition("/")[2] in _files(folder)
+        assert max(0, number // 2 - 1) <= len(told) <= number // 2
+        assert tuple(told) == writer.shards
+    assert (*told, *writer.close()) == writer.shards
+    assert [shard.url for shard in writer.shards] == [f"{folder}/{i}.tar" for i in range(5)]
+    assert [shard.num_samples for shard in writer.shards] == [2, 2, 2, 2, 1]
+    assert writer.close() == ()
 
 
 def test_values_are_encoded_by_extension_and_bytes_stay(folder: str) -> None:
@@ -221,13 +236,18 @@ def test_large_shards_are_whole(folder: str) -> None:
 # Whole or not at all
 
 
-def test_nothing_is_seen_before_it_is_whole(folder: str) -> None:
-    """A shard has its name once it is finished; the manifest comes last."""
-    with ShardWriter(f"{folder}/{{shard}}.tar", max_shard_samples=2) as writer:
-        for sample in _numbered(4, 2_000_000):
+def test_nothing_is_seen_before_it_is_whole(tmp_path: Path) -> None:
+    """Whatever has its name has all its bytes; the manifest comes last."""
+    seen: list[dict[str, bytes]] = []
+    with ShardWriter(f"{tmp_path}/{{shard}}.tar", max_shard_samples=2) as writer:
+        for sample in _numbered(6, 2_000_000):
             writer.write(sample)
-        assert [name for name in _files(folder) if not name.startswith(".")] == ["0.tar", "0.tar.idx"]
-    assert sorted(_files(folder)) == [*_with_indexes("0.tar", "1.tar"), MANIFEST_NAME]
+            names = [name for name in sorted(os.listdir(tmp_path)) if not name.startswith(".")]
+            seen.append({name: (tmp_path / name).read_bytes() for name in names})
+        assert sorted(seen[-1])[:2] == ["0.tar", "0.tar.idx"]
+    files = _files(str(tmp_path))
+    assert sorted(files) == [*_with_indexes("0.tar", "1.tar", "2.tar"), MANIFEST_NAME]
+    assert all(early.items() <= files.items() and MANIFEST_NAME not in early for early in seen)
 
 
 @pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt()])
@@ -264,18 +284,21 @@ def test_a_refused_sample_leaves_no_trace(folder: str) -> None:
 
 
 def test_a_failed_shard_is_not_forgotten(tmp_path: Path) -> None:
-    """Its samples are lost, so that no manifest may say that the rest is the data set, even if the error was caught."""
+    """Its samples are lost, so that no manifest may say that the rest is the data set, even if the error was caught.
+
+    It is told by one of the next calls; the shard that was begun meanwhile is dropped.
+    """
     writer = ShardWriter(f"{tmp_path}/{{shard}}.tar", max_shard_samples=1)
     writer.write({"__key__": "a", "x": b""})
     (tmp_path / "0.tar").write_bytes(b"of somebody else")
     with pytest.raises(ObjectExistsError):
-        writer.write({"__key__": "b", "x": b""})
+        _write_all(writer, [{"__key__": "b", "x": b""}, {"__key__": "c", "x": b""}])
     (tmp_path / "0.tar").unlink()
     with contextlib.suppress(RemoteDataError, ValueError):
         writer.write({"__key__": "c", "x": b""})
     with pytest.raises((RemoteDataError, ValueError)):
         writer.close()
-    assert MANIFEST_NAME not in _files(str(tmp_path))
+    assert _files(str(tmp_path)) == {}
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits the size of files as POSIX does")
@@ -289,7 +312,7 @@ def test_a_disk_that_was_full_for_a_while_is_not_forgotten(tmp_path: Path) -> No
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
     try:
         with pytest.raises(StorageError, match=r"0\.tar"):
-            writer.write({"__key__": "b", "x": bytes(1_500_000)})
+            _write_all(writer, _numbered(10, 5_000_000))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     with contextlib.suppress(RemoteDataError, ValueError):
@@ -341,6 +364,163 @@ def test_no_samples_are_an_error(folder: str) -> None:
     with pytest.raises(ShardWriteError, match="no sample"), ShardWriter(f"{folder}/{{shard}}.tar"):
         pass
     assert _files(folder) == {}
+
+
+# Finished while the next one is packed
+
+
+class _Gate:
+    """Holds up each shard before it appears, until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.waiting, self._open = threading.Semaphore(0), threading.Semaphore(0)
+        commit = _LocalPending.commit
+
+        def held(pending: _LocalPending) -> None:
+            if pending._path.endswith(".tar"):
+                self.waiting.release()
+                assert self._open.acquire(timeout=60)
+            commit(pending)
+
+        monkeypatch.setattr(_LocalPending, "commit", held)
+
+    def open(self, times: int = 1) -> None:
+        self._open.release(times)
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> _Gate:
+    return _Gate(monkeypatch)
+
+
+def test_the_next_shard_is_packed_meanwhile(tmp_path: Path, gate: _Gate) -> None:
+    """A shard that takes long to appear holds up nobody before the next one is full as well."""
+    writer = ShardWriter(f"{tmp_path}/{{shard}}.tar", max_shard_samples=2)
+    samples = iter(_numbered(5))
+    assert [writer.write(next(samples)) for _ in range(3)] == [None] * 3
+    assert gate.waiting.acquire(timeout=60)
+    assert writer.write(next(samples)) is None
+    assert writer.shards == ()
+    gate.open(3)
+    first = writer.write(next(samples))
+    assert first is not None
+    assert first.url == f"file://{tmp_path}/0.tar"
+    assert [shard.num_samples for shard in writer.close()] == [2, 1]
+
+
+@pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt()])
+def test_a_full_shard_is_waited_for_by_an_abort(tmp_path: Path, gate: _Gate, error: BaseException) -> None:
+    """It is complete, so it stays, with its index; the one at hand is dropped, and no thread is left."""
+    writer = ShardWriter(f"{tmp_path}/{{shard}}.tar", max_shard_samples=2)
+    before = threading.active_count()
+
+    def let_through() -> None:
+        assert gate.waiting.acquire(timeout=60)
+        gate.open()
+
+    opening = threading.Thread(target=let_through)
+    opening.start()
+    with pytest.raises(type(error)):
+        _fail(writer, _numbered(4, 5_000_000), error)
+    opening.join()
+    assert threading.active_count() <= before
+    assert sorted(_files(str(tmp_path))) == _with_indexes("0.tar")
+    assert [shard.num_samples for shard in writer.shards] == [2]
+
+
+def test_a_forgotten_writer_leaves_whole_shards_only(tmp_path: Path) -> None:
+    """Without ``close`` and without ``with``: what is full appears, the rest is removed, threads end."""
+    before = set(threading.enumerate())
+    writer = ShardWriter(f"{tmp_path}/{{shard}}.tar", max_shard_samples=2)
+    for sample in _numbered(3, 5_000_000):
+        writer.write(sample)
+    del writer
+    gc.collect()
+    while left := set(threading.enumerate()) - before:
+        for thread in left:
+            with contextlib.suppress(RuntimeError):  # it is about to be started
+                thread.join()
+    assert sorted(_files(str(tmp_path))) == _with_indexes("0.tar")
+
+
+def test_memory_is_bounded(tmp_path: Path) -> None:
+    """What the class says, whatever is written: 64 MiB and six times a sample, on a local disk."""
+    sample_bytes = 3_000_000
+    tracemalloc.start()
+    try:
+        with ShardWriter(f"{tmp_path}/{{shard}}.tar", max_shard_bytes=40_000_000) as writer:
+            for i in range(100):
+                writer.write({"__key__": f"{i}", "bin": i.to_bytes(1, "big") * sample_bytes})
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(writer.shards) == 8
+    assert peak_bytes < (64 << 20) + 6 * sample_bytes
+
+
+def test_parts_are_sent_while_the_next_shard_is_packed(moto: S3Server) -> None:
+    """Several parts a shard, to S3: all is there and no upload is left open, also when it is given up."""
+    bucket = moto.new_bucket()
+    template, samples = f"s3://{bucket}/t-{{shard}}.tar", _numbered(14, 6_000_000)
+    writer = ShardWriter(template, max_shard_samples=7, storage_options=moto.storage_options)
+    _write_all(writer, samples)
+    source = IterableWrapper([shard.url for shard in writer.shards])
+    assert _without_url(list(ShardTarReader(source, storage_options=moto.storage_options))) == samples
+    again = ShardWriter(f"s3://{bucket}/b/{{shard}}.tar", max_shard_samples=7, storage_options=moto.storage_options)
+    with pytest.raises(LookupError):
+        _fail(again, samples, LookupError())
+    assert [shard.num_samples for shard in again.shards] == [7]
+    assert "Uploads" not in moto.client().list_multipart_uploads(Bucket=bucket)
+
+
+# Compressed
+
+
+@given(samples=SAMPLES, max_shard_bytes=st.integers(1, 12_000), ending=st.sampled_from([".tar.gz", ".tgz", ".tar.zst"]))
+@settings(max_examples=40)
+def test_compressed_shards_hold_what_plain_ones_do(samples: list[Sample], max_shard_bytes: int, ending: str) -> None:
+    """Decompressed they are equal, so limits count tar bytes; manifest and MD5 are of what lies there; no index."""
+    with _new_folder() as folder, _new_folder() as other:
+        plain = _write(folder, samples, max_shard_bytes=max_shard_bytes)
+        packed = _write(other, samples, f"t-{{shard:03d}}{ending}", max_shard_bytes=max_shard_bytes)
+        files, packed_files = _files(folder), _files(other)
+        assert _without_url(_read(packed.shards)) == samples
+        listed = ListRemote(IterableWrapper([f"{other}/"]), pattern=f"*{ending}")
+        assert [str(url) for url in listed] == [shard.url for shard in packed.shards]
+    manifest = packed_files.pop(MANIFEST_NAME)
+    assert tuple(load_manifest(manifest, f"{other}/{MANIFEST_NAME}")) == packed.shards
+    assert len(packed_files) == len(packed.shards) == len(plain.shards)
+    for shard, original in zip(packed.shards, plain.shards, strict=True):
+        data = packed_files[shard.url.rpartition("/")[2]]
+        assert (shard.num_bytes, shard.md5) == (len(data), hashlib.md5(data).hexdigest())
+        assert shard.num_samples == original.num_samples
+        decompress = zstd.decompress if ending == ".tar.zst" else gzip.decompress
+        assert decompress(data) == files[original.url.rpartition("/")[2]]
+
+
+def test_tarfile_reads_a_compressed_shard(tmp_path: Path) -> None:
+    """As every program does that knows ``.tar.gz``."""
+    _write(str(tmp_path), _numbered(3), "{shard}.tgz")
+    with tarfile.open(tmp_path / "0.tgz") as archive:
+        assert archive.getnames() == ["000.bin", "001.bin", "002.bin"]
+
+
+def test_the_bytes_of_shards_do_not_change(memory_folder: str) -> None:
+    """Another version of this package that wrote other bytes would make every finished shard look damaged."""
+    samples = [
+        {
+            "__key__": f"n{i % 3}/{'long/' * (i % 60)}{i:04d}{'é' if i % 17 == 0 else ''}",
+            "cls": i,
+            "txt": "wren\n" * i,
+            "seg.png": bytes([i]) * (i * 37),
+            "jpg": bytes(range(256)) * (i % 50),
+        }
+        for i in range(200)
+    ]
+    assert [shard.md5 for shard in _write(memory_folder, samples, max_shard_samples=120).shards] == [
+        "e55538a1c89deda65dc22371805a5347",
+        "645978592943d6d831fe40a8d3d9ec81",
+    ]
 
 
 # What is there already
@@ -580,7 +760,7 @@ def test_files_have_the_rights_of_other_files(tmp_path: Path) -> None:
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o644
 
 
-@pytest.mark.parametrize("base", ["漢" * 80, "n" * 245], ids=["three bytes a character", "one"])
+@pytest.mark.parametrize("base", ["漢" * 80, "n" * 246], ids=["three bytes a character", "one"])
 def test_a_long_name_that_the_disk_takes_is_taken(tmp_path: Path, base: str) -> None:
     """Up to 255 bytes, whatever is added to it while it is being written."""
     _write(str(tmp_path), _numbered(1), base + "{shard}.tar")

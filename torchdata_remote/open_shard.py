@@ -1,33 +1,31 @@
-"""A shard while it is filled: samples to tar bytes, bytes to a pending object."""
+"""A shard while it is filled: samples to tar bytes, bytes to an object that is on its way."""
 
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Callable
+from typing import Any
 
-from .checksums import BlockSummer
+from .compressing import open_compressor
 from .encoders import encode_member
 from .errors import EncodeError, ShardWriteError
 from .manifest import ShardInfo
-from .sample import Sample, members
+from .outgoing import OutgoingObject, Written
+from .sample import Sample, extensions
 from .storage import PendingObject
-from .tar import END_OF_ARCHIVE, pack_header, padding
+from .tar import END_OF_ARCHIVE, pack_header, pack_member, padding
 from .urls import redact
 
-_WRITE_BYTES = 1 << 20
+CHUNK_BYTES = 4 << 20  # not less: a thread that has done one may wait 5 ms for the interpreter before the next
+_COPIED_BYTES = 8 << 10  # of a member: less than what three pieces cost
 
 
 class PackedSample:
     """A sample as tar bytes: headers, data and padding of its members."""
 
-    def __init__(self) -> None:
-        self.pieces: list[bytes] = []
-        self.num_bytes = 0
+    __slots__ = ("num_bytes", "pieces")
 
-    def add(self, piece: bytes) -> None:
-        """Append bytes."""
-        if piece:
-            self.pieces.append(piece)
-            self.num_bytes += len(piece)
+    def __init__(self, pieces: list[bytes], num_bytes: int) -> None:
+        self.pieces, self.num_bytes = pieces, num_bytes
 
 
 def pack_sample(key: str, sample: Sample) -> PackedSample:
@@ -36,33 +34,47 @@ def pack_sample(key: str, sample: Sample) -> PackedSample:
     Raises:
         EncodeError: names the sample, the member and what it would take.
     """
-    packed = PackedSample()
-    for extension, value in members(sample):
-        try:
-            data = encode_member(extension, value)
-        except EncodeError as error:
-            raise EncodeError(f"Sample {key!r}: {error}") from error
-        packed.add(pack_header(f"{key}.{extension}", len(data)))
-        packed.add(data)
-        packed.add(bytes(padding(len(data))))
-    return packed
+    pieces: list[bytes] = []
+    num_bytes = 0
+    for extension in extensions(sample):
+        value = sample[extension]
+        data = value if type(value) is bytes else _encode(key, extension, value)
+        size = len(data)
+        if size <= _COPIED_BYTES:
+            whole = pack_member(f"{key}.{extension}", data)
+            pieces.append(whole)
+            num_bytes += len(whole)
+        else:
+            header = pack_header(f"{key}.{extension}", size)
+            pieces += (header, data, bytes(padding(size)))
+            num_bytes += len(header) + size + padding(size)
+    return PackedSample(pieces, num_bytes)
+
+
+def _encode(key: str, extension: str, value: Any) -> bytes:
+    try:
+        return encode_member(extension, value)
+    except EncodeError as error:
+        raise EncodeError(f"Sample {key!r}: {error}") from error
 
 
 class OpenShard:
-    """A shard that is being filled.
+    """A shard that is being filled; its bytes are compressed, summed and stored by other threads meanwhile.
+
+    Besides the sample at hand it holds at most 4 MiB and a sample, once more the same while they are handed over, and
+    five such chunks on their way. One that is forgotten is given up.
 
     Args:
-        url: where it will appear.
-        pending: takes its bytes.
+        url: where it will appear; compressed if it ends in ``.gz``, ``.tgz`` or ``.zst``.
+        pending: takes its bytes, and is nobody else's from now on.
     """
 
     def __init__(self, url: str, pending: PendingObject) -> None:
-        self.url, self.pending = url, pending
-        self.num_bytes = 0
-        self.offsets: list[int] = []  # of the samples
+        self.url = url
+        self.pending = OutgoingObject(pending, open_compressor(url))
+        self.num_bytes = 0  # of the tar so far, compressed or not
+        self.offsets: list[int] = []  # of the samples in the tar
         self._keys: set[str] = set()
-        self._md5 = hashlib.md5(usedforsecurity=False)
-        self._blocks = BlockSummer()
         self._buffer: list[bytes] = []
         self._buffered = 0
 
@@ -85,25 +97,60 @@ class OpenShard:
             )
 
     def add(self, key: str, packed: PackedSample) -> None:
-        """Append a sample whose key has been checked."""
+        """Append a sample whose key has been checked.
+
+        Raises:
+            RemoteDataError: if bytes that were appended before could not be stored.
+        """
         self._keys.add(key)
         self.offsets.append(self.num_bytes)
         self.num_bytes += packed.num_bytes
-        self._buffer.extend(packed.pieces)
+        if packed.num_bytes >= CHUNK_BYTES:
+            self._flush()
+            for piece in packed.pieces:
+                self.pending.write([piece])
+            return
+        self._buffer += packed.pieces
         self._buffered += packed.num_bytes
-        if self._buffered >= _WRITE_BYTES:
+        if self._buffered >= CHUNK_BYTES:
             self._flush()
 
     def _flush(self) -> None:
-        data, self._buffer, self._buffered = b"".join(self._buffer), [], 0
-        self._md5.update(data)
-        self._blocks.update(data)
-        self.pending.write(data)
+        pieces, self._buffer, self._buffered = self._buffer, [], 0
+        self.pending.write(pieces)
 
-    def finish(self) -> ShardInfo:
-        """End the archive and make it appear."""
+    def end(self, then: Callable[[ShardInfo], object] = lambda info: None) -> None:
+        """End the archive; it appears by itself, without being waited for.
+
+        Args:
+            then: called by another thread when the shard is there; what it raises is what ``result`` raises.
+        """
         self._buffer.append(END_OF_ARCHIVE)
         self._flush()
-        self.pending.commit()
-        num_bytes = self.num_bytes + len(END_OF_ARCHIVE)
-        return ShardInfo(self.url, self.num_samples, num_bytes, self._md5.hexdigest(), self._blocks.checksums())
+        self._keys = set()
+        self.pending.end(lambda written: then(self._info(written)))
+
+    @property
+    def settled(self) -> bool:
+        """Whether ``result`` has not to wait."""
+        return self.pending.settled
+
+    def result(self) -> ShardInfo:
+        """Wait until the shard, which was ended, is there.
+
+        Raises:
+            RemoteDataError: if it could not be written.
+        """
+        return self._info(self.pending.result())
+
+    def _info(self, written: Written) -> ShardInfo:
+        return ShardInfo(self.url, self.num_samples, written.num_bytes, written.md5, written.checksums)
+
+    def finish(self) -> ShardInfo:
+        """End the archive and wait until it is there.
+
+        Raises:
+            RemoteDataError: if it could not be written.
+        """
+        self.end()
+        return self.result()

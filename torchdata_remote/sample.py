@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from .errors import ShardWriteError
@@ -14,6 +16,10 @@ from .urls import redact
 Sample = dict[str, Any]
 KEY = "__key__"
 URL = "__url__"
+
+# Keys and extensions in which nothing needs a closer look: no dot but within an extension, nothing hidden or reserved
+_PLAIN_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_/-]*(?<!/)")
+_PLAIN_EXTENSION = re.compile(r"[a-z0-9]([a-z0-9_.-]*[a-z0-9])?")
 
 
 def split_key(path: str) -> tuple[str, str]:
@@ -66,11 +72,18 @@ def naming_fault(path: str) -> str | None:
     return None
 
 
-def members(sample: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Extension and value of each member, in the order in which they are written: sorted."""
-    for name in sorted(sample):
-        if not name.startswith("__"):
-            yield name, sample[name]
+def extensions(sample: Mapping[str, Any]) -> tuple[str, ...]:
+    """The members' extensions in the order in which they are written: sorted; ``__key__`` and the like are none.
+
+    >>> extensions({"__key__": "wren", "txt": b"small", "cls": 3})
+    ('cls', 'txt')
+    """
+    return _sorted_extensions(tuple(sample))
+
+
+@lru_cache(1024)
+def _sorted_extensions(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted(name for name in names if not name.startswith("__")))
 
 
 def check_writable(sample: Mapping[str, Any]) -> str:
@@ -79,7 +92,20 @@ def check_writable(sample: Mapping[str, Any]) -> str:
     Raises:
         ShardWriteError: says which key or extension would not, and why.
     """
-    key = sample.get(KEY) if isinstance(sample, Mapping) else None
+    key = sample.get(KEY) if type(sample) is dict or isinstance(sample, Mapping) else None
+    if type(key) is str and _PLAIN_KEY.fullmatch(key) and _are_plain(tuple(sample)):
+        return key
+    return _check_with_care(sample, key)
+
+
+@lru_cache(1024)
+def _are_plain(names: tuple[object, ...]) -> bool:
+    """Whether no extension needs a closer look; the same few come again and again."""
+    others = [name for name in names if type(name) is not str or not name.startswith("__")]
+    return bool(others) and all(type(name) is str and _PLAIN_EXTENSION.fullmatch(name) for name in others)
+
+
+def _check_with_care(sample: Mapping[str, Any], key: object) -> str:
     if not isinstance(key, str):
         raise ShardWriteError(
             f"Expected a sample: a dict with a str under {KEY!r}, got {type(sample).__name__}"
@@ -88,10 +114,9 @@ def check_writable(sample: Mapping[str, Any]) -> str:
     names = [name for name in sample if not isinstance(name, str)]
     if names:
         raise ShardWriteError(f"Sample {key!r} has a member named {names[0]!r}, which is no str.")
-    extensions = [extension for extension, _ in members(sample)]
-    if not extensions:
+    if not extensions(sample):
         raise ShardWriteError(f"Sample {key!r} has no members, only {sorted(sample)}.")
-    for extension in extensions:
+    for extension in extensions(sample):
         path = f"{key}.{extension}"
         fault = naming_fault(path)
         if fault is None and not _is_text(path):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import string
 
 from .errors import ShardWriteError
-from .urls import join_url, redact, split_url
+from .urls import LOCAL, join_url, redact, split_url
 
+_ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.zst")
+_INDEX = ".idx"  # as in sample_index
+_MAX_NAME_BYTES = 255
 _NUMBER_FORMAT = re.compile(r"(0[1-9]\d?)?d?")
 
 
@@ -39,14 +43,21 @@ class ShardTemplate:
                 raise ValueError("it needs exactly one {shard} field, in its base name")
             if not _NUMBER_FORMAT.fullmatch(specs[0][1] or "") or specs[0][2]:
                 raise ValueError(f"{specs[0][1]!r} is no format of a plain number such as 06d")
-            if not base.endswith(".tar"):
-                raise ValueError("shards are plain tar and end in .tar")
+            if not base.endswith(_ENDINGS):
+                raise ValueError(f"shards are tars, compressed or not, and end in {', '.join(_ENDINGS)}")
         except (ValueError, KeyError, IndexError) as error:
             raise ShardWriteError(
                 f"{redact(url_template)}: {error}. Expected a template such as s3://bucket/train/{{shard:06d}}.tar.",
                 url=redact(url_template),
             ) from error
         scheme, bucket, path = split_url(folder + slash if slash else "./")
+        longest = _MAX_NAME_BYTES - (len(_INDEX) if base.endswith(".tar") else 0)
+        if scheme in LOCAL and len(os.fsencode(base.format(shard=0))) > longest:
+            raise ShardWriteError(
+                f"{redact(url_template)}: the base name has more than {longest} bytes. File systems take "
+                f"{_MAX_NAME_BYTES}, of which the index beside a shard needs {len(_INDEX)}: choose a shorter one.",
+                url=redact(url_template),
+            )
         self.folder = join_url(scheme, bucket, path if path.endswith("/") or not path else path + "/")
         self._base = base
         self.before = self.folder + before

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any
 
+from .compressing import is_compressed
 from .errors import ObjectExistsError, ShardWriteError
 from .manifest import MANIFEST_NAME, ShardInfo, dump_manifest, load_manifest
-from .open_shard import OpenShard, PackedSample, pack_sample
+from .open_shard import OpenShard, pack_sample
 from .options import MIB, RetryPolicy, StorageOptions
 from .retry import call_with_retries
 from .sample import Sample, check_writable
@@ -27,15 +30,18 @@ _CLOSED, _ABORTED = "is closed", "was aborted or has failed"
 class ShardWriter:
     """Writes samples into tar shards and, on a clean exit, the manifest.
 
-    A shard appears whole or not at all, on a local disk too. If the ``with`` block raises, the shards finished
-    before remain, the unfinished one does not, and there is no manifest.
+    A shard appears whole or not at all, on a local disk too; while it is finished, the next one is packed. If the
+    ``with`` block raises, the shards that were full remain, the other one does not, and there is no manifest.
+
+    Memory: at most 64 MiB and six times a sample; on S3 256 MiB more, for the parts of two shards that are being sent;
+    on stores that take an object in one call only, such as ``memory://``, two shards.
 
     Args:
         url_template: URL with one ``{shard}`` field in its base name, such as
-            ``s3://bucket/train/{shard:06d}.tar``. The folder belongs to these shards: the manifest
-            ``index.json`` lies in it.
-        max_shard_bytes: limit of a shard object in bytes, tar headers and padding included. A single sample that is
-            larger gets a shard of its own.
+            ``s3://bucket/train/{shard:06d}.tar``, or ``.tar.gz``, ``.tgz``, ``.tar.zst`` for shards that are
+            compressed, which have no index. The folder belongs to these shards: the manifest ``index.json`` lies in it.
+        max_shard_bytes: limit of a shard's tar in bytes, headers and padding included, before it is compressed. A
+            single sample that is larger gets a shard of its own.
         max_shard_samples: limit of samples in a shard.
         overwrite: replace shards of the same template, all of them. Otherwise finding one is an error.
         storage_options: for the store, in fsspec's vocabulary.
@@ -65,14 +71,15 @@ class ShardWriter:
                 f"max_shard_bytes and max_shard_samples must be positive, got {max_shard_bytes} and {max_shard_samples}"
             )
         self._template = ShardTemplate(url_template)
-        self.max_shard_bytes = max_shard_bytes
-        self.max_shard_samples = max_shard_samples
+        self.max_shard_bytes, self.max_shard_samples = max_shard_bytes, max_shard_samples
+        self._max_bytes = max_shard_bytes - len(END_OF_ARCHIVE)
         self._overwrite = overwrite
         self._options = StorageOptions(storage_options)
         self._retry = RetryPolicy()
         self._shards: list[ShardInfo] = []
         self._open: OpenShard | None = None
-        self._checked = False
+        self._finishing: OpenShard | None = None  # the one before
+        self._checked, self._num_begun = False, 0
         self._ended: str | None = None
 
     @property
@@ -85,10 +92,7 @@ class ShardWriter:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if kind is not None:
             self.abort()
@@ -99,12 +103,14 @@ class ShardWriter:
         """Add a sample. Its members are written sorted by extension; names that begin with ``__`` are not.
 
         Returns:
-            The shard that was finished because this sample did not fit into it, or ``None``.
+            A shard that is there now, or ``None``: it is told by one of the calls after the sample that did not fit
+            into it, at the latest when the next shard is full.
 
         Raises:
             ShardWriteError: for a key or an extension that would not be read back as it is, a key that the shard has
                 already, or a writer that was closed or has failed.
             EncodeError: for a member that is neither bytes nor of a type known for its extension.
+            RemoteDataError: if a shard could not be written, also the one before.
         """
         if self._ended is not None:
             raise ShardWriteError(f"{redact(self._template.url(0))}: this writer {self._ended}; make a new one.")
@@ -112,77 +118,87 @@ class ShardWriter:
             self._check_destination()
         key = check_writable(sample)
         packed = pack_sample(key, sample)
-        if self._open is not None and not self._is_full(self._open, packed):
-            self._open.check_key(key)
+        shard = self._open
+        if shard is not None:
+            if shard.num_bytes + packed.num_bytes > self._max_bytes or len(shard.offsets) >= self.max_shard_samples:
+                shard = None
+            else:
+                shard.check_key(key)
         try:
-            return self._add(key, packed)
+            finished = None
+            if self._finishing is not None and (shard is None or self._finishing.settled):
+                finished = self._settle(self._finishing)
+            if shard is None:
+                shard = self._next_shard()
+            shard.add(key, packed)
         except BaseException:  # what was written of the shard is unknown, so it is not gone on with
             self.abort()
             raise
-
-    def _is_full(self, shard: OpenShard, packed: PackedSample) -> bool:
-        return (
-            shard.num_bytes + packed.num_bytes + len(END_OF_ARCHIVE) > self.max_shard_bytes
-            or shard.num_samples >= self.max_shard_samples
-        )
-
-    def _add(self, key: str, packed: PackedSample) -> ShardInfo | None:
-        finished = None
-        if self._open is not None and self._is_full(self._open, packed):
-            finished = self._finish(self._open)
-        if self._open is None:
-            self._remove_manifest()
-            self._open = self._begin()
-        self._open.add(key, packed)
         return finished
 
-    def close(self) -> ShardInfo | None:
+    def _next_shard(self) -> OpenShard:
+        if self._open is not None:
+            self._end(self._open)
+        self._remove_manifest()
+        url = self._template.url(self._num_begun)
+        store, path = open_store(url, self._options)
+        self._open = OpenShard(url, store.create(path, overwrite=self._overwrite))
+        self._num_begun += 1
+        return self._open
+
+    def _end(self, shard: OpenShard) -> OpenShard:
+        """Let the shard at hand be finished by itself, index included."""
+        shard.end(partial(_publish_index, shard, self._options, self._overwrite))
+        self._finishing, self._open = shard, None
+        return shard
+
+    def _settle(self, shard: OpenShard) -> ShardInfo:
+        """Wait for the shard before to be there."""
+        info = shard.result()
+        self._finishing = None
+        self._shards.append(info)
+        return info
+
+    def close(self) -> tuple[ShardInfo, ...]:
         """Finish the last shard, then write the manifest. A second time does nothing.
 
         Returns:
-            The last shard, or ``None`` if the writer was closed before.
+            The shards that no ``write`` has returned, in order; nothing if the writer was closed before.
 
         Raises:
             ShardWriteError: if there were no samples at all, or a shard could not be written.
         """
         if self._ended == _CLOSED:
-            return None
+            return ()
         if self._ended is not None:
             raise ShardWriteError(f"{redact(self._template.url(0))}: this writer {self._ended}; there is no manifest.")
         if self._open is None:
             self.abort()
             raise ShardWriteError(f"{redact(self._template.url(0))}: no sample came, so there is nothing to write.")
+        told = len(self._shards)
         try:
-            finished = self._finish(self._open)
+            if self._finishing is not None:
+                self._settle(self._finishing)
+            last = self._end(self._open)
+            self._settle(last)
             self._remove_leftovers()
-            self._publish(self._template.folder + MANIFEST_NAME, dump_manifest(self._shards))
+            manifest_url, manifest = self._template.folder + MANIFEST_NAME, dump_manifest(self._shards)
+            publish(manifest_url, manifest, self._options, overwrite=self._overwrite)
         except BaseException:
             self.abort()
             raise
         self._ended = _CLOSED
-        return finished
+        return self.shards[told:]
 
     def abort(self) -> None:
-        """Drop the unfinished shard; write no manifest, now or later."""
+        """Drop the shard at hand, wait for the one before, and write no manifest, now or later."""
         shard, self._open = self._open, None
         self._ended = self._ended or _ABORTED
         if shard is not None:
             shard.pending.abort()
-
-    def _begin(self) -> OpenShard:
-        url = self._template.url(len(self._shards))
-        store, path = open_store(url, self._options)
-        return OpenShard(url, store.create(path, overwrite=self._overwrite))
-
-    def _finish(self, shard: OpenShard) -> ShardInfo:
-        info = shard.finish()
-        self._open = None
-        self._publish(index_url(info.url), dump_index([*shard.offsets, shard.num_bytes]))
-        self._shards.append(info)
-        return info
-
-    def _publish(self, url: str, data: bytes) -> None:
-        publish(url, data, self._options, overwrite=self._overwrite)
+        if self._finishing is not None:
+            with contextlib.suppress(Exception):  # what led here is what has to be told
+                self._settle(self._finishing)
 
     def _existing(self) -> list[str]:
         found = list_folder(self._template.before, recursive=False, options=self._options, retry=self._retry)
@@ -216,16 +232,18 @@ class ShardWriter:
 
     def _remove_manifest(self) -> None:
         """The one of the data set that was here before must not outlive what it describes."""
-        if self._overwrite and not self._shards:
+        if self._overwrite and not self._num_begun:
             store, path = open_store(self._template.folder + MANIFEST_NAME, self._options)
             call_with_retries(lambda: store.delete(path), self._retry)
 
     def _remove_leftovers(self) -> None:
         """Shards of the data set that was here before, beyond the last one of this."""
-        if not self._overwrite:
-            return
-        for url in self._existing():
-            index = self._index(url)
-            if index is not None and index >= len(self._shards):
+        for url in self._existing() if self._overwrite else ():
+            if (self._index(url) or 0) >= len(self._shards):
                 store, path = open_store(url, self._options)
                 store.delete(path)
+
+
+def _publish_index(shard: OpenShard, options: StorageOptions, overwrite: bool, info: ShardInfo) -> None:
+    if not is_compressed(info.url):
+        publish(index_url(info.url), dump_index([*shard.offsets, shard.num_bytes]), options, overwrite=overwrite)

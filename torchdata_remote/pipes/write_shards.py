@@ -20,22 +20,23 @@ from ..writer import DEFAULT_MAX_SHARD_BYTES, DEFAULT_MAX_SHARD_SAMPLES, ShardWr
 class WriteShards(DataPipe[ShardInfo]):
     """Write samples into tar shards while it is iterated (functional name: ``write_shards``).
 
-    Equal samples give equal bytes. A shard appears whole or not at all; the manifest ``index.json`` is written after
-    the last one. If iteration is given up, the shards that were finished remain, without a manifest.
+    Equal samples give equal bytes. A shard appears whole or not at all; while it is finished, the next one is
+    packed, and the manifest ``index.json`` is written after the last one. If iteration is given up, the shards that
+    were full remain, without a manifest. Memory is bounded as ``ShardWriter`` says.
 
     Args:
         source_datapipe: samples. ``str``, ``int``, ``PIL.Image``, arrays (``npy``) and JSON values (``json``) are
             encoded by extension; ``bytes`` stay as they are.
-        url_template: URL with one ``{shard}`` field in its base name, such as ``s3://b/train/{shard:06d}.tar``. The
-            folder belongs to these shards.
-        max_shard_bytes: limit of a shard object in bytes, tar headers and padding included. A single sample that is
-            larger gets a shard of its own.
+        url_template: URL with one ``{shard}`` field in its base name, such as ``s3://b/train/{shard:06d}.tar``, or
+            ``.tar.gz``, ``.tgz``, ``.tar.zst`` for shards that are compressed. The folder belongs to these shards.
+        max_shard_bytes: limit of a shard's tar in bytes, headers and padding included, before it is compressed. A
+            single sample that is larger gets a shard of its own.
         max_shard_samples: limit of samples in a shard.
         overwrite: replace all shards of this template. Otherwise finding one is an error.
         storage_options: for the store, in fsspec's vocabulary.
 
     Yields:
-        ShardInfo: url, number of samples, bytes and MD5 of each finished shard.
+        ShardInfo: url, number of samples, bytes and MD5 of each shard when it is there, in order.
 
     Raises:
         ObjectExistsError: if something is there already.
@@ -93,6 +94,4 @@ class WriteShards(DataPipe[ShardInfo]):
         except BaseException:  # GeneratorExit too: whoever iterated gave up
             writer.abort()
             raise
-        last = writer.close()
-        if last is not None:
-            yield last
+        yield from writer.close()

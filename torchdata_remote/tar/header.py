@@ -5,12 +5,16 @@ Fields and offsets are those of POSIX ``pax`` (ustar and its extended headers) a
 
 from __future__ import annotations
 
-import zlib
+import struct
+from collections.abc import Callable
 from functools import lru_cache
+from zlib import adler32
 
 from ..errors import ShardReadError
 
 BLOCK = 512
+_NAME_BYTES = 100
+_MAX_SIZE = 0o77777777777
 CUT_SHORT = "The upload was cut short: write"
 
 
@@ -29,7 +33,7 @@ def checksum_fits(header: bytes) -> bool:
 
     Adler-32's lower half is 1 + that sum modulo 65521, at the speed of C, which 512 ASCII characters do not reach.
     """
-    total = (zlib.adler32(header) & 0xFFFF) - 1 if header.isascii() else sum(header)
+    total = (adler32(header) & 0xFFFF) - 1 if header.isascii() else sum(header)
     expected, expected_signed = _expected_sums(header[148:156])
     return total == expected or (
         expected is not None and sum(b - 256 if b > 127 else b for b in header) == expected_signed
@@ -103,16 +107,34 @@ def pack_header(name: str, size: int) -> bytes:
     Returns:
         512 bytes, or 1,536 and more with a pax record.
     """
+    if len(name) <= _NAME_BYTES and size <= _MAX_SIZE and name.isascii():
+        raw = name.encode()
+        pack, middle, others = _layout(size, 0)
+        return pack(raw, middle, _checksum(others + (adler32(raw) & 0xFFFF)), _END, b"")
     split = _split_name(name)
     fields = {}
     if split is None:
         fields["path"] = name
-        split = b"", _ascii(name)[:100]
-    if size > 0o77777777777:
+        split = b"", _ascii(name)[:_NAME_BYTES]
+    if size > _MAX_SIZE:
         fields["size"] = str(size)
     record = _pax_record(fields)
     extended = _ustar(b"", b"pax", len(record), b"x") + record + bytes(padding(len(record))) if record else b""
     return extended + _ustar(*split, size if "size" not in fields else 0, b"0")
+
+
+def pack_member(name: str, data: bytes) -> bytes:
+    """A regular file: header, data and padding in one piece, which copies the data.
+
+    >>> len(pack_member("a.txt", b"wren"))
+    1024
+    """
+    size = len(data)
+    if len(name) <= _NAME_BYTES and size <= _MAX_SIZE and name.isascii():
+        raw = name.encode()
+        pack, middle, others = _layout(size, size)
+        return pack(raw, middle, _checksum(others + (adler32(raw) & 0xFFFF)), _END, data)
+    return pack_header(name, size) + data + bytes(padding(size))
 
 
 def _split_name(name: str) -> tuple[bytes, bytes] | None:
@@ -120,7 +142,7 @@ def _split_name(name: str) -> tuple[bytes, bytes] | None:
     raw = _ascii(name)
     if raw.decode("ascii") != name or len(raw) > 256:
         return None
-    if len(raw) <= 100:
+    if len(raw) <= _NAME_BYTES:
         return b"", raw
     slash = raw.find(b"/", len(raw) - 101)
     if slash <= 0 or slash > 155 or slash + 1 == len(raw):
@@ -143,6 +165,26 @@ def _pax_record(fields: dict[str, str]) -> bytes:
     return record
 
 
+@lru_cache(1 << 16)
+def _layout(size: int, with_bytes: int) -> tuple[Callable[..., bytes], bytes, int]:
+    """How a plain header is packed, with so many bytes of data behind it: at a tenth of the cost of ``_ustar``.
+
+    Plain is an ASCII name without prefix, which nearly all are.
+
+    Returns:
+        What packs name, middle, checksum, end and data; the middle; and the sum of all bytes but the name's, less one:
+        Adler-32's lower half is 1 + the sum of the name's modulo 65521, which 100 ASCII characters do not reach.
+    """
+    header = _ustar(b"", b"", size, b"0")
+    others = sum(header[_NAME_BYTES:148]) + 8 * ord(" ") + sum(header[156:]) - 1
+    return struct.Struct(f"100s48s8s356s{with_bytes + padding(with_bytes)}s").pack, header[_NAME_BYTES:148], others
+
+
+@lru_cache(1 << 14)
+def _checksum(total: int) -> bytes:
+    return b"%06o\x00 " % total
+
+
 def _ustar(prefix: bytes, name: bytes, size: int, kind: bytes) -> bytes:
     header = b"".join(
         (
@@ -163,4 +205,7 @@ def _ustar(prefix: bytes, name: bytes, size: int, kind: bytes) -> bytes:
             bytes(12),
         )
     )
-    return header[:148] + b"%06o\x00 " % sum(header) + header[156:]
+    return header[:148] + _checksum(sum(header)) + header[156:]
+
+
+_END = _ustar(b"", b"", 0, b"0")[156:]

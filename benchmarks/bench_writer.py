@@ -1,0 +1,71 @@
+"""How fast are samples written to shards on local disk by one process, by this package and by others?
+
+    python benchmarks/bench_writer.py [--quick] [--rounds 5] [--peers ours webdataset ...]
+
+All write shards of 64 MiB; LitData and MosaicML in their own formats, which have no headers and no padding: a sample of
+1.5 kB takes 3 kB in a tar. Ours alone makes checksums and waits until the disk has everything. Sides alternate by rounds,
+each in a process of its own. Peers come from PyPI: pip install webdataset litdata mosaicml-streaming; one that is not
+there is left out.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable
+
+from measure import Job
+from report import Side, Target, arguments, compare, faster, print_report
+from writer_peers import PEERS, class_of
+
+QUICK_FRACTION = 40
+
+SMALL = (
+    Target("against WebDataset", faster("ours", "webdataset"), 5),
+    Target("against LitData, its own format", faster("ours", "litdata"), 2.5),
+    Target("against MosaicML as it comes, its own format", faster("ours", "mosaic"), 2.5),
+    Target("against MosaicML with MD5", faster("ours", "mosaic-md5")),
+    Target("against MosaicML as its README writes, compressed", faster("ours", "mosaic-zstd")),
+)
+LARGE = (
+    Target("against WebDataset", faster("ours", "webdataset"), 2),
+    Target("against LitData, its own format", faster("ours", "litdata")),
+    Target("against MosaicML as it comes, its own format", faster("ours", "mosaic")),
+    Target("against MosaicML with MD5", faster("ours", "mosaic-md5")),
+)
+BOTH = (
+    Target("against writing as many bytes", faster("ours", "ceiling")),
+    Target("against writing as many bytes, with MD5", faster("ours", "ceiling-md5")),
+)
+
+
+def writers(given: Namespace, jpg_bytes: int, all_samples: int, targets: tuple[Target, ...]) -> None:
+    """The same samples, written by each side."""
+    num_samples = all_samples // QUICK_FRACTION if given.quick else all_samples
+    sample_bytes = num_samples * jpg_bytes + sum(len(class_of(index)) for index in range(num_samples))
+    job = Job("", "", [], [jpg_bytes], num_samples, sample_bytes)
+    sides = [Side(name, name, job, num_samples, num_samples) for name in given.peers or PEERS]
+    results = compare("writer_peers", sides, None, given.rounds)
+    title = f"{num_samples:,} samples of {jpg_bytes:,} bytes and a class, written to local disk, {given.shown}"
+    print_report(title, PEERS, sides, results, (*targets, *BOTH))
+
+
+def small_samples(given: Namespace) -> None:
+    writers(given, 1_500, 100_000, SMALL)
+
+
+def large_samples(given: Namespace) -> None:
+    writers(given, 94_000, 8_000, LARGE)
+
+
+SECTIONS: tuple[Callable[[Namespace], None], ...] = (small_samples, large_samples)  # each prints its part of the report
+
+
+def main() -> None:
+    given = arguments(str(__doc__).splitlines()[0], tuple(PEERS))
+    for section in SECTIONS:
+        section(given)
+        print()
+
+
+if __name__ == "__main__":
+    main()

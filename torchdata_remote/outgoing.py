@@ -1,0 +1,247 @@
+"""An object on its way out: compressed, summed and stored in threads of its own, beside whoever makes its bytes."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import logging
+import os
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from .checksums import BlockSummer, Checksums
+from .compressing import Compressor
+from .pool import next_item
+
+CHUNKS_HELD = 5  # at most, of those that were written: three for the store, two more for the MD5
+
+_FOR_STORE, _FOR_MD5 = 3, 2
+_SMALL_BYTES = 1 << 18  # are hashed sooner than a thread is started
+_AT_EXIT_S = 2.0
+
+_log = logging.getLogger("torchdata_remote")
+_live: weakref.WeakSet[OutgoingObject] = weakref.WeakSet()
+os.register_at_fork(after_in_child=lambda: _live.clear())  # the threads stayed with the parent
+
+
+class Pending(Protocol):
+    """What takes the bytes: a ``storage.PendingObject``, for one thread alone."""
+
+    def write(self, data: bytes) -> None:
+        """Append bytes."""
+
+    def commit(self) -> None:
+        """Make the whole object appear."""
+
+    def abort(self) -> None:
+        """Leave nothing behind."""
+
+
+class Written(NamedTuple):
+    """An object that is there: its size in bytes, hexadecimal MD5, and the sums of its blocks."""
+
+    num_bytes: int
+    md5: str
+    checksums: Checksums
+
+
+class _End(NamedTuple):
+    """No more bytes; what is to be done when the object is there."""
+
+    then: Callable[[Written], object]
+
+
+class _Channel:
+    """Queues between the two threads; ``SimpleQueue`` because the object may be dropped by a finalizer."""
+
+    def __init__(self) -> None:
+        self.tasks: queue.SimpleQueue[list[bytes] | _End | None] = queue.SimpleQueue()  # None: give it up
+        self.room: queue.SimpleQueue[bool] = queue.SimpleQueue()  # one for each chunk that may come; False: it failed
+        self.outcome: queue.SimpleQueue[Written | BaseException] = queue.SimpleQueue()
+
+
+class OutgoingObject:
+    """An object whose bytes are stored by another thread, while its MD5 is made by a third.
+
+    At most five of the chunks that were written are held. One that is neither ended nor aborted is given up when it
+    is collected or the interpreter ends: its threads end, and nothing of it stays behind.
+
+    Args:
+        pending: takes the bytes; nobody else may use it from now on.
+        compressor: what they go through first.
+    """
+
+    def __init__(self, pending: Pending, compressor: Compressor | None = None) -> None:
+        self._channel, self._pid = _Channel(), os.getpid()
+        self._outcome: Written | BaseException | None = None
+        for _ in range(_FOR_STORE):
+            self._channel.room.put(True)
+        self._thread = threading.Thread(
+            target=_work, args=(self._channel, pending, compressor), name="torchdata_remote", daemon=True
+        )
+        try:
+            self._thread.start()
+        except BaseException:
+            pending.abort()
+            raise
+        weakref.finalize(self, self._channel.tasks.put, None)
+        _live.add(self)
+
+    def write(self, pieces: list[bytes]) -> None:
+        """Append a chunk, which is joined by the other thread; waits while three are on their way to the store.
+
+        Raises:
+            BaseException: whatever went wrong with the bytes before.
+        """
+        self._check_process()
+        if not next_item(self._channel.room):
+            self._channel.room.put(False)
+            self.result()
+        self._channel.tasks.put(pieces)
+
+    def end(self, then: Callable[[Written], object] = lambda written: None) -> None:
+        """There are no more bytes. The object will appear or fail by itself from here; nothing is waited for.
+
+        Args:
+            then: called by the other thread when the object is there; what it raises is what ``result`` raises.
+        """
+        self._check_process()
+        self._channel.tasks.put(_End(then))
+
+    @property
+    def settled(self) -> bool:
+        """Whether ``result`` has not to wait: the object is there, or will never be."""
+        return self._outcome is not None or not self._channel.outcome.empty()
+
+    def result(self) -> Written:
+        """Wait until an object that was ended is there.
+
+        Raises:
+            BaseException: whatever kept it from being there.
+        """
+        self._check_process()
+        if self._outcome is None:
+            self._outcome = next_item(self._channel.outcome)
+            self._thread.join()
+        if isinstance(self._outcome, BaseException):
+            raise self._outcome
+        return self._outcome
+
+    def abort(self) -> None:
+        """Leave nothing behind, and no thread. One that was ended is waited for instead, and stays."""
+        if os.getpid() == self._pid:
+            self._channel.tasks.put(None)
+            self._thread.join()
+
+    def give_up(self, deadline: float) -> None:
+        """As ``abort``, but wait until ``time.monotonic()`` is ``deadline`` only."""
+        self._channel.tasks.put(None)
+        self._thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise RuntimeError("This object was begun in another process, from which this one was forked.")
+
+
+class _Md5:
+    """MD5 of chunks in a thread of its own, two behind at most: it is the slowest of all that is done to them."""
+
+    def __init__(self) -> None:
+        self._md5 = hashlib.md5(usedforsecurity=False)
+        self._chunks: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._room: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def update(self, chunk: bytes) -> None:
+        if self._thread is None:
+            if len(chunk) < _SMALL_BYTES:
+                self._md5.update(chunk)
+                return
+            thread = threading.Thread(target=self._work, name="torchdata_remote", daemon=True)
+            thread.start()
+            self._thread = thread
+            for _ in range(_FOR_MD5):
+                self._room.put(True)
+        self._room.get()
+        self._chunks.put(chunk)
+
+    def _work(self) -> None:
+        while (chunk := self._chunks.get()) is not None:
+            self._md5.update(chunk)
+            del chunk
+            self._room.put(True)
+
+    def end(self) -> str:
+        """The digest; the thread is gone."""
+        if self._thread is not None:
+            self._chunks.put(None)
+            self._thread.join()
+        return self._md5.hexdigest()
+
+
+class _Store:
+    """What the second thread does with chunks."""
+
+    def __init__(self, pending: Pending, compressor: Compressor | None) -> None:
+        self._pending, self._compressor = pending, compressor
+        self.md5, self._blocks, self._num_bytes = _Md5(), BlockSummer(), 0
+
+    def take(self, pieces: list[bytes]) -> None:
+        """Store a chunk."""
+        chunk = b"".join(pieces)
+        pieces.clear()
+        self._put(chunk if self._compressor is None else self._compressor.compress(chunk))
+
+    def _put(self, chunk: bytes) -> None:
+        if chunk:
+            self._num_bytes += len(chunk)
+            self.md5.update(chunk)
+            self._blocks.update(chunk)
+            self._pending.write(chunk)
+
+    def finish(self) -> Written:
+        """After the last chunk: the object appears."""
+        if self._compressor is not None:
+            self._put(self._compressor.flush())
+        written = Written(self._num_bytes, self.md5.end(), self._blocks.checksums())
+        self._pending.commit()
+        return written
+
+
+def _work(channel: _Channel, pending: Pending, compressor: Compressor | None) -> None:
+    # Holds no reference to the object, so that a forgotten one can be collected.
+    store, written = _Store(pending, compressor), None
+    try:
+        while isinstance(task := channel.tasks.get(), list):
+            store.take(task)
+            channel.room.put(True)
+        if task is None:
+            raise InterruptedError("given up before its end")
+        written = store.finish()
+        task.then(written)
+        channel.outcome.put(written)
+    except BaseException as error:  # noqa: BLE001  # it belongs to the one who writes, whatever it is
+        store.md5.end()
+        if written is None:
+            _abort(pending)
+        channel.outcome.put(error)
+        channel.room.put(False)
+
+
+def _abort(pending: Pending) -> None:
+    try:
+        pending.abort()
+    except Exception as error:  # noqa: BLE001  # what led here is what has to be told
+        _log.warning("what was written of an object could not be removed: %s", error)
+
+
+@atexit.register
+def _give_up_all() -> None:
+    """Daemon threads are stopped where they are when the interpreter ends; so what they hold is removed before."""
+    deadline = time.monotonic() + _AT_EXIT_S
+    for outgoing in list(_live):
+        outgoing.give_up(deadline)
