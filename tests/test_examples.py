@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from PIL import Image
 
 from tests.servers.s3 import S3Server
+from torchdata_remote import stream_shards
 
 ROOT = Path(__file__).parent.parent
 
@@ -47,3 +49,18 @@ def test_quickstart_runs_against_another_server(ceph: S3Server, tmp_path: Path) 
     printed = run_quickstart(tmp_path / "batch.png", {**ceph.environment})
     assert f"S3 server: {ceph.endpoint_url}\n" in printed
     assert accuracy(printed) > 93
+
+
+def test_shard_on_cluster_scales_pictures_down(tmp_path: Path) -> None:
+    """On this machine's processes it needs nothing around it, and says what it wrote."""
+    command = [sys.executable, str(ROOT / "examples" / "shard_on_cluster.py"), "--on", "processes"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.match(r"120 samples, [\d,]+ bytes in 5 shards: ", done.stdout)
+    colours = set()
+    for picture, label in stream_shards(f"{tmp_path}/shard_on_cluster/shards").to_tuple("jpg", "cls"):
+        with Image.open(io.BytesIO(picture)) as image:
+            assert max(image.size) == 48
+            pixel = image.resize((1, 1)).tobytes()
+        colours.add((int(label), pixel.index(max(pixel))))
+    assert colours == {(0, 2), (1, 1), (2, 0)}  # blue, green and red

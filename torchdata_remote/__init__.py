@@ -26,6 +26,7 @@ from .pipes import (
 from .policies import Skipped, accept_missing_end, raise_error, skip_with_warning
 from .recipes import stream_files, stream_shards
 from .resume import Resumable, StatefulLoader, merge_states, stateful_loader
+from .sharding import shard_dataset
 from .shares import EqualizeMode
 from .urls import RemoteUrl
 from .world import World
@@ -66,6 +67,7 @@ __all__ = [
     "merge_states",
     "mix",
     "raise_error",
+    "shard_dataset",
     "skip_with_warning",
     "stateful_loader",
     "stream_files",

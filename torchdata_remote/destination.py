@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from .compressing import is_compressed
 from .errors import ObjectExistsError
 from .manifest import MANIFEST_NAME, ShardInfo, jobs_of, load_manifest
 from .options import RetryPolicy, StorageOptions
@@ -76,13 +78,13 @@ class Destination:
                 found[url.rpartition("/")[2]] = number
         return found
 
-    def require_empty(self) -> None:
+    def require_empty(self, has_manifest: bool) -> None:
         """Nothing may lie here yet.
 
         Raises:
             ObjectExistsError: for the first shard, or a manifest.
         """
-        there = next(iter(self.shards()), MANIFEST_NAME if self.manifest() is not None else None)
+        there = next(iter(self.shards()), MANIFEST_NAME if has_manifest else None)
         if there is not None:
             raise self.exists(there)
 
@@ -109,8 +111,10 @@ class Destination:
             self._retry,
         )
 
-    def keep_only(self, written: set[Any]) -> None:
-        """Remove shards and indexes of this template that are none of these names."""
+    def keep_only(self, shards: Sequence[ShardInfo]) -> None:
+        """Remove shards of this template, and indexes, that do not belong to these."""
+        kept = {shard.url.rpartition("/")[2] for shard in shards}
         for name in self.shards():
-            if name not in written:
+            shard = name.removesuffix(index_url(""))
+            if shard not in kept or (name != shard and is_compressed(shard)):
                 self.delete(name)

@@ -6,8 +6,6 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-import numpy as np
-
 from .destination import Destination
 from .engine import Engine
 from .errors import ShardWriteError
@@ -51,8 +49,8 @@ class ShardSource(Protocol):
     def sample_bytes(self) -> Int64s | None:
         """What each sample takes in a shard, where that is known before it is read; shape ``(num_samples,)``."""
 
-    def select(self, indices: Int64s) -> PlannedSamples:
-        """These samples, in this order."""
+    def select(self, indices: Int64s, *, here: bool = False) -> PlannedSamples:
+        """These samples, in this order; ``here`` if they are read in this process."""
 
 
 class FilesSource:
@@ -114,7 +112,7 @@ class FilesSource:
     def sample_bytes(self) -> Int64s:
         return packed_bytes(self._table, self._labels, self._num_folders)
 
-    def select(self, indices: Int64s) -> FileSamples:
+    def select(self, indices: Int64s, *, here: bool = False) -> FileSamples:
         labels = None if self._labels is None else self._labels[indices]
         scratch = self._scratch_url, self._scratch_options
         return FileSamples(self._table.select(indices), labels, self._num_folders, self._options, scratch)
@@ -158,8 +156,8 @@ class DatasetSource:
     def sample_bytes(self) -> None:
         return None
 
-    def select(self, indices: Int64s) -> DatasetSamples:
-        return DatasetSamples(self._dataset if self._travels else None, np.asarray(indices))
+    def select(self, indices: Int64s, *, here: bool = False) -> DatasetSamples:
+        return DatasetSamples(self._dataset if here or self._travels else None, indices)
 
 
 def open_source(

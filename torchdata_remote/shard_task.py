@@ -9,19 +9,19 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from .compressing import is_compressed
 from .engine import Engine
 from .errors import RemoteDataError, ShardReadError, ShardWriteError, StorageError
 from .manifest import ShardInfo
-from .open_shard import OpenShard, pack_sample
 from .options import MIB, FetchOptions, RetryPolicy, StorageOptions
 from .planned_samples import LABEL, Drawn, PlannedSamples
 from .retry import call_with_retries
-from .sample import Sample, check_writable
-from .sample_index import dump_index, index_url
+from .sample import Sample
+from .sample_index import index_url
+from .shard_series import ShardSeries
 from .shard_template import ShardTemplate
 from .storage import open_store, publish
 from .streams import parts_of, stream_objects
-from .tar import END_OF_ARCHIVE
 from .urls import RemoteUrl
 
 Transform = Callable[[Sample], Sample | None]
@@ -80,16 +80,48 @@ def write_shard(task: ShardTask) -> list[ShardInfo]:
     Returns:
         The shards written, none if the transform left out all samples.
     """
-    if task.finished is not None and _is_whole(task.finished, task.options):
-        return list(task.finished)
-    writing = _Writing(task)
+    return start_shard(task)()
+
+
+def start_shard(task: ShardTask) -> Callable[[], list[ShardInfo]]:
+    """As :func:`write_shard`, but what is returned has to be called to wait for the last of the bytes."""
+    options = task.options
+    if task.finished is not None and _is_whole(task, task.finished):
+        return lambda: list(task.finished or ())
+    template = ShardTemplate(options.url_template)
+    series = ShardSeries(
+        lambda index: template.url(options.first_number + task.number + index * options.num_tasks),
+        max_shard_bytes=options.max_shard_bytes,
+        max_shard_samples=options.max_shard_samples,
+        overwrite=True,
+        options=options.storage_options,
+    )
+    sources: dict[str, dict[str, Any]] = {}
     try:
-        for drawn in transformed(task.samples, task.options.transform, task.options.max_shard_bytes):
-            writing.add(drawn)
-        return writing.finish()
+        for source, sample in transformed(task.samples, options.transform, options.max_shard_bytes):
+            series.add(sample)
+            if options.sources_prefix is not None:
+                url, position = series.last_place()
+                name = url.rpartition("/")[2]
+                sources[source] = {"class": _class_of(sample), "targetFile": name, "position": position}
+        if options.sources_prefix is not None:
+            publish(_sources_url(task), json.dumps(sources).encode(), options.storage_options, overwrite=True)
+        series.end()
     except BaseException:
-        writing.abort()
+        series.abort()
         raise
+    return series.result
+
+
+def _sources_url(task: ShardTask) -> str:
+    return f"{task.options.sources_prefix}{task.number:06d}"
+
+
+def _class_of(sample: Sample) -> Any:
+    """The class number of a sample, or whatever its member says."""
+    label = sample.get(LABEL)
+    text = label.decode("utf-8", "replace") if isinstance(label, bytes) else label
+    return int(text) if isinstance(text, str) and text.isascii() and text.isdigit() else text
 
 
 def transformed(samples: PlannedSamples, transform: Transform | None, max_shard_bytes: int) -> Iterator[Drawn]:
@@ -110,77 +142,20 @@ def transformed(samples: PlannedSamples, transform: Transform | None, max_shard_
                 yield Drawn(name, made)
 
 
-class _Writing:
-    """The shards of one task."""
-
-    def __init__(self, task: ShardTask) -> None:
-        self._task, self._options = task, task.options
-        self._template = ShardTemplate(self._options.url_template)
-        self._open: OpenShard | None = None
-        self._written: list[ShardInfo] = []
-        self._sources: list[tuple[str, Any, str, int]] = []
-
-    def add(self, drawn: Drawn) -> None:
-        """Add a sample to the shard at hand, or to the next one."""
-        key = check_writable(drawn.sample)
-        packed = pack_sample(key, drawn.sample)
-        shard = self._open
-        if shard is not None and (
-            shard.num_bytes + packed.num_bytes + len(END_OF_ARCHIVE) > self._options.max_shard_bytes
-            or shard.num_samples >= self._options.max_shard_samples
-        ):
-            self._close(shard)
-            shard = None
-        if shard is None:
-            number = self._task.number + len(self._written) * self._options.num_tasks
-            url = self._template.url(self._options.first_number + number)
-            store, path = open_store(url, self._options.storage_options)
-            shard = self._open = OpenShard(url, store.create(path, overwrite=True))
-        shard.check_key(key)
-        if self._options.sources_prefix is not None:
-            name = shard.url.rpartition("/")[2]
-            self._sources.append((drawn.source, drawn.sample.get(LABEL), name, shard.num_bytes))
-        shard.add(key, packed)
-
-    def _close(self, shard: OpenShard) -> None:
-        info = shard.finish()
-        self._open = None
-        if info.url.endswith(".tar"):
-            self._publish(index_url(info.url), dump_index([*shard.offsets, shard.num_bytes]))
-        self._written.append(info)
-
-    def finish(self) -> list[ShardInfo]:
-        """End the last shard."""
-        if self._open is not None:
-            self._close(self._open)
-        if self._options.sources_prefix is not None:
-            sources = {
-                source: {"class": label, "targetFile": name, "position": position}
-                for source, label, name, position in self._sources
-            }
-            self._publish(f"{self._options.sources_prefix}{self._task.number:06d}", json.dumps(sources).encode())
-        return self._written
-
-    def _publish(self, url: str, data: bytes) -> None:
-        publish(url, data, self._options.storage_options, overwrite=True)
-
-    def abort(self) -> None:
-        """Leave nothing of the shard at hand."""
-        if self._open is not None:
-            self._open.pending.abort()
-
-
-def _is_whole(shards: tuple[ShardInfo, ...], options: ShardOptions) -> bool:
+def _is_whole(task: ShardTask, shards: tuple[ShardInfo, ...]) -> bool:
     """Whether shards are what an earlier run wrote, by size and checksum, with what belongs to them."""
+    options = task.options.storage_options
     try:
-        return all(_is_same(shard, options.storage_options) for shard in shards)
+        if task.options.sources_prefix is not None and _size_of(_sources_url(task), options) is None:
+            return False
+        return all(_is_same(shard, options) for shard in shards)
     except (StorageError, ShardReadError):
         return False
 
 
 def _is_same(shard: ShardInfo, options: StorageOptions) -> bool:
     index_bytes = 8 * (shard.num_samples + 1)
-    if shard.url.endswith(".tar") and _size_of(index_url(shard.url), options) != index_bytes:
+    if not is_compressed(shard.url) and _size_of(index_url(shard.url), options) != index_bytes:
         return False
     if _size_of(shard.url, options) != shard.num_bytes:
         return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from .scratch import Scratch
 from .shard_job import UNFINISHED, Left, ShardJob
 from .shard_plan import cut_by_bytes, cut_evenly, sample_order
 from .shard_source import ShardSource
-from .shard_task import ShardOptions, ShardTask, transformed, write_shard
+from .shard_task import ShardOptions, ShardTask, start_shard, transformed, write_shard
 from .task_pool import Workers, run_tasks
 from .urls import redact
 
@@ -85,7 +85,7 @@ class ShardWriting:
             return []
         if manifest is None:
             if left is None:
-                self._destination.require_empty()
+                self._destination.require_empty(has_manifest=False)
             return []
         shards, jobs = manifest
         same = [made for made in jobs if isinstance(made, dict) and made.get("source") == self._source.digest]
@@ -143,7 +143,12 @@ class ShardWriting:
         )
         shards: list[ShardInfo] = []
         with Progress("shard", len(order), "samples", shown=progress) as shown:
-            for task, written in run_tasks(tasks, write_shard, workers):
+            run = (
+                run_tasks(tasks, write_shard, workers)
+                if workers.executor is not None or workers.num_workers
+                else _run_here(tasks)
+            )
+            for task, written in run:
                 self._job.finished(task.number, written)
                 shards += written
                 cut = cuts[task.number]
@@ -160,20 +165,22 @@ class ShardWriting:
         some = order[np.unique(np.linspace(0, len(order) - 1, _MEASURED).astype(np.int64))]
         num_bytes = sum(
             pack_sample(check_writable(sample), sample).num_bytes
-            for _, sample in transformed(self._source.select(some), options.transform, options.max_shard_bytes)
+            for _, sample in transformed(
+                self._source.select(some, here=True), options.transform, options.max_shard_bytes
+            )
         )
         return cut_evenly(len(order), num_bytes / len(some), options.max_shard_bytes, options.max_shard_samples)
 
     def _finish(self, shards: list[ShardInfo], plan: str, *, overwrite: bool) -> None:
         self._job.check()
+        self._destination.remove_leftovers()  # of workers that were lost
         if self._source.classes is not None:
             self._destination.publish(CLASSES_NAME, dump_table(self._source.classes))
         self._merge_provenance()
         every = [*self._old_shards, *shards]
         names = [shard.url.rpartition("/")[2] for shard in shards]
-        kept = {shard.url.rpartition("/")[2] for shard in every}
         if overwrite or self._job.took_over:
-            self._destination.keep_only(kept | {index_url(name) for name in kept})
+            self._destination.keep_only(every)
         made = {"source": self._source.digest, "plan": plan, "shards": names}
         self._destination.publish(MANIFEST_NAME, dump_manifest(every, [*self._old_jobs, made]))
         self._clean()
@@ -191,3 +198,25 @@ class ShardWriting:
         for prefix in ("sources-", "unpacked-", "index"):
             Scratch(f"{self._destination.template.folder}{UNFINISHED}{prefix}", self._destination.options).remove()
         self._job.end()
+
+
+def _run_here(tasks: Iterator[ShardTask]) -> Iterator[tuple[ShardTask, list[ShardInfo]]]:
+    """Each task with its shards, done in this process; the end of a shard is waited for when the next one is packed."""
+    before: tuple[ShardTask, Callable[[], list[ShardInfo]]] | None = None
+    failure: BaseException | None = None
+    for task in tasks:
+        try:
+            finish = start_shard(task)
+        except BaseException as error:  # noqa: BLE001  # raised below, when the shard before is finished
+            failure = error
+            break
+        if before is not None:
+            yield before[0], before[1]()
+        before = task, finish
+    if before is not None:
+        yield before[0], before[1]()
+    if failure is not None:
+        try:
+            raise failure
+        finally:
+            del failure  # or error and frame would keep each other

@@ -104,10 +104,11 @@ def shard_dataset(
         raise ValueError("append adds to what is there, and overwrite replaces it: choose one.")
     if executor is not None and num_workers:
         raise ValueError("num_workers are processes of our own: give executor or num_workers.")
+    if num_workers and "memory" in (_scheme(source), _scheme(url_template)):
+        raise ValueError("memory:// belongs to one process: num_workers=0 writes there, or reads from it.")
     destination = Destination(ShardTemplate(url_template), StorageOptions(storage_options))
     if source_options is None and isinstance(source, str | os.PathLike):
-        same = split_url(os.fspath(source))[0] == split_url(url_template)[0]
-        source_options = storage_options if same else None
+        source_options = storage_options if _scheme(source) == _scheme(url_template) else None
     own_workers = executor is None and num_workers > 0
     opened = open_source(
         source, pattern=pattern, labels=labels, options=StorageOptions(source_options), travels=not own_workers
@@ -129,3 +130,8 @@ def shard_dataset(
         return ShardWriting(destination, job, opened, options, seed).run(
             workers, append=append, overwrite=overwrite, resume=resume, progress=progress
         )
+
+
+def _scheme(source: Any) -> str | None:
+    """Of a URL or a path; ``None`` for a dataset."""
+    return split_url(os.fspath(source))[0] if isinstance(source, str | os.PathLike) else None

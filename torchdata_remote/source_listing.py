@@ -14,6 +14,7 @@ from .options import RetryPolicy, StorageOptions
 from .sample import naming_fault, split_key
 from .sample_index import index_url
 from .sample_table import SampleTable
+from .shard_set import read_shard_set
 from .storage.listing import list_source
 from .urls import RemoteUrl, join_url, redact, split_url
 
@@ -60,6 +61,9 @@ def list_samples(source: str, *, pattern: str | None, options: StorageOptions, r
     if not listing.archives:
         for url in others:
             files.add(url)
+    manifests = [url for url in others if url.rpartition("/")[2] == MANIFEST_NAME]
+    if listing.archives and len(manifests) == 1:
+        listing = listing._replace(archives=_of_manifest(manifests[0], listing.archives, options, retry))
     first = next(iter(strange), listing.files.url(0) if len(listing.files) else None)
     if listing.archives and first is not None:
         shown = redact(source)
@@ -69,6 +73,29 @@ def list_samples(source: str, *, pattern: str | None, options: StorageOptions, r
             url=shown,
         )
     return listing._replace(digest=digest.hexdigest())
+
+
+def _of_manifest(
+    manifest_url: str, archives: list[RemoteUrl], options: StorageOptions, retry: RetryPolicy
+) -> list[RemoteUrl]:
+    """The shards that a manifest names, which are all that lie there; they bring counts and checksums."""
+    found = read_shard_set(manifest_url, options, retry)
+    shards = []
+    for url, said in zip(found.shards, found.manifest, strict=True):
+        if url.size != said.num_bytes:
+            raise ShardReadError(
+                f"{redact(url)} has {url.size:,} bytes, and its manifest says {said.num_bytes:,}. Write it again.",
+                url=redact(url),
+            )
+        shards.append(RemoteUrl(url, url.size, url.etag, said.checksums, said.num_samples))
+    strange = [url for url in archives if url not in set(shards)]
+    if strange:
+        raise ShardReadError(
+            f"{redact(strange[0])} is not named by {redact(manifest_url)}. Remove the one that is wrong, or choose by "
+            "pattern='*.tar', which leaves the manifest out.",
+            url=redact(manifest_url),
+        )
+    return shards
 
 
 def _listed(source: str, pattern: str | None, options: StorageOptions, retry: RetryPolicy) -> Iterator[RemoteUrl]:

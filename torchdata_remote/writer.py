@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
-from functools import partial
 from types import TracebackType
 from typing import Any
 
-from .compressing import is_compressed
-from .errors import ObjectExistsError, ShardWriteError
-from .manifest import MANIFEST_NAME, ShardInfo, dump_manifest, load_manifest
-from .open_shard import OpenShard, pack_sample
-from .options import MIB, RetryPolicy, StorageOptions
-from .retry import call_with_retries
-from .sample import Sample, check_writable
-from .sample_index import dump_index, index_url
+from .destination import Destination
+from .errors import ShardWriteError
+from .manifest import MANIFEST_NAME, ShardInfo, dump_manifest
+from .options import MIB, StorageOptions
+from .sample import Sample
+from .shard_series import SeriesState, ShardSeries
 from .shard_template import ShardTemplate
-from .storage import open_store, publish
-from .storage.listing import list_folder
-from .tar import END_OF_ARCHIVE
 from .urls import redact
 
 DEFAULT_MAX_SHARD_BYTES = 256 * MIB
 DEFAULT_MAX_SHARD_SAMPLES = 100_000
-_CLOSED, _ABORTED = "is closed", "was aborted or has failed"
 
 
 class ShardWriter:
@@ -33,8 +25,8 @@ class ShardWriter:
     A shard appears whole or not at all, on a local disk too; while it is finished, the next one is packed. If the
     ``with`` block raises, the shards that were full remain, the other one does not, and there is no manifest.
 
-    Memory: at most 64 MiB and six times a sample; on S3 256 MiB more, for the parts of two shards that are being sent;
-    on stores that take an object in one call only, such as ``memory://``, two shards.
+    Memory: at most 32 MiB and eight times a sample; on S3 256 MiB more, for the parts of two shards that are being
+    sent; on stores that take an object in one call only, such as ``memory://``, two shards, twice.
 
     Args:
         url_template: URL with one ``{shard}`` field in its base name, such as
@@ -66,26 +58,22 @@ class ShardWriter:
         overwrite: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        if max_shard_bytes < 1 or max_shard_samples < 1:
-            raise ValueError(
-                f"max_shard_bytes and max_shard_samples must be positive, got {max_shard_bytes} and {max_shard_samples}"
-            )
         self._template = ShardTemplate(url_template)
-        self.max_shard_bytes, self.max_shard_samples = max_shard_bytes, max_shard_samples
-        self._max_bytes = max_shard_bytes - len(END_OF_ARCHIVE)
-        self._overwrite = overwrite
-        self._options = StorageOptions(storage_options)
-        self._retry = RetryPolicy()
-        self._shards: list[ShardInfo] = []
-        self._open: OpenShard | None = None
-        self._finishing: OpenShard | None = None  # the one before
-        self._checked, self._num_begun = False, 0
-        self._ended: str | None = None
+        self._destination = Destination(self._template, StorageOptions(storage_options))
+        self._overwrite, self._checked = overwrite, False
+        self._series = ShardSeries(
+            self._template.url,
+            max_shard_bytes=max_shard_bytes,
+            max_shard_samples=max_shard_samples,
+            overwrite=overwrite,
+            options=self._destination.options,
+            before_first=self._remove_manifest,
+        )
 
     @property
     def shards(self) -> tuple[ShardInfo, ...]:
         """The shards finished so far."""
-        return tuple(self._shards)
+        return tuple(self._series.shards)
 
     def __enter__(self) -> ShardWriter:
         self._check_destination()
@@ -112,52 +100,9 @@ class ShardWriter:
             EncodeError: for a member that is neither bytes nor of a type known for its extension.
             RemoteDataError: if a shard could not be written, also the one before.
         """
-        if self._ended is not None:
-            raise ShardWriteError(f"{redact(self._template.url(0))}: this writer {self._ended}; make a new one.")
         if not self._checked:
             self._check_destination()
-        key = check_writable(sample)
-        packed = pack_sample(key, sample)
-        shard = self._open
-        if shard is not None:
-            if shard.num_bytes + packed.num_bytes > self._max_bytes or len(shard.offsets) >= self.max_shard_samples:
-                shard = None
-            else:
-                shard.check_key(key)
-        try:
-            finished = None
-            if self._finishing is not None and (shard is None or self._finishing.settled):
-                finished = self._settle(self._finishing)
-            if shard is None:
-                shard = self._next_shard()
-            shard.add(key, packed)
-        except BaseException:  # what was written of the shard is unknown, so it is not gone on with
-            self.abort()
-            raise
-        return finished
-
-    def _next_shard(self) -> OpenShard:
-        if self._open is not None:
-            self._end(self._open)
-        self._remove_manifest()
-        url = self._template.url(self._num_begun)
-        store, path = open_store(url, self._options)
-        self._open = OpenShard(url, store.create(path, overwrite=self._overwrite))
-        self._num_begun += 1
-        return self._open
-
-    def _end(self, shard: OpenShard) -> OpenShard:
-        """Let the shard at hand be finished by itself, index included."""
-        shard.end(partial(_publish_index, shard, self._options, self._overwrite))
-        self._finishing, self._open = shard, None
-        return shard
-
-    def _settle(self, shard: OpenShard) -> ShardInfo:
-        """Wait for the shard before to be there."""
-        info = shard.result()
-        self._finishing = None
-        self._shards.append(info)
-        return info
+        return self._series.add(sample)
 
     def close(self) -> tuple[ShardInfo, ...]:
         """Finish the last shard, then write the manifest. A second time does nothing.
@@ -168,82 +113,37 @@ class ShardWriter:
         Raises:
             ShardWriteError: if there were no samples at all, or a shard could not be written.
         """
-        if self._ended == _CLOSED:
+        series, told = self._series, len(self._series.shards)
+        if series.state is SeriesState.ENDED:
             return ()
-        if self._ended is not None:
-            raise ShardWriteError(f"{redact(self._template.url(0))}: this writer {self._ended}; there is no manifest.")
-        if self._open is None:
+        first = redact(self._template.url(0))
+        if series.state is SeriesState.ABORTED:
+            raise ShardWriteError(f"{first}: this writer {series.state.value}; there is no manifest.")
+        if series.is_empty:
             self.abort()
-            raise ShardWriteError(f"{redact(self._template.url(0))}: no sample came, so there is nothing to write.")
-        told = len(self._shards)
+            raise ShardWriteError(f"{first}: no sample came, so there is nothing to write.")
         try:
-            if self._finishing is not None:
-                self._settle(self._finishing)
-            last = self._end(self._open)
-            self._settle(last)
-            self._remove_leftovers()
-            manifest_url, manifest = self._template.folder + MANIFEST_NAME, dump_manifest(self._shards)
-            publish(manifest_url, manifest, self._options, overwrite=self._overwrite)
+            series.end()
+            shards = series.result()
+            if self._overwrite:  # shards of the data set that was here before, beyond the last one of this
+                self._destination.keep_only(shards)
+            self._destination.publish(MANIFEST_NAME, dump_manifest(shards), overwrite=self._overwrite)
         except BaseException:
             self.abort()
             raise
-        self._ended = _CLOSED
         return self.shards[told:]
 
     def abort(self) -> None:
         """Drop the shard at hand, wait for the one before, and write no manifest, now or later."""
-        shard, self._open = self._open, None
-        self._ended = self._ended or _ABORTED
-        if shard is not None:
-            shard.pending.abort()
-        if self._finishing is not None:
-            with contextlib.suppress(Exception):  # what led here is what has to be told
-                self._settle(self._finishing)
-
-    def _existing(self) -> list[str]:
-        found = list_folder(self._template.before, recursive=False, options=self._options, retry=self._retry)
-        return [str(url) for url in found if self._index(str(url)) is not None]
-
-    def _index(self, url: str) -> int | None:
-        """The number of the shard that a URL, or the shard whose index it, is."""
-        return self._template.index(url.removesuffix(index_url("")))
+        self._series.abort()
 
     def _check_destination(self) -> None:
-        manifest_url = self._template.folder + MANIFEST_NAME
-        store, path = open_store(manifest_url, self._options)
-        manifest = call_with_retries(lambda: store.find(path), self._retry)
-        if manifest is not None:
-            data = call_with_retries(lambda: store.read(path, 0, None, None).whole(), self._retry)
-            others = [s.url for s in load_manifest(data, manifest_url) if self._template.index(s.url) is None]
-            if others:
-                raise ObjectExistsError(
-                    f"{manifest_url} describes other shards, such as {others[0]}. One folder holds the shards of one "
-                    "template: write into another folder.",
-                    url=manifest_url,
-                )
-        existing = self._existing()
-        if not self._overwrite and (existing or manifest is not None):
-            raise ObjectExistsError(
-                f"{redact((existing or [manifest_url])[0])} exists already. Write into another folder, or pass "
-                "overwrite=True to replace all shards of this template.",
-                url=manifest_url,
-            )
+        manifest = self._destination.manifest()
+        if not self._overwrite:
+            self._destination.require_empty(manifest is not None)
         self._checked = True
 
     def _remove_manifest(self) -> None:
         """The one of the data set that was here before must not outlive what it describes."""
-        if self._overwrite and not self._num_begun:
-            store, path = open_store(self._template.folder + MANIFEST_NAME, self._options)
-            call_with_retries(lambda: store.delete(path), self._retry)
-
-    def _remove_leftovers(self) -> None:
-        """Shards of the data set that was here before, beyond the last one of this."""
-        for url in self._existing() if self._overwrite else ():
-            if (self._index(url) or 0) >= len(self._shards):
-                store, path = open_store(url, self._options)
-                store.delete(path)
-
-
-def _publish_index(shard: OpenShard, options: StorageOptions, overwrite: bool, info: ShardInfo) -> None:
-    if not is_compressed(info.url):
-        publish(index_url(info.url), dump_index([*shard.offsets, shard.num_bytes]), options, overwrite=overwrite)
+        if self._overwrite:
+            self._destination.delete(MANIFEST_NAME)

@@ -1,0 +1,175 @@
+"""Samples into shards, one after the other; while one is finished, the next one is packed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from enum import Enum
+from functools import partial
+
+from .compressing import is_compressed
+from .errors import ShardWriteError
+from .manifest import ShardInfo
+from .open_shard import OpenShard, pack_sample
+from .options import StorageOptions
+from .sample import Sample, check_writable
+from .sample_index import dump_index, index_url
+from .storage import open_store, publish
+from .tar import END_OF_ARCHIVE
+from .urls import redact
+
+
+class SeriesState(Enum):
+    """Whether samples can be added; the value says why not."""
+
+    OPEN = "is open"
+    ENDED = "is closed"
+    ABORTED = "was aborted or has failed"
+
+
+class ShardSeries:
+    """Cuts samples into shards within exact limits, each with its index.
+
+    Args:
+        url_of: the URL of each shard, by its number from 0.
+        max_shard_bytes: limit of a shard's tar in bytes, before it is compressed; a single sample may be larger.
+        max_shard_samples: limit of samples in a shard.
+        overwrite: replace what is there. Otherwise that is an error.
+        options: for the store.
+        before_first: called before the first shard is begun.
+
+    Raises:
+        ValueError: for limits that are not positive.
+    """
+
+    def __init__(
+        self,
+        url_of: Callable[[int], str],
+        *,
+        max_shard_bytes: int,
+        max_shard_samples: int,
+        overwrite: bool,
+        options: StorageOptions,
+        before_first: Callable[[], object] = lambda: None,
+    ) -> None:
+        if max_shard_bytes < 1 or max_shard_samples < 1:
+            raise ValueError(
+                f"max_shard_bytes and max_shard_samples must be positive, got {max_shard_bytes} and {max_shard_samples}"
+            )
+        self._url_of, self._overwrite, self._options, self._before_first = url_of, overwrite, options, before_first
+        self._max_bytes, self._max_samples = max_shard_bytes - len(END_OF_ARCHIVE), max_shard_samples
+        self.shards: list[ShardInfo] = []  # that are there
+        self._open: OpenShard | None = None
+        self._finishing: OpenShard | None = None  # the one before
+        self._num_begun = 0
+        self.state = SeriesState.OPEN
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no sample was added."""
+        return self._num_begun == 0
+
+    def last_place(self) -> tuple[str, int]:
+        """Where the sample added last lies: the shard, and the first byte in its tar."""
+        assert self._open is not None
+        return self._open.url, self._open.offsets[-1]
+
+    def add(self, sample: Sample) -> ShardInfo | None:
+        """Add a sample. Its members are written sorted by extension; names that begin with ``__`` are not.
+
+        Returns:
+            A shard that is there now, or ``None``: it is told by one of the calls after the sample that did not fit
+            into it, at the latest when the next shard is full.
+
+        Raises:
+            ShardWriteError: for a key or an extension that would not be read back as it is, a key that the shard has
+                already, or after the end or a failure.
+            EncodeError: for a member that is neither bytes nor of a type known for its extension.
+            RemoteDataError: if a shard could not be written, also the one before.
+        """
+        if self.state is not SeriesState.OPEN:
+            raise ShardWriteError(f"{redact(self._url_of(0))}: this writer {self.state.value}; make a new one.")
+        key = check_writable(sample)
+        packed = pack_sample(key, sample)
+        shard = self._open
+        if shard is not None:
+            if shard.num_bytes + packed.num_bytes > self._max_bytes or len(shard.offsets) >= self._max_samples:
+                shard = None
+            else:
+                shard.check_key(key)
+        try:
+            finished = None
+            if self._finishing is not None and (shard is None or self._finishing.settled):
+                finished = self._settle(self._finishing)
+            if shard is None:
+                shard = self._next_shard()
+            shard.add(key, packed)
+        except BaseException:  # what was written of the shard is unknown, so it is not gone on with
+            self.abort()
+            raise
+        return finished
+
+    def _next_shard(self) -> OpenShard:
+        if self._open is not None:
+            self._end(self._open)
+        elif self._num_begun == 0:
+            self._before_first()
+        url = self._url_of(self._num_begun)
+        store, path = open_store(url, self._options)
+        self._open = OpenShard(url, store.create(path, overwrite=self._overwrite))
+        self._num_begun += 1
+        return self._open
+
+    def _end(self, shard: OpenShard) -> None:
+        """Let the shard at hand be finished by itself, index included."""
+        shard.end(partial(_publish_index, shard, self._options, self._overwrite))
+        self._finishing, self._open = shard, None
+
+    def _settle(self, shard: OpenShard) -> ShardInfo:
+        """Wait for the shard before to be there."""
+        info = shard.result()
+        self._finishing = None
+        self.shards.append(info)
+        return info
+
+    def end(self) -> None:
+        """No sample will be added. The last shard is finished by itself; the one before is waited for."""
+        self.state = SeriesState.ENDED
+        try:
+            if self._open is not None:
+                if self._finishing is not None:
+                    self._settle(self._finishing)
+                self._end(self._open)
+        except BaseException:
+            self.abort()
+            raise
+
+    def result(self) -> list[ShardInfo]:
+        """After the end: wait for the last shard; all of them, in order.
+
+        Raises:
+            RemoteDataError: if it could not be written.
+        """
+        try:
+            if self._finishing is not None:
+                self._settle(self._finishing)
+        except BaseException:
+            self.abort()
+            raise
+        return self.shards
+
+    def abort(self) -> None:
+        """Drop the shard at hand, and wait for the one before."""
+        shard, self._open = self._open, None
+        self.state = SeriesState.ABORTED
+        if shard is not None:
+            shard.pending.abort()
+        if self._finishing is not None:
+            with contextlib.suppress(Exception):  # what led here is what has to be told
+                self._settle(self._finishing)
+            self._finishing = None
+
+
+def _publish_index(shard: OpenShard, options: StorageOptions, overwrite: bool, info: ShardInfo) -> None:
+    if not is_compressed(info.url):
+        publish(index_url(info.url), dump_index([*shard.offsets, shard.num_bytes]), options, overwrite=overwrite)
