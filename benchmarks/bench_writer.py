@@ -3,18 +3,21 @@
     python benchmarks/bench_writer.py [--quick] [--rounds 5] [--peers ours webdataset ...]
 
 All write shards of 64 MiB; LitData and MosaicML in their own formats, which have no headers and no padding: a sample of
-1.5 kB takes 3 kB in a tar. Ours alone makes checksums and waits until the disk has everything. Sides alternate by rounds,
-each in a process of its own. Peers come from PyPI: pip install webdataset litdata mosaicml-streaming; one that is not
-there is left out.
+1.5 kB takes 3 kB in a tar. Ours alone makes checksums and waits until the disk has everything. Sides alternate by
+rounds, each in a process of its own. Peers come from PyPI: pip install webdataset litdata mosaicml-streaming; one that
+is not there is left out.
 """
 
 from __future__ import annotations
 
+import tempfile
 from argparse import Namespace
 from collections.abc import Callable
 
 from measure import Job
 from report import Side, Target, arguments, compare, faster, print_report
+from shard_dataset_peers import PEERS as SHARD_DATASET
+from shard_dataset_peers import PIXELS, make_archive
 from writer_peers import PEERS, class_of
 
 QUICK_FRACTION = 40
@@ -57,7 +60,38 @@ def large_samples(given: Namespace) -> None:
     writers(given, 94_000, 8_000, LARGE)
 
 
-SECTIONS: tuple[Callable[[Namespace], None], ...] = (small_samples, large_samples)  # each prints its part of the report
+def shuffling(given: Namespace) -> None:
+    """A tar of tars into shards, in a uniformly random order, beside a plain copy of it."""
+    num_samples, jpg_bytes = (200 if given.quick else 8_000), 94_000
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        archive_bytes = make_archive(folder, num_samples, jpg_bytes)
+        job = Job("", folder, [], [], num_samples, archive_bytes)
+        sides = [Side(name, name, job, num_samples, num_samples) for name in ("full-shuffle", "copy-disk", "copy")]
+        results = compare("shard_dataset_peers", sides, None, given.rounds)
+    title = f"Tar of tars, {num_samples:,} samples of {jpg_bytes:,} bytes, {given.shown}"
+    targets = (
+        Target("against a copy that is on disk, as ours is", faster("full-shuffle", "copy-disk"), 0.5),
+        Target("against cp", faster("full-shuffle", "copy")),
+    )
+    print_report(title, SHARD_DATASET, sides, results, targets)
+
+
+def encoding(given: Namespace) -> None:
+    """A dataset of pictures, encoded by one process and by two."""
+    num_samples = 64 if given.quick else 6_400
+    job = Job("", "", [], [], num_samples, num_samples)
+    sides = [Side(name, name, job, num_samples, num_samples) for name in ("encode-0", "encode-1", "encode-2")]
+    results = compare("shard_dataset_peers", sides, None, given.rounds)
+    title = f"{num_samples:,} pictures of {PIXELS} x {PIXELS}, {given.shown}"
+    targets = (
+        Target("2 workers against 1", faster("encode-2", "encode-1"), 1.6),
+        Target("2 workers against none", faster("encode-2", "encode-0")),
+    )
+    print_report(title, SHARD_DATASET, sides, results, targets)
+
+
+# Each prints its part of the report.
+SECTIONS: tuple[Callable[[Namespace], None], ...] = (small_samples, large_samples, shuffling, encoding)
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
 """Samples written to local disk by each peer as its documentation says; ``job.sizes`` holds the bytes of a jpg.
 
-Samples are cut from a block of random bytes while the clock runs, which costs all sides the same. The block is made when
-this module is imported, before memory is looked at. What is written goes where ``tempfile`` points, which is removed
-afterwards.
+Samples are cut from a block of random bytes while the clock runs, which costs all sides the same. The block is made
+when this module is imported, before memory is looked at. What is written goes where ``tempfile`` points, which is
+removed afterwards.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from torchdata_remote.checksums import BlockSummer
 from torchdata_remote.compressing import open_compressor
-from torchdata_remote.outgoing import CHUNKS_HELD, OutgoingObject, Written
+from torchdata_remote.outgoing import MAX_BEHIND_BYTES, MAX_WAITING_BYTES, OutgoingObject, Written
 
 
 class Pending:
@@ -219,24 +219,22 @@ def test_what_cannot_be_removed_is_said(caplog: pytest.LogCaptureFixture) -> Non
     assert "could not be removed: abort" in caplog.text
 
 
-def test_no_more_than_some_chunks_are_held() -> None:
-    """However slow the store is: each byte that it takes is at most so many chunks behind."""
-    chunk_bytes, written, behind = 1 << 20, [0], []
-    pending = Pending(lambda name: behind.append(written[0] - stored[0]) if name == "write" else None)
-    stored, outgoing = [0], OutgoingObject(pending)
-    outgoing_store = pending.write
+@pytest.mark.parametrize("chunk_bytes", [100_000, 1 << 20, 10 << 20])
+def test_no_more_than_some_chunks_are_held(chunk_bytes: int) -> None:
+    """However slow the store is: what it takes is at most 4 MiB and two chunks behind, and memory is bounded."""
+    written, stored, behind = [0], [0], [0]
 
-    def write(data: bytes) -> None:
-        for _ in range(10):
-            hashlib.md5(data)  # slower than whoever writes
-        outgoing_store(data)
-        pending.data = b""
-        stored[0] += len(data)
+    class Slow(Pending):
+        def write(self, data: bytes) -> None:
+            behind.append(written[0] - stored[0])
+            for _ in range(10):
+                hashlib.md5(data)  # slower than whoever writes
+            stored[0] += len(data)
 
-    pending.write = write  # type: ignore[method-assign]
+    outgoing = OutgoingObject(Slow())
     tracemalloc.start()
     try:
-        for _ in range(40):
+        for _ in range((80 << 20) // chunk_bytes):
             outgoing.write([bytes(chunk_bytes)])
             written[0] += chunk_bytes
         outgoing.end()
@@ -244,8 +242,8 @@ def test_no_more_than_some_chunks_are_held() -> None:
         peak_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert max(behind) <= (CHUNKS_HELD + 1) * chunk_bytes
-    assert peak_bytes < (2 * CHUNKS_HELD + 2) * chunk_bytes, "pieces and what they are joined to"
+    assert max(behind) <= MAX_WAITING_BYTES + 2 * chunk_bytes
+    assert peak_bytes < MAX_WAITING_BYTES + MAX_BEHIND_BYTES + 4 * chunk_bytes
 
 
 def test_a_forked_child_is_refused() -> None:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from PIL import Image
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
@@ -29,6 +31,22 @@ def test_python_blocks_run_one_after_the_other() -> None:
     assert "miaow 0" in printed
     assert "woof 1" in printed
     assert "memory://numbers/0001.tar 1 3072" in printed
+    assert {"sharded: miaow 0", "sharded: woof 1"} <= set(printed)
+
+
+def test_preparing_a_dataset_runs_as_pasted(tmp_path: Path) -> None:
+    """The shell's block draws, shards and looks at a data set, in an environment of any name."""
+    (block,) = (block for block in blocks("sh") if "make_pictures" in block)
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    done = subprocess.run(
+        ["bash", "-e", "-c", block], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "120 samples" in done.stdout
+    assert "120" in re.findall(r"samples +(\d+)|(\d+) samples", done.stdout)[-1]
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert sheet.width > 400
 
 
 def test_shell_commands_are_those_of_ci() -> None:

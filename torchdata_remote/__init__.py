@@ -26,7 +26,7 @@ from .pipes import (
 from .policies import Skipped, accept_missing_end, raise_error, skip_with_warning
 from .recipes import stream_files, stream_shards
 from .resume import Resumable, StatefulLoader, merge_states, stateful_loader
-from .sharding import shard_dataset
+from .sharding.dataset import shard_dataset
 from .shares import EqualizeMode
 from .urls import RemoteUrl
 from .world import World

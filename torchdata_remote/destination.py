@@ -7,7 +7,7 @@ from typing import Any
 
 from .compressing import is_compressed
 from .errors import ObjectExistsError
-from .manifest import MANIFEST_NAME, ShardInfo, jobs_of, load_manifest
+from .manifest import CLASSES_NAME, MANIFEST_NAME, PROVENANCE_NAME, ShardInfo, jobs_of, load_manifest
 from .options import RetryPolicy, StorageOptions
 from .retry import call_with_retries
 from .sample_index import index_url
@@ -101,6 +101,11 @@ class Destination:
         """The URLs of objects whose names begin with a prefix, sorted."""
         url = self.template.folder + prefix
         return [str(found) for found in list_folder(url, recursive=False, options=self.options, retry=self._retry)]
+
+    def remove_description(self) -> None:
+        """Remove the manifest and what lies beside it: none of them may outlive what they describe."""
+        for name in (MANIFEST_NAME, CLASSES_NAME, PROVENANCE_NAME):
+            self.delete(name)
 
     def remove_leftovers(self) -> None:
         """Remove what writers that were killed left of shards of this template, which nobody sees as shards."""

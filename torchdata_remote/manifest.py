@@ -11,6 +11,7 @@ from .checksums import MAX_BLOCK_BYTES, MIN_BLOCK_BYTES, Checksums
 from .errors import ManifestError
 
 MANIFEST_NAME = "index.json"
+CLASSES_NAME, PROVENANCE_NAME = "classes.json", "provenance.json"  # may lie beside it
 _KIND = "wids-shard-index-v1"
 
 

@@ -17,9 +17,9 @@ from .checksums import BlockSummer, Checksums
 from .compressing import Compressor
 from .pool import next_item
 
-CHUNKS_HELD = 5  # at most, of those that were written: three for the store, two more for the MD5
+MAX_WAITING_BYTES = 4 << 20  # between whoever writes and the store
+MAX_BEHIND_BYTES = 2 << 20  # between the store and the MD5
 
-_FOR_STORE, _FOR_MD5 = 3, 2
 _SMALL_BYTES = 1 << 18  # are hashed sooner than a thread is started
 _AT_EXIT_S = 2.0
 
@@ -60,15 +60,15 @@ class _Channel:
 
     def __init__(self) -> None:
         self.tasks: queue.SimpleQueue[list[bytes] | _End | None] = queue.SimpleQueue()  # None: give it up
-        self.room: queue.SimpleQueue[bool] = queue.SimpleQueue()  # one for each chunk that may come; False: it failed
+        self.stored: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # bytes of each chunk; None: it failed
         self.outcome: queue.SimpleQueue[Written | BaseException] = queue.SimpleQueue()
 
 
 class OutgoingObject:
     """An object whose bytes are stored by another thread, while its MD5 is made by a third.
 
-    At most five of the chunks that were written are held. One that is neither ended nor aborted is given up when it
-    is collected or the interpreter ends: its threads end, and nothing of it stays behind.
+    At most 8 MiB and four chunks of those that were written are held. One that is neither ended nor aborted is given up
+    when it is collected or the interpreter ends: its threads end, and nothing of it stays behind.
 
     Args:
         pending: takes the bytes; nobody else may use it from now on.
@@ -78,8 +78,7 @@ class OutgoingObject:
     def __init__(self, pending: Pending, compressor: Compressor | None = None) -> None:
         self._channel, self._pid = _Channel(), os.getpid()
         self._outcome: Written | BaseException | None = None
-        for _ in range(_FOR_STORE):
-            self._channel.room.put(True)
+        self._waiting_bytes = 0
         self._thread = threading.Thread(
             target=_work, args=(self._channel, pending, compressor), name="torchdata_remote", daemon=True
         )
@@ -92,15 +91,20 @@ class OutgoingObject:
         _live.add(self)
 
     def write(self, pieces: list[bytes]) -> None:
-        """Append a chunk, which is joined by the other thread; waits while three are on their way to the store.
+        """Append a chunk, which is joined by the other thread; waits while more than 4 MiB are on their way.
 
         Raises:
             BaseException: whatever went wrong with the bytes before.
         """
         self._check_process()
-        if not next_item(self._channel.room):
-            self._channel.room.put(False)
-            self.result()
+        while self._waiting_bytes > MAX_WAITING_BYTES or not self._channel.stored.empty():
+            stored_bytes = next_item(self._channel.stored)
+            if stored_bytes is None:
+                self._channel.stored.put(None)
+                self.result()
+            else:
+                self._waiting_bytes -= stored_bytes
+        self._waiting_bytes += sum(map(len, pieces))
         self._channel.tasks.put(pieces)
 
     def end(self, then: Callable[[Written], object] = lambda written: None) -> None:
@@ -131,16 +135,11 @@ class OutgoingObject:
             raise self._outcome
         return self._outcome
 
-    def abort(self) -> None:
+    def abort(self, timeout_s: float | None = None) -> None:
         """Leave nothing behind, and no thread. One that was ended is waited for instead, and stays."""
         if os.getpid() == self._pid:
             self._channel.tasks.put(None)
-            self._thread.join()
-
-    def give_up(self, deadline: float) -> None:
-        """As ``abort``, but wait until ``time.monotonic()`` is ``deadline`` only."""
-        self._channel.tasks.put(None)
-        self._thread.join(max(0.0, deadline - time.monotonic()))
+            self._thread.join(timeout_s)
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
@@ -148,12 +147,13 @@ class OutgoingObject:
 
 
 class _Md5:
-    """MD5 of chunks in a thread of its own, two behind at most: it is the slowest of all that is done to them."""
+    """MD5 of chunks in a thread of its own, behind by 2 MiB at most: it is the slowest of all that is done to them."""
 
     def __init__(self) -> None:
         self._md5 = hashlib.md5(usedforsecurity=False)
         self._chunks: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._room: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[int] = queue.SimpleQueue()  # bytes of each chunk
+        self._behind_bytes = 0
         self._thread: threading.Thread | None = None
 
     def update(self, chunk: bytes) -> None:
@@ -164,16 +164,17 @@ class _Md5:
             thread = threading.Thread(target=self._work, name="torchdata_remote", daemon=True)
             thread.start()
             self._thread = thread
-            for _ in range(_FOR_MD5):
-                self._room.put(True)
-        self._room.get()
+        while self._behind_bytes > MAX_BEHIND_BYTES:
+            self._behind_bytes -= self._done.get()
+        self._behind_bytes += len(chunk)
         self._chunks.put(chunk)
 
     def _work(self) -> None:
         while (chunk := self._chunks.get()) is not None:
             self._md5.update(chunk)
+            num_bytes = len(chunk)
             del chunk
-            self._room.put(True)
+            self._done.put(num_bytes)
 
     def end(self) -> str:
         """The digest; the thread is gone."""
@@ -190,11 +191,12 @@ class _Store:
         self._pending, self._compressor = pending, compressor
         self.md5, self._blocks, self._num_bytes = _Md5(), BlockSummer(), 0
 
-    def take(self, pieces: list[bytes]) -> None:
-        """Store a chunk."""
+    def take(self, pieces: list[bytes]) -> int:
+        """Store a chunk; how many bytes it had before it was compressed."""
         chunk = b"".join(pieces)
         pieces.clear()
         self._put(chunk if self._compressor is None else self._compressor.compress(chunk))
+        return len(chunk)
 
     def _put(self, chunk: bytes) -> None:
         if chunk:
@@ -217,8 +219,7 @@ def _work(channel: _Channel, pending: Pending, compressor: Compressor | None) ->
     store, written = _Store(pending, compressor), None
     try:
         while isinstance(task := channel.tasks.get(), list):
-            store.take(task)
-            channel.room.put(True)
+            channel.stored.put(store.take(task))
         if task is None:
             raise InterruptedError("given up before its end")
         written = store.finish()
@@ -229,7 +230,7 @@ def _work(channel: _Channel, pending: Pending, compressor: Compressor | None) ->
         if written is None:
             _abort(pending)
         channel.outcome.put(error)
-        channel.room.put(False)
+        channel.stored.put(None)
 
 
 def _abort(pending: Pending) -> None:
@@ -244,4 +245,4 @@ def _give_up_all() -> None:
     """Daemon threads are stopped where they are when the interpreter ends; so what they hold is removed before."""
     deadline = time.monotonic() + _AT_EXIT_S
     for outgoing in list(_live):
-        outgoing.give_up(deadline)
+        outgoing.abort(max(0.0, deadline - time.monotonic()))

@@ -67,7 +67,7 @@ class ShardWriter:
             max_shard_samples=max_shard_samples,
             overwrite=overwrite,
             options=self._destination.options,
-            before_first=self._remove_manifest,
+            before_first=self._begin,
         )
 
     @property
@@ -143,7 +143,6 @@ class ShardWriter:
             self._destination.require_empty(manifest is not None)
         self._checked = True
 
-    def _remove_manifest(self) -> None:
-        """The one of the data set that was here before must not outlive what it describes."""
+    def _begin(self) -> None:
         if self._overwrite:
-            self._destination.delete(MANIFEST_NAME)
+            self._destination.remove_description()

@@ -11,7 +11,7 @@ from PIL import Image
 
 from torchdata_remote import ShardWriter
 from torchdata_remote.cli import _show, main
-from torchdata_remote.pictures import Picture
+from torchdata_remote.inspection.pictures import Picture
 
 COLOURS = [(255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 0)]
 

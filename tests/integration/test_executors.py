@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from torchdata_remote import labels
-from torchdata_remote.sharding import shard_dataset
+from torchdata_remote.sharding.dataset import shard_dataset
 
 ROOT = Path(__file__).parent.parent.parent
 PACKAGES = {"dask": "distributed", "mpi": "mpi4py", "ray": "ray"}
@@ -34,7 +34,7 @@ from pathlib import Path
 
 from shard_on_cluster import open_executor
 from torchdata_remote import labels
-from torchdata_remote.sharding import shard_dataset
+from torchdata_remote.sharding.dataset import shard_dataset
 
 
 class Louder:

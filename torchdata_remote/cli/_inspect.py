@@ -8,7 +8,7 @@ import json
 from statistics import median
 from typing import Any
 
-from ..inspecting import ShardContents, inspect_shard
+from ..inspection.inspecting import ShardContents, inspect_shard
 from ..options import RetryPolicy, StorageOptions
 from ..shard_set import ShardSet, find_shards
 from ..urls import redact

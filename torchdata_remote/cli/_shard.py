@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from ..sharding import shard_dataset
+from ..sharding.dataset import shard_dataset
 from ..urls import split_url
 from ._label_forms import LABEL_OPTIONS, labeller
 from ._manifest import say_shard, say_total

@@ -10,10 +10,10 @@ import tempfile
 
 from PIL import Image
 
-from ..contact_sheet import Cell, contact_sheet
 from ..decoders import rgb
 from ..errors import LabelError, RemoteDataError
-from ..pictures import Picture, class_names, pictures
+from ..inspection.contact_sheet import Cell, contact_sheet
+from ..inspection.pictures import Picture, class_names, pictures
 from ._shared import Commands, add_command, add_storage_options, count, printable, say
 
 _DEFAULT_PICTURES = 36

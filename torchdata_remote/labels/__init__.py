@@ -18,7 +18,8 @@ labeller                                      label
 ============================================= ======================================================================
 """
 
-from ._assign import assign_labels
+from ..manifest import CLASSES_NAME
+from ._assign import assign_labels, merged_tables
 from ._classes import classes_json, meta_mat
 from ._numbered import by_number, ground_truth
 from ._paths import (
@@ -30,7 +31,7 @@ from ._paths import (
     label_text,
     parent_directory,
 )
-from ._table import CLASSES_NAME, ClassEntry, dump_table, load_table
+from ._table import ClassEntry, dump_table, load_table
 
 __all__ = [
     "CLASSES_NAME",
@@ -47,6 +48,7 @@ __all__ = [
     "label_number",
     "label_text",
     "load_table",
+    "merged_tables",
     "meta_mat",
     "parent_directory",
 ]

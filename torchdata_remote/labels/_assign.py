@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import LabelError, RemoteDataError
+from ..manifest import CLASSES_NAME
 from ._paths import Labeller
 from ._sources import MAX_LABEL, Origin, whole_number
-from ._table import CLASSES_NAME, ClassEntry, read_table
+from ._table import ClassEntry, read_table
 
 
 def assign_labels(
@@ -60,6 +61,17 @@ def assign_labels(
         new = found.numbers - {entry["id"] for entry in table.values()}
         _add_classes(table, {str(number): {"id": number, "name": str(number)} for number in sorted(new)})
     return labels, dict(sorted(table.items(), key=lambda item: item[1]["id"]))
+
+
+def merged_tables(known: Mapping[str, ClassEntry] | None, others: Mapping[str, ClassEntry]) -> dict[str, ClassEntry]:
+    """The classes of two tables, by ids; those of both keep the names that they have in ``known``.
+
+    Raises:
+        LabelError: if the tables number a class differently.
+    """
+    table = dict(known or {})
+    _add_classes(table, others)
+    return dict(sorted(table.items(), key=lambda item: item[1]["id"]))
 
 
 class _Found(NamedTuple):

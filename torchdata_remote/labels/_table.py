@@ -9,8 +9,6 @@ from typing import TypedDict
 from ..urls import redact
 from ._sources import Origin, parse_json
 
-CLASSES_NAME = "classes.json"
-
 
 class ClassEntry(TypedDict):
     """A class: its number, counted from 0, and its name."""

@@ -1,0 +1,103 @@
+"""Errors of tasks: what comes back of them."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from torchdata_remote.errors import DecodeError, RemoteDataError, StorageError, WorkerLostError
+from torchdata_remote.sharding.task_failure import ATTEMPTS, Failure, Safely, cannot_travel, lost
+
+
+class TwoPartsError(Exception):
+    """Pickles, and cannot be built from its pickle."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} {second}")
+
+
+class HoldsALockError(Exception):
+    """Does not pickle."""
+
+    def __init__(self) -> None:
+        super().__init__("locked")
+        self.lock = threading.Lock()
+
+
+class UnreducibleError(ValueError):
+    """Raises what is no ``PicklingError`` when it is pickled."""
+
+    def __reduce__(self) -> str:
+        raise ZeroDivisionError
+
+
+def raising(error: BaseException) -> Callable[[int], int]:
+    def function(task: int) -> int:
+        raise error
+
+    return function
+
+
+def came_back(error: Exception) -> Exception:
+    """What is raised here for an error of a task, once its failure has travelled."""
+    failure = Safely(raising(error))(0)
+    assert isinstance(failure, Failure)
+    with pytest.raises(Exception) as caught:  # noqa: PT011  # which one is what is asked
+        pickle.loads(pickle.dumps(failure)).raise_again()
+    return caught.value
+
+
+def test_results_pass() -> None:
+    """What a function returns is returned."""
+    assert Safely(str)(3) == "3"
+
+
+@pytest.mark.parametrize("error", [DecodeError("s3://b/0.tar: no jpg"), KeyError("cls"), MemoryError()])
+def test_errors_keep_type_and_message(error: Exception) -> None:
+    """Errors that pickle come back as they were, with the traceback of where they were raised as their cause."""
+    back = came_back(error)
+    assert type(back) is type(error)
+    assert str(back) == str(error)
+    assert "in function\n    raise error" in str(back.__cause__)
+
+
+def test_errors_keep_their_fields() -> None:
+    """URL and attempts of a store's error are there."""
+    back = came_back(StorageError("refused", url="s3://b/0.tar", attempts=3))
+    assert isinstance(back, StorageError)
+    assert (back.url, back.attempts) == ("s3://b/0.tar", 3)
+
+
+@pytest.mark.parametrize("error", [TwoPartsError("a", "b"), HoldsALockError(), UnreducibleError("odd")])
+def test_errors_that_do_not_travel_are_described(error: Exception) -> None:
+    """The type is lost, name and message are not."""
+    back = came_back(error)
+    assert type(back) is RuntimeError
+    assert str(back) == f"{type(error).__name__}: {error}"
+    assert f"{type(error).__name__}: {error}" in str(back.__cause__)
+
+
+def test_the_cause_of_an_error_is_told() -> None:
+    """What an error came from stands in the text."""
+    error = DecodeError("no jpg")
+    error.__cause__ = ZeroDivisionError("below")
+    assert "ZeroDivisionError: below" in str(came_back(error).__cause__)
+
+
+def test_the_end_of_a_process_is_not_a_result() -> None:
+    """Ctrl-C and ``sys.exit`` go their way."""
+    for error in (KeyboardInterrupt(), SystemExit(3)):
+        with pytest.raises(type(error)):
+            Safely(raising(error))(0)
+
+
+def test_errors_say_what_to_do() -> None:
+    """One class for workers that are lost, one for what cannot be sent."""
+    error = lost(ATTEMPTS, "it was ended by SIGKILL")
+    assert isinstance(error, WorkerLostError | RemoteDataError)
+    assert "4 time(s)" in str(error)
+    assert "it was ended by SIGKILL" in str(error)
+    assert "no lambdas" in str(cannot_travel(AttributeError("Can't pickle local object")))

@@ -1,0 +1,272 @@
+"""Tasks: all of them, or the first error; in this process, in others, or by the executor of a user."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchdata_remote.errors import LabelError, WorkerLostError
+from torchdata_remote.sharding.task_pool import Workers, run_tasks
+
+_set_up: list[str] = []
+
+
+def double(task: int) -> int:
+    return 2 * task
+
+
+def lose_label(task: int) -> int:
+    if task == 3:
+        raise LabelError("no label for 3")
+    return task
+
+
+def set_up(word: str) -> None:
+    _set_up.append(word)
+
+
+def words_and_process(task: int) -> tuple[list[str], int]:
+    return _set_up, os.getpid()
+
+
+class ByHand(Executor):
+    """Ends futures when it is asked for: the last one first.
+
+    Args:
+        outcomes: what becomes of the next tasks: an error that the executor has, ``"cancel"``, or ``"run"``, which
+            also becomes of all later ones.
+    """
+
+    def __init__(self, *outcomes: BaseException | str) -> None:
+        self._outcomes = list(outcomes)
+        self.submitted = self.most = 0
+        self.waiting: list[tuple[Future[Any], Callable[[], Any]]] = []
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.waiting.append((future, lambda: function(*args, **kwargs)))
+        self.submitted += 1
+        self.most = max(self.most, len(self.waiting))
+        return future
+
+    def end_one(self) -> None:
+        future, call = self.waiting.pop()
+        outcome = self._outcomes.pop(0) if self._outcomes else "run"
+        if isinstance(outcome, BaseException):
+            future.set_exception(outcome)
+        elif outcome == "cancel":
+            future.cancel()
+        else:
+            future.set_result(call())
+
+
+class AtOnce(ByHand):
+    """Has ended a task before it is asked for it."""
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future = super().submit(function, *args, **kwargs)
+        self.end_one()
+        return future
+
+
+class Refuses(Executor):
+    """Takes some tasks, and then no more."""
+
+    def __init__(self, num_taken: int, error: Exception) -> None:
+        self._num_left, self._error = num_taken, error
+        self._takes = AtOnce()
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        if not self._num_left:
+            raise self._error
+        self._num_left -= 1
+        return self._takes.submit(function, *args, **kwargs)
+
+
+def all_results(tasks: Iterator[int], function: Callable[[int], Any], executor: Executor) -> dict[int, Any]:
+    return dict(run_tasks(tasks, function, Workers(executor)))
+
+
+# In this process, and in those of our own
+
+
+def test_processes_of_our_own() -> None:
+    """They are set up, do all tasks, and are gone, also where the results are not all taken."""
+    before = set(multiprocessing.active_children())
+    done = dict(run_tasks(iter(range(5)), words_and_process, Workers(None, 2, set_up, ("a",))))
+    assert [done[task][0] for task in range(5)] == 5 * [["a"]]
+    assert os.getpid() not in {process for _, process in done.values()}
+    found = run_tasks(count(), double, Workers(None, 1))
+    assert next(found) == (0, 0)
+    found.close()
+    assert set(multiprocessing.active_children()) == before
+
+
+def test_errors_of_processes_of_our_own() -> None:
+    """Type and message are those of the task; the traceback of there is the cause."""
+    with pytest.raises(LabelError, match="no label for 3") as caught:
+        list(run_tasks(iter([3]), lose_label, Workers(None, 1)))
+    assert "in lose_label" in str(caught.value.__cause__)
+
+
+# By an executor
+
+
+@given(num_tasks=st.integers(0, 600))
+def test_each_task_is_done_once_and_not_too_many_wait(num_tasks: int) -> None:
+    """Results come in any order; some hundred tasks are handed over at most before the first has ended."""
+    executor = ByHand()
+    results = run_tasks(iter(range(num_tasks)), double, Workers(executor))
+    done: list[tuple[int, int]] = []
+
+    def take() -> None:
+        done.extend(results)
+
+    ender = threading.Thread(target=take)
+    ender.start()
+    while ender.is_alive():
+        if executor.waiting:
+            executor.end_one()
+    ender.join()
+    assert sorted(done) == [(task, 2 * task) for task in range(num_tasks)]
+    assert executor.most <= 256
+    assert executor.submitted == num_tasks
+
+
+def test_an_executor_that_is_done_at_once() -> None:
+    """A future may have ended before anybody asks for it."""
+    assert all_results(iter(range(700)), double, AtOnce()) == {task: 2 * task for task in range(700)}
+
+
+def test_the_users_executor_is_left_open() -> None:
+    """It may be used again, after a success and after an error."""
+    with ThreadPoolExecutor(2) as executor:
+        assert all_results(iter(range(9)), double, executor) == {task: 2 * task for task in range(9)}
+        with pytest.raises(LabelError, match="no label for 3"):
+            all_results(count(), lose_label, executor)
+        assert all_results(iter([1]), double, executor) == {1: 2}
+
+
+def test_the_first_error_ends_it() -> None:
+    """Nothing that waits is begun any more."""
+    begun: list[int] = []
+    raised = threading.Event()
+
+    def work(task: int) -> None:
+        begun.append(task)
+        if task == 0:
+            raise LabelError("no label for 0")
+        raised.wait()
+
+    with ThreadPoolExecutor(1) as executor:
+        with pytest.raises(LabelError):
+            all_results(iter(range(50)), work, executor)
+        raised.set()
+    assert begun in ([0], [0, 1])  # the second may have begun before the error was seen
+
+
+def test_leaving_early_cancels_what_waits() -> None:
+    """As Ctrl-C does."""
+    executor = ByHand()
+    submitted = executor.submit
+
+    def submit(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        if executor.submitted == 4:
+            raise KeyboardInterrupt
+        return submitted(function, *args, **kwargs)
+
+    executor.submit = submit  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        all_results(count(), double, executor)
+    assert [future.cancelled() for future, _ in executor.waiting] == 4 * [True]
+
+
+@pytest.mark.parametrize("outcome", [ConnectionError("gone"), "cancel"])
+@pytest.mark.parametrize("num_lost", [1, 3])
+def test_a_lost_task_is_submitted_again(outcome: BaseException | str, num_lost: int) -> None:
+    """Whether the executor says that its worker is lost, or cancels the future."""
+    executor = AtOnce(*num_lost * [outcome])
+    assert all_results(iter(range(5)), double, executor) == {task: 2 * task for task in range(5)}
+    assert executor.submitted == 5 + num_lost
+
+
+@pytest.mark.parametrize(
+    ("outcome", "said"), [(ConnectionError("gone"), "ConnectionError: gone"), ("cancel", "cancelled it")]
+)
+def test_a_task_that_is_always_lost(outcome: BaseException | str, said: str) -> None:
+    """After a few times it is an error that says what the executor said."""
+    executor = AtOnce(*100 * [outcome])
+    with pytest.raises(WorkerLostError, match=rf"lost 4 time\(s\).*{said}.*start the job again"):
+        all_results(iter([1]), double, executor)
+    assert executor.submitted == 4
+
+
+@pytest.mark.parametrize("error", [RuntimeError("shut down"), ValueError("closed"), OSError("no scheduler")])
+def test_an_executor_that_takes_no_more(error: Exception) -> None:
+    """It is the same error, whatever it says."""
+    with pytest.raises(WorkerLostError, match=str(error)) as caught:
+        all_results(iter(range(5)), double, Refuses(2, error))
+    assert caught.value.__cause__ is error
+
+
+def test_an_executor_that_was_shut_down() -> None:
+    """The standard library's is one of them."""
+    executor = ThreadPoolExecutor(1)
+    executor.shutdown()
+    with pytest.raises(WorkerLostError, match="after shutdown"):
+        all_results(iter([1]), double, executor)
+
+
+@pytest.mark.parametrize("executor", [AtOnce(AttributeError("Can't pickle it")), Refuses(0, TypeError("a lock"))])
+def test_a_task_that_cannot_be_sent(executor: Executor) -> None:
+    """Nobody tries that again."""
+    with pytest.raises(TypeError, match="no lambdas"):
+        all_results(iter([1]), double, executor)
+
+
+# By processes of the user
+
+
+def kill_itself(task: int) -> int:
+    if task == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return task
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[ProcessPoolExecutor]:
+    with ProcessPoolExecutor(2, multiprocessing.get_context("forkserver")) as executor:
+        yield executor
+
+
+def test_processes_of_the_user(processes: ProcessPoolExecutor) -> None:
+    """The standard library's executor does all tasks; its errors keep their type."""
+    assert all_results(iter(range(9)), double, processes) == {task: 2 * task for task in range(9)}
+    with pytest.raises(LabelError, match="no label for 3") as caught:
+        all_results(iter(range(9)), lose_label, processes)
+    assert "in lose_label" in str(caught.value.__cause__)
+
+
+def test_a_lambda_for_processes_of_the_user(processes: ProcessPoolExecutor) -> None:
+    """It is said at once what is wrong with it."""
+    with pytest.raises(TypeError, match="no lambdas"):
+        all_results(iter([1]), lambda task: task, processes)
+
+
+def test_a_process_of_the_user_is_lost() -> None:
+    """That breaks the standard library's executor, which is said with what to do."""
+    with (
+        ProcessPoolExecutor(1, multiprocessing.get_context("forkserver")) as executor,
+        pytest.raises(WorkerLostError, match=r"BrokenProcessPool.*start the job again"),
+    ):
+        all_results(iter(range(9)), kill_itself, executor)

@@ -1,0 +1,335 @@
+"""Worker processes: all tasks once, whatever becomes of the workers."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.servers.s3 import wait_until
+from torchdata_remote.errors import LabelError, WorkerLostError
+from torchdata_remote.sharding.worker_processes import WorkerProcesses
+
+ROOT = Path(__file__).parent.parent
+_set_up: list[str] = []
+
+
+def results(function: Callable[[Any], Any], tasks: list[Any], num_workers: int = 2) -> list[Any]:
+    """What becomes of tasks, in their order."""
+    with closing(WorkerProcesses(function, num_workers)) as workers:
+        done = list(workers.results(iter(tasks)))
+    assert [task for task, _ in sorted(done, key=lambda pair: tasks.index(pair[0]))] == tasks
+    return [result for _, result in sorted(done, key=lambda pair: tasks.index(pair[0]))]
+
+
+def double(task: int) -> int:
+    return 2 * task
+
+
+@given(num_tasks=st.integers(0, 12), num_workers=st.integers(1, 3))
+@settings(max_examples=6)
+def test_each_task_is_done_once(num_tasks: int, num_workers: int) -> None:
+    """Any number of tasks by any number of workers; none of these is there afterwards."""
+    before = set(multiprocessing.active_children())
+    assert results(double, list(range(num_tasks)), num_workers) == [2 * task for task in range(num_tasks)]
+    assert set(multiprocessing.active_children()) == before
+
+
+def process_of(task: int) -> int:
+    return os.getpid()
+
+
+def test_no_more_processes_than_tasks() -> None:
+    """Eight workers and one task are one process, another one than this."""
+    before = set(multiprocessing.active_children())
+    with closing(WorkerProcesses(process_of, 8)) as workers:
+        ((_, process),) = workers.results(iter([0]))
+        assert {child.pid for child in set(multiprocessing.active_children()) - before} == {process}
+    assert process != os.getpid()
+
+
+def length_and_echo(task: bytes) -> bytes:
+    return task[::-1]
+
+
+def test_tasks_and_results_of_any_size() -> None:
+    """What is larger than a pipe holds does not block."""
+    tasks = [bytes([i]) * (1 << 20) + b"." for i in range(5)]
+    assert results(length_and_echo, tasks) == [task[::-1] for task in tasks]
+
+
+def set_up(*words: str) -> None:
+    _set_up.extend(words)
+
+
+def words_and(task: int) -> tuple[list[str], int]:
+    return _set_up, task
+
+
+def test_workers_are_set_up_once() -> None:
+    """The initializer is called before a worker's first task, and not here."""
+    with closing(WorkerProcesses(words_and, 2, set_up, ("a", "b"))) as workers:
+        assert dict(workers.results(iter(range(4)))) == {task: (["a", "b"], task) for task in range(4)}
+    assert not _set_up
+
+
+def refuse(*words: str) -> None:
+    raise LabelError(f"no class for {words[0]}")
+
+
+def test_an_error_of_the_set_up_is_raised() -> None:
+    """It is not taken for a worker that does not start."""
+    with closing(WorkerProcesses(double, 2, refuse, ("cat",))) as workers, pytest.raises(LabelError, match="for cat"):
+        list(workers.results(iter([1])))
+
+
+def fail_at_three(task: int) -> int:
+    if task == 3:
+        raise LabelError("no label for 3")
+    return task
+
+
+def test_the_first_error_ends_it() -> None:
+    """Tasks without end come to one, and the processes have ended."""
+    before = set(multiprocessing.active_children())
+    with closing(WorkerProcesses(fail_at_three, 2)) as workers, pytest.raises(LabelError, match="no label for 3"):
+        list(workers.results(count()))
+    assert set(multiprocessing.active_children()) == before
+
+
+def lock_and(task: object) -> object:
+    return threading.Lock()
+
+
+def test_what_does_not_pickle_is_said_at_once() -> None:
+    """A task that cannot be sent is a ``TypeError``, as is a result that cannot be sent back."""
+    before = set(multiprocessing.active_children())
+    with pytest.raises(TypeError, match="no lambdas"):
+        results(lambda task: task, [1])
+    with pytest.raises(TypeError, match="no lambdas"):
+        results(double, [threading.Lock()])
+    with pytest.raises(TypeError, match="lock"):
+        results(lock_and, [1])
+    assert set(multiprocessing.active_children()) == before
+
+
+# Workers that are lost
+
+
+def kill_once(task: tuple[int, str]) -> tuple[int, int]:
+    """Ends the process, the first time; returns the process that got through."""
+    number, flag = task
+    if flag:
+        try:
+            os.close(os.open(flag, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            pass
+        else:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return number, os.getpid()
+
+
+@given(lost=st.sets(st.integers(0, 5)), num_workers=st.integers(1, 3))
+@settings(max_examples=4)
+def test_a_lost_workers_task_is_done_by_another(
+    tmp_path_factory: pytest.TempPathFactory, lost: set[int], num_workers: int
+) -> None:
+    """Whichever tasks end their workers, all are done."""
+    folder = tmp_path_factory.mktemp("lost")
+    tasks = [(i, str(folder / str(i)) if i in lost else "") for i in range(6)]
+    assert [number for number, _ in results(kill_once, tasks, num_workers)] == list(range(6))
+
+
+def meet(task: tuple[str, str]) -> int:
+    """Tells one fifo which process this is, and waits for somebody to open the other."""
+    Path(task[0]).write_text(str(os.getpid()))
+    Path(task[1]).read_bytes()
+    return os.getpid()
+
+
+def test_other_workers_go_on(tmp_path: Path) -> None:
+    """The loss of a worker does not touch what another one does at that time."""
+    tasks = [(str(tmp_path / f"{name} at work"), str(tmp_path / f"{name} may end")) for name in ("first", "second")]
+    for name in (*tasks[0], *tasks[1]):
+        os.mkfifo(name)
+    told: list[int] = []
+
+    def watch() -> None:
+        (first, first_end), (second, second_end) = tasks
+        told.extend(int(Path(name).read_text()) for name in (first, second))
+        os.kill(told[0], signal.SIGKILL)
+        told.append(int(Path(first).read_text()))
+        for name in (first_end, second_end):
+            Path(name).write_text("")
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    processes = results(meet, tasks)
+    watcher.join()
+    victim, other, successor = told
+    assert processes == [successor, other]
+    assert victim not in processes
+
+
+def leave(task: int) -> None:
+    os._exit(task)
+
+
+def kill(task: int) -> None:
+    os.kill(os.getpid(), task)
+
+
+@pytest.mark.parametrize(
+    ("function", "task", "reason"), [(leave, 7, "exit code 7"), (kill, signal.SIGKILL, "ended by SIGKILL")]
+)
+def test_a_task_that_ends_all_its_workers(function: Callable[[int], None], task: int, reason: str) -> None:
+    """After a few of them it is an error that says how they ended."""
+    with pytest.raises(WorkerLostError, match=rf"lost 4 time\(s\).*{reason}.*start the job again"):
+        results(function, [task], num_workers=1)
+
+
+def test_a_worker_that_was_idle_is_not_missed() -> None:
+    """A worker that is lost between two tasks costs nothing."""
+    with closing(WorkerProcesses(process_of, 1)) as workers:
+        found = workers.results(iter(range(3)))
+        _, process = next(found)
+        os.kill(process, signal.SIGKILL)
+        assert {task for task, _ in found} == {1, 2}
+
+
+SCRIPT = """
+import sys
+from contextlib import closing
+from torchdata_remote.sharding.worker_processes import WorkerProcesses
+
+
+def hold(name):
+    import os
+    try:
+        with open(name, "w") as fifo:
+            print(os.getpid(), file=fifo, flush=True)
+            while True:
+                pass
+    finally:
+        open(name + ".left", "w").close()
+
+
+{guard}
+    with closing(WorkerProcesses({function}, 2)) as workers:
+        print(list(workers.results(iter(sys.argv[1:]))))
+"""
+
+
+def start_script(folder: Path, *tasks: Path, guard: str, function: str) -> subprocess.Popen[str]:
+    script = folder / "script.py"
+    script.write_text(SCRIPT.format(guard=guard, function=function))
+    return subprocess.Popen(
+        [sys.executable, str(script), *map(str, tasks)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    )
+
+
+def test_a_script_that_starts_itself_again_is_told_so(tmp_path: Path) -> None:
+    """Without ``if __name__ == "__main__"`` there is an error that says what is missing, and no process is left."""
+    process = start_script(tmp_path, Path("a"), Path("b"), guard="if True:", function="len")
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "WorkerLostError: A worker process did not start" in said
+    assert 'below `if __name__ == "__main__":`' in said
+    wait_until(lambda: not processes_of(process.pid), "the end of all processes", timeout_s=2)
+
+
+def processes_of(group: int) -> list[str]:
+    """What still runs of a process group."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            name, _, fields = path.read_text().rpartition(")")
+            state, _, its_group = fields.split()[:3]
+            if int(its_group) == group and state != "Z":
+                found.append(f"{name}) {state}")
+    return found
+
+
+def at_work(fifos: list[Path]) -> None:
+    """Wait until both tasks run."""
+    for fifo in fifos:
+        with fifo.open() as stream:
+            assert int(stream.readline()) > 0
+
+
+@pytest.fixture
+def fifos(tmp_path: Path) -> list[Path]:
+    made = [tmp_path / "first", tmp_path / "second"]
+    for fifo in made:
+        os.mkfifo(fifo)
+    return made
+
+
+def open_both(fifos: list[Path]) -> list[int]:
+    """Descriptors that keep fifos open, so that their writers are not ended by a broken pipe."""
+    return [os.open(fifo, os.O_RDWR) for fifo in fifos]
+
+
+@pytest.mark.parametrize("how", ["ctrl-c", "kill"])
+def test_workers_end_with_the_one_they_work_for(tmp_path: Path, fifos: list[Path], how: str) -> None:
+    """After Ctrl-C, or when that process is killed, they take back what they had begun and are gone within 2 s."""
+    process = start_script(tmp_path, *fifos, guard='if __name__ == "__main__":', function="hold")
+    kept = open_both(fifos)
+    at_work(fifos)
+    begun_s = time.monotonic()
+    if how == "kill":
+        process.kill()
+    else:
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does it
+    process.wait(timeout=60)
+    if how == "ctrl-c":
+        assert time.monotonic() - begun_s < 2
+    wait_until(lambda: not processes_of(process.pid), "the end of all processes", timeout_s=2)
+    assert all(Path(f"{fifo}.left").exists() for fifo in fifos)
+    _, said = process.communicate()
+    assert ("KeyboardInterrupt" in said) == (how == "ctrl-c")
+    for descriptor in kept:
+        os.close(descriptor)
+
+
+def never_end(task: tuple[str, bool]) -> None:
+    """Is not ended by SIGTERM; or waits until that is so."""
+    name, ends = task
+    if not ends:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with open(name, "r" if ends else "w"):  # each waits for the other
+        pass
+    while not ends:
+        signal.pause()
+
+
+def test_a_worker_that_does_not_listen_is_ended(tmp_path: Path) -> None:
+    """Who leaves early does not wait for it for long."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    before = set(multiprocessing.active_children())
+    with closing(WorkerProcesses(never_end, 2)) as workers:
+        task, _ = next(workers.results(iter([(str(fifo), False), (str(fifo), True)])))
+        begun_s = time.monotonic()
+    assert task[1]
+    assert time.monotonic() - begun_s < 2
+    assert set(multiprocessing.active_children()) == before

@@ -1,0 +1,203 @@
+"""Whether shards are what their manifest and their indexes say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple
+
+from ..checksums import BLOCK_BYTES
+from ..engine import Engine
+from ..errors import RemoteDataError, ShardReadError
+from ..indexing import Summed, sample_offsets
+from ..manifest import MANIFEST_NAME, ShardInfo
+from ..object_stream import ObjectStream
+from ..options import FetchOptions, RetryPolicy, StorageOptions
+from ..sample_index import dump_index, index_url
+from ..shard_set import ShardSet, base_name, is_shard_name, read_shard_set, read_whole
+from ..streams import parts_of, stream_objects
+from ..urls import RemoteUrl, redact
+
+_MOST_BLOCKS_NAMED = 5
+
+
+class Fault(NamedTuple):
+    """Something that is wrong: with which object, without credentials, and what."""
+
+    url: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What came of looking at all shards of a folder.
+
+    Args:
+        manifest_url: of the manifest, without credentials.
+        num_shards: that the manifest names.
+        num_samples: that were found in those that could be read.
+        num_bytes: that were read.
+        faults: what is wrong; none if all is well.
+    """
+
+    manifest_url: str
+    num_shards: int
+    num_samples: int
+    num_bytes: int
+    faults: list[Fault]
+
+
+def verify_shards(
+    url: str,
+    *,
+    on_checked: Callable[[str, list[Fault]], object] = lambda url, faults: None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Verification:
+    """Read all shards of a folder, and compare them with their manifest and their indexes.
+
+    Compared are sizes, MD5, the CRC-32 of each block, the number of samples, and where samples begin. Every header is
+    read as strictly as when training. Shards that the manifest does not name, and those that it names and that are not
+    there, are faults too. A fault does not end it.
+
+    Args:
+        url: the folder, or its manifest. A store without a listing (http) needs the manifest; what lies beside the
+            shards is not known there.
+        on_checked: called with the manifest's URL and what is wrong with the folder, then with the URL of each shard
+            when it was read and what is wrong with it.
+        storage_options: for the store, in fsspec's vocabulary.
+
+    Raises:
+        ObjectNotFoundError: if there is no manifest.
+        ManifestError: if it is not one.
+        StorageError: if the folder cannot be listed. What goes wrong with a shard is one of the faults.
+
+    Example:
+        >>> from torchdata_remote import ShardWriter
+        >>> with ShardWriter("memory://sound/{shard}.tar", overwrite=True) as writer:
+        ...     _ = [writer.write({"__key__": str(i), "cls": i}) for i in range(3)]
+        >>> verify_shards("memory://sound/").faults
+        []
+    """
+    options, retry = StorageOptions(storage_options), RetryPolicy()
+    named = base_name(url) == MANIFEST_NAME
+    manifest_url = url if named else (url if url.endswith("/") else url + "/") + MANIFEST_NAME
+    shards = read_shard_set(manifest_url, options, retry)
+    assert shards.manifest_url is not None
+    shown = redact(shards.manifest_url)
+    faults = list(_faults_of_the_folder(shards))
+    on_checked(shown, list(faults))
+    there = {str(one): one for one in shards.folder}
+    said = {shard.url: shard for shard in shards.manifest}
+    present = [one for one in dict.fromkeys(shards.shards) if not there or str(one) in there]
+    num_samples = num_bytes = 0
+    with closing(stream_objects(present, Engine(FetchOptions(), options))) as streams:
+        for shard_url, stream in streams:
+            check = _Check(said[str(shard_url)], there, options, retry)
+            with closing(stream):
+                check.read(shard_url, stream)
+            num_samples += check.num_samples
+            num_bytes += check.num_bytes
+            faults += check.faults
+            on_checked(redact(shard_url), check.faults)
+    return Verification(shown, len(shards.manifest), num_samples, num_bytes, faults)
+
+
+def _faults_of_the_folder(shards: ShardSet) -> Iterator[Fault]:
+    """What a manifest and a listing say without reading a shard."""
+    named: set[str] = set()
+    there = set(map(str, shards.folder))
+    for shard in shards.manifest:
+        if shard.url in named:
+            yield Fault(redact(shard.url), "the manifest names it twice")
+        elif there and shard.url not in there:
+            yield Fault(redact(shard.url), "the manifest names it, and it is not there")
+        named.add(shard.url)
+    for one in shards.folder:
+        if is_shard_name(base_name(one)) and one not in named:
+            yield Fault(redact(one), "the manifest does not name it, so that readers of the manifest leave it out")
+
+
+class _Check:
+    """Looks at one shard.
+
+    Args:
+        said: what the manifest says of it.
+        there: what lies in the folder; nothing if that is not known.
+        options: for the store.
+        retry: what is done about faults that may pass.
+    """
+
+    def __init__(
+        self, said: ShardInfo, there: Mapping[str, RemoteUrl], options: StorageOptions, retry: RetryPolicy
+    ) -> None:
+        self._said, self._there, self._options, self._retry = said, there, options, retry
+        self.faults: list[Fault] = []
+        self.num_samples = self.num_bytes = 0
+
+    def _fault(self, what: str, url: str | None = None) -> None:
+        self.faults.append(Fault(redact(url or self._said.url), what))
+
+    def read(self, url: str, stream: ObjectStream) -> None:
+        """Read the shard, and compare."""
+        checksums = self._said.checksums
+        summed = Summed(parts_of(url, stream), BLOCK_BYTES if checksums is None else checksums.block_bytes)
+        found: tuple[str | None, list[int]] | None = None
+        try:
+            try:
+                found = sample_offsets(self._said.url, summed)
+            except ShardReadError as error:
+                self._fault(str(error).removeprefix(f"{redact(self._said.url)}: "))
+                for _ in summed:  # to its end, to tell what else is not right
+                    pass
+        except RemoteDataError as error:
+            self._fault(f"cannot be read: {error}")
+            return
+        info = summed.info(self._said.url, 0)
+        self.num_bytes = info.num_bytes
+        self._compare_bytes(info)
+        if found is not None:
+            compression, offsets = found
+            self.num_samples = len(offsets) - 1
+            if self.num_samples != self._said.num_samples:
+                self._fault(f"has {self.num_samples:,} samples, and the manifest says {self._said.num_samples:,}")
+            self._compare_index(compression, offsets)
+
+    def _compare_bytes(self, info: ShardInfo) -> None:
+        said = self._said
+        if info.num_bytes != said.num_bytes:
+            self._fault(f"has {info.num_bytes:,} bytes, and the manifest says {said.num_bytes:,}")
+            return
+        if said.md5 and info.md5 != said.md5.lower():
+            self._fault(f"has the MD5 {info.md5}, and the manifest says {said.md5}")
+        if said.checksums is not None and info.checksums is not None:
+            pairs = zip(info.checksums.crc32s, said.checksums.crc32s, strict=True)  # as many, being as long
+            wrong = [number * said.checksums.block_bytes for number, (is_, was) in enumerate(pairs) if is_ != was]
+            if wrong:
+                named = ", ".join(f"{byte:,}" for byte in islice(wrong, _MOST_BLOCKS_NAMED))
+                more = "" if len(wrong) <= _MOST_BLOCKS_NAMED else ", ..."
+                self._fault(
+                    f"{len(wrong):,} of {len(said.checksums.crc32s):,} blocks of {said.checksums.block_bytes:,} bytes "
+                    f"do not fit their CRC-32: those at byte {named}{more}"
+                )
+
+    def _compare_index(self, compression: str | None, offsets: list[int]) -> None:
+        url, right = index_url(self._said.url), dump_index(offsets)
+        if compression is not None:
+            if url in self._there:
+                self._fault(f"is the index of a shard that is compressed by {compression}, which can have none", url)
+            return
+        if self._there and url not in self._there:
+            self._fault("the shard has no index. Write it: torchdata-remote manifest --overwrite FOLDER", url)
+            return
+        listed = self._there[url].size if self._there else None
+        try:
+            index = None if listed not in (None, len(right)) else read_whole(url, self._options, self._retry)
+        except RemoteDataError as error:
+            self._fault(f"cannot be read: {error}", url)
+            return
+        if index is None:
+            self._fault(f"has {listed:,} bytes, where an index of {len(offsets) - 1:,} samples has {len(right):,}", url)
+        elif index != right:
+            self._fault("does not tell where the samples begin: it is not the index of this shard", url)

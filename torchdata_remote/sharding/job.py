@@ -1,0 +1,223 @@
+"""One job that writes shards: planned, written by whoever runs its tasks, and finished."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..destination import Destination
+from ..errors import ShardWriteError
+from ..labels import dump_table, load_table
+from ..manifest import CLASSES_NAME, MANIFEST_NAME, PROVENANCE_NAME, ShardInfo, dump_manifest
+from ..open_shard import pack_sample
+from ..sample import check_writable
+from ..sample_index import index_url
+from ..sample_table import Int64s
+from ..urls import redact
+from .journal import UNFINISHED, Journal, Left
+from .plan import cut_by_bytes, cut_evenly, sample_order
+from .progress import Progress
+from .provenance import merge_sources
+from .scratch import Scratch
+from .source import ShardSource
+from .task import ShardOptions, ShardTask, start_shard, transformed, write_shard
+from .task_pool import Workers, run_tasks
+
+SOURCES = f"{UNFINISHED}sources-"
+_MEASURED = 64  # samples, to estimate what one takes where that is not known
+
+
+class Job:
+    """One job.
+
+    Args:
+        destination: where shards go.
+        journal: what is finished, and whose job it is.
+        source: where samples come from.
+        options: of all shards; numbers are filled in here.
+        seed: of the samples' order.
+    """
+
+    def __init__(
+        self, destination: Destination, journal: Journal, source: ShardSource, options: ShardOptions, seed: int | None
+    ) -> None:
+        self._destination, self._journal, self._source = destination, journal, source
+        self._options, self._seed = options, seed
+        self._old_shards: list[ShardInfo] = []  # that lie there, and stay
+        self._old_jobs: list[Any] = []
+
+    def run(self, workers: Workers, *, append: bool, overwrite: bool, resume: bool, progress: bool) -> list[ShardInfo]:
+        """Do the job; returns the shards that it wrote, or that an earlier run did."""
+        left = self._journal.begin(self._source.digest)
+        done = self._look(left, append=append, overwrite=overwrite, resume=resume)
+        self._destination.remove_leftovers()
+        known = self._classes_there() if append else None
+        is_same = resume and left is not None and left.source == self._source.digest
+        self._source.prepare(self._destination, known=known, is_same=is_same, progress=progress)
+        if not len(self._source):
+            raise ShardWriteError("The source has no samples, so there is nothing to write.")
+        plan = self._plan_digest()
+        for made in done:
+            if made["plan"] == plan:
+                return self._as_it_was(made)
+        if done and not append:
+            raise self._destination.exists(MANIFEST_NAME)
+        if left is not None and left.plan not in (None, plan) and left.finished and not overwrite and resume:
+            url = redact(self._destination.template.folder)
+            raise ShardWriteError(
+                f"{url} holds the shards of an unfinished job with another source, seed, labels or limits. Start that "
+                "one again to finish it, or pass overwrite=True to replace its shards, or resume=False."
+            )
+        finished = left.finished if left is not None and left.plan == plan and resume else {}
+        self._journal.plan(plan)
+        if overwrite:
+            self._destination.remove_description()
+        shards = self._write(workers, finished, progress)
+        self._finish(shards, plan, overwrite=overwrite)
+        return shards
+
+    def _look(self, left: Left | None, *, append: bool, overwrite: bool, resume: bool) -> list[dict[str, Any]]:
+        """See what is there; returns the finished jobs of which one may be this."""
+        manifest = self._destination.manifest()
+        if overwrite:
+            return []
+        if manifest is None:
+            if left is None:
+                self._destination.require_empty(has_manifest=False)
+            return []
+        shards, jobs = manifest
+        same = [made for made in jobs if isinstance(made, dict) and made.get("source") == self._source.digest]
+        if append:
+            self._old_shards, self._old_jobs = shards, jobs
+            there = {shard.url.rpartition("/")[2] for shard in shards}
+            strange = [name for name in self._destination.shards() if name.removesuffix(index_url("")) not in there]
+            if strange and left is None:
+                raise self._destination.exists(strange[0])
+            numbers = [self._destination.template.index(shard.url) or 0 for shard in shards]
+            self._options = replace(self._options, first_number=max(numbers, default=-1) + 1)
+        elif not (same and resume):
+            raise self._destination.exists(MANIFEST_NAME)
+        return same if resume else []
+
+    def _as_it_was(self, made: dict[str, Any]) -> list[ShardInfo]:
+        """This job has come to its end before."""
+        manifest = self._destination.manifest()
+        assert manifest is not None
+        self._clean()
+        names = set(made["shards"])
+        return [shard for shard in manifest[0] if shard.url.rpartition("/")[2] in names]
+
+    def _classes_there(self) -> Any:
+        data = self._destination.read(CLASSES_NAME)
+        return None if data is None else load_table(data, self._destination.template.folder + CLASSES_NAME)
+
+    def _plan_digest(self) -> str:
+        options, transform = self._options, self._options.transform
+        told = (
+            self._source.plan_digest(),
+            self._seed,
+            options.max_shard_bytes,
+            options.max_shard_samples,
+            self._destination.template.url(0).rpartition("/")[2],
+            None if transform is None else getattr(transform, "__qualname__", type(transform).__qualname__),
+            options.sources_prefix is not None,
+        )
+        return hashlib.sha256(repr(told).encode()).hexdigest()
+
+    def _write(self, workers: Workers, finished: dict[int, list[ShardInfo]], progress: bool) -> list[ShardInfo]:
+        order = sample_order(len(self._source), self._seed)
+        cuts = list(self._cuts(order))
+        options = replace(self._options, num_tasks=len(cuts))
+        tasks = (
+            ShardTask(
+                number,
+                self._source.select(order[cut]),
+                options,
+                tuple(finished[number]) if number in finished else None,
+            )
+            for number, cut in enumerate(cuts)
+        )
+        shards: list[ShardInfo] = []
+        with Progress("shard", len(order), "samples", shown=progress) as shown:
+            run = (
+                run_tasks(tasks, write_shard, workers)
+                if workers.executor is not None or workers.num_workers
+                else _run_here(tasks)
+            )
+            for task, written in run:
+                self._journal.finished(task.number, written)
+                shards += written
+                cut = cuts[task.number]
+                shown.add_shards(len(written), cut.stop - cut.start, sum(shard.num_bytes for shard in written))
+        if not shards:
+            raise ShardWriteError("transform left out all samples, so there is nothing to write.")
+        return sorted(shards, key=lambda shard: self._destination.template.index(shard.url) or 0)
+
+    def _cuts(self, order: Int64s) -> Iterator[slice]:
+        options = self._options
+        sizes = self._source.sample_bytes() if options.transform is None else None
+        if sizes is not None:
+            return cut_by_bytes(sizes[order], options.max_shard_bytes, options.max_shard_samples)
+        some = order[np.unique(np.linspace(0, len(order) - 1, _MEASURED).astype(np.int64))]
+        num_bytes = sum(
+            pack_sample(check_writable(sample), sample).num_bytes
+            for _, sample in transformed(
+                self._source.select(some, here=True), options.transform, options.max_shard_bytes
+            )
+        )
+        return cut_evenly(len(order), num_bytes / len(some), options.max_shard_bytes, options.max_shard_samples)
+
+    def _finish(self, shards: list[ShardInfo], plan: str, *, overwrite: bool) -> None:
+        self._journal.check()
+        self._destination.remove_leftovers()  # of workers that were lost
+        if self._source.classes is not None:
+            self._destination.publish(CLASSES_NAME, dump_table(self._source.classes))
+        self._merge_provenance()
+        every = [*self._old_shards, *shards]
+        names = [shard.url.rpartition("/")[2] for shard in shards]
+        if overwrite or self._journal.took_over:
+            self._destination.keep_only(every)
+        made = {"source": self._source.digest, "plan": plan, "shards": names}
+        self._destination.publish(MANIFEST_NAME, dump_manifest(every, [*self._old_jobs, made]))
+        self._clean()
+
+    def _merge_provenance(self) -> None:
+        """One file for each job: two sources may use the same paths."""
+        if self._options.sources_prefix is None:
+            return
+        stem, ending = PROVENANCE_NAME.split(".")
+        name = f"{stem}-{self._options.first_number:06d}.{ending}" if self._options.first_number else PROVENANCE_NAME
+        to = self._destination.template.folder + name
+        merge_sources(self._destination.list(SOURCES), to, self._options.storage_options)
+
+    def _clean(self) -> None:
+        """Remove what only an unfinished job needs, its journal last."""
+        for prefix in ("sources-", "unpacked-", "index"):
+            Scratch(f"{self._destination.template.folder}{UNFINISHED}{prefix}", self._destination.options).remove()
+        self._journal.end()
+
+
+def _run_here(tasks: Iterator[ShardTask]) -> Iterator[tuple[ShardTask, list[ShardInfo]]]:
+    """Each task with its shards, done in this process; the end of a shard is waited for when the next one is packed."""
+    before: tuple[ShardTask, Callable[[], list[ShardInfo]]] | None = None
+    failure: BaseException | None = None
+    for task in tasks:
+        try:
+            finish = start_shard(task)
+        except BaseException as error:  # noqa: BLE001  # raised below, when the shard before is finished
+            failure = error
+            break
+        if before is not None:
+            yield before[0], before[1]()
+        before = task, finish
+    if before is not None:
+        yield before[0], before[1]()
+    if failure is not None:
+        try:
+            raise failure
+        finally:
+            del failure  # or error and frame would keep each other

@@ -1,0 +1,166 @@
+"""What a data set is made from: archives, or files."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ..errors import ShardReadError
+from ..inner_archives import is_archive_name
+from ..manifest import CLASSES_NAME, MANIFEST_NAME, PROVENANCE_NAME
+from ..options import RetryPolicy, StorageOptions
+from ..retry import call_with_retries
+from ..sample import naming_fault, split_key
+from ..sample_index import index_url
+from ..sample_table import SampleTable
+from ..shard_set import read_shard_set
+from ..storage import open_store
+from ..storage.listing import list_source
+from ..urls import RemoteUrl, join_url, object_path, redact, split_url
+
+_COMPANIONS = re.compile(
+    "|".join(map(re.escape, (MANIFEST_NAME, CLASSES_NAME, PROVENANCE_NAME))) + r"|provenance-\d+\.json"
+)
+_CHOICE = re.compile(r"[*?\[{]")
+
+
+class Listing(NamedTuple):
+    """A source, listed: its archives, or a table of its files. ``digest`` tells one listing from another."""
+
+    archives: list[RemoteUrl]
+    files: SampleTable
+    digest: str
+
+
+def list_samples(source: str, *, pattern: str | None, options: StorageOptions, retry: RetryPolicy) -> Listing:
+    """List a source: a folder of files, one archive or several, or a manifest of shards.
+
+    Files of a folder whose paths differ in their extension only are one sample.
+
+    Args:
+        source: URL or path.
+        pattern: a glob that objects must match, as in ``list_remote``.
+        options: for the store.
+        retry: what is done about faults that may pass.
+
+    Raises:
+        EmptyListingError: if there is nothing.
+        ShardReadError: for archives beside files, or a file whose path cannot be a sample's.
+    """
+    digest, archives, table = hashlib.sha256(), [], SampleTable()
+    others: list[RemoteUrl] = []  # that may be companions, if there are archives
+    file: RemoteUrl | None = None  # that is neither
+    files = _Files(source, table)
+    for url in _listed(source, pattern, options, retry):
+        digest.update(f"{url}\0{url.size}\0{url.etag}\n".encode("utf-8", "surrogateescape"))
+        if is_archive_name(url):
+            archives.append(url)
+            continue
+        files.add(url)
+        if _may_be_companion(url):
+            others.append(url)
+        else:
+            file = file or url
+    if not archives:
+        files.finish()
+        return Listing([], table, digest.hexdigest())
+    indexes = set(map(index_url, archives))
+    file = file or next((url for url in others if url.endswith(index_url("")) and url not in indexes), None)
+    if file is not None:
+        shown = redact(source)
+        raise ShardReadError(
+            f"{shown} holds archives, such as {redact(archives[0])}, and files beside them, such as {redact(file)}. "
+            "Choose: pattern='*.tar' takes the archives, another pattern the files.",
+            url=shown,
+        )
+    manifests = [url for url in others if url.rpartition("/")[2] == MANIFEST_NAME]
+    if len(manifests) == 1:
+        archives = _of_manifest(manifests[0], archives, options, retry)
+    return Listing(archives, SampleTable(), digest.hexdigest())
+
+
+def _of_manifest(
+    manifest_url: str, archives: list[RemoteUrl], options: StorageOptions, retry: RetryPolicy
+) -> list[RemoteUrl]:
+    """The shards that a manifest names, which are all that lie there; with counts and checksums."""
+    found = read_shard_set(manifest_url, options, retry)
+    shards = []
+    for url, said in zip(found.shards, found.manifest, strict=True):
+        if url.size != said.num_bytes:
+            raise ShardReadError(
+                f"{redact(url)} has {url.size:,} bytes, and its manifest says {said.num_bytes:,}. Write it again.",
+                url=redact(url),
+            )
+        shards.append(RemoteUrl(url, url.size, url.etag, said.checksums, said.num_samples))
+    strange = [url for url in archives if url not in set(shards)]
+    if strange:
+        raise ShardReadError(
+            f"{redact(strange[0])} is not named by {redact(manifest_url)}. Remove the one that is wrong, or choose by "
+            "pattern='*.tar', which leaves the manifest out.",
+            url=redact(manifest_url),
+        )
+    return shards
+
+
+def _listed(source: str, pattern: str | None, options: StorageOptions, retry: RetryPolicy) -> Iterator[RemoteUrl]:
+    """The objects of a source, with size and, where the store tells it, etag."""
+    if pattern is None and object_path(source).rpartition("/")[2] == MANIFEST_NAME:
+        yield from _of_manifest(source, [], options, retry)
+        return
+    for url in list_source(source, pattern=pattern, recursive=True, options=options, retry=retry):
+        if url.size is not None:
+            yield url
+            continue
+        store, path = open_store(url, options)  # a brace range asks no store
+        found = call_with_retries(lambda store=store, path=path: store.stat(path), retry)  # type: ignore[misc]
+        yield RemoteUrl(url, found.size, found.etag)
+
+
+def _may_be_companion(url: str) -> bool:
+    """Whether it may be one of the objects that lie beside shards."""
+    return _COMPANIONS.fullmatch(url.rpartition("/")[2]) is not None or url.endswith(index_url(""))
+
+
+class _Files:
+    """Files that become samples, in the order of their paths."""
+
+    def __init__(self, source: str, table: SampleTable) -> None:
+        self._source = join_url(*split_url(source))
+        choice = _CHOICE.search(self._source)
+        fixed = self._source[: choice.start()] if choice else self._source
+        self._folder = fixed[: fixed.rindex("/") + 1]
+        self._table = table
+        self._open: dict[str, dict[str, tuple[str, RemoteUrl]]] = {}  # samples that may go on: key -> extension
+
+    def add(self, url: RemoteUrl) -> None:
+        """The next file. Between those of a sample ``a`` may come others, of a folder ``a.d``."""
+        below = self._source + "/"
+        path = url[len(below if url.startswith(below) else self._folder) :]
+        fault = naming_fault(path)
+        key, extension = split_key(path)
+        if self._open and not path.startswith(next(iter(self._open)) + "."):
+            self.finish()
+        members = self._open.setdefault(key, {})
+        if fault is None and extension in members:
+            fault = f"the sample {key!r} has {extension!r} twice, as extensions are compared in lower case"
+        if fault is not None:
+            raise ShardReadError(
+                f"{redact(url)} cannot be part of a sample: {fault}. Leave it out by pattern=, such as '*.jpg'.",
+                url=redact(url),
+            )
+        members[extension] = path, url
+
+    def finish(self) -> None:
+        """Put the samples at hand into the table."""
+        for members in self._open.values():
+            self._table.begin_sample()
+            for path, url in members.values():
+                if url.size is None:
+                    raise ShardReadError(
+                        f"{redact(url)}: the store does not tell its size, which is needed.", url=redact(url)
+                    )
+                self._table.add_object(url)
+                self._table.add_member(path, 0, url.size)
+        self._open = {}

@@ -1,0 +1,116 @@
+"""Which samples go into which shard, in which order: decided before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ..errors import ShardReadError
+from ..permutation import order_of
+from ..sample_table import Int64s, SampleTable
+from ..tar import BLOCK, END_OF_ARCHIVE, pack_header
+from .samples import LABEL, key_of
+
+_PLAIN_NAME = 100  # characters that fit a header's name field
+_PLAIN_BYTES = 8 << 30  # that fit its size field
+
+Labels = np.ndarray[Any, np.dtype[np.int32]]
+
+
+def sample_order(num_samples: int, seed: int | None) -> Int64s:
+    """The samples' numbers in the order in which they are written: uniformly random, or their own without a seed."""
+    return np.arange(num_samples) if seed is None else order_of(num_samples, "shard_dataset", seed)
+
+
+def packed_bytes(table: SampleTable, labels: Labels | None, num_folders: int) -> Int64s:
+    """How many bytes of a shard each sample takes, headers and padding included; shape ``(num_samples,)``."""
+    sizes = table.sizes()
+    member_bytes = np.empty(len(sizes), np.int64)
+    for index, (name, size) in enumerate(zip(table.names, sizes.tolist(), strict=True)):
+        key, extension = key_of(name, num_folders)
+        written = f"{key}.{extension}"
+        plain = written.isascii() and len(written) <= _PLAIN_NAME and size < _PLAIN_BYTES
+        header_bytes = BLOCK if plain else len(pack_header(written, size))
+        member_bytes[index] = 0 if labels is not None and extension == LABEL else header_bytes + _padded(size)
+    firsts = table.firsts()
+    totals = np.diff(np.append(0, np.cumsum(member_bytes))[firsts])
+    if labels is not None:
+        for index, (name, label) in enumerate(zip(table.first_names(), labels.tolist(), strict=True)):
+            written = f"{key_of(name, num_folders)[0]}.{LABEL}"
+            plain = written.isascii() and len(written) <= _PLAIN_NAME
+            totals[index] += (BLOCK if plain else len(pack_header(written, 1))) + _padded(len(str(label)))
+    return totals
+
+
+def _padded(size: int) -> int:
+    return size + -size % BLOCK
+
+
+def cut_by_bytes(sample_bytes: Int64s, max_shard_bytes: int, max_shard_samples: int) -> Iterator[slice]:
+    """Runs of samples that fill a shard each.
+
+    Args:
+        sample_bytes: of each sample, in the order in which they are written.
+        max_shard_bytes: limit of a shard; a single sample may be larger.
+        max_shard_samples: limit of samples.
+    """
+    ends = np.append(0, np.cumsum(sample_bytes))
+    at = 0
+    while at < len(sample_bytes):
+        limit = int(ends[at]) + max_shard_bytes - len(END_OF_ARCHIVE)
+        last = int(np.searchsorted(ends, limit, side="right")) - 1
+        last = max(at + 1, min(last, at + max_shard_samples))
+        yield slice(at, last)
+        at = last
+
+
+def cut_evenly(num_samples: int, mean_bytes: float, max_shard_bytes: int, max_shard_samples: int) -> Iterator[slice]:
+    """Runs of samples of one length, where their sizes are not known before they are written.
+
+    Args:
+        num_samples: altogether.
+        mean_bytes: that a sample takes, estimated; a tenth of the shard is kept free for what is larger.
+        max_shard_bytes: limit of a shard.
+        max_shard_samples: limit of samples.
+    """
+    fitting = int((max_shard_bytes - len(END_OF_ARCHIVE)) / (1.1 * max(mean_bytes, 1.0)))
+    num_shards = -(-num_samples // max(1, min(fitting, max_shard_samples)))
+    for index in range(num_shards):
+        yield slice(index * num_samples // num_shards, (index + 1) * num_samples // num_shards)
+
+
+def folders_to_drop(table: SampleTable, num_archives: int) -> int:
+    """How many folders to drop from the front of members' names so that they are keys.
+
+    With several archives, their names come first; they stay where keys come back in another archive, as in shards that
+    each count from 0.
+
+    Raises:
+        ShardReadError: if two samples have the same key.
+    """
+    num_folders = 1 if num_archives > 1 else 0
+    twice = _twice(table, num_folders)
+    if twice is not None and num_folders:
+        num_folders, twice = 0, _twice(table, 0)
+    if twice is not None:
+        raise ShardReadError(f"Two samples of the source have the key {twice!r:.200}. Rename one of them.")
+    return num_folders
+
+
+def _twice(table: SampleTable, num_folders: int) -> str | None:
+    """A key that comes twice, if there is one."""
+    hashes = np.fromiter((hash(key_of(name, num_folders)[0]) for name in table.first_names()), np.int64, len(table))
+    order = np.sort(hashes)
+    suspects = set(order[1:][order[1:] == order[:-1]].tolist())
+    if not suspects:
+        return None
+    seen: set[str] = set()
+    firsts = table.firsts()
+    for index in np.flatnonzero(np.isin(hashes, list(suspects))).tolist():
+        key = key_of(table.names[int(firsts[index])], num_folders)[0]
+        if key in seen:
+            return key
+        seen.add(key)
+    return None

@@ -1,0 +1,180 @@
+"""The samples of one planned shard, wherever they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from PIL import Image
+
+from ..engine import Engine
+from ..errors import ShardWriteError
+from ..gathering import Gatherer
+from ..options import FetchOptions, StorageOptions
+from ..sample import KEY, Sample, split_key
+from ..sample_table import Int64s, Members
+
+_IN_FLIGHT = 32
+LABEL = "cls"
+
+
+class Drawn(NamedTuple):
+    """A sample, and what tells where it comes from."""
+
+    source: str
+    sample: Sample
+
+
+class PlannedSamples(Protocol):
+    """Samples that are known, and not yet read. Such objects travel to other processes."""
+
+    def draw(self, window_bytes: int) -> Iterator[Drawn]:
+        """The samples in their order; about twice ``window_bytes`` of them are in memory."""
+
+
+@dataclass(frozen=True)
+class FileSamples:
+    """Samples whose members lie in objects: files, or archives.
+
+    Args:
+        members: where they lie.
+        labels: class numbers, shape ``(num_samples,)``, or ``None`` to leave ``cls`` as it is.
+        num_folders: that are dropped from the front of names to make keys.
+        options: for the source's store.
+        scratch: what the URLs of temporary objects begin with, and the options for their store.
+    """
+
+    members: Members
+    labels: np.ndarray[Any, np.dtype[np.int32]] | None
+    num_folders: int
+    options: StorageOptions
+    scratch: tuple[str, StorageOptions]
+
+    def _options_of(self, url: str) -> StorageOptions:
+        return self.scratch[1] if url.startswith(self.scratch[0]) else self.options
+
+    def draw(self, window_bytes: int) -> Iterator[Drawn]:
+        firsts = np.append(0, np.cumsum(self.members.counts))
+        windows = _windows(self.members, firsts, window_bytes)
+        with Gatherer(Engine(FetchOptions(max_in_flight=_IN_FLIGHT), self.options), self._options_of) as gatherer:
+            ahead = gatherer.begin(_some(self.members, firsts, *windows[0]))
+            for first, last, after in [*((*now, then) for now, then in pairwise(windows)), (*windows[-1], None)]:
+                data = ahead.wait()
+                if after is not None:
+                    ahead = gatherer.begin(_some(self.members, firsts, *after))
+                yield from self._samples(firsts, first, last, data)
+                del data
+
+    def _samples(self, firsts: Int64s, first: int, last: int, data: list[memoryview]) -> Iterator[Drawn]:
+        begin, names = int(firsts[first]), self.members.names
+        ends = firsts[first + 1 : last + 1].tolist()
+        at = begin
+        for index, end in enumerate(ends, first):
+            source = names[at]
+            sample: Sample = {}
+            for member in range(at, end):
+                key, extension = key_of(names[member], self.num_folders)
+                sample[KEY] = key
+                sample[extension] = data[member - begin]
+            if self.labels is not None:
+                sample[LABEL] = int(self.labels[index])
+            at = end
+            yield Drawn(source, sample)
+
+
+def key_of(name: str, num_folders: int) -> tuple[str, str]:
+    """Key and extension of a member's name, without so many folders from the front."""
+    return split_key(name.split("/", num_folders)[num_folders] if num_folders else name)
+
+
+def _windows(members: Members, firsts: Int64s, window_bytes: int) -> list[tuple[int, int]]:
+    """The samples cut into runs of at most so many bytes: from the first to before the last; at least one each."""
+    ends = np.append(0, np.cumsum(members.sizes))[firsts]
+    windows, at = [], 0
+    while at < len(members.counts):
+        last = int(np.searchsorted(ends, ends[at] + window_bytes, side="right")) - 1
+        windows.append((at, max(last, at + 1)))
+        at = windows[-1][1]
+    return windows
+
+
+def _some(members: Members, firsts: Int64s, first: int, last: int) -> Members:
+    """The members of samples ``first`` to ``last``."""
+    within = slice(int(firsts[first]), int(firsts[last]))
+    used, objects = np.unique(members.objects[within], return_inverse=True)
+    return Members(
+        [members.urls[int(index)] for index in used],
+        members.names[within],
+        objects,
+        members.starts[within],
+        members.sizes[within],
+        members.counts[first:last],
+    )
+
+
+@dataclass(frozen=True)
+class DatasetSamples:
+    """Items of a map-style dataset.
+
+    Args:
+        dataset: ``None`` if it came to the worker by itself (:func:`keep_dataset`).
+        indices: of the items, shape ``(num_samples,)``.
+    """
+
+    dataset: Any
+    indices: Int64s
+
+    def draw(self, window_bytes: int) -> Iterator[Drawn]:
+        dataset = _kept[0] if self.dataset is None else self.dataset
+        for index in self.indices.tolist():
+            yield Drawn(str(index), sample_of(dataset[index], index))
+
+
+_kept: list[Any] = [None]
+
+
+def keep_dataset(dataset: Any) -> None:
+    """Keep a dataset in this process, so that it does not travel with each shard."""
+    _kept[0] = dataset
+
+
+def sample_of(item: Any, index: int) -> Sample:
+    """An item of a dataset as a sample; the key is its number, unless it has one.
+
+    Args:
+        item: a dict of members by extension, or ``(image, label)``. An image is a ``PIL.Image`` (becomes PNG), bytes,
+            ``str``, an array or a tensor (become ``npy``).
+        index: of the item.
+
+    Raises:
+        ShardWriteError: for anything else.
+    """
+    key = f"{index:09d}"
+    if isinstance(item, Mapping):
+        return {KEY: key, **{name: _number(value) for name, value in item.items()}}
+    if not (isinstance(item, Sequence) and not isinstance(item, str | bytes) and len(item) == 2):
+        raise ShardWriteError(
+            f"Item {index} of the dataset is a {type(item).__name__}; expected (image, label), or a dict of members by "
+            'extension such as {"jpg": b"...", "cls": 3}.'
+        )
+    image, label = item
+    if isinstance(image, Image.Image):
+        return {KEY: key, "png": image, LABEL: _number(label)}
+    if isinstance(image, bytes | bytearray | memoryview):
+        return {KEY: key, "bin": image, LABEL: _number(label)}
+    if isinstance(image, str):
+        return {KEY: key, "txt": image, LABEL: _number(label)}
+    if hasattr(image, "__array__"):
+        return {KEY: key, "npy": np.asarray(image), LABEL: _number(label)}
+    raise ShardWriteError(
+        f"Item {index} of the dataset begins with a {type(image).__name__}; expected a PIL.Image, an array, a tensor, "
+        "bytes or str. Give a dataset of dicts to say what becomes of others."
+    )
+
+
+def _number(value: Any) -> Any:
+    """What is a tensor or an array of one number, or one of NumPy's numbers, as that number."""
+    return value.item() if hasattr(value, "item") and getattr(value, "ndim", None) == 0 else value

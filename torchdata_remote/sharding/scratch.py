@@ -1,0 +1,78 @@
+"""Temporary objects: what has to be read again by ranges, and lies where it cannot be."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..options import MIB, RetryPolicy, StorageOptions
+from ..retry import call_with_retries
+from ..storage import PendingObject, open_store
+from ..storage.listing import list_folder
+from ..urls import RemoteUrl
+
+OBJECT_BYTES = 256 * MIB
+
+
+class Kept(NamedTuple):
+    """Where bytes lie: the object, and the first byte in it."""
+
+    url: RemoteUrl
+    start: int
+
+
+class Scratch:
+    """Bytes put one after the other into objects of a folder of their own.
+
+    Args:
+        folder: URL that ends in a slash; nothing else lies below it.
+        options: for the store.
+        object_bytes: an object that has so many is followed by the next one.
+    """
+
+    def __init__(self, folder: str, options: StorageOptions, *, object_bytes: int = OBJECT_BYTES) -> None:
+        self._folder, self._options, self._object_bytes = folder, options, object_bytes
+        self._pending: PendingObject | None = None
+        self._url = RemoteUrl(folder)
+        self._num_bytes = self._num_objects = 0
+
+    @property
+    def used(self) -> bool:
+        """Whether anything was put into it."""
+        return self._num_objects > 0
+
+    def put(self, data: bytes | memoryview) -> Kept:
+        """Keep bytes. They can be read after :meth:`finish`."""
+        if self._pending is not None and self._num_bytes >= self._object_bytes:
+            self.finish()
+        if self._pending is None:
+            self._url = RemoteUrl(f"{self._folder}{self._num_objects:06d}")
+            store, path = open_store(self._url, self._options)
+            self._pending, self._num_bytes = store.create(path, overwrite=True), 0
+            self._num_objects += 1
+        start = self._num_bytes
+        self._pending.write(bytes(data))
+        self._num_bytes += len(data)
+        return Kept(self._url, start)
+
+    def finish(self) -> None:
+        """Make the object at hand appear."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            try:
+                pending.commit()
+            except BaseException:
+                pending.abort()
+                raise
+
+    def abort(self) -> None:
+        """Drop the object at hand."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.abort()
+
+    def remove(self) -> None:
+        """Remove all of its objects."""
+        retry = RetryPolicy()
+        for url in list(list_folder(self._folder, recursive=True, options=self._options, retry=retry)):
+            store, path = open_store(url, self._options)
+            call_with_retries(lambda store=store, path=path: store.delete(path), retry)  # type: ignore[misc]

@@ -1,0 +1,191 @@
+"""What shards are made from: files, archives, or a map-style dataset, with one face."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from ..destination import Destination
+from ..engine import Engine
+from ..errors import ShardWriteError
+from ..labels import ClassEntry, Labeller, assign_labels, merged_tables
+from ..options import FetchOptions, RetryPolicy, StorageOptions
+from ..sample_table import Int64s, SampleTable
+from ..urls import join_url, redact, split_url
+from .archives import index_archives
+from .journal import UNFINISHED
+from .listing import list_samples
+from .plan import Labels, folders_to_drop, packed_bytes
+from .progress import Progress
+from .samples import DatasetSamples, FileSamples, PlannedSamples
+from .scratch import Scratch
+
+_INDEX_NAME = f"{UNFINISHED}index"
+Table = Mapping[str, ClassEntry]
+
+
+class ShardSource(Protocol):
+    """Samples with numbers from 0."""
+
+    digest: str  # tells what is known of it before it is read
+    classes: dict[str, ClassEntry] | None  # the class table, once prepared
+
+    def prepare(self, destination: Destination, *, known: Table | None, is_same: bool, progress: bool) -> None:
+        """Find out what there is.
+
+        Args:
+            destination: where temporary objects may lie.
+            known: the table of classes that are there already.
+            is_same: whether an earlier run of the same source may have left its temporary objects there.
+            progress: whether to show how far it is.
+        """
+
+    def __len__(self) -> int: ...
+
+    def plan_digest(self) -> str:
+        """Tells everything that decides what is written."""
+
+    def sample_bytes(self) -> Int64s | None:
+        """What each sample takes in a shard, where that is known before it is read; shape ``(num_samples,)``."""
+
+    def select(self, indices: Int64s, *, here: bool = False) -> PlannedSamples:
+        """These samples, in this order; ``here`` if they are read in this process."""
+
+
+class FilesSource:
+    """Files, or archives.
+
+    Args:
+        url: as :func:`list_samples` takes it.
+        pattern: likewise.
+        labels: path to label, or ``None`` for no labels.
+        options: for its store.
+    """
+
+    def __init__(self, url: str, *, pattern: str | None, labels: Labeller | None, options: StorageOptions) -> None:
+        self._url, self._labeller, self._options = url, labels, options
+        self._listing = list_samples(url, pattern=pattern, options=options, retry=RetryPolicy())
+        self.digest = self._listing.digest
+        self.classes: dict[str, ClassEntry] | None = None
+        self._table = self._listing.files
+        self._labels: Labels | None = None
+        self._num_folders = 0
+        self._scratch_url, self._scratch_options = "", options
+
+    def prepare(self, destination: Destination, *, known: Table | None, is_same: bool, progress: bool) -> None:
+        self._scratch_url, self._scratch_options = destination.template.folder + UNFINISHED, destination.options
+        _require_apart(self._url, destination)
+        written = [
+            url for url in self._listing.archives if destination.template.index(join_url(*split_url(url))) is not None
+        ]
+        if written:
+            raise ShardWriteError(
+                f"{redact(written[0])} is part of the source, and a shard of it would be called so too. Write into "
+                "another folder.",
+                url=redact(written[0]),
+            )
+        archives = self._listing.archives
+        if archives:
+            saved = destination.read(_INDEX_NAME) if is_same else None
+            self._table = SampleTable.load(saved) if saved is not None else self._index(destination, progress)
+        self._num_folders = folders_to_drop(self._table, len(archives))
+        if self._labeller is not None:
+            self._labels, self.classes = assign_labels(self._labeller, self._table.first_names(), known=known)
+
+    def _index(self, destination: Destination, progress: bool) -> SampleTable:
+        scratch = Scratch(f"{self._scratch_url}unpacked-", destination.options)
+        total = sum(url.size or 0 for url in self._listing.archives)
+        try:
+            with Progress("index", total, "B", shown=progress) as shown:
+                engine = Engine(FetchOptions(), self._options)
+                table = index_archives(self._listing.archives, engine, scratch, on_bytes=shown.advance)
+        except BaseException:
+            scratch.abort()
+            raise
+        if scratch.used:
+            destination.publish(_INDEX_NAME, table.dump())
+        return table
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def plan_digest(self) -> str:
+        digest = hashlib.sha256(f"{self.digest} {self._num_folders}".encode())
+        for column in (*self._table.names.columns().values(), self._table.sizes(), self._table.firsts()):
+            digest.update(column.tobytes())
+        if self._labels is not None:
+            digest.update(self._labels.tobytes())
+        return digest.hexdigest()
+
+    def sample_bytes(self) -> Int64s:
+        return packed_bytes(self._table, self._labels, self._num_folders)
+
+    def select(self, indices: Int64s, *, here: bool = False) -> FileSamples:
+        labels = None if self._labels is None else self._labels[indices]
+        scratch = self._scratch_url, self._scratch_options
+        return FileSamples(self._table.select(indices), labels, self._num_folders, self._options, scratch)
+
+
+def _require_apart(url: str, destination: Destination) -> None:
+    """What is written must not be listed, now or when the job is started again."""
+    source, folder = join_url(*split_url(url)), destination.template.folder
+    if folder.startswith(source if source.endswith("/") else source + "/"):
+        shown = redact(folder)
+        raise ShardWriteError(
+            f"{shown} lies within the source, {redact(source)}. Write into a folder outside of it.", url=shown
+        )
+
+
+class DatasetSource:
+    """A map-style dataset.
+
+    Args:
+        dataset: with ``len`` and ``[i]``.
+        travels: whether it goes to the workers with each shard.
+    """
+
+    def __init__(self, dataset: Any, *, travels: bool) -> None:
+        self._dataset, self._travels = dataset, travels
+        kind = type(dataset)
+        self.digest = hashlib.sha256(f"{kind.__module__}.{kind.__qualname__} {len(dataset)}".encode()).hexdigest()
+        self.classes: dict[str, ClassEntry] | None = None
+
+    def prepare(self, destination: Destination, *, known: Table | None, is_same: bool, progress: bool) -> None:
+        names = getattr(self._dataset, "classes", None)
+        if isinstance(names, list | tuple) and all(isinstance(name, str) for name in names):
+            own: Table = {name: {"id": number, "name": name} for number, name in enumerate(names)}
+            self.classes = merged_tables(known, own)
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def plan_digest(self) -> str:
+        return self.digest
+
+    def sample_bytes(self) -> None:
+        return None
+
+    def select(self, indices: Int64s, *, here: bool = False) -> DatasetSamples:
+        return DatasetSamples(self._dataset if here or self._travels else None, indices)
+
+
+def open_source(
+    source: Any, *, pattern: str | None, labels: Labeller | None, options: StorageOptions, travels: bool
+) -> ShardSource:
+    """What a user gave as a source.
+
+    Raises:
+        TypeError: if it is neither a URL nor a dataset, or options do not go with it.
+    """
+    if isinstance(source, str) or hasattr(source, "__fspath__"):
+        url = source if isinstance(source, str) else source.__fspath__()
+        return FilesSource(url, pattern=pattern, labels=labels, options=options)
+    if not (hasattr(source, "__getitem__") and hasattr(source, "__len__")):
+        raise TypeError(
+            f"Expected a URL, a path or a map-style dataset with len() and [i], got {type(source).__name__}. For "
+            "samples that come one after the other there is write_shards."
+        )
+    if labels is not None or pattern is not None:
+        raise TypeError("labels= and pattern= are for files; a dataset's labels come with its items.")
+    return DatasetSource(source, travels=travels)

@@ -1,0 +1,173 @@
+"""One planned shard: written, or seen to be there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from ..compressing import is_compressed
+from ..engine import Engine
+from ..errors import RemoteDataError, ShardReadError, ShardWriteError, StorageError
+from ..manifest import ShardInfo
+from ..options import MIB, FetchOptions, RetryPolicy, StorageOptions
+from ..retry import call_with_retries
+from ..sample import Sample
+from ..sample_index import index_url
+from ..shard_series import ShardSeries
+from ..shard_template import ShardTemplate
+from ..storage import open_store, publish
+from ..streams import parts_of, stream_objects
+from ..urls import RemoteUrl
+from .samples import LABEL, Drawn, PlannedSamples
+
+Transform = Callable[[Sample], Sample | None]
+
+_WINDOW_BYTES = 64 * MIB
+
+
+@dataclass(frozen=True)
+class ShardOptions:
+    """What all shards of a job have in common.
+
+    Args:
+        url_template: their names.
+        first_number: of the first shard.
+        num_tasks: planned shards.
+        max_shard_bytes: limit of a shard's tar in bytes.
+        max_shard_samples: limit of samples in a shard.
+        transform: makes of each sample another one, or ``None`` to leave it out.
+        sources_prefix: URL prefix of the objects that tell where samples come from; ``None`` writes none.
+        storage_options: for the shards' store.
+    """
+
+    url_template: str
+    first_number: int
+    num_tasks: int
+    max_shard_bytes: int
+    max_shard_samples: int
+    transform: Transform | None
+    sources_prefix: str | None
+    storage_options: StorageOptions
+
+
+@dataclass(frozen=True)
+class ShardTask:
+    """One planned shard.
+
+    Args:
+        number: among the planned shards, from 0.
+        samples: what goes into it.
+        options: of all shards.
+        finished: what an earlier run has written, which is to be compared with what is there.
+    """
+
+    number: int
+    samples: PlannedSamples
+    options: ShardOptions
+    finished: tuple[ShardInfo, ...] | None = None
+
+
+def write_shard(task: ShardTask) -> list[ShardInfo]:
+    """Write a planned shard, if it is not there already.
+
+    Where sizes were not known before, it may not fit its limits: then what is left goes into shards numbered behind the
+    planned ones, which is the same in every run.
+
+    Returns:
+        The shards written, none if the transform left out all samples.
+    """
+    return start_shard(task)()
+
+
+def start_shard(task: ShardTask) -> Callable[[], list[ShardInfo]]:
+    """As :func:`write_shard`, but what is returned has to be called to wait for the last of the bytes."""
+    options = task.options
+    if task.finished is not None and _is_whole(task, task.finished):
+        return lambda: list(task.finished or ())
+    template = ShardTemplate(options.url_template)
+    series = ShardSeries(
+        lambda index: template.url(options.first_number + task.number + index * options.num_tasks),
+        max_shard_bytes=options.max_shard_bytes,
+        max_shard_samples=options.max_shard_samples,
+        overwrite=True,
+        options=options.storage_options,
+    )
+    sources: dict[str, dict[str, Any]] = {}
+    try:
+        for source, sample in transformed(task.samples, options.transform, options.max_shard_bytes):
+            series.add(sample)
+            if options.sources_prefix is not None:
+                url, position = series.last_place()
+                name = url.rpartition("/")[2]
+                sources[source] = {"class": _class_of(sample), "targetFile": name, "position": position}
+        if options.sources_prefix is not None:
+            publish(_sources_url(task), json.dumps(sources).encode(), options.storage_options, overwrite=True)
+        series.end()
+    except BaseException:
+        series.abort()
+        raise
+    return series.result
+
+
+def _sources_url(task: ShardTask) -> str:
+    return f"{task.options.sources_prefix}{task.number:06d}"
+
+
+def _class_of(sample: Sample) -> int | None:
+    """The class number of a sample; ``None`` where there is none."""
+    label = sample.get(LABEL)
+    text = bytes(label).decode("utf-8", "replace") if isinstance(label, bytes | memoryview) else str(label)
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def transformed(samples: PlannedSamples, transform: Transform | None, max_shard_bytes: int) -> Iterator[Drawn]:
+    """Samples as they will be written; members are ``bytes`` for the transform."""
+    with closing(samples.draw(min(_WINDOW_BYTES, max(MIB, max_shard_bytes // 4)))) as source:  # type: ignore[type-var]
+        if transform is None:
+            yield from source
+            return
+        for name, sample in source:
+            whole = {key: bytes(value) if isinstance(value, memoryview) else value for key, value in sample.items()}
+            try:
+                made = transform(whole)
+            except RemoteDataError:
+                raise
+            except Exception as error:
+                raise ShardWriteError(f"transform failed for {name!r}: {type(error).__name__}: {error}") from error
+            if made is not None:
+                yield Drawn(name, made)
+
+
+def _is_whole(task: ShardTask, shards: tuple[ShardInfo, ...]) -> bool:
+    """Whether shards are what an earlier run wrote, by size and checksum, with what belongs to them."""
+    options = task.options.storage_options
+    try:
+        if task.options.sources_prefix is not None and _size_of(_sources_url(task), options) is None:
+            return False
+        return all(_is_same(shard, options) for shard in shards)
+    except (StorageError, ShardReadError):
+        return False
+
+
+def _is_same(shard: ShardInfo, options: StorageOptions) -> bool:
+    index_bytes = 8 * (shard.num_samples + 1)
+    if not is_compressed(shard.url) and _size_of(index_url(shard.url), options) != index_bytes:
+        return False
+    if _size_of(shard.url, options) != shard.num_bytes:
+        return False
+    md5 = hashlib.md5(usedforsecurity=False)
+    for url, stream in stream_objects([RemoteUrl(shard.url, shard.num_bytes)], Engine(FetchOptions(), options)):
+        with closing(stream):
+            for part in parts_of(url, stream):
+                md5.update(part)
+    return md5.hexdigest() == shard.md5
+
+
+def _size_of(url: str, options: StorageOptions) -> int | None:
+    store, path = open_store(url, options)
+    found = call_with_retries(lambda: store.find(path), RetryPolicy())
+    return None if found is None else found.size
