@@ -15,6 +15,8 @@ from .storage import PendingObject
 from .tar import END_OF_ARCHIVE, pack_header, pack_member, padding
 from .urls import redact
 
+Data = bytes | memoryview
+
 CHUNK_BYTES = 512 << 10  # so little stays in the processor's cache, and is memory that malloc keeps at hand
 _COPIED_BYTES = 8 << 10  # of a member: less than what three pieces cost
 
@@ -24,7 +26,7 @@ class PackedSample:
 
     __slots__ = ("num_bytes", "pieces")
 
-    def __init__(self, pieces: list[bytes], num_bytes: int) -> None:
+    def __init__(self, pieces: list[Data], num_bytes: int) -> None:
         self.pieces, self.num_bytes = pieces, num_bytes
 
 
@@ -34,14 +36,14 @@ def pack_sample(key: str, sample: Sample) -> PackedSample:
     Raises:
         EncodeError: names the sample, the member and what it would take.
     """
-    pieces: list[bytes] = []
+    pieces: list[Data] = []
     num_bytes = 0
     for extension in extensions(sample):
         value = sample[extension]
-        data = value if type(value) is bytes else _encode(key, extension, value)
+        data = value if type(value) is bytes else _encoded(key, extension, value)
         size = len(data)
         if size <= _COPIED_BYTES:
-            whole = pack_member(f"{key}.{extension}", data)
+            whole = pack_member(f"{key}.{extension}", bytes(data))
             pieces.append(whole)
             num_bytes += len(whole)
         else:
@@ -51,7 +53,9 @@ def pack_sample(key: str, sample: Sample) -> PackedSample:
     return PackedSample(pieces, num_bytes)
 
 
-def _encode(key: str, extension: str, value: Any) -> bytes:
+def _encoded(key: str, extension: str, value: Any) -> Data:
+    if type(value) is memoryview and value.ndim == 1 and value.format == "B" and value.contiguous:
+        return value
     try:
         return encode_member(extension, value)
     except EncodeError as error:
@@ -74,7 +78,7 @@ class OpenShard:
         self.num_bytes = 0  # of the tar so far, compressed or not
         self.offsets: list[int] = []  # of the samples in the tar
         self._keys: set[str] = set()
-        self._buffer: list[bytes] = []
+        self._buffer: list[Data] = []
         self._buffered = 0
 
     @property

@@ -59,7 +59,7 @@ class _Channel:
     """Queues between the two threads; ``SimpleQueue`` because the object may be dropped by a finalizer."""
 
     def __init__(self) -> None:
-        self.tasks: queue.SimpleQueue[list[bytes] | _End | None] = queue.SimpleQueue()  # None: give it up
+        self.tasks: queue.SimpleQueue[list[bytes | memoryview] | _End | None] = queue.SimpleQueue()  # None: give it up
         self.stored: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # bytes of each chunk; None: it failed
         self.outcome: queue.SimpleQueue[Written | BaseException] = queue.SimpleQueue()
 
@@ -90,7 +90,7 @@ class OutgoingObject:
         weakref.finalize(self, self._channel.tasks.put, None)
         _live.add(self)
 
-    def write(self, pieces: list[bytes]) -> None:
+    def write(self, pieces: list[bytes | memoryview]) -> None:
         """Append a chunk, which is joined by the other thread; waits while more than 4 MiB are on their way.
 
         Raises:
@@ -191,7 +191,7 @@ class _Store:
         self._pending, self._compressor = pending, compressor
         self.md5, self._blocks, self._num_bytes = _Md5(), BlockSummer(), 0
 
-    def take(self, pieces: list[bytes]) -> int:
+    def take(self, pieces: list[bytes | memoryview]) -> int:
         """Store a chunk; how many bytes it had before it was compressed."""
         chunk = b"".join(pieces)
         pieces.clear()
