@@ -128,7 +128,10 @@ class Gatherer:
         self._running.leave()
 
     def begin(self, members: Members) -> Gathering:
-        """Ask for the data of members, without waiting for them. It takes the memory of all of them at once."""
+        """Ask for the data of members, of which no two overlap, without waiting for them.
+
+        It takes the memory of all of them at once.
+        """
         opened = [open_store(url, self._options_of(url), self._running.connection) for url in members.urls]
         if all(store.maps_files for store, _ in opened):
             return Gathering(members, list(self._mapped_views(members, opened)))

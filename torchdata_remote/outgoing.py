@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import hashlib
 import logging
 import os
 import queue
@@ -13,14 +12,13 @@ import weakref
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from .background_md5 import BackgroundMd5
 from .checksums import BlockSummer, Checksums
 from .compressing import Compressor
 from .pool import next_item
 
 MAX_WAITING_BYTES = 4 << 20  # between whoever writes and the store
-MAX_BEHIND_BYTES = 2 << 20  # between the store and the MD5
 
-_SMALL_BYTES = 1 << 18  # are hashed sooner than a thread is started
 _AT_EXIT_S = 2.0
 
 _log = logging.getLogger("torchdata_remote")
@@ -56,12 +54,20 @@ class _End(NamedTuple):
 
 
 class _Channel:
-    """Queues between the two threads; ``SimpleQueue`` because the object may be dropped by a finalizer."""
+    """What is between the two threads; ``SimpleQueue`` because the object may be dropped by a finalizer.
+
+    The outcome stays where it is: an exception, such as that of Ctrl-C, may hit whoever has just been told of it.
+    """
 
     def __init__(self) -> None:
         self.tasks: queue.SimpleQueue[list[bytes | memoryview] | _End | None] = queue.SimpleQueue()  # None: give it up
         self.stored: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # bytes of each chunk; None: it failed
-        self.outcome: queue.SimpleQueue[Written | BaseException] = queue.SimpleQueue()
+        self.outcome: Written | BaseException | None = None
+        self.settled = threading.Event()
+
+    def settle(self, outcome: Written | BaseException) -> None:
+        self.outcome = outcome
+        self.settled.set()
 
 
 class OutgoingObject:
@@ -77,7 +83,6 @@ class OutgoingObject:
 
     def __init__(self, pending: Pending, compressor: Compressor | None = None) -> None:
         self._channel, self._pid = _Channel(), os.getpid()
-        self._outcome: Written | BaseException | None = None
         self._waiting_bytes = 0
         self._thread = threading.Thread(
             target=_work, args=(self._channel, pending, compressor), name="torchdata_remote", daemon=True
@@ -119,7 +124,7 @@ class OutgoingObject:
     @property
     def settled(self) -> bool:
         """Whether ``result`` has not to wait: the object is there, or will never be."""
-        return self._outcome is not None or not self._channel.outcome.empty()
+        return self._channel.settled.is_set()
 
     def result(self) -> Written:
         """Wait until an object that was ended is there.
@@ -128,12 +133,16 @@ class OutgoingObject:
             BaseException: whatever kept it from being there.
         """
         self._check_process()
-        if self._outcome is None:
-            self._outcome = next_item(self._channel.outcome)
-            self._thread.join()
-        if isinstance(self._outcome, BaseException):
-            raise self._outcome
-        return self._outcome
+        self._channel.settled.wait()
+        self._thread.join()
+        outcome = self._channel.outcome
+        if isinstance(outcome, Written):
+            return outcome
+        assert outcome is not None
+        try:
+            raise outcome
+        finally:
+            del outcome  # or error and frame would keep each other
 
     def abort(self, timeout_s: float | None = None) -> None:
         """Leave nothing behind, and no thread. One that was ended is waited for instead, and stays."""
@@ -146,50 +155,12 @@ class OutgoingObject:
             raise RuntimeError("This object was begun in another process, from which this one was forked.")
 
 
-class _Md5:
-    """MD5 of chunks in a thread of its own, behind by 2 MiB at most: it is the slowest of all that is done to them."""
-
-    def __init__(self) -> None:
-        self._md5 = hashlib.md5(usedforsecurity=False)
-        self._chunks: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[int] = queue.SimpleQueue()  # bytes of each chunk
-        self._behind_bytes = 0
-        self._thread: threading.Thread | None = None
-
-    def update(self, chunk: bytes) -> None:
-        if self._thread is None:
-            if len(chunk) < _SMALL_BYTES:
-                self._md5.update(chunk)
-                return
-            thread = threading.Thread(target=self._work, name="torchdata_remote", daemon=True)
-            thread.start()
-            self._thread = thread
-        while self._behind_bytes > MAX_BEHIND_BYTES:
-            self._behind_bytes -= self._done.get()
-        self._behind_bytes += len(chunk)
-        self._chunks.put(chunk)
-
-    def _work(self) -> None:
-        while (chunk := self._chunks.get()) is not None:
-            self._md5.update(chunk)
-            num_bytes = len(chunk)
-            del chunk
-            self._done.put(num_bytes)
-
-    def end(self) -> str:
-        """The digest; the thread is gone."""
-        if self._thread is not None:
-            self._chunks.put(None)
-            self._thread.join()
-        return self._md5.hexdigest()
-
-
 class _Store:
     """What the second thread does with chunks."""
 
     def __init__(self, pending: Pending, compressor: Compressor | None) -> None:
         self._pending, self._compressor = pending, compressor
-        self.md5, self._blocks, self._num_bytes = _Md5(), BlockSummer(), 0
+        self.md5, self._blocks, self._num_bytes = BackgroundMd5(), BlockSummer(), 0
 
     def take(self, pieces: list[bytes | memoryview]) -> int:
         """Store a chunk; how many bytes it had before it was compressed."""
@@ -224,12 +195,12 @@ def _work(channel: _Channel, pending: Pending, compressor: Compressor | None) ->
             raise InterruptedError("given up before its end")
         written = store.finish()
         task.then(written)
-        channel.outcome.put(written)
+        channel.settle(written)
     except BaseException as error:  # noqa: BLE001  # it belongs to the one who writes, whatever it is
         store.md5.end()
         if written is None:
             _abort(pending)
-        channel.outcome.put(error)
+        channel.settle(error)
         channel.stored.put(None)
 
 

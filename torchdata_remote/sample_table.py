@@ -33,8 +33,9 @@ class Texts(Sequence[str]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[at] for at in range(*index.indices(len(self)))]
-        start = self._ends[index - 1] if index else 0
-        return self._data[start : self._ends[index]].decode("utf-8", "surrogateescape")
+        end = self._ends[index]
+        start = self._ends[index - 1] if index % len(self) else 0
+        return self._data[start:end].decode("utf-8", "surrogateescape")
 
     def columns(self) -> dict[str, np.ndarray[Any, Any]]:
         """As arrays: the bytes of all, and where each ends."""

@@ -219,3 +219,18 @@ def test_file_with_options_goes_through_fsspec(tmp_path: pathlib.Path) -> None:
     assert store.read(path, 1, 2, None).whole() == b"2"
     [entry] = store.list_page(f"{tmp_path}/new/", recursive=True, token=None).entries
     assert (entry.path, entry.size) == (f"{tmp_path}/new/a", 2)
+
+
+def test_leftovers_are_partial_files_of_the_folder(tmp_path: pathlib.Path, store: Store) -> None:
+    """Those of killed writers go; other hidden files, finished ones and folders below stay. No folder is fine."""
+    store.remove_leftovers(f"{tmp_path}/none/t-", lambda name: True)
+    kept = ["t-0.tar", f"not-hidden{PARTIAL_SUFFIX}", ".hidden", f"deep/.x{PARTIAL_SUFFIX}", f".x{PARTIAL_SUFFIX}.bak"]
+    (tmp_path / "deep").mkdir()
+    for name in [*kept, f".a{PARTIAL_SUFFIX}", f".b{PARTIAL_SUFFIX}"]:
+        (tmp_path / name).write_bytes(b"1")
+    left = store.create(f"{tmp_path}/t-1.tar", overwrite=False)
+    left.write(b"half")
+    store.remove_leftovers(f"{tmp_path}/t-", lambda name: name.startswith("t-"))
+    found = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
+    assert found == sorted(kept)
+    left.abort()

@@ -772,3 +772,25 @@ def test_anon_is_a_truth_value(s3: S3Server, bucket: str) -> None:
     """The str "false" would be true: unsigned requests, without a word."""
     with pytest.raises(UrlError, match="anon"):
         open_store(f"s3://{bucket}", StorageOptions({"endpoint_url": s3.endpoint_url, "anon": "false"}))
+
+
+def test_leftovers_are_uploads_of_chosen_keys(s3: S3Server, bucket: str) -> None:
+    """Uploads that were begun and never ended go, in this folder only, by the key's base name; objects stay."""
+    client = s3.client()
+    client.put_object(Bucket=bucket, Key="d/t-1.tar", Body=b"1")
+    keys = ["d/t-1.tar", "d/t-1.tar", "d/t-2.tar", "d/t-x.tar", "d/t-/1.tar", "d/u-1.tar", "e/t-1.tar"]
+    uploads = [client.create_multipart_upload(Bucket=bucket, Key=key)["UploadId"] for key in keys]
+    client.upload_part(Bucket=bucket, Key=keys[0], UploadId=uploads[0], PartNumber=1, Body=b"1")
+    asked: list[str] = []
+
+    def is_ours(name: str) -> bool:
+        asked.append(name)
+        return name[2:-4].isdigit()
+
+    store, path = open_store(f"s3://{bucket}/d/t-", StorageOptions(s3.storage_options))
+    for _ in range(2):
+        store.remove_leftovers(path, is_ours)
+    left = [upload["Key"] for upload in client.list_multipart_uploads(Bucket=bucket)["Uploads"]]
+    assert sorted(left) == ["d/t-/1.tar", "d/t-x.tar", "d/u-1.tar", "e/t-1.tar"]
+    assert set(asked) == {"t-1.tar", "t-2.tar", "t-x.tar"}
+    assert client.get_object(Bucket=bucket, Key="d/t-1.tar")["Body"].read() == b"1"

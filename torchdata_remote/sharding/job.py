@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..destination import Destination
-from ..errors import ShardWriteError
+from ..errors import ShardWriteError, StorageError
 from ..labels import dump_table, load_table
 from ..manifest import CLASSES_NAME, MANIFEST_NAME, PROVENANCE_NAME, ShardInfo, dump_manifest
 from ..open_shard import pack_sample
@@ -52,12 +54,11 @@ class Job:
 
     def run(self, workers: Workers, *, append: bool, overwrite: bool, resume: bool, progress: bool) -> list[ShardInfo]:
         """Do the job; returns the shards that it wrote, or that an earlier run did."""
-        left = self._journal.begin(self._source.digest)
+        left = self._journal.begin()
         done = self._look(left, append=append, overwrite=overwrite, resume=resume)
         self._destination.remove_leftovers()
         known = self._classes_there() if append else None
-        is_same = resume and left is not None and left.source == self._source.digest
-        self._source.prepare(self._destination, known=known, is_same=is_same, progress=progress)
+        self._source.prepare(self._destination, known=known, resume=resume, progress=progress)
         if not len(self._source):
             raise ShardWriteError("The source has no samples, so there is nothing to write.")
         plan = self._plan_digest()
@@ -76,8 +77,12 @@ class Job:
         self._journal.plan(plan)
         if overwrite:
             self._destination.remove_description()
-        shards = self._write(workers, finished, progress)
-        self._finish(shards, plan, overwrite=overwrite)
+        try:
+            shards = self._write(workers, finished, progress)
+            self._finish(shards, plan, overwrite=overwrite)
+        except StorageError:
+            self._journal.check()  # who has lost the place may find things gone
+            raise
         return shards
 
     def _look(self, left: Left | None, *, append: bool, overwrite: bool, resume: bool) -> list[dict[str, Any]]:
@@ -131,7 +136,7 @@ class Job:
     def _write(self, workers: Workers, finished: dict[int, list[ShardInfo]], progress: bool) -> list[ShardInfo]:
         order = sample_order(len(self._source), self._seed)
         cuts = list(self._cuts(order))
-        options = replace(self._options, num_tasks=len(cuts))
+        options = self._options = replace(self._options, num_tasks=len(cuts))
         tasks = (
             ShardTask(
                 number,
@@ -181,6 +186,7 @@ class Job:
         names = [shard.url.rpartition("/")[2] for shard in shards]
         if overwrite or self._journal.took_over:
             self._destination.keep_only(every)
+        self._journal.check()
         made = {"source": self._source.digest, "plan": plan, "shards": names}
         self._destination.publish(MANIFEST_NAME, dump_manifest(every, [*self._old_jobs, made]))
         self._clean()
@@ -192,7 +198,8 @@ class Job:
         stem, ending = PROVENANCE_NAME.split(".")
         name = f"{stem}-{self._options.first_number:06d}.{ending}" if self._options.first_number else PROVENANCE_NAME
         to = self._destination.template.folder + name
-        merge_sources(self._destination.list(SOURCES), to, self._options.storage_options)
+        urls = [f"{self._options.sources_prefix}{number:06d}" for number in range(self._options.num_tasks)]
+        merge_sources(urls, to, self._options.storage_options)
 
     def _clean(self) -> None:
         """Remove what only an unfinished job needs, its journal last."""
@@ -203,21 +210,27 @@ class Job:
 
 def _run_here(tasks: Iterator[ShardTask]) -> Iterator[tuple[ShardTask, list[ShardInfo]]]:
     """Each task with its shards, done in this process; the end of a shard is waited for when the next one is packed."""
-    before: tuple[ShardTask, Callable[[], list[ShardInfo]]] | None = None
-    failure: BaseException | None = None
-    for task in tasks:
-        try:
-            finish = start_shard(task)
-        except BaseException as error:  # noqa: BLE001  # raised below, when the shard before is finished
-            failure = error
-            break
-        if before is not None:
-            yield before[0], before[1]()
-        before = task, finish
-    if before is not None:
-        yield before[0], before[1]()
-    if failure is not None:
-        try:
-            raise failure
-        finally:
-            del failure  # or error and frame would keep each other
+    under_way: deque[tuple[ShardTask, Callable[[], list[ShardInfo]]]] = deque()
+    try:
+        for task in tasks:
+            try:
+                under_way.append((task, start_shard(task)))
+            except BaseException:
+                yield from _finished(under_way)  # which may be kept
+                raise
+            if len(under_way) > 1:
+                before, finish = under_way.popleft()
+                yield before, finish()
+        yield from _finished(under_way)
+    finally:
+        for _, finish in under_way:
+            with contextlib.suppress(Exception):  # what led here is what has to be told
+                finish()
+
+
+def _finished(
+    under_way: deque[tuple[ShardTask, Callable[[], list[ShardInfo]]]],
+) -> Iterator[tuple[ShardTask, list[ShardInfo]]]:
+    while under_way:
+        task, finish = under_way.popleft()
+        yield task, finish()

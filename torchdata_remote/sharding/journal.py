@@ -26,9 +26,8 @@ _log = logging.getLogger("torchdata_remote")
 
 
 class Left(NamedTuple):
-    """What an earlier run left: what it was made from, its plan (``None`` if it had none yet), its finished shards."""
+    """What an earlier run left: its plan (``None`` if it had none yet), and its finished shards."""
 
-    source: str
     plan: str | None
     finished: dict[int, list[ShardInfo]]
 
@@ -49,7 +48,6 @@ class Journal:
         self._destination, self._beat_s, self._lease_s = destination, beat_s, lease_s
         self._owner: dict[str, Any] | None = this_process()
         self.took_over = False  # whether an earlier run left something
-        self._source = ""
         self._plan: str | None = None
         self._finished: dict[int, list[ShardInfo]] = {}
         self._lock = threading.Lock()
@@ -63,11 +61,8 @@ class Journal:
     def __enter__(self) -> Journal:
         return self
 
-    def begin(self, source: str) -> Left | None:
+    def begin(self) -> Left | None:
         """Take the destination.
-
-        Args:
-            source: digest of what the shards are made from.
 
         Returns:
             What an earlier run left, if it did.
@@ -78,8 +73,7 @@ class Journal:
         found = self._destination.read(JOURNAL_NAME)
         left = None if found is None else self._take_over(found)
         self.took_over = left is not None
-        self._source = source
-        if left is not None and left.source == source:
+        if left is not None:  # which stays in the journal until there is a plan
             self._plan, self._finished = left.plan, dict(left.finished)
         self._destination.publish(JOURNAL_NAME, self._dump(), overwrite=found is not None)
         self._require_mine()
@@ -114,15 +108,13 @@ class Journal:
             if now is None:  # it has ended well meanwhile
                 return _left(document, self._destination)._replace(finished={})
 
-    def _taken(self, owner: dict[str, Any]) -> ObjectExistsError:
+    def _taken(self, owner: dict[str, Any] | None) -> ObjectExistsError:
         url = redact(self._destination.template.folder)
-        return ObjectExistsError(
-            f"{url}: another job writes there now, {describe(owner)}. Wait for its end, or write into another folder.",
-            url=url,
-        )
+        who = "has written there" if owner is None else f"writes there now, {describe(owner)}"
+        return ObjectExistsError(f"{url}: another job {who}. Wait for its end, or write into another folder.", url=url)
 
     def plan(self, plan: str) -> None:
-        """What will be written, as a digest; what an earlier run finished of another plan does not count."""
+        """What will be written, as a digest; what an earlier run finished of another plan is forgotten."""
         with self._lock:
             if self._plan != plan:
                 self._plan, self._finished = plan, {}
@@ -162,10 +154,12 @@ class Journal:
     ) -> None:
         if self._begun and not self._ended.is_set():
             self._stop()
-            self._owner = None  # whoever comes next need not wait
             if self._lost is None:
                 with contextlib.suppress(StorageError):  # then whoever comes next sees that this process has ended
-                    if self._finished or self._destination.list(UNFINISHED) != [self._url]:
+                    self._require_mine()
+                    self._destination.remove_leftovers()
+                    self._owner = None  # whoever comes next need not wait
+                    if self._plan or self._destination.list(UNFINISHED) != [self._url]:
                         self._destination.publish(JOURNAL_NAME, self._dump())
                     else:
                         self._destination.delete(JOURNAL_NAME)
@@ -196,7 +190,7 @@ class Journal:
         found = self._destination.read(JOURNAL_NAME)
         owner = _loaded(found, self._destination).get("owner") if found is not None else None
         if owner is None or self._owner is None or owner.get("token") != self._owner["token"]:
-            raise self._taken(owner or {})
+            raise self._taken(owner)
 
     def _dump(self) -> bytes:
         entries = [
@@ -206,7 +200,6 @@ class Journal:
             "__kind__": _KIND,
             "owner": self._owner,
             "written_at_s": time.time(),
-            "source": self._source,
             "plan": self._plan,
             "tasks": sorted(self._finished),
             "shardlist": entries,
@@ -237,4 +230,4 @@ def _left(document: dict[str, Any], destination: Destination) -> Left:
         raise ManifestError(
             f"{redact(url)} is damaged ({error!r}). Remove it to begin anew.", url=redact(url)
         ) from error
-    return Left(str(document["source"]), document["plan"], finished)
+    return Left(document["plan"], finished)

@@ -9,7 +9,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-_STARTED = 22 - 3  # of /proc/PID/stat, counted behind the name: clock ticks since boot
+_STATE, _STARTED = 3 - 3, 22 - 3  # of /proc/PID/stat, counted behind the name; clock ticks since boot
+_ENDED = ("Z", "X")  # states of a process that nobody has waited for yet
 
 
 def this_process() -> dict[str, Any]:
@@ -49,6 +50,7 @@ def _machine() -> dict[str, str]:
 def _started(pid: int) -> str | None:
     """When a process began; a number that is used again has another beginning."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[_STARTED]
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return None if fields[_STATE] in _ENDED else fields[_STARTED]
     except (OSError, IndexError):
         return None

@@ -21,7 +21,6 @@ from .progress import Progress
 from .samples import DatasetSamples, FileSamples, PlannedSamples
 from .scratch import Scratch
 
-_INDEX_NAME = f"{UNFINISHED}index"
 Table = Mapping[str, ClassEntry]
 
 
@@ -31,13 +30,13 @@ class ShardSource(Protocol):
     digest: str  # tells what is known of it before it is read
     classes: dict[str, ClassEntry] | None  # the class table, once prepared
 
-    def prepare(self, destination: Destination, *, known: Table | None, is_same: bool, progress: bool) -> None:
+    def prepare(self, destination: Destination, *, known: Table | None, resume: bool, progress: bool) -> None:
         """Find out what there is.
 
         Args:
             destination: where temporary objects may lie.
             known: the table of classes that are there already.
-            is_same: whether an earlier run of the same source may have left its temporary objects there.
+            resume: whether to use temporary objects that an earlier run of the same source left there.
             progress: whether to show how far it is.
         """
 
@@ -67,13 +66,14 @@ class FilesSource:
         self._url, self._labeller, self._options = url, labels, options
         self._listing = list_samples(url, pattern=pattern, options=options, retry=RetryPolicy())
         self.digest = self._listing.digest
+        self._index_name = f"{UNFINISHED}index-{self.digest[:16]}"
         self.classes: dict[str, ClassEntry] | None = None
         self._table = self._listing.files
         self._labels: Labels | None = None
         self._num_folders = 0
         self._scratch_url, self._scratch_options = "", options
 
-    def prepare(self, destination: Destination, *, known: Table | None, is_same: bool, progress: bool) -> None:
+    def prepare(self, destination: Destination, *, known: Table | None, resume: bool, progress: bool) -> None:
         self._scratch_url, self._scratch_options = destination.template.folder + UNFINISHED, destination.options
         _require_apart(self._url, destination)
         written = [
@@ -87,14 +87,14 @@ class FilesSource:
             )
         archives = self._listing.archives
         if archives:
-            saved = destination.read(_INDEX_NAME) if is_same else None
+            saved = destination.read(self._index_name) if resume else None
             self._table = SampleTable.load(saved) if saved is not None else self._index(destination, progress)
         self._num_folders = folders_to_drop(self._table, len(archives))
         if self._labeller is not None:
             self._labels, self.classes = assign_labels(self._labeller, self._table.first_names(), known=known)
 
     def _index(self, destination: Destination, progress: bool) -> SampleTable:
-        scratch = Scratch(f"{self._scratch_url}unpacked-", destination.options)
+        scratch = Scratch(f"{self._scratch_url}unpacked-{self.digest[:16]}-", destination.options)
         total = sum(url.size or 0 for url in self._listing.archives)
         try:
             with Progress("index", total, "B", shown=progress) as shown:
@@ -104,7 +104,7 @@ class FilesSource:
             scratch.abort()
             raise
         if scratch.used:
-            destination.publish(_INDEX_NAME, table.dump())
+            destination.publish(self._index_name, table.dump())
         return table
 
     def __len__(self) -> int:
@@ -151,7 +151,7 @@ class DatasetSource:
         self.digest = hashlib.sha256(f"{kind.__module__}.{kind.__qualname__} {len(dataset)}".encode()).hexdigest()
         self.classes: dict[str, ClassEntry] | None = None
 
-    def prepare(self, destination: Destination, *, known: Table | None, is_same: bool, progress: bool) -> None:
+    def prepare(self, destination: Destination, *, known: Table | None, resume: bool, progress: bool) -> None:
         names = getattr(self._dataset, "classes", None)
         if isinstance(names, list | tuple) and all(isinstance(name, str) for name in names):
             own: Table = {name: {"id": number, "name": name} for number, name in enumerate(names)}

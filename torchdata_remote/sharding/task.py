@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from ..compressing import is_compressed
 from ..engine import Engine
 from ..errors import RemoteDataError, ShardReadError, ShardWriteError, StorageError
+from ..indexing import Summed, sample_offsets
 from ..manifest import ShardInfo
 from ..options import MIB, FetchOptions, RetryPolicy, StorageOptions
 from ..retry import call_with_retries
 from ..sample import Sample
-from ..sample_index import index_url
+from ..sample_index import dump_index, index_url
 from ..shard_series import ShardSeries
 from ..shard_template import ShardTemplate
 from ..storage import open_store, publish
@@ -154,17 +153,19 @@ def _is_whole(task: ShardTask, shards: tuple[ShardInfo, ...]) -> bool:
 
 
 def _is_same(shard: ShardInfo, options: StorageOptions) -> bool:
-    index_bytes = 8 * (shard.num_samples + 1)
-    if not is_compressed(shard.url) and _size_of(index_url(shard.url), options) != index_bytes:
-        return False
     if _size_of(shard.url, options) != shard.num_bytes:
         return False
-    md5 = hashlib.md5(usedforsecurity=False)
     for url, stream in stream_objects([RemoteUrl(shard.url, shard.num_bytes)], Engine(FetchOptions(), options)):
         with closing(stream):
-            for part in parts_of(url, stream):
-                md5.update(part)
-    return md5.hexdigest() == shard.md5
+            summed = Summed(parts_of(url, stream))
+            compression, offsets = sample_offsets(shard.url, summed)
+        if summed.info(shard.url, len(offsets) - 1) != shard:
+            return False
+        if compression is None:
+            store, path = open_store(index_url(shard.url), options)
+            index = call_with_retries(lambda: store.read(path, 0, None, None).whole(), RetryPolicy())  # noqa: B023
+            return index == dump_index(offsets)
+    return True
 
 
 def _size_of(url: str, options: StorageOptions) -> int | None:

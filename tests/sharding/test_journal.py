@@ -1,0 +1,304 @@
+"""Whose destination it is, and what an earlier run left there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.shard_places import Place, memory_place
+from torchdata_remote.checksums import Checksums
+from torchdata_remote.destination import Destination
+from torchdata_remote.errors import ManifestError, ObjectExistsError, TransientStorageError
+from torchdata_remote.manifest import ShardInfo
+from torchdata_remote.options import StorageOptions
+from torchdata_remote.shard_template import ShardTemplate
+from torchdata_remote.sharding.journal import JOURNAL_NAME, Journal, Left
+from torchdata_remote.sharding.owner import this_process
+
+NEVER_S = 3600.0
+
+
+@pytest.fixture(params=["local", "memory"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """A folder of each kind of store."""
+    return memory_place() if request.param == "memory" else Place(f"{tmp_path}/d/")
+
+
+class Watched(Destination):
+    """Calls ``on_publish`` after each writing, and ``on_read`` before each reading."""
+
+    on_publish: Callable[[], object] = staticmethod(lambda: None)
+    on_read: Callable[[], object] = staticmethod(lambda: None)
+
+    def publish(self, name: str, data: bytes, *, overwrite: bool = True) -> None:
+        super().publish(name, data, overwrite=overwrite)
+        self.on_publish()
+
+    def read(self, name: str) -> bytes | None:
+        self.on_read()
+        return super().read(name)
+
+
+def destination(place: Place) -> Watched:
+    return Watched(ShardTemplate(f"{place.url}{{shard:03d}}.tar"), StorageOptions(place.options))
+
+
+def journal(place: Place, *, beat_s: float = NEVER_S, lease_s: float = 0.02) -> Journal:
+    return Journal(destination(place), beat_s=beat_s, lease_s=lease_s)
+
+
+def shard(place: Place, number: int, checksums: Checksums | None = None) -> ShardInfo:
+    return ShardInfo(f"{destination(place).template.url(number)}", number, 10 * number, f"{number:032x}", checksums)
+
+
+def document(place: Place) -> Any:
+    return json.loads(place.files()[JOURNAL_NAME])
+
+
+def leave(place: Place, owner: dict[str, Any] | None, **changed: Any) -> None:
+    """The journal of another job."""
+    fields: dict[str, Any] = {"__kind__": "torchdata_remote-job-v1", "owner": owner, "plan": "p", "tasks": []}
+    place.put({JOURNAL_NAME: json.dumps({**fields, "shardlist": [], **changed}).encode()})
+
+
+def elsewhere() -> dict[str, Any]:
+    """A process whose end cannot be seen from here."""
+    return {**this_process(), "host": "another"}
+
+
+@contextmanager
+def failing(mine: Journal) -> Iterator[Journal]:
+    """A job that is interrupted at the end of the block."""
+    with contextlib.suppress(KeyboardInterrupt), mine:
+        yield mine
+        raise KeyboardInterrupt
+
+
+def heart_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "torchdata_remote job"]
+
+
+def test_a_job_that_ends_well_leaves_nothing(place: Place) -> None:
+    """While it runs the journal says whose job it is; then it is gone, and so is the thread."""
+    with journal(place) as mine:
+        assert mine.begin() is None
+        assert not mine.took_over
+        assert document(place)["owner"]["pid"] == this_process()["pid"]
+        mine.plan("p")
+        mine.finished(0, [shard(place, 0)])
+        mine.check()
+        mine.end()
+    assert place.files() == {}
+    assert heart_threads() == []
+
+
+def test_what_a_failed_job_leaves(place: Place) -> None:
+    """Its plan and its finished shards, which the next job takes over at once, and leaves again."""
+    checksums = Checksums(1 << 16, (1,))
+    done = {0: [shard(place, 0)], 3: [shard(place, 3, checksums), shard(place, 7)], 2: []}
+    for _ in range(2):
+        with failing(journal(place, lease_s=NEVER_S)) as mine:
+            left = mine.begin()
+            assert left in (None, Left("p", done))
+            mine.plan("p")
+            if left is None:
+                for task, shards in done.items():
+                    mine.finished(task, shards)
+        assert document(place)["owner"] is None
+        assert heart_threads() == []
+    with journal(place) as mine:
+        assert mine.begin() == Left("p", done)
+        assert mine.took_over
+
+
+def test_a_job_that_failed_at_once_leaves_nothing(place: Place) -> None:
+    """No shard is finished and nothing temporary lies there, so that the folder is as it was."""
+    with failing(journal(place)) as mine:
+        mine.begin()
+    assert place.files() == {}
+    with journal(place):
+        pass
+    assert place.files() == {}
+
+
+def test_temporary_objects_are_somebodys(place: Place) -> None:
+    """Where they lie, the journal stays, so that the folder does not pass for somebody else's."""
+    with failing(journal(place)) as mine:
+        mine.begin()
+        place.put({"_unfinished-index": b""})
+    assert document(place)["owner"] is None
+
+
+def test_shards_of_another_plan_are_forgotten_when_there_is_one(place: Place) -> None:
+    """Until then they stay in the journal, so that a job which fails before its plan loses nothing."""
+    with failing(journal(place)) as mine:
+        mine.begin()
+        mine.plan("p")
+        mine.finished(0, [shard(place, 0)])
+    with failing(journal(place)) as mine:
+        mine.begin()
+        assert (document(place)["plan"], document(place)["tasks"]) == ("p", [0])
+    with journal(place) as mine:
+        assert mine.begin() == Left("p", {0: [shard(place, 0)]})
+        mine.plan("p")
+        assert document(place)["tasks"] == [0]
+        mine.plan("q")
+        assert (document(place)["plan"], document(place)["tasks"], document(place)["shardlist"]) == ("q", [], [])
+
+
+def test_the_owner_runs(place: Place) -> None:
+    """An error that tells which process it is; its journal stays as it is."""
+    with journal(place) as first:
+        first.begin()
+        before = place.files()
+        with pytest.raises(ObjectExistsError, match=rf"process {this_process()['pid']} on"), journal(place) as second:
+            second.begin()
+        assert place.files() == before
+        first.check()
+
+
+def test_the_owner_has_ended(place: Place) -> None:
+    """It is taken over without waiting."""
+    leave(place, {**this_process(), "started": "1"})
+    with journal(place, lease_s=NEVER_S) as mine:
+        assert mine.begin() == Left("p", {})
+        assert mine.took_over
+        mine.check()
+
+
+def test_an_owner_elsewhere_that_is_silent(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """After the lease it is taken for dead; that it waits is told once."""
+    leave(place, elsewhere())
+    with caplog.at_level(logging.WARNING, "torchdata_remote"), journal(place, lease_s=0.03) as mine:
+        assert mine.begin() == Left("p", {})
+    (record,) = caplog.records
+    assert "process" in record.getMessage()
+    assert "on another" in record.getMessage()
+
+
+def test_an_owner_elsewhere_that_lives(place: Place) -> None:
+    """Its journal changes, so the destination is not taken."""
+    leave(place, elsewhere())
+    there = destination(place)
+    reads: list[int] = []
+
+    def beat_then() -> None:
+        reads.append(0)
+        if len(reads) == 2:
+            leave(place, elsewhere(), written_at_s=1)
+
+    there.on_read = beat_then
+    with pytest.raises(ObjectExistsError, match="on another"), Journal(there, lease_s=0.03) as mine:
+        mine.begin()
+    assert document(place)["written_at_s"] == 1
+
+
+def test_an_owner_elsewhere_that_ends_well(place: Place) -> None:
+    """Its shards are in a manifest by now, so none of them is unfinished business."""
+    leave(place, elsewhere(), tasks=[0])
+    there = destination(place)
+    reads: list[int] = []
+
+    def end_then() -> None:
+        reads.append(0)
+        if len(reads) == 2:
+            place.delete(JOURNAL_NAME)
+
+    there.on_read = end_then
+    with Journal(there, lease_s=0.03) as mine:
+        assert mine.begin() == Left("p", {})
+        mine.check()
+
+
+def test_beats(place: Place) -> None:
+    """The journal is written again and again, each time another one, though no shard is finished."""
+    there, beats = destination(place), threading.Semaphore(0)
+    there.on_publish = beats.release
+    with Journal(there, beat_s=0.005) as mine:
+        mine.begin()
+        assert beats.acquire(timeout=30)
+        first = place.files()[JOURNAL_NAME]
+        for _ in range(3):
+            assert beats.acquire(timeout=30)
+        assert document(place)["owner"] == json.loads(first)["owner"]
+        assert document(place)["written_at_s"] > json.loads(first)["written_at_s"]
+
+
+@pytest.mark.parametrize("thief", [elsewhere, lambda: None])
+def test_a_lost_place_is_noticed(place: Place, thief: Callable[[], dict[str, Any] | None]) -> None:
+    """By the check, by the next writing, and by the next finished shard after a beat; the thief's journal stays."""
+    there = destination(place)
+    with Journal(there, beat_s=0.005) as mine:
+        mine.begin()
+        leave(place, thief())
+        taken = place.files()[JOURNAL_NAME]
+        with pytest.raises(ObjectExistsError, match="another job"):
+            mine.check()
+        with pytest.raises(ObjectExistsError, match="another job"):
+            mine.plan("q")
+        while heart_threads():
+            heart_threads()[0].join(1)
+        with pytest.raises(ObjectExistsError, match="another job"):
+            mine.finished(0, [shard(place, 0)])
+    assert place.files()[JOURNAL_NAME] == taken
+
+
+def test_a_journal_that_was_removed(place: Place) -> None:
+    """Somebody has taken the destination, or cleared it: the job must not go on."""
+    with journal(place) as mine:
+        mine.begin()
+        place.delete(JOURNAL_NAME)
+        with pytest.raises(ObjectExistsError, match="another job"):
+            mine.check()
+
+
+def test_faults_that_pass_do_not_end_a_job() -> None:
+    """A beat or a finished shard that could not be written down is written with the next one."""
+    place = memory_place()
+    there, failed = destination(place), threading.Semaphore(0)
+    faulty = threading.Event()
+
+    def fail() -> None:
+        if faulty.is_set():
+            failed.release()
+            raise TransientStorageError("busy")
+
+    there.on_read = fail
+    with Journal(there, beat_s=0.005) as mine:
+        mine.begin()
+        mine.plan("p")
+        faulty.set()
+        mine.finished(0, [shard(place, 0)])
+        for _ in range(3):
+            assert failed.acquire(timeout=30)
+        faulty.clear()
+        mine.finished(1, [shard(place, 1)])
+        mine.plan("p")
+        assert document(place)["tasks"] == [0, 1]
+
+
+@pytest.mark.parametrize("damaged", [b"", b"{}", b"[]", b'{"__kind__": "another"}', b"\xff"])
+def test_what_is_no_journal(damaged: bytes) -> None:
+    """Nothing is taken over from what cannot be read, and it stays for whoever looks into it."""
+    place = memory_place()
+    place.put({JOURNAL_NAME: damaged})
+    with pytest.raises(ManifestError, match=f"{JOURNAL_NAME} is not a journal.*Remove it"), journal(place) as mine:
+        mine.begin()
+    assert place.files() == {JOURNAL_NAME: damaged}
+
+
+@pytest.mark.parametrize("changed", [{"tasks": None}, {"tasks": ["x"]}, {"shardlist": [{"task": 5}]}, {"shardlist": 1}])
+def test_a_damaged_journal(changed: dict[str, Any]) -> None:
+    """Likewise if its kind is right."""
+    place = memory_place()
+    leave(place, None, **changed)
+    with pytest.raises(ManifestError, match="is damaged"), journal(place) as mine:
+        mine.begin()

@@ -1,0 +1,166 @@
+"""What shards are made from, with one face."""
+
+from __future__ import annotations
+
+import gzip
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.shard_places import Place, memory_place, tar_of
+from torchdata_remote import labels
+from torchdata_remote.destination import Destination
+from torchdata_remote.errors import ShardWriteError
+from torchdata_remote.options import StorageOptions
+from torchdata_remote.shard_template import ShardTemplate
+from torchdata_remote.sharding.samples import DatasetSamples
+from torchdata_remote.sharding.source import DatasetSource, FilesSource, ShardSource, open_source
+
+FILES = {"cat/1.jpg": b"c1", "cat/2.jpg": b"c22", "dog/1.jpg": b"d"}
+
+
+def opened(source: Any, *, travels: bool = True, **options: Any) -> ShardSource:
+    given: dict[str, Any] = {"pattern": None, "labels": None, **options}
+    return open_source(source, options=StorageOptions(), travels=travels, **given)
+
+
+def prepared(source: ShardSource, place: Place, *, known: Any = None, resume: bool = True) -> ShardSource:
+    there = Destination(ShardTemplate(f"{place.url}{{shard:03d}}.tar"), StorageOptions())
+    source.prepare(there, known=known, resume=resume, progress=False)
+    return source
+
+
+def drawn(source: ShardSource, indices: list[int]) -> list[dict[str, Any]]:
+    samples = source.select(np.array(indices)).draw(1 << 20)
+    return [
+        {name: bytes(value) if isinstance(value, memoryview) else value for name, value in sample.items()}
+        for _, sample in samples
+    ]
+
+
+def test_files() -> None:
+    """Samples by number, with labels by their folders."""
+    place = memory_place()
+    place.put(FILES)
+    source = prepared(opened(place.url, labels=labels.parent_directory()), memory_place())
+    assert len(source) == 3
+    assert drawn(source, [2, 0]) == [
+        {"__key__": "dog/1", "jpg": b"d", "cls": 1},
+        {"__key__": "cat/1", "jpg": b"c1", "cls": 0},
+    ]
+    assert source.classes is not None
+    assert [entry["id"] for entry in source.classes.values()] == [0, 1]
+    sizes = source.sample_bytes()
+    assert sizes is not None
+    assert sizes.tolist() == [4 * 512] * 3
+
+
+def test_known_classes_keep_their_numbers() -> None:
+    """New ones come behind them."""
+    place = memory_place()
+    place.put(FILES)
+    first = prepared(opened(place.url, pattern="dog/*", labels=labels.parent_directory()), memory_place())
+    assert first.classes is not None
+    both = prepared(opened(place.url, labels=labels.parent_directory()), memory_place(), known=first.classes)
+    assert [sample["cls"] for sample in drawn(both, [0, 1, 2])] == [1, 1, 0]
+
+
+def test_a_path_object(tmp_path: pathlib.Path) -> None:
+    """As the same path in a string."""
+    Place(f"{tmp_path}/").put(FILES)
+    assert opened(tmp_path).digest == opened(str(tmp_path)).digest
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_an_index_is_used_again(compressed: bool) -> None:
+    """Where unpacking took long, it is kept with what was unpacked, for the next run of the same source."""
+    source, to = memory_place(), memory_place()
+    data = tar_of(FILES)
+    source.put({"a.tar.gz": gzip.compress(data)} if compressed else {"a.tar": data})
+    first = prepared(opened(source.url), to)
+    left = to.files()
+    assert bool(left) == compressed
+    again = prepared(opened(source.url), to)
+    assert again.plan_digest() == first.plan_digest()
+    assert to.files() == left
+    assert drawn(again, [0, 2]) == [{"__key__": "cat/1", "jpg": b"c1"}, {"__key__": "dog/1", "jpg": b"d"}]
+
+
+def test_what_is_written_may_not_be_listed() -> None:
+    """A destination within the source, or a shard that would be called as one of its archives."""
+    place = memory_place()
+    place.put(FILES)
+    for below in (place, place.below("deep")):
+        with pytest.raises(ShardWriteError, match="lies within the source"):
+            prepared(opened(place.url), below)
+    shards = memory_place()
+    shards.put({"000.tar": tar_of(FILES)})
+    with pytest.raises(ShardWriteError, match=r"000\.tar is part of the source"):
+        prepared(opened(f"{shards.url}000.tar"), shards)
+
+
+def test_plans_differ() -> None:
+    """By the samples, their sizes and their labels."""
+    digests = set()
+    for files in (FILES, {**FILES, "dog/1.jpg": b"dd"}, {**FILES, "dog/2.jpg": b"d"}):
+        place = memory_place()
+        place.put(files)
+        for labeller in (None, labels.parent_directory()):
+            source = prepared(opened(place.url, labels=labeller), memory_place())
+            assert source.plan_digest() == source.plan_digest()
+            digests.add(source.plan_digest())
+    assert len(digests) == 6
+
+
+class _Digits(list[Any]):
+    classes = ("zero", "one")
+
+
+def test_a_dataset() -> None:
+    """Items by number, classes as it tells them."""
+    source = prepared(opened(_Digits([("a", 0), ("b", 1)])), memory_place())
+    assert isinstance(source, DatasetSource)
+    assert len(source) == 2
+    assert drawn(source, [1]) == [{"__key__": "000000001", "txt": "b", "cls": 1}]
+    assert source.classes is not None
+    assert {name: entry["id"] for name, entry in source.classes.items()} == {"zero": 0, "one": 1}
+    assert prepared(opened([("a", 0)]), memory_place()).classes is None
+
+
+def test_a_dataset_travels_or_not() -> None:
+    """To workers that have it already, it does not go with each shard."""
+    dataset = [("a", 0)]
+    for travels, here, expected in ((True, False, dataset), (False, True, dataset), (False, False, None)):
+        samples = opened(dataset, travels=travels).select(np.array([0]), here=here)
+        assert isinstance(samples, DatasetSamples)
+        assert samples.dataset is expected
+
+
+def test_datasets_differ() -> None:
+    """By type and length, which is all that is known before they are read."""
+    digests = {opened(data).digest for data in ([1], [1, 2], (1,), _Digits([1]))}
+    assert len(digests) == 4
+    assert opened([1]).digest == opened([2]).digest == opened([3]).plan_digest()
+
+
+@pytest.mark.parametrize("source", [iter([1]), 3, None, {1, 2}])
+def test_what_is_no_source(source: Any) -> None:
+    """The error says what was expected."""
+    with pytest.raises(TypeError, match="Expected a URL, a path or a map-style dataset"):
+        opened(source)
+
+
+@pytest.mark.parametrize("option", [{"pattern": "*"}, {"labels": labels.parent_directory()}])
+def test_options_of_files(option: dict[str, Any]) -> None:
+    """They do not go with a dataset."""
+    with pytest.raises(TypeError, match="for files"):
+        opened([1], **option)
+
+
+def test_files_have_a_source_of_their_own() -> None:
+    """A string is a URL, though it has a length."""
+    place = memory_place()
+    place.put(FILES)
+    assert isinstance(opened(place.url), FilesSource)

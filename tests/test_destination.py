@@ -1,0 +1,148 @@
+"""The folder of one template's shards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.servers.s3 import S3Server
+from tests.shard_places import Place, memory_place
+from torchdata_remote.destination import Destination
+from torchdata_remote.errors import ManifestError, ObjectExistsError
+from torchdata_remote.manifest import ShardInfo, dump_manifest
+from torchdata_remote.options import StorageOptions
+from torchdata_remote.shard_template import ShardTemplate
+
+SHARDS = {"t-0.tar": b"0", "t-0.tar.idx": b"i", "t-1.tar": b"1", "t-1.tar.idx": b"i", "t-12.tar": b"12"}
+OTHERS = {"t-x.tar": b"", "t-01.tar": b"", "t-1.tar.gz": b"", "t-1.tar.bak": b"", "u-1.tar": b"", "deep/t-1.tar": b""}
+DESCRIPTION = {"classes.json": b"{}", "provenance.json": b"{}"}
+
+
+@pytest.fixture(params=["local", "memory", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """A folder of each kind of store."""
+    if request.param == "s3":
+        moto: S3Server = request.getfixturevalue("moto")
+        return Place(f"s3://{moto.new_bucket()}/d/", moto)
+    return memory_place() if request.param == "memory" else Place(f"{tmp_path}/d/")
+
+
+def destination(place: Place, name: str = "t-{shard}.tar") -> Destination:
+    return Destination(ShardTemplate(f"{place.url}{name}"), StorageOptions(place.options))
+
+
+def shard(place: Place, name: str) -> ShardInfo:
+    return ShardInfo(f"{place.url}{name}", 1, 1, "0" * 32)
+
+
+def test_small_objects(place: Place) -> None:
+    """They appear, are read, replaced only if that is meant, and removed; what is not there is fine."""
+    there = destination(place)
+    assert there.read("a.json") is None
+    there.delete("a.json")
+    there.publish("a.json", b"1", overwrite=False)
+    assert there.read("a.json") == b"1"
+    with pytest.raises(ObjectExistsError, match=r"a\.json"):
+        there.publish("a.json", b"2", overwrite=False)
+    there.publish("a.json", b"3")
+    assert place.files() == {"a.json": b"3"}
+    there.delete("a.json")
+    assert there.read("a.json") is None
+
+
+def test_shards_are_those_of_the_template(place: Place) -> None:
+    """With their indexes, by the exact spelling of the number; nothing of other folders."""
+    there = destination(place)
+    assert there.shards() == {}
+    there.require_empty(has_manifest=False)
+    place.put({**OTHERS, **DESCRIPTION})
+    assert there.shards() == {}
+    there.require_empty(has_manifest=False)
+    place.put(SHARDS)
+    assert there.shards() == {"t-0.tar": 0, "t-0.tar.idx": 0, "t-1.tar": 1, "t-1.tar.idx": 1, "t-12.tar": 12}
+    with pytest.raises(ObjectExistsError, match=r"t-\d.*overwrite=True"):
+        there.require_empty(has_manifest=False)
+
+
+def test_a_manifest_alone_is_something(place: Place) -> None:
+    """Where one lies, shards are, or were meant to be."""
+    with pytest.raises(ObjectExistsError, match=r"index\.json exists already") as caught:
+        destination(place).require_empty(has_manifest=True)
+    assert caught.value.url is not None
+    assert caught.value.url.endswith("index.json")
+
+
+def test_what_is_listed(place: Place) -> None:
+    """URLs whose names begin so, sorted, of this folder only."""
+    place.put({**SHARDS, **OTHERS})
+    names = ["t-1.tar", "t-1.tar.bak", "t-1.tar.gz", "t-1.tar.idx", "t-12.tar"]
+    found = destination(place).list("t-1")
+    assert [url.rpartition("/")[2] for url in found] == names
+    assert len({url.rpartition("/")[0] for url in found}) == 1
+    assert destination(place).list("v") == []
+
+
+def test_keep_only(place: Place) -> None:
+    """Shards that are not named go, each with its index; what is of others stays."""
+    place.put({**SHARDS, **OTHERS, **DESCRIPTION})
+    there = destination(place)
+    there.keep_only([shard(place, "t-1.tar"), shard(place, "t-7.tar")])
+    assert set(place.files()) == {"t-1.tar", "t-1.tar.idx", *OTHERS, *DESCRIPTION}
+    there.keep_only([])
+    assert set(place.files()) == {*OTHERS, *DESCRIPTION}
+
+
+def test_a_compressed_shard_keeps_no_index() -> None:
+    """One that lies there is of a shard that is no more."""
+    place = memory_place()
+    place.put({"t-0.tar.gz": b"", "t-0.tar.gz.idx": b"", "t-0.tar": b"", "t-0.tar.idx": b""})
+    destination(place, "t-{shard}.tar.gz").keep_only([shard(place, "t-0.tar.gz")])
+    assert set(place.files()) == {"t-0.tar.gz", "t-0.tar", "t-0.tar.idx"}
+
+
+def test_the_description_goes(place: Place) -> None:
+    """Manifest, classes and provenance, as far as they are there; shards stay."""
+    there = destination(place)
+    there.remove_description()
+    place.put({**SHARDS, **DESCRIPTION, "index.json": b"{}"})
+    there.remove_description()
+    assert place.files() == SHARDS
+
+
+def test_the_manifest(place: Place) -> None:
+    """Its shards and jobs; ``None`` where there is none."""
+    there = destination(place)
+    assert there.manifest() is None
+    shards = [shard(place, "t-0.tar"), shard(place, "t-1.tar")]
+    place.put({"index.json": dump_manifest(shards)})
+    found = there.manifest()
+    assert found is not None
+    assert [info.url.rpartition("/")[2] for info in found[0]] == ["t-0.tar", "t-1.tar"]
+    assert found[1] == []
+    place.put({"index.json": dump_manifest(shards, [{"plan": "x"}])})
+    assert (there.manifest() or ([], []))[1] == [{"plan": "x"}]
+
+
+def test_a_manifest_of_other_shards() -> None:
+    """One folder is one template's: the error names a shard. What is no manifest is an error too."""
+    place = memory_place()
+    place.put({"index.json": dump_manifest([shard(place, "t-0.tar"), shard(place, "u-0.tar")])})
+    with pytest.raises(ObjectExistsError, match=r"describes other shards, such as .*u-0\.tar"):
+        destination(place).manifest()
+    place.put({"index.json": b"[]"})
+    with pytest.raises(ManifestError):
+        destination(place).manifest()
+
+
+def test_leftovers_are_those_of_the_template(moto: S3Server) -> None:
+    """An upload that a killed writer began goes, unless it is of other names; nothing needs to be there."""
+    place = Place(f"s3://{moto.new_bucket()}/d/", moto)
+    there, client = destination(place), moto.client()
+    there.remove_leftovers()
+    bucket = place.url.split("/")[2]
+    for key in ("d/t-3.tar", "d/t-x.tar", "d/t-3.tar.gz", "d/deep/t-3.tar", "t-3.tar"):
+        client.create_multipart_upload(Bucket=bucket, Key=key)
+    there.remove_leftovers()
+    left = [upload["Key"] for upload in client.list_multipart_uploads(Bucket=bucket)["Uploads"]]
+    assert sorted(left) == ["d/deep/t-3.tar", "d/t-3.tar.gz", "d/t-x.tar", "t-3.tar"]
