@@ -1,6 +1,6 @@
 """Draw small pictures of shapes into a folder for each class: something to shard, look at and train on.
 
-    python examples/make_pictures.py pictures [--num 120]
+python examples/make_pictures.py pictures [--num 120]
 """
 
 from __future__ import annotations

@@ -1,0 +1,464 @@
+"""Jobs that stop anywhere and are started again; and two jobs at one place."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import queue
+import random
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.killed_jobs import Done, Jobs, running_jobs
+from tests.servers.s3 import S3Server
+from tests.shard_places import Place, memory_place, some_files, tar_of
+from torchdata_remote import outgoing
+from torchdata_remote.errors import ObjectExistsError, RemoteDataError, ShardWriteError
+from torchdata_remote.sharding.dataset import shard_dataset
+from torchdata_remote.sharding.journal import JOURNAL_NAME, LEASE_S
+
+FILES = some_files(17)
+LIMIT = 4  # samples in a shard
+NUM_SHARDS = 5
+KINDS: dict[str, dict[str, Any]] = {
+    "files": {"provenance": True, "labels": True},
+    "tar": {},
+    "gz": {"provenance": True},
+    "transform": {"transform": "odd", "provenance": True},
+    "compressed": {"ending": ".tar.gz", "seed": None},
+    "append": {"append": True, "provenance": True},
+    "overwrite": {"overwrite": True},
+}
+
+
+@pytest.fixture(scope="module")
+def jobs() -> Iterator[Jobs]:
+    with running_jobs() as started:
+        yield started
+
+
+class Case:
+    """A job, done once without a disturbance, and the state that each further run of it begins with.
+
+    Args:
+        root: a folder for all of it.
+        kind: one of ``KINDS``.
+        jobs: run it.
+    """
+
+    def __init__(self, root: Path, kind: str, jobs: Jobs) -> None:
+        self.root, self.jobs = root, jobs
+        given = dict(KINDS[kind])
+        self.ending = given.pop("ending", ".tar")
+        self.options = {"max_shard_samples": LIMIT, **given}
+        source = Place(f"{root}/in/")
+        source.put({"all.tar.gz": gzip.compress(tar_of(FILES))} if kind == "gz" else {})
+        source.put({"all.tar": tar_of(FILES)} if kind == "tar" else {})
+        self.source = source.url if kind in ("gz", "tar") else source.put(FILES)
+        self.begin = Place(f"{root}/begin/")
+        Path(self.begin.url).mkdir(parents=True)
+        if kind in ("append", "overwrite"):
+            old = Place(f"{root}/old/")
+            old.put({f"old/{name}": data for name, data in FILES.items()} if kind == "append" else FILES)
+            options = {"max_shard_samples": 2, "provenance": kind == "append"}
+            assert jobs.run(old.url, self.begin.template(), folder="/nowhere/", **options).error is None
+        done = self.run("undisturbed")
+        assert done.error is None
+        self.steps, self.num_steps = done.steps, len(done.steps)
+        self.expected = self.place("undisturbed").files()
+
+    def place(self, name: str) -> Place:
+        return Place(f"{self.root}/{name}/")
+
+    def run(self, name: str, **options: Any) -> Done:
+        """Do the job in a folder of this name; a new one is filled with what lies there in the beginning."""
+        place = self.place(name)
+        if not Path(place.url).exists():
+            shutil.copytree(self.begin.url, place.url)
+        return self.jobs.run(self.source, place.template(self.ending), folder=place.url, **{**self.options, **options})
+
+    def stopped(self, name: str, step: int) -> AbstractContextManager[int]:
+        """The job in a new folder, stopped before a step: its process."""
+        place = self.place(name)
+        return self.jobs.stopped(
+            self.source, place.template(self.ending), folder=place.url, stop_at=step, **self.options
+        )
+
+    def check_again(self, name: str) -> Done:
+        """A further run brings what an undisturbed one does, and leaves finished shards alone."""
+        finished = journal(self.place(name))
+        done = self.run(name)
+        assert done.error is None, done.error
+        assert self.place(name).files() == self.expected
+        assert not done.written() & {entry["url"] for entry in finished.get("shardlist", ())}
+        return done
+
+
+def journal(place: Place) -> dict[str, Any]:
+    """What the journal of an unfinished job says; nothing if there is none."""
+    path = Path(place.url, JOURNAL_NAME)
+    return json.loads(path.read_bytes()) if path.exists() else {}
+
+
+@pytest.fixture
+def case(request: pytest.FixtureRequest, tmp_path: Path, jobs: Jobs) -> Case:
+    return Case(tmp_path, request.param, jobs)
+
+
+EVERY = pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])  # odd: steps come in pairs
+
+
+@EVERY
+@pytest.mark.parametrize("case", KINDS, indirect=True)
+def test_killed_before_any_step(case: Case, every: int) -> None:
+    """A real SIGKILL before each change of the folder in turn: the next run ends in the same bytes, and no more."""
+    for step in range(1, case.num_steps + 1, every):
+        done = case.run(f"{step}", stop_at=step)
+        assert done.status == -signal.SIGKILL or (done.error is None and step > case.num_steps - 3)  # its threads vary
+        case.check_again(f"{step}")
+
+
+@EVERY
+@pytest.mark.parametrize("how", ["interrupt", "raise"])
+@pytest.mark.parametrize("case", ["files", "gz"], indirect=True)
+def test_interrupted_before_any_step(case: Case, how: str, every: int) -> None:
+    """Ctrl-C, and a disk that is full: no partial file is left, the lock is given up, and the next run goes on."""
+    for step in range(1, case.num_steps + 1, every):
+        done = case.run(f"{step}", stop_at=step, how=how)
+        assert done.status == 0
+        names = case.place(f"{step}").files()
+        assert not [name for name in names if name.startswith(".")], names.keys()
+        case.check_again(f"{step}")
+
+
+@pytest.mark.parametrize("case", ["files", "gz", "append"], indirect=True)
+def test_killed_again_and_again(case: Case) -> None:
+    """Also runs that go on are killed; with each the job comes further."""
+    chance = random.Random(5)
+    for attempt in range(6):
+        for _ in range(5):
+            done = case.run(f"{attempt}", stop_at=chance.randint(1, case.num_steps))
+            if done.status == 0:
+                break
+        case.check_again(f"{attempt}")
+
+
+@pytest.mark.parametrize("case", ["gz"], indirect=True)
+def test_the_index_of_a_compressed_archive_is_made_once(case: Case) -> None:
+    """Killed after the index pass, the next run reads temporary objects only."""
+    archive = f"{case.source}all.tar.gz"
+    num_indexed = 0
+    for step in range(1, case.num_steps + 1, 3):
+        done = case.run(f"{step}", stop_at=step)
+        assert archive in done.opened or step < 6
+        indexed = any(Path(case.place(f"{step}").url).glob("_unfinished-index-*"))
+        again = case.check_again(f"{step}")
+        if indexed:
+            num_indexed += 1
+            assert archive not in again.opened
+    assert num_indexed >= NUM_SHARDS
+
+
+def interrupted_case(case: Case, name: str) -> dict[str, Any]:
+    """A job that was interrupted before its manifest, whose journal then names all shards that are finished."""
+    for step in range(case.num_steps, 0, -1):
+        shutil.rmtree(case.place(name).url, ignore_errors=True)
+        case.run(name, stop_at=step, how="raise")
+        told = journal(case.place(name))
+        if len(told.get("shardlist", ())) == NUM_SHARDS and not Path(case.place(name).url, "index.json").exists():
+            return told
+    raise AssertionError("the journal never named all shards")
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+DAMAGE: dict[str, Any] = {
+    "flipped": flip,
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[:-512]),
+    "removed": lambda path: path.unlink(),
+    "longer": lambda path: path.write_bytes(path.read_bytes() + bytes(512)),
+    "index removed": lambda path: Path(f"{path}.idx").unlink(),
+    "index truncated": lambda path: Path(f"{path}.idx").write_bytes(b""),
+    "index flipped": lambda path: flip(Path(f"{path}.idx")),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("case", ["files"], indirect=True)
+def test_damaged_shards_are_written_again(case: Case, damage: str) -> None:
+    """What an earlier run wrote is kept if it is as it was, and only then; no other shard is touched."""
+    told = interrupted_case(case, "run")
+    names = [entry["url"] for entry in told["shardlist"]]
+    DAMAGE[damage](Path(case.place("run").url, names[2]))
+    done = case.run("run")
+    assert done.error is None
+    assert case.place("run").files() == case.expected
+    assert done.written() & set(names) == {names[2]}
+
+
+@pytest.mark.parametrize("case", ["files"], indirect=True)
+def test_resume_false_writes_all_anew(case: Case) -> None:
+    """Nothing of an unfinished job is kept, and none of it is left."""
+    names = {entry["url"] for entry in interrupted_case(case, "run")["shardlist"]}
+    done = case.run("run", resume=False)
+    assert done.error is None
+    assert done.written() >= names
+    assert case.place("run").files() == case.expected
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"seed": 1}, {"max_shard_samples": 2}, {"max_shard_samples": 9}, {"labels": False}, {"transform": "odd"}],
+    ids=str,
+)
+@pytest.mark.parametrize("case", ["files"], indirect=True)
+def test_an_unfinished_job_of_another_plan(case: Case, other: dict[str, Any]) -> None:
+    """It is an error each time, after which the unfinished one can still be finished, without writing its shards again;
+    or it is replaced, and nothing of it is left."""
+    names = {entry["url"] for entry in interrupted_case(case, "run")["shardlist"]}
+    for _ in range(2):
+        done = case.run("run", **other)
+        assert "unfinished job" in (done.error or "")
+        assert not done.written() & names
+    assert not case.check_again("run").written() & names
+    interrupted_case(case, "replaced")
+    assert case.run("replaced", overwrite=True, **other).error is None
+    assert case.run("alone", **other).error is None
+    assert case.place("replaced").files() == case.place("alone").files()
+
+
+@pytest.mark.parametrize("case", ["files"], indirect=True)
+def test_an_unfinished_job_of_another_source(case: Case) -> None:
+    """It is an error each time, and the unfinished one can still be finished without writing its shards again."""
+    interrupted_case(case, "run")
+    mine, case.source = case.source, Place(f"{case.root}/other/").put(some_files(8, seed=2))
+    for _ in range(2):
+        assert "unfinished job" in (case.run("run").error or "")
+    case.source = mine
+    case.check_again("run")
+
+
+@pytest.mark.parametrize("case", ["gz"], indirect=True)
+def test_an_index_is_never_taken_for_another_source(case: Case) -> None:
+    """Two compressed archives by turns at one place, neither of which comes to its end, then one that does."""
+    other = Place(f"{case.root}/other/")
+    other.put({"all.tar.gz": gzip.compress(tar_of(some_files(13, seed=9)))})
+    mine = case.source
+    for step in range(1, case.num_steps // 2, 3):  # the index is there after a few
+        name = f"{step}"
+        case.source = other.url
+        case.run(name, stop_at=step + 6, overwrite=True)
+        case.source = mine
+        case.run(name, stop_at=step, overwrite=True)
+        done = case.run(name, overwrite=True)
+        assert done.error is None
+        assert case.place(name).files() == case.expected, f"stopped at {step}"
+
+
+@pytest.mark.parametrize("case", ["files", "gz", "compressed", "append"], indirect=True)
+def test_a_finished_job_is_not_done_again(case: Case) -> None:
+    """The same call gives the same result, and changes nothing."""
+    done = case.run("undisturbed")
+    assert done.error is None
+    assert all(name.startswith("_unfinished-") for name in done.written())
+    assert case.place("undisturbed").files() == case.expected
+
+
+@pytest.mark.parametrize("case", ["files"], indirect=True)
+def test_a_finished_job_with_other_options_is_an_error(case: Case) -> None:
+    """Nothing changes, and no journal is left, however often it is tried."""
+    for other in ({"seed": 1}, {"max_shard_samples": 3}, {"resume": False}):
+        for _ in range(2):
+            assert "ObjectExistsError" in (case.run("undisturbed", **other).error or "")
+            assert case.place("undisturbed").files() == case.expected
+
+
+# S3
+
+
+def big_files() -> dict[str, bytes]:
+    """Four samples of 12 MB, which make two shards of two parts each."""
+    chance = np.random.default_rng(0)
+    return {f"{index}.bin": chance.bytes(12 << 20) for index in range(4)}
+
+
+@pytest.mark.parametrize("kind", ["tar", "gz", pytest.param("parts", marks=pytest.mark.slow)])
+def test_killed_on_s3(moto: S3Server, tmp_path: Path, jobs: Jobs, kind: str) -> None:
+    """No object of an unfinished job and no upload in parts is left; finished shards stay as they are."""
+    files = big_files() if kind == "parts" else FILES
+    data = tar_of(files)
+    source = Place(f"{tmp_path}/in/")
+    source.put({"all.tar.gz": gzip.compress(data, 1)} if kind != "tar" else {"all.tar": data})
+    options = {
+        "max_shard_samples": 2 if kind == "parts" else LIMIT,
+        "provenance": True,
+        "storage_options": moto.storage_options,
+    }
+
+    def run(place: Place, **more: Any) -> Done:
+        return jobs.run(source.url, place.template(), folder="", **options, **more)
+
+    well = Place(f"s3://{moto.new_bucket()}/", moto)
+    done = run(well)
+    assert done.error is None
+    expected, num_steps = well.files(), len(done.steps)
+    assert not [name for name in expected if name.startswith("_")]
+    for step in range(1, num_steps + 1, 2 if kind == "parts" else 11):
+        to = Place(f"s3://{moto.new_bucket()}/set/", moto)
+        assert run(to, stop_at=step).status == -signal.SIGKILL
+        there = to.files()
+        finished = json.loads(there.get(JOURNAL_NAME, b'{"shardlist": []}'))["shardlist"]
+        again = run(to)
+        assert again.error is None
+        assert to.files() == expected
+        assert to.uploads() == [], f"killed before {done.steps[step - 1]}"
+        assert not again.written() & {entry["url"] for entry in finished}
+
+
+# Two jobs at one place
+
+
+@pytest.mark.parametrize("case", ["files"], indirect=True)
+def test_a_second_job_is_refused_while_the_first_one_lives(case: Case) -> None:
+    """It names the other process, and changes nothing; as soon as that one is dead, it goes on."""
+    place = case.place("run")
+    with case.stopped("run", case.num_steps // 2) as pid:
+        before = place.files()
+        with pytest.raises(ObjectExistsError, match=f"process {pid} on"):
+            shard_dataset(case.source, place.template(), progress=False, overwrite=True)
+        assert place.files() == before
+        os.kill(pid, signal.SIGKILL)
+        assert case.jobs.wait().status == -signal.SIGKILL
+    begun = time.monotonic()
+    case.check_again("run")
+    assert time.monotonic() - begun < LEASE_S / 2
+
+
+@pytest.mark.parametrize("case", ["files"], indirect=True)
+def test_a_job_whose_place_was_taken_gives_up(case: Case) -> None:
+    """Stopped for so long that another one took over, it raises when it wakes, and leaves the other's work alone."""
+    writing = [number for number, step in enumerate(case.steps, 1) if ".tar" in step]
+    for step in (writing[0], writing[len(writing) // 2], writing[-1]):
+        place = case.place(f"{step}")
+        with case.stopped(f"{step}", step) as pid:
+            told = journal(place)
+            told["owner"] = {**told["owner"], "token": "another's", "host": "elsewhere", "pid": 4711}
+            Path(place.url, JOURNAL_NAME).write_text(json.dumps(told))
+            os.kill(pid, signal.SIGCONT)
+            done = case.jobs.wait()
+        assert "ObjectExistsError" in (done.error or "")
+        assert "process 4711 on elsewhere" in (done.error or "")
+        assert "index.json" not in place.files()
+        assert journal(place) == told
+
+
+@pytest.mark.parametrize("case", ["files"], indirect=True)
+def test_a_job_whose_place_was_taken_and_left_gives_up(case: Case) -> None:
+    """The other one has come to its end meanwhile; the manifest and what it describes stay as they are."""
+    place = case.place("run")
+    with case.stopped("run", 8) as pid:
+        shutil.rmtree(place.url)
+        shutil.copytree(case.place("undisturbed").url, place.url)
+        os.kill(pid, signal.SIGCONT)
+        done = case.jobs.wait()
+    assert "ObjectExistsError" in (done.error or "")
+    assert "process None" not in (done.error or "")
+    assert {name: data for name, data in place.files().items() if name in case.expected} == case.expected
+
+
+def test_ctrl_c_at_any_point_of_waiting_ends_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it comes just when what was waited for has come: the job ends, and can be gone on with."""
+    source, well = memory_place(), memory_place()
+    source.put(FILES)
+    shard_dataset(source.url, well.template(), max_shard_samples=LIMIT, progress=False)
+    in_vain: list[int] = []
+    for strike in range(1, 2 * NUM_SHARDS):
+        to, num_calls = memory_place(), 0
+
+        def interrupted(items: Any, strike: int = strike) -> Any:
+            nonlocal num_calls
+            num_calls += 1
+            try:
+                found = items.get(timeout=5)
+            except queue.Empty:
+                in_vain.append(strike)  # it would wait for ever
+                raise
+            if num_calls == strike:
+                raise KeyboardInterrupt
+            return found
+
+        with monkeypatch.context() as patch:
+            patch.setattr(outgoing, "next_item", interrupted)
+            with contextlib.suppress(KeyboardInterrupt):
+                shard_dataset(source.url, to.template(), max_shard_samples=LIMIT, progress=False)
+        assert not in_vain
+        shard_dataset(source.url, to.template(), max_shard_samples=LIMIT, progress=False)
+        assert to.files() == well.files()
+
+
+def test_two_jobs_of_one_process_are_noticed() -> None:
+    """Also by threads: the second one is told who writes there."""
+    source, to = memory_place(), memory_place()
+    source.put(FILES)
+    refused: list[str] = []
+
+    def label(path: str) -> int:
+        if not refused:
+            refused.append(path)
+            with pytest.raises(ObjectExistsError, match=f"process {os.getpid()} on"):
+                shard_dataset(source.url, to.template(), progress=False)
+        return 0
+
+    shard_dataset(source.url, to.template(), labels=label, progress=False)
+    assert len(refused) == 1
+    assert len(to.members()) == 2 * len(FILES)
+
+
+def test_a_journal_of_others_is_not_touched() -> None:
+    """One that is damaged, or of another version, is an error that tells what to do."""
+    source, to = memory_place(), memory_place()
+    source.put(FILES)
+    for text in (b"", b"[]", b"{}", b'{"__kind__": "other"}', b"\xff"):
+        to.put({JOURNAL_NAME: text})
+        with pytest.raises(RemoteDataError, match="Remove it"):
+            shard_dataset(source.url, to.template(), progress=False)
+        assert to.files() == {JOURNAL_NAME: text}
+
+
+def test_an_exception_in_transform_leaves_what_is_finished() -> None:
+    """The journal tells what is there, and with a transform that works the next run goes on."""
+    source, to, well = memory_place(), memory_place(), memory_place()
+    source.put(FILES)
+    calls: list[str] = []
+    fails = True
+
+    def transform(sample: dict[str, Any]) -> dict[str, Any]:
+        calls.append(sample["__key__"])
+        if fails and len(calls) == 2 * len(FILES) - 1:
+            raise ValueError("not this one")
+        return sample
+
+    with pytest.raises(ShardWriteError, match="not this one"):
+        shard_dataset(source.url, to.template(), transform=transform, max_shard_samples=LIMIT, progress=False)
+    assert "index.json" not in to.files()
+    fails, calls[:] = False, []
+    shard_dataset(source.url, to.template(), transform=transform, max_shard_samples=LIMIT, progress=False)
+    assert len(calls) - len(FILES) < LIMIT * 2
+    with contextlib.suppress(FileNotFoundError):
+        well.files()
+    shard_dataset(source.url, well.template(), transform=transform, max_shard_samples=LIMIT, progress=False)
+    assert to.files() == well.files()
