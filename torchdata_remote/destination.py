@@ -7,7 +7,7 @@ from typing import Any
 
 from .compressing import is_compressed
 from .errors import ObjectExistsError
-from .manifest import CLASSES_NAME, MANIFEST_NAME, PROVENANCE_NAME, ShardInfo, jobs_of, load_manifest
+from .manifest import CLASSES_NAME, LATER_PROVENANCE, MANIFEST_NAME, PROVENANCE_NAME, ShardInfo, jobs_of, load_manifest
 from .options import RetryPolicy, StorageOptions
 from .retry import call_with_retries
 from .sample_index import index_url
@@ -15,6 +15,8 @@ from .shard_template import ShardTemplate
 from .storage import open_store, publish
 from .storage.listing import list_folder
 from .urls import redact
+
+UNFINISHED = "_unfinished-"  # begins the names of what only an unfinished job needs
 
 
 class Destination:
@@ -104,17 +106,23 @@ class Destination:
 
     def remove_description(self) -> None:
         """Remove the manifest and what lies beside it: none of them may outlive what they describe."""
-        for name in (MANIFEST_NAME, CLASSES_NAME, PROVENANCE_NAME):
+        stem = PROVENANCE_NAME.partition(".")[0]
+        later = [url.rpartition("/")[2] for url in self.list(f"{stem}-")]  # of data that were added
+        for name in (MANIFEST_NAME, CLASSES_NAME, PROVENANCE_NAME, *filter(LATER_PROVENANCE.fullmatch, later)):
             self.delete(name)
 
     def remove_leftovers(self) -> None:
-        """Remove what writers that were killed left of shards of this template, which nobody sees as shards."""
-        store, path = open_store(self.template.before, self.options)
+        """Remove what writers that were killed left half written: shards of this template, and what belongs to them."""
         folder = self.template.folder
-        call_with_retries(
-            lambda: store.remove_leftovers(path, lambda name: self.template.index(folder + name) is not None),
-            self._retry,
-        )
+        store, path = open_store(folder, self.options)
+        beside = (MANIFEST_NAME, CLASSES_NAME, PROVENANCE_NAME)
+
+        def is_ours(name: str) -> bool:
+            if name.startswith(UNFINISHED) or name in beside or LATER_PROVENANCE.fullmatch(name):
+                return True
+            return self.template.index(folder + name) is not None
+
+        call_with_retries(lambda: store.remove_leftovers(path, is_ours), self._retry)
 
     def keep_only(self, shards: Sequence[ShardInfo]) -> None:
         """Remove shards of this template, and indexes, that do not belong to these."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from .errors import ManifestError
 
 MANIFEST_NAME = "index.json"
 CLASSES_NAME, PROVENANCE_NAME = "classes.json", "provenance.json"  # may lie beside it
+LATER_PROVENANCE = re.compile(r"provenance-\d+\.json")  # of data that were added; named by their first shard
 _KIND = "wids-shard-index-v1"
 
 

@@ -1105,3 +1105,18 @@ def test_a_source_that_changes_between_index_and_gathering(
     with pytest.raises(ObjectChangedError):
         shard(source.url + ending[how], to, labels=label, source_options=source.options)
     assert "index.json" not in to.files()
+
+
+def test_datasets_of_one_length_are_not_taken_for_each_other() -> None:
+    """After its end a job over a dataset or with a transform is not known again: nothing is left out in silence."""
+    to = memory_place()
+    shard(Folder([("a", 1)] * 3), to)
+    with pytest.raises(ObjectExistsError):
+        shard(Folder([("b", 1)] * 3), to)
+    shard(Folder([("b", 1)] * 3), to, append=True)
+    shards = json.loads(to.files()["index.json"])["shardlist"]
+    assert sum(entry["nsamples"] for entry in shards) == 6
+    source, other = memory_place(), memory_place()
+    shard(source.put({"1.x": b"1"}), other, transform=lambda sample: {**sample, "x": b"2"})
+    with pytest.raises(ObjectExistsError):
+        shard(source.url, other, transform=lambda sample: {**sample, "x": b"3"})

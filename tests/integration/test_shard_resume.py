@@ -360,6 +360,8 @@ def test_a_job_whose_place_was_taken_gives_up(case: Case) -> None:
             Path(place.url, JOURNAL_NAME).write_text(json.dumps(told))
             os.kill(pid, signal.SIGCONT)
             done = case.jobs.wait()
+        if any(JOURNAL_NAME in name for name in done.steps[step - 1 : step + 1]):
+            continue  # it had just looked, and writes its journal: then the other one notices, which is none here
         assert "ObjectExistsError" in (done.error or "")
         assert "process 4711 on elsewhere" in (done.error or "")
         assert "index.json" not in place.files()

@@ -67,11 +67,14 @@ def shard_dataset(
         transform: sample -> sample, or ``None`` to leave it out. Members are ``bytes``; ``cls`` is an ``int`` if
             ``labels`` are given.
         pattern: a glob that the source's objects must match: by base name, or by path if it has a slash.
-        append: add shards to those that lie there; their classes keep their numbers.
+        append: add shards to those that lie there; their classes keep their numbers. The same files are not added
+            twice, unless ``resume=False``.
         overwrite: replace all shards of this template. Otherwise finding one is an error.
         provenance: write ``provenance.json`` beside the shards: source path -> class, shard, and the byte at which the
             sample's first header begins.
-        resume: keep what an unfinished job of the same plan has written. Of a dataset the plan knows type and length.
+        resume: keep what an unfinished job of the same plan has written, and do nothing where the same job has come to
+            its end. Of a dataset the plan knows type and length, of a transform its name: such jobs are gone on with,
+            but not known again after their end.
         progress: show a bar where standard error is a terminal.
         storage_options: for the shards' store and, if it has the same scheme, the source's.
         source_options: for the source's store instead.

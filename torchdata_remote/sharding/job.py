@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..destination import Destination
-from ..errors import ShardWriteError, StorageError
+from ..destination import UNFINISHED, Destination
+from ..errors import ShardWriteError, StorageError, TransientStorageError
 from ..labels import dump_table, load_table
 from ..manifest import CLASSES_NAME, MANIFEST_NAME, PROVENANCE_NAME, ShardInfo, dump_manifest
 from ..open_shard import pack_sample
@@ -20,7 +20,7 @@ from ..sample import check_writable
 from ..sample_index import index_url
 from ..sample_table import Int64s
 from ..urls import redact
-from .journal import UNFINISHED, Journal, Left
+from .journal import Journal, Left
 from .plan import cut_by_bytes, cut_evenly, sample_order
 from .progress import Progress
 from .provenance import merge_sources
@@ -56,7 +56,7 @@ class Job:
         """Do the job; returns the shards that it wrote, or that an earlier run did."""
         left = self._journal.begin()
         done = self._look(left, append=append, overwrite=overwrite, resume=resume)
-        self._destination.remove_leftovers()
+        self._journal.remove_leftovers()
         known = self._classes_there() if append else None
         self._source.prepare(self._destination, known=known, resume=resume, progress=progress)
         if not len(self._source):
@@ -80,8 +80,9 @@ class Job:
         try:
             shards = self._write(workers, finished, progress)
             self._finish(shards, plan, overwrite=overwrite)
-        except StorageError:
-            self._journal.check()  # who has lost the place may find things gone
+        except StorageError as error:
+            if not isinstance(error, TransientStorageError):
+                self._journal.check()  # who has lost the place may find things gone
             raise
         return shards
 
@@ -95,7 +96,10 @@ class Job:
                 self._destination.require_empty(has_manifest=False)
             return []
         shards, jobs = manifest
-        same = [made for made in jobs if isinstance(made, dict) and made.get("source") == self._source.digest]
+        same = [job for job in jobs if isinstance(job, dict) and job.get("source") == self._source.digest]
+        if not self._source.is_known or self._options.transform is not None:  # known again if stopped at its very end
+            written = left.names() if left is not None else set()
+            same = [job for job in same if set(job["shards"]) == written]
         if append:
             self._old_shards, self._old_jobs = shards, jobs
             there = {shard.url.rpartition("/")[2] for shard in shards}
@@ -178,7 +182,7 @@ class Job:
 
     def _finish(self, shards: list[ShardInfo], plan: str, *, overwrite: bool) -> None:
         self._journal.check()
-        self._destination.remove_leftovers()  # of workers that were lost
+        self._journal.remove_leftovers()
         if self._source.classes is not None:
             self._destination.publish(CLASSES_NAME, dump_table(self._source.classes))
         self._merge_provenance()

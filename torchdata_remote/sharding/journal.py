@@ -10,13 +10,12 @@ import time
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from ..destination import Destination
+from ..destination import UNFINISHED, Destination
 from ..errors import ManifestError, ObjectExistsError, StorageError, TransientStorageError
 from ..manifest import ShardInfo, dump_entry, load_entry
 from ..urls import redact
 from .owner import describe, is_gone, this_process
 
-UNFINISHED = "_unfinished-"  # begins the names of what only an unfinished job needs
 JOURNAL_NAME = f"{UNFINISHED}job.json"
 _KIND = "torchdata_remote-job-v1"
 _SHARE = 20  # of the time between two writings, a writing takes at most this part
@@ -30,6 +29,10 @@ class Left(NamedTuple):
 
     plan: str | None
     finished: dict[int, list[ShardInfo]]
+
+    def names(self) -> set[str]:
+        """Of the finished shards."""
+        return {shard.url.rpartition("/")[2] for shards in self.finished.values() for shard in shards}
 
 
 class Journal:
@@ -135,14 +138,19 @@ class Journal:
                 self._write()
 
     def check(self) -> None:
-        """Whether the destination is still this job's.
+        """Whether the destination is still this job's; then all that is finished is written down.
 
         Raises:
             ObjectExistsError: if another job has taken it.
         """
         if self._lost is not None:
             raise self._lost
-        self._require_mine()
+        self._write()
+
+    def remove_leftovers(self) -> None:
+        """Remove what lost workers left half written; the journal is not written meanwhile."""
+        with self._lock:
+            self._destination.remove_leftovers()
 
     def end(self) -> None:
         """All is written: the journal goes, and the destination is free."""
@@ -154,7 +162,7 @@ class Journal:
     ) -> None:
         if self._begun and not self._ended.is_set():
             self._stop()
-            if self._lost is None:
+            if self._lost is None and not isinstance(error, TransientStorageError):  # else it would be waited for again
                 with contextlib.suppress(StorageError):  # then whoever comes next sees that this process has ended
                     self._require_mine()
                     self._destination.remove_leftovers()

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ..errors import ShardReadError
 from ..inner_archives import is_archive_name
-from ..manifest import CLASSES_NAME, MANIFEST_NAME, PROVENANCE_NAME
+from ..manifest import CLASSES_NAME, LATER_PROVENANCE, MANIFEST_NAME, PROVENANCE_NAME
 from ..options import RetryPolicy, StorageOptions
 from ..retry import call_with_retries
 from ..sample import naming_fault, split_key
@@ -20,9 +20,7 @@ from ..storage import open_store
 from ..storage.listing import list_source
 from ..urls import RemoteUrl, join_url, object_path, redact, split_url
 
-_COMPANIONS = re.compile(
-    "|".join(map(re.escape, (MANIFEST_NAME, CLASSES_NAME, PROVENANCE_NAME))) + r"|provenance-\d+\.json"
-)
+_BESIDE = (MANIFEST_NAME, CLASSES_NAME, PROVENANCE_NAME)
 _CHOICE = re.compile(r"[*?\[{]")
 
 
@@ -120,7 +118,8 @@ def _listed(source: str, pattern: str | None, options: StorageOptions, retry: Re
 
 def _may_be_companion(url: str) -> bool:
     """Whether it may be one of the objects that lie beside shards."""
-    return _COMPANIONS.fullmatch(url.rpartition("/")[2]) is not None or url.endswith(index_url(""))
+    name = url.rpartition("/")[2]
+    return name in _BESIDE or LATER_PROVENANCE.fullmatch(name) is not None or name.endswith(index_url(""))
 
 
 class _Files:

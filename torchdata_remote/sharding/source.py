@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from ..destination import Destination
+from ..destination import UNFINISHED, Destination
 from ..engine import Engine
 from ..errors import ShardWriteError
 from ..labels import ClassEntry, Labeller, assign_labels, merged_tables
@@ -14,7 +14,6 @@ from ..options import FetchOptions, RetryPolicy, StorageOptions
 from ..sample_table import Int64s, SampleTable
 from ..urls import join_url, redact, split_url
 from .archives import index_archives
-from .journal import UNFINISHED
 from .listing import list_samples
 from .plan import Labels, folders_to_drop, packed_bytes
 from .progress import Progress
@@ -28,6 +27,7 @@ class ShardSource(Protocol):
     """Samples with numbers from 0."""
 
     digest: str  # tells what is known of it before it is read
+    is_known: bool  # whether the digest tells it from any other source
     classes: dict[str, ClassEntry] | None  # the class table, once prepared
 
     def prepare(self, destination: Destination, *, known: Table | None, resume: bool, progress: bool) -> None:
@@ -61,6 +61,8 @@ class FilesSource:
         labels: path to label, or ``None`` for no labels.
         options: for its store.
     """
+
+    is_known = True
 
     def __init__(self, url: str, *, pattern: str | None, labels: Labeller | None, options: StorageOptions) -> None:
         self._url, self._labeller, self._options = url, labels, options
@@ -144,6 +146,8 @@ class DatasetSource:
         dataset: with ``len`` and ``[i]``.
         travels: whether it goes to the workers with each shard.
     """
+
+    is_known = False
 
     def __init__(self, dataset: Any, *, travels: bool) -> None:
         self._dataset, self._travels = dataset, travels
