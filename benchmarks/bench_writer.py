@@ -60,34 +60,39 @@ def large_samples(given: Namespace) -> None:
     writers(given, 94_000, 8_000, LARGE)
 
 
+def sharding(given: Namespace, what: str, job: Job, names: tuple[str, ...], *targets: Target) -> None:
+    """One source, by each side."""
+    sides = [Side(name, name, job, job.num_samples, job.num_samples) for name in names]
+    results = compare("shard_dataset_peers", sides, None, given.rounds)
+    print_report(f"{what}, {given.shown}", SHARD_DATASET, sides, results, targets)
+
+
 def shuffling(given: Namespace) -> None:
     """A tar of tars into shards, in a uniformly random order, beside a plain copy of it."""
     num_samples, jpg_bytes = (200 if given.quick else 8_000), 94_000
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         archive_bytes = make_archive(folder, num_samples, jpg_bytes)
-        job = Job("", folder, [], [], num_samples, archive_bytes)
-        sides = [Side(name, name, job, num_samples, num_samples) for name in ("full-shuffle", "copy-disk", "copy")]
-        results = compare("shard_dataset_peers", sides, None, given.rounds)
-    title = f"Tar of tars, {num_samples:,} samples of {jpg_bytes:,} bytes, {given.shown}"
-    targets = (
-        Target("against a copy that is on disk, as ours is", faster("full-shuffle", "copy-disk"), 0.5),
-        Target("against cp", faster("full-shuffle", "copy")),
-    )
-    print_report(title, SHARD_DATASET, sides, results, targets)
+        sharding(
+            given,
+            f"Tar of tars, {num_samples:,} samples of {jpg_bytes:,} bytes",
+            Job("", folder, [], [], num_samples, archive_bytes),
+            ("full-shuffle", "copy-disk", "copy"),
+            Target("against a copy that is on disk, as ours is", faster("full-shuffle", "copy-disk"), 0.5),
+            Target("against cp", faster("full-shuffle", "copy")),
+        )
 
 
 def encoding(given: Namespace) -> None:
     """A dataset of pictures, encoded by one process and by two."""
     num_samples = 64 if given.quick else 6_400
-    job = Job("", "", [], [], num_samples, num_samples)
-    sides = [Side(name, name, job, num_samples, num_samples) for name in ("encode-0", "encode-1", "encode-2")]
-    results = compare("shard_dataset_peers", sides, None, given.rounds)
-    title = f"{num_samples:,} pictures of {PIXELS} x {PIXELS}, {given.shown}"
-    targets = (
+    sharding(
+        given,
+        f"{num_samples:,} pictures of {PIXELS} x {PIXELS}",
+        Job("", "", [], [], num_samples, num_samples),
+        ("encode-0", "encode-1", "encode-2"),
         Target("2 workers against 1", faster("encode-2", "encode-1"), 1.6),
         Target("2 workers against none", faster("encode-2", "encode-0")),
     )
-    print_report(title, SHARD_DATASET, sides, results, targets)
 
 
 # Each prints its part of the report.

@@ -6,11 +6,13 @@ import multiprocessing
 import os
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.servers.s3 import S3Server, ceph_is_installed, ceph_server, moto_server, temporary_folder
+from tests.shard_places import Place, memory_place
 
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("default")
@@ -59,6 +61,17 @@ def bucket(s3: S3Server) -> str:
 def memory_folder() -> str:
     """A ``memory://`` folder that no other test uses."""
     return f"memory://{uuid.uuid4().hex}"
+
+
+@pytest.fixture(params=["local", "memory", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """An empty folder in each kind of store."""
+    if request.param == "memory":
+        return memory_place()
+    if request.param == "local":
+        return Place(f"{tmp_path}/d/")
+    server: S3Server = request.getfixturevalue("moto")
+    return Place(f"s3://{server.new_bucket()}/d/", server)
 
 
 @pytest.fixture(params=["fork", "forkserver", "spawn"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.servers.s3 import S3Server
@@ -17,15 +15,6 @@ from torchdata_remote.shard_template import ShardTemplate
 SHARDS = {"t-0.tar": b"0", "t-0.tar.idx": b"i", "t-1.tar": b"1", "t-1.tar.idx": b"i", "t-12.tar": b"12"}
 OTHERS = {"t-x.tar": b"", "t-01.tar": b"", "t-1.tar.gz": b"", "t-1.tar.bak": b"", "u-1.tar": b"", "deep/t-1.tar": b""}
 DESCRIPTION = {"classes.json": b"{}", "provenance.json": b"{}"}
-
-
-@pytest.fixture(params=["local", "memory", "s3"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """A folder of each kind of store."""
-    if request.param == "s3":
-        moto: S3Server = request.getfixturevalue("moto")
-        return Place(f"s3://{moto.new_bucket()}/d/", moto)
-    return memory_place() if request.param == "memory" else Place(f"{tmp_path}/d/")
 
 
 def destination(place: Place, name: str = "t-{shard}.tar") -> Destination:

@@ -34,6 +34,7 @@ BUILTIN_PARENTS: dict[type[errors.RemoteDataError], type[Exception]] = {
     errors.DecodeError: ValueError,
     errors.EncodeError: ValueError,
     errors.LabelError: LookupError,
+    errors.WorkerLostError: RuntimeError,
     errors.MissingMemberError: KeyError,
 }
 

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.servers.s3 import S3Server
 from tests.shard_places import Place, memory_place
 from torchdata_remote import gathering
 from torchdata_remote.engine import Engine
@@ -29,15 +28,6 @@ NEAR_GAP = st.sampled_from([0, 0, 1, GAP - 1, GAP, GAP + 1, 3 * GAP])
 NEAR_CHUNK = st.sampled_from([0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 5 * CHUNK]) | st.integers(0, 40)
 LAYOUT = st.lists(st.lists(st.tuples(NEAR_GAP, NEAR_CHUNK), max_size=6), max_size=4)  # gaps and sizes, by object
 Ranges = list[tuple[int, int, int]]
-
-
-@pytest.fixture(params=["local", "memory", "s3"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """A folder of each kind of store."""
-    if request.param == "s3":
-        moto: S3Server = request.getfixturevalue("moto")
-        return Place(f"s3://{moto.new_bucket()}/d/", moto)
-    return memory_place() if request.param == "memory" else Place(f"{tmp_path}/")
 
 
 @pytest.fixture

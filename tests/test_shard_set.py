@@ -12,17 +12,17 @@ import pytest
 from tests.archive_bytes import pack_tar
 from tests.servers.s3 import S3Server
 from torchdata_remote.errors import EmptyListingError, ManifestError, ObjectNotFoundError
+from torchdata_remote.inner_archives import is_archive_name
 from torchdata_remote.manifest import MANIFEST_NAME
 from torchdata_remote.options import RetryPolicy, StorageOptions
 from torchdata_remote.shard_set import (
     base_name,
     find_shards,
-    is_shard_name,
     list_objects,
     read_if_there,
     read_shard_set,
-    read_whole,
 )
+from torchdata_remote.storage import read_whole
 from torchdata_remote.testing import write_small_shards
 from torchdata_remote.urls import RemoteUrl
 
@@ -43,13 +43,13 @@ def found(url: str) -> list[tuple[str, int | None, int | None]]:
 @pytest.mark.parametrize("name", ["a.tar", "A.TAR", "a.tar.gz", "a.tgz", "a.tar.zst", "a.b.tar.xz", "a.tbz2", "é.tar"])
 def test_names_of_shards(name: str) -> None:
     """Tars and compressed ones."""
-    assert is_shard_name(name)
+    assert is_archive_name(name)
 
 
 @pytest.mark.parametrize("name", ["a.tar.idx", ".tar", "tar", "index.json", "a.tar.tmp", "atar", "a.tar.gz.part", ""])
 def test_names_of_others(name: str) -> None:
     """What lies beside shards is none."""
-    assert not is_shard_name(name)
+    assert not is_archive_name(name)
 
 
 def test_a_folder_without_a_manifest(memory_folder: str) -> None:

@@ -12,7 +12,7 @@ from .options import RetryPolicy, StorageOptions
 from .retry import call_with_retries
 from .sample_index import index_url
 from .shard_template import ShardTemplate
-from .storage import open_store, publish
+from .storage import open_store, publish, read_whole
 from .storage.listing import list_folder
 from .urls import redact
 
@@ -37,7 +37,7 @@ class Destination:
         store, path = open_store(self.template.folder + name, self.options)
         if call_with_retries(lambda: store.find(path), self._retry) is None:
             return None
-        return call_with_retries(lambda: store.read(path, 0, None, None).whole(), self._retry)
+        return read_whole(self.template.folder + name, self.options, self._retry)
 
     def publish(self, name: str, data: bytes, *, overwrite: bool = True) -> None:
         """Make a small object of the folder appear.

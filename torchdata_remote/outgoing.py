@@ -10,12 +10,13 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from .background_md5 import BackgroundMd5
 from .checksums import BlockSummer, Checksums
 from .compressing import Compressor
 from .pool import next_item
+from .storage import PendingObject
 
 MAX_WAITING_BYTES = 4 << 20  # between whoever writes and the store
 
@@ -24,19 +25,6 @@ _AT_EXIT_S = 2.0
 _log = logging.getLogger("torchdata_remote")
 _live: weakref.WeakSet[OutgoingObject] = weakref.WeakSet()
 os.register_at_fork(after_in_child=lambda: _live.clear())  # the threads stayed with the parent
-
-
-class Pending(Protocol):
-    """What takes the bytes: a ``storage.PendingObject``, for one thread alone."""
-
-    def write(self, data: bytes) -> None:
-        """Append bytes."""
-
-    def commit(self) -> None:
-        """Make the whole object appear."""
-
-    def abort(self) -> None:
-        """Leave nothing behind."""
 
 
 class Written(NamedTuple):
@@ -81,7 +69,7 @@ class OutgoingObject:
         compressor: what they go through first.
     """
 
-    def __init__(self, pending: Pending, compressor: Compressor | None = None) -> None:
+    def __init__(self, pending: PendingObject, compressor: Compressor | None = None) -> None:
         self._channel, self._pid = _Channel(), os.getpid()
         self._waiting_bytes = 0
         self._thread = threading.Thread(
@@ -158,7 +146,7 @@ class OutgoingObject:
 class _Store:
     """What the second thread does with chunks."""
 
-    def __init__(self, pending: Pending, compressor: Compressor | None) -> None:
+    def __init__(self, pending: PendingObject, compressor: Compressor | None) -> None:
         self._pending, self._compressor = pending, compressor
         self.md5, self._blocks, self._num_bytes = BackgroundMd5(), BlockSummer(), 0
 
@@ -185,7 +173,7 @@ class _Store:
         return written
 
 
-def _work(channel: _Channel, pending: Pending, compressor: Compressor | None) -> None:
+def _work(channel: _Channel, pending: PendingObject, compressor: Compressor | None) -> None:
     # Holds no reference to the object, so that a forgotten one can be collected.
     store, written = _Store(pending, compressor), None
     try:
@@ -204,7 +192,7 @@ def _work(channel: _Channel, pending: Pending, compressor: Compressor | None) ->
         channel.stored.put(None)
 
 
-def _abort(pending: Pending) -> None:
+def _abort(pending: PendingObject) -> None:
     try:
         pending.abort()
     except Exception as error:  # noqa: BLE001  # what led here is what has to be told

@@ -108,6 +108,14 @@ class SampleTable:
         """The first member of each sample, and behind the last one; shape ``(num_samples + 1,)``."""
         return np.append(np.frombuffer(self._firsts, np.int64), len(self.names))
 
+    def _places(self, samples: Int64s) -> tuple[Int64s, Int64s]:
+        """The first member of each of these, and how many it has; without a copy of the table."""
+        firsts = np.frombuffer(self._firsts, np.int64)
+        behind = np.full(len(samples), len(self.names))
+        has_next = samples + 1 < len(firsts)
+        behind[has_next] = firsts[samples[has_next] + 1]
+        return firsts[samples], behind - firsts[samples]
+
     def sizes(self) -> Int64s:
         """Bytes of each member."""
         return np.frombuffer(self._sizes, np.int64)
@@ -118,10 +126,9 @@ class SampleTable:
 
     def select(self, samples: Int64s) -> Members:
         """The members of these samples, in this order."""
-        firsts = self.firsts()
-        counts = firsts[samples + 1] - firsts[samples]
+        firsts, counts = self._places(samples)
         before = np.cumsum(counts) - counts
-        members = np.arange(counts.sum()) + np.repeat(firsts[samples] - before, counts)
+        members = np.arange(counts.sum()) + np.repeat(firsts - before, counts)
         objects = np.frombuffer(self._objects, np.int64)[members]
         used, objects = np.unique(objects, return_inverse=True)
         return Members(

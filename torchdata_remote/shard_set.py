@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from .errors import AccessDeniedError, EmptyListingError, ManifestError, ObjectNotFoundError
+from .inner_archives import is_archive_name
 from .manifest import MANIFEST_NAME, ShardInfo, load_manifest
 from .options import RetryPolicy, StorageOptions
-from .retry import call_with_retries
-from .storage import Connection, open_store
+from .storage import read_whole
 from .storage.listing import list_folder, list_source
 from .urls import HTTP, RemoteUrl, join_url, object_path, redact, split_url
-
-_SHARD_NAME = re.compile(r".\.(tar(\.(gz|bz2|xz|zst|zstd))?|t[gbx]z2?|tzst)$", re.IGNORECASE)
-
-
-def is_shard_name(name: str) -> bool:
-    """Whether a name is one of a tar, compressed or not.
-
-    >>> is_shard_name("a.tar"), is_shard_name("a.tar.zst"), is_shard_name("a.tar.idx"), is_shard_name("a.jpg")
-    (True, True, False, False)
-    """
-    return _SHARD_NAME.search(name) is not None
 
 
 def base_name(url: str) -> str:
@@ -67,7 +55,7 @@ def find_shards(url: str, options: StorageOptions, retry: RetryPolicy) -> ShardS
     manifests = [one for one in found if base_name(one) == MANIFEST_NAME]
     if manifests:
         return read_shard_set(manifests[0], options, retry)
-    shards = [one for one in found if is_shard_name(one)]
+    shards = [one for one in found if is_archive_name(one)]
     if len(found) == 1 and not shards:
         shards = found  # one object, which may be called anything
     if not shards:
@@ -112,16 +100,6 @@ def read_shard_set(manifest_url: str, options: StorageOptions, retry: RetryPolic
     return ShardSet(shards, url, manifest, folder)
 
 
-def read_whole(url: str, options: StorageOptions, retry: RetryPolicy) -> bytes:
-    """The bytes of a small object.
-
-    Raises:
-        StorageError: if it cannot be read.
-    """
-    store, path = open_store(url, options, Connection(read_timeout_s=retry.progress_timeout_s))
-    return call_with_retries(lambda: store.read(path, 0, None, None).whole(), retry)
-
-
 def read_if_there(url: str, options: StorageOptions, retry: RetryPolicy) -> bytes | None:
     """The bytes of a small object; ``None`` if there is none that may be read."""
     try:
@@ -157,7 +135,7 @@ def list_objects(
     options, retry = StorageOptions(storage_options), RetryPolicy()
     counts: dict[str, dict[str, int]] = {}  # of folders that hold shards: URL -> samples
     for one in list_source(url, pattern=pattern, recursive=recursive, options=options, retry=retry):
-        if one.num_samples is None and is_shard_name(base_name(one)):
+        if one.num_samples is None and is_archive_name(base_name(one)):
             folder = one[: one.rindex("/") + 1]
             if folder not in counts:
                 counts[folder] = _counts_in(folder, options, retry)

@@ -25,8 +25,8 @@ class ShardWriter:
     A shard appears whole or not at all, on a local disk too; while it is finished, the next one is packed. If the
     ``with`` block raises, the shards that were full remain, the other one does not, and there is no manifest.
 
-    Memory: at most 32 MiB and eight times a sample; on S3 256 MiB more, for the parts of two shards that are being
-    sent; on stores that take an object in one call only, such as ``memory://``, two shards, twice.
+    Memory: at most 32 MiB and eight times a sample; on S3 also the parts of two shards that are being sent; on stores
+    that take an object in one call only, such as ``memory://``, two shards, twice.
 
     Args:
         url_template: URL with one ``{shard}`` field in its base name, such as

@@ -23,6 +23,7 @@ from torchdata_remote import labels
 from torchdata_remote.sharding.dataset import shard_dataset
 
 ROOT = Path(__file__).parent.parent.parent
+SOON_S = 30.0  # on a busy machine; a worker that is waited for never ends
 PACKAGES = {"dask": "distributed", "mpi": "mpi4py", "ray": "ray"}
 
 # One sample stops its worker if there is a file "stop": the worker removes it, tells a fifo which process it is, and
@@ -229,12 +230,12 @@ def test_a_lost_workers_shard_is_written_again(
 
 
 def test_ctrl_c_ends_workers_and_the_next_run_goes_on(source: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
-    """Within 2 s; nothing half-written is left, and no process."""
+    """Soon, though a worker waits for ever; nothing half-written is left, and no process."""
     with stopped_in_a_shard(source, tmp_path, "own workers") as (job, victim):
         begun_s = time.monotonic()
         os.killpg(job.process.pid, signal.SIGINT)  # as a terminal does it
         printed, said = job.ended()
-        assert time.monotonic() - begun_s < 2
+        assert time.monotonic() - begun_s < SOON_S
         assert printed == ""
         assert said.rstrip().endswith("KeyboardInterrupt")
         with pytest.raises(ProcessLookupError):

@@ -146,7 +146,7 @@ def test_names_that_do_not_resolve_are_repeated(scheme: str) -> None:
 def test_descriptors_and_threads_come_back(moto: S3Server, folder: str) -> None:
     """Hundreds of passes through a storm, ended in all ways, leave as many threads and descriptors as one."""
     with faulty(moto, Faults.storm(0.2), seed=1) as (broken, _):
-        policy = RetryPolicy(first_wait_s=0.001, max_wait_s=0.01)
+        policy = RetryPolicy(first_wait_s=0.001, max_wait_s=0.01, progress_timeout_s=5)
 
         def passes(count: int) -> None:
             for number in range(count):

@@ -60,17 +60,6 @@ PHOTOS = {
 }
 
 
-@pytest.fixture(params=["local", "memory", "s3"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """An empty folder in each kind of store."""
-    if request.param == "memory":
-        return memory_place()
-    if request.param == "local":
-        return Place(f"{tmp_path}/")
-    server: S3Server = request.getfixturevalue("moto")
-    return Place(f"s3://{server.new_bucket()}/", server)
-
-
 @pytest.fixture
 def disk(tmp_path: Path) -> Place:
     """An empty local folder."""

@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.servers.s3 import S3Server
 from tests.shard_places import Place, memory_place
 from torchdata_remote.options import RetryPolicy, StorageOptions
 from torchdata_remote.sharding.scratch import Kept, Scratch
 from torchdata_remote.storage.listing import list_folder
-
-
-@pytest.fixture(params=["local", "memory", "s3"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """A folder of each kind of store."""
-    if request.param == "s3":
-        moto: S3Server = request.getfixturevalue("moto")
-        return Place(f"s3://{moto.new_bucket()}/d/", moto)
-    return memory_place() if request.param == "memory" else Place(f"{tmp_path}/d/")
 
 
 def scratch_in(place: Place, object_bytes: int = 10) -> Scratch:

@@ -12,11 +12,13 @@ from ..checksums import BLOCK_BYTES
 from ..engine import Engine
 from ..errors import RemoteDataError, ShardReadError
 from ..indexing import Summed, sample_offsets
+from ..inner_archives import is_archive_name
 from ..manifest import MANIFEST_NAME, ShardInfo
 from ..object_stream import ObjectStream
 from ..options import FetchOptions, RetryPolicy, StorageOptions
 from ..sample_index import dump_index, index_url
-from ..shard_set import ShardSet, base_name, is_shard_name, read_shard_set, read_whole
+from ..shard_set import ShardSet, base_name, read_shard_set
+from ..storage import read_whole
 from ..streams import parts_of, stream_objects
 from ..urls import RemoteUrl, redact
 
@@ -115,7 +117,7 @@ def _faults_of_the_folder(shards: ShardSet) -> Iterator[Fault]:
             yield Fault(redact(shard.url), "the manifest names it, and it is not there")
         named.add(shard.url)
     for one in shards.folder:
-        if is_shard_name(base_name(one)) and one not in named:
+        if is_archive_name(base_name(one)) and one not in named:
             yield Fault(redact(one), "the manifest does not name it, so that readers of the manifest leave it out")
 
 

@@ -13,8 +13,7 @@ import numpy as np
 
 from ..errors import LabelError
 from ..options import RetryPolicy, StorageOptions
-from ..retry import call_with_retries
-from ..storage import open_store
+from ..storage import read_whole
 from ..urls import redact
 
 Location = str | os.PathLike[str]
@@ -78,9 +77,7 @@ def read_bytes(source: Location, storage_options: Mapping[str, Any] | None) -> b
     Raises:
         StorageError: if it cannot be read.
     """
-    policy = RetryPolicy()
-    store, path = open_store(_url(source), StorageOptions(storage_options))
-    return call_with_retries(lambda: store.read(path, 0, None, None).whole(), policy)
+    return read_whole(_url(source), StorageOptions(storage_options), RetryPolicy())
 
 
 def parse_json(data: bytes, origin: Origin) -> object:

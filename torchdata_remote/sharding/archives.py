@@ -14,7 +14,7 @@ from ..inner_archives import Prefixes, is_archive_name, without_ending
 from ..sample import KEY, URL, Sample, is_meta
 from ..sample_table import SampleTable
 from ..streams import parts_of, stream_objects
-from ..tar import TarOptions, first_name, read_archives, read_entries, read_runs
+from ..tar import TarOptions, first_name, read_archives, read_member_places, read_runs
 from ..urls import RemoteUrl, redact
 from .scratch import Scratch
 
@@ -102,7 +102,7 @@ class _Indexing:
             self._table.add_object(of)
             runs: Iterator[Any] = (
                 (found.names, zip(found.names, found.starts, found.sizes, strict=True))
-                for found in read_entries(parts, url=shown, options=options)
+                for found in read_member_places(parts, url=shown, options=options)
             )
         else:
             self._unpacked = None

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 from ..errors import ManifestError
 from ..options import RetryPolicy, StorageOptions
-from ..retry import call_with_retries
-from ..storage import open_store
+from ..storage import open_store, read_whole
 from ..urls import redact
 
 
@@ -41,8 +40,7 @@ def merge_sources(urls: Iterable[str], to: str, options: StorageOptions) -> None
 
 def _body(url: str, options: StorageOptions) -> bytes:
     """What is between the braces."""
-    store, path = open_store(url, options)
-    data = call_with_retries(lambda: store.read(path, 0, None, None).whole(), RetryPolicy()).strip()
+    data = read_whole(url, options, RetryPolicy()).strip()
     if data[:1] != b"{" or data[-1:] != b"}":
         raise ManifestError(f"{redact(url)} is no JSON object.", url=redact(url))
     return data[1:-1].strip()

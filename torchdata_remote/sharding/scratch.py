@@ -21,18 +21,18 @@ class Kept(NamedTuple):
 
 
 class Scratch:
-    """Bytes put one after the other into objects of a folder of their own.
+    """Bytes put one after the other into objects of a prefix of their own.
 
     Args:
-        folder: URL that ends in a slash; nothing else lies below it.
+        prefix: what the URLs of its objects begin with, and no other's.
         options: for the store.
         object_bytes: an object that has so many is followed by the next one.
     """
 
-    def __init__(self, folder: str, options: StorageOptions, *, object_bytes: int = OBJECT_BYTES) -> None:
-        self._folder, self._options, self._object_bytes = folder, options, object_bytes
+    def __init__(self, prefix: str, options: StorageOptions, *, object_bytes: int = OBJECT_BYTES) -> None:
+        self._prefix, self._options, self._object_bytes = prefix, options, object_bytes
         self._pending: PendingObject | None = None
-        self._url = RemoteUrl(folder)
+        self._url = RemoteUrl(prefix)
         self._num_bytes = self._num_objects = 0
 
     @property
@@ -45,7 +45,7 @@ class Scratch:
         if self._pending is not None and self._num_bytes >= self._object_bytes:
             self.finish()
         if self._pending is None:
-            self._url = RemoteUrl(f"{self._folder}{self._num_objects:06d}")
+            self._url = RemoteUrl(f"{self._prefix}{self._num_objects:06d}")
             store, path = open_store(self._url, self._options)
             self._pending, self._num_bytes = store.create(path, overwrite=True), 0
             self._num_objects += 1
@@ -73,6 +73,6 @@ class Scratch:
     def remove(self) -> None:
         """Remove all of its objects."""
         retry = RetryPolicy()
-        for url in list(list_folder(self._folder, recursive=True, options=self._options, retry=retry)):
+        for url in list(list_folder(self._prefix, recursive=True, options=self._options, retry=retry)):
             store, path = open_store(url, self._options)
             call_with_retries(lambda store=store, path=path: store.delete(path), retry)  # type: ignore[misc]

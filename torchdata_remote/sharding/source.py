@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from ..destination import UNFINISHED, Destination
@@ -77,17 +77,8 @@ class FilesSource:
 
     def prepare(self, destination: Destination, *, known: Table | None, resume: bool, progress: bool) -> None:
         self._scratch_url, self._scratch_options = destination.template.folder + UNFINISHED, destination.options
-        _require_apart(self._url, destination)
-        written = [
-            url for url in self._listing.archives if destination.template.index(join_url(*split_url(url))) is not None
-        ]
-        if written:
-            raise ShardWriteError(
-                f"{redact(written[0])} is part of the source, and a shard of it would be called so too. Write into "
-                "another folder.",
-                url=redact(written[0]),
-            )
         archives = self._listing.archives
+        _require_apart(self._url, archives, destination)
         if archives:
             saved = destination.read(self._index_name) if resume else None
             self._table = SampleTable.load(saved) if saved is not None else self._index(destination, progress)
@@ -129,14 +120,21 @@ class FilesSource:
         return FileSamples(self._table.select(indices), labels, self._num_folders, self._options, scratch)
 
 
-def _require_apart(url: str, destination: Destination) -> None:
-    """What is written must not be listed, now or when the job is started again."""
+def _require_apart(url: str, archives: Sequence[str], destination: Destination) -> None:
+    """What is written must not be listed, now or when the job is started again, nor take an archive's place."""
     source, folder = join_url(*split_url(url)), destination.template.folder
     if folder.startswith(source if source.endswith("/") else source + "/"):
         shown = redact(folder)
         raise ShardWriteError(
             f"{shown} lies within the source, {redact(source)}. Write into a folder outside of it.", url=shown
         )
+    for archive in archives:
+        if destination.template.index(join_url(*split_url(archive))) is not None:
+            shown = redact(archive)
+            raise ShardWriteError(
+                f"{shown} is part of the source, and a shard of it would be called so too. Write into another folder.",
+                url=shown,
+            )
 
 
 class DatasetSource:

@@ -18,7 +18,7 @@ from ..sample import Sample
 from ..sample_index import dump_index, index_url
 from ..shard_series import ShardSeries
 from ..shard_template import ShardTemplate
-from ..storage import open_store, publish
+from ..storage import open_store, publish, read_whole
 from ..streams import parts_of, stream_objects
 from ..urls import RemoteUrl
 from .samples import LABEL, Drawn, PlannedSamples
@@ -162,9 +162,7 @@ def _is_same(shard: ShardInfo, options: StorageOptions) -> bool:
         if summed.info(shard.url, len(offsets) - 1) != shard:
             return False
         if compression is None:
-            store, path = open_store(index_url(shard.url), options)
-            index = call_with_retries(lambda: store.read(path, 0, None, None).whole(), RetryPolicy())  # noqa: B023
-            return index == dump_index(offsets)
+            return read_whole(index_url(shard.url), options, RetryPolicy()) == dump_index(offsets)
     return True
 
 

@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from ..errors import StorageError, UrlError
 from ..options import Backend, RetryPolicy, StorageOptions
+from ..retry import call_with_retries
 from ..urls import HTTP, LOCAL, S3, join_url, redact, split_url
 from . import _obstore
 from ._fsspec import FsspecStore
@@ -47,6 +48,7 @@ __all__ = [
     "in_one",
     "open_store",
     "publish",
+    "read_whole",
 ]
 
 _log = logging.getLogger("torchdata_remote")
@@ -111,6 +113,16 @@ def publish(url: str, data: bytes, options: StorageOptions, *, overwrite: bool) 
     except BaseException:
         pending.abort()
         raise
+
+
+def read_whole(url: str, options: StorageOptions, retry: RetryPolicy) -> bytes:
+    """The bytes of a small object.
+
+    Raises:
+        StorageError: if it cannot be read.
+    """
+    store, path = open_store(url, options, Connection(read_timeout_s=retry.progress_timeout_s))
+    return call_with_retries(lambda: store.read(path, 0, None, None).whole(), retry)
 
 
 def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> tuple[Store, str]:

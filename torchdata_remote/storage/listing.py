@@ -21,7 +21,7 @@ from ..urls import (
     redact,
     split_url,
 )
-from . import Connection, open_store
+from . import Connection, open_store, read_whole
 from ._paging import list_prefix
 from ._protocol import Entry
 
@@ -88,9 +88,7 @@ def list_folder(url: str, *, recursive: bool, options: StorageOptions, retry: Re
 
 def _shards(url: str, options: StorageOptions, retry: RetryPolicy) -> list[ShardInfo]:
     """What a manifest names."""
-    store, path = open_store(url, options, Connection(read_timeout_s=retry.progress_timeout_s))
-    data = call_with_retries(lambda: store.read(path, 0, None, None).whole(), retry)
-    return load_manifest(data, url)
+    return load_manifest(read_whole(url, options, retry), url)
 
 
 def _entries(

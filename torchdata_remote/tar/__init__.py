@@ -1,8 +1,8 @@
 """Tar bytes to members (``read``), and members to tar bytes (``header``)."""
 
-from .entries import Entries, first_name, read_entries
 from .header import BLOCK, pack_header, pack_member, padding
 from .heads import Head, read_heads
+from .places import MemberPlaces, first_name, read_member_places
 from .read import Inner, Run, read_archives, read_members, read_runs
 from .walk import TarOptions
 
@@ -11,9 +11,9 @@ END_OF_ARCHIVE = bytes(2 * BLOCK)
 __all__ = [
     "BLOCK",
     "END_OF_ARCHIVE",
-    "Entries",
     "Head",
     "Inner",
+    "MemberPlaces",
     "Run",
     "TarOptions",
     "first_name",
@@ -21,8 +21,8 @@ __all__ = [
     "pack_member",
     "padding",
     "read_archives",
-    "read_entries",
     "read_heads",
+    "read_member_places",
     "read_members",
     "read_runs",
 ]

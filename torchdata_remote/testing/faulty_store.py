@@ -167,10 +167,10 @@ class FaultyStore:
 
     def _accept(self, listener: socket.socket) -> None:
         while not self._closing.is_set():
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, RuntimeError):
                 self._start(listener.accept()[0], lambda sock: Connection(self, Wire(sock)).serve())
                 continue
-            self._closing.wait(_ACCEPT_AGAIN_S)  # it closes, or no descriptor is left just now
+            self._closing.wait(_ACCEPT_AGAIN_S)  # it closes, or no descriptor or thread is left just now
 
     def _start(self, sock: socket.socket, serve: Callable[[socket.socket], None]) -> None:
         """Serve a socket in a thread of its own until either ends."""

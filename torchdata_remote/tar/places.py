@@ -12,7 +12,7 @@ from .plain import PlainMembers
 from .walk import TarOptions, Walk
 
 
-class Entries(NamedTuple):
+class MemberPlaces(NamedTuple):
     """Some members, in order: names, the first byte of the data of each in the archive, and how many follow."""
 
     names: Sequence[str]
@@ -20,7 +20,7 @@ class Entries(NamedTuple):
     sizes: Sequence[int]
 
 
-def read_entries(parts: Iterable[bytes | memoryview], *, url: str, options: TarOptions) -> Iterator[Entries]:
+def read_member_places(parts: Iterable[bytes | memoryview], *, url: str, options: TarOptions) -> Iterator[MemberPlaces]:
     """Like :func:`read_runs`, with places instead of data; no member is too large.
 
     Args:
@@ -38,16 +38,15 @@ def read_entries(parts: Iterable[bytes | memoryview], *, url: str, options: TarO
         if found is not None:
             offset, cursor.position = cursor.part_offset, found.after
             sizes = [end - start for start, end in zip(found.starts, found.ends, strict=True)]
-            yield Entries(found.names, [offset + start for start in found.starts], sizes)
+            yield MemberPlaces(found.names, [offset + start for start in found.starts], sizes)
             continue
         member = walk.next_member()
         if member is None:
             return
         name, size = member
         start = cursor.offset
-        for _ in walk.pieces(size, f"member {name!r:.200}"):
-            pass
-        yield Entries([name], [start], [size])
+        walk.pass_over(size, f"member {name!r:.200}")
+        yield MemberPlaces([name], [start], [size])
 
 
 def first_name(parts: Iterable[bytes | memoryview], *, url: str) -> tuple[str | None, Iterator[bytes | memoryview]]:
