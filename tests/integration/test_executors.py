@@ -30,6 +30,7 @@ PACKAGES = {"dask": "distributed", "mpi": "mpi4py", "ray": "ray"}
 # waits at another fifo, which nobody opens. So it can be killed in the middle of a shard.
 JOB = """
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -67,6 +68,7 @@ def write(source, folder, **options):
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a job in a shell's background does not have
     source, folder, on, *scheduler = sys.argv[1:]
     if on == "own workers":
         write(source, folder, num_workers=2)

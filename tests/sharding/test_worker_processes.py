@@ -211,7 +211,10 @@ def test_a_worker_that_was_idle_is_not_missed() -> None:
         assert {task for task, _ in found} == {1, 2}
 
 
+SOON_S = 20.0  # on a busy machine; what is waited for otherwise never ends
+
 SCRIPT = """
+import signal
 import sys
 from contextlib import closing
 from torchdata_remote.sharding.worker_processes import WorkerProcesses
@@ -229,6 +232,7 @@ def hold(name):
 
 
 {guard}
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a job in a shell's background does not have
     with closing(WorkerProcesses({function}, 2)) as workers:
         print(list(workers.results(iter(sys.argv[1:]))))
 """
@@ -254,7 +258,7 @@ def test_a_script_that_starts_itself_again_is_told_so(tmp_path: Path) -> None:
     assert process.returncode == 1
     assert "WorkerLostError: A worker process did not start" in said
     assert 'below `if __name__ == "__main__":`' in said
-    wait_until(lambda: not processes_of(process.pid), "the end of all processes", timeout_s=2)
+    wait_until(lambda: not processes_of(process.pid), "the end of all processes", timeout_s=SOON_S)
 
 
 def processes_of(group: int) -> list[str]:
@@ -291,7 +295,7 @@ def open_both(fifos: list[Path]) -> list[int]:
 
 @pytest.mark.parametrize("how", ["ctrl-c", "kill"])
 def test_workers_end_with_the_one_they_work_for(tmp_path: Path, fifos: list[Path], how: str) -> None:
-    """After Ctrl-C, or when that process is killed, they take back what they had begun and are gone within 2 s."""
+    """After Ctrl-C, or when that process is killed, they take back what they had begun and are gone soon."""
     process = start_script(tmp_path, *fifos, guard='if __name__ == "__main__":', function="hold")
     kept = open_both(fifos)
     at_work(fifos)
@@ -302,8 +306,8 @@ def test_workers_end_with_the_one_they_work_for(tmp_path: Path, fifos: list[Path
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does it
     process.wait(timeout=60)
     if how == "ctrl-c":
-        assert time.monotonic() - begun_s < 2
-    wait_until(lambda: not processes_of(process.pid), "the end of all processes", timeout_s=2)
+        assert time.monotonic() - begun_s < SOON_S
+    wait_until(lambda: not processes_of(process.pid), "the end of all processes", timeout_s=SOON_S)
     assert all(Path(f"{fifo}.left").exists() for fifo in fifos)
     _, said = process.communicate()
     assert ("KeyboardInterrupt" in said) == (how == "ctrl-c")
@@ -331,5 +335,5 @@ def test_a_worker_that_does_not_listen_is_ended(tmp_path: Path) -> None:
         task, _ = next(workers.results(iter([(str(fifo), False), (str(fifo), True)])))
         begun_s = time.monotonic()
     assert task[1]
-    assert time.monotonic() - begun_s < 2
+    assert time.monotonic() - begun_s < SOON_S
     assert set(multiprocessing.active_children()) == before
