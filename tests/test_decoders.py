@@ -3,9 +3,13 @@ from __future__ import annotations
 import io
 import json
 import math
+import pickle
 import struct
+import subprocess
+import sys
 import warnings
 import zlib
+from dataclasses import FrozenInstanceError
 from typing import Any
 
 import numpy as np
@@ -16,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
-from torchdata_remote.decoders import DEFAULT_DECODERS, MAX_PIXELS, integer, npy, rgb, text
+from torchdata_remote.decoders import DEFAULT_DECODERS, MAX_PIXELS, RgbAtLeast, _turbo, integer, npy, rgb, text
 
 
 def _saved(image: Image.Image, image_format: str, **options: Any) -> bytes:
@@ -251,3 +255,177 @@ def test_arrays_come_back_writable_and_in_their_order(order: Any) -> None:
     assert np.array_equal(decoded, array)
     assert decoded.flags.writeable
     assert decoded.flags.c_contiguous == array.flags.c_contiguous
+
+
+simplejpeg = pytest.importorskip("simplejpeg")
+TURNED = b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0"  # orientation 6: by 90 degrees
+
+
+def _smooth(width: int, height: int, num_channels: int, seed: int) -> npt.NDArray[np.uint8]:
+    """Spots of colour with some noise on them, as photographs have."""
+    random = np.random.default_rng(seed)
+    few = random.integers(0, 256, (height // 8 + 1, width // 8 + 1, num_channels), dtype=np.uint8)
+    layers = [np.asarray(Image.fromarray(few[..., c]).resize((width, height))) for c in range(num_channels)]
+    spots = np.stack(layers, axis=-1)
+    return (spots + random.normal(0, 9, spots.shape)).clip(0, 255).astype(np.uint8)
+
+
+@st.composite
+def _jpegs(draw: st.DrawFn, max_side: int = 120) -> bytes:
+    """JPEG of the usual kinds: gray, colour with any subsampling, stored as RGB, CMYK; progressive; EXIF; restarts."""
+    width, height = draw(st.integers(1, max_side)), draw(st.integers(1, max_side))
+    kind = draw(st.sampled_from(["gray", "4:4:4", "4:2:2", "4:2:0", "4:4:0", "4:1:1", "rgb", "cmyk"]))
+    quality = draw(st.integers(30, 97))
+    pixels = _smooth(width, height, {"gray": 1, "cmyk": 4}.get(kind, 3), draw(st.integers(0, 9)))
+    if kind in ("4:4:0", "4:1:1"):  # which Pillow cannot write
+        return bytes(simplejpeg.encode_jpeg(pixels, quality, colorsubsampling=kind.replace(":", "")))
+    options: dict[str, Any] = {
+        "quality": quality,
+        "progressive": draw(st.booleans()),
+        "restart_marker_rows": draw(st.sampled_from([0, 1])),
+        "exif": draw(st.sampled_from([b"", TURNED])),
+    }
+    if kind == "rgb":
+        options["keep_rgb"] = True
+    elif kind.startswith("4"):
+        options["subsampling"] = kind
+    image = Image.fromarray(pixels[..., 0]) if kind == "gray" else Image.fromarray(pixels[..., :3])
+    return _saved(image.convert("CMYK") if kind == "cmyk" else image, "JPEG", **options)
+
+
+def _by_pillow(data: bytes, min_size: int | None = None) -> Image.Image:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_turbo, "simplejpeg", None)
+        return rgb(data, min_size=min_size)
+
+
+def _outcome(decode: Any, data: bytes) -> Any:
+    """The pixels, or the kind of error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Pillow, about the damage
+        try:
+            return np.asarray(decode(data)).astype(int)
+        except (OSError, ValueError) as error:
+            return type(error)
+
+
+def _assert_alike(left: Any, right: Any) -> None:
+    """The same error, or the same pixels within what two builds of libjpeg differ by."""
+    assert isinstance(left, np.ndarray) == isinstance(right, np.ndarray), f"{left} and {right}"
+    if not isinstance(left, np.ndarray):
+        assert left == right
+        return
+    assert left.shape == right.shape
+    assert np.abs(left - right).max() <= 8
+    assert np.abs(left - right).mean() <= 0.5
+
+
+@given(data=_jpegs(), min_size=st.none() | st.integers(1, 130))
+def test_both_libraries_give_the_same_picture(data: bytes, min_size: int | None) -> None:
+    """Size and pixels do not depend on what is installed, reduced or not; EXIF neither turns it nor stays with it."""
+    with_turbo, without = rgb(data, min_size=min_size), _by_pillow(data, min_size)
+    for image in (with_turbo, without):
+        assert (type(image), image.mode, image.info) == (Image.Image, "RGB", {})
+        assert not image.getexif()
+    _assert_alike(np.asarray(with_turbo).astype(int), np.asarray(without).astype(int))
+
+
+@given(data=_jpegs(), min_size=st.integers(1, 130))
+def test_reduced_pictures_are_as_large_as_asked(data: bytes, min_size: int) -> None:
+    """By 1, 2, 4 or 8, the most that leaves both sides ``min_size`` pixels; one that has fewer keeps its size."""
+    whole, reduced = rgb(data), rgb(min_size=min_size)(data)
+    by = max(each for each in (1, 2, 4, 8) if each == 1 or min(whole.size) // each >= min_size)
+    assert reduced.size == tuple(math.ceil(side / by) for side in whole.size)
+    assert min(reduced.size) >= min(min_size, *whole.size)
+
+
+@pytest.mark.parametrize("by", [2, 4, 8])
+@pytest.mark.parametrize("decode", [rgb, _by_pillow])
+def test_a_reduced_picture_shows_the_same(by: int, decode: Any) -> None:
+    """Each pixel is the mean of those that it stands for."""
+    pixels = _smooth(64, 48, 3, seed=1)
+    data = _saved(Image.fromarray(pixels), "JPEG", quality=97, subsampling=0)
+    expected = pixels.reshape(48 // by, by, 64 // by, by, 3).mean(axis=(1, 3))
+    got = np.asarray(decode(data, min_size=48 // by))
+    assert got.shape == expected.shape
+    assert np.abs(got - expected).mean() < 3
+
+
+@pytest.mark.parametrize("image_format", ["PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM"])
+def test_other_formats_come_as_they_are(image_format: str) -> None:
+    """Only JPEG can be decoded smaller."""
+    data = _saved(Image.fromarray(_noise(40, 50, 3)), image_format)
+    assert np.array_equal(np.asarray(rgb(min_size=10)(data)), _pixels(data))
+
+
+@given(data=_jpegs(max_side=60), where=st.floats(0, 1, exclude_max=True))
+def test_a_cut_jpeg_is_the_same_error_by_both(data: bytes, where: float) -> None:
+    """And what is accepted lacks no pixel."""
+    cut = data[: int(len(data) * where)]
+    outcome = _outcome(rgb, cut)
+    _assert_alike(outcome, _outcome(_by_pillow, cut))
+    assert not isinstance(outcome, np.ndarray) or np.array_equal(outcome, _outcome(rgb, data))
+
+
+@given(data=_jpegs(max_side=60), damage=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.binary(max_size=9))))
+def test_a_damaged_jpeg_has_the_same_fate_by_both(data: bytes, damage: list[tuple[float, bytes]]) -> None:
+    """Whatever is overwritten: an error, or a picture, but not the one here and the other there."""
+    for where, junk in damage:
+        start = 3 + int((len(data) - 3) * where)
+        data = data[:start] + junk + data[start + len(junk) :]
+    _assert_alike(_outcome(rgb, data), _outcome(_by_pillow, data))
+
+
+@pytest.mark.parametrize("decode", [rgb, _by_pillow])
+@pytest.mark.parametrize("min_size", [None, 8])
+def test_a_jpeg_with_too_many_pixels_is_refused(decode: Any, min_size: int | None) -> None:
+    """By its header, also where it would be reduced, before memory is taken."""
+    data = bytearray(_saved(Image.new("RGB", (8, 8)), "JPEG"))
+    start = data.index(b"\xff\xc0") + 5
+    data[start : start + 4] = struct.pack(">HH", 9_000, 9_000)
+    with pytest.raises(ValueError, match=f"9000 x 9000 are more pixels than the limit of {MAX_PIXELS:,}"):
+        decode(bytes(data), min_size=min_size)
+
+
+def test_the_decoder_is_a_value() -> None:
+    """It can be pickled and compared, cannot be changed, and shows what it does."""
+    decoder = rgb(min_size=224)
+    assert pickle.loads(pickle.dumps(decoder)) == decoder == RgbAtLeast(224)
+    assert repr(decoder) == "RgbAtLeast(min_size=224)"
+    with pytest.raises(FrozenInstanceError):
+        decoder.min_size = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, "224"])
+def test_a_size_that_is_none(wrong: Any) -> None:
+    """Is refused when the decoder is made, with the value that came."""
+    with pytest.raises(ValueError, match=f"min_size must be .*{wrong}"):
+        rgb(min_size=wrong)
+    with pytest.raises(ValueError, match="min_size"):
+        rgb(b"", min_size=wrong)
+
+
+def test_neither_data_nor_size() -> None:
+    """The message shows both ways."""
+    with pytest.raises(TypeError, match=r"rgb\(data\).*rgb\(min_size=224\)"):
+        rgb()  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("name", ["jpg", "jpeg"])
+def test_jpeg_is_decoded_by_simplejpeg(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default, and without Pillow's decoder, where it is installed."""
+    data = _saved(Image.fromarray(_noise(20, 30, 3)), "JPEG")
+    monkeypatch.setattr(Image, "open", None)
+    assert DEFAULT_DECODERS[name](data).size == (30, 20)
+
+
+def test_works_without_simplejpeg() -> None:
+    """A missing package is none that is needed."""
+    program = (
+        "import sys, io; sys.modules['simplejpeg'] = None\n"
+        "from PIL import Image; from torchdata_remote.decoders import rgb, _turbo\n"
+        "file = io.BytesIO(); Image.new('L', (30, 20)).save(file, 'JPEG')\n"
+        "print(_turbo.simplejpeg, rgb(file.getvalue()).size, rgb(min_size=10)(file.getvalue()).size)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.split(" ", 1) == ["None", "(30, 20) (15, 10)\n"]

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import pickle
+import re
+import traceback
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -175,3 +179,108 @@ def test_streams_that_are_read_at_once_have_equal_shares(lane_bytes: int, interl
         assert share_bytes >= 1 << 60
     else:
         assert share_bytes * interleave <= lane_bytes < (share_bytes + 1) * interleave
+
+
+DOWNLOADS = ("train_index", "train_classes", "val_index", "val_classes", "test_index")
+LONG = {"aws_access_key_id": "CANARY-key", "aws_secret_access_key": "CANARY-secret"}
+PERHAPS = {
+    "aws_session_token": "CANARY-token",
+    "bucket_name": "CANARY-bucket",
+    **{f"{name}_file_download_url": f"s3://CANARY/{name}.json" for name in DOWNLOADS},
+}
+
+
+def credential_file(folder: Path, content: object) -> Path:
+    path = folder / "credentials.json"
+    path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    return path
+
+
+def refusal(path: Path) -> str:
+    """The message of the ValueError, after a look for canaries in all that could be shown of it."""
+    with pytest.raises(ValueError, match=r"credentials\.json: ") as caught:
+        StorageOptions.from_file(path)
+    link: BaseException | None = caught.value
+    while link is not None:
+        assert "CANARY" not in f"{link} {link!r} {vars(link)}"
+        link = link.__cause__ or link.__context__
+    assert "CANARY" not in "".join(traceback.format_exception(caught.value))
+    return str(caught.value)
+
+
+def test_short_credential_file(tmp_path: Path) -> None:
+    """Key and secret become the fallback, by a path of either type; there is nothing else."""
+    path = credential_file(tmp_path, {"access_key": "CANARY-key", "secret": "CANARY-secret"})
+    for options in (StorageOptions.from_file(path), StorageOptions.from_file(str(path))):
+        assert dict(options) == {"fallback_key": "CANARY-key", "fallback_secret": "CANARY-secret"}
+        assert (options.bucket_name, options.downloads) == (None, {})
+
+
+@given(given_names=st.sets(st.sampled_from(sorted(PERHAPS))), empty=st.sampled_from([None, ""]))
+def test_long_credential_file(
+    tmp_path_factory: pytest.TempPathFactory, given_names: set[str], empty: str | None
+) -> None:
+    """Whatever of the further fields is there is found, what is empty is as absent; copies and pickles keep it all."""
+    content = {**LONG, **{name: value if name in given_names else empty for name, value in PERHAPS.items()}}
+    original = StorageOptions.from_file(credential_file(tmp_path_factory.mktemp("long"), content))
+    for options in (original, StorageOptions(original), pickle.loads(pickle.dumps(original))):
+        assert options.get("fallback_token") == (content["aws_session_token"] or None)
+        assert {**options, "fallback_token": 0} == {
+            "fallback_key": "CANARY-key",
+            "fallback_secret": "CANARY-secret",
+            "fallback_token": 0,
+        }
+        assert options.bucket_name == (content["bucket_name"] or None)
+        assert options.downloads == {
+            name: content[f"{name}_file_download_url"] for name in DOWNLOADS if content[f"{name}_file_download_url"]
+        }
+        for text in (repr(options), str(options), f"{options}", repr([options])):
+            assert text.strip("[]").startswith("StorageOptions(fallback_key, fallback_secret")
+            assert "CANARY" not in text
+
+
+def test_downloads_are_the_readers_own(tmp_path: Path) -> None:
+    """A change of what was handed out changes nothing in the options."""
+    options = StorageOptions.from_file(credential_file(tmp_path, {**LONG, **PERHAPS}))
+    options.downloads.clear()
+    assert len(options.downloads) == len(DOWNLOADS)
+    assert StorageOptions({"key": "a"}).downloads == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ({"access_key": "CANARY"}, "missing 'secret'"),
+        ({"secret": "CANARY"}, "missing 'access_key'"),
+        ({"access_key": "CANARY", "secret": ""}, "missing 'secret'"),
+        ({"access_key": None, "secret": "CANARY"}, "missing 'access_key'"),
+        ({"aws_access_key_id": "CANARY"}, "missing 'aws_secret_access_key'"),
+        ({"aws_secret_access_key": "CANARY"}, "missing 'aws_access_key_id'"),
+        ({}, "missing 'aws_access_key_id', 'aws_secret_access_key'"),
+        ({"aws_access_key_id": "CANARY", "aws_secret_acces_key": "CANARY"}, "unknown 'aws_secret_acces_key'"),
+        ({**LONG, "bucket": "CANARY"}, "unknown 'bucket'"),
+        ({**LONG, "test_classes_file_download_url": "CANARY"}, "unknown 'test_classes_file_download_url'"),
+        ({"access_key": "CANARY", "secret": "CANARY", "bucket_name": "CANARY"}, "unknown 'bucket_name'"),
+        ({**LONG, "secret": "CANARY"}, "missing 'access_key'; unknown 'aws_access_key_id', 'aws_secret_access_key'"),
+        ({**LONG, "bucket_name": ["CANARY"]}, "no text in 'bucket_name'"),
+        ({"access_key": "CANARY", "secret": 12345}, "no text in 'secret'"),
+        (["CANARY"], "it holds a list"),
+        ("CANARY", "it holds a str"),
+        (b"", "no JSON: .* in line 1, column 1"),
+        (b'{"access_key": "CANARY",\n "secret": CANARY}', "no JSON: .* in line 2, column 12"),
+        (b'{"secret": "CANARY\xff"}', "no JSON"),
+        (b'{"CANARY": ' + b"[" * 100_000, "no JSON"),
+        (b'{"secret": ' + b"1" * 5_000 + b"}", "no JSON"),
+    ],
+)
+def test_what_is_no_credential_file(tmp_path: Path, content: object, told: str) -> None:
+    """The message names the file, what is missing and what is not known, and never a value."""
+    message = refusal(credential_file(tmp_path, content))
+    assert re.search(told, message), message
+    assert "Expected" in message
+
+
+def test_a_credential_file_that_is_not_there(tmp_path: Path) -> None:
+    """The system's own error, with the name."""
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.json"):
+        StorageOptions.from_file(tmp_path / "nowhere.json")

@@ -29,6 +29,7 @@ from ..options import Backend, RetryPolicy, StorageOptions
 from ..retry import call_with_retries
 from ..urls import HTTP, LOCAL, S3, join_url, redact, split_url
 from . import _obstore
+from ._fallback import without_fallback
 from ._fsspec import FsspecStore
 from ._http import HttpStore
 from ._local import PARTIAL_SUFFIX, LocalStore
@@ -91,6 +92,8 @@ def open_store(url: str, options: StorageOptions, connection: Connection = _DEFA
         AccessDeniedError: for credentials that cannot be found.
     """
     scheme, bucket, path = split_url(url)
+    if scheme not in S3:
+        options = without_fallback(options)
     key = scheme, bucket, options.identity(), connection
     with _lock:
         if key not in _stores:

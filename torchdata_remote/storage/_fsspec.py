@@ -14,6 +14,7 @@ from ..options import StorageOptions
 from ..urls import HTTP, S3, join_url
 from ._errors import from_os, from_status, translated
 from ._protocol import Answer, Entry, Page, in_one
+from ._s3_settings import options_for_s3fs
 
 _ONE_REQUEST: dict[str, Any] = {"retries": {"mode": "standard", "total_max_attempts": 1}}
 _WITHOUT_FOLDERS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "adl", "hf", *HTTP}
@@ -26,7 +27,7 @@ class FsspecStore:
         scheme: protocol as in the URL.
         bucket: bucket or host; empty for ``memory``.
         options: handed to the filesystem unchanged, except that ``region`` becomes its ``client_kwargs`` entry, and
-            that s3fs is told to repeat nothing.
+            that s3fs is told to repeat nothing and given the fallback credentials only if there are no others.
         read_timeout_s: without a byte, in seconds, where the filesystem can be told (s3).
     """
 
@@ -36,6 +37,7 @@ class FsspecStore:
     def __init__(self, scheme: str, bucket: str, options: StorageOptions, read_timeout_s: float) -> None:
         keywords = dict(options)
         if scheme in S3:
+            keywords = options_for_s3fs(options, f"s3://{bucket}")
             keywords = {
                 **keywords,
                 "config_kwargs": {**_ONE_REQUEST, "read_timeout": read_timeout_s}

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import AccessDeniedError, RemoteDataError, StorageError, UrlError
-from ..options import StorageOptions
+from ..options import FALLBACK_NAMES, StorageOptions
 from ..urls import redact
-from ._errors import from_botocore
+from ._errors import from_botocore, translated
+from ._fallback import METHOD, append_fallback, has_fallback, without_fallback
 
 CONNECT_TIMEOUT_S = 10
 READ_TIMEOUT_S = 30.0
@@ -23,6 +24,7 @@ _CLIENT_KWARGS = {
     "aws_secret_access_key": "secret",
     "aws_session_token": "token",
 }
+_OWN_CREDENTIALS = {"key", "username", "secret", "password", "token", "session"}  # in s3fs's words
 _HTTP_URL = re.compile(r"https?://[^/\s]+", re.IGNORECASE)
 _client_lock = threading.Lock()  # creating botocore clients is not thread-safe
 
@@ -46,6 +48,9 @@ class S3Settings:
     region: str | None = None
     profile: str | None = None
     anon: bool = False
+    fallback_key: str | None = None
+    fallback_secret: str | None = None
+    fallback_token: str | None = None
     read_timeout_s: float = READ_TIMEOUT_S
 
 
@@ -68,7 +73,7 @@ def s3_settings(options: StorageOptions, read_timeout_s: float = READ_TIMEOUT_S)
 
 
 def make_session(settings: S3Settings, url: str) -> Any:
-    """A botocore session with the credentials of the settings, or else of botocore's chain.
+    """A botocore session with the credentials of the settings, or else of botocore's chain, or else the fallback.
 
     Raises:
         AccessDeniedError: for a profile that does not exist, or a key without its secret.
@@ -76,8 +81,8 @@ def make_session(settings: S3Settings, url: str) -> Any:
     import botocore.session  # here: a tenth of a second that a chain over local files need not wait
     from botocore.exceptions import ProfileNotFound
 
-    if (settings.key is None) != (settings.secret is None) or (settings.token is not None and settings.key is None):
-        raise AccessDeniedError(f"{url}: storage_options needs 'key' and 'secret' together, and 'token' both.", url=url)
+    _require_pair(settings.key, settings.secret, settings.token, url)
+    _require_pair(settings.fallback_key, settings.fallback_secret, settings.fallback_token, url, "fallback_")
     try:
         session = botocore.session.Session(profile=settings.profile)
         session.get_config_variable("region")  # reads the profile
@@ -85,7 +90,36 @@ def make_session(settings: S3Settings, url: str) -> Any:
         raise AccessDeniedError(f"{url}: {error}. Look into ~/.aws/config.", url=url) from error
     if settings.key is not None:
         session.set_credentials(settings.key, settings.secret, settings.token)
+    elif settings.fallback_key is not None and settings.fallback_secret is not None:
+        append_fallback(session, settings.fallback_key, settings.fallback_secret, settings.fallback_token)
     return session
+
+
+def _require_pair(key: str | None, secret: str | None, token: str | None, url: str, prefix: str = "") -> None:
+    if (key is None) != (secret is None) or (token is not None and key is None):
+        raise AccessDeniedError(
+            f"{url}: storage_options needs '{prefix}key' and '{prefix}secret' together, and '{prefix}token' both.",
+            url=url,
+        )
+
+
+def options_for_s3fs(options: StorageOptions, url: str) -> dict[str, Any]:
+    """What s3fs is to get: it does not know of a fallback, so the chain is asked here whether one is needed.
+
+    Raises:
+        AccessDeniedError: as ``make_session``, and for credentials that cannot be fetched.
+    """
+    keywords = dict(without_fallback(options))
+    in_client = (keywords.get("client_kwargs") or {}).keys() & _CLIENT_KWARGS.keys() - {"region_name", "endpoint_url"}
+    given = {name for name in _OWN_CREDENTIALS if keywords.get(name) is not None}
+    if not has_fallback(options) or keywords.get("anon") or given or in_client:
+        return keywords
+    fallback: dict[str, Any] = {name: options.get(name) for name in FALLBACK_NAMES}
+    with translated(from_botocore, url):
+        found = make_session(S3Settings(profile=keywords.get("profile"), **fallback), url).get_credentials()
+    if found is not None and found.method == METHOD:
+        keywords.update(key=found.access_key, secret=found.secret_key, token=found.token)
+    return keywords
 
 
 def region_of(settings: S3Settings, session: Any) -> str:

@@ -1,13 +1,10 @@
-"""Option objects: frozen, checked when built, with units in their names and no secret in their ``repr``."""
+"""How objects are fetched: backend, retries, requests in flight, bytes in memory."""
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
 
 MIB = 1 << 20
 PROGRESS_BYTES = 16 << 10
@@ -129,41 +126,3 @@ class FetchOptions:
             return max(_MIN_PART_BYTES, min(_MAPPED_PART_BYTES, self.max_buffer_bytes // (2 * num_lanes)))
         num_parts = max(self.max_in_flight, 2 * num_lanes)
         return max(_MIN_PART_BYTES, min(8 * MIB, self.max_buffer_bytes * 3 // (4 * num_parts)))
-
-
-class StorageOptions(Mapping[str, Any]):
-    """A user's ``storage_options``, in fsspec's vocabulary, unchanged, with a ``repr`` that shows only names.
-
-    Args:
-        options: for s3: ``key``, ``secret``, ``token``, ``endpoint_url``, ``anon``, ``profile``,
-            ``client_kwargs={"region_name": ...}``; for anything else what its fsspec filesystem takes.
-    """
-
-    def __init__(self, options: Mapping[str, Any] | None = None) -> None:
-        if options is not None and not isinstance(options, Mapping):
-            raise TypeError(f"storage_options must be a dict, got {type(options).__name__}")
-        self._options = dict(options or {})
-        if not all(isinstance(name, str) for name in self._options):
-            raise TypeError(f"storage_options must have names that are str, got {sorted(map(repr, self._options))}")
-        self._identity: str | None = None
-
-    def __getitem__(self, name: str) -> Any:
-        return self._options[name]
-
-    def __iter__(self) -> Any:
-        return iter(self._options)
-
-    def __len__(self) -> int:
-        return len(self._options)
-
-    def identity(self) -> str:
-        """Equal for equal options: a key for what is kept per process. Holds secrets; never shown."""
-        if self._identity is None:  # made when it is asked for, because ids differ between processes
-            self._identity = json.dumps(self._options, sort_keys=True, default=lambda value: f"object {id(value)}")
-        return self._identity
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_identity": None}
-
-    def __repr__(self) -> str:
-        return f"StorageOptions({', '.join(sorted(self._options))})"

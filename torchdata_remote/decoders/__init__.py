@@ -1,0 +1,24 @@
+"""Decoders: bytes of a member to a value, chosen by extension. None of them unpickles anything."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ._rgb import RgbAtLeast, rgb
+from ._sizes import MAX_PIXELS
+from ._values import integer, npy, text
+
+__all__ = ["DEFAULT_DECODERS", "MAX_PIXELS", "Decoder", "RgbAtLeast", "integer", "npy", "rgb", "text"]
+
+Decoder = Callable[[bytes], Any]
+
+_IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm", "pgm", "pbm", "pnm")
+DEFAULT_DECODERS: Mapping[str, Decoder] = {
+    **dict.fromkeys(_IMAGE_EXTENSIONS, rgb),
+    "cls": integer,
+    "json": json.loads,
+    "txt": text,
+    "npy": npy,
+}

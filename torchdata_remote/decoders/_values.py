@@ -1,0 +1,62 @@
+"""Numbers, text and arrays."""
+
+from __future__ import annotations
+
+import io
+import math
+from typing import Any
+
+import numpy as np
+
+
+def integer(data: bytes) -> int:
+    """Decode a decimal number, such as the class number in a ``cls`` member.
+
+    Raises:
+        ValueError: if it is none.
+
+    Example:
+        >>> integer(b"42")
+        42
+    """
+    return int(data)
+
+
+def text(data: bytes) -> str:
+    """Decode UTF-8 text.
+
+    Raises:
+        UnicodeDecodeError: if it is none.
+
+    Example:
+        >>> text(b"kit fox")
+        'kit fox'
+    """
+    return data.decode("utf-8")
+
+
+def npy(data: bytes) -> np.ndarray[Any, Any]:
+    """Decode an array in NumPy's ``npy`` format (NEP 1).
+
+    Raises:
+        ValueError: if it holds pickled objects, is shorter than its header says, or is an ``npz`` archive.
+
+    Example:
+        >>> file = io.BytesIO()
+        >>> np.save(file, np.arange(3))
+        >>> npy(file.getvalue())
+        array([0, 1, 2])
+    """
+    if data[:6] != b"\x93NUMPY":
+        raise ValueError(f"it begins with {data[:6]!r}, where an npy array was expected; allow_pickle is off")
+    file = io.BytesIO(data)
+    version = np.lib.format.read_magic(file)
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran_order, dtype = read_header(file)
+    if dtype.hasobject:
+        raise ValueError("an array of Python objects, which would need unpickling (allow_pickle is off)")
+    left, claimed = len(data) - file.tell(), math.prod(shape) * dtype.itemsize
+    if claimed > left:
+        raise ValueError(f"an array of shape {shape} and {dtype} has {claimed:,} bytes, of which {left:,} are there")
+    array = np.frombuffer(data, dtype, math.prod(shape), file.tell())
+    return array.reshape(shape, order="F" if fortran_order else "C").copy(order="K")
