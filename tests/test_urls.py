@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import copy
-import fnmatch
 import os
 import pickle
 import re
@@ -16,11 +15,10 @@ from torchdata_remote.errors import UrlError
 from torchdata_remote.urls import (
     RemoteUrl,
     expand_braces,
-    glob_regex,
-    glob_start,
     has_braces,
     join_url,
     object_path,
+    path_below,
     redact,
     split_url,
     whole_and_part,
@@ -143,6 +141,25 @@ def test_object_path_is_the_name_of_the_file() -> None:
     assert object_path("memory://a/b.jpg") == "a/b.jpg"
 
 
+@pytest.mark.parametrize(
+    ("source", "url", "path"),
+    [
+        ("s3://b/train", "s3://b/train/cat/1.jpg", "cat/1.jpg"),
+        ("s3://b/train/", "s3://b/train/cat/1.jpg", "cat/1.jpg"),
+        ("s3://b", "s3://b/1.jpg", "1.jpg"),
+        ("s3://b/train/1.jpg", "s3://b/train/1.jpg", "1.jpg"),
+        ("s3://b/t*/c{0..9}/", "s3://b/train/c1/1.jpg", "train/c1/1.jpg"),
+        ("/data/train", "file:///data/train/cat/1.jpg", "cat/1.jpg"),
+        ("memory://a", "memory://a/1.jpg", "1.jpg"),
+        ("s3://b/train/", "s3://other/x/1.jpg", "x/1.jpg"),
+        ("s3://b/train/", "https://host/x/1.jpg?token=0", "x/1.jpg"),
+    ],
+)
+def test_a_path_below_is_what_the_source_does_not_say(source: str, url: str, path: str) -> None:
+    """From the folder on, or from the first folder that has a glob; of an object elsewhere it is the whole path."""
+    assert path_below(source)(url) == path
+
+
 @given(first=st.integers(0, 200), count=st.integers(1, 30), width=st.integers(1, 6))
 def test_a_brace_range_counts_from_first_to_last(first: int, count: int, width: int) -> None:
     """Every number comes once, in order, padded to the written width if the first one was."""
@@ -189,53 +206,6 @@ def test_has_braces_tells_what_would_be_expanded(url: str) -> None:
     except UrlError:
         stays = False
     assert has_braces(url) != stays
-
-
-GLOB_PIECES = st.sampled_from(["a", "b", ".", "*", "?", "[", "]", "!", "[a-b]", "[!a-b]", "\\", "{", "("])
-
-
-@given(pattern=st.lists(GLOB_PIECES, max_size=8).map("".join), name=st.text("ab.-^[]\\!\n{(", max_size=6))
-@example("[!]", "a")
-@example("[!]a]", "b")
-@example("[]a]", "]")
-@example("t-[0-9].tar", "t-5.tar")
-def test_within_a_folder_a_glob_is_what_fnmatch_takes_it_for(pattern: str, name: str) -> None:
-    """Any pattern without a slash matches the same base names as Python's ``fnmatch``."""
-    assert bool(glob_regex(pattern).fullmatch(name)) == fnmatch.fnmatchcase(name, pattern)
-
-
-def test_a_glob_that_can_match_nothing_matches_nothing() -> None:
-    """A range that runs backwards is no error of Python's ``re`` that the user never called."""
-    assert glob_regex("[b-a]").fullmatch("a") is None
-
-
-@pytest.mark.parametrize(
-    ("pattern", "path", "matches"),
-    [
-        ("*.tar", "a/b.tar", False),
-        ("?.tar", "/.tar", False),
-        ("a/*.tar", "a/b.tar", True),
-        ("a/*.tar", "a/b/c.tar", False),
-        ("**", "a/b/c.tar", True),
-        ("**/c.tar", "c.tar", True),
-        ("**/c.tar", "a/b/c.tar", True),
-        ("**/c.tar", "a/bc.tar", False),
-        ("a/**", "a/b/c.tar", True),
-        ("a/**", "b/a/c.tar", False),
-        ("a/**/c.tar", "a/c.tar", True),
-        ("a+(b).tar", "a+(b).tar", True),
-        ("a.tar", "axtar", False),
-    ],
-)
-def test_a_star_stays_in_its_folder_and_two_do_not(pattern: str, path: str, matches: bool) -> None:
-    """``*`` and ``?`` never match a slash, ``**`` does, ``**/`` also matches no folder."""
-    assert bool(glob_regex(pattern).fullmatch(path)) is matches
-
-
-def test_glob_start_finds_the_first_glob_character() -> None:
-    """Everything before it is a plain prefix."""
-    assert glob_start("a/b.tar") is None
-    assert [glob_start(path) for path in ("*", "a?", "a/[0]*")] == [0, 1, 2]
 
 
 @given(size=st.none() | st.integers(0), etag=st.none() | st.text())

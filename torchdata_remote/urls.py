@@ -6,10 +6,9 @@ A URL here is ``scheme://bucket/path`` with the path as the store spells it: not
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from .checksums import Checksums
@@ -21,7 +20,7 @@ _STEPS = re.compile(r"\d+\.\.\d+\.\.\d+")
 _USER_INFO = re.compile(r"(://)[^/]*@")
 _HTTP_URL = re.compile(r"https?://", re.IGNORECASE)
 _PART = re.compile(r"#samples=(\d+)-(\d+)$")
-_GLOB = re.compile(r"[*?\[]")
+_CHOICE = re.compile(r"[*?\[{]")
 HTTP = frozenset({"http", "https"})
 S3 = frozenset({"s3", "s3a"})
 LOCAL = frozenset({"file", "local"})
@@ -162,6 +161,27 @@ def object_path(url: str) -> str:
     return (path.partition("?")[0] if scheme in HTTP else path).lstrip("/")
 
 
+def path_below(source: str) -> Callable[[str], str]:
+    """A function from the URL of an object that a source URL stands for to its path below that folder.
+
+    >>> path_below("s3://photos/train")("s3://photos/train/cat/1.jpg")
+    'cat/1.jpg'
+    >>> path_below("s3://photos/train/c*/")("s3://photos/train/cat/1.jpg")
+    'cat/1.jpg'
+    """
+    whole = join_url(*split_url(source))
+    below = whole if whole.endswith("/") else whole + "/"
+    choice = _CHOICE.search(whole)
+    fixed = whole[: choice.start()] if choice else whole
+    folder = fixed[: fixed.rindex("/") + 1]
+
+    def path_of(url: str) -> str:
+        start = below if url.startswith(below) else folder
+        return str(url)[len(start) :] if url.startswith(start) else object_path(url)
+
+    return path_of
+
+
 def expand_braces(url: str) -> Iterator[str]:
     """All URLs that a brace range stands for, in order; asks no store. Other braces stay as they are.
 
@@ -214,35 +234,3 @@ def _choices(url: str, group: slice) -> Iterable[str] | None:
         else:
             parts[-1] += character
     return parts if len(parts) > 1 else None
-
-
-def glob_start(path: str) -> int | None:
-    """Index of the first glob character (``*``, ``?``, ``[``) in a path, or ``None``."""
-    match = _GLOB.search(path)
-    return match.start() if match else None
-
-
-def glob_regex(pattern: str) -> re.Pattern[str]:
-    """A glob as a regular expression over a whole path.
-
-    ``*`` and ``?`` stay within a folder, ``**`` crosses folders, ``[abc]`` and ``[!abc]`` are one character.
-
-    >>> bool(glob_regex("t-*.tar").fullmatch("t-1.tar")), bool(glob_regex("*.tar").fullmatch("a/t.tar"))
-    (True, False)
-    """
-    out, i = "", 0
-    while i < len(pattern):
-        if pattern.startswith("**/", i):
-            out, i = out + "(?:.*/)?", i + 3
-        elif pattern.startswith("**", i):
-            out, i = out + ".*", i + 2
-        elif pattern[i] == "*":
-            out, i = out + "[^/]*", i + 1
-        elif pattern[i] == "?":
-            out, i = out + "[^/]", i + 1
-        elif pattern[i] == "[" and (close := pattern.find("]", i + (3 if pattern[i + 1 : i + 2] == "!" else 2))) > 0:
-            one = fnmatch.translate(pattern[i : close + 1])  # "(?s:...)" and an end of string
-            out, i = out + "(?!/)" + one[4 : one.rindex(")")], close + 1
-        else:
-            out, i = out + re.escape(pattern[i]), i + 1
-    return re.compile(out, re.DOTALL)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -18,10 +17,9 @@ from ..sample_table import SampleTable
 from ..shard_set import read_shard_set
 from ..storage import open_store
 from ..storage.listing import list_source
-from ..urls import RemoteUrl, join_url, object_path, redact, split_url
+from ..urls import RemoteUrl, object_path, path_below, redact
 
 _BESIDE = (MANIFEST_NAME, CLASSES_NAME, PROVENANCE_NAME)
-_CHOICE = re.compile(r"[*?\[{]")
 
 
 class Listing(NamedTuple):
@@ -126,17 +124,13 @@ class _Files:
     """Files that become samples, in the order of their paths."""
 
     def __init__(self, source: str, table: SampleTable) -> None:
-        self._source = join_url(*split_url(source))
-        choice = _CHOICE.search(self._source)
-        fixed = self._source[: choice.start()] if choice else self._source
-        self._folder = fixed[: fixed.rindex("/") + 1]
+        self._below = path_below(source)
         self._table = table
         self._open: dict[str, dict[str, tuple[str, RemoteUrl]]] = {}  # samples that may go on: key -> extension
 
     def add(self, url: RemoteUrl) -> None:
         """The next file. Between those of a sample ``a`` may come others, of a folder ``a.d``."""
-        below = self._source + "/"
-        path = url[len(below if url.startswith(below) else self._folder) :]
+        path = self._below(url)
         fault = naming_fault(path)
         key, extension = split_key(path)
         if self._open and not path.startswith(next(iter(self._open)) + "."):

@@ -1,18 +1,21 @@
-"""A prefix to its entries, page by page, the next page on its way."""
+"""A prefix to its entries, page by page, the next pages on their way."""
 
 from __future__ import annotations
 
 import contextlib
 import queue
+import time
 from collections.abc import Generator, Iterator
 from itertools import chain
 
+from ..counters import LIST
 from ..errors import StorageError
 from ..options import RetryPolicy, StorageOptions
 from ..pool import Pool, next_item
 from ..retry import call_with_retries
 from ..urls import redact
 from . import Connection, open_store
+from ._frontier import MAX_IN_FLIGHT, Ask, Frontier
 from ._protocol import Entry, Page
 
 
@@ -27,9 +30,9 @@ def list_prefix(url: str, prefix: str, recursive: bool, options: StorageOptions,
     """
     pages = _pages(url, prefix, recursive, options, retry)
     with contextlib.closing(pages):
-        first, is_last = next(pages)
-        paged: Iterator[list[Entry]] = chain([first], (page for page, _ in pages))
-        if is_last or first != sorted(first, key=_path):
+        first = next(pages, [])
+        paged: Iterator[list[Entry]] = chain([first], pages)
+        if first != sorted(first, key=_path):
             paged = iter([sorted(chain.from_iterable(paged), key=_path)])
         last = ""
         for page in paged:
@@ -51,39 +54,34 @@ def _path(entry: Entry) -> str:
 
 def _pages(
     url: str, prefix: str, recursive: bool, options: StorageOptions, retry: RetryPolicy
-) -> Generator[tuple[list[Entry], bool], None, None]:
-    """The pages of a listing, and whether each is the last one; the next one is on its way meanwhile."""
+) -> Generator[list[Entry], None, None]:
+    """The pages of a listing that are not empty, in order; the next ones are on their way meanwhile."""
     store, _ = open_store(url, options, Connection(read_timeout_s=retry.progress_timeout_s))
-    pool = Pool(1)
-    answers: queue.SimpleQueue[Page | BaseException] = queue.SimpleQueue()
+    pool = Pool(MAX_IN_FLIGHT)
+    answers: queue.SimpleQueue[tuple[Ask, Page | BaseException]] = queue.SimpleQueue()
 
-    def ask(token: str | None) -> None:
+    def fetch(ask: Ask) -> None:
+        began_s = time.perf_counter()
         try:
-            answers.put(
-                call_with_retries(
-                    lambda: store.list_page(prefix, recursive=recursive, token=token), retry, sleep=pool.sleep
-                )
+            page = call_with_retries(
+                lambda: store.list_page(ask.prefix, recursive=ask.recursive, token=ask.token), retry, sleep=pool.sleep
             )
         except BaseException as error:  # noqa: BLE001  # it belongs to whoever lists, whatever it is
-            answers.put(error)
+            answers.put((ask, error))
+        else:
+            LIST.worked(began_s, 0, items=len(page.entries), requests=1)
+            answers.put((ask, page))
 
-    seen: set[str] = set()
+    frontier = Frontier(url, prefix, recursive=recursive)
     try:
-        pool.submit(ask, None)
-        while True:
-            page = next_item(answers)
-            if isinstance(page, BaseException):
-                raise page
-            token = page.next_token
-            if token is not None:
-                if token in seen:
-                    raise StorageError(
-                        f"{redact(url)}: the store repeats page {token!r} of its listing.", url=redact(url)
-                    )
-                seen.add(token)
-                pool.submit(ask, token)
-            yield [entry for entry in page.entries if entry.path.startswith(prefix)], token is None
-            if token is None:
-                return
+        while frontier:
+            for ask in frontier.to_ask():
+                pool.submit(fetch, ask)
+            if frontier.is_waiting or not answers.empty():
+                with LIST.waiting():
+                    answer = next_item(answers)
+                frontier.answer(*answer)
+            else:
+                yield frontier.take()
     finally:
         pool.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple, Protocol
 
 from ..errors import StorageError, TransientStorageError
@@ -21,6 +21,7 @@ class Page(NamedTuple):
 
     entries: list[Entry]
     next_token: str | None
+    folders: Sequence[str] = ()  # below the prefix and not entered, with a slash at the end, where a listing has pages
 
 
 class Answer(NamedTuple):

@@ -12,6 +12,7 @@ from ..errors import ExpiredCredentialsError, TransientStorageError
 from . import _obstore
 from ._errors import from_botocore, translated
 from ._protocol import Answer, Entry, MissingHeaderError, Page, RedirectWithoutPlaceError
+from ._s3_pages import read_faster
 from ._s3_settings import S3Settings, make_client, make_session
 from ._s3_upload import S3Pending
 from ._urllib import CONTENT_RANGE, read_as_it_comes
@@ -48,6 +49,7 @@ class S3Store:
         with self._lock:
             if self._client is None:
                 self._client = make_client(self._settings, self._session, f"s3://{self._bucket}")
+                read_faster(self._client)
             return self._client
 
     def _renewing(self, operation: Callable[[], T]) -> T:
@@ -84,7 +86,7 @@ class S3Store:
                 f"{self.url(prefix)}: a page of the listing does not tell whether it is the last one.",
                 url=self.url(prefix),
             )
-        return Page(entries, next_token)
+        return Page(entries, next_token, [found["Prefix"] for found in answer.get("CommonPrefixes", ())])
 
     def find(self, path: str) -> Entry | None:
         # A key sorts before all that it is a prefix of, so it comes first if it is there.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 
 from ..errors import EmptyListingError
+from ..globs import glob_regex, glob_start
 from ..manifest import MANIFEST_NAME, ShardInfo, load_manifest
 from ..options import RetryPolicy, StorageOptions
 from ..retry import call_with_retries
@@ -13,8 +14,6 @@ from ..urls import (
     HTTP,
     RemoteUrl,
     expand_braces,
-    glob_regex,
-    glob_start,
     has_braces,
     join_url,
     object_path,

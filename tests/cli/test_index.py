@@ -1,0 +1,89 @@
+"""``torchdata-remote index``."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from tests.servers.s3 import S3Server
+from torchdata_remote.cli import main
+from torchdata_remote.object_index import read_index
+from torchdata_remote.options import RetryPolicy, StorageOptions
+
+NAMES = ["train/cat/1.jpg", "train/cat/2.txt", "train/dog/1.jpg", "val/cat/1.jpg"]
+
+
+def fill(folder: Path) -> str:
+    for name in NAMES:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"1")
+    return str(folder)
+
+
+def test_paths_below_a_local_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Sorted as listed, counted, gzip'd if so named; a pattern leaves some out."""
+    data = fill(tmp_path / "data")
+    assert main(["index", data, "-o", f"{tmp_path}/i.json"]) == 0
+    assert json.loads((tmp_path / "i.json").read_bytes()) == NAMES
+    assert capsys.readouterr().out == f"         4 objects: {tmp_path}/i.json written\n"
+    assert main(["index", data, "--output", f"{tmp_path}/i.json.gz", "--pattern", "*.jpg"]) == 0
+    assert json.loads(gzip.decompress((tmp_path / "i.json.gz").read_bytes())) == [NAMES[0], *NAMES[2:]]
+
+
+def test_keys_of_a_bucket(moto: S3Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also below a folder of it; the index lies in the bucket, or elsewhere."""
+    bucket, options = moto.new_bucket(), json.dumps(moto.storage_options)
+    for name in NAMES:
+        moto.client().put_object(Bucket=bucket, Key=f"scratch/{name}", Body=b"1")
+    keys = [f"scratch/{name}" for name in NAMES if name.startswith("train/")]
+    url = f"s3://{bucket}/scratch/train"
+    for index in (f"s3://{bucket}/lists/train.json.gz", f"memory://{bucket}/train.json"):
+        assert main(["index", url, "-o", index, "--storage-options", options]) == 0
+        assert "3 objects" in capsys.readouterr().out
+        found = read_index(index, url, options=StorageOptions(moto.storage_options), retry=RetryPolicy())
+        assert [str(one) for one, _ in found] == [f"s3://{bucket}/{key}" for key in keys]
+    assert json.loads(fsspec.filesystem("memory").cat_file(f"/{bucket}/train.json")) == keys
+
+
+def test_an_index_inside_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It does not name itself, the second time neither, when ``--overwrite`` is needed."""
+    data = fill(tmp_path / "data")
+    assert main(["index", data, "-o", f"{data}/index.json"]) == 0
+    assert main(["index", data, "-o", f"{data}/index.json"]) == 1
+    told = capsys.readouterr()
+    assert "exists already" in told.err
+    assert "--overwrite" in told.err
+    assert main(["index", data, "-o", f"{data}/index.json", "--overwrite"]) == 0
+    assert json.loads((tmp_path / "data" / "index.json").read_bytes()) == NAMES
+
+
+def test_nothing_found_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And leaves nothing behind."""
+    data = fill(tmp_path / "data")
+    assert main(["index", data, "-o", f"{tmp_path}/i.json", "--pattern", "*.png"]) == 1
+    told = capsys.readouterr()
+    assert (told.out, "no objects found" in told.err) == ("", True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
+
+
+def test_where_nothing_can_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """http takes no objects, which is told before anything is listed."""
+    assert main(["index", f"{tmp_path}/none", "-o", "http://127.0.0.1:1/i.json"]) == 1
+    assert "takes no objects" in capsys.readouterr().err
+
+
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """It tells every option, and ends with an example; without ``-o`` the command line is wrong."""
+    with pytest.raises(SystemExit) as caught:
+        main(["index", "--help"])
+    assert caught.value.code == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert all(word in told for word in ("--output", "--pattern", "--overwrite", "--storage-options"))
+    assert told.rpartition("example: torchdata-remote ")[2].startswith("index ")
+    with pytest.raises(SystemExit) as caught:
+        main(["index", "memory://a"])
+    assert caught.value.code == 2

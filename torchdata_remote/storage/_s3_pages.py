@@ -1,0 +1,40 @@
+"""Pages of S3's listings, read faster than botocore does, which takes 80 ms of one core for 1,000 keys."""
+
+from __future__ import annotations
+
+from typing import Any
+from xml.etree import ElementTree as ET
+
+
+def read_faster(client: Any) -> None:
+    """Let a client of botocore read the objects of a page here and only the rest of it by itself."""
+    client.meta.events.register("before-parse.s3.ListObjectsV2", _take_contents)
+
+
+def _take_contents(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
+    """Take the objects out of an answer. botocore would parse their dates, which nobody asks for, in Python.
+
+    A page that is not as expected is left to botocore, whose errors are known.
+    """
+    if response_dict["status_code"] != 200:
+        return
+    try:
+        root = ET.fromstring(response_dict["body"])  # noqa: S314  # botocore does the same with it
+    except ET.ParseError:
+        return
+    space = root.tag[: root.tag.find("}") + 1]
+    found = root.findall(f"{space}Contents")
+    contents = [_object(one, space) for one in found]
+    if not contents or None in contents:
+        return
+    for one in found:
+        root.remove(one)
+    response_dict["body"] = ET.tostring(root)
+    customized_response_dict["Contents"] = contents
+
+
+def _object(one: ET.Element, space: str) -> dict[str, Any] | None:
+    key, size, etag = (one.findtext(space + name) for name in ("Key", "Size", "ETag"))
+    if not key or not size or not size.isdecimal():
+        return None
+    return {"Key": key, "Size": int(size), "ETag": etag}
