@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from torch.utils.data import IterDataPipe
 
+from .stage_stats import Stats, stats
 from .state import begin, load_state, state_of
 from .world import World
 
@@ -21,6 +22,10 @@ class DataPipe(IterDataPipe[T_co]):
     """
 
     _is_child_datapipe = False
+
+    def stats(self) -> Stats:
+        """What the stages of this process have done so far, for all of its chains together: :func:`stats`."""
+        return stats()
 
     def order_options(self) -> Mapping[str, Any]:
         """The options on which the order of the items depends: a state fits where they are the same."""

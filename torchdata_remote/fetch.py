@@ -12,6 +12,7 @@ import os
 import queue
 from collections.abc import Callable, Generator, Iterator
 
+from .counters import FETCH
 from .engine import Engine
 from .fetched_object import FetchedObject, Part
 from .finalizer_lock import FinalizerLock
@@ -76,7 +77,8 @@ class Fetcher:
         self._require_own_process("this pass")
         with self._lock:
             self._hand_on_if_stuck()
-        return next_item(self._ready)
+        with FETCH.waiting():
+            return next_item(self._ready)
 
     def next_piece(self, target: FetchedObject, consumed_bytes: int) -> memoryview | None:
         """Give back the bytes of the last piece, then wait for the next one; ``None`` at the object's end."""
@@ -95,7 +97,8 @@ class Fetcher:
                 if not target.parts:
                     return None
                 part = target.parts[0]
-            piece = next_item(part.pieces)
+            with FETCH.waiting():
+                piece = next_item(part.pieces)
             if piece is not None:
                 return piece
             with self._lock:  # an empty part, or one that failed

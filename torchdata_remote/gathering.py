@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .counters import FETCH
 from .engine import Engine, Running
 from .options import MIB, StorageOptions
 from .pool import next_item
@@ -54,8 +55,10 @@ class Gathering:
         Raises:
             StorageError: for what no repetition mended.
         """
+        FETCH.add(items=len(self.members.sizes))
         for _ in range(self._num_chunks):
-            error = next_item(self._done)
+            with FETCH.waiting():
+                error = next_item(self._done)
             if error is not None:
                 self.given_up = True
                 raise error

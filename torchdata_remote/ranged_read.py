@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 
+from .counters import FETCH
 from .errors import StorageError, TransientStorageError
 from .in_flight import InFlight
 from .options import RetryPolicy
@@ -48,19 +50,30 @@ def read_range(
     reading = Reading(source, wanted, policy.progress_timeout_s, on_found, clock)
     while not reading.complete():
         try:
-            with in_flight.permit():
+            with in_flight.permit(), _counted(reading):
                 yield from reading.attempt()
         except TransientStorageError as error:  # noqa: PERF203  # a request costs a thousand times more
             if error.overloaded:
                 in_flight.slow_down()
             if reading.take_progress():
                 attempts.start_anew()
+            FETCH.add(retries=1)
             try:
                 attempts.wait(error)
             except TransientStorageError as final:
                 raise _with_context(final, reading, attempts) from error
         except StorageError as error:
             raise _with_context(error, reading, attempts) from error
+
+
+@contextlib.contextmanager
+def _counted(reading: Reading) -> Iterator[None]:
+    """A request, which ends with this block."""
+    began_s, began_at = time.perf_counter(), reading.position
+    try:
+        yield
+    finally:
+        FETCH.worked(began_s, max(0, reading.position - began_at), requests=1)
 
 
 def _with_context(error: StorageError, reading: Reading, attempts: Attempts) -> StorageError:

@@ -84,6 +84,11 @@ class Reading:
         """Whether all is there."""
         return self._found is not None and self._at == self._found.end
 
+    @property
+    def position(self) -> int:
+        """The next byte that is missing."""
+        return self._at
+
     def take_progress(self) -> bool:
         """Whether enough has arrived since this was last asked."""
         enough = self._at - self._progress_from >= PROGRESS_BYTES

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch.utils.data import IterDataPipe
 
+from .counters import FETCH, READ, timed
 from .datapipe import StatefulPipe
 from .engine import Engine
 from .errors import StateError
@@ -130,7 +131,8 @@ class ShardReader(StatefulPipe[Sample]):
                 for shard in progress.open:
                     shard.close()
                 raise
-            yield from by_turns(self._upcoming(streams, progress), self._interleave, progress.open)
+            samples = by_turns(self._upcoming(streams, progress), self._interleave, progress.open)
+            yield from timed(samples, READ, within=FETCH)
 
     def _upcoming(self, streams: Iterator[tuple[str, Any]], progress: _Progress) -> Iterator[_OpenShard]:
         for url, stream in streams:

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch.utils.data import IterDataPipe
 
+from .counters import FETCH
 from .engine import Engine
 from .errors import RemoteDataError, StateError
 from .fetch import Fetcher
@@ -52,6 +53,7 @@ def stream_objects(
                     ended = error
             num_ahead = min(num_ahead + 1, most_ahead)  # by and by, so that the first object need not wait for it
             if ahead:
+                FETCH.add(items=1)
                 yield ahead.pop(next(iter(ahead)) if options.in_order else fetcher.next_ready())
             elif isinstance(ended, StopIteration):
                 return

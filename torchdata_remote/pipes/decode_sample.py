@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
+from typing import TypeGuard
 
 from torch.utils.data import IterDataPipe, functional_datapipe
 
+from ..counters import DECODE
 from ..datapipe import OneForOne
 from ..decoders import DEFAULT_DECODERS, Decoder
 from ..errors import DecodeError
@@ -43,10 +46,13 @@ class DecodeSample(OneForOne[Sample]):
 
     def __iter__(self) -> Iterator[Sample]:
         for sample in self.source_datapipe:
-            yield {name: self._decode(name, value, sample) for name, value in sample.items()}
+            began_s = time.perf_counter()
+            decoded = {name: self._decode(name, value, sample) for name, value in sample.items()}
+            DECODE.worked(began_s, sum(map(len, filter(_is_data, sample.values()))), items=1, wait=True)
+            yield decoded
 
     def _decode(self, name: str, value: object, sample: Sample) -> object:
-        if not isinstance(value, bytes | memoryview):
+        if not _is_data(value):
             return value
         decoder = self._decoders.get(name) or self._decoders.get(name.rpartition(".")[2])
         if decoder is None:
@@ -59,3 +65,7 @@ class DecodeSample(OneForOne[Sample]):
                 f"{type(error).__name__}: {error}",
                 url=sample_url(sample),
             ) from error
+
+
+def _is_data(value: object) -> TypeGuard[bytes | memoryview]:
+    return isinstance(value, bytes | memoryview)
