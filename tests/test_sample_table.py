@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchdata_remote.sample_table import SampleTable, Texts
+from torchdata_remote.sample_table import SampleTable
 from torchdata_remote.urls import RemoteUrl
 
 NAMES = st.binary(max_size=12).map(os.fsdecode)  # of files: bytes that are no UTF-8 become surrogates
@@ -34,19 +34,6 @@ def filled(objects: Filled) -> SampleTable:
 
 def told(url: RemoteUrl) -> tuple[str, int | None, str | None]:
     return str(url), url.size, url.etag
-
-
-@given(st.lists(NAMES, max_size=8))
-def test_texts_come_back(texts: list[str]) -> None:
-    """One by one, by slices, by iteration, and through columns; also names of files that are no UTF-8."""
-    kept = Texts(texts)
-    again = Texts.from_columns(**kept.columns())
-    again.append("more")
-    assert list(again) == [*texts, "more"]
-    assert (list(kept), len(kept), kept[1:5:2], kept[::-1]) == (texts, len(texts), texts[1:5:2], texts[::-1])
-    assert [kept[index] for index in range(len(texts))] == texts
-    with pytest.raises(IndexError):
-        kept[len(texts)]
 
 
 @given(objects=OBJECTS, data=st.data(), dumped=st.booleans())
@@ -73,7 +60,7 @@ def test_columns(objects: Filled) -> None:
     assert (len(table), table.num_objects) == (len(every), len(objects))
     assert table.firsts().tolist() == [0, *accumulate(map(len, every))]
     assert table.sizes().tolist() == [size for members in every for _, _, size in members]
-    assert [told(table.url(index)) for index in range(len(objects))] == [told(url) for url, _ in objects]
+    assert [told(table.urls[index]) for index in range(len(objects))] == [told(url) for url, _ in objects]
 
 
 def test_first_names_and_rows_after_reading() -> None:

@@ -4,49 +4,15 @@ from __future__ import annotations
 
 import io
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from .url_table import Texts, UrlTable
 from .urls import RemoteUrl
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
-
-
-class Texts(Sequence[str]):
-    """Strings without an object for each."""
-
-    def __init__(self, texts: Iterable[str] = ()) -> None:
-        self._data, self._ends = bytearray(), array("q")
-        for text in texts:
-            self.append(text)
-
-    def append(self, text: str) -> None:
-        """Add one at the end."""
-        self._data += text.encode("utf-8", "surrogateescape")
-        self._ends.append(len(self._data))
-
-    def __len__(self) -> int:
-        return len(self._ends)
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[at] for at in range(*index.indices(len(self)))]
-        end = self._ends[index]
-        start = self._ends[index - 1] if index % len(self) else 0
-        return self._data[start:end].decode("utf-8", "surrogateescape")
-
-    def columns(self) -> dict[str, np.ndarray[Any, Any]]:
-        """As arrays: the bytes of all, and where each ends."""
-        return {"data": np.frombuffer(self._data, np.uint8), "ends": np.frombuffer(self._ends, np.int64)}
-
-    @classmethod
-    def from_columns(cls, data: np.ndarray[Any, Any], ends: np.ndarray[Any, Any]) -> Texts:
-        """What :meth:`columns` took apart."""
-        made = cls()
-        made._data, made._ends = bytearray(data.tobytes()), array("q", ends.tobytes())
-        return made
 
 
 class Members(NamedTuple):
@@ -72,13 +38,11 @@ class SampleTable:
         self.names = Texts()  # of members: paths below the source
         self._objects, self._starts, self._sizes = array("q"), array("q"), array("q")
         self._firsts = array("q")  # member of each sample
-        self._urls, self._etags, self._url_sizes = Texts(), Texts(), array("q")  # of objects
+        self.urls = UrlTable()  # of objects
 
     def add_object(self, url: RemoteUrl) -> None:
         """Members that follow lie in this object."""
-        self._urls.append(str(url))
-        self._etags.append(url.etag or "")
-        self._url_sizes.append(-1 if url.size is None else url.size)
+        self.urls.append(url)
 
     def begin_sample(self) -> None:
         """Members that follow belong to a new sample."""
@@ -87,7 +51,7 @@ class SampleTable:
     def add_member(self, name: str, start: int, size: int) -> None:
         """A member of the sample at hand, in the object added last."""
         self.names.append(name)
-        self._objects.append(len(self._urls) - 1)
+        self._objects.append(len(self.urls) - 1)
         self._starts.append(start)
         self._sizes.append(size)
 
@@ -97,12 +61,7 @@ class SampleTable:
     @property
     def num_objects(self) -> int:
         """How many objects hold them."""
-        return len(self._urls)
-
-    def url(self, index: int) -> RemoteUrl:
-        """An object."""
-        size = self._url_sizes[index]
-        return RemoteUrl(self._urls[index], None if size < 0 else size, self._etags[index] or None)
+        return len(self.urls)
 
     def firsts(self) -> Int64s:
         """The first member of each sample, and behind the last one; shape ``(num_samples + 1,)``."""
@@ -132,7 +91,7 @@ class SampleTable:
         objects = np.frombuffer(self._objects, np.int64)[members]
         used, objects = np.unique(objects, return_inverse=True)
         return Members(
-            [self.url(int(index)) for index in used],
+            [self.urls[int(index)] for index in used],
             [self.names[int(member)] for member in members],
             objects,
             np.frombuffer(self._starts, np.int64)[members],
@@ -143,8 +102,8 @@ class SampleTable:
     def dump(self) -> bytes:
         """As one piece, for :meth:`load`."""
         columns: dict[str, Any] = {name: np.frombuffer(getattr(self, name), np.int64) for name in _NUMBERS}
-        for name in _TEXTS:
-            columns |= {f"{name}.{part}": column for part, column in getattr(self, name).columns().items()}
+        for prefix, table in (("names", self.names), ("urls", self.urls)):
+            columns |= {f"{prefix}.{name}": column for name, column in table.columns().items()}
         buffer = io.BytesIO()
         np.savez(buffer, **columns)
         return buffer.getvalue()
@@ -156,10 +115,10 @@ class SampleTable:
         with np.load(io.BytesIO(data), allow_pickle=False) as columns:
             for name in _NUMBERS:
                 setattr(made, name, array("q", columns[name].tobytes()))
-            for name in _TEXTS:
-                setattr(made, name, Texts.from_columns(columns[f"{name}.data"], columns[f"{name}.ends"]))
+            made.names = Texts.from_columns(columns["names.data"], columns["names.ends"])
+            urls = {name.removeprefix("urls."): columns[name] for name in columns if name.startswith("urls.")}
+            made.urls = UrlTable.from_columns(urls)
         return made
 
 
-_NUMBERS = ("_objects", "_starts", "_sizes", "_firsts", "_url_sizes")
-_TEXTS = ("names", "_urls", "_etags")
+_NUMBERS = ("_objects", "_starts", "_sizes", "_firsts")
