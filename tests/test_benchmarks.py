@@ -42,6 +42,19 @@ def test_comparison(benchmark: str) -> None:
 
 
 @pytest.mark.usefixtures("_needs_nginx")
+def test_loose_files() -> None:
+    """Each side reads every file in each of the three rows, and the ratios are printed."""
+    printed = printed_by("bench_loose_files.py", "--quick", "--peers", "ours-ahead", "plain", "memory")
+    for side, num_rows in (("torchdata_remote, Prefetch", 3), ("s3fs open of each file", 3), ("ceiling: decoded", 1)):
+        assert len(re.findall(rf"^{side}.* [\d,]+ \([\d,]+ to [\d,]+\) ", printed, re.MULTILINE)) == num_rows, printed
+    against_plain = re.findall(
+        r"PrefetchingLoader, against the plain dataset: \d.*; target at least (\d+)$", printed, re.M
+    )
+    assert against_plain == ["40", "25"]
+    assert re.search(r"PrefetchingLoader, of decoding from memory: \d.*; target at least 0.85$", printed, re.MULTILINE)
+
+
+@pytest.mark.usefixtures("_needs_nginx")
 def test_storm() -> None:
     """Through every storm all samples come right."""
     printed = printed_by("bench_storm.py", "--rounds", "1", "--peers", "ours")

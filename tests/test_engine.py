@@ -272,3 +272,135 @@ def test_copies_of_a_pipe_share_its_engine() -> None:
         assert got == [bytes(40)] * 40
         assert store.most <= 2
         wait_for(lambda: not engine_threads() - before)
+
+
+def a_pass(engine: Engine) -> None:
+    """One lane that reads something."""
+    with lanes_of(engine, 1) as [fetcher]:
+        assert ObjectStream(fetcher, large_object()).read() == bytes(SIZE)
+
+
+def test_a_kept_engine_keeps_its_threads() -> None:
+    """The same ones serve the next pass, until the engine is gone."""
+    with store_of({"a": bytes(SIZE)}):
+        before = engine_threads()
+        engine = an_engine(options(part_bytes=100))
+        engine.keep()
+        assert engine_threads() == before, "they start with the first request"
+        for _ in range(3):
+            a_pass(engine)
+        first = engine_threads() - before
+        assert 0 < len(first) <= 4
+        engine.keep()
+        a_pass(engine)
+        assert engine_threads() - before >= first
+        assert len(engine_threads() - before) <= 4
+        del engine
+        gc.collect()
+        wait_for(lambda: not engine_threads() - before)
+
+
+def test_an_engine_that_was_not_kept_does_not_stay() -> None:
+    """Before and after it is kept, passes end as they always do; a copy is kept by itself."""
+    with store_of({"a": bytes(SIZE)}):
+        engine = an_engine(options())
+        running = engine.start()
+        running.open_no_more()
+        running.leave()
+        assert running.pool.closed
+        engine.keep()
+        kept = engine.start()
+        kept.leave()
+        twin: Engine = pickle.loads(pickle.dumps(engine))
+        copied = twin.start()
+        copied.leave()
+        assert (kept.pool.closed, copied.pool.closed) == (False, True)
+
+
+def test_what_an_engine_was_kept_for_may_outlive_it() -> None:
+    """The threads end with the last stream, if that is later than the engine's end."""
+    with store_of({"a": bytes(SIZE)}):
+        before = engine_threads()
+        engine = an_engine(options(part_bytes=10, max_buffer_bytes=20))
+        engine.keep()
+        with lanes_of(engine, 1) as [fetcher]:
+            stream = ObjectStream(fetcher, large_object())
+        running = engine.start()
+        running.open_no_more()
+        running.leave()
+        del engine, fetcher
+        gc.collect()
+        closed = [running.pool.closed]
+        assert stream.read() == bytes(SIZE)
+        closed.append(running.pool.closed)
+        assert closed == [False, True]
+        wait_for(lambda: not engine_threads() - before)
+
+
+def test_lanes_of_a_kept_engine_have_the_whole_bound() -> None:
+    """Those of passes that ended do not count any longer, and being kept is no lane."""
+    with store_of({"a": bytes(SIZE)}):
+        engine = an_engine(options(max_buffer_bytes=120))
+        for _ in range(3):
+            engine.keep()
+            with lanes_of(engine, 1) as [fetcher]:
+                stream = ObjectStream(fetcher, large_object())
+                assert stream.target.planned_bytes == 120
+                stream.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_keeps_threads_of_its_own() -> None:
+    """It begins with none; when its engine is gone, the parent's threads are still there."""
+    with store_of({"a": bytes(SIZE)}):
+        engine = an_engine(options())
+        engine.keep()
+        a_pass(engine)
+        running = engine.start()
+        child = os.fork()
+        if child == 0:
+            try:
+                signal.alarm(20)
+                engine.keep()
+                a_pass(engine)
+                mine = engine.start()
+                mine.leave()
+                same = mine is running
+                del engine
+                gc.collect()
+                os._exit(7 if not same and mine.pool.closed and not running.pool.closed else 8)
+            finally:
+                os._exit(9)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        running.leave()
+        a_pass(engine)
+        assert not running.pool.closed
+
+
+def test_threads_that_begin_at_once_each_have_a_lane() -> None:
+    """Whichever engine at work each of them gets, it has joined that one: none ends while another reads."""
+    with store_of({"a": bytes(SIZE)}):
+        before = engine_threads()
+        for _ in range(30):
+            engine, together, wrong = an_engine(options(part_bytes=500)), threading.Barrier(6), list[object]()
+
+            def read(
+                engine: Engine = engine, together: threading.Barrier = together, wrong: list[object] = wrong
+            ) -> None:
+                together.wait(20)
+                try:
+                    for _ in range(3):
+                        engine.keep()
+                        a_pass(engine)
+                except Exception as error:
+                    wrong.append(error)
+
+            readers = [threading.Thread(target=read) for _ in range(6)]
+            for reader in readers:
+                reader.start()
+            for reader in readers:
+                reader.join()
+            assert not wrong
+        del engine, read
+        gc.collect()
+        wait_for(lambda: not engine_threads() - before)

@@ -74,5 +74,5 @@ def test_closing_ends_it() -> None:
 
     results = in_parallel([soon, waiting, waiting], max_threads=2)
     assert next(results) == 1
-    results.close()  # type: ignore[attr-defined]
+    results.close()
     assert ended.wait(60)

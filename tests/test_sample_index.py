@@ -18,7 +18,7 @@ from torchdata_remote import ShardTarReader, ShardWriter
 from torchdata_remote.errors import ManifestError
 from torchdata_remote.manifest import ShardInfo
 from torchdata_remote.options import RetryPolicy, StorageOptions
-from torchdata_remote.sample_index import dump_index, index_url, wanted_bytes
+from torchdata_remote.sample_index import dump_index, index_url, read_offsets, wanted_bytes
 from torchdata_remote.testing import FaultyStore, write_small_shards
 from torchdata_remote.urls import RemoteUrl, whole_and_part
 
@@ -197,4 +197,60 @@ def test_whatever_lies_there_is_an_error_of_ours_or_a_place_in_the_shard(data: b
     with contextlib.suppress(ManifestError):
         start, stop = wanted(url)
         assert 0 <= start < (5_000 if stop is None else stop) <= 5_000
+    fsspec.filesystem("memory").rm(index_url(url))
+
+
+def offsets_of(url: RemoteUrl) -> list[int]:
+    found: list[int] = read_offsets(url, StorageOptions(), RetryPolicy()).tolist()
+    return found
+
+
+def test_all_offsets_tell_where_each_sample_lies(memory_folder: str) -> None:
+    """From the first byte to the last one's end: the same places as those of any part."""
+    url = write_shard(memory_folder)
+    offsets = offsets_of(url)
+    assert len(offsets) == NUM_SAMPLES + 1
+    assert offsets[0] == 0
+    for number in range(NUM_SAMPLES):
+        start, stop = wanted(url.part(number, number + 1))
+        assert (start, stop) == (offsets[number], None if number == NUM_SAMPLES - 1 else offsets[number + 1])
+
+
+def test_all_offsets_of_a_missing_index(memory_folder: str) -> None:
+    """The same error as for a part: which object lacks, and the command."""
+    url = write_shard(memory_folder)
+    fsspec.filesystem("memory").rm(index_url(url))
+    with pytest.raises(ManifestError, match=r"0\.tar\.idx is missing.*torchdata-remote manifest --overwrite") as caught:
+        offsets_of(url)
+    assert caught.value.url == url
+    assert caught.value.__cause__ is not None
+
+
+WRONG = OTHERS | {
+    "backwards": GOOD[::-1],
+    "twice the same": [*GOOD[:3], GOOD[2], *GOOD[4:]],
+    "not of blocks": [*GOOD[:3], GOOD[3] + 1, *GOOD[4:]],
+    "ends behind the shard": [*GOOD[:-1], 10**9],
+}
+
+
+@pytest.mark.parametrize("offsets", WRONG.values(), ids=WRONG.keys())
+def test_all_offsets_of_something_else_are_refused(memory_folder: str, offsets: list[int]) -> None:
+    """Wherever in the index they are."""
+    url = write_shard(memory_folder)
+    put(index_url(url), dump_index(offsets))
+    with pytest.raises(ManifestError, match=r"0\.tar\.idx.*torchdata-remote manifest --overwrite") as caught:
+        offsets_of(url)
+    assert caught.value.url == url
+
+
+@given(st.binary(max_size=100))
+@settings(max_examples=50)
+def test_whatever_lies_there_its_offsets_are_in_the_shard(data: bytes) -> None:
+    """Or it is an error of ours."""
+    url = RemoteUrl(f"memory://{uuid.uuid4().hex}/0.tar", 5_000, num_samples=2)
+    put(index_url(url), data)
+    with contextlib.suppress(ManifestError):
+        first, second, end = offsets_of(url)
+        assert 0 <= first < second < end <= 5_000
     fsspec.filesystem("memory").rm(index_url(url))

@@ -4,10 +4,11 @@ Importing registers the functional names: ``IterableWrapper(["s3://b/train/"]).l
 """
 
 from . import decoders, encoders, errors, labels, testing
+from .datasets import PrefetchingLoader, RemoteFiles, RemoteImageFolder, ShardedDataset
 from .indexing import index_shards
 from .manifest import ShardInfo
 from .mixing import Mixed, Stop, mix
-from .options import Backend, RetryPolicy
+from .options import Backend, RetryPolicy, StorageOptions
 from .pipes import (
     AsyncPrefetch,
     DecodeSample,
@@ -28,6 +29,7 @@ from .recipes import stream_files, stream_shards
 from .resume import Resumable, StatefulLoader, merge_states, stateful_loader
 from .sharding.dataset import shard_dataset
 from .shares import EqualizeMode
+from .stage_stats import Stats, record_stats, stats
 from .urls import RemoteUrl
 from .world import World
 from .writer import ShardWriter
@@ -42,6 +44,9 @@ __all__ = [
     "LabelFromPath",
     "ListRemote",
     "Mixed",
+    "PrefetchingLoader",
+    "RemoteFiles",
+    "RemoteImageFolder",
     "RemoteUrl",
     "Resumable",
     "RetryPolicy",
@@ -49,12 +54,15 @@ __all__ = [
     "ShardTarReader",
     "ShardWriter",
     "ShardZipReader",
+    "ShardedDataset",
     "ShardingFilterRank",
     "ShuffleSamples",
     "ShuffleShards",
     "Skipped",
     "StatefulLoader",
+    "Stats",
     "Stop",
+    "StorageOptions",
     "ToTuple",
     "World",
     "WriteShards",
@@ -67,9 +75,11 @@ __all__ = [
     "merge_states",
     "mix",
     "raise_error",
+    "record_stats",
     "shard_dataset",
     "skip_with_warning",
     "stateful_loader",
+    "stats",
     "stream_files",
     "stream_shards",
     "testing",

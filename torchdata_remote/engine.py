@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import weakref
+from enum import Enum
 from typing import Any
 
 from .cache import DiskCache
@@ -13,8 +15,14 @@ from .pool import Pool
 from .storage import Connection
 
 
+class _Event(Enum):
+    OPENS_NO_MORE = 1
+    LEAVES = 2
+    NOT_KEPT = 3
+
+
 class Running:
-    """An engine at work: it is started by its first lane, and its threads end with its last one.
+    """An engine at work: it is started by its first lane, and its threads end with its last one, unless it is kept.
 
     Args:
         options: limits.
@@ -32,6 +40,7 @@ class Running:
         self._num_lanes = 0  # that have something open
         self._num_opening = 0  # that may open more
         self._num_begun = 0  # of the pass at hand
+        self.kept = False  # for the next lane
         self._pid = os.getpid()
 
     def join(self) -> bool:
@@ -50,18 +59,25 @@ class Running:
 
     def open_no_more(self) -> None:
         """A lane opens nothing more. Safe in a finalizer."""
-        self._lock.settle(False)
+        self._lock.settle(_Event.OPENS_NO_MORE)
 
     def leave(self) -> None:
         """A lane has nothing open. Safe in a finalizer."""
-        self._lock.settle(True)
+        self._lock.settle(_Event.LEAVES)
 
-    def _settle(self, has_left: bool) -> None:  # with the lock held
-        if not has_left:
+    def keep_no_longer(self) -> None:
+        """The threads end with the last lane. Safe in a finalizer."""
+        self._lock.settle(_Event.NOT_KEPT)
+
+    def _settle(self, event: _Event) -> None:  # with the lock held
+        if event is _Event.OPENS_NO_MORE:
             self._num_opening -= 1
             return
-        self._num_lanes -= 1
-        if self._num_lanes == 0:
+        if event is _Event.LEAVES:
+            self._num_lanes -= 1
+        else:
+            self.kept = False
+        if self._num_lanes == 0 and not self.kept:
             self.pool.close()
 
     def lane_bytes(self, num_expected: int) -> int:
@@ -87,10 +103,21 @@ class Engine:
 
     def start(self) -> Running:
         """The engine at work, with one more lane."""
-        if self._running is None or not self._running.join():
-            self._running = Running(self.options)
-            self._running.join()
-        return self._running
+        running = self._running
+        if running is None or not running.join():
+            running = Running(self.options)
+            running.join()
+            self._running = running  # another thread may have put its own there: each has joined the one it gets
+        return running
+
+    def keep(self) -> None:
+        """Let threads and connections stay between passes, in this process, until this is collected."""
+        running = self.start()
+        if not running.kept:
+            running.kept = True
+            weakref.finalize(self, running.keep_no_longer)
+        running.open_no_more()
+        running.leave()
 
     def for_lanes(self, num_lanes: int) -> Engine:
         """Another one, of the same limits."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from typing import TypeVar
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 Task = Callable[[Callable[[float], None]], T]  # takes what waits for so many seconds
 
 
-def in_parallel(tasks: Iterable[Task[T]], *, max_threads: int) -> Iterator[T]:
+def in_parallel(tasks: Iterable[Task[T]], *, max_threads: int) -> Generator[T, None, None]:
     """What functions return, in their order.
 
     Args:

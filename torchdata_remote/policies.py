@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import NoReturn
 
-from .errors import MissingEndError, ShardReadError
+from .errors import MissingEndError, RemoteDataError, ShardReadError
 
 OnBadShard = Callable[[ShardReadError], object]
 
 
-def raise_error(error: ShardReadError) -> NoReturn:
-    """Stop at a bad shard.
+def raise_error(error: RemoteDataError) -> NoReturn:
+    """Stop at a bad shard, or at an item that cannot be read.
 
     Raises:
-        ShardReadError: the error itself.
+        RemoteDataError: the error itself.
     """
     try:
         raise error

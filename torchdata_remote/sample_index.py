@@ -7,15 +7,18 @@ one's padding.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from .errors import ManifestError, ObjectNotFoundError
 from .options import RetryPolicy, StorageOptions
 from .retry import call_with_retries
-from .storage import Connection, RangeNotSatisfiableError, open_store
+from .storage import Connection, RangeNotSatisfiableError, open_store, read_whole
 from .tar import BLOCK
 from .urls import RemoteUrl, redact
+
+Offsets = np.ndarray[Any, np.dtype[np.uint64]]
 
 _ENTRY_BYTES = 8
 
@@ -72,11 +75,34 @@ def wanted_bytes(
     return start, stop
 
 
+def read_offsets(url: RemoteUrl, options: StorageOptions, retry: RetryPolicy) -> Offsets:
+    """At which byte each sample of a shard begins, and behind the last one where that ends; uint64.
+
+    Args:
+        url: of the shard, with its size and number of samples.
+        options: for the store.
+        retry: what is done about faults that may pass.
+
+    Raises:
+        ManifestError: if there is no index, or it is not one of this shard.
+    """
+    try:
+        data = read_whole(index_url(url), options, retry)
+    except ObjectNotFoundError as error:
+        raise _unusable(url, "is missing") from error
+    if len(data) % _ENTRY_BYTES or len(data) != ((url.num_samples or 0) + 1) * _ENTRY_BYTES:
+        raise _unusable(url, f"has {len(data):,} bytes, which is not right for {url.num_samples} samples")
+    offsets = np.frombuffer(data, "<u8")
+    if (offsets % BLOCK).any() or (offsets[1:] <= offsets[:-1]).any() or int(offsets[-1]) > (url.size or 0):
+        raise _unusable(url, f"tells of samples that do not lie one after the other in its {url.size} bytes")
+    return offsets
+
+
 def _unusable(url: str, why: str) -> ManifestError:
     shown = redact(url)
     return ManifestError(
-        f"{redact(index_url(url))} {why}. Some readers take a part of {shown} only, and its index tells where samples "
-        "begin. Write it: torchdata-remote manifest --overwrite FOLDER. A compressed shard has none: use no more "
-        "readers than shards, or write tars that are not compressed.",
+        f"{redact(index_url(url))} {why}. A part of {shown} is wanted only, and its index tells where samples begin. "
+        "Write it: torchdata-remote manifest --overwrite FOLDER. A compressed shard has none: write tars that are not "
+        "compressed, or read it from its beginning, by no more readers than there are shards.",
         url=shown,
     )

@@ -1,0 +1,161 @@
+"""Where ``train_imagenet.py`` has its batches from: loose files or shards, whichever lie at a URL."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch.utils.data.datapipes.iter import IterableWrapper
+
+import torchdata_remote as tdr
+
+BUFFER_SAMPLES, IMAGENET_CLASSES = 2_000, 1_000
+Classes = Any  # names in the order of their numbers, a labeller of tdr.labels, or None
+
+
+def open_data(options: argparse.Namespace, rank: int, num_ranks: int) -> LooseFiles | Shards:
+    """What lies there: a manifest or tars are shards, anything else is loose files."""
+    given = tdr.StorageOptions.from_file(options.credentials) if options.credentials else tdr.StorageOptions()
+    store = {**given, **({"endpoint_url": options.endpoint_url} if options.endpoint_url else {})}
+    index = options.index or given.downloads.get("train_index")
+    classes = options.classes or given.downloads.get("train_classes")
+    reading: dict[str, Any] = {"storage_options": store}
+    if options.cache_dir:
+        reading.update(cache_dir=options.cache_dir, cache_bytes=int(options.cache_gb * 1e9))
+    manifest = options.url if options.url.endswith(".json") else f"{options.url.rstrip('/')}/index.json"
+    named = read_classes(classes, options.id_base, store)
+    if not options.url.endswith(".tar") and index is None and lists(manifest, store):
+        return Shards(manifest, options, num_ranks, named, reading)
+    if options.url.endswith(".tar") or (index is None and lists(options.url, store, pattern="*.tar", recursive=False)):
+        return Shards(options.url, options, num_ranks, named, reading)
+    return LooseFiles(options, rank, num_ranks, named, {**reading, "index": index})
+
+
+def lists(url: str, store: Mapping[str, Any], **how: Any) -> bool:
+    """Whether there is something."""
+    try:
+        return any(IterableWrapper([url]).list_remote(storage_options=store, **how))
+    except FileNotFoundError:
+        return False
+
+
+def read_classes(classes: list[str] | str | None, id_base: int, store: Mapping[str, Any]) -> Classes:
+    """Names as they are; a labeller from a file. Credentials go to an s3 server only."""
+    source = classes[0] if isinstance(classes, list) and len(classes) == 1 else classes
+    if not isinstance(source, str) or (isinstance(classes, list) and not source.endswith(".json")):
+        return classes
+    options = store if source.startswith("s3://") else None
+    return tdr.labels.classes_json(source, id_base=id_base, storage_options=options)
+
+
+class LooseFiles:
+    """Batches of an ImageFolder. The order follows from the epoch, so that it can be gone on with anywhere."""
+
+    def __init__(
+        self, options: argparse.Namespace, rank: int, num_ranks: int, classes: Classes, reading: Mapping[str, Any]
+    ) -> None:
+        square = ToTensor(options.image_size)
+        self.files = tdr.RemoteImageFolder(
+            options.url,
+            transform=square,
+            decoder=tdr.decoders.rgb(min_size=square.side),
+            classes=classes,
+            limit=options.dataset_limit,
+            **reading,
+        )
+        self.num_classes, self.num_workers = len(self.files.classes), options.workers
+        if not self.num_classes:
+            sys.exit(f"{options.url}: images lie in no folders that could be their classes; pass --classes FILE")
+        self.batch_size, self.first = options.batch_size, rank * options.batch_size
+        self.step_images = num_ranks * options.batch_size
+        self.num_images = len(self.files) // self.step_images * self.step_images  # each rank has as many
+        if not self.num_images:
+            sys.exit(f"{len(self.files):,} images are no step of {self.step_images:,}; pass a smaller --batch-size")
+
+    def batches(self, epoch: int, done: int) -> Iterable[Any]:
+        """This rank's, without the images that are done: these are not read again."""
+        order = torch.randperm(len(self.files), generator=torch.Generator().manual_seed(epoch))
+        starts = range(done + self.first, self.num_images, self.step_images)
+        return tdr.PrefetchingLoader(
+            self.files,
+            batch_sampler=[order[start : start + self.batch_size].tolist() for start in starts],
+            num_workers=self.num_workers,
+            worker_init_fn=leave_ctrl_c,
+            pin_memory=torch.cuda.is_available(),
+        )
+
+    def state(self) -> None:
+        """The epoch, and how many images are done, say all."""
+
+    def load(self, states: list[Any]) -> None:
+        """They are told to ``batches``."""
+
+
+class Shards:
+    """Batches of tar shards, by a loader that knows where it is."""
+
+    def __init__(
+        self, url: str, options: argparse.Namespace, num_ranks: int, classes: Classes, reading: Mapping[str, Any]
+    ) -> None:
+        self.num_images, self.limit = None, options.dataset_limit
+        self.step_images = num_ranks * options.batch_size
+        samples = tdr.stream_shards(url, **reading)
+        if url.endswith(".json"):
+            samples = samples.equalize_ranks(mode="drop")
+            self.num_images = min(len(samples) * num_ranks, self.limit or sys.maxsize)
+        elif num_ranks > 1:
+            sys.exit(f"Ranks have equal shares by a manifest only: torchdata-remote manifest {url}")
+        square = ToTensor(options.image_size)
+        pictures = dict.fromkeys(("jpg", "jpeg", "png"), tdr.decoders.rgb(min_size=square.side))
+        pipe = samples.shuffle_samples(buffer_size=BUFFER_SAMPLES, seed=0).decode_sample(decoders=pictures)
+        pipe = pipe.to_tuple("jpg;jpeg;png", "cls").map(square, input_col=0)
+        self.loader = tdr.stateful_loader(pipe, batch_size=options.batch_size, num_workers=options.workers)
+        self.state, self.load = self.loader.state_dict, self.loader.load_state_dict
+        self.num_classes = number_of(classes or classes_beside(url, reading["storage_options"]))
+
+    def batches(self, epoch: int, done: int) -> Iterable[Any]:
+        """This rank's, from where the state that was loaded is."""
+        self.loader.set_epoch(epoch)
+        return islice(self.loader, None if self.limit is None else -(-(self.limit - done) // self.step_images))
+
+
+def classes_beside(url: str, store: Mapping[str, Any]) -> Classes:
+    """Those that ``shard_dataset`` has written beside the shards."""
+    try:
+        return tdr.labels.classes_json(f"{url.rpartition('/')[0]}/classes.json", id_base=0, storage_options=store)
+    except FileNotFoundError:
+        return None
+
+
+def number_of(classes: Classes) -> int:
+    """How many there are."""
+    if classes is None:
+        return IMAGENET_CLASSES
+    return len(classes) if isinstance(classes, list) else 1 + max(entry["id"] for entry in classes.table.values())
+
+
+class ToTensor:
+    """A picture to uint8, 3 x S x S: a square with a margin, out of which the random crop is cut.
+
+    Args:
+        image_size: side of that crop, in pixels.
+    """
+
+    def __init__(self, image_size: int) -> None:
+        self.side = image_size * 8 // 7
+
+    def __call__(self, image: Image.Image) -> torch.Tensor:
+        square = ImageOps.fit(image, (self.side, self.side), Image.Resampling.BILINEAR)
+        return torch.from_numpy(np.array(square)).permute(2, 0, 1)
+
+
+def leave_ctrl_c(worker: int) -> None:
+    """Ctrl-C reaches all processes; the one that trains decides."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

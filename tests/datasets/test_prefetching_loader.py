@@ -1,0 +1,382 @@
+"""The batches of torch's ``DataLoader``, the next ones under way."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import random
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+from tests.datasets.stores import (
+    AT_ONCE,
+    DEADLINE_S,
+    Plain,
+    as_they_are,
+    threads_of_ours,
+    timed_store,
+    until_error,
+    wait_for,
+)
+from tests.servers.s3 import S3Server
+from tests.servers.scripted import Response
+from tests.shard_places import Place, memory_place
+from torchdata_remote.datasets import PrefetchingLoader, RemoteFiles, ShardedDataset
+from torchdata_remote.errors import AccessDeniedError
+from torchdata_remote.testing import write_small_shards
+
+NUM_FILES = 23
+FILES = {f"{number:02d}.bin": bytes([number]) * (1 + number * 31 % 200) for number in range(NUM_FILES)}
+
+
+@pytest.fixture(scope="module")
+def in_memory() -> Place:
+    place = memory_place()
+    place.put(FILES)
+    return place
+
+
+@pytest.fixture(scope="module")
+def on_s3(moto: S3Server) -> Place:
+    place = Place(f"s3://{moto.new_bucket()}/d/", moto)
+    place.put(FILES)
+    return place
+
+
+class Drawing(RemoteFiles):
+    """Items with random numbers from all generators, as a random transform makes them."""
+
+    def _item(self, number: int, value: Any) -> Any:
+        return draw(super()._item(number, value))
+
+
+def draw(item: tuple[str, bytes]) -> dict[str, Any]:
+    drawn = [torch.rand(1).item(), random.random(), np.random.rand()]  # as transforms do
+    return {"url": item[0], "first": item[1][0], "drawn": torch.tensor(drawn, dtype=torch.float64)}
+
+
+def both(place: Place) -> tuple[Drawing, Plain]:
+    """A dataset, and one with the same items that knows nothing of batches."""
+    return Drawing(place.url, storage_options=place.options), Plain(
+        [(f"{place.url}{name}", data) for name, data in FILES.items()], draw
+    )
+
+
+def shown(batch: Any) -> Any:
+    """A batch as something that can be compared."""
+    if isinstance(batch, dict):
+        return {key: shown(value) for key, value in batch.items()}
+    if isinstance(batch, (torch.Tensor, np.ndarray)):
+        return type(batch).__name__, str(batch.dtype), batch.tolist()
+    if isinstance(batch, (list, tuple)):
+        return type(batch).__name__, [shown(value) for value in batch]
+    return type(batch).__name__, batch
+
+
+def epochs(make: Any, dataset: Any, num_epochs: int = 2, **options: Any) -> list[Any]:
+    """All batches, after the generators were seeded."""
+    torch.manual_seed(11)
+    random.seed(11)
+    np.random.seed(11)
+    loader = make(dataset, **options)
+    return [[shown(batch) for batch in loader] for _ in range(num_epochs)]
+
+
+def check_same(place: Place, num_epochs: int = 2, **options: Any) -> list[Any]:
+    """``DataLoader`` over a plain dataset gives the same, and ``len`` is the same."""
+    dataset, plain = both(place)
+    found = epochs(PrefetchingLoader, dataset, num_epochs, **options)
+    assert found == epochs(DataLoader, plain, num_epochs, **options)
+    assert len(PrefetchingLoader(dataset, **options)) == len(DataLoader(plain, **options)) == len(found[0])
+    return found
+
+
+LOADING: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "in order": {"batch_size": 4},
+    "shuffled": {"batch_size": 4, "shuffle": True},
+    "not shuffled": {"batch_size": 4, "shuffle": False},
+    "last left out": {"batch_size": 4, "shuffle": True, "drop_last": True},
+    "larger than all": {"batch_size": 100},
+    "single items": {"batch_size": None},
+    "single items, shuffled": {"batch_size": None, "shuffle": True},
+    "reversed": {"batch_size": 5, "sampler": range(NUM_FILES - 1, -1, -1)},
+    "from behind": {"batch_size": 2, "sampler": [-1, -2, -NUM_FILES]},
+    "numpy": {"batch_size": 3, "sampler": np.arange(NUM_FILES)[::2]},
+    "torch": {"batch_size": 3, "sampler": torch.arange(10)},
+    "with replacement": {"batch_size": 4, "sampler": RandomSampler(range(NUM_FILES), replacement=True, num_samples=40)},
+    "weighted": {"batch_size": 4, "sampler": WeightedRandomSampler([0.1 + n for n in range(NUM_FILES)], 30)},
+    "of a part": {"batch_size": 4, "sampler": SubsetRandomSampler(range(3, 12))},
+    "uneven batches": {"batch_sampler": [[3], [1, 1, 1], list(range(NUM_FILES)), [22]]},
+    "batches of a sampler": {"batch_sampler": BatchSampler(SequentialSampler(range(NUM_FILES)), 4, drop_last=True)},
+    "nothing": {"batch_size": 4, "sampler": []},
+    "lists": {"batch_size": 4, "collate_fn": as_they_are},
+}
+
+
+@pytest.mark.parametrize("options", LOADING.values(), ids=LOADING.keys())
+def test_same_batches(in_memory: Place, options: dict[str, Any]) -> None:
+    """Batch by batch, with the same random numbers, epoch after epoch."""
+    check_same(in_memory, **options)
+
+
+def test_empty_batches(in_memory: Place) -> None:
+    """Where what collates them takes them."""
+    check_same(in_memory, batch_sampler=[[], [3, 4], [], [], [5], []], collate_fn=as_they_are)
+
+
+@settings(max_examples=30)
+@given(
+    batches=st.lists(st.lists(st.integers(-NUM_FILES, NUM_FILES - 1), max_size=9), max_size=9),
+)
+def test_any_batches(in_memory: Place, batches: list[list[int]]) -> None:
+    """Whatever they are, in this process."""
+    check_same(in_memory, num_epochs=1, batch_sampler=batches, collate_fn=as_they_are)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("num_workers", [1, 2, 3])
+def test_same_batches_from_workers(on_s3: Place, num_workers: int, shuffle: bool) -> None:
+    """In the same order, from the same worker, with its random numbers."""
+    found = check_same(on_s3, batch_size=3, shuffle=shuffle, num_workers=num_workers)
+    assert (found[0] == found[1]) is False, "each epoch has its random numbers"
+
+
+def test_same_batches_however_workers_are_started(on_s3: Place, start_method: str) -> None:
+    """Each gets the dataset, and its share of the batches."""
+    check_same(on_s3, 1, batch_size=3, shuffle=True, num_workers=2, multiprocessing_context=start_method)
+
+
+def test_more_workers_than_batches(in_memory: Place) -> None:
+    """Those that have none end."""
+    check_same(in_memory, 1, batch_size=20, num_workers=3)
+    check_same(in_memory, 1, batch_size=20, num_workers=2, sampler=[])
+
+
+def test_single_items_from_workers(in_memory: Place) -> None:
+    """By turns, as they come from ``DataLoader``."""
+    check_same(in_memory, 1, batch_size=None, num_workers=2, shuffle=True)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_generator_of_ones_own(in_memory: Place, num_workers: int) -> None:
+    """Gives orders and seeds, is left where ``DataLoader`` leaves it, and torch's own is not touched more."""
+    dataset, plain = both(in_memory)
+    found = []
+    for make, data in ((PrefetchingLoader, dataset), (DataLoader, plain)):
+        generator = torch.Generator().manual_seed(3)
+        batches = epochs(make, data, batch_size=4, shuffle=True, generator=generator, num_workers=num_workers)
+        found.append((batches, generator.get_state().tolist(), torch.get_rng_state().tolist()))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_ranks(in_memory: Place, num_workers: int) -> None:
+    """``set_epoch`` on the loader's sampler gives each epoch its order; ranks share the items."""
+    dataset, plain = both(in_memory)
+    seen: list[str] = []
+    for rank in range(2):
+        found = []
+        pairs: list[tuple[Any, Any]] = [(PrefetchingLoader, dataset), (DataLoader, plain)]
+        for make, data in pairs:
+            sampler: Any = DistributedSampler(data, num_replicas=2, rank=rank, drop_last=True)
+            loader = make(data, batch_size=3, sampler=sampler, num_workers=num_workers)
+            assert loader.sampler is sampler
+            orders = []
+            for epoch in range(2):
+                loader.sampler.set_epoch(epoch)
+                orders.append([list(batch["url"]) for batch in loader])
+            assert orders[0] != orders[1]
+            found.append(orders)
+        assert found[0] == found[1]
+        seen += [url for batch in found[0][0] for url in batch]
+    assert len(set(seen)) == len(seen) == 22
+
+
+def as_arrays(items: list[dict[str, Any]]) -> dict[str, Any]:
+    """A collate function that makes no tensors."""
+    return {"first": np.array([item["first"] for item in items]), "pair": (1, [np.float32(2)])}
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_what_collates_is_asked_once(in_memory: Place, num_workers: int) -> None:
+    """Its arrays stay arrays."""
+    found = check_same(in_memory, 1, batch_size=5, collate_fn=as_arrays, num_workers=num_workers)
+    assert found[0][0]["first"][0] == "ndarray"
+
+
+def test_options_of_torchs_loader(in_memory: Place) -> None:
+    """Are taken and checked by it."""
+    numbers = multiprocessing.Queue()  # type: ignore[var-annotated]
+    check_same(in_memory, 1, batch_size=4, num_workers=2, prefetch_factor=1, timeout=60, worker_init_fn=numbers.put)
+    assert sorted(numbers.get(timeout=DEADLINE_S) for _ in range(4)) == [0, 0, 1, 1]
+    dataset, _ = both(in_memory)
+    with pytest.raises(ValueError, match="mutually exclusive"):
+        PrefetchingLoader(dataset, shuffle=True, sampler=[1])
+    with pytest.raises(ValueError, match="prefetch_factor"):
+        PrefetchingLoader(dataset, prefetch_factor=2)
+    with pytest.raises(TypeError, match="no_such"):
+        PrefetchingLoader(dataset, no_such=1)
+    with pytest.raises(ValueError, match="persistent_workers"):
+        PrefetchingLoader(dataset, num_workers=1, persistent_workers=True)
+
+
+def test_other_datasets_are_refused(in_memory: Place) -> None:
+    """With what to take instead."""
+    dataset, plain = both(in_memory)
+    for other in (plain, torch.utils.data.Subset(dataset, [1])):
+        with pytest.raises(TypeError, match="use DataLoader; for a part of one of these, a sampler"):
+            PrefetchingLoader(other)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("index", [1.5, True, "1", None])
+def test_samplers_of_no_numbers(in_memory: Place, index: Any) -> None:
+    """Are an error, as they are without prefetching."""
+    with pytest.raises(TypeError, match="by its number"):
+        list(PrefetchingLoader(RemoteFiles(in_memory.url), sampler=[0, index]))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_numbers_that_there_are_not(in_memory: Place, num_workers: int) -> None:
+    """An ``IndexError`` in the batch that has it, after those before it."""
+    loader = PrefetchingLoader(
+        RemoteFiles(in_memory.url),
+        batch_sampler=[[0], [1], [2], [3, 99], [4]],
+        collate_fn=as_they_are,
+        num_workers=num_workers,
+    )
+    found, error = until_error(loader, IndexError)
+    assert len(found) == 3
+    assert "99" in str(error)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_errors_come_in_their_batch(num_workers: int) -> None:
+    """After all batches before it, of their own kind, with the URL; the next epoch begins anew."""
+    refused: list[str] = ["13.bin"]
+    answer = Response.of_error(403, "AccessDenied")
+    with timed_store(FILES, lambda key: answer if key in refused else None) as store:
+        dataset = RemoteFiles(store.url, storage_options=store.options, retry=AT_ONCE)
+        loader = PrefetchingLoader(dataset, batch_size=3, collate_fn=as_they_are, num_workers=num_workers)
+        for _ in range(2):
+            found, error = until_error(loader, AccessDeniedError)
+            assert [data for batch in found for _, data in batch] == list(FILES.values())[:12]
+            assert "s3://timed/13.bin" in str(error)
+        refused.clear()
+        assert [data for batch in loader for _, data in batch] == list(FILES.values())
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_the_next_batches_are_asked_for_before_this_one_is_answered(num_workers: int) -> None:
+    """No request of the first two batches is answered before all of them have come."""
+    together = threading.Barrier(8)
+    objects = {f"{number:02d}.bin": b"%d" % number for number in range(16)}
+
+    def hold(key: str) -> None:
+        together.wait(DEADLINE_S)
+
+    with timed_store(objects, hold) as store:
+        dataset = RemoteFiles(store.url, storage_options=store.options, max_in_flight=8)
+        loader = PrefetchingLoader(dataset, batch_size=4, num_workers=num_workers, collate_fn=as_they_are)
+        assert [int(data) for batch in loader for _, data in batch] == list(range(16))
+
+
+def test_the_next_batches_come_while_this_one_is_used() -> None:
+    """They have been asked for when the first one is handed out, and no more than the limits allow."""
+    objects = {f"{number:04d}.bin": b"%d" % number for number in range(400)}
+    with timed_store(objects) as store:
+        dataset = RemoteFiles(store.url, storage_options=store.options, max_in_flight=4)
+        batches = iter(PrefetchingLoader(dataset, batch_size=4, collate_fn=as_they_are))
+        next(batches)
+        wait_for(lambda: len(store.asked) >= 8)
+        assert len(store.asked) <= 4 + 16 * 4 + 4
+        assert [int(data) for batch in batches for _, data in batch] == list(range(4, 400))
+
+
+def test_samples_of_the_next_batches_too(in_memory: Place) -> None:
+    """Of shards: the second batch's shard is asked for before the first one's is answered."""
+    place = memory_place()
+    write_small_shards(place.url, num_shards=3, samples_per_shard=4)
+    together = threading.Barrier(3)
+
+    def hold(key: str) -> None:
+        if key.endswith(".tar"):
+            together.wait(DEADLINE_S)
+
+    with timed_store(place.files(), hold) as store:
+        dataset = ShardedDataset(store.url, storage_options=store.options)
+        loader = PrefetchingLoader(dataset, batch_size=4, collate_fn=as_they_are)
+        assert [sample["cls"] for batch in loader for sample in batch] == [b"%d" % (n % 10) for n in range(12)]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_shards_give_the_same_batches(moto: S3Server, num_workers: int) -> None:
+    """As ``DataLoader`` over them, and over their samples."""
+    folder = f"s3://{moto.new_bucket()}/d"
+    samples = write_small_shards(folder, num_shards=3, samples_per_shard=7, storage_options=moto.storage_options)
+    dataset = ShardedDataset(folder, storage_options=moto.storage_options)
+    options: dict[str, Any] = {"batch_size": 4, "shuffle": True, "collate_fn": as_they_are, "num_workers": num_workers}
+    found = epochs(PrefetchingLoader, dataset, **options)
+    assert found == epochs(DataLoader, Plain(samples), **options) == epochs(DataLoader, dataset, **options)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_nothing_is_left_after_leaving_early(in_memory: Place, num_workers: int) -> None:
+    """No process, and no thread but the dataset's; none of these once it is gone."""
+    before = threads_of_ours()
+    dataset = RemoteFiles(in_memory.url, max_in_flight=4)
+    loader = PrefetchingLoader(dataset, batch_size=2, num_workers=num_workers, collate_fn=as_they_are)
+    for _ in range(3):
+        for _ in loader:
+            break
+        gc.collect()
+        assert not multiprocessing.active_children()
+    wait_for(lambda: len(threads_of_ours() - before) <= 4)
+    assert [data for batch in loader for _, data in batch] == list(FILES.values())
+    del dataset, loader
+    gc.collect()
+    wait_for(lambda: not threads_of_ours() - before)
+
+
+def test_several_passes_at_once(in_memory: Place) -> None:
+    """Each has its own batches."""
+    loader = PrefetchingLoader(RemoteFiles(in_memory.url, max_in_flight=2), batch_size=3, collate_fn=as_they_are)
+    for first, second in zip(loader, loader, strict=True):
+        assert first == second
+
+
+def test_samplers_are_asked_once_an_epoch(in_memory: Place) -> None:
+    """In the process that iterates, in their order."""
+    asked: list[int] = []
+
+    class Counting(Sequence[int]):
+        def __len__(self) -> int:
+            return 5
+
+        def __getitem__(self, index: Any) -> Any:
+            raise NotImplementedError
+
+        def __iter__(self) -> Iterator[int]:
+            asked.append(len(asked))
+            return iter(range(5))
+
+    loader: Any = PrefetchingLoader(RemoteFiles(in_memory.url), batch_size=2, sampler=Counting(), num_workers=2)
+    for _ in range(2):
+        assert [len(urls) for urls, _ in loader] == [2, 2, 1]
+    assert asked == [0, 1]

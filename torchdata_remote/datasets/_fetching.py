@@ -1,0 +1,109 @@
+"""Whole objects, many at once: fetched, and turned into values by threads while others are fetched."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Generator, Iterable
+from contextlib import closing
+from functools import partial
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
+
+from torch.utils.data import get_worker_info
+
+from ..counters import DECODE, FETCH, timed
+from ..engine import Engine
+from ..errors import DecodeError, RemoteDataError
+from ..parallel import Task, in_parallel
+from ..streams import stream_objects
+from ..urls import redact
+
+T = TypeVar("T")
+
+
+class Fetched(NamedTuple, Generic[T]):
+    """What became of an object: its value, or the error that came instead."""
+
+    url: str
+    value: T | None
+    error: RemoteDataError | None = None
+
+
+def fetch_objects(
+    urls: Iterable[str], engine: Engine, decode: Callable[[bytes], T] | None
+) -> Generator[Fetched[T], None, None]:
+    """The value of each object, in order.
+
+    Args:
+        urls: pulled ahead, from the thread that iterates.
+        engine: limits.
+        decode: called in one of a few threads; may raise anything. ``None``: the bytes are the value.
+
+    Yields:
+        Fetched: also for what failed.
+    """
+    with closing(_tasks(urls, engine, decode)) as tasks:
+        if decode is None:
+            yield from (task(_wait) for task in tasks)
+            return
+        with closing(in_parallel(tasks, max_threads=_num_threads())) as results:
+            yield from timed(results, DECODE, within=FETCH, elsewhere=True)
+
+
+def _wait(seconds: float) -> None:
+    """Nothing is waited for where nothing is done beside."""
+
+
+def _tasks(
+    urls: Iterable[str], engine: Engine, decode: Callable[[bytes], T] | None
+) -> Generator[Task[Fetched[T]], None, None]:
+    """What is to be done with each object, once its bytes are there."""
+    with closing(stream_objects(urls, engine)) as streams:
+        while True:
+            try:
+                url, stream = next(streams)
+            except StopIteration:
+                return
+            except Exception as error:  # noqa: BLE001  # whatever it is, what came before is handed on first
+                yield partial(_raised, error)
+                return
+            with stream:
+                try:
+                    data = stream.read()
+                except RemoteDataError as error:
+                    yield partial(_failed, url, error)
+                else:
+                    yield partial(_decoded, url, data, decode)
+
+
+def _raised(error: Exception, wait: object) -> NoReturn:
+    raise error
+
+
+def _failed(url: str, error: RemoteDataError, wait: object) -> Fetched[T]:
+    return Fetched(url, None, error)
+
+
+def _decoded(url: str, data: bytes, decode: Callable[[bytes], Any] | None, wait: object) -> Fetched[Any]:
+    if decode is None:
+        return Fetched(url, data)
+    began_s = time.perf_counter()
+    try:
+        return Fetched(url, decode(data))
+    except Exception as cause:  # noqa: BLE001  # anything may be wrong with a file, or with a user's decoder
+        shown = redact(url)
+        error = DecodeError(
+            f"{shown}: its {len(data):,} bytes cannot be decoded: {type(cause).__name__}: {cause}", url=shown
+        )
+        error.__cause__ = cause
+        return Fetched(url, None, error)
+    finally:
+        DECODE.worked(began_s, len(data), items=1)
+
+
+def _num_threads() -> int:
+    """Those that decode at once: this process's share of the processors."""
+    worker = get_worker_info()
+    affinity = getattr(os, "sched_getaffinity", None)  # which macOS lacks
+    num_processors = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+    return max(1, num_processors // (1 if worker is None else worker.num_workers))

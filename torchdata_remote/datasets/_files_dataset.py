@@ -1,0 +1,100 @@
+"""What :class:`RemoteFiles` and :class:`RemoteImageFolder` have in common."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+from ..engine import Engine
+from ..errors import RemoteDataError
+from ..object_index import Index, read_index
+from ..options import FetchOptions, StorageOptions
+from ..url_table import Texts, UrlTable
+from ..urls import RemoteUrl
+from ._fetching import Fetched, fetch_objects
+from ._file_list import list_files
+from ._map_style import MapStyle
+
+OnError = Callable[[RemoteDataError], Any]
+
+
+class FilesDataset(MapStyle[Any]):
+    """Files of a folder; a subclass says what becomes of their bytes.
+
+    Args:
+        url: of the folder.
+        extensions: in lower case, with the dot: the files to take; ``None`` takes all.
+        index: URL or path of a list of the files, or the list itself.
+        limit: how many a subclass will take by ``_take_first``.
+        storage_options: for the store, in fsspec's vocabulary.
+        on_error: gets the error of an item, and raises or returns what takes its place.
+        options: of fetching.
+    """
+
+    def __init__(
+        self,
+        url: str | os.PathLike[str],
+        *,
+        extensions: tuple[str, ...] | None,
+        index: Index | None,
+        limit: int | None,
+        storage_options: Mapping[str, Any] | None,
+        on_error: OnError,
+        options: FetchOptions,
+    ) -> None:
+        if limit is not None and not (isinstance(limit, int) and limit >= 1):
+            raise ValueError(f"limit must be an int of at least 1 or None, got {limit!r}")
+        self._engine = Engine(options, StorageOptions(storage_options))
+        self._on_error = on_error
+        source, store_options = os.fspath(url), self._engine.storage_options
+        found = None if index is None else read_index(index, source, options=store_options, retry=options.retry)
+        self._urls, self._paths = list_files(source, found, extensions, store_options, options.retry)
+
+    def _take_first(self, limit: int | None) -> None:
+        """Leave out those behind the first so many."""
+        if limit is not None:
+            self._urls, self._paths = UrlTable(self._urls[:limit]), Texts(self._paths[:limit])
+
+    def __len__(self) -> int:
+        return len(self._urls)
+
+    def _decoder(self) -> Callable[[bytes], Any] | None:
+        """What is made of the bytes, in a thread; ``None``: nothing."""
+        raise NotImplementedError
+
+    def _item(self, number: int, value: Any) -> Any:
+        """What is handed out: made in order, in the thread that asks, so that random transforms can be repeated."""
+        raise NotImplementedError
+
+    def _items(self, batches: Iterable[Sequence[int]]) -> Generator[list[Any], None, None]:
+        self._engine.keep()
+        pulled: deque[Sequence[int]] = deque()
+
+        def wanted() -> Iterator[RemoteUrl]:
+            for batch in batches:
+                pulled.append(batch)
+                for number in batch:
+                    yield self._urls[number]
+
+        items: list[Any] = []
+        with closing(fetch_objects(wanted(), self._engine, self._decoder())) as results:
+            for fetched in results:
+                while not pulled[0]:
+                    yield list(pulled.popleft())
+                items.append(self._made(pulled[0][len(items)], fetched))
+                if len(items) == len(pulled[0]):
+                    pulled.popleft()
+                    yield items
+                    items = []
+        yield from map(list, pulled)  # empty ones
+
+    def _made(self, number: int, fetched: Fetched[Any]) -> Any:
+        if fetched.error is None:
+            return self._item(number, fetched.value)
+        instead = self._on_error(fetched.error)
+        if instead is None:
+            raise fetched.error  # a batch without it would be short
+        return instead

@@ -1,0 +1,195 @@
+"""``RemoteImageFolder``: torchvision's ``ImageFolder`` in a store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..decoders import rgb
+from ..errors import LabelError
+from ..labels import Classes, Labeller, assign_labels, class_numbers, parent_directory
+from ..object_index import Index
+from ..options import Backend, FetchOptions, RetryPolicy
+from ..policies import raise_error
+from ..url_table import UrlTable
+from ..urls import redact
+from ._files_dataset import FilesDataset, OnError
+
+IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # as torchvision's
+NO_CLASS = -1
+
+
+class RemoteImageFolder(FilesDataset):
+    """The images below a folder as torchvision's ``ImageFolder``: ``[i] -> (image, label)``.
+
+    The folder may be a prefix of a bucket.
+
+    torch's ``DataLoader`` asks for whole batches, whose files are then fetched at the same time; a few threads decode
+    those that have come. Transforms run one after the other in the thread that asks, in the order of the batch, so that
+    random ones give what they would give without any of this.
+
+    Images are files with torchvision's extensions, in the order of ``ImageFolder``: by first folder, by folder and by
+    name.
+
+    Args:
+        url: of the folder; a glob or a brace range takes some of its files.
+        transform: from an RGB ``PIL.Image`` to what is wanted.
+        target_transform: from a label to what is wanted.
+        index: a list of the files, so that they are not listed: URL or path of a JSON array of paths, such as
+            ``torchdata-remote index`` writes, or the list itself. Entries without a scheme are keys of the URL's
+            bucket, or paths below a local folder.
+        classes: a labeller of ``tdr.labels`` or your own, from path to class; names in the order of their labels, for
+            the folders that images lie in; ``None`` takes these folders, sorted. Where classes have folders of their
+            own, ``labels.from_pattern("^([^/]+)/")`` takes the first one, as torchvision does. Where all images lie in
+            the folder itself, as in a test set, ``None`` gives them the label -1.
+        limit: take the first ones only; their labels stay what they are.
+        storage_options: for the store, in fsspec's vocabulary.
+        max_in_flight: requests under way at once, per worker.
+        on_error: gets the error of an image that cannot be read or decoded, and returns the item that takes its place.
+            What returns ``None`` stops at the error, as ``raise_error`` does: a batch is never short.
+        decoder: from a file's bytes to an image, called in threads; ``decoders.rgb(min_size=256)`` is faster where
+            images are made smaller anyway.
+        cache_dir: local folder in which whole files are kept for the next epochs; needs ``cache_bytes``.
+        cache_bytes: bound on what is kept there, shared by all processes of the host.
+        retry: what is done about faults that may pass.
+        backend: what carries the bytes.
+
+    Attributes:
+        classes: names of the classes (list of str); a label is an index of it.
+        class_to_idx: from the name to the label (dict).
+
+    Raises:
+        EmptyListingError: if there are no images.
+        LabelError: for an image without a class, with its path.
+        DecodeError: for a file that is no image, with its URL.
+        StorageError: for a file that cannot be read, with its URL.
+
+    Example:
+        >>> import io, fsspec
+        >>> from PIL import Image
+        >>> file = io.BytesIO()
+        >>> Image.new("L", (4, 3)).save(file, "PNG")
+        >>> fsspec.filesystem("memory").pipe({"/zoo/cat/1.png": file.getvalue(), "/zoo/ant/1.png": file.getvalue()})
+        >>> zoo = RemoteImageFolder("memory://zoo/", transform=lambda image: (image.mode, image.size))
+        >>> zoo.classes, zoo[1]
+        (['ant', 'cat'], (('RGB', (4, 3)), 1))
+    """
+
+    def __init__(
+        self,
+        url: str | os.PathLike[str],
+        *,
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[int], Any] | None = None,
+        index: Index | None = None,
+        classes: Classes | Labeller | None = None,
+        limit: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        max_in_flight: int = 64,
+        on_error: OnError = raise_error,
+        decoder: Callable[[bytes], Any] = rgb,
+        cache_dir: str | None = None,
+        cache_bytes: int | None = None,
+        retry: RetryPolicy | None = None,
+        backend: Backend = Backend.AUTOMATIC,
+    ) -> None:
+        options = FetchOptions(
+            max_in_flight=max_in_flight,
+            retry=retry or RetryPolicy(),
+            backend=backend,
+            cache_dir=cache_dir,
+            cache_bytes=cache_bytes,
+        )
+        self.transform, self.target_transform, self._decode = transform, target_transform, decoder
+        super().__init__(
+            url,
+            extensions=IMAGE_EXTENSIONS,
+            index=index,
+            limit=limit,
+            storage_options=storage_options,
+            on_error=on_error,
+            options=options,
+        )
+        self._labels, self.class_to_idx = _labelled(self._paths, classes)
+        self._take_first(limit)
+        self._labels = self._labels[:limit]
+
+    @cached_property
+    def classes(self) -> list[str]:
+        """The name of each label; one that no class has is named by its number."""
+        names = {number: name for name, number in self.class_to_idx.items()}
+        return [names.get(number, str(number)) for number in range(max(names, default=-1) + 1)]
+
+    @property
+    def targets(self) -> list[int]:
+        """The label of each image."""
+        found: list[int] = self._labels.tolist()
+        return found
+
+    @property
+    def samples(self) -> Sequence[tuple[str, int]]:
+        """URL and label of each image, made as they are asked for."""
+        return _Samples(self._urls, self._labels)
+
+    def _decoder(self) -> Callable[[bytes], Any]:
+        return self._decode
+
+    def _item(self, number: int, value: Any) -> tuple[Any, Any]:
+        label: Any = int(self._labels[number])
+        image = value if self.transform is None else self.transform(value)
+        return image, label if self.target_transform is None else self.target_transform(label)
+
+
+class _Samples(Sequence[tuple[str, int]]):
+    """URLs with their labels."""
+
+    def __init__(self, urls: UrlTable, labels: NDArray[np.int32]) -> None:
+        self._urls, self._labels = urls, labels
+
+    def __len__(self) -> int:
+        return len(self._urls)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        return redact(self._urls[index]), int(self._labels[index])
+
+
+def _labelled(paths: Sequence[str], classes: Classes | Labeller | None) -> tuple[NDArray[np.int32], dict[str, int]]:
+    """The label of each file, and label by class."""
+    labeller: Labeller = parent_directory()
+    if classes is None and not any("/" in path for path in paths):
+        return np.full(len(paths), NO_CLASS, np.int32), {}
+    if callable(classes):
+        labeller = classes
+    elif classes is not None:
+        labeller = _Named(class_numbers(classes))
+    labels, table = assign_labels(labeller, paths)
+    if isinstance(labeller, _Named):
+        return labels, labeller.numbers
+    return labels, {key: entry["id"] for key, entry in table.items()}
+
+
+class _Named:
+    """A labeller: the number of the folder that the file lies in."""
+
+    def __init__(self, numbers: dict[str, int]) -> None:
+        wrong = {name: number for name, number in numbers.items() if not isinstance(number, (int, np.integer))}
+        if wrong:
+            raise TypeError(f"classes must give each name its label, an int, got {wrong!r:.200}")
+        self.numbers, self._folder = numbers, parent_directory()
+
+    def __call__(self, path: str) -> int:
+        folder = str(self._folder(path))
+        if folder not in self.numbers:
+            known = sorted(self.numbers)
+            raise LabelError(
+                f"{path!r} lies in {folder!r}, which is none of the {len(known)} classes given: {', '.join(known[:10])}"
+                f"{', ...' if len(known) > 10 else ''}."
+            )
+        return self.numbers[folder]

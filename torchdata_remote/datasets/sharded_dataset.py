@@ -1,0 +1,163 @@
+"""``ShardedDataset``: the samples of tar shards, by number."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..engine import Engine
+from ..errors import ShardReadError
+from ..gathering import Gatherer, Gathering
+from ..grouping import samples_of
+from ..manifest import MANIFEST_NAME
+from ..options import Backend, FetchOptions, RetryPolicy, StorageOptions
+from ..parallel import Task, in_parallel
+from ..sample import Sample
+from ..sample_index import Offsets, read_offsets
+from ..sample_table import Int64s, Members
+from ..shard_set import base_name, read_shard_set
+from ..tar import END_OF_ARCHIVE, TarOptions, read_runs
+from ..urls import RemoteUrl, redact
+from ._map_style import MapStyle
+
+_BATCHES_AHEAD = 4
+
+
+class _Begun(NamedTuple):
+    """A batch under way: its samples, each once, and which of them is wanted where."""
+
+    samples: Int64s
+    places: Int64s
+    urls: list[RemoteUrl]
+    gathering: Gathering
+
+    def num_bytes(self) -> int:
+        return int(self.gathering.members.sizes.sum())
+
+
+class ShardedDataset(MapStyle[Any]):
+    """The samples of tar shards as a map-style dataset: ``[i] -> sample``, by ranged reads at the places in ``.idx``.
+
+    torch's ``DataLoader`` asks for whole batches. Their samples are fetched at the same time, those that lie close
+    together by one request. A sample costs a request where a reader of whole shards, which is the faster way to train,
+    needs none: use this where samples are wanted in an order of your own.
+
+    Args:
+        manifest_url: of the manifest ``index.json``, or of the folder that it lies in.
+        transform: from a sample to what is wanted; called in the order of the batch, in the thread that asks.
+        storage_options: for the store, in fsspec's vocabulary.
+        max_in_flight: requests under way at once, per worker.
+        retry: what is done about faults that may pass.
+        backend: what carries the bytes.
+
+    Raises:
+        ManifestError: for a shard without an index, as compressed ones are, or with one that is not its own.
+        ShardReadError: for bytes that are not the sample that the index promises. The data of members are not compared
+            with the manifest's checksums, which are of blocks of 4 MiB.
+        StorageError: for what cannot be read, with the URL.
+
+    Example:
+        >>> from torchdata_remote import ShardWriter
+        >>> with ShardWriter("memory://verse/{shard}.tar", max_shard_samples=2, overwrite=True) as writer:
+        ...     for word in "the", "quick", "fox":
+        ...         _ = writer.write({"__key__": word, "txt": word.upper()})
+        >>> verse = ShardedDataset("memory://verse/")
+        >>> len(verse), verse[-1]
+        (3, {'__key__': 'fox', '__url__': 'memory://verse/1.tar', 'txt': b'FOX'})
+    """
+
+    def __init__(
+        self,
+        manifest_url: str | os.PathLike[str],
+        *,
+        transform: Callable[[Sample], Any] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        max_in_flight: int = 64,
+        retry: RetryPolicy | None = None,
+        backend: Backend = Backend.AUTOMATIC,
+    ) -> None:
+        self.transform = transform
+        options = FetchOptions(max_in_flight=max_in_flight, retry=retry or RetryPolicy(), backend=backend)
+        self._engine = Engine(options, StorageOptions(storage_options))
+        source = os.fspath(manifest_url)
+        if base_name(source) != MANIFEST_NAME:
+            source = f"{source.rstrip('/')}/{MANIFEST_NAME}"
+        self._shards = read_shard_set(source, self._engine.storage_options, options.retry).shards
+        self._ends = np.cumsum([shard.num_samples or 0 for shard in self._shards])  # number of samples up to each
+        self._offsets: dict[int, Offsets] = {}  # of the shards that were asked for
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def _items(self, batches: Iterable[Sequence[int]]) -> Generator[list[Any], None, None]:
+        self._engine.keep()
+        options = self._engine.options
+        source, ahead, held_bytes = iter(batches), deque[_Begun](), 0
+        ended: Exception | None = None
+        with Gatherer(self._engine, lambda url: self._engine.storage_options) as gatherer:
+            try:
+                while True:
+                    while ended is None and (
+                        not ahead or (len(ahead) < _BATCHES_AHEAD and held_bytes < options.max_buffer_bytes)
+                    ):
+                        try:
+                            ahead.append(self._begin(next(source), gatherer))
+                            held_bytes += ahead[-1].num_bytes()
+                        except Exception as error:  # noqa: BLE001, PERF203  # the batches before it are handed on first
+                            ended = error
+                    if ahead:
+                        items = self._finish(ahead[0])
+                        held_bytes -= ahead.popleft().num_bytes()
+                        yield items
+                    elif isinstance(ended, StopIteration):
+                        return
+                    elif ended is not None:
+                        raise ended
+            finally:
+                for begun in ahead:
+                    begun.gathering.given_up = True  # requests that have not begun are not made
+
+    def _begin(self, batch: Sequence[int], gatherer: Gatherer) -> _Begun:
+        """Ask for the samples of a batch."""
+        samples, places = np.unique(np.array(batch, np.int64), return_inverse=True)
+        shards = np.searchsorted(self._ends, samples, side="right")
+        used, objects = np.unique(shards, return_inverse=True)
+        self._read_indexes(used.tolist())
+        within = samples - np.concatenate([[0], self._ends])[shards]
+        pairs = list(zip(shards.tolist(), within.tolist(), strict=True))
+        starts = np.array([self._offsets[shard][at] for shard, at in pairs], np.int64)
+        ends = np.array([self._offsets[shard][at + 1] for shard, at in pairs], np.int64)
+        urls = [self._shards[shard] for shard in used]
+        members = Members(urls, [], objects, starts, ends - starts, np.ones(len(samples), np.int64))
+        return _Begun(samples, places, [self._shards[shard] for shard in shards], gatherer.begin(members))
+
+    def _read_indexes(self, shards: Sequence[int]) -> None:
+        """Read the indexes that are not there yet, at the same time."""
+        missing = [shard for shard in shards if shard not in self._offsets]
+        tasks = [self._read_index(shard) for shard in missing]
+        found = in_parallel(tasks, max_threads=min(len(missing), self._engine.options.max_in_flight) or 1)
+        self._offsets.update(zip(missing, found, strict=True))
+
+    def _read_index(self, shard: int) -> Task[Offsets]:
+        options, retry = self._engine.storage_options, self._engine.options.retry
+        return lambda wait: read_offsets(self._shards[shard], options, retry)
+
+    def _finish(self, begun: _Begun) -> list[Any]:
+        data = begun.gathering.wait()
+        return [self._item(data[place], begun.urls[place], begun.samples[place]) for place in begun.places.tolist()]
+
+    def _item(self, data: memoryview, url: RemoteUrl, number: int) -> Any:
+        shown = redact(url)
+        runs = read_runs([data, END_OF_ARCHIVE], url=shown, options=TarOptions())
+        sample, *more = samples_of(runs, url=shown)
+        if more:
+            raise ShardReadError(
+                f"{shown}: sample {number:,} is {1 + len(more)} samples by its index. Write the index again: "
+                "torchdata-remote manifest --overwrite FOLDER.",
+                url=shown,
+            )
+        return sample if self.transform is None else self.transform(sample)
