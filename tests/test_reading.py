@@ -85,7 +85,8 @@ def test_what_is_handed_on_fits_its_checksums(
         except ShardCorruptError:
             corrupt = True
         except ObjectChangedError:
-            assert ",".join(["other"] * CHANGED_ANSWERS) in ",".join(faults)
+            answers = [fault for fault in faults if fault != "refused"]  # which is none
+            assert ",".join(["other"] * CHANGED_ANSWERS) in ",".join(answers)
             return
         assert data[start:end].startswith(got)
     assert (got == data[start:end]) != corrupt

@@ -34,6 +34,28 @@ def threads_of_ours() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name == "torchdata_remote"}
 
 
+class Together:
+    """Answers nothing until so many keys have been asked for; refuses if they are not.
+
+    Args:
+        num_keys: that are waited for.
+        ending: of those keys that it concerns.
+    """
+
+    def __init__(self, num_keys: int, ending: str = "") -> None:
+        self._num_keys, self._ending = num_keys, ending
+        self._keys: set[str] = set()
+        self._come = threading.Event()
+
+    def __call__(self, key: str) -> Response | None:
+        if not key.endswith(self._ending):
+            return None
+        self._keys.add(key)
+        if len(self._keys) >= self._num_keys:
+            self._come.set()
+        return None if self._come.wait(DEADLINE_S) else Response.of_error(403, "AccessDenied")
+
+
 class TimedStore:
     """A bucket ``s3://timed/`` whose GETs a test holds back: ``before_answer`` is called with each key.
 

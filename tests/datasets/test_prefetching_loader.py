@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import random
-import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -28,6 +27,7 @@ from tests.datasets.stores import (
     AT_ONCE,
     DEADLINE_S,
     Plain,
+    Together,
     as_they_are,
     threads_of_ours,
     timed_store,
@@ -285,42 +285,31 @@ def test_errors_come_in_their_batch(num_workers: int) -> None:
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_the_next_batches_are_asked_for_before_this_one_is_answered(num_workers: int) -> None:
     """No request of the first two batches is answered before all of them have come."""
-    together = threading.Barrier(8)
     objects = {f"{number:02d}.bin": b"%d" % number for number in range(16)}
-
-    def hold(key: str) -> None:
-        together.wait(DEADLINE_S)
-
-    with timed_store(objects, hold) as store:
-        dataset = RemoteFiles(store.url, storage_options=store.options, max_in_flight=8)
+    with timed_store(objects, Together(8)) as store:
+        dataset = RemoteFiles(store.url, storage_options=store.options, max_in_flight=8, retry=AT_ONCE)
         loader = PrefetchingLoader(dataset, batch_size=4, num_workers=num_workers, collate_fn=as_they_are)
         assert [int(data) for batch in loader for _, data in batch] == list(range(16))
 
 
 def test_the_next_batches_come_while_this_one_is_used() -> None:
     """They have been asked for when the first one is handed out, and no more than the limits allow."""
-    objects = {f"{number:04d}.bin": b"%d" % number for number in range(400)}
+    objects = {f"{number:04d}.bin": b"%d" % number for number in range(120)}
     with timed_store(objects) as store:
         dataset = RemoteFiles(store.url, storage_options=store.options, max_in_flight=4)
         batches = iter(PrefetchingLoader(dataset, batch_size=4, collate_fn=as_they_are))
         next(batches)
         wait_for(lambda: len(store.asked) >= 8)
         assert len(store.asked) <= 4 + 16 * 4 + 4
-        assert [int(data) for batch in batches for _, data in batch] == list(range(4, 400))
+        assert [int(data) for batch in batches for _, data in batch] == list(range(4, 120))
 
 
-def test_samples_of_the_next_batches_too(in_memory: Place) -> None:
+def test_samples_of_the_next_batches_too() -> None:
     """Of shards: the second batch's shard is asked for before the first one's is answered."""
     place = memory_place()
     write_small_shards(place.url, num_shards=3, samples_per_shard=4)
-    together = threading.Barrier(3)
-
-    def hold(key: str) -> None:
-        if key.endswith(".tar"):
-            together.wait(DEADLINE_S)
-
-    with timed_store(place.files(), hold) as store:
-        dataset = ShardedDataset(store.url, storage_options=store.options)
+    with timed_store(place.files(), Together(3, ".tar")) as store:
+        dataset = ShardedDataset(store.url, storage_options=store.options, retry=AT_ONCE)
         loader = PrefetchingLoader(dataset, batch_size=4, collate_fn=as_they_are)
         assert [sample["cls"] for batch in loader for sample in batch] == [b"%d" % (n % 10) for n in range(12)]
 

@@ -25,6 +25,7 @@ from tests.datasets.stores import (
     DEADLINE_S,
     PATIENT,
     Plain,
+    Together,
     as_they_are,
     only,
     threads_of_ours,
@@ -255,16 +256,9 @@ def timed_shards(place: Place) -> dict[str, bytes]:
 
 def test_shards_are_asked_at_once(in_memory: Place) -> None:
     """The indexes of a batch, and then its samples: no request is answered before all of them have come."""
-    idx, tar = threading.Barrier(5), threading.Barrier(5)
-
-    def hold(key: str) -> None:
-        if key.endswith(".idx"):
-            idx.wait(DEADLINE_S)
-        elif key.endswith(".tar"):
-            tar.wait(DEADLINE_S)
-
-    with timed_store(timed_shards(in_memory), hold) as store:
-        dataset = ShardedDataset(store.url, storage_options=store.options)
+    idx, tar = Together(5, ".idx"), Together(5, ".tar")
+    with timed_store(timed_shards(in_memory), lambda key: idx(key) or tar(key)) as store:
+        dataset = ShardedDataset(store.url, storage_options=store.options, retry=AT_ONCE)
         found = dataset.__getitems__([0, 5, 10, 15, 20])
     assert [sample["cls"] for sample in found] == [b"0", b"5", b"10", b"15", b"20"]
 
