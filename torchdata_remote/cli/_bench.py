@@ -65,10 +65,11 @@ def _seconds(text: str) -> float:
 
 def _run(chosen: argparse.Namespace) -> int:
     spans: list[Span] = []
+    chain = _chain(chosen)  # for which it is looked what lies there
     before, began_s = stats(), time.perf_counter()
     num_samples, ended = 0, True
     with watched(spans.append):
-        for _ in _chain(chosen):
+        for _ in chain:
             num_samples += 1  # wanted behind the loop
             if time.perf_counter() - began_s >= chosen.seconds:
                 ended = False

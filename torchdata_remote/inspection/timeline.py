@@ -76,7 +76,9 @@ def draw_timeline(spans: Sequence[Span], path: str | os.PathLike[str], *, title:
     over_time.legend(loc="upper right")
     took_ms = [1e3 * (span.end_s - span.start_s) for span in spans if span.stage == FETCH.name]
     histogram.hist(took_ms, bins=60, range=(0, 1.01 * max(took_ms, default=1.0)), color=_COLOURS[FETCH.name])
-    histogram.set(xlabel=f"ms that each of {len(took_ms):,} requests took", ylabel="requests", yscale="log")
+    histogram.set(
+        xlabel=f"ms that each of {len(took_ms):,} requests took", ylabel="requests", yscale="log", xlim=(0, None)
+    )
     try:
         figure.savefig(path, dpi=110)
     finally:
