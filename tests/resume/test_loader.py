@@ -10,6 +10,7 @@ from functools import partial
 from itertools import chain as flat
 from itertools import islice
 from multiprocessing import active_children
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import pytest
@@ -76,6 +77,17 @@ def all_keys() -> list[str]:
     return sorted(f"{number % 10}/{number:06d}" for number in range(NUM_SHARDS * SAMPLES_PER_SHARD))
 
 
+def end(worker: BaseProcess) -> None:
+    """End a worker, of which torch complains at any moment until it is gone."""
+    while True:
+        try:
+            worker.terminate()
+            worker.join()
+        except RuntimeError:  # once or twice
+            continue
+        return
+
+
 @contextmanager
 def failing(error: type[Exception], says: str) -> Iterator[None]:
     """Expects an error of workers, and ends them, since torch waits up to 5 s for each of them then."""
@@ -83,7 +95,7 @@ def failing(error: type[Exception], says: str) -> Iterator[None]:
     with pytest.raises(error, match=says) as caught:
         yield
     for worker in set(active_children()) - before:
-        worker.terminate()
+        end(worker)
     caught.value.__traceback__ = None  # or a cycle would keep the caller's loaders, whose workers then are not told
 
 
