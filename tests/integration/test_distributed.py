@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import json
 import os
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -62,9 +63,16 @@ def run_ranks(script: str, world_size: int = WORLD_SIZE, **given: Any) -> list[A
         environment = {**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-c", script, json.dumps(given)]
         pipe = subprocess.PIPE
-        ranks.append(subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True))
+        environment["PYTHONFAULTHANDLER"] = "1"
+        ranks.append(
+            subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+        )
     try:
         told = [rank.communicate(timeout=120) for rank in ranks]
+    except subprocess.TimeoutExpired:
+        for rank_process in ranks:
+            os.killpg(rank_process.pid, signal.SIGABRT)  # each thread, of workers too, says where it is
+        raise AssertionError("\n".join(rank.communicate()[1] for rank in ranks)) from None
     finally:
         for rank_process in ranks:
             rank_process.kill()
