@@ -60,11 +60,10 @@ class StageCounter:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._lock = threading.Lock()
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Begin anew, also where another process held the lock."""
         self._lock = threading.Lock()
         self._items = self._num_bytes = self._requests = self._retries = 0
         self._wait_s = self._busy_s = 0.0
@@ -153,19 +152,16 @@ def timed(
     clock = time.perf_counter
     count, took_s, waited_s = 0, 0.0, within.wait_s
     try:
-        while True:
-            began_s = clock()
-            try:
-                item = next(items)
-            except StopIteration:
-                return
-            finally:
-                took_s += clock() - began_s
+        began_s = clock()
+        for item in items:
+            took_s += clock() - began_s
             count += 1
             yield item
             if count >= _FLUSH_ITEMS:
                 _flush(stage, count, took_s - within.wait_s + waited_s, elsewhere)
                 count, took_s, waited_s = 0, 0.0, within.wait_s
+            began_s = clock()
+        took_s += clock() - began_s
     finally:
         _flush(stage, count, took_s - within.wait_s + waited_s, elsewhere)
         close = getattr(items, "close", None)

@@ -1,4 +1,4 @@
-"""Pages of S3's listings, read faster than botocore does, which takes 80 ms of one core for 1,000 keys."""
+"""Pages of S3's listings, without the dates, which botocore spends most of its time on."""
 
 from __future__ import annotations
 
