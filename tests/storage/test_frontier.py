@@ -110,7 +110,7 @@ def test_on_a_real_server(moto: S3Server, keys: set[str], page_keys: int) -> Non
         options = StorageOptions(moto.storage_options)
         listed = list(list_prefix(f"s3://{bucket}/", f"{folder}/", True, options, RETRY))
     objects = sorted(key for key, body in full.items() if body or not key.endswith("/"))
-    assert listed == [Entry(key, len(full[key]), etags[key]) for key in objects]
+    assert [entry[:3] for entry in listed] == [(key, len(full[key]), etags[key]) for key in objects]
     assert len(paged) > 1 or len(full) <= page_keys
 
 

@@ -16,6 +16,7 @@ from torchdata_remote.storage._s3_pages import _take_contents
 
 SPACE = ' xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
 OBJECT = "<Contents><Key>a/%C3%A9&amp;</Key><LastModified>2026-01-01T00:00:00Z</LastModified>{}</Contents>"
+MODIFIED_S = 1_767_225_600.0  # of that object, since 1970
 SIZE = "<Size>7</Size><ETag>&quot;e&quot;</ETag>"
 
 
@@ -36,8 +37,10 @@ def test_a_page(space: str) -> None:
     folders = "<CommonPrefixes><Prefix>a%20b/</Prefix></CommonPrefixes>"
     more = f"<IsTruncated>true</IsTruncated><NextContinuationToken>t</NextContinuationToken>{folders}"
     got = listed(page_of(OBJECT.format(SIZE), space=space, more=more))
-    assert got == Page([Entry("a/é&", 7, '"e"')], "t", ["a b/"])
-    assert listed(page_of(OBJECT.format("<Size>7</Size>"), space=space)).entries == [Entry("a/é&", 7, None)]
+    assert got == Page([Entry("a/é&", 7, '"e"', MODIFIED_S)], "t", ["a b/"])
+    assert listed(page_of(OBJECT.format("<Size>7</Size>"), space=space)).entries == [
+        Entry("a/é&", 7, None, MODIFIED_S)
+    ]
     assert listed(page_of()) == Page([], None, [])
 
 

@@ -9,6 +9,7 @@ URL                       reading                                       listing,
 ``s3://``, with options   s3fs                                          s3fs
 without a translation
 ``http://``, ``https://`` obstore; urllib3 for URLs with a query        HEAD only
+``datasets://``           obstore; urllib3 in a forked child            urllib3
 ``file://``, local paths  mapped, or ``pread`` where small              ``scandir``, rename
 all else                  fsspec                                        fsspec
 ========================= ============================================= ==========================
@@ -24,16 +25,29 @@ import threading
 import warnings
 from typing import NamedTuple
 
+import fsspec
+
 from ..errors import StorageError, UrlError
 from ..options import Backend, RetryPolicy, StorageOptions
 from ..retry import call_with_retries
 from ..urls import HTTP, LOCAL, S3, join_url, redact, split_url
 from . import _obstore
+from ._datasets import DATASETS, DatasetsStore
 from ._fallback import without_fallback
 from ._fsspec import FsspecStore
 from ._http import HttpStore
-from ._local import PARTIAL_SUFFIX, LocalStore
-from ._protocol import Answer, Entry, Page, PendingObject, RangeNotSatisfiableError, Store, in_one
+from ._local import LocalStore
+from ._local_order import PARTIAL_SUFFIX, link_refused, never_listed
+from ._protocol import (
+    Answer,
+    Entry,
+    FolderStore,
+    Page,
+    PendingObject,
+    RangeNotSatisfiableError,
+    Store,
+    in_one,
+)
 from ._s3 import S3Store
 from ._s3_settings import s3_settings
 
@@ -42,17 +56,24 @@ __all__ = [
     "Answer",
     "Connection",
     "Entry",
+    "FolderStore",
+    "LocalStore",
     "Page",
     "PendingObject",
     "RangeNotSatisfiableError",
     "Store",
     "in_one",
+    "link_refused",
+    "never_listed",
     "open_store",
     "publish",
     "read_whole",
 ]
 
 _log = logging.getLogger("torchdata_remote")
+fsspec.register_implementation(  # which an installed package says by its entry point
+    DATASETS, "torchdata_remote.storage._datasets_fs.DatasetsFileSystem", clobber=True
+)
 
 
 class Connection(NamedTuple):
@@ -147,6 +168,9 @@ def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: C
     elif scheme in HTTP and not options and backend is not Backend.BOTOCORE:
         by_obstore, why = _whether_obstore(scheme, bucket, backend, instead="urllib3")
         return HttpStore(scheme, bucket, read_timeout_s, read_by_obstore=by_obstore), why
+    elif scheme == DATASETS and backend is not Backend.BOTOCORE:
+        by_obstore, why = _whether_obstore(scheme, bucket, backend, instead="urllib3")
+        return DatasetsStore(bucket, options, read_timeout_s, read_by_obstore=by_obstore), why
     elif automatic and scheme in LOCAL and not options:
         return LocalStore(), "the operating system (local files)"
     if automatic:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import io
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,7 @@ from ._protocol import Answer, Entry, Page, in_one
 from ._s3_settings import options_for_s3fs
 
 _ONE_REQUEST: dict[str, Any] = {"retries": {"mode": "standard", "total_max_attempts": 1}}
+_MODIFIED = ("modified", "LastModified", "last_modified", "mtime", "updated", "created")  # each filesystem has its own
 _WITHOUT_FOLDERS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "adl", "hf", *HTTP}
 
 
@@ -84,7 +86,17 @@ class FsspecStore:
         path = name[len(self._root) :] if name.startswith(self._root) else name
         size = info.get("size")
         etag = info.get("ETag", info.get("etag"))
-        return Entry(path, None if size is None else int(size), etag if isinstance(etag, str) else None)
+        modified = next((info[name] for name in _MODIFIED if isinstance(info.get(name), dt.datetime | float)), None)
+        if isinstance(modified, dt.datetime):
+            modified = modified.timestamp()
+        if self._scheme in S3 and modified is not None:
+            modified = float(int(modified))  # whole seconds, as HEAD tells them
+        return Entry(
+            path,
+            None if size is None else int(size),
+            etag if isinstance(etag, str) else None,
+            modified,
+        )
 
     def find(self, path: str) -> Entry | None:
         try:
@@ -142,6 +154,38 @@ class FsspecStore:
 
     def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
         """Nothing: objects are written in one call."""
+
+    def remove_old_leftovers(self, path: str, before_s: float) -> None:
+        """Nothing, likewise."""
+
+    def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
+        """A page of a listing of all: these filesystems have no other."""
+        folder = prefix[: prefix.rfind("/") + 1]
+        found: dict[str, Entry | None] = {
+            entry.path: entry for entry in self.list_page(folder, recursive=recursive, token=None).entries
+        }
+        if not recursive:
+            with self._errors_of(folder), contextlib.suppress(FileNotFoundError):
+                for info in self._filesystem.ls(self._full(folder), detail=True):
+                    if info.get("type") == "directory":
+                        found[self._entry(info).path.rstrip("/") + "/"] = None
+        paths = sorted(path for path in found if path.startswith(prefix) and path > after)
+        entries = [entry for path in paths[:limit] if (entry := found[path]) is not None]
+        folders = [path for path in paths[:limit] if found[path] is None]
+        return Page(entries, paths[limit - 1] if len(paths) > limit else None, folders)
+
+    def has_folder(self, path: str) -> bool:
+        with self._errors_of(path):
+            self._filesystem.invalidate_cache()
+            return bool(self._filesystem.isdir(self._full(path)))
+
+    def make_folder(self, path: str) -> None:
+        with self._errors_of(path):
+            self._filesystem.makedirs(self._full(path), exist_ok=False)
+
+    def remove_folder(self, path: str) -> None:
+        with self._errors_of(path), contextlib.suppress(FileNotFoundError):
+            self._filesystem.rm(self._full(path), recursive=True)
 
 
 class _FsspecPending:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 
 from ..errors import ObjectNotFoundError, UrlError
 from ..mapped import view_of_file
 from ._errors import from_os, from_status, translated
+from ._local_order import PARTIAL_SUFFIX, in_order, never_listed
 from ._protocol import Answer, Entry, Page, RangeNotSatisfiableError, in_one
 
 _WITHOUT_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # FAT, some FUSE mounts
-PARTIAL_SUFFIX = ".torchdata_remote-partial"  # of files that a killed writer may leave; never listed
+_MAX_REMOVED = 100  # times that somebody removes a folder between its being made and its first file
 
 
 def _errors_of(path: str) -> contextlib.AbstractContextManager[None]:
@@ -23,6 +26,10 @@ def _errors_of(path: str) -> contextlib.AbstractContextManager[None]:
 
 def _etag(status: os.stat_result) -> str:
     return f"{status.st_mtime_ns:x}-{status.st_size:x}-{status.st_ino:x}"
+
+
+def _entry(path: str, status: os.stat_result) -> Entry:
+    return Entry(path, status.st_size, _etag(status), status.st_mtime)
 
 
 class LocalStore:
@@ -46,12 +53,14 @@ class LocalStore:
         with os.scandir(folder) as entries:
             for entry in entries:
                 path = folder + entry.name
+                if never_listed(entry.name):
+                    continue
                 if entry.is_dir():
                     if recursive:
                         yield from self._walk(path + "/", recursive, seen)
-                elif entry.is_file() and not entry.name.endswith(PARTIAL_SUFFIX):
+                elif entry.is_file():
                     file_status = entry.stat()
-                    yield Entry(path, file_status.st_size, _etag(file_status))
+                    yield _entry(path, file_status)
                 elif entry.is_symlink() and not os.path.exists(path):
                     raise ObjectNotFoundError(f"file://{path} is a link to nowhere.", url=f"file://{path}")
 
@@ -63,7 +72,7 @@ class LocalStore:
             status = os.stat(path)
             if os.path.isdir(path):
                 raise IsADirectoryError(path)
-            return Entry(path, status.st_size, _etag(status))
+            return _entry(path, status)
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         with _errors_of(path), open(path, "rb", buffering=0) as file:
@@ -92,6 +101,61 @@ class LocalStore:
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(folder + name)
 
+    def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
+        folder = prefix[: prefix.rfind("/") + 1]
+        with _errors_of(folder):
+            found = list(itertools.islice(in_order(folder, prefix, recursive, after), limit + 1))
+            then = None if len(found) <= limit else found[limit - 1]
+            entries = []
+            for path in found[:limit]:
+                with contextlib.suppress(FileNotFoundError):  # removed since
+                    if not path.endswith("/"):
+                        entries.append(_entry(path, os.lstat(path)))
+        return Page(entries, then, [path for path in found[:limit] if path.endswith("/")])
+
+    def has_folder(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def make_folder(self, path: str) -> None:
+        with _errors_of(path):
+            os.makedirs(os.path.dirname(path.rstrip("/")), exist_ok=True)
+            os.mkdir(path)
+            _sync_folder(os.path.dirname(path.rstrip("/")))
+
+    def remove_folder(self, path: str) -> None:
+        with _errors_of(path), contextlib.suppress(FileNotFoundError):
+            if os.path.islink(path.rstrip("/")):
+                os.unlink(path.rstrip("/"))
+                return
+            above, name = os.path.split(path.rstrip("/"))
+            aside = tempfile.mkdtemp(PARTIAL_SUFFIX, f".{name[:100]}-", above)
+            try:
+                os.replace(path, aside)  # at once, for whoever lists; what a kill leaves of it is a leftover
+            except BaseException:
+                os.rmdir(aside)
+                raise
+            _sync_folder(above)
+            shutil.rmtree(aside)
+
+    def remove_old_leftovers(self, path: str, before_s: float) -> None:
+        for above, folders, names in os.walk(path):
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):
+                    if name.endswith(PARTIAL_SUFFIX) and os.lstat(os.path.join(above, name)).st_mtime < before_s:
+                        os.unlink(os.path.join(above, name))
+            for name in [name for name in folders if name.endswith(PARTIAL_SUFFIX)]:
+                folders.remove(name)
+                shutil.rmtree(os.path.join(above, name), ignore_errors=True)
+
+
+def _sync_folder(path: str) -> None:
+    """What was renamed in a folder is on disk afterwards."""
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
 
 class _LocalPending:
     """A temporary file in the same folder, renamed when it is complete and on disk."""
@@ -101,8 +165,7 @@ class _LocalPending:
         folder, name = os.path.split(path)
         if not name:
             raise UrlError(f"file://{path} names a folder, not a file.", url=f"file://{path}")
-        os.makedirs(folder, exist_ok=True)
-        descriptor, self._temporary = tempfile.mkstemp(PARTIAL_SUFFIX, ".", folder)
+        descriptor, self._temporary = _temporary_in(folder)
         os.fchmod(descriptor, 0o666 & ~_umask())
         self._file = os.fdopen(descriptor, "wb", buffering=1 << 20)
 
@@ -119,11 +182,7 @@ class _LocalPending:
                 os.replace(self._temporary, self._path)
             else:
                 self._publish_new()
-            folder = os.open(os.path.dirname(self._path), os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            _sync_folder(os.path.dirname(self._path))
 
     def _publish_new(self) -> None:
         """Unlike a rename, a hard link fails if something is there."""
@@ -142,6 +201,15 @@ class _LocalPending:
             self._file.close()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._temporary)
+
+
+def _temporary_in(folder: str) -> tuple[int, str]:
+    """A temporary file in a folder that is made if it is not there."""
+    for _ in range(_MAX_REMOVED):
+        with contextlib.suppress(FileNotFoundError):  # where an empty folder was removed since
+            os.makedirs(folder, exist_ok=True)
+            return tempfile.mkstemp(PARTIAL_SUFFIX, ".", folder)
+    raise FileNotFoundError(folder)
 
 
 def _umask() -> int:

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any
 
-from ._errors import from_botocore, from_obstore, translated
+from ._errors import from_botocore, from_obstore, from_obstore_of_service, translated
 from ._protocol import Answer
 from ._s3_settings import CONNECT_TIMEOUT_S, S3Settings, is_custom_endpoint, region_of
 
@@ -58,13 +58,25 @@ class ObstoreReader:
         root: URL of the store, with a slash at its end.
         if_match: whether to send If-Match.
         may_ignore_ranges: whether an answer with everything is accepted where a range was asked for.
+        key: what the store calls a path.
+        table: from what obstore raises to this package's errors.
     """
 
-    def __init__(self, store: ObjectStore, root: str, *, if_match: bool, may_ignore_ranges: bool) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        root: str,
+        *,
+        if_match: bool,
+        may_ignore_ranges: bool,
+        key: Callable[[str], str] = str,
+        table: Callable[[Exception, str], Exception] = from_obstore,
+    ) -> None:
         global _used
         _used = True
         self._store, self._root = store, root
         self._if_match, self._may_ignore_ranges = if_match, may_ignore_ranges
+        self._key, self._table = key, table
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         import obstore
@@ -77,20 +89,21 @@ class ObstoreReader:
             options["range"] = {"offset": start}
         if etag is not None and self._if_match:
             options["if_match"] = etag
-        with translated(from_obstore, self._root + path):
+        key = self._key(path)
+        with translated(self._table, self._root + path):
             try:
-                result = obstore.get(self._store, path, options=options)  # type: ignore[arg-type]  # a TypedDict
+                result = obstore.get(self._store, key, options=options)  # type: ignore[arg-type]  # a TypedDict
             except NotSupportedError:  # the server answered 200 with everything
                 if not self._may_ignore_ranges:
                     raise
                 options.pop("range")
-                result = obstore.get(self._store, path, options=options)  # type: ignore[arg-type]
+                result = obstore.get(self._store, key, options=options)  # type: ignore[arg-type]
             first, after = result.range
             chunks = self._chunks(path, result.stream(0))
             return Answer(first, after, int(result.meta["size"]), result.meta["e_tag"], chunks)
 
     def _chunks(self, path: str, stream: Iterable[Any]) -> Generator[memoryview, None, None]:
-        with translated(from_obstore, self._root + path):
+        with translated(self._table, self._root + path):
             for chunk in stream:
                 yield memoryview(chunk)
 
@@ -159,9 +172,31 @@ def s3_reader(bucket: str, settings: S3Settings, session: Any, client: Callable[
 
 def http_reader(origin: str, read_timeout_s: float) -> ObstoreReader:
     """A reader of one http host, such as ``https://host:port``."""
+    # If-Match fails for weak etags.
+    return ObstoreReader(_http_store(origin, read_timeout_s), origin + "/", if_match=False, may_ignore_ranges=True)
+
+
+def service_reader(origin: str, root: str, read_timeout_s: float, headers: dict[str, str]) -> ObstoreReader:
+    """A reader of one dataset service.
+
+    Args:
+        origin: such as ``https://host:port``.
+        root: the same as ``datasets://host:port/``.
+        read_timeout_s: without a byte, in seconds.
+        headers: that every request has.
+    """
+    return ObstoreReader(
+        _http_store(f"{origin}/datasets", read_timeout_s, headers),
+        root,
+        if_match=True,
+        may_ignore_ranges=False,
+        key=lambda path: path.replace("/", "/files/", 1),
+        table=from_obstore_of_service,
+    )
+
+
+def _http_store(origin: str, read_timeout_s: float, headers: dict[str, str] | None = None) -> ObjectStore:
     from obstore.store import HTTPStore
 
-    options = _client_options(read_timeout_s)
-    store = HTTPStore.from_url(origin, client_options=options, retry_config=_NO_RETRIES)  # type: ignore[arg-type]
-    # If-Match fails for weak etags.
-    return ObstoreReader(store, origin + "/", if_match=False, may_ignore_ranges=True)
+    options = {**_client_options(read_timeout_s), **({"default_headers": headers} if headers else {})}
+    return HTTPStore.from_url(origin, client_options=options, retry_config=_NO_RETRIES)  # type: ignore[arg-type]

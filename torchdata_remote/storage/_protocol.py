@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from ..errors import StorageError, TransientStorageError
 
 
 class Entry(NamedTuple):
-    """An object as a listing tells it: path as in the URL, bytes, etag."""
+    """An object as a listing tells it: path as in the URL, bytes, etag, and when it was written, in seconds (UTC)."""
 
     path: str
     size: int | None
     etag: str | None
+    modified_s: float | None = None  # since 1970, where the store tells it along with the rest
 
 
 class Page(NamedTuple):
@@ -110,3 +111,30 @@ class Store(Protocol):
             prefix: a path; objects in its folder only are looked at.
             is_ours: tells by an object's base name whether its leftovers are to go.
         """
+
+
+@runtime_checkable
+class FolderStore(Store, Protocol):
+    """A store in which somebody keeps house: folders that may be empty, and listings that begin anywhere.
+
+    A folder's path ends with a slash.
+    """
+
+    def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
+        """At most ``limit`` of the objects that begin with ``prefix``, those after the path ``after``, sorted.
+
+        The token is the ``after`` of the next page, ``None`` if there is none. Without ``recursive``, ``folders`` has
+        those that lie in the folder of ``prefix``, and both together are at most ``limit``.
+        """
+
+    def has_folder(self, path: str) -> bool:
+        """Whether there is a folder, or an object in it."""
+
+    def make_folder(self, path: str) -> None:
+        """Make an empty one; one that is there is an ``ObjectExistsError``."""
+
+    def remove_folder(self, path: str) -> None:
+        """Remove a folder with all that is in it; one that is not there is fine."""
+
+    def remove_old_leftovers(self, path: str, before_s: float) -> None:
+        """Remove what killed writers left half written in a folder and those below it, before a time since 1970."""

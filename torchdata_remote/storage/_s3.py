@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import logging
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, TypeVar
 
 from ..errors import ExpiredCredentialsError, TransientStorageError
 from . import _obstore
-from ._errors import from_botocore, translated
+from ._errors import from_botocore, from_status, translated
 from ._protocol import Answer, Entry, MissingHeaderError, Page, RedirectWithoutPlaceError
 from ._s3_pages import read_faster
 from ._s3_settings import S3Settings, make_client, make_session
@@ -18,7 +19,29 @@ from ._s3_upload import S3Pending
 from ._urllib import CONTENT_RANGE, read_as_it_comes
 
 T = TypeVar("T")
+_MAX_KEYS = 1000  # of a page, whatever is asked for
+_LAST = "\U0010ffff"  # after every name in a folder
 _log = logging.getLogger("torchdata_remote")
+
+
+def _as_page(answer: dict[str, Any]) -> Page:
+    entries = [
+        Entry(found["Key"], int(found["Size"]), found.get("ETag"), _seconds(found.get("LastModified")))
+        for found in answer.get("Contents", ())
+        if not (found["Key"].endswith("/") and found["Size"] == 0)  # a folder's marker
+    ]
+    next_token = answer["NextContinuationToken"] if answer["IsTruncated"] else None
+    return Page(entries, next_token, [found["Prefix"] for found in answer.get("CommonPrefixes", ())])
+
+
+def _seconds(when: dt.datetime | str | None) -> float | None:
+    """Since 1970, whole ones as HEAD tells them, of what botocore parsed or of S3's own text."""
+    if isinstance(when, str):
+        try:
+            when = dt.datetime.fromisoformat(when.replace("Z", "+00:00"))
+        except ValueError:
+            return None
+    return None if when is None else float(int(when.timestamp()))
 
 
 class S3Store:
@@ -72,21 +95,17 @@ class S3Store:
         return self._page(prefix, token, {} if recursive else {"Delimiter": "/"})
 
     def _page(self, prefix: str, token: str | None, extra: dict[str, Any]) -> Page:
-        if token is not None:
-            extra = {**extra, "ContinuationToken": token}
-        answer = self.request("list_objects_v2", prefix, Prefix=prefix, **extra)
-        entries = [
-            Entry(found["Key"], int(found["Size"]), found.get("ETag"))
-            for found in answer.get("Contents", ())
-            if not (found["Key"].endswith("/") and found["Size"] == 0)  # a folder's marker
-        ]
-        next_token = answer.get("NextContinuationToken") if answer.get("IsTruncated") else None
-        if "IsTruncated" not in answer or (answer["IsTruncated"] and not next_token):
+        return _as_page(self._listed(prefix, extra if token is None else {**extra, "ContinuationToken": token}))
+
+    def _listed(self, prefix: str, extra: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a request for a page."""
+        answer: dict[str, Any] = self.request("list_objects_v2", prefix, Prefix=prefix, **extra)
+        if "IsTruncated" not in answer or (answer["IsTruncated"] and not answer.get("NextContinuationToken")):
             raise TransientStorageError(  # an empty body passes for an empty listing, for botocore
                 f"{self.url(prefix)}: a page of the listing does not tell whether it is the last one.",
                 url=self.url(prefix),
             )
-        return Page(entries, next_token, [found["Prefix"] for found in answer.get("CommonPrefixes", ())])
+        return answer
 
     def find(self, path: str) -> Entry | None:
         # A key sorts before all that it is a prefix of, so it comes first if it is there.
@@ -97,7 +116,7 @@ class S3Store:
 
     def stat(self, path: str) -> Entry:
         answer = self.request("head_object", path, Key=path)
-        return Entry(path, int(answer["ContentLength"]), answer.get("ETag"))
+        return Entry(path, int(answer["ContentLength"]), answer.get("ETag"), _seconds(answer.get("LastModified")))
 
     def request(self, name: str, path: str, *, writing: bool = False, **arguments: Any) -> Any:
         """One request by botocore, with this package's errors."""
@@ -163,13 +182,52 @@ class S3Store:
         self.request("delete_object", path, Key=path)
 
     def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
+        for upload in self._uploads(prefix):
+            key = upload["Key"]
+            if "/" not in key[len(prefix) :] and is_ours(key.rpartition("/")[2]):
+                self.request("abort_multipart_upload", key, Key=key, UploadId=upload["UploadId"])
+
+    def _uploads(self, prefix: str) -> Iterator[dict[str, Any]]:
+        """Multipart uploads that are neither completed nor aborted."""
         more: dict[str, Any] = {}
         while True:
             answer = self.request("list_multipart_uploads", prefix, Prefix=prefix, **more)
-            for upload in answer.get("Uploads", ()):
-                key = upload["Key"]
-                if "/" not in key[len(prefix) :] and is_ours(key.rpartition("/")[2]):
-                    self.request("abort_multipart_upload", key, Key=key, UploadId=upload["UploadId"])
+            yield from answer.get("Uploads", ())
             if not answer.get("IsTruncated"):
                 return
             more = {"KeyMarker": answer["NextKeyMarker"], "UploadIdMarker": answer["NextUploadIdMarker"]}
+
+    def remove_old_leftovers(self, path: str, before_s: float) -> None:
+        for upload in self._uploads(path):
+            began_s = _seconds(upload.get("Initiated"))
+            if began_s is not None and began_s < before_s:
+                self.request("abort_multipart_upload", upload["Key"], Key=upload["Key"], UploadId=upload["UploadId"])
+
+    def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
+        extra: dict[str, Any] = {"MaxKeys": min(limit, _MAX_KEYS)}
+        if not recursive:
+            extra["Delimiter"] = "/"
+        if prefix.endswith("/") and after <= prefix:
+            extra["StartAfter"] = prefix  # its own marker would be a page of nothing
+        elif after:
+            extra["StartAfter"] = after + _LAST if after.endswith("/") and not recursive else after
+        answer = self._listed(prefix, extra)
+        keys = [found["Key"] for found in answer.get("Contents", ())]  # markers too: there may be nothing else
+        page = _as_page(answer)
+        then = None if page.next_token is None else max([*keys, *page.folders])
+        return page._replace(next_token=then, folders=[path for path in page.folders if path > after])
+
+    def has_folder(self, path: str) -> bool:
+        return bool(self.request("list_objects_v2", path, Prefix=path, MaxKeys=1).get("Contents"))
+
+    def make_folder(self, path: str) -> None:
+        """An empty object with a slash at the end, which listings leave out, as S3's consoles make it."""
+        if self.has_folder(path):
+            raise from_status(412, "", self.url(path), writing=True)
+        self.create(path, overwrite=False).commit()
+
+    def remove_folder(self, path: str) -> None:
+        while found := self.request("list_objects_v2", path, Prefix=path, StartAfter=path).get("Contents"):
+            for one in found:
+                self.delete(one["Key"])
+        self.delete(path)  # the marker comes last: a folder that is half removed is still there
