@@ -29,6 +29,8 @@ BUILTIN_PARENTS: dict[type[errors.RemoteDataError], type[Exception]] = {
     errors.ShardCorruptError: ValueError,
     errors.ShardWriteError: ValueError,
     errors.ManifestError: ValueError,
+    errors.JobError: ValueError,
+    errors.ServiceError: RuntimeError,
     errors.StateError: ValueError,
     errors.SampleError: ValueError,
     errors.DecodeError: ValueError,

@@ -20,6 +20,8 @@
     ├── ShardWriteError (ValueError)            samples that cannot become a shard
     ├── WorkerLostError (RuntimeError)          a process that wrote shards did not come back
     ├── ManifestError (ValueError)              an index.json that cannot be used
+    ├── JobError (ValueError)                   a training job that cannot be rendered
+    ├── ServiceError (RuntimeError)             the dataset service cannot be started so
     ├── StateError (ValueError)                 a chain that cannot be resumed, or a state that is not of this one
     └── SampleError (ValueError)                one sample is not what the pipe needs
         ├── DecodeError
@@ -144,6 +146,14 @@ class WorkerLostError(RemoteDataError, RuntimeError):
 
 class ManifestError(RemoteDataError, ValueError):
     """An ``index.json`` that does not describe shards."""
+
+
+class JobError(RemoteDataError, ValueError):
+    """A ``TrainingJob``, or a setting for it, of which no manifests can be made."""
+
+
+class ServiceError(RemoteDataError, RuntimeError):
+    """The dataset service cannot begin: its folder is served already, or others could reach it without a token."""
 
 
 class StateError(RemoteDataError, ValueError):
