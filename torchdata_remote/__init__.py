@@ -30,6 +30,7 @@ from .resume import Resumable, StatefulLoader, merge_states, stateful_loader
 from .sharding.dataset import shard_dataset
 from .shares import EqualizeMode
 from .stage_stats import Stats, record_stats, stats
+from .transfer import TransferProgress, Transferred, pull, push
 from .urls import RemoteUrl
 from .world import World
 from .writer import ShardWriter
@@ -64,6 +65,8 @@ __all__ = [
     "Stop",
     "StorageOptions",
     "ToTuple",
+    "TransferProgress",
+    "Transferred",
     "World",
     "WriteShards",
     "accept_missing_end",
@@ -74,6 +77,8 @@ __all__ = [
     "labels",
     "merge_states",
     "mix",
+    "pull",
+    "push",
     "raise_error",
     "record_stats",
     "shard_dataset",

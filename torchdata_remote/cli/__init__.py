@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import RemoteDataError
-from . import _bench, _index, _inspect, _ls, _manifest, _shard, _show, _verify
+from . import _bench, _index, _inspect, _ls, _manifest, _pull, _push, _render, _serve, _shard, _show, _verify
 
 _INTERRUPTED = 130  # as shells tell of SIGINT
 _NOBODY_READS = 141  # and of SIGPIPE
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="torchdata-remote", description="Data sets in object stores.")
     commands = parser.add_subparsers(dest="command", metavar="command", required=True)
     _shard.add(commands, given)
-    for command in (_manifest, _index, _ls, _inspect, _verify, _show, _bench):
+    for command in (_manifest, _index, _ls, _inspect, _verify, _show, _bench, _serve, _render, _push, _pull):
         command.add(commands)
     chosen = parser.parse_args(given)
     try:

@@ -4,7 +4,7 @@ from .header import BLOCK, pack_header, pack_member, padding
 from .heads import Head, read_heads
 from .places import MemberPlaces, first_name, read_member_places
 from .read import Inner, Run, read_archives, read_members, read_runs
-from .walk import TarOptions
+from .walk import TarOptions, Walk
 
 END_OF_ARCHIVE = bytes(2 * BLOCK)
 
@@ -16,6 +16,7 @@ __all__ = [
     "MemberPlaces",
     "Run",
     "TarOptions",
+    "Walk",
     "first_name",
     "pack_header",
     "pack_member",

@@ -86,6 +86,53 @@ def read_members(
     cursor = _Cursor(parts, url, place.begin[0])
     if place.begin[0]:
         entries = [entry for entry in entries if entry.header_offset >= place.begin[0]]
+    for entry in _each(cursor, entries, max_member_bytes, max_ratio):
+        data = _take_data(cursor, entry)
+        _compare_sum(entry, zlib.crc32(data), url)
+        if entry.kind == "file":
+            place.run_offset = entry.header_offset
+            yield entry.path, data
+        elif entry.kind == "link" and (not data or b"\0" in data):
+            raise fault(url, entry.header_offset, f"link {entry.path!r:.200} has the target {data!r:.40}")
+        else:
+            on_skip(entry.kind)
+        del data  # or it would be kept while the next one is read
+
+
+def read_pieces(
+    parts: Iterable[bytes | memoryview],
+    entries: list[Entry],
+    *,
+    url: str,
+    max_member_bytes: int,
+    max_ratio: int = 100,
+) -> Iterator[tuple[Entry, Iterator[bytes | memoryview]]]:
+    """Like :func:`read_members`, for members that may be too large for memory.
+
+    Yields:
+        tuple: what the directory says of a member of any kind, and its data in pieces, all of which have to be taken
+        before the next member is asked for.
+
+    Raises:
+        ShardReadError: as :func:`read_members`; for a checksum that does not fit, after the last piece.
+    """
+    cursor = _Cursor(parts, url, 0)
+    for entry in _each(cursor, entries, max_member_bytes, max_ratio):
+        yield entry, _summed(cursor, entry)
+
+
+def _summed(cursor: _Cursor, entry: Entry) -> Iterator[bytes | memoryview]:
+    found = 0
+    stored = entry.method == STORED
+    for piece in cursor.pieces_of(entry.num_bytes, f"{entry.path!r:.200}") if stored else _inflate(cursor, entry):
+        found = zlib.crc32(piece, found)
+        yield piece
+    _compare_sum(entry, found, cursor.url)
+
+
+def _each(cursor: _Cursor, entries: list[Entry], max_member_bytes: int, max_ratio: int) -> Iterator[Entry]:
+    """Each member when its data are what comes next; they have to be taken."""
+    url = cursor.url
     for entry in entries[:1]:
         _pass_gap(cursor, entry.header_offset - cursor.offset, None)
     for entry, following in zip_longest(entries, islice(entries, 1, None)):
@@ -95,19 +142,14 @@ def read_members(
         if cursor.offset + entry.compressed_bytes > stops:
             what = f"member {entry.path!r:.200} takes {entry.compressed_bytes:,} bytes"
             raise fault(url, cursor.offset, f"{what}, and overlaps what begins at byte {stops:,}")
-        data = _take_data(cursor, entry)
-        if zlib.crc32(data) != entry.crc32:
-            what = f"member {entry.path!r:.200} has the CRC-32 {zlib.crc32(data):08x}"
-            raise fault(url, entry.header_offset, f"{what}, the directory says {entry.crc32:08x}")
-        if entry.kind == "file":
-            place.run_offset = entry.header_offset
-            yield entry.path, data
-        elif entry.kind == "link" and (not data or b"\0" in data):
-            raise fault(url, entry.header_offset, f"link {entry.path!r:.200} has the target {data!r:.40}")
-        else:
-            on_skip(entry.kind)
-        del data  # or it would be kept while the next one is read
+        yield entry
         _pass_gap(cursor, stops - cursor.offset, entry)
+
+
+def _compare_sum(entry: Entry, found: int, url: str) -> None:
+    if found != entry.crc32:
+        what = f"member {entry.path!r:.200} has the CRC-32 {found:08x}, the directory says {entry.crc32:08x}"
+        raise fault(url, entry.header_offset, what)
 
 
 def _check_claims(entry: Entry, max_member_bytes: int, max_ratio: int, url: str) -> None:

@@ -1,0 +1,38 @@
+"""Ranges of a file: which are there, which are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+Span = tuple[int, int]  # first byte, byte after the last
+
+
+def missing(there: Iterable[Span], num_bytes: int) -> list[Span]:
+    """What of a file's bytes is not in the ranges, which may overlap and come in any order.
+
+    >>> missing([(4, 6), (0, 2), (5, 7)], 9)
+    [(2, 4), (7, 9)]
+    """
+    gaps, position = [], 0
+    for start, end in sorted(there):
+        if start > position:
+            gaps.append((position, min(start, num_bytes)))
+        position = max(position, end)
+        if position >= num_bytes:
+            break
+    if position < num_bytes:
+        gaps.append((position, num_bytes))
+    return gaps
+
+
+def parts(gaps: Iterable[Span], part_bytes: int) -> Iterator[Span]:
+    """The ranges, cut at multiples of ``part_bytes``: whoever sends them too cuts them alike.
+
+    >>> list(parts([(0, 5), (7, 12)], 4))
+    [(0, 4), (4, 5), (7, 8), (8, 12)]
+    """
+    for start, end in gaps:
+        while start < end:
+            cut = min(end, (start // part_bytes + 1) * part_bytes)
+            yield start, cut
+            start = cut
