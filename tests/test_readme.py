@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 from PIL import Image
+
+from tests.jobs.pods import free_port
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -36,7 +39,7 @@ def test_python_blocks_run_one_after_the_other() -> None:
 
 def test_preparing_a_dataset_runs_as_pasted(tmp_path: Path) -> None:
     """The shell's block draws, shards and looks at a data set, in an environment of any name."""
-    (block,) = (block for block in blocks("sh") if "make_pictures" in block)
+    (block,) = (block for block in blocks("sh") if "torchdata-remote inspect" in block)
     (tmp_path / ".venv").symlink_to(sys.prefix)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     done = subprocess.run(
@@ -47,6 +50,32 @@ def test_preparing_a_dataset_runs_as_pasted(tmp_path: Path) -> None:
     assert "120" in re.findall(r"samples +(\d+)|(\d+) samples", done.stdout)[-1]
     with Image.open(tmp_path / "sheet.png") as sheet:
         assert sheet.width > 400
+
+
+def test_hosting_datasets_runs_as_pasted(tmp_path: Path) -> None:
+    """The shell's block hosts a data set, copies it there and back, and speaks to the service by curl."""
+    (block,) = (block for block in blocks("sh") if "torchdata-remote serve" in block)
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    commands = block.replace("8080", str(free_port())).replace("curl ", "curl --fail-with-body ")
+    script = f"trap 'kill $(jobs -p) 2>/dev/null || :' EXIT\n{commands}wait"
+    done = subprocess.run(
+        ["bash", "-e", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    pictures = {path.relative_to(tmp_path / "pictures"): path for path in (tmp_path / "pictures").rglob("*.*")}
+    assert len(pictures) == 120
+    for path, picture in pictures.items():
+        assert (tmp_path / "datasets" / "my_dataset" / path).read_bytes() == picture.read_bytes()
+    assert (tmp_path / "copy.csv").read_text() == "a,b\n1,2\n"
+    with tarfile.open(tmp_path / "tables.tar") as archive:
+        assert set(archive.getnames()) == {"my_file.csv", *(f"pictures/{path}" for path in pictures)}
+    assert '{"name":"tables","location":"/dataset/tables"}' in done.stdout
+    assert "3 objects, 120 samples" in done.stdout
+    assert done.stdout.rstrip().endswith(
+        '{"datasets":[{"name":"my_dataset","location":"/dataset/my_dataset"},'
+        '{"name":"shards","location":"/dataset/shards"}]}'
+    )
 
 
 def test_shell_commands_are_those_of_ci() -> None:

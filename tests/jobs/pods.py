@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -54,6 +55,10 @@ def run_pods(container: dict[str, Any], folder: Path, *, num_pods: int) -> list[
         printed = [pod.communicate(timeout=120)[0] for pod in pods]
     finally:
         for pod in pods:
+            pod.terminate()  # torchrun ends its workers, which are in sessions of their own
+        for pod in pods:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                pod.wait(timeout=60)
             pod.kill()
             pod.wait()
     assert [pod.returncode for pod in pods] == [0] * num_pods, "\n".join(printed)

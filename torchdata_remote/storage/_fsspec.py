@@ -180,6 +180,8 @@ class FsspecStore:
             return bool(self._filesystem.isdir(self._full(path)))
 
     def make_folder(self, path: str) -> None:
+        if self.has_folder(path):  # also one that is only there by its files, of which makedirs may not know
+            raise from_status(412, "", self._url(path), writing=True)
         with self._errors_of(path):
             self._filesystem.makedirs(self._full(path), exist_ok=False)
 

@@ -85,9 +85,10 @@ class LocalStore:
             stop = size if end is None else min(end, size)
             return Answer(start, stop, size, _etag(status), in_one(view_of_file(file.fileno(), start, stop)))
 
-    def create(self, path: str, *, overwrite: bool) -> _LocalPending:
+    def create(self, path: str, *, overwrite: bool, durable: bool = True) -> _LocalPending:
+        """Begin a file. One that is not ``durable`` may be gone, or not whole, after the machine has stopped."""
         with _errors_of(path):
-            return _LocalPending(path, overwrite)
+            return _LocalPending(path, overwrite, durable)
 
     def delete(self, path: str) -> None:
         with _errors_of(path), contextlib.suppress(FileNotFoundError):
@@ -160,8 +161,8 @@ def _sync_folder(path: str) -> None:
 class _LocalPending:
     """A temporary file in the same folder, renamed when it is complete and on disk."""
 
-    def __init__(self, path: str, overwrite: bool) -> None:
-        self._path, self._overwrite = path, overwrite
+    def __init__(self, path: str, overwrite: bool, durable: bool) -> None:
+        self._path, self._overwrite, self._durable = path, overwrite, durable
         folder, name = os.path.split(path)
         if not name:
             raise UrlError(f"file://{path} names a folder, not a file.", url=f"file://{path}")
@@ -176,13 +177,15 @@ class _LocalPending:
     def commit(self) -> None:
         with _errors_of(self._path):
             self._file.flush()
-            os.fsync(self._file.fileno())
+            if self._durable:
+                os.fsync(self._file.fileno())
             self._file.close()
             if self._overwrite:
                 os.replace(self._temporary, self._path)
             else:
                 self._publish_new()
-            _sync_folder(os.path.dirname(self._path))
+            if self._durable:
+                _sync_folder(os.path.dirname(self._path))
 
     def _publish_new(self) -> None:
         """Unlike a rename, a hard link fails if something is there."""

@@ -1,0 +1,46 @@
+"""``torchdata-remote serve``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("starlette", reason="the service's libraries are not installed")
+
+from tests.servers.service import Service, running_service
+from tests.service.clients import ask, new_dataset
+from torchdata_remote import cli
+
+
+def test_the_first_line_tells_the_address(tmp_path: Path) -> None:
+    """It is printed once connections are taken, and the root is made."""
+    with running_service(tmp_path / "new" / "root") as address:
+        assert ask(address, "GET", "/datasets")[:2] == (200, b'{"datasets":[]}')
+        assert (tmp_path / "new" / "root").is_dir()
+
+
+def test_limits_are_passed_on(tmp_path: Path) -> None:
+    """Those of the command line are the service's."""
+    with running_service(tmp_path, "--max-file-bytes", "10", "--min-free-bytes", "0") as address:
+        name = new_dataset(address)
+        assert ask(address, "PUT", f"/datasets/{name}/files/a", b"x" * 10)[0] == 200
+        assert ask(address, "PUT", f"/datasets/{name}/files/a", b"x" * 11)[0] == 413
+
+
+def test_the_token_is_passed_on(tmp_path: Path) -> None:
+    """With a token any address will do."""
+    (tmp_path / "token").write_text("0123456789abcdef")
+    service = Service(tmp_path / "root", "--host", "0.0.0.0", "--token-file", str(tmp_path / "token"))
+    try:
+        address = service.address.replace("0.0.0.0", "127.0.0.1")
+        assert ask(address, "GET", "/datasets")[0] == 401
+        assert ask(address, "GET", "/datasets", headers={"Authorization": "Bearer 0123456789abcdef"})[0] == 200
+    finally:
+        assert service.stop() == 0
+
+
+def test_others_need_a_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Status 1, and what to do."""
+    assert cli.main(["serve", "--root", str(tmp_path), "--host", "0.0.0.0", "--port", "0"]) == 1
+    assert "--token-file" in capsys.readouterr().err

@@ -1,0 +1,236 @@
+"""What the page shows of a dataset."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import random
+import uuid
+from collections import Counter
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from tests.archive_bytes import pack_tar
+from tests.servers.faulty_s3 import faulty
+from tests.servers.s3 import S3Server
+from tests.shard_places import Place, memory_place
+from torchdata_remote import ShardWriter
+from torchdata_remote.options import StorageOptions
+from torchdata_remote.overview import Summary, draw_sheet, summarize
+from torchdata_remote.overview._looking import Budget, list_dataset, look_into, spread
+from torchdata_remote.overview._training_code import ADDRESS
+
+COLOURS = [(200, 30, 30), (30, 160, 40), (40, 60, 210), (200, 180, 20), (130, 40, 160), (30, 170, 180)]
+
+
+def picture(number: int) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (48, 32), COLOURS[number % len(COLOURS)]).save(file, "PNG")
+    return file.getvalue()
+
+
+def write_shards(place: Place, num_samples: int, *, per_shard: int = 5, **more: Any) -> None:
+    with ShardWriter(f"{place.url}{{shard}}.tar", max_shard_samples=per_shard, storage_options=place.options) as writer:
+        for number in range(num_samples):
+            writer.write({"__key__": f"{number:04}", "png": picture(number), "cls": number % 3, **more})
+
+
+def colours_in(sheet: bytes | None) -> set[tuple[int, int, int]]:
+    """Those of the pictures that are on a sheet."""
+    assert sheet is not None
+    pixels = np.asarray(Image.open(io.BytesIO(sheet)).convert("RGB")).reshape(-1, 3)
+    seen = Counter(map(tuple, pixels.tolist()))
+    return {colour for colour in COLOURS if seen[colour] > 1000}
+
+
+def run(summary: Summary, place: Place, capsys: pytest.CaptureFixture[str]) -> str:
+    """What the lines print, with the folder itself for the service's address, in this process."""
+    code = summary.code.replace(ADDRESS, place.url.rstrip("/"))
+    code = code.replace('{"secure": False}', repr(place.options or {})).replace("num_workers=", "num_workers=0 * ")
+    exec(compile(code, "train.py", "exec"), {"__name__": "__main__"})
+    return capsys.readouterr().out
+
+
+@settings(max_examples=40)
+@given(
+    files=st.dictionaries(
+        st.from_regex(r"([ab]/){0,2}[a-d]{1,3}\.(jpg|csv|txt|PNG)", fullmatch=True), st.binary(max_size=30), max_size=12
+    ),
+    max_files=st.integers(1, 15),
+)
+def test_sizes_and_labels_of_any_files(files: dict[str, bytes], max_files: int) -> None:
+    """All of them, or the first ones by path and a word that these are not all; labels are their folders."""
+    place = memory_place()
+    place.put(files)
+    summary = summarize(place.url, None, max_files=max_files)
+    seen = sorted(files)[:max_files]
+    assert (summary.num_files, summary.num_bytes) == (len(seen), sum(len(files[path]) for path in seen))
+    assert summary.complete is (len(files) <= max_files)
+    images = [path for path in seen if path.lower().endswith((".jpg", ".png"))]
+    assert summary.kind == ("images" if images and 2 * len(images) >= len(seen) else "files")
+    of = images if summary.kind == "images" else seen
+    assert summary.classes == Counter(path.split("/")[-2] for path in of if "/" in path)
+    assert summary.num_classes == len(summary.classes)
+    json.dumps(summary.as_json())
+    compile(summary.code, "train.py", "exec")
+    assert bool(summary.code) is bool(files)
+
+
+def test_shards_in_each_store(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    """Samples by the manifest, labels by their names, pictures from inside; and the code reads all of them."""
+    write_shards(place, 12)
+    place.put(
+        {"classes.json": json.dumps({k: {"id": i, "name": k} for i, k in enumerate(["ant", "bee", "cow"])}).encode()}
+    )
+    summary = summarize(place.url, place.options)
+    assert (summary.kind, summary.num_samples, summary.num_shards, summary.num_shards_seen) == ("shards", 12, 3, 3)
+    assert summary.classes == {"ant": 4, "bee": 4, "cow": 4}
+    assert summary.classes_complete
+    assert summary.problems == ()
+    assert colours_in(draw_sheet(place.url, place.options)) == set(COLOURS)
+    assert "(12, 3, 224, 224)" in run(summary, place, capsys)
+
+
+def test_loose_images_in_each_store(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    """Their folders are labels; code is for those below ``train`` where there is one."""
+    files = {f"{part}/{label}/{n}.png": picture(n) for part in ("train", "val") for label in "ab" for n in range(3)}
+    place.put({**files, "README.md": b"of both"})
+    summary = summarize(place.url, place.options)
+    assert (summary.kind, summary.classes, summary.num_samples) == ("images", {"a": 6, "b": 6}, 12)
+    assert f'"{ADDRESS}/train/"' in summary.code
+    assert "(6, 3, 224, 224)" in run(summary, place, capsys)
+    assert colours_in(draw_sheet(place.url, place.options)) == set(COLOURS[:3])
+
+
+@pytest.mark.parametrize(
+    ("files", "printed"),
+    [
+        ({"1.csv": b"1", "2.csv": b"22"}, {" 1", " 2"}),
+        ({"yes/1.txt": b"1", "no/2.txt": b"22"}, {"1 1", "0 2"}),
+        ({"yes/a.b.csv": b"1", "no/2.csv": b"22"}, {"1 1", "0 2"}),
+        ({"LICENSE": b"333"}, {"LICENSE 3"}),
+        ({"top.png": picture(0), "a/1.png": picture(1)}, {"(2, 3, 224, 224)"}),
+        ({"1.png": picture(0), "2.png": picture(1)}, {"(2, 3, 224, 224) [-1, -1]"}),
+        ({'it\'s "a"/1.csv': b"1", "b/1.csv": b"22"}, {"1 1", "0 2"}),
+    ],
+    ids=["files", "classes", "extensions", "without", "mixed", "test-set", "quotes"],
+)
+def test_code_for_any_files_runs(
+    files: dict[str, bytes], printed: set[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever they are called, and wherever they lie."""
+    place = memory_place()
+    place.put(files)
+    out = run(summarize(place.url, None), place, capsys)
+    assert all(any(text in line for line in out.splitlines()) for text in printed), out
+
+
+@pytest.mark.parametrize("ending", [".tar", ".tar.gz"])
+def test_shards_of_others(ending: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without manifest and index, labelled by folders in the keys, and compressed."""
+    place = memory_place()
+    for shard in range(3):
+        data = pack_tar([(f"{'cat' if n % 2 else 'dog'}/{shard}{n}.txt", b"x" * n) for n in range(4)])
+        place.put({f"part{shard}{ending}": gzip.compress(data) if ending.endswith(".gz") else data})
+    summary = summarize(place.url, None)
+    assert (summary.num_samples, summary.classes) == (12, {"cat": 6, "dog": 6})
+    assert not summary.has_pictures
+    assert draw_sheet(place.url, None) is None
+    assert Counter(line[0] for line in run(summary, place, capsys).splitlines()) == {"0": 6, "1": 6}
+
+
+def test_damage_is_told_and_is_no_error() -> None:
+    """A shard that cannot be read is a sentence without the server's places; a picture is a crossed cell."""
+    place = memory_place()
+    write_shards(place, 15)
+    place.put({"1.tar": b"\1" * 6000})
+    summary = summarize(place.url, None)
+    (problem,) = summary.problems
+    assert problem.startswith("1.tar")
+    assert place.url not in problem
+    assert not summary.classes_complete
+    sheet = draw_sheet(place.url, None)
+    assert sheet is not None
+    bomb = io.BytesIO()
+    Image.new("1", (30_000, 30_000)).save(bomb, "PNG")
+    loose = memory_place()
+    loose.put({"a/1.png": b"no picture", "a/2.png": b"", "b/bomb.png": bomb.getvalue(), "b/3.png": picture(2)})
+    assert colours_in(draw_sheet(loose.url, None)) == {COLOURS[2]}
+    assert Image.open(io.BytesIO(draw_sheet(loose.url, None) or b"")).width == 4 * 170 + 10
+
+
+def test_nothing_there() -> None:
+    """An empty dataset is no error."""
+    url = f"memory://{uuid.uuid4().hex}/"
+    summary = summarize(url, None)
+    assert (summary.num_files, summary.kind, summary.code, summary.has_pictures) == (0, "files", "", False)
+    assert draw_sheet(url, None) is None
+
+
+def test_pictures_are_from_all_over() -> None:
+    """Of each folder in turn, whatever their sizes: not the first ones."""
+    place = memory_place()
+    place.put({f"{label}/{n:03}.png": picture(label) for label in range(6) for n in range(40 if label == 0 else 2)})
+    assert colours_in(draw_sheet(place.url, None, num_pictures=6)) == set(COLOURS)
+
+
+@given(items=st.lists(st.integers(), max_size=50), num=st.integers(1, 60))
+def test_spread(items: list[int], num: int) -> None:
+    """So many different places, in order, no two neighbours further apart than they need to be."""
+    places = spread(list(range(len(items))), num)
+    assert places == sorted(set(places))
+    assert len(places) == min(num, len(items))
+    gaps = [after - before for before, after in zip(places, [*places[1:], len(items)], strict=False)]
+    assert not gaps or max(gaps) - min(gaps) <= 1
+
+
+@settings(max_examples=30)
+@given(num_bytes=st.integers(0, 40_000), seed=st.integers(0, 5))
+def test_a_look_ends_with_the_budget(num_bytes: int, seed: int) -> None:
+    """It counts the samples that it saw as a whole, and knows whether these were all."""
+    sizes = [random.Random(seed).randrange(2000) for _ in range(12)]
+    tar = pack_tar([(f"{n}.{e}", b"1" * size) for n, size in enumerate(sizes) for e in ("a", "b")])
+    fsspec.filesystem("memory").pipe("/budget/0.tar", tar)
+    (shard,) = list_dataset("memory://budget/", StorageOptions(None), max_files=9).files
+    look = look_into(shard, StorageOptions(None), Budget(max_s=60, max_bytes=num_bytes))
+    costs = [2 * (512 + size) for size in sizes]
+    assert look.to_the_end is (sum(costs) <= num_bytes)
+    affordable = next((n for n in range(len(sizes), -1, -1) if sum(costs[:n]) <= num_bytes), 0)
+    assert affordable - 1 <= look.num_samples <= affordable
+    assert set(look.extensions.values()) <= {look.num_samples}
+    assert look.problem == ""
+
+
+def test_shards_are_not_read_whole(moto: S3Server) -> None:
+    """Of 12 MB, summary and sheet ask for less than a tenth."""
+    place = Place(f"s3://{moto.new_bucket()}/d/", moto)
+    write_shards(place, 60, per_shard=30, **{"raw.bin": np.random.default_rng(0).bytes(200_000)})
+    with faulty(moto) as (server, store):
+        summary = summarize(place.url, server.storage_options)
+        sheet = draw_sheet(place.url, server.storage_options)
+    assert (summary.num_samples, sum(summary.classes.values())) == (60, 60)
+    assert colours_in(sheet)
+    asked = 0
+    for one in store.requests:
+        if one.method == "GET" and one.path.endswith(".tar"):
+            assert one.range is not None
+            first, last = one.range.removeprefix("bytes=").split("-")
+            asked += int(last) + 1 - int(first)
+    assert asked < 0.1 * 12_000_000
+
+
+def test_without_a_look_inside(moto: S3Server) -> None:
+    """Only the listing is asked for."""
+    place = Place(f"s3://{moto.new_bucket()}/d/", moto)
+    write_shards(place, 6)
+    with faulty(moto) as (server, store):
+        summary = summarize(place.url, server.storage_options, look_inside=False)
+    assert (summary.kind, summary.num_shards, summary.classes_complete) == ("shards", 2, False)
+    assert not any(one.path.endswith(".tar") for one in store.requests)

@@ -1,0 +1,104 @@
+"""What tests of the service share."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import http.client
+import io
+import json
+import tarfile
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from email.message import Message
+from pathlib import Path
+from typing import Any
+
+from starlette.testclient import TestClient
+
+from torchdata_remote.service.app import make_app
+from torchdata_remote.service.hosting import Hosting
+from torchdata_remote.service.limits import ServiceLimits
+
+LIMITS = ServiceLimits(min_free_bytes=0)
+
+
+@contextmanager
+def client_of(
+    root: str | Path,
+    *,
+    token: str | None = None,
+    limits: ServiceLimits = LIMITS,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Iterator[TestClient]:
+    """A client of a service that runs in this process while the block does."""
+    app = make_app(str(root), token=token, limits=limits, storage_options=storage_options)
+    with TestClient(app, base_url="http://localhost") as made:
+        yield made
+
+
+def ask(
+    address: str, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
+) -> tuple[int, bytes, Message]:
+    """Status, body and headers of a request that goes through a socket; an iterator is sent in chunks."""
+    with contextlib.closing(http.client.HTTPConnection(address, timeout=60)) as connection:
+        connection.request(method, path, body, dict(headers or {}))
+        answer = connection.getresponse()
+        return answer.status, answer.read(), answer.headers
+
+
+def new_dataset(address: str) -> str:
+    """The name of a new dataset of a service."""
+    name = f"d-{uuid.uuid4().hex[:8]}"
+    status, _, _ = ask(address, "POST", "/datasets", json.dumps({"name": name}), {"Content-Type": "application/json"})
+    assert status == 201
+    return name
+
+
+def hosting_of(client: TestClient) -> Hosting:
+    """What a client's service knows."""
+    hosting: Hosting = client.app._app.state.hosting  # type: ignore[attr-defined]
+    return hosting
+
+
+def digest_field(data: bytes) -> str:
+    """A Repr-Digest or Content-Digest header."""
+    return f"sha-256=:{base64.b64encode(hashlib.sha256(data).digest()).decode()}:"
+
+
+def tar_bytes(files: Mapping[str, bytes] | list[tuple[str, bytes]], mode: str = "w") -> bytes:
+    """An archive as ``tarfile`` writes it."""
+    with io.BytesIO() as buffer:
+        with tarfile.open(fileobj=buffer, mode=mode) as archive:  # type: ignore[call-overload]
+            for name, data in files.items() if isinstance(files, Mapping) else files:
+                member = tarfile.TarInfo(name)
+                member.size = len(data)
+                archive.addfile(member, io.BytesIO(data))
+        return buffer.getvalue()
+
+
+def in_tar(data: bytes) -> dict[str, bytes]:
+    """Files of an archive as ``tarfile`` reads them."""
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        return {member.name: archive.extractfile(member).read() for member in archive}  # type: ignore[union-attr]
+
+
+def all_files(client: TestClient, dataset: str, limit: int = 1000) -> list[str]:
+    """Paths of a dataset's files, page by page."""
+    found: list[str] = []
+    after = ""
+    while True:
+        page = client.get(f"/datasets/{dataset}/files", params={"after": after, "limit": limit}).json()
+        found += [file["path"] for file in page["files"]]
+        if page["next"] is None:
+            return found
+        after = page["next"]
+
+
+def below(root: str | Path) -> set[str]:
+    """Paths of all files below a folder of this machine, but for the service's lock."""
+    return {
+        str(path.relative_to(root)) for path in Path(root).rglob("*") if path.is_file() and path.name != "serving.lock"
+    }

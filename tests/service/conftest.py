@@ -1,0 +1,56 @@
+"""Clients of services in this process."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.servers.service import running_service
+from tests.shard_places import Place
+
+if TYPE_CHECKING:
+    from starlette.testclient import TestClient  # an extra of the package: test modules skip without it
+
+
+@pytest.fixture
+def client(place: Place) -> Iterator[TestClient]:
+    """A client of a service whose datasets lie in each kind of store in turn."""
+    from tests.service.clients import client_of
+
+    with client_of(place.url, storage_options=place.options) as made:
+        yield made
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[TestClient]:
+    """A client of a service whose datasets are folders of ``tmp_path / "root"``."""
+    from tests.service.clients import client_of
+
+    with client_of(tmp_path / "root") as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def served_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the datasets of ``served`` lie."""
+    return tmp_path_factory.mktemp("served")
+
+
+@pytest.fixture(scope="session")
+def served(served_root: Path) -> Iterator[str]:
+    """``host:port`` of a service that is a process of its own."""
+    with running_service(served_root, "--min-free-bytes", "0") as address:
+        yield address
+
+
+@pytest.fixture
+def dataset(request: pytest.FixtureRequest) -> str:
+    """The name of a new dataset, of the one client that the test uses."""
+    name = f"d-{uuid.uuid4().hex[:8]}"
+    client = request.getfixturevalue("local" if "local" in request.fixturenames else "client")
+    assert client.post("/datasets", json={"name": name}).status_code == 201
+    return name

@@ -1,0 +1,349 @@
+"""The page of the service, in a browser."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from PIL import Image
+
+pytest.importorskip("starlette", reason="the service's libraries are not installed")
+
+from tests.servers.chromium import Page, running_chromium
+from tests.servers.service import running_service
+from torchdata_remote import ShardWriter
+
+PART_BYTES = 16 << 20
+TOKEN = "a-token-of-some-length"
+
+
+def ask(url: str, method: str = "GET", data: bytes | None = None, **headers: str) -> bytes:
+    kind = {"Content-Type": "application/json" if method == "POST" else "application/octet-stream"}
+    request = urllib.request.Request(url, data, {**kind, **headers}, method=method)
+    with urllib.request.urlopen(request) as answer:
+        body: bytes = answer.read()
+        return body
+
+
+def picture(colour: str) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (40, 30), colour).save(file, "JPEG")
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running_service(tmp_path_factory.mktemp("root")) as address:
+        yield f"http://{address}"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with running_chromium(tmp_path_factory.mktemp("profile")) as running:
+        yield running
+
+
+@pytest.fixture
+def page(browser: Any, service: str) -> Iterator[Page]:
+    """What a test leaves in the console and did not look at is its failure."""
+    shown = Page(browser, service)
+    shown.complaints()
+    yield shown
+    assert shown.complaints() == []
+
+
+@pytest.fixture
+def dataset(service: str, request: pytest.FixtureRequest) -> Callable[[dict[str, bytes]], str]:
+    """Makes a dataset that is named after the test, with files; its name."""
+    name: str = request.node.name[:100].replace("[", ".").replace("]", "")
+
+    def made(files: dict[str, bytes]) -> str:
+        ask(f"{service}/datasets", "POST", json.dumps({"name": name}).encode())
+        for path, data in files.items():
+            ask(f"{service}/datasets/{name}/files/{quote(path)}", "PUT", data)
+        return name
+
+    return made
+
+
+def rows(page: Page) -> list[tuple[str, str]]:
+    page.until("document.querySelector('[data-of=rows]')?.childElementCount")
+    return list(zip(page.texts("tbody td:first-child"), page.texts("tbody td.number"), strict=True))
+
+
+def stored(service: str, name: str) -> list[str]:
+    return [one["path"] for one in json.loads(ask(f"{service}/datasets/{name}/files"))["files"]]
+
+
+def test_datasets_are_listed_with_their_sizes(page: Page, dataset: Callable[[dict[str, bytes]], str]) -> None:
+    """A card for each, with how many files of how many bytes of which kind; it leads to the dataset."""
+    name = dataset({"a.csv": b"1" * 1500, "b/c.csv": b"2" * 1000})
+    page.open()
+    card = f'[data-name="{name}"]'
+    page.until("document.querySelector(arguments[0])?.textContent.includes('kB')", card)
+    assert page.text(f"{card} .facts") == "2 files · 2.5 kB"
+    assert page.text(f"{card} .kind") == "files"
+    page.click(f"{card} a")
+    page.until("document.title.startsWith(arguments[0])", name)
+
+
+def test_a_dataset_is_created(page: Page, service: str) -> None:
+    """By its name; one that the pattern does not allow is not sent; the server's own sentence says what is wrong."""
+    page.open()
+    page.element("#new-name").send_keys("no spaces")
+    page.click(".create button")
+    assert "Letters, digits" in page.text("#new-fault")
+    page.element("#new-name").clear()
+    page.element("#new-name").send_keys("created.by-hand_1")
+    page.click(".create button")
+    assert page.text("h1[data-of=name]") == "created.by-hand_1"
+    page.until("!document.querySelector('div[data-of=empty]').hidden")
+    assert "/datasets/created.by-hand_1/files/" in page.text("div[data-of=empty] [data-of=curl]")
+    page.open()
+    page.element("#new-name").send_keys("created.by-hand_1")
+    page.click(".create button")
+    assert "created.by-hand_1" in page.until("document.querySelector('#new-fault').textContent")
+    (complaint,) = page.complaints()
+    assert "409" in complaint
+
+
+def test_a_folder_of_pictures(
+    page: Page, service: str, dataset: Callable[[dict[str, bytes]], str], tmp_path: Path
+) -> None:
+    """Chosen, it keeps its paths; sizes, labels and pictures are shown; the code trains from it as it stands."""
+    name = dataset({})
+    for number in range(9):
+        path = tmp_path / "pets" / ("cat" if number % 3 else "dog") / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(picture("red" if number % 3 else "blue"))
+    (tmp_path / "pets" / ".DS_Store").write_bytes(b"not wanted")
+    page.open(name)
+    page.choose("folder", tmp_path / "pets")
+    page.wait_for_uploads(9)
+    assert page.script("const all = document.querySelector('[data-of=all]'); return all.value === all.max")
+    expected = sorted(f"pets/{'cat' if number % 3 else 'dog'}/{number}.jpg" for number in range(9))
+    assert stored(service, name) == expected
+    page.until("document.querySelector('.sheet img').naturalWidth")
+    assert page.texts(".bars .name") == ["cat", "dog"]
+    assert page.texts(".bars .count") == ["6", "3"]
+    assert "9 files" in page.text("[data-of=facts]")
+    page.click("td.folder a")
+    page.until("document.querySelectorAll('td.folder').length === 2")
+    assert rows(page) == [("cat/", ""), ("dog/", "")]
+    script = tmp_path / "train.py"
+    script.write_text(page.text("[data-of=code]"))
+    run = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert "(9, 3, 224, 224)" in run.stdout
+
+
+def test_shards(page: Page, dataset: Callable[[dict[str, bytes]], str], tmp_path: Path) -> None:
+    """Labels by their names, pictures from inside, and code that runs."""
+    with ShardWriter(f"{tmp_path}/{{shard}}.tar", max_shard_samples=4) as writer:
+        for number in range(10):
+            writer.write({"__key__": f"{number}", "jpg": picture("green"), "cls": number % 2})
+    files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    name = dataset({**files, "classes.json": b'{"n0": {"id": 0, "name": "fox"}, "n1": {"id": 1, "name": "owl"}}'})
+    page.open(name)
+    page.until("document.querySelector('.sheet img').naturalWidth")
+    assert page.texts(".bars li") == ["fox5", "owl5"]
+    assert "3 shards · 10 samples" in page.text("[data-of=facts]")
+    script = tmp_path / "train.py"
+    script.write_text(page.text("[data-of=code]"))
+    run = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert sum(int(line[1:].partition(",")[0]) for line in run.stdout.splitlines()) == 10
+
+
+def test_files_that_are_dropped(page: Page, service: str, dataset: Callable[[dict[str, bytes]], str]) -> None:
+    """Go into the folder that is shown; one that is there already is replaced only if that is wanted."""
+    name = dataset({"notes/a.txt": b"old"})
+    page.open(f"{name}/notes/")
+    rows(page)
+    page.drop({"a.txt": "new", "b #?%é.txt": "two"})
+    page.until("document.querySelector('[data-of=all-text]').textContent.includes('1 there already')")
+    page.until("document.querySelectorAll('tbody tr').length === 2")
+    assert rows(page) == [("a.txt", "3 B"), ("b #?%é.txt", "3 B")]
+    assert ask(f"{service}/datasets/{name}/files/notes/a.txt") == b"old"
+    page.click(".jobs .there button")
+    page.wait_for_uploads(2)
+    assert ask(f"{service}/datasets/{name}/files/notes/a.txt") == b"new"
+    (complaint,) = page.complaints()  # of the browser, about the answer 412
+    assert "412" in complaint
+
+
+def test_an_archive_is_unpacked(
+    page: Page, service: str, dataset: Callable[[dict[str, bytes]], str], tmp_path: Path
+) -> None:
+    """If the box is ticked; other files beside it are stored as they are."""
+    import zipfile
+
+    name = dataset({})
+    with zipfile.ZipFile(tmp_path / "both.zip", "w") as archive:
+        archive.writestr("cat/1.txt", "one")
+        archive.writestr("dog/2.txt", "two")
+    (tmp_path / "beside.csv").write_text("1,2")
+    page.open(name)
+    page.click("[data-of=unpack]")
+    page.choose("files", tmp_path / "both.zip", tmp_path / "beside.csv")
+    page.wait_for_uploads(2)
+    assert stored(service, name) == ["beside.csv", "cat/1.txt", "dog/2.txt"]
+
+
+def test_names_are_text(page: Page, dataset: Callable[[dict[str, bytes]], str]) -> None:
+    """Whatever they hold: nothing of them is markup, and nothing runs."""
+    bad = '<img src=x onerror="window.ran=1">'
+    name = dataset({f"{bad}.txt": b"1", f"{bad}/{bad}&amp;.txt": b"2", '"; drop".txt': b"3"})
+    page.open(name)
+    assert {path for path, _ in rows(page)} == {f"{bad}.txt", f"{bad}/", '"; drop".txt'}
+    page.until("document.querySelector('.bars li')")
+    assert page.texts(".bars .name") == [bad]
+    page.click("td.folder a")
+    page.until("document.querySelector('.crumbs').textContent.includes('<img')")
+    page.drop({f"{bad}.txt": "4"})
+    page.wait_for_uploads(1)
+    page.click(f"button[aria-label={json.dumps(f'Delete {bad}/{bad}.txt')}]")
+    assert page.until("document.querySelector('dialog[open]') && document.querySelector('#ask-text').textContent") == (
+        f"{bad}/{bad}.txt"
+    )
+    assert page.script("return window.ran === undefined && !document.querySelector('img[src=x]')")
+
+
+def test_more_files_than_a_page_has(page: Page, dataset: Callable[[dict[str, bytes]], str]) -> None:
+    """A hundred at a time, until all are shown; each once."""
+    name = dataset({f"{number:03}.txt": b"" for number in range(130)})
+    page.open(name)
+    assert len(rows(page)) == 100
+    page.click("[data-of=more]")
+    page.until("document.querySelectorAll('tbody tr').length === 130")
+    assert [path for path, _ in rows(page)] == [f"{number:03}.txt" for number in range(130)]
+    assert page.script("return document.querySelector('[data-of=more]').hidden")
+
+
+def test_deleting_asks_first(page: Page, service: str, dataset: Callable[[dict[str, bytes]], str]) -> None:
+    """A file after a click, a dataset after its name was typed."""
+    name = dataset({"a.txt": b"1", "b.txt": b"2"})
+    page.open(name)
+    rows(page)
+    page.click("button[aria-label='Delete a.txt']")
+    page.click("dialog[open] button[value='']")
+    page.click("button[aria-label='Delete b.txt']")
+    page.click("#ask-yes")
+    page.until("document.querySelectorAll('tbody tr').length === 1")
+    assert stored(service, name) == ["a.txt"]
+    page.click("[data-of=delete]")
+    page.element("#ask-input").send_keys(name[:-1])
+    assert page.script("return document.querySelector('#ask-yes').disabled")
+    page.element("#ask-input").send_keys(name[-1] + "\n")
+    page.until("document.querySelector('.cards')")
+    assert name not in ask(f"{service}/datasets").decode()
+
+
+@pytest.mark.parametrize("ending", ["offline", "closed"])
+def test_a_broken_upload_goes_on(
+    page: Page, service: str, dataset: Callable[[dict[str, bytes]], str], tmp_path: Path, ending: str
+) -> None:
+    """After the network was gone, or the page closed: what the server has is not sent again."""
+    name, file = dataset({}), tmp_path / "big.bin"
+    parts = [bytes([number]) * PART_BYTES for number in range(6)]
+    file.write_bytes(b"".join(parts)[:-1000])
+    page.browser.execute_cdp_cmd("Network.enable", {})
+
+    def network(*, offline: bool, bytes_per_s: int) -> None:
+        page.browser.execute_cdp_cmd(
+            "Network.emulateNetworkConditions",
+            {"offline": offline, "latency": 0, "downloadThroughput": -1, "uploadThroughput": bytes_per_s},
+        )
+
+    def note_ranges() -> None:
+        page.script(
+            """const set = XMLHttpRequest.prototype.setRequestHeader;
+            window.ranges = [];
+            XMLHttpRequest.prototype.setRequestHeader = function (name, value) {
+              if (name === "Content-Range") window.ranges.push(value);
+              set.call(this, name, value);
+            }"""
+        )
+
+    page.open(name)
+    note_ranges()
+    try:
+        network(offline=False, bytes_per_s=24 << 20)
+        page.choose("files", file)
+        page.until("window.ranges.length >= 4")
+        if ending == "offline":
+            network(offline=True, bytes_per_s=-1)
+            page.until("document.querySelector('.jobs .failed')")
+            page.script("window.ranges = []")
+            network(offline=False, bytes_per_s=-1)
+            page.script("document.querySelector('.jobs .failed button')?.click()")  # unless the page noticed by itself
+        else:
+            network(offline=False, bytes_per_s=-1)
+            page.open(name)
+            note_ranges()
+            page.choose("files", file)
+        page.wait_for_uploads(1)
+    finally:
+        network(offline=False, bytes_per_s=-1)
+        page.browser.execute_cdp_cmd("Network.disable", {})
+    again = [int(one.split()[1].partition("-")[0]) // PART_BYTES for one in page.script("return window.ranges")]
+    assert set(again) & {1, 2} == set(), "what was there is not sent again"
+    assert len(again) < 6
+    data = ask(f"{service}/datasets/{name}/files/big.bin")
+    assert hashlib.sha256(data).digest() == hashlib.sha256(file.read_bytes()).digest()
+    for complaint in page.complaints():
+        assert "ERR_INTERNET_DISCONNECTED" in complaint or "'beforeunload'" in complaint
+
+
+def test_with_a_token(browser: Any, tmp_path: Path) -> None:
+    """That stands in the page's address, as browsers send what was typed: all of it works."""
+    (tmp_path / "token").write_text(TOKEN + "\n")
+    with running_service(tmp_path / "root", token_file=tmp_path / "token") as address:
+        page = Page(browser, f"http://me:{TOKEN}@{address}")
+        page.open()
+        page.element("#new-name").send_keys("guarded")
+        page.click(".create button")
+        page.until("document.querySelector('[data-of=drop]')")
+        page.drop({"a.csv": "1,2"})
+        page.wait_for_uploads(1)
+        assert rows(page) == [("a.csv", "3 B")]
+        assert TOKEN not in page.text("[data-of=code]")
+        script = tmp_path / "train.py"
+        script.write_text(page.text("[data-of=code]"))
+        environment = {**os.environ, "TORCHDATA_REMOTE_TOKEN": TOKEN}
+        run = subprocess.run(
+            [sys.executable, str(script)], capture_output=True, text=True, timeout=120, env=environment, cwd=tmp_path
+        )
+        assert run.returncode == 0, run.stderr
+        assert run.stdout == "guarded/a 3\n"
+        assert page.complaints() == []
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_on_a_narrow_screen(page: Page, dataset: Callable[[dict[str, bytes]], str], dark: bool) -> None:
+    """Nothing is wider than the screen, and dark is dark."""
+    name = dataset({f"{'long' * 40}.csv": b"1", "cat/1.jpg": picture("red"), "cat/2.jpg": picture("red")})
+    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+    size = {"width": 340, "height": 700, "deviceScaleFactor": 1, "mobile": True}
+    page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        for place in ("", name):
+            page.open(place)
+            page.until("document.querySelector('.card .kind:not(:empty), .sheet.there')")
+            assert page.script("return document.documentElement.scrollWidth <= 340")
+        background = page.script("return getComputedStyle(document.body).backgroundColor")
+        assert (sum(map(int, background[4:-1].split(","))) < 384) is dark
+    finally:
+        page.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})

@@ -1,0 +1,1 @@
+"""The dataset service: datasets behind one address, for a cluster without an object store."""

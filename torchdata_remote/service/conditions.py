@@ -1,0 +1,162 @@
+"""What a request says about versions, ranges and digests (RFC 9110, RFC 9530)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping
+
+from .problems import Problem
+
+_RANGE = re.compile(r"bytes\s*=\s*(\d*)\s*-\s*(\d*)\s*", re.ASCII | re.IGNORECASE)
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASCII)
+_SHA256 = re.compile(r"(?:^|,)\s*sha-256=:([A-Za-z0-9+/=]*):\s*(?=$|,|;)", re.ASCII)
+_MAX_DIGITS = 19
+
+
+def byte_range(header: str | None, size: int) -> tuple[int, int] | None:
+    """First byte and byte after the last one that a Range header asks for; ``None``: everything.
+
+    One that is not understood, and several at once, are as good as none, as RFC 9110 has it.
+
+    Raises:
+        Problem: 416, if there are no such bytes.
+
+    >>> byte_range("bytes=2-", 10), byte_range("bytes=-3", 10), byte_range("lines=1-2", 10)
+    ((2, 10), (7, 10), None)
+    """
+    match = _RANGE.fullmatch(header or "")
+    if match is None or not (match[1] or match[2]) or max(map(len, match.groups())) > _MAX_DIGITS:
+        return None
+    if not match[1]:
+        start, end = max(0, size - int(match[2])), size
+    else:
+        start, end = int(match[1]), size
+        if match[2]:
+            if int(match[2]) < start:
+                return None
+            end = min(size, int(match[2]) + 1)
+    if start >= size or start >= end:
+        raise Problem(
+            416, f"There is no byte of {header} in a file of {size:,} bytes.", {"Content-Range": f"bytes */{size}"}
+        )
+    return start, end
+
+
+def content_range(header: str | None) -> tuple[int, int, int | None]:
+    """First byte, byte after the last one, and size of the file if it is known, of a part that is uploaded.
+
+    Raises:
+        Problem: 400, if the header does not tell.
+    """
+    match = _CONTENT_RANGE.fullmatch((header or "").strip())
+    first, end, total = (
+        (0, 0, None)
+        if match is None
+        else (
+            int(match[1]),
+            int(match[2]) + 1,
+            None if match[3] == "*" else int(match[3]),
+        )
+    )
+    if end <= first or (total is not None and end > total):
+        raise Problem(
+            400,
+            "A part of an upload needs Content-Range: bytes first-last/total, or bytes first-last/* while the total is "
+            f"not known; got {header!r:.100}.",
+        )
+    return first, end, total
+
+
+def require_match(headers: Mapping[str, str], etag: str | None) -> None:
+    """Compare the version that is there, ``None`` for none, with If-Match and If-None-Match of a writing request.
+
+    Raises:
+        Problem: 412, if it is not the one.
+    """
+    wanted, unwanted = headers.get("if-match"), headers.get("if-none-match")
+    if wanted is not None and not _names(wanted, etag, weak=False):
+        raise Problem(412, f"If-Match is {wanted:.200}; the file is {etag or 'not there'}.")
+    if unwanted is not None and _names(unwanted, etag, weak=True):
+        raise Problem(412, f"If-None-Match is {unwanted:.200}; the file is there, as {etag}.")
+
+
+def may_replace(headers: Mapping[str, str]) -> bool:
+    """Whether a writing request is for a file that is there as well."""
+    return headers.get("if-none-match", "").strip() != "*"
+
+
+def is_not_modified(headers: Mapping[str, str], etag: str) -> bool:
+    """Whether the client has this version already.
+
+    Raises:
+        Problem: 412, if it wants another one.
+    """
+    wanted, unwanted = headers.get("if-match"), headers.get("if-none-match")
+    if wanted is not None and not _names(wanted, etag, weak=False):
+        raise Problem(412, f"If-Match is {wanted:.200}; the file is {etag}: it was replaced.", {"ETag": etag})
+    return unwanted is not None and _names(unwanted, etag, weak=True)
+
+
+def range_holds(headers: Mapping[str, str], etag: str) -> bool:
+    """Whether a Range header applies to this version: If-Range names it, or nothing."""
+    return headers.get("if-range", etag) == etag
+
+
+def _names(header: str, etag: str | None, *, weak: bool) -> bool:
+    """Whether a list of entity tags has this one."""
+    if etag is None:
+        return False
+    if header.strip() == "*":
+        return True
+    tags = {tag.strip() for tag in header.split(",")}
+    return etag in tags or (weak and f"W/{etag}" in tags)
+
+
+def sha256_of(header: str | None) -> str | None:
+    """The hexadecimal SHA-256 in a Repr-Digest or Content-Digest header; ``None`` if it has none.
+
+    Raises:
+        Problem: 400, for one that cannot be read.
+    """
+    match = _SHA256.search(header or "")
+    if match is None:
+        if "sha-256" in (header or "").lower():
+            raise Problem(400, f"The digest {header!r:.200} cannot be read. Expected sha-256=:BASE64:.")
+        return None
+    try:
+        digest = base64.b64decode(match[1], validate=True)
+    except binascii.Error:
+        digest = b""
+    if len(digest) != 32:
+        raise Problem(400, f"The digest {header!r:.200} is not a SHA-256 in base64.")
+    return digest.hex()
+
+
+def digest_field(sha256: str) -> str:
+    """A Repr-Digest header.
+
+    >>> sha256_of(digest_field("00" * 32)) == "00" * 32
+    True
+    """
+    return f"sha-256=:{base64.b64encode(bytes.fromhex(sha256)).decode()}:"
+
+
+def wants_digest(header: str | None) -> bool:
+    """Whether a Want-Repr-Digest header asks for SHA-256."""
+    return any(
+        part.strip().lower().startswith("sha-256=") and part.strip()[8:].strip() not in ("", "0")
+        for part in (header or "").split(",")
+    )
+
+
+def require_digest(header: str, text: str | None, sha256: str) -> None:
+    """Compare what came with the digest that was promised.
+
+    Raises:
+        Problem: 400, if they differ.
+    """
+    promised = sha256_of(text)
+    if promised is not None and promised != sha256:
+        raise Problem(400, f"{header} promises SHA-256 {promised}, what came has {sha256}. Send it again.")

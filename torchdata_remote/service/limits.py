@@ -1,0 +1,33 @@
+"""What the service takes from its clients at most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class ServiceLimits:
+    """Limits of size, parts, time and disk.
+
+    Args:
+        max_file_bytes: of a file, and of all files that an archive unpacks to.
+        max_parts: of an upload.
+        max_unpacked_files: in an archive.
+        idle_timeout_s: seconds without a byte of a body after which a request is given up.
+        min_free_bytes: on the disk of a local root; what would leave less is refused.
+        upload_lifetime_s: seconds after its last part at which an upload that was not completed is forgotten.
+    """
+
+    max_file_bytes: int = 1024 * _GIB
+    max_parts: int = 10_000
+    max_unpacked_files: int = 10_000_000
+    idle_timeout_s: float = 60.0
+    min_free_bytes: int = _GIB
+    upload_lifetime_s: float = 7 * 86_400.0
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not isinstance(value, int | float) or isinstance(value, bool) or value < 0:
+                raise ValueError(f"{name} must be a number of at least 0, got {value!r}")
