@@ -61,6 +61,7 @@ def serve(
         log_level="warning",
         timeout_graceful_shutdown=_GRACE_S,
         server_header=False,
+        proxy_headers=False,
         backlog=2048,
         lifespan="on",
     )
