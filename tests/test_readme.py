@@ -71,7 +71,7 @@ def test_hosting_datasets_runs_as_pasted(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "tables.tar") as archive:
         assert set(archive.getnames()) == {"my_file.csv", *(f"pictures/{path}" for path in pictures)}
     assert '{"name":"tables","location":"/dataset/tables"}' in done.stdout
-    assert "3 objects, 120 samples" in done.stdout
+    assert "8 objects, 120 samples" in done.stdout
     assert done.stdout.rstrip().endswith(
         '{"datasets":[{"name":"my_dataset","location":"/dataset/my_dataset"},'
         '{"name":"shards","location":"/dataset/shards"}]}'

@@ -295,7 +295,7 @@ def test_an_upload_that_nobody_goes_on_with_is_forgotten(tmp_path: Path, monkeyp
         housekeeping.tidy(hosting)
         assert progress(client, "d")["received"] == [[0, 50]]
         now_s = time.time() + LIMITS.upload_lifetime_s
-        monkeypatch.setattr("torchdata_remote.service.uploads.time.time", lambda: now_s + 60)
+        monkeypatch.setattr("torchdata_remote.service.housekeeping.time.time", lambda: now_s + 60)
         housekeeping.tidy(hosting)
         assert progress(client, "d") == 404
         assert below(tmp_path) == set()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import NamedTuple
 
@@ -25,10 +26,11 @@ _Pieces = Iterator[bytes | memoryview]
 
 
 class Unpacked(NamedTuple):
-    """How many files an archive had, and their bytes."""
+    """How many files an archive had, and their bytes; and how many links and devices, which are left out."""
 
     num_files: int
     num_bytes: int
+    num_skipped: int
 
 
 def tar_of(shelf: Shelf, folder: str) -> Iterator[bytes]:
@@ -64,8 +66,21 @@ def _chunks_of(shelf: Shelf, entry: Entry) -> Iterator[memoryview]:
         raise ObjectChangedError(f"{entry.path} was removed.", url=error.url, etag=entry.etag) from error
 
 
-def members(shelf: Shelf, archive: Entry, name: str, limits: ServiceLimits) -> Iterator[tuple[str, int, _Pieces]]:
+def members(
+    shelf: Shelf,
+    archive: Entry,
+    name: str,
+    limits: ServiceLimits,
+    on_skip: Callable[[str], object] = lambda kind: None,
+) -> Iterator[tuple[str, int, _Pieces]]:
     """Path, size and data of each file in a tar, which may be compressed, or a zip; data have to be taken in turn.
+
+    Args:
+        shelf: where the archive lies.
+        archive: as ``stat`` told of it.
+        name: for error messages.
+        limits: of files and bytes.
+        on_skip: called with ``"directory"``, ``"link"`` or ``"device"`` for each member that is passed over.
 
     Raises:
         ShardReadError: for what is damaged, or neither of these.
@@ -73,7 +88,7 @@ def members(shelf: Shelf, archive: Entry, name: str, limits: ServiceLimits) -> I
     """
     num_files = num_bytes = 0
     seen: set[bytes] = set()
-    for path, size, pieces in _members(shelf, archive, name, limits):
+    for path, size, pieces in _members(shelf, archive, name, limits, on_skip):
         path = path.removeprefix("./")
         require_path(path)
         key = hashlib.sha256(path.encode()).digest()[:16]
@@ -89,7 +104,9 @@ def members(shelf: Shelf, archive: Entry, name: str, limits: ServiceLimits) -> I
         yield path, size, pieces
 
 
-def _members(shelf: Shelf, archive: Entry, name: str, limits: ServiceLimits) -> Iterator[tuple[str, int, _Pieces]]:
+def _members(
+    shelf: Shelf, archive: Entry, name: str, limits: ServiceLimits, on_skip: Callable[[str], object]
+) -> Iterator[tuple[str, int, _Pieces]]:
     def read(start: int, end: int) -> bytes:
         return b"".join(shelf.chunks(archive, start, end))
 
@@ -100,6 +117,8 @@ def _members(shelf: Shelf, archive: Entry, name: str, limits: ServiceLimits) -> 
         for entry, data in pieces:
             if entry.kind == "file":
                 yield entry.path, entry.num_bytes, data
+            else:
+                on_skip(entry.kind)
             for _ in data:
                 pass
         return
@@ -107,7 +126,8 @@ def _members(shelf: Shelf, archive: Entry, name: str, limits: ServiceLimits) -> 
     compression, parts = decompressed(shelf.chunks(archive), url=name, limits=unpacked)
     try:
         num_bytes = archive.size if compression is None else None
-        walk = Walk(parts, name, TarOptions(num_bytes=num_bytes, max_member_bytes=limits.max_file_bytes))
+        options = TarOptions(num_bytes=num_bytes, max_member_bytes=limits.max_file_bytes, on_skip=on_skip)
+        walk = Walk(parts, name, options)
         while (member := walk.next_member()) is not None:
             path, size = member
             yield path, size, walk.pieces(size, f"member {path!r:.200}")
@@ -125,7 +145,8 @@ def check(shelf: Shelf, archive: Entry, folder: str, name: str, limits: ServiceL
     num_files = num_bytes = 0
     free_bytes = shelf.free_bytes()
     paths: set[str] = set()
-    for path, size, pieces in members(shelf, archive, name, limits):
+    skipped: Counter[str] = Counter()
+    for path, size, pieces in members(shelf, archive, name, limits, lambda kind: skipped.update([kind])):
         num_files, num_bytes = num_files + 1, num_bytes + size
         if free_bytes is not None and free_bytes - num_bytes < limits.min_free_bytes:
             raise Problem(
@@ -140,7 +161,7 @@ def check(shelf: Shelf, archive: Entry, folder: str, name: str, limits: ServiceL
         while above := above.rpartition("/")[0]:
             if above in paths:
                 raise Problem(400, f"The archive has a file {above!r:.200}, and {path!r:.200} below it.")
-    return Unpacked(num_files, num_bytes)
+    return Unpacked(num_files, num_bytes, skipped["link"] + skipped["device"])
 
 
 def unpack(shelf: Shelf, digests: Digests, archive: Entry, folder: str, name: str, limits: ServiceLimits) -> None:

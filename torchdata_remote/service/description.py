@@ -7,6 +7,7 @@ from importlib.metadata import version
 from typing import Any
 
 from ..urls import DATASET_NAME
+from .archives import Unpacked
 from .files import MAX_PAGE
 from .names import BEGINNING, MAX_PATH_BYTES, MAX_SEGMENT_BYTES, PATH, UPLOAD
 from .statuses import PROBLEMS
@@ -152,7 +153,7 @@ def describe() -> _Json:
                             {
                                 "anyOf": [
                                     _FILE,
-                                    _object({"name": {"type": "string"}, "num_files": _COUNT, "num_bytes": _COUNT}),
+                                    _object({"name": {"type": "string"}} | dict.fromkeys(Unpacked._fields, _COUNT)),
                                 ]
                             }
                         )

@@ -161,8 +161,8 @@ def _told(request: Request, progress: Progress) -> dict[str, Any]:
 
 async def _put_part(request: Request, hosting: Hosting, name: str, path: str) -> Response:
     upload = await _upload(request, hosting, name, path)
-    part = Part(*content_range(request.headers.get("content-range")))
-    pending = await in_thread(lambda: hosting.uploads.begin(upload, part))
+    asked = Part(*content_range(request.headers.get("content-range")))
+    part, pending = await in_thread(lambda: hosting.uploads.begin(upload, asked))
     num_bytes = part.end - part.start
     received = await receive_file(request, pending, hosting.shelf, hosting.limits, num_bytes=num_bytes)
     result = await in_thread(lambda: hosting.uploads.finish(upload, part, pending, received.sha256, request.headers))

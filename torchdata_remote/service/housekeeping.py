@@ -57,8 +57,22 @@ def begin(hosting: Hosting) -> None:
 
 
 def tidy(hosting: Hosting) -> None:
-    """Forget uploads that nobody goes on with."""
-    hosting.uploads.forget_old()
+    """Forget uploads that nobody goes on with; in a bucket, also finish what another service left."""
+    for what in ("uploads", "unnamed"):
+        _forget_old(hosting, hosting.shelf.hidden(what))
+    if not hosting.shelf.is_local:
+        _finish_unpacking(hosting, time.time() - _FOREIGN_LEFTOVERS_S)
+
+
+def _forget_old(hosting: Hosting, above: str) -> None:
+    """Remove the folders of a folder to which nothing came for too long."""
+    newest: dict[str, float] = {}
+    for entry in hosting.shelf.files(above):
+        folder = entry.path.partition("/")[0]
+        newest[folder] = max(newest.get(folder, 0.0), entry.modified_s or time.time())
+    for folder, modified_s in newest.items():
+        if modified_s < time.time() - hosting.limits.upload_lifetime_s:
+            hosting.shelf.store.remove_folder(f"{above}{folder}/")
 
 
 def _finish_unpacking(hosting: Hosting, before_s: float) -> None:

@@ -7,7 +7,6 @@ import hashlib
 import re
 import sys
 import threading
-import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -88,19 +87,22 @@ class Uploads:
             raise Problem(404, f"There is no such upload of {upload.path!r}: it was never begun, or is complete.")
         return progress_of(parts)
 
-    def begin(self, upload: Upload, part: Part) -> PendingObject:
-        """Begin a part.
+    def begin(self, upload: Upload, part: Part) -> tuple[Part, PendingObject]:
+        """Begin a part, which from here on knows how large the file will be, if another one told it.
 
         Raises:
             Problem: 409, if it does not fit those that are there; 413, if there are too many or too many bytes.
         """
         if max(part.end, part.total or 0) > self._limits.max_file_bytes:
             raise Problem(413, f"A file may have {self._limits.max_file_bytes:,} bytes at most.")
-        self._require_fit(upload, part)
-        return self._shelf.begin_part(upload.parts_folder, part.name, durable=not _since_its_start())
+        there = [other for other, _ in self._parts(upload)]
+        self._require_fit(there, part)
+        if part.total is None:  # it may replace the one that told it
+            part = part._replace(total=progress_of(there).total)
+        return part, self._shelf.begin_part(upload.parts_folder, part.name, durable=not _since_its_start())
 
-    def _require_fit(self, upload: Upload, part: Part) -> None:
-        others = [other for other, _ in self._parts(upload) if other[:2] != part[:2]]
+    def _require_fit(self, there: list[Part], part: Part) -> None:
+        others = [other for other in there if other[:2] != part[:2]]
         for other in others:
             if other.start < part.end and part.start < other.end:
                 raise Problem(409, f"Bytes {part.start} to {part.end} overlap those from {other.start} to {other.end}.")
@@ -169,11 +171,12 @@ class Uploads:
 
     def _fit(self, upload: Upload, part: Part) -> None:
         """Compare a part with those that came while it did; only one of each range stays."""
-        for other, entry in self._parts(upload):
+        there = self._parts(upload)
+        for other, entry in there:
             if other[:2] == part[:2] and other != part:
                 self._shelf.store.delete(entry.path)
         try:
-            self._require_fit(upload, part)
+            self._require_fit([other for other, _ in there], part)
         except Problem:
             self._shelf.store.delete(upload.parts_folder + part.name)
             raise
@@ -213,17 +216,6 @@ class Uploads:
         """Forget an upload."""
         with self._held(upload):
             self._shelf.store.remove_folder(upload.parts_folder)
-
-    def forget_old(self) -> None:
-        """Remove uploads to which nothing came for too long."""
-        newest: dict[str, float] = {}
-        above = self._shelf.hidden("uploads")
-        for entry in self._shelf.files(above):
-            folder = entry.path.partition("/")[0]
-            newest[folder] = max(newest.get(folder, 0.0), entry.modified_s or time.time())
-        for folder, modified_s in newest.items():
-            if modified_s < time.time() - self._limits.upload_lifetime_s:
-                self._shelf.store.remove_folder(f"{above}{folder}/")
 
 
 @cache

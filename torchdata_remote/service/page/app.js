@@ -159,7 +159,8 @@
       const { name } = this.uploads;
       if (this.unpack) {
         const shown = encodeURIComponent(this.file.name).replace(/['()*]/g, (one) => `%${one.charCodeAt(0).toString(16)}`);
-        await this.patiently(() => put(this, `${ofDataset(name)}?unpack=1`, this.file, { "Content-Disposition": `attachment; filename*=UTF-8''${shown}` }));
+        const { answer } = await this.patiently(() => put(this, `${ofDataset(name)}?unpack=1`, this.file, { "Content-Disposition": `attachment; filename*=UTF-8''${shown}` }));
+        if (answer && answer.num_skipped) this.why = `Links and devices in it were left out: ${answer.num_skipped}.`;
       } else if (this.file.size > WHOLE_BYTES) {
         await this.sendParts(ofFile(name, this.path));
       } else {
