@@ -63,6 +63,15 @@ def test_storm() -> None:
     assert all("6,000 of 6,000 samples right, 0 shards raised" in line for line in lines), printed
 
 
+@pytest.mark.usefixtures("_needs_nginx")
+def test_service() -> None:
+    """Every byte is read and copied, by each side, of small and large files."""
+    printed = printed_by("bench_service.py", "--quick")
+    for side in ("nginx", "datasets", "disk", "push", "pull"):
+        assert len(re.findall(rf"^2.* +{side} +[\d,]+ \([\d,]+ to [\d,]+\) ", printed, re.MULTILINE)) == 2, printed
+    assert len(re.findall(r"against (?:nginx|disk): \d", printed)) == 6, printed
+
+
 def test_datapipe() -> None:
     """One line, with both figures and the ratio."""
     printed = printed_by("bench_datapipe.py")

@@ -575,6 +575,9 @@
       this.drawLabels(summary);
       part(this.root, "train").hidden = !summary.code;
       this.code = trainingCode(summary.code, this.name);
+      part(this.root, "shares").textContent = summary.kind === "images"
+        ? "Workers share the files by themselves; for several ranks pass a DistributedSampler."
+        : "Workers and ranks share the files by themselves.";
       colour(part(this.root, "code"), this.code);
       await this.drawSheet(summary, turn);
     }
