@@ -68,7 +68,10 @@ def test_each_form_becomes_files(client: TestClient, dataset: str, form: str) ->
 @pytest.mark.parametrize("form", FORMS)
 def test_an_archive_without_files(local: TestClient, dataset: str, form: str) -> None:
     """It is one, and has none."""
-    assert unpack(local, dataset, FORMS[form]({})) == (200, {"name": dataset, "num_files": 0, "num_bytes": 0, "num_skipped": 0})
+    assert unpack(local, dataset, FORMS[form]({})) == (
+        200,
+        {"name": dataset, "num_files": 0, "num_bytes": 0, "num_skipped": 0},
+    )
 
 
 @pytest.mark.parametrize("data", [b"", b"a,b\n1,2\n", b"\0" * 100, b"\x89PNG\r\n", gzip.compress(b"no tar"), b"PK"])

@@ -145,7 +145,10 @@ def test_an_archive_becomes_files(client: TestClient, dataset: str) -> None:
     """PUT /datasets/{name}?unpack=1: what was in the archive is there, and counted."""
     files = {"cat/1.jpg": b"1", "dog/2.jpg": b"22", "x.txt": b""}
     answer = client.put(f"/datasets/{dataset}?unpack=1", content=tar_bytes(files))
-    assert (answer.status_code, answer.json()) == (200, {"name": dataset, "num_files": 3, "num_bytes": 3, "num_skipped": 0})
+    assert (answer.status_code, answer.json()) == (
+        200,
+        {"name": dataset, "num_files": 3, "num_bytes": 3, "num_skipped": 0},
+    )
     assert all_files(client, dataset) == sorted(files)
     assert in_tar(client.get(f"/datasets/{dataset}").content) == files
 

@@ -38,9 +38,7 @@ def test_a_page(space: str) -> None:
     more = f"<IsTruncated>true</IsTruncated><NextContinuationToken>t</NextContinuationToken>{folders}"
     got = listed(page_of(OBJECT.format(SIZE), space=space, more=more))
     assert got == Page([Entry("a/é&", 7, '"e"', MODIFIED_S)], "t", ["a b/"])
-    assert listed(page_of(OBJECT.format("<Size>7</Size>"), space=space)).entries == [
-        Entry("a/é&", 7, None, MODIFIED_S)
-    ]
+    assert listed(page_of(OBJECT.format("<Size>7</Size>"), space=space)).entries == [Entry("a/é&", 7, None, MODIFIED_S)]
     assert listed(page_of()) == Page([], None, [])
 
 
