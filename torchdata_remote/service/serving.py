@@ -47,6 +47,7 @@ def serve(
         UrlError: for a root that cannot keep datasets.
         ServiceError: for an address without a token that others can reach, one that is taken, a token that cannot be
             read, and a root that is served already.
+        KeyboardInterrupt: after Ctrl-C, when requests have ended.
     """
     token = None if token_file is None else read_token(token_file)
     if token is None and not is_loopback(host):
@@ -79,6 +80,8 @@ def serve(
         )
         with contextlib.suppress(SystemExit):  # where the application does not start
             server.run(sockets=[listening])
+    if server.interrupted:
+        raise KeyboardInterrupt
     if not server.started:
         reason = started.failure or "the log tells why"
         raise ServiceError(f"{root} could not be served: {reason}") from started.failure
@@ -112,6 +115,7 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, on_listening: Callable[[], object]) -> None:
         super().__init__(config)
         self._on_listening = on_listening
+        self.interrupted = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -119,10 +123,11 @@ class _Server(uvicorn.Server):
             self._on_listening()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if sig == signal.SIGTERM:  # uvicorn would end as killed by it, after all is done
-            self.should_exit = True
-        else:
-            super().handle_exit(sig, frame)
+        # uvicorn would raise the signal once more, after all is done: SIGTERM then looks as if it had killed the
+        # process, and Ctrl-C as if there had been none where a shell has told the process to ignore it
+        self.force_exit = self.interrupted and sig == signal.SIGINT
+        self.interrupted = self.interrupted or sig == signal.SIGINT
+        self.should_exit = True
 
 
 def read_token(path: str) -> str:
