@@ -210,8 +210,13 @@ def test_disk_full_is_not_repeated(store: Store) -> None:
     assert not os.path.exists("/tmp/torchdata-remote-full")
 
 
-def test_file_with_options_goes_through_fsspec(tmp_path: pathlib.Path) -> None:
-    """Options for fsspec's local filesystem are not dropped."""
+@pytest.mark.parametrize("directory", ["/", "."])
+def test_file_with_options_goes_through_fsspec(
+    tmp_path: pathlib.Path, directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Options for fsspec's local filesystem are not dropped, and paths are whole in any working directory."""
+    monkeypatch.chdir(directory)
+    monkeypatch.setattr("torchdata_remote.storage._stores", {})
     store, path = open_store(f"file://{tmp_path}/new/a", StorageOptions({"auto_mkdir": True}))
     assert not isinstance(store, LocalStore)
     write(store, path, b"12")

@@ -12,7 +12,7 @@ import fsspec.core
 
 from ..errors import ObjectNotFoundError, UrlError
 from ..options import StorageOptions
-from ..urls import HTTP, S3, join_url
+from ..urls import HTTP, LOCAL, S3, join_url
 from ._errors import from_os, from_status, translated
 from ._protocol import Answer, Entry, Page, in_one
 from ._s3_settings import options_for_s3fs
@@ -59,7 +59,8 @@ class FsspecStore:
         if scheme in S3:
             self._filesystem.retries = 1  # s3fs's own, above botocore's
         self._scheme, self._bucket = scheme, bucket
-        self._root = self._full("").rstrip("/") + "/"
+        # Local paths are whole; their protocol alone stands for the working directory, wherever that is by now
+        self._root = "" if scheme in LOCAL else self._full("").rstrip("/") + "/"
 
     def _errors_of(self, path: str) -> contextlib.AbstractContextManager[None]:
         return translated(from_os, self._url(path), passing=True)
