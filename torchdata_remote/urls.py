@@ -24,7 +24,6 @@ _CHOICE = re.compile(r"[*?\[{]")
 HTTP = frozenset({"http", "https"})
 S3 = frozenset({"s3", "s3a"})
 LOCAL = frozenset({"file", "local"})
-DATASET_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"  # of a data set of a service: datasets://host:port/NAME/...
 WITHOUT_BUCKET = LOCAL | {"memory"}
 
 

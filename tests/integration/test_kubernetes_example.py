@@ -65,6 +65,16 @@ def train(dataset: Path, folder: Path, epochs: int) -> str:
     return done.stdout
 
 
+def train_in_two_pods(container: dict[str, Any], dataset: Path, folder: Path) -> None:
+    """Run the container's command twice, as it was rendered: each rank sees half of the images."""
+    (folder / "main.py").write_bytes((KUBERNETES / "main.py").read_bytes())
+    arguments = ["--data", str(dataset), "--checkpoint", str(folder / "c.pt"), "--epochs", "1", "--workers", "0"]
+    pods = {**container, "args": arguments, "env": [{"name": "PET_NNODES", "value": "2"}, *container["env"][1:]]}
+    printed = "".join(run_pods(pods, folder, num_pods=2))
+    assert "2 ranks, 4 classes, from epoch 0" in printed
+    assert f"epoch 0: {NUM_IMAGES // 2} images a rank" in printed
+
+
 def test_service_manifests() -> None:
     """Claim, Service and Deployment fit the schemas and each other; probes ask for what needs no token."""
     claim, service, deployment = yaml.safe_load_all((KUBERNETES / "service.yaml").read_text())
@@ -139,12 +149,7 @@ def test_a_job_from_the_service_to_a_trained_net(
             assert done.returncode == 0, done.stderr
             assert expected in done.stdout
     assert pulls["command"][-1] == mounted
-    (tmp_path / "main.py").write_bytes((KUBERNETES / "main.py").read_bytes())
-    arguments = ["--data", str(volume), "--checkpoint", str(tmp_path / "c.pt"), "--epochs", "1", "--workers", "0"]
-    pods = {**trains, "args": arguments, "env": [{"name": "PET_NNODES", "value": "2"}, *trains["env"][1:]]}
-    printed = "".join(run_pods(pods, tmp_path, num_pods=2))
-    assert "2 ranks, 4 classes, from epoch 0" in printed
-    assert f"epoch 0: {NUM_IMAGES // 2} images a rank" in printed
+    train_in_two_pods(trains, volume, tmp_path)
 
 
 def test_two_pods_share_the_dataset(dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,10 +157,5 @@ def test_two_pods_share_the_dataset(dataset: Path, tmp_path: Path, capsys: pytes
     _, job = rendered(capsys)
     (trains,) = job["spec"]["template"]["spec"]["containers"]
     assert trains["command"] == ["torchrun", "main.py"]
-    (tmp_path / "main.py").write_bytes((KUBERNETES / "main.py").read_bytes())
-    arguments = ["--data", str(dataset), "--checkpoint", str(tmp_path / "c.pt"), "--epochs", "1", "--workers", "0"]
-    pods = {**trains, "args": arguments, "env": [{"name": "PET_NNODES", "value": "2"}, *trains["env"][1:]]}
-    printed = "".join(run_pods(pods, tmp_path, num_pods=2))
-    assert "2 ranks, 4 classes, from epoch 0" in printed
-    assert f"epoch 0: {NUM_IMAGES // 2} images a rank" in printed
+    train_in_two_pods(trains, dataset, tmp_path)
     assert (tmp_path / "c.pt").is_file()

@@ -272,11 +272,11 @@ if when == "before":
 elif when == "between":
     datasets.unpack = kill
 else:
-    begin, count = archives._write, [0]
+    begin, count = archives.write_file, [0]
     def write(*given):
         count[0] += 1
         kill() if count[0] > 5 else begin(*given)
-    archives._write = write
+    archives.write_file = write
 sys.exit(cli.main(sys.argv[1:]))
 """
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 pytest.importorskip("starlette", reason="the service's libraries are not installed")
 
+from torchdata_remote.dataset_protocol import digest_field
 from torchdata_remote.service.conditions import (
     byte_range,
     content_range,
-    digest_field,
     may_replace,
     require_match,
     sha256_of,

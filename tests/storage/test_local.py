@@ -239,3 +239,20 @@ def test_leftovers_are_partial_files_of_the_folder(tmp_path: pathlib.Path, store
     found = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
     assert found == sorted(kept)
     left.abort()
+
+
+def test_what_belongs_to_no_data_set_is_never_listed(tmp_path: pathlib.Path, store: Store) -> None:
+    """A folder that was pulled, and one that is served, list as if nothing of this package lay in them."""
+    kept = ["a/1.jpg", ".hidden", "torchdata_remote.txt"]
+    ours = [".torchdata_remote-pull.json", ".torchdata_remote/uploads/x/part", f"a/.1{PARTIAL_SUFFIX}"]
+    for name in [*kept, *ours]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"1")
+    assert isinstance(store, LocalStore)
+    pages = [
+        store.list_page(f"{tmp_path}/", recursive=True, token=None),
+        store.list_after(f"{tmp_path}/", recursive=True, after="", limit=99),
+    ]
+    for page in pages:
+        assert sorted(entry.path for entry in page.entries) == sorted(f"{tmp_path}/{name}" for name in kept)
+    assert store.list_after(f"{tmp_path}/", recursive=False, after="", limit=99).folders == [f"{tmp_path}/a/"]

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from ..urls import DATASET_NAME
+from ..dataset_protocol import DATASET_NAME
 from .place import Place, dns_label, mapping, part, text
 from .template import require_template
 

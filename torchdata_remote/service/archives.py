@@ -174,10 +174,10 @@ def unpack(shelf: Shelf, digests: Digests, archive: Entry, folder: str, name: st
     with ThreadPoolExecutor(_NUM_WRITERS, "unpack") as pool:
         for path, size, pieces in members(shelf, archive, name, limits):
             if size > _SMALL_BYTES:
-                _write(shelf, digests, folder, path, pieces)
+                write_file(shelf, digests, folder, path, pieces)
                 continue
             data = b"".join(pieces)
-            running.add(pool.submit(_write, shelf, digests, folder, path, [data]))
+            running.add(pool.submit(write_file, shelf, digests, folder, path, [data]))
             if len(running) >= 2 * _NUM_WRITERS:
                 done, running = wait(running, return_when=FIRST_COMPLETED)
                 for future in done:
@@ -186,7 +186,8 @@ def unpack(shelf: Shelf, digests: Digests, archive: Entry, folder: str, name: st
             future.result()
 
 
-def _write(shelf: Shelf, digests: Digests, folder: str, path: str, pieces: Iterable[bytes | memoryview]) -> None:
+def write_file(shelf: Shelf, digests: Digests, folder: str, path: str, pieces: Iterable[bytes | memoryview]) -> None:
+    """Write a file that appears when all of its pieces are there."""
     digest, pending = hashlib.sha256(), shelf.begin(folder, path)
     try:
         for piece in pieces:

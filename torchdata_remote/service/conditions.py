@@ -134,15 +134,6 @@ def sha256_of(header: str | None) -> str | None:
     return digest.hex()
 
 
-def digest_field(sha256: str) -> str:
-    """A Repr-Digest header.
-
-    >>> sha256_of(digest_field("00" * 32)) == "00" * 32
-    True
-    """
-    return f"sha-256=:{base64.b64encode(bytes.fromhex(sha256)).decode()}:"
-
-
 def wants_digest(header: str | None) -> bool:
     """Whether a Want-Repr-Digest header asks for SHA-256."""
     return any(

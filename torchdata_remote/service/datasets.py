@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 import json
 import uuid
@@ -14,10 +13,10 @@ import anyio
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from ..dataset_protocol import digest_field
 from ..storage import Entry
-from .archives import Unpacked, check, tar_of, unpack
+from .archives import Unpacked, check, tar_of, unpack, write_file
 from .bodies import in_thread, pieces_of, receive_file, require_file_body
-from .conditions import digest_field
 from .digests import publish
 from .files import flag, store_file, stored
 from .hosting import Hosting
@@ -160,11 +159,4 @@ async def _unpack(request: Request, hosting: Hosting, name: str, shown: str) -> 
 
 def commit(hosting: Hosting, aside: str, name: str) -> None:
     """Note that an archive is to be unpacked, whatever happens from here."""
-    note = hosting.shelf.begin(aside, COMMITTED)
-    try:
-        note.write(name.encode())
-    except BaseException:
-        note.abort()
-        raise
-    digest = hashlib.sha256(name.encode()).hexdigest()
-    publish(hosting.shelf, hosting.digests, note, aside, COMMITTED, digest)
+    write_file(hosting.shelf, hosting.digests, aside, COMMITTED, [name.encode()])

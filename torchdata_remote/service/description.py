@@ -6,10 +6,10 @@ from functools import cache
 from importlib.metadata import version
 from typing import Any
 
-from ..urls import DATASET_NAME
+from ..dataset_protocol import DATASET_NAME, MAX_PATH_BYTES, MAX_SEGMENT_BYTES
 from .archives import Unpacked
 from .files import MAX_PAGE
-from .names import BEGINNING, MAX_PATH_BYTES, MAX_SEGMENT_BYTES, PATH, UPLOAD
+from .names import BEGINNING, PATH, UPLOAD
 from .statuses import PROBLEMS
 
 _Json = dict[str, Any]

@@ -8,16 +8,14 @@ from email.message import Message
 from email.utils import collapse_rfc2231_value
 from urllib.parse import quote
 
+from ..dataset_protocol import DATASET_NAME, FORBIDDEN, MAX_PATH_BYTES, MAX_SEGMENT_BYTES, what_is_wrong
 from ..storage import PARTIAL_SUFFIX, never_listed
-from ..urls import DATASET_NAME
 from .problems import Problem
 
 _SEGMENT = r"(?!\.{1,2}(?:/|$))[^/\\\x00-\x1f\x7f]{1,255}"
 PATH = f"^{_SEGMENT}(?:/{_SEGMENT})*$"  # for the description; what is checked is more
 BEGINNING = f"^(?:{_SEGMENT}/)*" + r"[^/\\\x00-\x1f\x7f]{0,255}$"  # of a path
 UPLOAD = r"[A-Za-z0-9_-]{8,64}"
-MAX_PATH_BYTES, MAX_SEGMENT_BYTES = 1024, 255
-_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]")
 _MAGIC = (  # of what somebody may upload without a name
     (b"\x89PNG\r\n\x1a\n", "png"),
     (b"\xff\xd8\xff", "jpg"),
@@ -60,21 +58,15 @@ def require_path(path: str) -> str:
     Raises:
         Problem: 400, if it is none.
     """
-    segments = path.split("/")
-    try:
-        num_bytes, longest = len(path.encode()), max(len(segment.encode()) for segment in segments)
-    except UnicodeEncodeError:
-        raise Problem(400, f"{path!r:.200} is not a path: it is not UTF-8.") from None
-    if (
-        not 1 <= num_bytes <= MAX_PATH_BYTES
-        or longest > MAX_SEGMENT_BYTES
-        or any(segment in ("", ".", "..") or never_listed(segment) for segment in segments)
-        or _FORBIDDEN.search(path)
-    ):
+    wrong = what_is_wrong(path)
+    if wrong is None and any(map(never_listed, path.split("/"))):
+        wrong = "has a name that begins or ends as those do which the service keeps for itself"
+    if wrong is not None:
         raise Problem(
             400,
-            f"{path!r:.200} is not a path in a dataset: at most {MAX_PATH_BYTES} bytes, names of 1 to "
-            f"{MAX_SEGMENT_BYTES} bytes between slashes, not '.' or '..', without backslashes and control characters.",
+            f"{path!r:.200} is not a path in a dataset, since it {wrong}: at most {MAX_PATH_BYTES} bytes, names of 1 "
+            f"to {MAX_SEGMENT_BYTES} bytes between slashes, not '.' or '..', without backslashes and control "
+            "characters.",
         )
     return path
 
@@ -86,7 +78,7 @@ def require_beginning(text: str) -> str:
         Problem: 400, if none can.
     """
     *folders, last = require_text(text).split("/")
-    if len(last.encode("utf-8", "replace")) > MAX_SEGMENT_BYTES or _FORBIDDEN.search(last):
+    if len(last.encode("utf-8", "replace")) > MAX_SEGMENT_BYTES or FORBIDDEN.search(last):
         raise Problem(400, f"{text!r:.200} is not the beginning of a path in a dataset.")
     if folders:
         require_path("/".join(folders))

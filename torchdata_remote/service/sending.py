@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator, Iterator
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from ..dataset_protocol import digest_field
 from ..errors import ObjectChangedError
 from ..storage import Entry
 from .bodies import in_thread
-from .conditions import byte_range, digest_field, is_not_modified, range_holds, wants_digest
+from .conditions import byte_range, is_not_modified, range_holds, wants_digest
 from .hosting import Hosting
 from .names import disposition
 from .problems import Problem

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
+from ..dataset_protocol import digest_field
 from ..errors import ObjectNotFoundError, StorageError
 from ..options import RetryPolicy
 from ..retry import call_with_retries
@@ -20,11 +21,6 @@ UPLOAD_PART_BYTES = 16 << 20
 _UPLOADS_IN_FLIGHT = 4
 _COMPLETE_TIMEOUT_S = 600.0  # the service puts the parts together, and compares the digest, before it answers
 _SHA256 = "sha-256=:"
-
-
-def _digest(sha256: str) -> str:
-    """As headers spell it (RFC 9530)."""
-    return f"{_SHA256}{base64.b64encode(bytes.fromhex(sha256)).decode()}:"
 
 
 class Uploads:
@@ -43,7 +39,7 @@ class Uploads:
 
     def put(self, path: str, data: bytes | bytearray, *, sha256: str, overwrite: bool) -> str:
         """As ``DatasetsStore.put``."""
-        headers = {"Repr-Digest": _digest(sha256), **({} if overwrite else {"If-None-Match": "*"})}
+        headers = {"Repr-Digest": digest_field(sha256), **({} if overwrite else {"If-None-Match": "*"})}
         target = self._client.file_target(path)
         answer = self._client.ask("PUT", target, path, headers=headers, body=data, writing=True)
         with self._client.understood("etag", path):
@@ -66,7 +62,7 @@ class Uploads:
         total = "*" if total_bytes is None else total_bytes
         headers = {"Content-Range": f"bytes {start}-{start + len(data) - 1}/{total}"}
         if sha256 is not None:
-            headers["Repr-Digest"] = _digest(sha256)
+            headers["Repr-Digest"] = digest_field(sha256)
         if not overwrite:
             headers["If-None-Match"] = "*"
         answer = self._client.ask(

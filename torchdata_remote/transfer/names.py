@@ -10,8 +10,6 @@ from ..storage import PARTIAL_SUFFIX, never_listed
 STATE_NAME = ".torchdata_remote-pull.json"
 LOCK_NAME = ".torchdata_remote-pull.lock"
 _PARTIAL = re.compile(rf"\.pull-[0-9a-f]{{32}}(\.ranges)?{re.escape(PARTIAL_SUFFIX)}")
-_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]")
-_MAX_PATH_BYTES, _MAX_NAME_BYTES = 1024, 255
 
 
 def is_reserved(name: str) -> bool:
@@ -45,28 +43,6 @@ def upload_id(path: str, sha256: str, num_bytes: int) -> str:
 
 def _digest(*parts: str) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
-
-
-def what_is_wrong(path: str) -> str | None:
-    r"""Why a path cannot be one of a file in a data set, or ``None``.
-
-    >>> what_is_wrong("cat/1.jpg")
-    >>> what_is_wrong("../1.jpg")
-    "has a part '..'"
-    """
-    try:
-        encoded = path.encode()
-    except UnicodeEncodeError:
-        return "is not UTF-8"
-    if not 1 <= len(encoded) <= _MAX_PATH_BYTES:
-        return f"has {len(encoded):,} bytes, where 1 to {_MAX_PATH_BYTES:,} are allowed"
-    for part in path.split("/"):
-        if part in ("", ".", ".."):
-            return f"has a part {part!r}"
-        if len(part.encode()) > _MAX_NAME_BYTES:
-            return f"has a part of more than {_MAX_NAME_BYTES} bytes"
-    forbidden = _FORBIDDEN.search(path)
-    return None if forbidden is None else f"has the character {forbidden[0]!r}"
 
 
 def folders_of(path: str) -> list[str]:

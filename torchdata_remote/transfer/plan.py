@@ -6,11 +6,12 @@ import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from ..dataset_protocol import what_is_wrong
 from ..errors import ObjectChangedError, ObjectNotFoundError, StorageError
 from ..options import MIB
 from ..storage.datasets import DatasetFile
 from .crew import Crew, Job
-from .names import folders_of, is_reserved, what_is_wrong
+from .names import folders_of, is_reserved
 from .pull_state import Pulled
 from .report import Tally
 from .target import Found, Survey, Target

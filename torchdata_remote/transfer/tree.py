@@ -8,10 +8,11 @@ import stat
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from ..dataset_protocol import what_is_wrong
 from ..errors import EmptyListingError, ObjectChangedError, StorageError
 from ..options import MIB
 from .faults import faults_at
-from .names import is_reserved, what_is_wrong
+from .names import is_reserved
 
 _Stamp = tuple[int, int, int, int]  # bytes, time of change, inode, device
 
