@@ -4,12 +4,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from torch.utils.data import IterDataPipe
 
 import torchdata_remote as tdr
 from torchdata_remote.datapipe import DataPipe
+from torchdata_remote.iter_datapipe import IterDataPipe
 
-PIPES = [value for value in vars(tdr).values() if isinstance(value, type) and issubclass(value, IterDataPipe)]
+PIPES = [
+    value
+    for value in vars(tdr).values()
+    if isinstance(value, type) and issubclass(value, IterDataPipe) and value is not tdr.IterableWrapper
+]
 
 
 @pytest.mark.parametrize("pipe", PIPES, ids=lambda pipe: pipe.__name__)

@@ -6,6 +6,7 @@ Importing registers the functional names: ``IterableWrapper(["s3://b/train/"]).l
 from . import decoders, encoders, errors, labels, testing
 from .datasets import PrefetchingLoader, RemoteFiles, RemoteImageFolder, ShardedDataset
 from .indexing import index_shards
+from .iter_datapipe import IterableWrapper
 from .manifest import ShardInfo
 from .mixing import Mixed, Stop, mix
 from .options import Backend, RetryPolicy, StorageOptions
@@ -42,6 +43,7 @@ __all__ = [
     "EqualizeMode",
     "EqualizeRanks",
     "FileReader",
+    "IterableWrapper",
     "LabelFromPath",
     "ListRemote",
     "Mixed",

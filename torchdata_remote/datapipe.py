@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
-from torch.utils.data import IterDataPipe
-
+from .iter_datapipe import IterDataPipe
 from .stage_stats import Stats, stats
 from .state import begin, load_state, state_of
 from .world import World

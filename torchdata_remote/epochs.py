@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from torch.utils.data import IterDataPipe
-
 from .datapipe import DataPipe
+from .iter_datapipe import IterDataPipe
 from .state import all_pipes
 from .world import World
 

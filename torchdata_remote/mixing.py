@@ -9,11 +9,10 @@ from enum import Enum
 from itertools import accumulate
 from typing import Any
 
-from torch.utils.data import IterDataPipe
-
 from .datapipe import StatefulPipe
 from .epochs import SeededPipe
 from .errors import EmptyShareError
+from .iter_datapipe import IterDataPipe
 from .permutation import uniforms
 from .state import all_pipes, begin_together, load_state, state_of
 from .world import World, detect_world

@@ -8,12 +8,11 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
-from torch.utils.data import IterDataPipe
-
 from .counters import FETCH, READ, timed
 from .datapipe import StatefulPipe
 from .engine import Engine
 from .errors import StateError
+from .iter_datapipe import IterDataPipe
 from .options import FetchOptions, StorageOptions
 from .place import Place, Position
 from .policies import OnBadShard, ShardGuard, Skipped

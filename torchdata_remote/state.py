@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from torch.utils.data import IterDataPipe
-from torch.utils.data.datapipes.iter import Batcher, Filter, Mapper
-
 from .errors import StateError
+from .iter_datapipe import Batcher, Filter, IterDataPipe, Mapper
 
 _ENDED = object()
 

@@ -7,13 +7,12 @@ from contextlib import closing
 from itertools import chain
 from typing import Any
 
-from torch.utils.data import IterDataPipe
-
 from .counters import FETCH
 from .engine import Engine
 from .errors import RemoteDataError, StateError
 from .fetch import Fetcher
 from .fetched_object import FetchedObject
+from .iter_datapipe import IterDataPipe
 from .object_stream import ObjectStream
 from .sample_index import wanted_bytes
 from .state import bearer, load_state

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 import torch.distributed
 from torch.utils.data import get_worker_info
-from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
+
+from .iter_datapipe import SHARDING_PRIORITIES
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torch.utils.data import IterDataPipe, functional_datapipe
-from torch.utils.data.datapipes.utils.common import StreamWrapper
-
 from ..datapipe import StatefulPipe
 from ..engine import Engine
 from ..errors import StateError
+from ..iter_datapipe import IterDataPipe, StreamWrapper, functional_datapipe
 from ..options import MIB, Backend, FetchOptions, RetryPolicy, StorageOptions
 from ..streams import stream_objects
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
-from torch.utils.data import IterDataPipe, functional_datapipe
-from torch.utils.data.datapipes.iter import Batcher, Filter
-
 from ..datapipe import StatefulPipe
 from ..errors import SampleError
+from ..iter_datapipe import Batcher, Filter, IterDataPipe, functional_datapipe
 from ..shares import EqualizeMode
 from ..state import all_pipes, begin, load_state, state_of
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
-from torch.utils.data import IterDataPipe, functional_datapipe
-
 from ..datapipe import StatefulPipe
 from ..engine import Engine
 from ..errors import SampleError
+from ..iter_datapipe import IterDataPipe, functional_datapipe
 from ..options import FetchOptions, StorageOptions
 from ..sample import KEY, URL, Sample, split_key
 from ..streams import known, number_of, part_refused, parts_of, streams_of, under_way

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torch.utils.data import IterDataPipe, functional_datapipe
-
 from ..datapipe import DataPipe
+from ..iter_datapipe import IterDataPipe, functional_datapipe
 from ..options import RetryPolicy, StorageOptions
 from ..storage.listing import list_source
 from ..urls import RemoteUrl

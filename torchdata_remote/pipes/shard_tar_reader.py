@@ -8,11 +8,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from torch.utils.data import IterDataPipe, functional_datapipe
-
 from ..compression import CompressionLimits, decompressed
 from ..grouping import samples_of
 from ..inner_archives import Prefixes
+from ..iter_datapipe import IterDataPipe, functional_datapipe
 from ..place import Place, Position
 from ..policies import OnBadShard, ShardGuard, raise_error
 from ..sample import Sample, is_meta

@@ -6,10 +6,9 @@ import io
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torch.utils.data import IterDataPipe, functional_datapipe
-
 from ..errors import RemoteDataError
 from ..grouping import samples_of
+from ..iter_datapipe import IterDataPipe, functional_datapipe
 from ..place import Place
 from ..policies import OnBadShard, ShardGuard, raise_error
 from ..sample import Sample

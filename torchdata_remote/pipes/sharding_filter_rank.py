@@ -7,12 +7,11 @@ from itertools import chain, islice
 from typing import Any
 
 import numpy as np
-from torch.utils.data import IterDataPipe, functional_datapipe
-from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
 from ..datapipe import StatefulPipe
 from ..epochs import EpochPipe, uncounted
 from ..errors import EmptyShareError, ManifestError
+from ..iter_datapipe import SHARDING_PRIORITIES, IterDataPipe, functional_datapipe
 from ..shares import EqualizeMode, Piece, SampleOrder
 from ..state import all_pipes
 from ..urls import RemoteUrl, redact

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, TypeVar
 
-from torch.utils.data import IterDataPipe, functional_datapipe
-
 from ..datapipe import StatefulPipe
 from ..epochs import SeededPipe
 from ..errors import StateError
+from ..iter_datapipe import IterDataPipe, functional_datapipe
 from ..permutation import permutation
 from ..state import begin, load_state, state_of
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torch.utils.data import IterDataPipe, functional_datapipe
-
 from ..epochs import SeededPipe
+from ..iter_datapipe import IterDataPipe, functional_datapipe
 from ..permutation import permutation
 
 

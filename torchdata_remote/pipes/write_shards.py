@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torch.utils.data import IterDataPipe, functional_datapipe
-
 from ..datapipe import DataPipe
 from ..errors import ShardWriteError
+from ..iter_datapipe import IterDataPipe, functional_datapipe
 from ..manifest import ShardInfo
 from ..options import StorageOptions
 from ..sample import Sample

@@ -7,11 +7,9 @@ import hashlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torch.utils.data import IterDataPipe
-from torch.utils.data.datapipes.iter import Filter, IterableWrapper, Mapper
-
 from ..datapipe import DataPipe, OneForOne
 from ..errors import StateError
+from ..iter_datapipe import Filter, IterableWrapper, IterDataPipe, Mapper
 from ..mixing import Mixed
 from ..pipes import AsyncPrefetch, EqualizeRanks, ListRemote, ShardingFilterRank, ShuffleSamples, ShuffleShards
 from ..state import TRANSPARENT, all_pipes, name_of, require_state, sources_of

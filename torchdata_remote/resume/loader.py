@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils.data import IterDataPipe
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from ..iter_datapipe import IterDataPipe
 from .ranks import gathered, in_group, require_same_listing
 from .resumable import Resumable
 from .states import State, begin_next_epoch, merge_states

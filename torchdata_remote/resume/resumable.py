@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch.utils.data import IterableDataset, IterDataPipe, get_worker_info
+from torch.utils.data import IterableDataset, get_worker_info
 
 from ..errors import StateError
+from ..iter_datapipe import IterDataPipe
 from ..pipes import EqualizeRanks, ShardingFilterRank, ShuffleSamples
 from ..state import all_pipes, describe
 from ..world import World, detect_world, place_in

@@ -6,9 +6,8 @@ import heapq
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
-from torch.utils.data import IterDataPipe
-
 from ..errors import StateError
+from ..iter_datapipe import IterDataPipe
 from ..state import begin_together, load_state, state_of
 from ..world import World
 from .chains import Template

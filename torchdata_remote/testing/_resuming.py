@@ -8,8 +8,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
-from torch.utils.data import IterDataPipe
-
+from ..iter_datapipe import IterDataPipe
 from ..resume import Resumable
 
 

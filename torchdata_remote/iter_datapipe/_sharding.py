@@ -1,0 +1,11 @@
+"""Which loader a sharding call comes from, for a torch without DataPipes."""
+
+from enum import IntEnum
+
+
+class SHARDING_PRIORITIES(IntEnum):  # noqa: N801  # torch's name
+    """Groups of ``apply_sharding``: ranks and workers together, ranks, workers."""
+
+    DEFAULT = 1
+    DISTRIBUTED = 2
+    MULTIPROCESSING = 3
