@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import Any
@@ -16,6 +17,7 @@ from .manifest import MANIFEST_NAME, ShardInfo, dump_manifest
 from .options import FetchOptions, RetryPolicy, StorageOptions
 from .place import Place
 from .sample_index import dump_index, index_url
+from .sources import url_of
 from .storage import publish
 from .storage.listing import list_folder, list_source
 from .streams import parts_of, stream_objects
@@ -49,7 +51,7 @@ class Summed:
 
 
 def index_shards(
-    url: str,
+    url: str | os.PathLike[str],
     *,
     pattern: str = "*.tar",
     overwrite: bool = False,
@@ -85,6 +87,7 @@ def index_shards(
         >>> [(shard.url, shard.num_samples) for shard in index_shards("memory://theirs/")]
         [('memory://theirs/0.tar', 3)]
     """
+    url = url_of(url, of="index_shards")
     folder = url if url.endswith("/") else url + "/"
     options, retry = StorageOptions(storage_options), RetryPolicy()
     manifest_url = join_url(*split_url(folder + MANIFEST_NAME))

@@ -9,6 +9,7 @@ from torch.utils.data import IterDataPipe, functional_datapipe
 
 from ..datapipe import DataPipe
 from ..options import RetryPolicy, StorageOptions
+from ..sources import pipe_of, url_of
 from ..storage.listing import list_source
 from ..urls import RemoteUrl
 
@@ -32,7 +33,7 @@ class ListRemote(DataPipe[RemoteUrl]):
     are left out.
 
     Args:
-        source_datapipe: source URLs (str). A bare local path becomes a ``file://`` URL.
+        source_datapipe: source URLs (str, or ``os.PathLike``). A bare local path becomes a ``file://`` URL.
         pattern: glob that objects must match: by base name, or by the path below the source if it has a slash.
         recursive: whether folders below a prefix are entered. A glob or a brace range says so itself.
         retry: what is done about faults that may pass, for each page of a listing.
@@ -43,7 +44,8 @@ class ListRemote(DataPipe[RemoteUrl]):
 
     Raises:
         EmptyListingError: if a source has no objects, or none that match; names URL and pattern.
-        UrlError: for a scheme without a transport, or a URL without a bucket.
+        UrlError: for a scheme without a transport, or a URL without a bucket. When the pipe is built, for a ``str``
+            where a list belongs: ``IterableWrapper("/data/x/")``.
         ObjectNotFoundError: if there is no such bucket.
         AccessDeniedError: if the store does not let these credentials list.
 
@@ -63,7 +65,7 @@ class ListRemote(DataPipe[RemoteUrl]):
         retry: RetryPolicy | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.source_datapipe = source_datapipe
+        self.source_datapipe = pipe_of(source_datapipe, of="list_remote")
         self.pattern = pattern
         self.recursive = recursive
         self._storage_options = StorageOptions(storage_options)
@@ -72,7 +74,7 @@ class ListRemote(DataPipe[RemoteUrl]):
     def __iter__(self) -> Iterator[RemoteUrl]:
         for url in self.source_datapipe:
             yield from list_source(
-                url,
+                url_of(url, of="list_remote"),
                 pattern=self.pattern,
                 recursive=self.recursive,
                 options=self._storage_options,

@@ -8,6 +8,7 @@ from torch.utils.data import IterDataPipe, functional_datapipe
 
 from ..epochs import SeededPipe
 from ..permutation import permutation
+from ..sources import pipe_of
 
 
 @functional_datapipe("shuffle_shards")
@@ -36,7 +37,7 @@ class ShuffleShards(SeededPipe[str]):
 
     def __init__(self, source_datapipe: IterDataPipe[str], seed: int = 0) -> None:
         super().__init__(seed)
-        self.source_datapipe = source_datapipe
+        self.source_datapipe = pipe_of(source_datapipe, of="shuffle_shards")
 
     def __iter__(self) -> Iterator[str]:
         epoch = self._epochs.begin()
