@@ -34,7 +34,8 @@ def stream_shards(
     """Samples from tar shards: listed, shuffled by shard, split over ranks and workers, fetched ahead, read.
 
     Args:
-        url: source URL, or several: a prefix, a glob, a brace range, a manifest, or one shard.
+        url: source URL, or several: a prefix, a glob, a brace range, a manifest, or one shard. ``escape_url(name)`` is
+            no pattern.
         pattern: glob over base names; ``None`` takes all objects.
         seed: of the shards' order, which is new each epoch. ``None`` keeps the listing's order.
         world: this reader's place; ``None`` asks torch.
@@ -74,7 +75,7 @@ def stream_files(
     """Samples from loose files: listed, shuffled, split over ranks and workers, fetched ahead, one sample each.
 
     Args:
-        url: source URL, or several: a prefix, a glob, a brace range, or one file.
+        url: source URL, or several: a prefix, a glob, a brace range, or one file. ``escape_url(name)`` is no pattern.
         pattern: glob over base names, such as ``*.jpg``; ``None`` takes all objects.
         seed: of the files' order, which is new each epoch. ``None`` keeps the listing's order.
         world: this reader's place; ``None`` asks torch.

@@ -14,6 +14,7 @@ from .options import RetryPolicy, StorageOptions
 from .sources import url_of
 from .storage import read_whole
 from .storage.listing import list_folder, list_source
+from .storage.patterns import literal_url
 from .urls import HTTP, RemoteUrl, join_url, object_path, redact, split_url
 
 
@@ -52,7 +53,7 @@ def find_shards(url: str, options: StorageOptions, retry: RetryPolicy) -> ShardS
         ManifestError: if there is a manifest that is not one.
     """
     if base_name(url) == MANIFEST_NAME:
-        return read_shard_set(url, options, retry)
+        return read_shard_set(literal_url(url), options, retry)
     found = list(list_source(url, pattern=None, recursive=False, options=options, retry=retry))
     manifests = [one for one in found if base_name(one) == MANIFEST_NAME]
     if manifests:

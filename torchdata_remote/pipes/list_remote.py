@@ -28,6 +28,9 @@ class ListRemote(DataPipe[RemoteUrl]):
       the checksums by which their bytes are checked while they are read;
     - one object.
 
+    ``*``, ``?``, ``[``, ``{`` and ``}`` that belong to a name are put into brackets, as by :func:`escape_url`:
+    ``s3://b/what[?]/``. A :class:`RemoteUrl` stands for itself.
+
     Each source's objects come sorted by path (by code points), sources in their order, so that the listing is
     equal in all processes. They are handed on while later pages of the listing are still coming. Markers of directories
     are left out.

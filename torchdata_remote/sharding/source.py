@@ -14,6 +14,7 @@ from ..labels import ClassEntry, Labeller, assign_labels, merged_tables
 from ..options import FetchOptions, RetryPolicy, StorageOptions
 from ..sample_table import Int64s, SampleTable
 from ..sources import url_of
+from ..storage.patterns import literal_url
 from ..urls import join_url, redact, split_url
 from .archives import index_archives
 from .listing import list_samples
@@ -125,7 +126,7 @@ class FilesSource:
 
 def _require_apart(url: str, archives: Sequence[str], destination: Destination) -> None:
     """What is written must not be listed, now or when the job is started again, nor take an archive's place."""
-    source, folder = join_url(*split_url(url)), destination.template.folder
+    source, folder = join_url(*split_url(literal_url(url))), destination.template.folder
     if folder.startswith(source if source.endswith("/") else source + "/"):
         shown = redact(folder)
         raise ShardWriteError(
