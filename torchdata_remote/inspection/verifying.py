@@ -19,6 +19,7 @@ from ..options import FetchOptions, RetryPolicy, StorageOptions
 from ..sample_index import dump_index, index_url
 from ..shard_set import ShardSet, base_name, read_shard_set
 from ..storage import read_whole
+from ..storage.patterns import literal_url
 from ..streams import parts_of, stream_objects
 from ..urls import RemoteUrl, redact
 
@@ -83,6 +84,7 @@ def verify_shards(
         []
     """
     options, retry = StorageOptions(storage_options), RetryPolicy()
+    url = literal_url(url)
     named = base_name(url) == MANIFEST_NAME
     manifest_url = url if named else (url if url.endswith("/") else url + "/") + MANIFEST_NAME
     shards = read_shard_set(manifest_url, options, retry)

@@ -53,6 +53,8 @@ class ShardZipReader(ShardReader):
         [{'__key__': 'cat/1', '__url__': 'memory://doc/0.zip', 'txt': b'miaow'}]
     """
 
+    _functional_name = "shard_zip_reader"
+
     def __init__(
         self,
         source_datapipe: IterDataPipe[Any],

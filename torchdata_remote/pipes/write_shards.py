@@ -11,6 +11,7 @@ from ..iter_datapipe import IterDataPipe, functional_datapipe
 from ..manifest import ShardInfo
 from ..options import StorageOptions
 from ..sample import Sample
+from ..sources import pipe_of
 from ..world import detect_world
 from ..writer import DEFAULT_MAX_SHARD_BYTES, DEFAULT_MAX_SHARD_SAMPLES, ShardWriter
 
@@ -60,7 +61,7 @@ class WriteShards(DataPipe[ShardInfo]):
         overwrite: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.source_datapipe = source_datapipe
+        self.source_datapipe = pipe_of(source_datapipe, of="write_shards", holds="samples")
         self._url_template = url_template
         self.max_shard_bytes = max_shard_bytes
         self.max_shard_samples = max_shard_samples
