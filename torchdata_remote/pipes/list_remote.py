@@ -28,7 +28,8 @@ class ListRemote(DataPipe[RemoteUrl]):
     - one object.
 
     Each source's objects come sorted by path (by code points), sources in their order, so that the listing is
-    equal in all processes. They are handed on while later pages of the listing are still coming. Markers of directories
+    equal in all processes. A source that is given twice, or that overlaps with another one, is repetition that was asked
+    for: its objects come as often as they are named. (A manifest that names a shard twice is refused.) They are handed on while later pages of the listing are still coming. Markers of directories
     are left out.
 
     Args:
@@ -45,6 +46,7 @@ class ListRemote(DataPipe[RemoteUrl]):
         EmptyListingError: if a source has no objects, or none that match; names URL and pattern.
         UrlError: for a scheme without a transport, or a URL without a bucket.
         ObjectNotFoundError: if there is no such bucket.
+        ManifestError: for a manifest that is damaged, or names a shard outside its folder or twice.
         AccessDeniedError: if the store does not let these credentials list.
 
     Example:
