@@ -155,7 +155,7 @@ def test_a_manifest_that_names_a_shard_twice_is_read_by_no_reader(memory_folder:
         lambda: verify_shards(memory_folder),
     ]
     for read in readers:
-        with pytest.raises(ManifestError, match="000000.tar"):
+        with pytest.raises(ManifestError, match=r"000000\.tar"):
             read()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from itertools import chain
 
@@ -24,6 +25,8 @@ from . import Connection, open_store, read_whole
 from ._paging import list_prefix
 from ._protocol import Entry
 
+_ENDS_WITH_EXTENSION = re.compile(r"\.[^*?\[\]/]+$")
+
 
 def list_source(
     url: str,
@@ -32,6 +35,7 @@ def list_source(
     recursive: bool,
     options: StorageOptions,
     retry: RetryPolicy,
+    match_named: bool = True,
 ) -> Iterator[RemoteUrl]:
     """The objects that a source URL stands for, sorted by path.
 
@@ -41,12 +45,15 @@ def list_source(
         recursive: whether folders below a prefix are entered.
         options: for the store.
         retry: applied to each page of the listing.
+        match_named: whether the pattern also chooses among what the source names itself, and not in folders only.
 
     Raises:
         EmptyListingError: if there are none.
     """
-    matches = _matcher(pattern)
-    found = 0
+    matches = in_folder = _matcher(pattern)
+    if not match_named:
+        matches = _matcher(None)
+    found, left_out = 0, ""
     for single in expand_braces(url):
         scheme, bucket, path = split_url(single)
         is_glob = scheme not in HTTP and glob_start(path) is not None
@@ -57,14 +64,16 @@ def list_source(
             continue
         if path.rpartition("/")[2] == MANIFEST_NAME:
             for shard in _shards(single, options, retry):
-                if matches(object_path(shard.url).rpartition("/")[2]):
+                left_out = object_path(shard.url).rpartition("/")[2]
+                if matches(left_out):
                     found += 1
                     yield RemoteUrl(
                         shard.url, shard.num_bytes, checksums=shard.checksums, num_samples=shard.num_samples
                     )
             continue
+        chosen = matches if is_glob and _ENDS_WITH_EXTENSION.search(path) else in_folder
         for entry, below in _entries(single, is_glob, recursive, options, retry):
-            if matches(below):
+            if (matches if entry.path == path else chosen)(below):
                 found += 1
                 yield RemoteUrl(join_url(scheme, bucket, entry.path), entry.size, entry.etag)
     if not found:
@@ -72,8 +81,11 @@ def list_source(
         raise EmptyListingError(
             f"{shown}: no objects found"
             + (f" that match pattern={pattern!r}" if pattern is not None else "")
-            + ("" if recursive else ", with recursive=False")
-            + ". Check the bucket, the prefix and the pattern.",
+            + (
+                f". The manifest names shards such as {left_out!r}: leave out the pattern, a manifest needs none."
+                if left_out
+                else ("" if recursive else ", with recursive=False") + ". Check the bucket, the prefix and the pattern."
+            ),
             url=shown,
         )
 
