@@ -15,11 +15,13 @@ from .world import World
 
 Source = str | os.PathLike[str]
 
+_TARS = "*.tar"
+
 
 def stream_shards(
     url: Source | Sequence[Source],
     *,
-    pattern: str | None = "*.tar",
+    pattern: str | None = _TARS,
     seed: int | None = 0,
     world: World | None = None,
     max_in_flight: int = 16,
@@ -34,7 +36,9 @@ def stream_shards(
     Args:
         url: source URL, or several: a prefix, a glob, a brace range, a manifest, or one shard. ``escape_url(name)`` is
             no pattern.
-        pattern: glob over base names; ``None`` takes all objects.
+        pattern: glob over base names; ``None`` takes all objects. The default chooses in folders only: what ``url``
+            names itself, by a manifest, as one shard, by a brace range or by a glob such as ``*.tar.gz``, is taken
+            whatever it is called.
         seed: of the shards' order, which is new each epoch. ``None`` keeps the listing's order.
         world: this reader's place; ``None`` asks torch.
         max_in_flight: requests under way at once, per worker.
@@ -107,7 +111,9 @@ def _streams(
     interleave: int = 1,
 ) -> AsyncPrefetch:
     """This reader's URLs, opened and fetched ahead."""
-    urls: IterDataPipe[str] = ListRemote(IterableWrapper(sources), pattern=pattern, storage_options=storage_options)
+    urls: IterDataPipe[str] = ListRemote(
+        IterableWrapper(sources), pattern=pattern, match_named=pattern != _TARS, storage_options=storage_options
+    )
     if seed is not None:
         urls = ShuffleShards(urls, seed)
     return AsyncPrefetch(

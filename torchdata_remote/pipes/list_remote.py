@@ -32,12 +32,15 @@ class ListRemote(DataPipe[RemoteUrl]):
 
     Each source's objects come sorted by path (by code points), sources in their order, so that the listing is
     equal in all processes. They are handed on while later pages of the listing are still coming. Markers of directories
-    are left out.
+    are left out. Sources that overlap, or are given twice, are repetition that was asked for: their objects come as
+    often as they are named. (A manifest that names a shard twice is refused.)
 
     Args:
         source_datapipe: source URLs (str, or ``os.PathLike``). A bare local path becomes a ``file://`` URL.
         pattern: glob that objects must match: by base name, or by the path below the source if it has a slash.
         recursive: whether folders below a prefix are entered. A glob or a brace range says so itself.
+        match_named: whether ``pattern`` also chooses among what a source names itself: a manifest's shards, one object,
+            a brace range, a glob that ends with an extension. Otherwise it chooses in folders only.
         retry: what is done about faults that may pass, for each page of a listing.
         storage_options: for the store, in fsspec's vocabulary.
 
@@ -49,6 +52,7 @@ class ListRemote(DataPipe[RemoteUrl]):
         UrlError: for a scheme without a transport, or a URL without a bucket. When the pipe is built, for a ``str``
             where a list belongs: ``IterableWrapper("/data/x/")``.
         ObjectNotFoundError: if there is no such bucket.
+        ManifestError: for a manifest that is damaged, or names a shard outside its folder or twice.
         AccessDeniedError: if the store does not let these credentials list.
 
     Example:
@@ -64,12 +68,14 @@ class ListRemote(DataPipe[RemoteUrl]):
         *,
         pattern: str | None = None,
         recursive: bool = True,
+        match_named: bool = True,
         retry: RetryPolicy | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.source_datapipe = pipe_of(source_datapipe, of="list_remote")
         self.pattern = pattern
         self.recursive = recursive
+        self.match_named = match_named
         self._storage_options = StorageOptions(storage_options)
         self._retry = retry or RetryPolicy()
 
@@ -79,6 +85,7 @@ class ListRemote(DataPipe[RemoteUrl]):
                 url_of(url, of="list_remote"),
                 pattern=self.pattern,
                 recursive=self.recursive,
+                match_named=self.match_named,
                 options=self._storage_options,
                 retry=self._retry,
             )

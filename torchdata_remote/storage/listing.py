@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from itertools import chain
 
@@ -16,6 +17,8 @@ from ._paging import list_prefix
 from ._protocol import Entry
 from .patterns import choice_start, escape_url, expand_braces, has_braces, literal_url
 
+_ENDS_WITH_EXTENSION = re.compile(r"\.[^*?\[\]/]+$")
+
 
 def list_source(
     url: str,
@@ -24,6 +27,7 @@ def list_source(
     recursive: bool,
     options: StorageOptions,
     retry: RetryPolicy,
+    match_named: bool = True,
 ) -> Iterator[RemoteUrl]:
     """The objects that a source URL stands for, sorted by path.
 
@@ -34,12 +38,15 @@ def list_source(
         recursive: whether folders below a prefix are entered.
         options: for the store.
         retry: applied to each page of the listing.
+        match_named: whether the pattern also chooses among what the source names itself, and not in folders only.
 
     Raises:
         EmptyListingError: if there are none.
     """
-    matches = _matcher(pattern)
-    found = 0
+    matches = in_folder = _matcher(pattern)
+    if not match_named:
+        matches = _matcher(None)
+    found, left_out = 0, ""
     is_literal = isinstance(url, RemoteUrl)
     are_choices = not is_literal and has_braces(url)
     for single in expand_braces(url) if are_choices else [url]:
@@ -53,14 +60,16 @@ def list_source(
             continue
         if path.rpartition("/")[2] == MANIFEST_NAME:
             for shard in _shards(literal, options, retry):
-                if matches(object_path(shard.url).rpartition("/")[2]):
+                left_out = object_path(shard.url).rpartition("/")[2]
+                if matches(left_out):
                     found += 1
                     yield RemoteUrl(
                         shard.url, shard.num_bytes, checksums=shard.checksums, num_samples=shard.num_samples
                     )
             continue
+        chosen = matches if is_glob and _ENDS_WITH_EXTENSION.search(split_url(single)[2]) else in_folder
         for entry, below in _entries(single, literal, is_glob, recursive, options, retry):
-            if matches(below):
+            if (matches if entry.path == path else chosen)(below):
                 found += 1
                 yield RemoteUrl(join_url(scheme, bucket, entry.path), entry.size, entry.etag)
     if not found:
@@ -68,9 +77,13 @@ def list_source(
         raise EmptyListingError(
             f"{shown}: no objects found"
             + (f" that match pattern={pattern!r}" if pattern is not None else "")
-            + ("" if recursive else ", with recursive=False")
-            + ". Check the bucket, the prefix and the pattern."
-            + _advice(url),
+            + (
+                f". The manifest names shards such as {left_out!r}: leave out the pattern, a manifest needs none."
+                if left_out
+                else ("" if recursive else ", with recursive=False")
+                + ". Check the bucket, the prefix and the pattern."
+                + _advice(url)
+            ),
             url=shown,
         )
 
