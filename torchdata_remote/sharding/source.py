@@ -18,7 +18,7 @@ from ..storage.patterns import literal_url
 from ..urls import join_url, redact, split_url
 from .archives import index_archives
 from .listing import list_samples
-from .plan import Labels, folders_to_drop, packed_bytes
+from .plan import Labels, folders_to_drop, packed_bytes, require_writable
 from .progress import Progress
 from .samples import DatasetSamples, FileSamples, PlannedSamples
 from .scratch import Scratch
@@ -48,6 +48,13 @@ class ShardSource(Protocol):
 
     def plan_digest(self) -> str:
         """Tells everything that decides what is written."""
+
+    def require_writable(self, max_member_bytes: int) -> None:
+        """Whether all samples can be written as they are, where that is known before they are read.
+
+        Raises:
+            ShardWriteError: for the first one that cannot.
+        """
 
     def sample_bytes(self) -> Int64s | None:
         """What each sample takes in a shard, where that is known before it is read; shape ``(num_samples,)``."""
@@ -115,6 +122,9 @@ class FilesSource:
             digest.update(self._labels.tobytes())
         return digest.hexdigest()
 
+    def require_writable(self, max_member_bytes: int) -> None:
+        require_writable(self._table, self._num_folders, self._labels is not None, max_member_bytes)
+
     def sample_bytes(self) -> Int64s:
         return packed_bytes(self._table, self._labels, self._num_folders)
 
@@ -168,6 +178,9 @@ class DatasetSource:
 
     def plan_digest(self) -> str:
         return self.digest
+
+    def require_writable(self, max_member_bytes: int) -> None:
+        pass
 
     def sample_bytes(self) -> None:
         return None
