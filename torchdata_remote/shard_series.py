@@ -164,15 +164,23 @@ class ShardSeries:
             raise
         return self.shards
 
-    def abort(self) -> None:
-        """Drop the shard at hand, and wait for the one before."""
+    def abort(self, timeout_s: float | None = None) -> None:
+        """Drop the shard at hand, and wait for the one before.
+
+        Args:
+            timeout_s: seconds to wait for each at most; after them it ends by itself.
+        """
         shard, self._open = self._open, None
         self.state = SeriesState.ABORTED
         if shard is not None:
-            shard.pending.abort()
-        if self._finishing is not None:
-            with contextlib.suppress(Exception):  # what led here is what has to be told
-                self._settle(self._finishing)
+            shard.pending.abort(timeout_s)
+        finishing = self._finishing
+        if finishing is not None:
+            if timeout_s is not None:
+                finishing.pending.abort(timeout_s)  # it was ended, so it stays
+            if timeout_s is None or finishing.settled:
+                with contextlib.suppress(Exception):  # what led here is what has to be told
+                    self._settle(finishing)
             self._finishing = None
 
 

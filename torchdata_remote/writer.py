@@ -138,9 +138,14 @@ class ShardWriter:
             raise
         return self.shards[told:]
 
-    def abort(self) -> None:
-        """Drop the shard at hand, wait for the one before, and write no manifest, now or later."""
-        self._series.abort()
+    def abort(self, timeout_s: float | None = None) -> None:
+        """Drop the shard at hand, wait for the one before, and write no manifest, now or later.
+
+        Args:
+            timeout_s: seconds to wait for each of the two at most; after them they end by themselves. ``None`` waits
+                until they have ended.
+        """
+        self._series.abort(timeout_s)
 
     def _check_destination(self) -> None:
         manifest = self._destination.manifest()

@@ -16,6 +16,8 @@ from ..sources import pipe_of
 from ..world import detect_world
 from ..writer import DEFAULT_MAX_SHARD_BYTES, DEFAULT_MAX_SHARD_SAMPLES, ShardWriter
 
+_GIVE_UP_S = 2.0
+
 
 @functional_datapipe("write_shards")
 class WriteShards(DataPipe[ShardInfo]):
@@ -96,7 +98,11 @@ class WriteShards(DataPipe[ShardInfo]):
                 finished = writer.write(sample)
                 if finished is not None:
                     yield finished
-        except BaseException:  # GeneratorExit too: whoever iterated gave up
+        except GeneratorExit:
+            # This may be a finalizer, in any thread, also in one that holds what the writer's threads wait for.
+            writer.abort(_GIVE_UP_S)
+            raise
+        except BaseException:
             writer.abort()
             raise
         yield from writer.close()

@@ -113,7 +113,7 @@ class _BotocoreCredentials:
 
     def __init__(self, credentials: Any) -> None:
         self._credentials = credentials
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def __call__(self) -> dict[str, Any]:
         with self._lock:

@@ -64,7 +64,7 @@ class S3Store:
         self._client: Any = None  # made when it is needed
         self._obstore: Any = None  # made when something is read: a parent that only lists stays safe to fork
         self._lock = threading.RLock()
-        self._refused = threading.Event()  # obstore was told to slow down, but does not show for how long
+        self._refused = False  # whether obstore was told to slow down, but does not show for how long
 
     @property
     def client(self) -> Any:
@@ -128,7 +128,7 @@ class S3Store:
         return self._renewing(send)
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        if self._read_by_obstore and _obstore.can_express(path) and not self._refused.is_set():
+        if self._read_by_obstore and _obstore.can_express(path) and not self._refused:
             try:
                 return self._renewing(lambda: self._reader().read(path, start, end, etag))
             except MissingHeaderError:
@@ -138,9 +138,9 @@ class S3Store:
                 _log.warning("s3://%s is not in the configured region: it is read by botocore, slowly", self._bucket)
             except TransientStorageError as error:
                 if error.overloaded:
-                    self._refused.set()  # the next request goes by botocore, which shows Retry-After
+                    self._refused = True  # the next request goes by botocore, which shows Retry-After
                 raise
-        self._refused.clear()
+        self._refused = False
         return self._read_by_botocore(path, start, end, etag)
 
     def _read_by_botocore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:

@@ -26,12 +26,12 @@ _CLIENT_KWARGS = {
 }
 _OWN_CREDENTIALS = {"key", "username", "secret", "password", "token", "session"}  # in s3fs's words
 _HTTP_URL = re.compile(r"https?://[^/\s]+", re.IGNORECASE)
-_client_lock = threading.Lock()  # creating botocore clients is not thread-safe
+_client_lock = threading.RLock()  # creating botocore clients is not thread-safe
 
 
 def _new_lock() -> None:
     global _client_lock
-    _client_lock = threading.Lock()
+    _client_lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_new_lock)  # another thread may have held it at the fork
