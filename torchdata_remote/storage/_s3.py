@@ -11,7 +11,9 @@ from typing import Any, TypeVar
 
 from ..errors import ExpiredCredentialsError, TransientStorageError
 from . import _obstore
-from ._errors import from_botocore, from_status, translated
+from ._encoding import require_unencoded
+from ._error_tables import from_botocore
+from ._errors import from_status, translated
 from ._protocol import Answer, Entry, MissingHeaderError, Page, RedirectWithoutPlaceError
 from ._s3_pages import read_faster
 from ._s3_settings import S3Settings, make_client, make_session
@@ -150,6 +152,10 @@ class S3Store:
         if etag is not None:
             arguments["IfMatch"] = etag
         answer = self.request("get_object", path, **arguments)
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(answer["Body"].close)
+            require_unencoded(answer.get("ContentEncoding"), path, self.url(path))
+            on_error.pop_all()
         match = CONTENT_RANGE.fullmatch(answer.get("ContentRange", ""))
         if "Range" in arguments and match is not None:
             first, after, total = int(match[1]), int(match[2]) + 1, int(match[3])

@@ -11,7 +11,8 @@ from typing import Any
 from ..errors import AccessDeniedError, RemoteDataError, StorageError, UrlError
 from ..options import FALLBACK_NAMES, StorageOptions
 from ..urls import redact
-from ._errors import from_botocore, translated
+from ._error_tables import from_botocore
+from ._errors import translated
 from ._fallback import METHOD, append_fallback, has_fallback, without_fallback
 
 CONNECT_TIMEOUT_S = 10
