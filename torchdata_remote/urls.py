@@ -36,14 +36,16 @@ class RemoteUrl(str):
         etag: the store's version tag as it sent it, or ``None``.
         checksums: of its blocks, from a manifest, or ``None``.
         num_samples: in the shard, from a manifest, or ``None``.
+        md5: hexadecimal, of the object, from a manifest, or ``None``.
     """
 
-    __slots__ = ("checksums", "etag", "num_samples", "size")
+    __slots__ = ("checksums", "etag", "md5", "num_samples", "size")
 
     size: int | None
     etag: str | None
     checksums: Checksums | None
     num_samples: int | None
+    md5: str | None
 
     def __new__(
         cls,
@@ -52,19 +54,21 @@ class RemoteUrl(str):
         etag: str | None = None,
         checksums: Checksums | None = None,
         num_samples: int | None = None,
+        md5: str | None = None,
     ) -> RemoteUrl:
         self = super().__new__(cls, url)
         self.size = size
         self.etag = etag
         self.checksums = checksums
         self.num_samples = num_samples
+        self.md5 = md5
         return self
 
     def __getnewargs__(self) -> tuple[Any, ...]:
-        return str(self), self.size, self.etag, self.checksums, self.num_samples
+        return str(self), self.size, self.etag, self.checksums, self.num_samples, self.md5
 
     def _with(self, url: str) -> RemoteUrl:
-        return RemoteUrl(url, self.size, self.etag, self.checksums, self.num_samples)
+        return RemoteUrl(url, self.size, self.etag, self.checksums, self.num_samples, self.md5)
 
     def part(self, first: int, last: int) -> RemoteUrl:
         """The same object, of which the samples from ``first`` to before ``last`` are wanted.
