@@ -73,6 +73,7 @@ def list_source(
                         checksums=shard.checksums,
                         num_samples=shard.num_samples,
                         md5=shard.md5,
+                        index_crc32=shard.index_crc32,
                     )
             continue
         chosen = matches if is_glob and _ENDS_WITH_EXTENSION.search(path) else in_folder
