@@ -6,6 +6,7 @@ import contextlib
 import pickle
 import struct
 import uuid
+import zlib
 
 import fsspec
 import pytest
@@ -14,15 +15,18 @@ from hypothesis import strategies as st
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.servers.s3 import S3Server
-from torchdata_remote import ShardTarReader, ShardWriter
+from tests.shard_places import header_places, tar_of
+from torchdata_remote import ShardedDataset, ShardTarReader, ShardWriter, World, index_shards, stream_shards
 from torchdata_remote.errors import ManifestError
-from torchdata_remote.manifest import ShardInfo
+from torchdata_remote.inspection import verify_shards
+from torchdata_remote.manifest import ShardInfo, load_manifest
 from torchdata_remote.options import RetryPolicy, StorageOptions
 from torchdata_remote.sample_index import dump_index, index_url, read_offsets, wanted_bytes
 from torchdata_remote.testing import FaultyStore, write_small_shards
 from torchdata_remote.urls import RemoteUrl, whole_and_part
 
 NUM_SAMPLES = 7
+REMEDY = r"torchdata-remote manifest --overwrite FOLDER"
 
 
 def write_shard(folder: str) -> RemoteUrl:
@@ -93,23 +97,31 @@ def test_whole_shards_need_no_index(memory_folder: str) -> None:
     assert len(keys_of(url.part(0, NUM_SAMPLES))) == NUM_SAMPLES
 
 
+@pytest.mark.parametrize("checked", [True, False])
 @pytest.mark.parametrize(("first", "last"), [(0, 2), (2, 5), (5, NUM_SAMPLES)])
-def test_one_request_tells_where_a_part_lies(moto: S3Server, first: int, last: int) -> None:
-    """For the entries that are needed, without asking for the index's size; the shard's own follow at once."""
+def test_one_request_tells_where_a_part_lies(moto: S3Server, first: int, last: int, checked: bool) -> None:
+    """A small index whose checksum is known is read whole, of others the entries that are needed.
+
+    Then each border within the shard costs a request more, by which it is checked.
+    """
     folder = f"s3://{moto.new_bucket()}/train"
     write_small_shards(folder, num_shards=1, samples_per_shard=NUM_SAMPLES, storage_options=moto.storage_options)
     with FaultyStore(moto.endpoint_url) as store:
         options = {**moto.storage_options, "endpoint_url": store.endpoint_url}
         urls = IterableWrapper([f"{folder}/index.json"]).list_remote(storage_options=options)
         (url,) = urls
+        if not checked:
+            url = RemoteUrl(str(url), url.size, num_samples=url.num_samples)
         before = len(store.requests)
         samples = list(ShardTarReader(IterableWrapper([url.part(first, last)]), storage_options=options))
         seen = store.requests[before:]
     assert len(samples) == last - first
     (asked,) = [request for request in seen if request.path.endswith(".idx")]
     assert asked.method == "GET"
-    begin, end = (first or last), (first if last == NUM_SAMPLES else last)
+    begin, end = (0, NUM_SAMPLES) if checked else ((first or last) - 1, first if last == NUM_SAMPLES else last)
     assert asked.range == f"bytes={begin * 8}-{end * 8 + 7}"
+    num_borders = 0 if checked else (first > 0) + (last < NUM_SAMPLES)
+    assert len([request for request in seen if request.path.endswith(".tar")]) == 1 + num_borders
 
 
 def test_a_missing_index_says_how_to_write_it(memory_folder: str) -> None:
@@ -123,6 +135,97 @@ def test_a_missing_index_says_how_to_write_it(memory_folder: str) -> None:
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
     with pytest.raises(ManifestError, match="is missing"):
         keys_of(url.part(1, 3))
+
+
+def pack(names: list[str], sizes: list[int]) -> tuple[bytes, list[int]]:
+    """A tar of members, and where each of them begins."""
+    data = tar_of([(name, bytes(size)) for name, size in zip(names, sizes, strict=True)])
+    return data, [start for _, start in header_places(data)]
+
+
+SAMPLES = st.lists(st.lists(st.integers(0, 70_000), min_size=1, max_size=3), min_size=3, max_size=6)
+
+
+@settings(max_examples=60)
+@given(sizes=SAMPLES, long=st.booleans(), data=st.data())
+def test_an_index_that_cuts_a_sample_in_two_is_refused(sizes: list[list[int]], long: bool, data: st.DataObject) -> None:
+    """Wherever it cuts, whichever side is wanted, and however long members and names are; the right one is not."""
+    prefix = "n" * 120 if long else ""  # which takes a header of its own
+    names = [f"{prefix}{number}.m{member}" for number, sample in enumerate(sizes) for member in range(len(sample))]
+    tar, starts = pack(names, [size for sample in sizes for size in sample])
+    firsts = [sum(map(len, sizes[:number])) for number in range(len(sizes))]
+    end = starts[-1] + 512  # which is not asked for
+    offsets = [starts[first] for first in firsts]
+    folder = f"memory://{uuid.uuid4().hex}"
+    url = RemoteUrl(f"{folder}/0.tar", len(tar), num_samples=len(sizes))
+    put(url, tar)
+    put(index_url(url), dump_index([*offsets, end]))
+    first, last = sorted(data.draw(st.lists(st.integers(0, len(sizes)), min_size=2, max_size=2, unique=True)))
+    whole = [f"{prefix}{number}" for number in range(first, last)]
+    assert keys_of(url.part(first, last)) == whole
+    borders = [border for border in (first, last) if 0 < border < len(sizes)]
+    cuts = [
+        (border, place)
+        for border in borders
+        for place in starts
+        if place not in offsets
+        and offsets[border - 1] < place
+        and (border + 1 == len(offsets) or place < offsets[border + 1])
+    ]
+    if cuts:
+        border, place = data.draw(st.sampled_from(cuts))
+        wrong = [*offsets[:border], place, *offsets[border + 1 :], end]
+        put(index_url(url), dump_index(wrong))
+        with pytest.raises(
+            ManifestError, match=rf"(?s)0\.tar\.idx cuts the sample '{prefix}\d' in two, at byte .*{REMEDY}"
+        ):
+            keys_of(url.part(first, last))
+    fsspec.filesystem("memory").rm(folder, recursive=True)
+
+
+@pytest.mark.parametrize("field", ["shifted", "between"])
+def test_an_index_that_points_into_a_member_is_refused(memory_folder: str, field: str) -> None:
+    """At a place where no member begins, behind either border."""
+    url = write_shard(memory_folder)
+    offsets = list(struct.unpack(f"<{NUM_SAMPLES + 1}Q", get(index_url(url))))
+    offsets[4] += 512 if field == "shifted" else -512
+    put(index_url(url), dump_index(offsets))
+    for first, last in ((4, 6), (2, 4)):
+        with pytest.raises(
+            ManifestError, match=rf"says that a sample begins at byte {offsets[4]:,}, where none.*{REMEDY}"
+        ):
+            wanted(url.part(first, last))
+
+
+def test_the_manifest_tells_the_checksum_of_each_index(memory_folder: str) -> None:
+    """Of writers, and of those who index the shards of others; an index that is another one is refused by readers."""
+    written = write_small_shards(memory_folder, num_shards=2, samples_per_shard=6)
+    manifest = get(f"{memory_folder}/index.json")
+    assert [shard.index_crc32 for shard in load_manifest(manifest, f"{memory_folder}/index.json")] == [
+        zlib.crc32(get(f"{memory_folder}/00000{number}.tar.idx")) for number in range(2)
+    ]
+    index_shards(memory_folder, overwrite=True)
+    assert get(f"{memory_folder}/index.json") == manifest
+    index = bytearray(get(f"{memory_folder}/000001.tar.idx"))
+    index[8:16] = struct.pack("<Q", struct.unpack_from("<Q", index, 8)[0] + 1024)  # a member later
+    put(f"{memory_folder}/000001.tar.idx", bytes(index))
+    refused = rf"000001\.tar\.idx has the CRC-32 [0-9a-f]{{8}}, and the shard's manifest says [0-9a-f]{{8}}.*{REMEDY}"
+    pipe = stream_shards(f"{memory_folder}/index.json", seed=None, world=World(2, 3))
+    with pytest.raises(ManifestError, match=refused):
+        list(pipe)
+    dataset = ShardedDataset(memory_folder)
+    assert dataset[0] == written[0]
+    with pytest.raises(ManifestError, match=refused):
+        dataset[7]
+    assert "000001.tar.idx" in verify_shards(memory_folder).faults[0].url
+
+
+def test_a_compressed_shard_has_no_checksum_of_an_index(memory_folder: str) -> None:
+    """As it has no index."""
+    with ShardWriter(f"{memory_folder}/{{shard}}.tar.gz") as writer:
+        writer.write({"__key__": "a", "cls": 1})
+    assert writer.shards[0].index_crc32 is None
+    assert "index_crc32" not in get(f"{memory_folder}/index.json").decode()
 
 
 GOOD = [0, 1024, 2560, 4096, 6144, 8192, 10240, 12800]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import Any
@@ -46,9 +47,11 @@ class Summed:
             self._blocks.update(part)
             yield part
 
-    def info(self, url: str, num_samples: int) -> ShardInfo:
-        """What a manifest is to say of the shard, once all has passed."""
-        return ShardInfo(url, num_samples, self._num_bytes, self._md5.hexdigest(), self._blocks.checksums())
+    def info(self, url: str, num_samples: int, index: bytes | None = None) -> ShardInfo:
+        """What a manifest is to say of the shard, once all has passed, and of its index."""
+        index_crc32 = None if index is None else zlib.crc32(index)
+        md5, checksums = self._md5.hexdigest(), self._blocks.checksums()
+        return ShardInfo(url, num_samples, self._num_bytes, md5, checksums, index_crc32)
 
 
 def index_shards(
@@ -104,9 +107,10 @@ def index_shards(
         with closing(stream):
             summed = Summed(parts_of(shard_url, stream))
             compression, offsets = sample_offsets(str(shard_url), summed)
-        info = summed.info(str(shard_url), len(offsets) - 1)
-        if compression is None:
-            publish(index_url(info.url), dump_index(offsets), options, overwrite=overwrite)
+        index = dump_index(offsets) if compression is None else None
+        info = summed.info(str(shard_url), len(offsets) - 1, index)
+        if index is not None:
+            publish(index_url(info.url), index, options, overwrite=overwrite)
         shards.append(info)
         on_shard(info)
     publish(manifest_url, dump_manifest(shards), options, overwrite=overwrite)

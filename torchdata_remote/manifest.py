@@ -29,6 +29,7 @@ class ShardInfo:
         num_bytes: size of the object, headers and padding included.
         md5: hexadecimal MD5 of the object, against damage, not against forgery.
         checksums: of its blocks, by which it is checked when it is read; ``None`` in manifests of others.
+        index_crc32: CRC-32 of the index beside it; ``None`` in manifests of others, and where there is no index.
     """
 
     url: str
@@ -36,6 +37,7 @@ class ShardInfo:
     num_bytes: int
     md5: str
     checksums: Checksums | None = None
+    index_crc32: int | None = None
 
 
 def dump_manifest(shards: Sequence[ShardInfo], jobs: Sequence[Any] = ()) -> bytes:
@@ -67,6 +69,8 @@ def dump_entry(shard: ShardInfo) -> dict[str, Any]:
     if shard.checksums is not None:
         entry["crc32_block_bytes"] = shard.checksums.block_bytes
         entry["crc32"] = " ".join(f"{crc32:08x}" for crc32 in shard.checksums.crc32s)
+    if shard.index_crc32 is not None:
+        entry["index_crc32"] = f"{shard.index_crc32:08x}"
     return entry
 
 
@@ -138,8 +142,11 @@ def load_entry(entry: dict[str, Any], url: str) -> ShardInfo:
     num_samples, num_bytes = int(entry["nsamples"]), int(entry["filesize"])
     if num_samples < 0 or num_bytes < 0:
         raise ValueError(f"shard {name!r} has {num_samples} samples and {num_bytes} bytes")
-    folder = url[: url.rindex("/") + 1]
-    return ShardInfo(folder + name, num_samples, num_bytes, str(entry["md5sum"]), _checksums(entry, num_bytes))
+    folder, md5 = url[: url.rindex("/") + 1], str(entry["md5sum"])
+    index_crc32 = int(entry["index_crc32"], 16) if "index_crc32" in entry else None
+    if index_crc32 is not None and not 0 <= index_crc32 < 1 << 32:
+        raise ValueError(f"index_crc32 of shard {name!r} is {entry['index_crc32']!r}")
+    return ShardInfo(folder + name, num_samples, num_bytes, md5, _checksums(entry, num_bytes), index_crc32)
 
 
 def _checksums(entry: dict[str, Any], num_bytes: int) -> Checksums | None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from typing import Any
 
-from .compressing import open_compressor
+from .compressing import is_compressed, open_compressor
 from .encoders import encode_member
 from .errors import EncodeError, ShardWriteError
 from .limits import MAX_MEMBER_BYTES
 from .manifest import ShardInfo
 from .outgoing import OutgoingObject, Written
 from .sample import Sample, extensions
+from .sample_index import dump_index
 from .storage import PendingObject
 from .tar import END_OF_ARCHIVE, pack_header, pack_member, padding
 from .urls import redact
@@ -154,7 +156,13 @@ class OpenShard:
         return self._info(self.pending.result())
 
     def _info(self, written: Written) -> ShardInfo:
-        return ShardInfo(self.url, self.num_samples, written.num_bytes, written.md5, written.checksums)
+        index = self.index()
+        index_crc32 = None if index is None else zlib.crc32(index)
+        return ShardInfo(self.url, self.num_samples, written.num_bytes, written.md5, written.checksums, index_crc32)
+
+    def index(self) -> bytes | None:
+        """The index that is to lie beside it; a compressed shard has none."""
+        return None if is_compressed(self.url) else dump_index([*self.offsets, self.num_bytes])
 
     def finish(self) -> ShardInfo:
         """End the archive and wait until it is there.

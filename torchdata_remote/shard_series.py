@@ -7,14 +7,13 @@ from collections.abc import Callable
 from enum import Enum
 from functools import partial
 
-from .compressing import is_compressed
 from .errors import ShardWriteError
 from .limits import MAX_DECOMPRESSED_BYTES, MAX_MEMBER_BYTES
 from .manifest import ShardInfo
 from .open_shard import OpenShard, pack_sample
 from .options import StorageOptions
 from .sample import Sample, check_writable
-from .sample_index import dump_index, index_url
+from .sample_index import index_url
 from .storage import open_store, publish
 from .tar import END_OF_ARCHIVE
 from .urls import redact
@@ -185,5 +184,6 @@ class ShardSeries:
 
 
 def _publish_index(shard: OpenShard, options: StorageOptions, overwrite: bool, info: ShardInfo) -> None:
-    if not is_compressed(info.url):
-        publish(index_url(info.url), dump_index([*shard.offsets, shard.num_bytes]), options, overwrite=overwrite)
+    index = shard.index()
+    if index is not None:
+        publish(index_url(info.url), index, options, overwrite=overwrite)

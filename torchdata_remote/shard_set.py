@@ -99,7 +99,7 @@ def read_shard_set(manifest_url: str, options: StorageOptions, retry: RetryPolic
     for shard in manifest:
         there = listed.get(shard.url)
         size, etag = (shard.num_bytes, None) if there is None else (there.size, there.etag)
-        shards.append(RemoteUrl(shard.url, size, etag, num_samples=shard.num_samples))
+        shards.append(RemoteUrl(shard.url, size, etag, None, shard.num_samples, shard.md5, shard.index_crc32))
     return ShardSet(shards, url, manifest, folder)
 
 

@@ -32,14 +32,18 @@ class RemoteUrl(str):
         etag: the store's version tag as it sent it, or ``None``.
         checksums: of its blocks, from a manifest, or ``None``.
         num_samples: in the shard, from a manifest, or ``None``.
+        md5: hexadecimal, of the object, from a manifest, or ``None``.
+        index_crc32: of the index beside a shard, from a manifest, or ``None``.
     """
 
-    __slots__ = ("checksums", "etag", "num_samples", "size")
+    __slots__ = ("checksums", "etag", "index_crc32", "md5", "num_samples", "size")
 
     size: int | None
     etag: str | None
     checksums: Checksums | None
     num_samples: int | None
+    md5: str | None
+    index_crc32: int | None
 
     def __new__(
         cls,
@@ -48,19 +52,26 @@ class RemoteUrl(str):
         etag: str | None = None,
         checksums: Checksums | None = None,
         num_samples: int | None = None,
+        md5: str | None = None,
+        index_crc32: int | None = None,
     ) -> RemoteUrl:
         self = super().__new__(cls, url)
         self.size = size
         self.etag = etag
         self.checksums = checksums
         self.num_samples = num_samples
+        self.md5 = md5
+        self.index_crc32 = index_crc32
         return self
 
     def __getnewargs__(self) -> tuple[Any, ...]:
-        return str(self), self.size, self.etag, self.checksums, self.num_samples
+        return (str(self), *self._known())
+
+    def _known(self) -> tuple[Any, ...]:
+        return self.size, self.etag, self.checksums, self.num_samples, self.md5, self.index_crc32
 
     def _with(self, url: str) -> RemoteUrl:
-        return RemoteUrl(url, self.size, self.etag, self.checksums, self.num_samples)
+        return RemoteUrl(url, *self._known())
 
     def part(self, first: int, last: int) -> RemoteUrl:
         """The same object, of which the samples from ``first`` to before ``last`` are wanted.

@@ -159,6 +159,15 @@ def test_a_manifest_that_is_wrong(folder: Folder) -> None:
     assert set(faults) == {"000000.tar", "000001.tar"}
 
 
+def test_a_manifest_with_the_checksum_of_another_index(folder: Folder) -> None:
+    """Readers would refuse the index, which is right."""
+    folder.edit_manifest(lambda shards: shards[1].update(index_crc32="00000007"))
+    [(name, [fault])] = folder.faults().items()
+    assert name == "000001.tar.idx"
+    assert fault.startswith("has the CRC-32 ")
+    assert fault.endswith(", and the manifest says 00000007")
+
+
 def test_blocks_of_any_length(tmp_path: Path) -> None:
     """Those of the manifest are compared; of many that are wrong a few are named."""
     with ShardWriter(f"{tmp_path}/{{shard}}.tar") as writer:

@@ -195,13 +195,13 @@ def test_another_version() -> None:
 
 @pytest.mark.parametrize("num_items", [39, 41, 0])
 def test_another_listing(num_items: int) -> None:
-    """Objects that were added or removed are noticed when the pass begins, with both numbers and digests."""
+    """Objects that were added or removed are noticed when the pass begins, with both numbers."""
     stopped = Resumable(chain_of())
     next(iter(stopped))
     state = stopped.state_dict()
     data = Resumable(chain_of(num_items))
     data.load_state_dict(state)
-    with pytest.raises(StateError, match=rf"'num_urls': 40, .*'num_urls': {num_items}, .*added, removed or replaced"):
+    with pytest.raises(StateError, match=rf"40 objects and {num_items}.*added, removed or replaced"):
         list(data)
     other = Resumable(
         IterableWrapper(["x"] * 40)
@@ -211,7 +211,7 @@ def test_another_listing(num_items: int) -> None:
         .map(str)
     )
     other.load_state_dict(state)
-    with pytest.raises(StateError, match=f"{state['listing'][0]['digest']}.*added, removed or replaced"):
+    with pytest.raises(StateError, match=r"differs? in (its|their) URL.*added, removed or replaced"):
         list(other)
 
 
@@ -227,7 +227,7 @@ def test_shards_that_were_written_anew(memory_folder: str) -> None:
     write_small_shards(memory_folder, num_shards=3, samples_per_shard=9)
     data = Resumable(chain())
     data.load_state_dict(stopped.state_dict())
-    with pytest.raises(StateError, match="listing"):
+    with pytest.raises(StateError, match=rf"{memory_folder}/000000.tar has [0-9,]+ bytes and [0-9,]+; "):
         next(iter(data))
 
 

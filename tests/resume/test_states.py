@@ -99,16 +99,29 @@ def test_parts_become_the_whole(streams: dict[int, Any], cuts: list[int], order:
     [
         ("chain", {"chain": ["IterableWrapper()", "ShuffleShards(seed=1)"]}),
         ("number of streams", {"num_streams": 7}),
-        ("listing", {"listing": [{"num_urls": 4, "digest": "bb"}]}),
     ],
 )
 def test_states_of_several_trainings(what: str, other: dict[str, Any]) -> None:
-    """Another chain, listing or number of streams is refused with both values."""
+    """Another chain or number of streams is refused with both values."""
     with pytest.raises(StateError, match=f"The state has the {what} .* here it is .* one training only") as caught:
         merge_states([state({0: None}), state({1: None}, **other)])
     [(name, value)] = other.items()
     for shown in (value, state({})[name]):
         assert str(shown) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("listing", "how"),
+    [
+        ([{"num_urls": 4, "digest": "aa"}], "3 objects and 4"),
+        ([{"num_urls": 3, "digest": "bb"}], "the digests aa and bb"),
+        ([], "1 listings, here are 0"),
+    ],
+)
+def test_states_of_several_listings(listing: Any, how: str) -> None:
+    """They are refused, with how they differ."""
+    with pytest.raises(StateError, match=f"{how}.* one training only"):
+        merge_states([state({0: None}), state({1: None}, listing=listing)])
 
 
 def test_listings_that_are_not_known_yet() -> None:

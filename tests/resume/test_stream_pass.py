@@ -117,7 +117,7 @@ def test_the_listing_is_known_once_it_began() -> None:
     [listing] = begun.listing or [{}]
     assert listing["num_urls"] == 10
     assert list(pass_of(10, 2).items([listing]))
-    with pytest.raises(StateError, match=r"the listing .*'num_urls': 10.* here it is .*'num_urls': 11.*begin anew"):
+    with pytest.raises(StateError, match=r"10 objects and 11; .* was added.*begin anew"):
         next(pass_of(11, 2).items([listing]))
 
 

@@ -166,6 +166,18 @@ def test_the_digest_tells_listings_apart() -> None:
     assert len(set(digests)) == 3
 
 
+def test_the_digest_tells_shards_of_a_manifest_apart() -> None:
+    """Also where the store has no etags, and another shard of equal size took a shard's place."""
+    place = memory_place()
+    place.put({"0.tar": b"0" * 10})
+    names = ["0.tar"]
+    place.put({"index.json": manifest_of(place, names)})
+    before = listed(f"{place.url}index.json").digest
+    assert listed(f"{place.url}index.json").digest == before
+    place.put({"index.json": manifest_of(place, names).replace(b"0" * 32, b"1" * 32)})
+    assert listed(f"{place.url}index.json").digest != before
+
+
 def test_nothing() -> None:
     """An empty folder is an error."""
     with pytest.raises(EmptyListingError):

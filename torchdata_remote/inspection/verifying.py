@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -60,9 +61,9 @@ def verify_shards(
 ) -> Verification:
     """Read all shards of a folder, and compare them with their manifest and their indexes.
 
-    Compared are sizes, MD5, the CRC-32 of each block, the number of samples, and where samples begin. Every header is
-    read as strictly as when training. Shards that the manifest does not name, and those that it names and that are not
-    there, are faults too. A fault does not end it.
+    Compared are sizes, MD5, the CRC-32 of each block and of the index, the number of samples, and where samples begin.
+    Every header is read as strictly as when training. Shards that the manifest does not name, and those that it names
+    and that are not there, are faults too. A fault does not end it.
 
     Args:
         url: the folder, or its manifest. A store without a listing (http) needs the manifest; what lies beside the
@@ -202,3 +203,7 @@ class _Check:
             self._fault(f"has {listed:,} bytes, where an index of {len(offsets) - 1:,} samples has {len(right):,}", url)
         elif index != right:
             self._fault("does not tell where the samples begin: it is not the index of this shard", url)
+        elif self._said.index_crc32 not in (None, zlib.crc32(right)):
+            self._fault(
+                f"has the CRC-32 {zlib.crc32(right):08x}, and the manifest says {self._said.index_crc32:08x}", url
+            )

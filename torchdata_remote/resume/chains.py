@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,8 +12,8 @@ from ..iter_datapipe import Filter, IterableWrapper, IterDataPipe, Mapper
 from ..mixing import Mixed
 from ..pipes import AsyncPrefetch, EqualizeRanks, ListRemote, ShardingFilterRank, ShuffleSamples, ShuffleShards
 from ..state import TRANSPARENT, all_pipes, name_of, require_state, sources_of
-from ..urls import RemoteUrl, redact
 from ..world import World
+from .fingerprints import Fingerprint, digest_of_sizes, fingerprint, sorted_names
 
 _LISTING = (IterableWrapper, ListRemote, ShuffleShards, Mapper, Filter)
 _INSTEAD = {
@@ -91,11 +90,22 @@ class Listing(DataPipe[Any]):
     def __iter__(self) -> Iterator[Any]:
         return iter(self.urls())
 
-    def digest(self) -> dict[str, Any]:
-        """What a state may be compared with: the number of URLs, and a digest over them and their sizes, sorted."""
-        lines = sorted(f"{redact(str(url))} {url.size if isinstance(url, RemoteUrl) else None}" for url in self.urls())
-        sum_ = hashlib.blake2b("\n".join(lines).encode("utf-8", "surrogatepass"), digest_size=16)
-        return {"num_urls": len(lines), "digest": sum_.hexdigest()}
+    def fingerprint(self) -> Fingerprint:
+        """What a state is to remember of it."""
+        return fingerprint(self._below())
+
+    def digest(self) -> Fingerprint:
+        """What states of earlier releases remember of it."""
+        return digest_of_sizes(self.urls())
+
+    def names(self) -> list[str]:
+        """Its URLs as errors may show them, in the order of the fingerprint's places."""
+        return sorted_names(self._below())
+
+    def _below(self) -> list[Any]:
+        """The URLs before they are shuffled by epoch: their order decides about all epochs."""
+        below = [pipe for pipe in all_pipes(self.source_datapipe) if isinstance(pipe, Listing)]
+        return [url for listing in below for url in listing.urls()] if below else self.urls()
 
 
 class Template:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import torch.distributed
 
 from ..errors import RemoteDataError, UnequalListingError
 from ..world import World
+from .fingerprints import difference
 
 
 def in_group(world: World) -> bool:
@@ -47,8 +47,12 @@ def require_same_listing(world: World, listing: Any, error: Exception | None) ->
         if failure is not None:
             raise RemoteDataError(f"Rank {rank} failed before its first batch: {failure}")
     known = {rank: listing for rank, (listing, _) in enumerate(told) if listing is not None}
-    if len({json.dumps(listing) for listing in known.values()}) > 1:
-        raise UnequalListingError(
-            f"The ranks list different objects: {known}. Wait until everything is written, or list a manifest "
-            "(index.json), which names them once and for all."
-        )
+    first = next(iter(known), 0)
+    for rank, other in known.items():
+        differs = [difference(*pair) for pair in zip(known[first], other, strict=True)]
+        for what in filter(None, differs):
+            raise UnequalListingError(
+                f"Rank {first} and rank {rank} list different objects: {what}. Wait until everything is written, and "
+                "list in the same order everywhere; or list a manifest (index.json), which names the objects once and "
+                "for all."
+            )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..errors import StateError
+from .fingerprints import difference
 
 VERSION = 1
 ENDED = "ended"
@@ -25,7 +26,7 @@ def make_state(
 
     Args:
         chain: what each pipe is, with the options on which its order depends.
-        listing: how many URLs there are, and their digest; ``None`` before they were listed.
+        listing: fingerprints of what is listed; ``None`` before it was.
         epoch: of the pass.
         num_streams: in the whole world.
         streams: where those of this process are: ``None`` at the beginning, ``"ended"``, or how many items were handed
@@ -65,6 +66,32 @@ def check_same(what: str, in_state: Any, here: Any, advice: str) -> None:
     """
     if in_state != here:
         raise StateError(f"The state has the {what} {in_state}, here it is {here}. {advice}")
+
+
+def check_same_listing(
+    in_state: Sequence[Mapping[str, Any]],
+    here: Sequence[Mapping[str, Any]],
+    advice: str,
+    *,
+    names: Callable[[int], Sequence[str]] = lambda number: (),
+) -> None:
+    """Refuse a state of other objects. Compared is what both know of them.
+
+    Args:
+        in_state: fingerprints of what the chain listed when the state was saved.
+        here: of what it lists now.
+        advice: what to do.
+        names: the sorted URLs of a listing that it has now, by its number, where they are at hand.
+
+    Raises:
+        StateError: names objects that differ, and says how: the state's value before the one here.
+    """
+    if len(in_state) != len(here):
+        raise StateError(f"The state has {len(in_state)} listings, here are {len(here)}. {advice}")
+    for number, (first, second) in enumerate(zip(in_state, here, strict=True)):
+        if difference(first, second) is not None:
+            differs = difference(first, second, names(number))
+            raise StateError(f"The listing of the state is another one than here: {differs}. {advice}")
 
 
 def begin_next_epoch(state: State) -> State:
@@ -107,7 +134,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> State:
         check_same("chain", state["chain"], first["chain"], advice)
         check_same("number of streams", state["num_streams"], first["num_streams"], advice)
         if state["listing"] is not None:
-            check_same("listing", state["listing"], listing, advice)
+            check_same_listing(listing or (), state["listing"], advice)
         for number, at in _in_epoch(state, epoch).items():
             if number in streams:
                 raise StateError(f"Stream {number} is in two of the states. Merge each rank's state once, of one step.")

@@ -11,7 +11,7 @@ from ..iter_datapipe import IterDataPipe
 from ..state import begin_together, load_state, state_of
 from ..world import World
 from .chains import Template
-from .states import ENDED, check_same
+from .states import ENDED, check_same_listing
 
 
 class Stream:
@@ -61,10 +61,15 @@ class Pass:
     def items(self, expected_listing: list[Any] | None) -> Iterator[Any]:
         """The items of all streams, by turns: always of the one that has handed out least."""
         try:
-            self.listing = [listing.digest() for listing in self._template.listings]
+            listings = self._template.listings
+            self.listing = [listing.fingerprint() for listing in listings]
             if expected_listing is not None:
-                advice = "Objects were added, removed or replaced since; begin anew, or restore them."
-                check_same("listing", expected_listing, self.listing, advice)
+                advice = (
+                    "Objects were added, removed or replaced since the state was saved: restore them, or begin anew."
+                )
+                is_old = any("digest" in listing for listing in expected_listing)
+                here = [listing.digest() for listing in listings] if is_old else self.listing
+                check_same_listing(expected_listing, here, advice, names=lambda number: listings[number].names())
             streams = [stream for stream in self._streams if not stream.ended]
             chains = [stream.open(self._template, self.num_streams) for stream in streams]
             if len(streams) == 1:

@@ -51,7 +51,7 @@ def list_samples(source: str, *, pattern: str | None, options: StorageOptions, r
     file: RemoteUrl | None = None  # that is neither
     files = _Files(source, table)
     for url in _listed(source, pattern, options, retry):
-        digest.update(f"{url}\0{url.size}\0{url.etag}\n".encode("utf-8", "surrogateescape"))
+        digest.update(f"{url}\0{url.size}\0{url.etag or url.md5}\n".encode("utf-8", "surrogateescape"))
         if is_archive_name(url):
             archives.append(url)
             continue
@@ -90,7 +90,7 @@ def _of_manifest(
                 f"{redact(url)} has {url.size:,} bytes, and its manifest says {said.num_bytes:,}. Write it again.",
                 url=redact(url),
             )
-        shards.append(RemoteUrl(url, url.size, url.etag, said.checksums, said.num_samples))
+        shards.append(RemoteUrl(url, url.size, url.etag, said.checksums, said.num_samples, said.md5))
     strange = [url for url in archives if url not in set(shards)]
     if strange:
         raise ShardReadError(

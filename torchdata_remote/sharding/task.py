@@ -163,10 +163,12 @@ def _is_same(shard: ShardInfo, options: StorageOptions) -> bool:
         with closing(stream):
             summed = Summed(parts_of(url, stream))
             compression, offsets = sample_offsets(shard.url, summed)
-        if summed.info(shard.url, len(offsets) - 1) != shard:
+        index = dump_index(offsets) if compression is None else None
+        known = index if shard.index_crc32 is not None else None  # journals of earlier releases do not tell it
+        if summed.info(shard.url, len(offsets) - 1, known) != shard:
             return False
-        if compression is None:
-            return read_whole(index_url(shard.url), options, RetryPolicy()) == dump_index(offsets)
+        if index is not None:
+            return read_whole(index_url(shard.url), options, RetryPolicy()) == index
     return True
 
 

@@ -64,7 +64,12 @@ def list_source(
                 if matches(left_out):
                     found += 1
                     yield RemoteUrl(
-                        shard.url, shard.num_bytes, checksums=shard.checksums, num_samples=shard.num_samples
+                        shard.url,
+                        shard.num_bytes,
+                        checksums=shard.checksums,
+                        num_samples=shard.num_samples,
+                        md5=shard.md5,
+                        index_crc32=shard.index_crc32,
                     )
             continue
         chosen = matches if is_glob and _ENDS_WITH_EXTENSION.search(split_url(single)[2]) else in_folder

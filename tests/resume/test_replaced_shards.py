@@ -1,0 +1,174 @@
+"""Shards that are replaced between a stop and going on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.utils.data.datapipes.iter import IterableWrapper
+
+from tests.servers.s3 import S3Server
+from tests.shard_places import Place, memory_place
+from torchdata_remote import Resumable, ShardWriter, index_shards, merge_states, stateful_loader
+from torchdata_remote.errors import StateError
+
+NUM_SHARDS, SAMPLES = 10, 10
+
+
+def write(place: Place, version: str = "v1") -> None:
+    """Ten shards of ten samples; of each version the shards have the same names and sizes."""
+    with ShardWriter(
+        f"{place.url}{{shard:02d}}.tar", max_shard_samples=SAMPLES, overwrite=True, storage_options=place.options
+    ) as writer:
+        for i in range(NUM_SHARDS * SAMPLES):
+            writer.write({"__key__": f"{version}-{i:03d}", "txt": f"{version} {i:03d}"})
+
+
+def chain(place: Place, source: str = "") -> Any:
+    urls = IterableWrapper([place.url + source])
+    pattern = None if source else "*.tar"
+    pipe = urls.list_remote(pattern=pattern, storage_options=place.options).shuffle_shards(seed=3)
+    reader = pipe.sharding_filter_rank().async_prefetch(storage_options=place.options).shard_tar_reader()
+    return reader.shuffle_samples(buffer_size=7, seed=1).to_tuple("__key__")
+
+
+def stopped(place: Place, source: str = "") -> tuple[list[str], dict[str, Any]]:
+    """What was handed out before the stop, and the state."""
+    data = Resumable(chain(place, source), num_streams=2)
+    keys = [key for (key,) in islice(data, 33)]
+    state: dict[str, Any] = json.loads(json.dumps(data.state_dict()))
+    return keys, state
+
+
+def rest(place: Place, state: dict[str, Any], source: str = "") -> list[str]:
+    data = Resumable(chain(place, source), num_streams=2)
+    data.load_state_dict(state)
+    return [key for (key,) in data]
+
+
+def replace_one(place: Place, manifest: bool) -> None:
+    """Another shard of equal name and size, as a job that is run again with other data leaves it."""
+    other = memory_place()
+    write(other, version="v2")
+    name, before, after = "04.tar", place.files(), other.files()
+    assert len(before[name]) == len(after[name])
+    assert before[name] != after[name]
+    place.put({name: after[name]})
+    if manifest:
+        index_shards(place.url, overwrite=True, storage_options=place.options)
+
+
+@pytest.mark.parametrize("source", ["", "index.json"])
+def test_a_shard_of_equal_size_is_another_shard(place: Place, source: str) -> None:
+    """In each kind of store, with a manifest and without; the error names the shard and no other one."""
+    write(place)
+    _, state = stopped(place, source)
+    replace_one(place, manifest=bool(source))
+    what = "MD5" if source else ("etag" if place.url.startswith("s3:") else "content")
+    with pytest.raises(StateError, match=rf"here: .*{place.url}04\.tar differs in its {what}\. Objects were"):
+        rest(place, state, source)
+    state["listing"] = None  # to resume all the same
+    assert rest(place, state, source)
+
+
+@pytest.mark.parametrize("source", ["", "index.json"])
+def test_what_is_written_again_alike_is_the_same(place: Place, source: str) -> None:
+    """The same shards, and a manifest that was made anew by reading them."""
+    write(place)
+    keys, state = stopped(place, source)
+    write(place)
+    index_shards(place.url, overwrite=True, storage_options=place.options)
+    everything = sorted(key for (key,) in Resumable(chain(place, source)))
+    assert sorted(keys + rest(place, state, source)) == everything
+    assert len(everything) == NUM_SHARDS * SAMPLES
+
+
+@pytest.mark.parametrize(("before", "after"), [("", "index.json"), ("index.json", "")])
+def test_a_listing_and_a_manifest_go_on_with_each_other(place: Place, before: str, after: str) -> None:
+    """What both know agrees: names, sizes and their order."""
+    write(place)
+    keys, state = stopped(place, before)
+    assert len({*keys, *rest(place, state, after)}) == NUM_SHARDS * SAMPLES
+
+
+@pytest.mark.parametrize(("before", "after"), [("", "index.json"), ("index.json", "")])
+def test_another_order_of_the_same_shards_is_refused(memory_folder: str, before: str, after: str) -> None:
+    """A manifest has its writer's order, a listing that of the names: 10.tar is behind 9.tar, or before 2.tar."""
+    place = Place(f"{memory_folder}/")
+    with ShardWriter(f"{place.url}{{shard}}.tar", max_shard_samples=1) as writer:
+        for i in range(40):
+            writer.write({"__key__": str(i), "cls": i})
+    _, state = stopped(place, before)
+    with pytest.raises(StateError, match="in another order"):
+        rest(place, state, after)
+
+
+def test_a_copy_of_a_local_folder_goes_on(tmp_path: Path) -> None:
+    """On another machine the files have other inodes and times."""
+    place = Place(f"{tmp_path}/d/")
+    write(place)
+    keys, state = stopped(place)
+    shutil.move(tmp_path / "d", tmp_path / "original")
+    shutil.copytree(tmp_path / "original", tmp_path / "d", copy_function=shutil.copyfile)
+    assert len({*keys, *rest(place, state)}) == NUM_SHARDS * SAMPLES
+
+
+def test_a_copy_of_a_bucket_goes_on_with_a_manifest(moto: S3Server) -> None:
+    """Uploaded in parts, objects have other etags: with a manifest on both sides the MD5 decides, not the etag."""
+    bucket = moto.new_bucket()
+    place = Place(f"s3://{bucket}/", moto)
+    write(place)
+    states = {source: stopped(place, source) for source in ("", "index.json")}
+    client = moto.client()
+    for name, body in place.files().items():
+        if name.endswith(".tar"):
+            where = {"Bucket": bucket, "Key": name}
+            upload = client.create_multipart_upload(**where)["UploadId"]
+            part = client.upload_part(**where, UploadId=upload, PartNumber=1, Body=body)
+            parts = {"Parts": [{"ETag": part["ETag"], "PartNumber": 1}]}
+            client.complete_multipart_upload(**where, UploadId=upload, MultipartUpload=parts)
+    keys, state = states["index.json"]
+    assert len({*keys, *rest(place, state, "index.json")}) == NUM_SHARDS * SAMPLES
+    with pytest.raises(StateError, match=r"00\.tar differs in its etag; .*and more"):
+        rest(place, states[""][1])
+
+
+def test_states_of_earlier_releases_go_on(memory_folder: str) -> None:
+    """They remember a digest over URLs and sizes, which is compared as it was."""
+    place = Place(f"{memory_folder}/")
+    write(place)
+    keys, state = stopped(place, "index.json")
+    lines = sorted(f"{place.url}{name} {len(data)}" for name, data in place.files().items() if name.endswith(".tar"))
+    digest = hashlib.blake2b("\n".join(lines).encode(), digest_size=16).hexdigest()
+    state["listing"] = [{"num_urls": NUM_SHARDS, "digest": digest}]
+    assert len({*keys, *rest(place, state, "index.json")}) == NUM_SHARDS * SAMPLES
+    place.put({"03.tar": place.files()["03.tar"] + bytes(512)})
+    with pytest.raises(StateError, match=f"digests {digest} and "):
+        rest(place, state)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_loader_notices_it_too(tmp_path: Path, num_workers: int) -> None:
+    """In its workers; what they and the ranks remember is merged."""
+    place = Place(f"{tmp_path}/d/")
+    write(place)
+
+    def loader() -> Any:
+        return stateful_loader(
+            chain(place), num_workers=num_workers, num_streams=2, batch_size=5, multiprocessing_context="fork"
+        )
+
+    before = loader()
+    for _ in islice(before, 3):
+        state = before.state_dict()
+    assert merge_states([state]) == state
+    replace_one(place, manifest=False)
+    after = loader()
+    after.load_state_dict(state)
+    with pytest.raises(StateError, match=r"04\.tar differs in its content"):
+        next(iter(after))
