@@ -19,7 +19,8 @@ _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _STEPS = re.compile(r"\d+\.\.\d+\.\.\d+")
 _USER_INFO = re.compile(r"(://)[^/]*@")
 _HTTP_URL = re.compile(r"https?://", re.IGNORECASE)
-_PART = re.compile(r"#samples=(\d+)-(\d+)$")
+_PART = re.compile(r"samples\+(\d+)-(\d+)\+(.*)", re.DOTALL)
+_MEMORY = re.compile(r"(?:samples\+\d+-\d+\+)?memory://")
 _CHOICE = re.compile(r"[*?\[{]")
 HTTP = frozenset({"http", "https"})
 S3 = frozenset({"s3", "s3a"})
@@ -69,23 +70,43 @@ class RemoteUrl(str):
     def part(self, first: int, last: int) -> RemoteUrl:
         """The same object, of which the samples from ``first`` to before ``last`` are wanted.
 
-        The URL itself tells so, by ``#samples=first-last`` at its end: who knows nothing of it finds no such object,
-        rather than all of its samples.
+        The range is part of the URL, as a scheme that no store has (``samples+3-9+s3://...``) and once more at the end
+        (``...+samples+3-9``). So no listing returns such a URL, a ``map`` that changes the middle keeps the range, and
+        one that drops either mark gets an error instead of the whole object.
         """
-        return self if (first, last) == (0, self.num_samples) else self._with(f"{self}#samples={first}-{last}")
+        if (first, last) == (0, self.num_samples):
+            return self
+        return self._with(f"samples+{first}-{last}+{self}{_part_end(first, last)}")
+
+
+def _part_end(first: int, last: int) -> str:
+    return f"+samples+{first}-{last}"
 
 
 def whole_and_part(url: str) -> tuple[str, tuple[int, int] | None]:
     """The URL of a whole object, and which of its samples are wanted: from the first to before the last, or all.
 
-    >>> whole_and_part("s3://photos/0.tar#samples=3-9")
+    >>> whole_and_part("samples+3-9+s3://photos/0.tar+samples+3-9")
     ('s3://photos/0.tar', (3, 9))
+
+    Raises:
+        UrlError: if only the first of a part's two marks is left.
     """
-    match = _PART.search(url)
+    match = _PART.fullmatch(url)
     if match is None:
         return url, None
-    whole = url[: match.start()]
-    return url._with(whole) if isinstance(url, RemoteUrl) else whole, (int(match[1]), int(match[2]))
+    first, last, marked = int(match[1]), int(match[2]), match[3]
+    end = _part_end(first, last)
+    if not marked.endswith(end):
+        shown = redact(url)
+        raise UrlError(
+            f"{shown}: stands for samples {first} to {last} of a shard, so it must end in {end!r}. A pipe between "
+            "sharding_filter_rank() and the reader has changed the end of the URL: put it before "
+            "sharding_filter_rank().",
+            url=shown,
+        )
+    whole = marked.removesuffix(end)
+    return url._with(whole) if isinstance(url, RemoteUrl) else whole, (first, last)
 
 
 def split_url(url: str) -> tuple[str, str, str]:
@@ -146,7 +167,7 @@ def redact(url: str) -> str:
     http = _HTTP_URL.search(shown)
     if http is not None:
         shown = shown[: http.end()] + re.split(r"[?#]", shown[http.end() :], maxsplit=1)[0]
-    if shown.startswith("memory://"):
+    if _MEMORY.match(shown):
         return shown  # it has no host, so an @ is part of a name
     return _USER_INFO.sub(r"\1", shown)
 
