@@ -13,13 +13,13 @@ from typing import Any
 
 from .checksums import Checksums
 from .errors import UrlError
+from .part_url import part_url, split_part_url
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _STEPS = re.compile(r"\d+\.\.\d+\.\.\d+")
 _USER_INFO = re.compile(r"(://)[^/]*@")
 _HTTP_URL = re.compile(r"https?://", re.IGNORECASE)
-_PART = re.compile(r"samples\+(\d+)-(\d+)\+(.*)", re.DOTALL)
 _MEMORY = re.compile(r"(?:samples\+\d+-\d+\+)?memory://")
 _CHOICE = re.compile(r"[*?\[{]")
 HTTP = frozenset({"http", "https"})
@@ -70,17 +70,9 @@ class RemoteUrl(str):
     def part(self, first: int, last: int) -> RemoteUrl:
         """The same object, of which the samples from ``first`` to before ``last`` are wanted.
 
-        The range is part of the URL, as a scheme that no store has (``samples+3-9+s3://...``) and once more at the end
-        (``...+samples+3-9``). So no listing returns such a URL, a ``map`` that changes the middle keeps the range, and
-        one that drops either mark gets an error instead of the whole object.
+        The URL says so itself, so a ``map`` that changes its middle keeps the range: see ``part_url``.
         """
-        if (first, last) == (0, self.num_samples):
-            return self
-        return self._with(f"samples+{first}-{last}+{self}{_part_end(first, last)}")
-
-
-def _part_end(first: int, last: int) -> str:
-    return f"+samples+{first}-{last}"
+        return self if (first, last) == (0, self.num_samples) else self._with(part_url(self, first, last))
 
 
 def whole_and_part(url: str) -> tuple[str, tuple[int, int] | None]:
@@ -90,23 +82,13 @@ def whole_and_part(url: str) -> tuple[str, tuple[int, int] | None]:
     ('s3://photos/0.tar', (3, 9))
 
     Raises:
-        UrlError: if only the first of a part's two marks is left.
+        UrlError: for a part whose end was changed.
     """
-    match = _PART.fullmatch(url)
-    if match is None:
-        return url, None
-    first, last, marked = int(match[1]), int(match[2]), match[3]
-    end = _part_end(first, last)
-    if not marked.endswith(end):
-        shown = redact(url)
-        raise UrlError(
-            f"{shown}: stands for samples {first} to {last} of a shard, so it must end in {end!r}. A pipe between "
-            "sharding_filter_rank() and the reader has changed the end of the URL: put it before "
-            "sharding_filter_rank().",
-            url=shown,
-        )
-    whole = marked.removesuffix(end)
-    return url._with(whole) if isinstance(url, RemoteUrl) else whole, (first, last)
+    try:
+        whole, samples = split_part_url(url)
+    except ValueError as error:
+        raise UrlError(f"{redact(url)} {error}", url=redact(url)) from None
+    return (url._with(whole) if isinstance(url, RemoteUrl) and samples is not None else whole), samples
 
 
 def split_url(url: str) -> tuple[str, str, str]:
