@@ -12,6 +12,7 @@ from ..datapipe import StatefulPipe
 from ..engine import Engine
 from ..errors import StateError
 from ..options import MIB, Backend, FetchOptions, RetryPolicy, StorageOptions
+from ..parent_watch import end_worker_with_trainer
 from ..streams import stream_objects
 
 
@@ -89,6 +90,7 @@ class AsyncPrefetch(StatefulPipe[tuple[str, StreamWrapper]]):
         self._next = 0  # number of the next object
 
     def __iter__(self) -> Iterator[tuple[str, StreamWrapper]]:
+        end_worker_with_trainer()
         state = self._take_loaded()
         self._next = 0 if state is None else state["next"]
         for url, stream in stream_objects(self.source_datapipe, self._engine, state):

@@ -11,6 +11,7 @@ from ..datapipe import StatefulPipe
 from ..engine import Engine
 from ..errors import SampleError
 from ..options import FetchOptions, StorageOptions
+from ..parent_watch import end_worker_with_trainer
 from ..sample import KEY, URL, Sample, split_key
 from ..streams import known, number_of, part_refused, parts_of, streams_of, under_way
 from ..urls import object_path, redact, whole_and_part
@@ -50,6 +51,7 @@ class FileReader(StatefulPipe[Sample]):
         return iter(())
 
     def __iter__(self) -> Iterator[Sample]:
+        end_worker_with_trainer()
         state = self._take_loaded()
         self._latest = -1 if state is None else state["next"] - 1
         begun, self._begun = self._begun, None

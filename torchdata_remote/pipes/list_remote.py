@@ -9,6 +9,7 @@ from torch.utils.data import IterDataPipe, functional_datapipe
 
 from ..datapipe import DataPipe
 from ..options import RetryPolicy, StorageOptions
+from ..parent_watch import end_worker_with_trainer
 from ..storage.listing import list_source
 from ..urls import RemoteUrl
 
@@ -70,6 +71,7 @@ class ListRemote(DataPipe[RemoteUrl]):
         self._retry = retry or RetryPolicy()
 
     def __iter__(self) -> Iterator[RemoteUrl]:
+        end_worker_with_trainer()
         for url in self.source_datapipe:
             yield from list_source(
                 url,
