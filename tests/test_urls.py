@@ -171,7 +171,7 @@ def test_a_part_tells_so_by_its_address(ends: list[int], num_samples: int | None
     if (first, last) == (0, num_samples):
         assert part is url
         return
-    assert part == f"s3://b/a.tar#samples={first}-{last}"
+    assert part == f"samples+{first}-{last}+s3://b/a.tar+samples+{first}-{last}"
     whole, samples = whole_and_part(part)
     assert samples == (first, last)
     for same in (part, whole):
@@ -180,6 +180,25 @@ def test_a_part_tells_so_by_its_address(ends: list[int], num_samples: int | None
     assert whole == url
     assert whole_and_part(str(part)) == ("s3://b/a.tar", (first, last))
     assert whole_and_part(url) == (url, None)
+
+
+@given(
+    store=st.sampled_from(["s3://b/", "file:///data/", "memory://", "https://host/"]),
+    key=st.text(min_size=1, max_size=9),
+    end=st.sampled_from(["#samples=3-9", "+samples+3-9", "?samples=3-9"]),
+)
+def test_no_object_of_a_store_is_taken_for_a_part(store: str, key: str, end: str) -> None:
+    """Keys may hold any characters, so a key never says that only some samples are meant."""
+    for url in (f"{store}{key}{end}", f"{store}samples+3-9+s3://{key}{end}"):
+        assert whole_and_part(url) == (url, None)
+        assert whole_and_part(RemoteUrl(url, 7).part(1, 2)) == (url, (1, 2))
+
+
+@pytest.mark.parametrize("end", ["", "?signature=0", "+samples+3-8", "+samples+3-9/"])
+def test_a_part_without_its_end_is_an_error(end: str) -> None:
+    """It would be read whole otherwise, by each of its readers."""
+    with pytest.raises(UrlError, match=r"samples 3 to 9 of a shard.*before sharding_filter_rank"):
+        whole_and_part(f"samples+3-9+s3://b/0.tar{end}")
 
 
 def test_a_secret_with_a_slash_is_not_shown() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from .iter_datapipe import IterDataPipe
+from .parent_watch import WatchedWhenUnpickled
 from .stage_stats import Stats, stats
 from .state import begin, load_state, state_of
 from .world import World
@@ -13,7 +14,7 @@ from .world import World
 T_co = TypeVar("T_co", covariant=True)
 
 
-class DataPipe(IterDataPipe[T_co]):
+class DataPipe(WatchedWhenUnpickled, IterDataPipe[T_co]):
     """torch's ``IterDataPipe``, at a fifth of its time for each item (``benchmarks/bench_datapipe.py``).
 
     torch asks for every item whether the pipe is a part of a ``fork`` or ``demux``. Where the attribute is missing, the

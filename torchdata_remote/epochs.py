@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from .datapipe import DataPipe
 from .iter_datapipe import IterDataPipe
+from .parent_watch import end_worker_with_trainer
 from .state import all_pipes
 from .world import World
 
@@ -94,6 +95,7 @@ class EpochPipe(DataPipe[T_co]):
     def set_seed(self, seed: int) -> EpochPipe[T_co]:
         """Not for users: torch's loaders call it, with a random number that is not used, when a pass begins."""
         self._epochs.announce()
+        end_worker_with_trainer()
         return self
 
     def enter_pass(self, num_streams: int) -> None:

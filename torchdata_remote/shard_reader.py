@@ -14,6 +14,7 @@ from .engine import Engine
 from .errors import StateError
 from .iter_datapipe import IterDataPipe
 from .options import FetchOptions, StorageOptions
+from .parent_watch import end_worker_with_trainer
 from .place import Place, Position
 from .policies import OnBadShard, ShardGuard, Skipped
 from .sample import Sample
@@ -120,6 +121,7 @@ class ShardReader(StatefulPipe[Sample]):
         return streams_of(self.source_datapipe, self._engine, state)
 
     def __iter__(self) -> Iterator[Sample]:
+        end_worker_with_trainer()
         state = self._take_loaded()
         begun, self._begun = self._begun, None
         self.skipped = Skipped()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from enum import Enum
 from functools import partial
 
+from .compressing import is_compressed
 from .errors import ShardWriteError
 from .limits import MAX_DECOMPRESSED_BYTES, MAX_MEMBER_BYTES
 from .manifest import ShardInfo

@@ -12,11 +12,12 @@ from typing import Any
 
 from .checksums import Checksums
 from .errors import UrlError
+from .part_url import part_url, split_part_url
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
 _USER_INFO = re.compile(r"(://)[^/]*@")
 _HTTP_URL = re.compile(r"https?://", re.IGNORECASE)
-_PART = re.compile(r"#samples=(\d+)-(\d+)$")
+_MEMORY = re.compile(r"(?:samples\+\d+-\d+\+)?memory://")
 HTTP = frozenset({"http", "https"})
 S3 = frozenset({"s3", "s3a"})
 LOCAL = frozenset({"file", "local"})
@@ -76,23 +77,25 @@ class RemoteUrl(str):
     def part(self, first: int, last: int) -> RemoteUrl:
         """The same object, of which the samples from ``first`` to before ``last`` are wanted.
 
-        The URL itself tells so, by ``#samples=first-last`` at its end: who knows nothing of it finds no such object,
-        rather than all of its samples.
+        The URL says so itself, so a ``map`` that changes its middle keeps the range: see ``part_url``.
         """
-        return self if (first, last) == (0, self.num_samples) else self._with(f"{self}#samples={first}-{last}")
+        return self if (first, last) == (0, self.num_samples) else self._with(part_url(self, first, last))
 
 
 def whole_and_part(url: str) -> tuple[str, tuple[int, int] | None]:
     """The URL of a whole object, and which of its samples are wanted: from the first to before the last, or all.
 
-    >>> whole_and_part("s3://photos/0.tar#samples=3-9")
+    >>> whole_and_part("samples+3-9+s3://photos/0.tar+samples+3-9")
     ('s3://photos/0.tar', (3, 9))
+
+    Raises:
+        UrlError: for a part whose end was changed.
     """
-    match = _PART.search(url)
-    if match is None:
-        return url, None
-    whole = url[: match.start()]
-    return url._with(whole) if isinstance(url, RemoteUrl) else whole, (int(match[1]), int(match[2]))
+    try:
+        whole, samples = split_part_url(url)
+    except ValueError as error:
+        raise UrlError(f"{redact(url)} {error}", url=redact(url)) from None
+    return (url._with(whole) if isinstance(url, RemoteUrl) and samples is not None else whole), samples
 
 
 def split_url(url: str) -> tuple[str, str, str]:
@@ -153,7 +156,7 @@ def redact(url: str) -> str:
     http = _HTTP_URL.search(shown)
     if http is not None:
         shown = shown[: http.end()] + re.split(r"[?#]", shown[http.end() :], maxsplit=1)[0]
-    if shown.startswith("memory://"):
+    if _MEMORY.match(shown):
         return shown  # it has no host, so an @ is part of a name
     return _USER_INFO.sub(r"\1", shown)
 

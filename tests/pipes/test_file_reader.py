@@ -206,6 +206,19 @@ def test_streams_of_others_have_no_state() -> None:
         pipe.state_dict()
 
 
+@pytest.mark.parametrize("end", ["#samples=3-9", "+samples+3-9"])
+def test_a_key_that_looks_like_a_range_is_read_whole(memory_folder: str, end: str) -> None:
+    """With and without fetching ahead; the listing returns the key as it is."""
+    url = f"{memory_folder}/1.txt{end}"
+    with fsspec.open(url, "wb") as file:
+        file.write(b"whole")
+    listed = IterableWrapper([f"{memory_folder}/"]).list_remote()
+    for source in (listed, listed.async_prefetch()):
+        (sample,) = FileReader(source)
+        assert sample["__url__"] == url
+        assert sample[f"txt{end}"] == b"whole"
+
+
 def test_a_part_of_a_shard_is_no_file(memory_folder: str) -> None:
     """Where there are fewer shards than readers, and the manifest tells their samples."""
     write_small_shards(memory_folder, num_shards=1, samples_per_shard=4)

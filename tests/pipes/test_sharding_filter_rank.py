@@ -6,10 +6,11 @@ import itertools
 import json
 import pickle
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import fsspec
 import pytest
@@ -23,11 +24,12 @@ from torch.utils.data.graph_settings import apply_sharding
 from tests.servers.s3 import S3Server
 from torchdata_remote import ShardingFilterRank, ShardWriter, World
 from torchdata_remote.checksums import BLOCK_BYTES
-from torchdata_remote.errors import EmptyShareError, ManifestError
+from torchdata_remote.errors import EmptyShareError, ManifestError, RemoteDataError
 from torchdata_remote.testing import FaultyStore, all_worlds, assert_resumes_everywhere
 from torchdata_remote.urls import RemoteUrl, whole_and_part
 
 RANKS = WORKERS = st.integers(1, 4)
+COPIES = "memory://copies/"
 
 
 def urls_of(count: int) -> list[str]:
@@ -226,6 +228,43 @@ def test_parts_are_of_the_listed_objects(memory_folder: str) -> None:
         assert (part.size, part.checksums, part.num_samples) == (whole.size, whole.checksums, whole.num_samples)
 
 
+def cleaned(url: str) -> str:
+    return url[: url.index(".tar") + 4]
+
+
+def rebuilt(url: str) -> str:
+    return f"{COPIES}{urlsplit(url).path.rpartition('/')[2]}"
+
+
+def plain(url: str) -> str:
+    return str(url)
+
+
+def mirrored(url: str) -> str:
+    return str(url).replace("memory://from/", COPIES)
+
+
+@pytest.mark.parametrize("edit", [plain, mirrored, rebuilt, cleaned])
+def test_a_map_between_two_pipes_loses_no_range(edit: Callable[[str], str]) -> None:
+    """Each sample comes once over all readers, or the first reader raises: none of them reads a whole shard."""
+    files = fsspec.filesystem("memory")
+    for folder in ("memory://from/", COPIES):
+        write_shards(folder.rstrip("/"), [7])
+    listed = list(IterableWrapper(["memory://from/index.json"]).list_remote())
+    keys: list[str] = []
+    try:
+        for rank in range(3):
+            urls = ShardingFilterRank(IterableWrapper(listed), world=World(rank, 3)).map(edit)
+            keys += keys_in(urls.shard_tar_reader())
+    except RemoteDataError:
+        assert not keys
+    else:
+        assert len(keys) == len(set(keys)) == 7
+    finally:
+        files.rm("/from", recursive=True)
+        files.rm("/copies", recursive=True)
+
+
 def test_enough_shards_stay_whole(memory_folder: str) -> None:
     """With a manifest too: a shard for each slot is not cut, and its index not asked for."""
     write_shards(memory_folder, [4, 2, 3])
@@ -323,7 +362,7 @@ def test_who_knows_nothing_of_parts_finds_no_shard(memory_folder: str) -> None:
     listed = list(IterableWrapper([f"{memory_folder}/index.json"]).list_remote())
     for rank in range(3):
         (part,) = ShardingFilterRank(IterableWrapper(listed), world=World(rank, 3))
-        with pytest.raises(FileNotFoundError):
+        with pytest.raises(ValueError, match="Protocol not known"):
             fsspec.open(part, "rb").open()
         keys = [sample["__key__"] for sample in IterableWrapper([str(part)]).shard_tar_reader()]
         assert len(keys) == 2, "a bare str knows it too"

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from ..parent_watch import WatchedWhenUnpickled, end_worker_with_trainer
+
 Item = TypeVar("Item", covariant=True)
 
 
@@ -30,7 +32,7 @@ def as_number(index: Any) -> int:
     )
 
 
-class MapStyle(Dataset[Item], Generic[Item]):
+class MapStyle(WatchedWhenUnpickled, Dataset[Item], Generic[Item]):
     """Items with numbers from 0. torch's ``DataLoader`` asks for a whole batch by ``__getitems__``."""
 
     def __len__(self) -> int:
@@ -50,6 +52,7 @@ class MapStyle(Dataset[Item], Generic[Item]):
             IndexError: for a number that there is not, after the batches before it.
             TypeError: for what is no number.
         """
+        end_worker_with_trainer()
         return self._items([self._number(index) for index in batch] for batch in batches)
 
     def _number(self, index: Any) -> int:

@@ -10,6 +10,7 @@ from ..engine import Engine
 from ..errors import StateError
 from ..iter_datapipe import IterDataPipe, StreamWrapper, functional_datapipe
 from ..options import MIB, Backend, FetchOptions, RetryPolicy, StorageOptions
+from ..parent_watch import end_worker_with_trainer
 from ..sources import pipe_of
 from ..streams import stream_objects
 
@@ -88,6 +89,7 @@ class AsyncPrefetch(StatefulPipe[tuple[str, StreamWrapper]]):
         self._next = 0  # number of the next object
 
     def __iter__(self) -> Iterator[tuple[str, StreamWrapper]]:
+        end_worker_with_trainer()
         state = self._take_loaded()
         self._next = 0 if state is None else state["next"]
         for url, stream in stream_objects(self.source_datapipe, self._engine, state):

@@ -10,6 +10,7 @@ from ..engine import Engine
 from ..errors import SampleError
 from ..iter_datapipe import IterDataPipe, functional_datapipe
 from ..options import FetchOptions, StorageOptions
+from ..parent_watch import end_worker_with_trainer
 from ..sample import KEY, URL, Sample, split_key
 from ..sources import pipe_of
 from ..streams import known, number_of, part_refused, parts_of, streams_of, under_way
@@ -50,6 +51,7 @@ class FileReader(StatefulPipe[Sample]):
         return iter(())
 
     def __iter__(self) -> Iterator[Sample]:
+        end_worker_with_trainer()
         state = self._take_loaded()
         self._latest = -1 if state is None else state["next"] - 1
         begun, self._begun = self._begun, None

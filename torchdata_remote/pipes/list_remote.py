@@ -8,6 +8,7 @@ from typing import Any
 from ..datapipe import DataPipe
 from ..iter_datapipe import IterDataPipe, functional_datapipe
 from ..options import RetryPolicy, StorageOptions
+from ..parent_watch import end_worker_with_trainer
 from ..sources import pipe_of, url_of
 from ..storage.listing import list_source
 from ..urls import RemoteUrl
@@ -80,6 +81,7 @@ class ListRemote(DataPipe[RemoteUrl]):
         self._retry = retry or RetryPolicy()
 
     def __iter__(self) -> Iterator[RemoteUrl]:
+        end_worker_with_trainer()
         for url in self.source_datapipe:
             yield from list_source(
                 url_of(url, of="list_remote"),

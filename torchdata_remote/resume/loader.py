@@ -14,6 +14,7 @@ import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from ..iter_datapipe import IterDataPipe
+from ..parent_watch import end_worker_with_trainer
 from .ranks import gathered, in_group, require_same_listing
 from .resumable import Resumable
 from .states import State, begin_next_epoch, merge_states
@@ -137,6 +138,7 @@ class StatefulLoader(StatefulDataLoader[Any]):  # type: ignore[misc]  # torchdat
 
 def _start_worker(worker_init_fn: Callable[[int], None] | None, worker: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the one that trains decides
+    end_worker_with_trainer()
     if worker_init_fn is not None:
         worker_init_fn(worker)
 

@@ -11,6 +11,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from ..errors import StateError
 from ..iter_datapipe import IterDataPipe
+from ..parent_watch import WatchedWhenUnpickled, end_worker_with_trainer
 from ..pipes import EqualizeRanks, ShardingFilterRank, ShuffleSamples
 from ..state import all_pipes, describe
 from ..world import World, detect_world, place_in
@@ -21,7 +22,7 @@ from .stream_pass import Pass, Stream
 _MANY_SAMPLES = 50_000
 
 
-class Resumable(IterableDataset[Any]):
+class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
     """A chain of pipes as a plain ``IterableDataset`` with ``state_dict()`` and ``load_state_dict()``.
 
     The chain is run as ``num_streams`` streams, each a copy of it that reads its own share of the shards in an order of
@@ -137,6 +138,7 @@ class Resumable(IterableDataset[Any]):
         self._loaded, self._loaded_streams = dict(state), state["num_streams"]
 
     def __iter__(self) -> Iterator[Any]:
+        end_worker_with_trainer()
         state, epoch = self._loaded, self.next_epoch
         num_streams, mine = self._share(self.world())
         if num_streams > 1 and not is_sharded(self.pipe):

@@ -20,6 +20,7 @@ from multiprocessing import connection, forkserver
 from typing import Any, Generic, NoReturn, TypeVar
 
 from ..errors import WorkerLostError
+from ..parent_watch import wait_for_parent
 from .task_failure import ATTEMPTS, Failure, Safely, cannot_travel, lost
 
 T = TypeVar("T")
@@ -223,9 +224,7 @@ def _stop(number: int, frame: object) -> NoReturn:
 
 def _end_with_parent() -> None:
     """In a thread: nobody waits any longer for what a worker does whose parent was killed."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
+    wait_for_parent()
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(_END_S)
     os._exit(1)

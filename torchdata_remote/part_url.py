@@ -1,0 +1,40 @@
+"""The URL of some samples of a shard: the shard's URL between two marks, which no store's listing can return.
+
+The first mark is a scheme that no store has, so that keys cannot imitate it and other readers refuse it. The second one
+is at the end, so that a URL that was rebuilt from its path or its base name is not taken for the whole shard.
+"""
+
+from __future__ import annotations
+
+import re
+
+_PART = re.compile(r"samples\+(\d+)-(\d+)\+(.*)", re.DOTALL)
+
+
+def part_url(url: str, first: int, last: int) -> str:
+    """The URL of the samples from ``first`` to before ``last``.
+
+    >>> part_url("s3://photos/0.tar", 3, 9)
+    'samples+3-9+s3://photos/0.tar+samples+3-9'
+    """
+    return f"samples+{first}-{last}+{url}+samples+{first}-{last}"
+
+
+def split_part_url(url: str) -> tuple[str, tuple[int, int] | None]:
+    """The shard's URL and the range of samples; the URL as it is and ``None`` if it stands for a whole object.
+
+    Raises:
+        ValueError: if only the first of the two marks is left.
+    """
+    match = _PART.fullmatch(url)
+    if match is None:
+        return url, None
+    first, last, marked = int(match[1]), int(match[2]), match[3]
+    end = f"+samples+{first}-{last}"
+    if not marked.endswith(end):
+        raise ValueError(
+            f"stands for samples {first} to {last} of a shard, so it must end in {end!r}. A pipe between "
+            "sharding_filter_rank() and the reader has changed the end of the URL: put it before "
+            "sharding_filter_rank()."
+        )
+    return marked.removesuffix(end), (first, last)
