@@ -168,6 +168,40 @@ def test_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert kept(disk, 3) == b"abc"
 
 
+def test_of_objects_that_do_not_fit_together_one_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that arrive at once do not fill the disk by halves; when there is room again, more are kept."""
+    room, taken = 100, dict[int, int]()
+    write = os.pwrite
+
+    def take(file: int, start: int, num_bytes: int) -> None:
+        wanted = max(taken.get(file, 0), start + num_bytes)
+        if sum(taken.values()) - taken.get(file, 0) + wanted > room:
+            _no_space()
+        taken[file] = wanted
+
+    def pwrite(file: int, data: memoryview, start: int) -> int:
+        take(file, start, len(data))
+        return write(file, data, start)
+
+    monkeypatch.setattr(os, "posix_fallocate", take)
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    disk, data = DiskCache(str(tmp_path), LARGE), memoryview(os.urandom(60))
+    fillings: dict[str, Filling] = {}
+    for step in range(3):  # a third of each object by turns
+        for url in ("first", "second"):
+            with contextlib.suppress(OSError):
+                if step == 0:
+                    filling = disk.fill(url, 60, ETAG)
+                    assert filling is not None
+                    fillings[url] = filling
+                if url in fillings:
+                    fillings[url].write(20 * step, data[20 * step : 20 * step + 20])
+    assert [url for url in ("first", "second") if kept(disk, 60, url) == bytes(data)] == ["first"]
+    room = 1_000
+    keep(disk, bytes(data), "second")
+    assert kept(disk, 60, "second") == bytes(data)
+
+
 def _no_space(*arguments: object) -> int:
     raise OSError(28, "No space left on device")
 

@@ -372,3 +372,24 @@ def test_shards(moto: S3Server, tmp_path: Path) -> None:
         num_gets = gets(store)
         assert [sample["__key__"] for sample in pipe.shard_tar_reader()] == [sample["__key__"] for sample in first]
         assert gets(store) == num_gets
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+@pytest.mark.parametrize("listed", [True, False])
+def test_an_empty_object_is_kept(listed: bool, in_order: bool) -> None:
+    """As any other one: the second epoch sends no GET."""
+    with cached({"a": b"", "b": b"abc", "c": b""}) as (store, folder):
+        assert epoch(store, options(folder, in_order=in_order), listed=listed) == store.objects
+        assert len(objects_in(folder)) == 3
+        gets = store.gets
+        assert epoch(store, options(folder, in_order=in_order), listed=listed) == store.objects
+        assert store.gets == gets
+
+
+def test_an_object_larger_than_the_cache_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    """Once in all epochs, with both numbers."""
+    with cached({"a": bytes(95), "b": bytes(96)}) as (store, folder):
+        for _ in range(2):
+            assert epoch(store, options(folder, 90), listed=True) == store.objects
+    [record] = caplog.records
+    assert "95 bytes, more than cache_bytes=90" in record.getMessage()

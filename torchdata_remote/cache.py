@@ -15,6 +15,7 @@ import hashlib
 import logging
 import os
 import re
+import shutil
 import tempfile
 import threading
 import zlib
@@ -23,6 +24,7 @@ from .cache_blocks import ArrivingBlocks, file_bytes, object_bytes, pack_trailer
 from .cache_folder import is_own_file, make_own_folder, open_own_file, private_folder
 from .cached_file import CachedFile, DamagedError
 from .mapped import view_of_file
+from .urls import redact
 
 _log = logging.getLogger("torchdata_remote")
 _TEMPORARY_PREFIX = "torchdata_remote-"
@@ -31,6 +33,8 @@ _MAX_DIGITS = 20  # of a number of bytes
 _FOLDER_DIGITS = 2  # of the name, so that no folder holds a million files
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _KEPT_AFTER_REMOVAL = 0.9  # of the bound, so that not every object that comes removes one
+
+_complained: set[str] = set()  # folders
 
 
 class Filling:
@@ -120,7 +124,6 @@ class DiskCache:
         self._max_bytes = max_bytes
         self._temporaries = os.path.join(self._folder, "partial")
         make_own_folder(self._temporaries, self.user)
-        self._complained = False
         for left in os.scandir(self._temporaries):  # by processes that were killed
             if left.name.startswith(_TEMPORARY_PREFIX):
                 _remove_unless_locked(left.path)
@@ -155,10 +158,20 @@ class DiskCache:
         return found
 
     def complain(self, problem: str) -> None:
-        """Warn of the first problem; a full disk would have one for each object."""
-        if not self._complained:
-            self._complained = True
-            _log.warning("%s (further ones are not told)", problem)
+        """Warn of the first problem with this folder in this process; a full disk would have one for each object."""
+        if self._folder not in _complained:
+            _complained.add(self._folder)
+            try:
+                room = f"{shutil.disk_usage(self._folder).free:,} bytes are free there"
+            except OSError as error:
+                room = str(error)
+            _log.warning(
+                "%s. Objects for which there is no room in the cache %s (%s) are read all the same, and fetched again "
+                "in each epoch; this is not repeated",
+                problem,
+                self._folder,
+                room,
+            )
 
     def fill(self, url: str, num_bytes: int, etag: str) -> Filling | None:
         """Begin to keep an object; ``None`` if it is too large.
@@ -167,6 +180,7 @@ class DiskCache:
             OSError: if the disk has no room for it.
         """
         if num_bytes > self._max_bytes:
+            self.complain(f"{redact(url)} has {num_bytes:,} bytes, more than cache_bytes={self._max_bytes:,}")
             return None
         return Filling(self, self._path(url, num_bytes, etag), num_bytes)
 

@@ -133,7 +133,7 @@ class CachedObject:
 
     def _cannot_keep(self, error: OSError) -> None:
         self._filling = None
-        self._cache.complain(f"{redact(self._url)} is read, but not kept in the cache: {error}")
+        self._cache.complain(f"{redact(self._url)} is not kept in the cache: {error}")
 
     def close(self) -> None:
         """Let go of the file. Safe in a finalizer, and while other threads read."""

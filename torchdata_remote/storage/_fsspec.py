@@ -14,7 +14,7 @@ from ..errors import ObjectNotFoundError, UrlError
 from ..options import StorageOptions
 from ..urls import HTTP, LOCAL, S3, join_url
 from ._errors import from_os, from_status, translated
-from ._protocol import Answer, Entry, Page, in_one
+from ._protocol import Answer, Entry, Page, in_one, normalized_etag
 from ._s3_settings import options_for_s3fs
 
 _ONE_REQUEST: dict[str, Any] = {"retries": {"mode": "standard", "total_max_attempts": 1}}
@@ -95,7 +95,7 @@ class FsspecStore:
         return Entry(
             path,
             None if size is None else int(size),
-            etag if isinstance(etag, str) else None,
+            normalized_etag(etag) if self._scheme in S3 else etag if etag and isinstance(etag, str) else None,
             modified,
         )
 

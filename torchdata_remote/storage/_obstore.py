@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ._errors import from_botocore, from_obstore, from_obstore_of_service, translated
-from ._protocol import Answer
+from ._protocol import Answer, normalized_etag
 from ._s3_settings import CONNECT_TIMEOUT_S, S3Settings, is_custom_endpoint, region_of
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class ObstoreReader:
                 result = obstore.get(self._store, key, options=options)  # type: ignore[arg-type]
             first, after = result.range
             chunks = self._chunks(path, result.stream(0))
-            return Answer(first, after, int(result.meta["size"]), result.meta["e_tag"], chunks)
+            return Answer(first, after, int(result.meta["size"]), normalized_etag(result.meta["e_tag"]), chunks)
 
     def _chunks(self, path: str, stream: Iterable[Any]) -> Generator[memoryview, None, None]:
         with translated(self._table, self._root + path):

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from ..errors import ExpiredCredentialsError, TransientStorageError
 from . import _obstore
 from ._errors import from_botocore, from_status, translated
-from ._protocol import Answer, Entry, MissingHeaderError, Page, RedirectWithoutPlaceError
+from ._protocol import Answer, Entry, MissingHeaderError, Page, RedirectWithoutPlaceError, normalized_etag
 from ._s3_pages import read_faster
 from ._s3_settings import S3Settings, make_client, make_session
 from ._s3_upload import S3Pending
@@ -26,7 +26,7 @@ _log = logging.getLogger("torchdata_remote")
 
 def _as_page(answer: dict[str, Any]) -> Page:
     entries = [
-        Entry(found["Key"], int(found["Size"]), found.get("ETag"), _seconds(found.get("LastModified")))
+        Entry(found["Key"], int(found["Size"]), normalized_etag(found.get("ETag")), _seconds(found.get("LastModified")))
         for found in answer.get("Contents", ())
         if not (found["Key"].endswith("/") and found["Size"] == 0)  # a folder's marker
     ]
@@ -116,7 +116,12 @@ class S3Store:
 
     def stat(self, path: str) -> Entry:
         answer = self.request("head_object", path, Key=path)
-        return Entry(path, int(answer["ContentLength"]), answer.get("ETag"), _seconds(answer.get("LastModified")))
+        return Entry(
+            path,
+            int(answer["ContentLength"]),
+            normalized_etag(answer.get("ETag")),
+            _seconds(answer.get("LastModified")),
+        )
 
     def request(self, name: str, path: str, *, writing: bool = False, **arguments: Any) -> Any:
         """One request by botocore, with this package's errors."""
@@ -162,7 +167,7 @@ class S3Store:
                 f"and Content-Length {answer.get('ContentLength')}.",
                 url=self.url(path),
             )
-        return Answer(first, after, total, answer.get("ETag"), self._chunks(path, answer["Body"]))
+        return Answer(first, after, total, normalized_etag(answer.get("ETag")), self._chunks(path, answer["Body"]))
 
     def _chunks(self, path: str, body: Any) -> Generator[memoryview, None, None]:
         with contextlib.closing(body), translated(from_botocore, self.url(path)):
