@@ -170,7 +170,7 @@ def test_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_of_objects_that_do_not_fit_together_one_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that arrive at once do not fill the disk by halves; when there is room again, more are kept."""
-    room, taken = 100, dict[int, int]()
+    room, taken = 90, dict[int, int]()
     write = os.pwrite
 
     def take(file: int, start: int, num_bytes: int) -> None:
