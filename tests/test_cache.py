@@ -21,7 +21,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchdata_remote import mapped
-from torchdata_remote.cache import CachedFile, DiskCache, Filling
+from torchdata_remote.cache import DiskCache, Filling
+from torchdata_remote.cache_blocks import object_bytes
+from torchdata_remote.cached_file import CachedFile
 
 URL, ETAG = "s3://photos/a", '"1"'
 LARGE = 1 << 40
@@ -31,9 +33,14 @@ NAMES = st.text(st.characters(exclude_categories=["C"]), max_size=8)  # neither 
 
 
 def objects_in(folder: str | Path) -> dict[str, int]:
-    """Path and size of each complete object."""
+    """Path and size of each complete object, without its checksums."""
     whole = [path for path in Path(folder).glob("??/*") if not path.is_symlink()]
-    return {str(path): path.stat().st_size for path in whole}
+    return {str(path): object_bytes(path.stat().st_size) for path in whole}
+
+
+def bytes_in(path: str | Path) -> bytes:
+    """The object in a file, without its checksums."""
+    return Path(path).read_bytes()[: object_bytes(os.stat(path).st_size)]
 
 
 def partials_in(folder: str | Path) -> list[Path]:
@@ -161,6 +168,40 @@ def test_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert kept(disk, 3) == b"abc"
 
 
+def test_of_objects_that_do_not_fit_together_one_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that arrive at once do not fill the disk by halves; when there is room again, more are kept."""
+    room, taken = 90, dict[int, int]()
+    write = os.pwrite
+
+    def take(file: int, start: int, num_bytes: int) -> None:
+        wanted = max(taken.get(file, 0), start + num_bytes)
+        if sum(taken.values()) - taken.get(file, 0) + wanted > room:
+            _no_space()
+        taken[file] = wanted
+
+    def pwrite(file: int, data: memoryview, start: int) -> int:
+        take(file, start, len(data))
+        return write(file, data, start)
+
+    monkeypatch.setattr(os, "posix_fallocate", take)
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    disk, data = DiskCache(str(tmp_path), LARGE), memoryview(os.urandom(60))
+    fillings: dict[str, Filling] = {}
+    for step in range(3):  # a third of each object by turns
+        for url in ("first", "second"):
+            with contextlib.suppress(OSError):
+                if step == 0:
+                    filling = disk.fill(url, 60, ETAG)
+                    assert filling is not None
+                    fillings[url] = filling
+                if url in fillings:
+                    fillings[url].write(20 * step, data[20 * step : 20 * step + 20])
+    assert [url for url in ("first", "second") if kept(disk, 60, url) == bytes(data)] == ["first"]
+    room = 1_000
+    keep(disk, bytes(data), "second")
+    assert kept(disk, 60, "second") == bytes(data)
+
+
 def _no_space(*arguments: object) -> int:
     raise OSError(28, "No space left on device")
 
@@ -176,12 +217,12 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @settings(max_examples=50)
 @given(sizes=st.lists(st.integers(0, 130), max_size=25), use=st.randoms())
 def test_sum_of_sizes(sizes: list[int], use: random.Random) -> None:
-    """After each addition all objects together are within the bound; empty and larger ones are not kept."""
+    """After each addition all objects together are within the bound; larger ones are not kept."""
     with tempfile.TemporaryDirectory() as folder:
         disk = DiskCache(folder, 100)
         for number, size in enumerate(sizes):
             filling = disk.fill(f"{number}", size, ETAG)
-            assert (filling is not None) == (0 < size <= 100)
+            assert (filling is not None) == (size <= 100)
             if filling is not None:
                 filling.write(0, memoryview(bytes([number]) * size))
             assert sum(objects_in(folder).values()) <= 100

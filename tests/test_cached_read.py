@@ -18,7 +18,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.servers.faulty_s3 import faulty
 from tests.servers.s3 import S3Server
-from tests.test_cache import answer_of, child_of, objects_in, partials_in
+from tests.test_cache import answer_of, bytes_in, child_of, objects_in, partials_in
 from tests.test_fetch import wait_for
 from torchdata_remote import cached_read
 from torchdata_remote.engine import Engine
@@ -92,9 +92,7 @@ def epoch(store: CountingStore, chosen: FetchOptions, *, listed: bool) -> dict[s
     return {str(url): stream.read() for url, stream in stream_objects(urls, Engine(chosen, StorageOptions()))}
 
 
-OBJECTS = st.lists(st.binary(min_size=1, max_size=60), max_size=6).map(
-    lambda them: dict(zip("abcdef", them, strict=False))
-)
+OBJECTS = st.lists(st.binary(max_size=60), max_size=6).map(lambda them: dict(zip("abcdef", them, strict=False)))
 
 
 @settings(max_examples=60)
@@ -143,10 +141,10 @@ def test_faults_do_not_spoil_the_cache(
         [(_, stream)] = stream_objects([url], Engine(chosen, StorageOptions()))
         assert stream.read(stop_at) == data[:stop_at]
         for path in objects_in(folder):  # others may read it from now on
-            assert Path(path).read_bytes() == data
+            assert bytes_in(path) == data
         stream.read()
         stream.close()
-        assert [Path(path).read_bytes() for path in objects_in(folder)] in ([data], [])  # "whole" may keep it out
+        assert [bytes_in(path) for path in objects_in(folder)] in ([data], [])  # "whole" may keep it out
 
 
 def test_replaced_object() -> None:
@@ -208,7 +206,7 @@ def test_an_object_begun_in_the_middle(start: int, stop: int | None, listed: boo
         gets = store.gets
         assert read_range(store, folder, start, stop, listed=listed) == data[start:stop]
         assert store.gets == gets
-        assert Path(path).read_bytes() == data
+        assert bytes_in(path) == data
 
 
 def test_store_that_refuses_head() -> None:
@@ -374,3 +372,24 @@ def test_shards(moto: S3Server, tmp_path: Path) -> None:
         num_gets = gets(store)
         assert [sample["__key__"] for sample in pipe.shard_tar_reader()] == [sample["__key__"] for sample in first]
         assert gets(store) == num_gets
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+@pytest.mark.parametrize("listed", [True, False])
+def test_an_empty_object_is_kept(listed: bool, in_order: bool) -> None:
+    """As any other one: the second epoch sends no GET."""
+    with cached({"a": b"", "b": b"abc", "c": b""}) as (store, folder):
+        assert epoch(store, options(folder, in_order=in_order), listed=listed) == store.objects
+        assert len(objects_in(folder)) == 3
+        gets = store.gets
+        assert epoch(store, options(folder, in_order=in_order), listed=listed) == store.objects
+        assert store.gets == gets
+
+
+def test_an_object_larger_than_the_cache_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    """Once in all epochs, with both numbers."""
+    with cached({"a": bytes(95), "b": bytes(96)}) as (store, folder):
+        for _ in range(2):
+            assert epoch(store, options(folder, 90), listed=True) == store.objects
+    [record] = caplog.records
+    assert "95 bytes, more than cache_bytes=90" in record.getMessage()

@@ -1,44 +1,40 @@
 """Whole objects on local disk, shared by all processes of a host.
 
 A file's name is the SHA-256 of URL, size and etag, so that another version is another file. Files appear by a rename
-when they are complete. Who reads one holds a shared lock on it (``flock``), which the removal of the least recently
-used ones respects. The file ``usage`` holds the sum of their sizes; each removal counts it anew.
+when they are complete, with checksums that are compared when they are read. Who reads one holds a shared lock on it
+(``flock``), which the removal of the least recently used ones respects. The file ``usage`` holds the sum of their
+sizes; each removal counts it anew. Files and folders of other users are not used.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import logging
 import os
 import re
-import stat
+import shutil
 import tempfile
 import threading
+import zlib
 
+from .cache_blocks import ArrivingBlocks, file_bytes, object_bytes, pack_trailer
+from .cache_folder import is_own_file, make_own_folder, open_own_file, private_folder
+from .cached_file import CachedFile, DamagedError
 from .mapped import view_of_file
+from .urls import redact
 
 _log = logging.getLogger("torchdata_remote")
 _TEMPORARY_PREFIX = "torchdata_remote-"
 _NAME = re.compile("[0-9a-f]{64}")
 _MAX_DIGITS = 20  # of a number of bytes
 _FOLDER_DIGITS = 2  # of the name, so that no folder holds a million files
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _KEPT_AFTER_REMOVAL = 0.9  # of the bound, so that not every object that comes removes one
 
-
-class CachedFile:
-    """A complete object in the cache. While it is referred to it is not removed."""
-
-    def __init__(self, descriptor: int, num_bytes: int) -> None:
-        self._descriptor, self._num_bytes = descriptor, num_bytes
-
-    def view(self, start: int, end: int | None) -> memoryview:
-        """Bytes ``start`` to ``end`` (exclusive; ``None``: the rest)."""
-        return view_of_file(self._descriptor, start, self._num_bytes if end is None else min(end, self._num_bytes))
-
-    def __del__(self) -> None:
-        os.close(self._descriptor)
+_complained: set[str] = set()  # folders
 
 
 class Filling:
@@ -54,10 +50,21 @@ class Filling:
 
     def __init__(self, cache: DiskCache, path: str, num_bytes: int) -> None:
         self._cache, self._path, self._num_bytes = cache, path, num_bytes
-        self._missing_bytes = num_bytes
+        self._missing_bytes, self._appeared = num_bytes, False
+        self._blocks = ArrivingBlocks(num_bytes)
         self._lock = threading.RLock()
         self._pid = os.getpid()
         self._descriptor, self._temporary = cache.temporary_file()
+        self._reserve(file_bytes(num_bytes))
+
+    def _reserve(self, num_bytes: int) -> None:
+        """Take the room on the disk: of several objects that do not fit together, those are kept that do."""
+        if hasattr(os, "posix_fallocate"):  # which macOS lacks
+            try:
+                os.posix_fallocate(self._descriptor, 0, num_bytes)
+            except OSError as error:
+                if error.errno in _NO_ROOM:  # else the file system cannot tell
+                    raise
 
     def write(self, start: int, data: memoryview) -> None:
         """Bytes from ``start`` on. Each byte of the object is written once.
@@ -65,18 +72,36 @@ class Filling:
         Raises:
             OSError: if the disk is full, or the folder was taken away.
         """
-        done = 0
-        while done < len(data):
-            done += os.pwrite(self._descriptor, data[done:], start + done)
+        self._write(start, data)
         with self._lock:
+            pieces = self._blocks.pieces(start, data)
+        sums = [(block, at + len(piece), zlib.crc32(piece, crc32)) for block, at, piece, crc32 in pieces]
+        with self._lock:
+            for block, behind, crc32 in sums:
+                self._blocks.took(block, behind, crc32)
             self._missing_bytes -= len(data)
-            complete = self._missing_bytes == 0 and len(data) > 0
+            complete = self._missing_bytes == 0 and not self._appeared
+            self._appeared = self._appeared or complete
         if complete:
-            os.fsync(self._descriptor)
-            os.makedirs(os.path.dirname(self._path), exist_ok=True)
-            os.replace(self._temporary, self._path)
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            self._appear()
+
+    def _write(self, start: int, data: bytes | memoryview) -> None:
+        view, done = memoryview(data), 0
+        while done < len(view):
+            done += os.pwrite(self._descriptor, view[done:], start + done)
+
+    def _appear(self) -> None:
+        crc32s = self._blocks.crc32s(lambda start, end: view_of_file(self._descriptor, start, end))
+        self._write(self._num_bytes, pack_trailer(crc32s, os.path.basename(self._path)))
+        os.fsync(self._descriptor)
+        make_own_folder(os.path.dirname(self._path), self._cache.user)
+        os.replace(self._temporary, self._path)
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        try:
             self._cache.added(self._path, self._num_bytes)
+        except OSError:  # what is not counted would fill the disk
+            os.unlink(self._path)
+            raise
 
     def __del__(self) -> None:
         if hasattr(self, "_temporary"):
@@ -90,15 +115,15 @@ class DiskCache:
     """A folder of objects.
 
     Args:
-        folder: made if it is not there.
+        folder: made if it is not there. If it is another user's, a folder in it is used.
         max_bytes: bound on the sum of the objects' sizes. Objects larger than it are not kept.
     """
 
     def __init__(self, folder: str, max_bytes: int) -> None:
-        self._folder, self._max_bytes = os.path.abspath(os.path.expanduser(folder)), max_bytes
+        self._folder, self.user = private_folder(os.path.abspath(os.path.expanduser(folder)))
+        self._max_bytes = max_bytes
         self._temporaries = os.path.join(self._folder, "partial")
-        os.makedirs(self._temporaries, exist_ok=True)
-        self._complained = False
+        make_own_folder(self._temporaries, self.user)
         for left in os.scandir(self._temporaries):  # by processes that were killed
             if left.name.startswith(_TEMPORARY_PREFIX):
                 _remove_unless_locked(left.path)
@@ -112,29 +137,50 @@ class DiskCache:
         path = self._path(url, num_bytes, etag)
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-            found = CachedFile(descriptor, num_bytes)
+            found = CachedFile(descriptor, path, num_bytes)
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
             return None  # it is not there, is being removed, or is something else, such as a link
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size != num_bytes:
-            _log.warning("%s in the cache is not what was written there; the object is fetched again", path)
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+        try:
+            if not is_own_file(status, self.user):
+                raise DamagedError("others can have written it")
+            found.read_checksums()
+            if status.st_size != file_bytes(num_bytes):
+                raise DamagedError(f"it has {status.st_size:,} bytes")
+        except (DamagedError, EOFError, OSError) as error:
+            if status.st_size != num_bytes or not num_bytes:  # else kept by a version without checksums
+                _log.warning("%s in the cache is not what was kept there, and the object is fetched: %s", path, error)
+            found.remove()
             return None
         with contextlib.suppress(OSError):  # where it may only be read
             os.utime(descriptor)  # used now
         return found
 
     def complain(self, problem: str) -> None:
-        """Warn of the first problem; a full disk would have one for each object."""
-        if not self._complained:
-            self._complained = True
-            _log.warning("%s (further ones are not told)", problem)
+        """Warn of the first problem with this folder in this process; a full disk would have one for each object."""
+        if self._folder not in _complained:
+            _complained.add(self._folder)
+            try:
+                room = f"{shutil.disk_usage(self._folder).free:,} bytes are free there"
+            except OSError as error:
+                room = str(error)
+            _log.warning(
+                "%s. Objects for which there is no room in the cache %s (%s) are read all the same, and fetched again "
+                "in each epoch; this is not repeated",
+                problem,
+                self._folder,
+                room,
+            )
 
     def fill(self, url: str, num_bytes: int, etag: str) -> Filling | None:
-        """Begin to keep an object; ``None`` if it is too large, or empty."""
-        if not 0 < num_bytes <= self._max_bytes:
+        """Begin to keep an object; ``None`` if it is too large.
+
+        Raises:
+            OSError: if the disk has no room for it.
+        """
+        if num_bytes > self._max_bytes:
+            self.complain(f"{redact(url)} has {num_bytes:,} bytes, more than cache_bytes={self._max_bytes:,}")
             return None
         return Filling(self, self._path(url, num_bytes, etag), num_bytes)
 
@@ -149,8 +195,7 @@ class DiskCache:
 
     def added(self, path: str, num_bytes: int) -> None:
         """Count an object that has appeared; if they are too many bytes, remove what was not used for longest."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        with os.fdopen(os.open(os.path.join(self._folder, "usage"), flags, 0o666), "r+b") as usage:
+        with os.fdopen(open_own_file(os.path.join(self._folder, "usage"), self.user), "r+b") as usage:
             fcntl.flock(usage, fcntl.LOCK_EX)
             before = usage.read(_MAX_DIGITS + 1)
             known = before.isdigit() and len(before) <= _MAX_DIGITS
@@ -165,13 +210,13 @@ class DiskCache:
         """Remove files until the others are at most so many bytes, ``newest`` last; returns how many these are."""
         files = []
         for folder in os.scandir(self._folder):
-            if len(folder.name) == _FOLDER_DIGITS and folder.is_dir():
+            if len(folder.name) == _FOLDER_DIGITS and folder.is_dir(follow_symlinks=False):
                 for file in os.scandir(folder):
                     if _NAME.fullmatch(file.name) is None:
                         continue  # somebody else's
                     with contextlib.suppress(FileNotFoundError):
                         status = file.stat(follow_symlinks=False)
-                        files.append((file.path == newest, status.st_mtime_ns, status.st_size, file.path))
+                        files.append((file.path == newest, status.st_mtime_ns, object_bytes(status.st_size), file.path))
         used = sum(size for _, _, size, _ in files)
         for is_newest, _, size, path in sorted(files):
             if used <= (self._max_bytes if is_newest else allowed_bytes):
@@ -184,7 +229,7 @@ class DiskCache:
 def _remove_unless_locked(path: str) -> bool:
     """Remove a file that nobody reads or writes; returns whether it is gone."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return True
     except OSError:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 
-from .cache import CachedFile, DiskCache, Filling
+from .cache import DiskCache, Filling
+from .cached_file import CachedFile, DamagedError
 from .errors import StorageError, TransientStorageError
 from .storage import Answer, Store, in_one
 from .urls import redact
@@ -34,7 +34,7 @@ class CachedObject:
         self._store, self._cache, self._url = store, cache, url
         self._listed, self._keep = (size, etag), keep
         self._lock = threading.RLock()  # of threads that fetch parts
-        self._looked = self._closed = False
+        self._looked = self._closed = self._served = False
         self._hit: CachedFile | None = None
         self._filling: Filling | None = None
         self._num_bytes, self._etag = 0, ""
@@ -46,16 +46,52 @@ class CachedObject:
                 self._look(path)
                 if self._closed:  # meanwhile
                     self._hit = self._filling = None
-        hit = self._hit
-        if hit is not None:
-            after = self._num_bytes if end is None else min(end, self._num_bytes)
-            with contextlib.suppress(EOFError):  # somebody has shortened it
-                return Answer(start, after, self._num_bytes, self._etag, in_one(hit.view(start, after)))
+        view = self._kept(start, end)
+        if view is not None:
+            return Answer(start, start + len(view), self._num_bytes, self._etag, in_one(view))
         answer = self._store.read(path, start, end, etag or self._etag or None)
         accepted = etag is None or answer.etag is None or answer.etag == etag  # whoever reads takes no other
         if accepted and (answer.etag, answer.total_bytes) != (self._etag, self._num_bytes):
             self._filling = None  # it may be another version
+        elif accepted and self._num_bytes == 0:
+            self.keep(0, memoryview(b""))
         return answer
+
+    def _kept(self, start: int, end: int | None) -> memoryview | None:
+        """The bytes, if they are in the cache and are what was kept there."""
+        hit = self._hit
+        if hit is None:
+            return None
+        try:
+            view = hit.view(start, end)
+        except (DamagedError, EOFError, OSError) as error:
+            _log.warning("%s is damaged in the cache, and fetched: %s (%s)", redact(self._url), error, hit.path)
+            self._drop(hit)
+            return None
+        with self._lock:
+            self._served = True
+            return None if self._hit is None else view  # another thread has found damage
+
+    def _drop(self, hit: CachedFile) -> None:
+        """Remove the object from the cache. If nothing of it was handed on, keep what comes instead."""
+        hit.remove()
+        with self._lock:
+            if self._hit is hit:
+                self._hit = None
+                if not self._served and not self._closed:
+                    self._begin_to_keep()
+
+    def distrust(self) -> bool:
+        """Remove an object whose bytes are not right although they are what was kept.
+
+        Returns:
+            Whether it was in the cache: then other bytes come when they are read again.
+        """
+        hit = self._hit
+        if hit is not None:
+            _log.warning("%s is damaged in the cache, and fetched (%s)", redact(self._url), hit.path)
+            self._drop(hit)
+        return self._served
 
     def _look(self, path: str) -> None:
         size, etag = self._listed
@@ -67,9 +103,13 @@ class CachedObject:
             return
         self._etag, self._num_bytes = etag, size
         self._hit = self._cache.find(self._url, size, etag)
-        if self._hit is None and self._keep:
+        if self._hit is None:
+            self._begin_to_keep()
+
+    def _begin_to_keep(self) -> None:
+        if self._keep:
             try:
-                self._filling = self._cache.fill(self._url, size, etag)
+                self._filling = self._cache.fill(self._url, self._num_bytes, self._etag)
             except OSError as error:
                 self._cannot_keep(error)
 
@@ -93,7 +133,7 @@ class CachedObject:
 
     def _cannot_keep(self, error: OSError) -> None:
         self._filling = None
-        self._cache.complain(f"{redact(self._url)} is read, but not kept in the cache: {error}")
+        self._cache.complain(f"{redact(self._url)} is not kept in the cache: {error}")
 
     def close(self) -> None:
         """Let go of the file. Safe in a finalizer, and while other threads read."""

@@ -218,6 +218,7 @@ class Fetcher:
             in_flight=self._engine.in_flight,
             on_found=on_found,
             sleep=lambda seconds: self._pool.sleep(seconds, is_closed=lambda: target.closed),
+            on_damage=target.distrust_cache,
         )
 
     def _learn(self, target: FetchedObject, part: Part, found: Found) -> None:

@@ -131,6 +131,10 @@ class FetchedObject:
         if self._cached is not None:
             self._cached.keep(start, piece)
 
+    def distrust_cache(self) -> bool:
+        """Its bytes are not right: drop those in the cache; returns whether they came from there."""
+        return self._cached is not None and self._cached.distrust()
+
     def close(self) -> None:
         """Nothing more of it is fetched. Safe in a finalizer."""
         self.closed = True

@@ -25,6 +25,7 @@ def read_range(
     on_found: Callable[[Found], None],
     sleep: Callable[[float], object],
     clock: Callable[[], float] = time.monotonic,
+    on_damage: Callable[[], bool] = lambda: False,
 ) -> Generator[memoryview, None, None]:
     """Read a range.
 
@@ -36,6 +37,7 @@ def read_range(
         on_found: called once, with the headers of the first answer.
         sleep: waits for so many seconds; raises to end the waiting.
         clock: seconds that only grow.
+        on_damage: as :class:`Reading` calls it.
 
     Yields:
         memoryview: the bytes, in consecutive pieces, as they arrive. Closing the iterator ends the request.
@@ -47,7 +49,7 @@ def read_range(
         ShardCorruptError: if a block does not fit its checksum, twice.
     """
     attempts = Attempts(policy, sleep=sleep, clock=clock)
-    reading = Reading(source, wanted, policy.progress_timeout_s, on_found, clock)
+    reading = Reading(source, wanted, policy.progress_timeout_s, on_found, clock, on_damage)
     while not reading.complete():
         try:
             with in_flight.permit(), _counted(reading):

@@ -62,6 +62,8 @@ class Reading:
         progress_timeout_s: an attempt that brings fewer than ``PROGRESS_BYTES`` in so many seconds has failed.
         on_found: called once, with the headers of the first answer.
         clock: seconds that only grow.
+        on_damage: called when a block does not fit its checksum for the first time; returns whether the bytes came from
+            a cache, which has dropped them. Then they are asked for again at once, and the store is not blamed.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Reading:
         progress_timeout_s: float,
         on_found: Callable[[Found], None],
         clock: Callable[[], float],
+        on_damage: Callable[[], bool] = lambda: False,
     ) -> None:
         self._source, self.wanted, self._on_found = source, wanted, on_found
         self._progress_timeout_s, self._clock = progress_timeout_s, clock
@@ -79,6 +82,7 @@ class Reading:
         self._other_versions: list[str] = []  # that came instead, one after the other and alike
         self._damaged_blocks: set[int] = set()
         self._check: BlockCheck | None = None
+        self._on_damage, self._dropped = on_damage, False  # whether a cache has dropped what it had
 
     def complete(self) -> bool:
         """Whether all is there."""
@@ -165,13 +169,13 @@ class Reading:
         return end
 
     def _take(self, answer: Answer, end: int) -> Iterator[memoryview]:
-        skip = self._at - answer.start
+        skip, dropped = self._at - answer.start, self._dropped
         for chunk in self._in_time(answer.chunks):
             piece = chunk[skip : skip + end - self._at]
             skip = max(0, skip - len(chunk))
             if piece:
                 yield from self._checked(piece)
-            if self._at == end:
+            if self._at == end or self._dropped != dropped:
                 return
         if self._at < end:
             raise self._broken(f"the body ended at byte {self._at:,} of {end:,}")
@@ -190,6 +194,9 @@ class Reading:
             yield from check.take(inside)
             if check.damaged_at is not None:
                 self._at, check.damaged_at = check.damaged_at, None
+                if not self._dropped and self._on_damage():
+                    self._dropped = True
+                    return
                 self._complain_of_damage()
 
     def _complain_of_damage(self) -> None:

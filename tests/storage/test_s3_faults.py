@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.servers.scripted import Request, Response, scripted
 from torchdata_remote import Backend, RemoteUrl, RetryPolicy
@@ -19,7 +20,7 @@ from torchdata_remote.errors import (
     TransientStorageError,
 )
 from torchdata_remote.options import FetchOptions, StorageOptions
-from torchdata_remote.storage import _s3_settings
+from torchdata_remote.storage import Connection, _s3_settings, open_store
 from torchdata_remote.storage.listing import list_source
 from torchdata_remote.streams import stream_objects
 
@@ -48,6 +49,49 @@ def test_what_no_repetition_mends_costs_one_request(backend: Backend, status: in
         with pytest.raises(ObjectNotFoundError if status == 404 else AccessDeniedError, match="s3://bucket/a"):
             read("s3://bucket/a", server.url, backend)
         assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("backend", ["obstore", "botocore", "fsspec"])
+@pytest.mark.parametrize("listed_etag", ["1f", '"1f"', "&quot;1f&quot;"])
+def test_etags_with_and_without_quotes_are_the_same(backend: str, listed_etag: str, tmp_path: Path) -> None:
+    """A listing without them, answers with them: If-Match has them, nothing is taken for changed, and it is cached."""
+
+    def respond(request: Request) -> Response:
+        if "list-type=2" in request.target:
+            return Response(200, LISTING.replace(b">1</", b">%d</" % len(DATA), 1).replace(b">1</", b">%b</" % listed))
+        if request.headers.get("if-match", '"1f"') != '"1f"':
+            return Response.of_error(412, "PreconditionFailed")
+        return Response.of_object(request, DATA, '"1f"')
+
+    listed = listed_etag.encode()
+    with scripted(respond) as server:
+        options: dict[str, Any] = {"endpoint_url": server.url, "key": "k", "secret": "s"}
+        source = IterableWrapper(["s3://bucket/"]).list_remote(storage_options=options)
+        pipe = source.async_prefetch(
+            backend=backend, cache_dir=str(tmp_path), cache_bytes=1 << 20, storage_options=options
+        )
+        for _ in range(2):
+            [(url, stream)] = [(url, stream.read()) for url, stream in pipe]
+            assert (url.etag, stream) == ('"1f"', DATA)
+        gets = [request for request in server.requests if request.method == "GET" and "list-type" not in request.target]
+        assert len(gets) == 1
+
+
+@pytest.mark.parametrize("backend", [Backend.OBSTORE, Backend.BOTOCORE])
+def test_an_empty_etag_is_none(backend: Backend) -> None:
+    """In listings and in answers."""
+
+    def respond(request: Request) -> Response:
+        if "list-type=2" in request.target:
+            return Response(200, LISTING.replace(b">1</ETag>", b"></ETag>"))
+        return Response.of_object(request, DATA, "")
+
+    with scripted(respond) as server:
+        options = StorageOptions({"endpoint_url": server.url, "key": "k", "secret": "s"})
+        store, path = open_store("s3://bucket/a", options, Connection(backend))
+        [entry] = store.list_page("", recursive=True, token=None).entries
+        answer = store.read(path, 0, 10, entry.etag)
+        assert (entry.etag, answer.etag, answer.whole()) == (None, None, DATA[:10])
 
 
 @pytest.mark.parametrize(("status", "code"), [(503, "SlowDown"), (500, "InternalError"), (429, "TooMany"), (504, "")])

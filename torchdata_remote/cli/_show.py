@@ -6,7 +6,6 @@ import argparse
 import math
 import os
 import sys
-import tempfile
 
 from PIL import Image
 
@@ -14,6 +13,7 @@ from ..decoders import rgb
 from ..errors import LabelError, RemoteDataError
 from ..inspection.contact_sheet import Cell, contact_sheet
 from ..inspection.pictures import Picture, class_names, pictures
+from ..new_file import make_new_file
 from ._shared import Commands, add_command, add_storage_options, count, printable, say
 
 _DEFAULT_PICTURES = 36
@@ -94,13 +94,10 @@ def _save(sheet: Image.Image, path: str) -> None:
     extension = os.path.splitext(name)[1]
     if extension.lower() not in Image.registered_extensions():
         raise ValueError(f"no picture format is called {extension!r}. Take a name such as out.png")
-    handle, partial = tempfile.mkstemp(suffix=extension, dir=folder)
+    handle, partial = make_new_file(folder, ".tmp-", extension)
     try:
         with os.fdopen(handle, "wb") as file:
             sheet.save(file, Image.registered_extensions()[extension.lower()])
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(partial, 0o666 & ~umask)  # mkstemp's are for their owner only
         os.replace(partial, path)
     except BaseException:
         os.unlink(partial)

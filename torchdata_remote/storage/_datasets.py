@@ -13,7 +13,7 @@ from ._datasets_listing import MAX_PAGE, DatasetFile, Listing
 from ._datasets_reading import DatasetsReader
 from ._datasets_requests import ServiceClient
 from ._datasets_upload import DatasetsPending, Uploads
-from ._protocol import Answer, Entry, Page
+from ._protocol import Answer, Entry, Page, normalized_etag
 
 __all__ = ["DATASETS", "MAX_PAGE", "DatasetFile", "DatasetsStore"]
 
@@ -111,7 +111,7 @@ class DatasetsStore:
         with self._client.understood("Content-Length", path):
             when = headers.get("Last-Modified")
             modified_s = None if when is None else email.utils.parsedate_to_datetime(when).timestamp()
-            return Entry(path, int(headers["Content-Length"]), headers.get("ETag"), modified_s)
+            return Entry(path, int(headers["Content-Length"]), normalized_etag(headers.get("ETag")), modified_s)
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         return self._reader.read(path, start, end, etag)

@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import TransientStorageError
 from . import _obstore
 from ._datasets_requests import ServiceClient
-from ._protocol import Answer, MissingHeaderError
+from ._protocol import Answer, MissingHeaderError, normalized_etag
 from ._urllib import CONTENT_RANGE, read_as_it_comes
 
 
@@ -74,7 +74,7 @@ class DatasetsReader:
                 f"{found!r} and Content-Length {length!r}.",
                 url=url,
             )
-        return Answer(first, after, total, response.headers.get("ETag"), self._chunks(path, response))
+        return Answer(first, after, total, normalized_etag(response.headers.get("ETag")), self._chunks(path, response))
 
     def _chunks(self, path: str, response: Any) -> Generator[memoryview, None, None]:
         try:

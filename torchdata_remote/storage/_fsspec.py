@@ -16,7 +16,7 @@ from ..urls import HTTP, LOCAL, S3, join_url
 from ._encoding import refusing_encoded
 from ._error_tables import from_os
 from ._errors import from_status, translated
-from ._protocol import Answer, Entry, Page, in_one
+from ._protocol import Answer, Entry, Page, in_one, normalized_etag
 from ._s3_settings import options_for_s3fs
 
 _ONE_REQUEST: dict[str, Any] = {"retries": {"mode": "standard", "total_max_attempts": 1}}
@@ -98,7 +98,7 @@ class FsspecStore:
         return Entry(
             path,
             None if size is None else int(size),
-            etag if isinstance(etag, str) else None,
+            normalized_etag(etag) if self._scheme in S3 else etag if etag and isinstance(etag, str) else None,
             modified,
         )
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 from ..errors import ObjectNotFoundError, UrlError
 from ..mapped import view_of_file
+from ..new_file import make_new_file
 from ._error_tables import from_os
 from ._errors import from_status, translated
 from ._local_order import PARTIAL_SUFFIX, in_order, never_listed
@@ -168,7 +169,6 @@ class _LocalPending:
         if not name:
             raise UrlError(f"file://{path} names a folder, not a file.", url=f"file://{path}")
         descriptor, self._temporary = _temporary_in(folder)
-        os.fchmod(descriptor, 0o666 & ~_umask())
         self._file = os.fdopen(descriptor, "wb", buffering=1 << 20)
 
     def write(self, data: bytes) -> None:
@@ -212,11 +212,5 @@ def _temporary_in(folder: str) -> tuple[int, str]:
     for _ in range(_MAX_REMOVED):
         with contextlib.suppress(FileNotFoundError):  # where an empty folder was removed since
             os.makedirs(folder, exist_ok=True)
-            return tempfile.mkstemp(PARTIAL_SUFFIX, ".", folder)
+            return make_new_file(folder, ".", PARTIAL_SUFFIX)
     raise FileNotFoundError(folder)
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ._encoding import IDENTITY, require_unencoded
 from ._error_tables import from_botocore, from_obstore
 from ._errors import translated
-from ._protocol import Answer
+from ._protocol import Answer, normalized_etag
 from ._s3_settings import CONNECT_TIMEOUT_S, S3Settings, is_custom_endpoint, region_of
 from ._service_errors import from_obstore_of_service
 
@@ -104,7 +104,7 @@ class ObstoreReader:
             require_unencoded(result.attributes.get("Content-Encoding"), path, self._root + path)
             first, after = result.range
             chunks = self._chunks(path, result.stream(0))
-            return Answer(first, after, int(result.meta["size"]), result.meta["e_tag"], chunks)
+            return Answer(first, after, int(result.meta["size"]), normalized_etag(result.meta["e_tag"]), chunks)
 
     def _chunks(self, path: str, stream: Iterable[Any]) -> Generator[memoryview, None, None]:
         with translated(self._table, self._root + path):

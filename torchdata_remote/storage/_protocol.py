@@ -8,6 +8,25 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from ..errors import StorageError, TransientStorageError
 
 
+def normalized_etag(sent: object) -> str | None:
+    """An etag as HTTP writes it, in quotes, from what a store sent; ``None`` if that is no text, or empty.
+
+    Some servers leave the quotes away in listings only, and If-Match needs them. Transports that speak HTTP call this
+    for every etag.
+
+    Example:
+        >>> [normalized_etag(sent) for sent in ("1f", '"1f"', ' W/"1f"', "W/1f", "", '""', None)]
+        ['"1f"', '"1f"', 'W/"1f"', 'W/"1f"', None, None, None]
+    """
+    if not isinstance(sent, str):
+        return None
+    weak, tag = "", sent.strip()
+    if tag.startswith("W/"):
+        weak, tag = "W/", tag[2:]
+    tag = tag.removeprefix('"').removesuffix('"')
+    return f'{weak}"{tag}"' if tag else None
+
+
 class Entry(NamedTuple):
     """An object as a listing tells it: path as in the URL, bytes, etag, and when it was written, in seconds (UTC)."""
 

@@ -14,7 +14,7 @@ from . import _obstore
 from ._encoding import require_unencoded
 from ._error_tables import from_botocore
 from ._errors import from_status, translated
-from ._protocol import Answer, Entry, MissingHeaderError, Page, RedirectWithoutPlaceError
+from ._protocol import Answer, Entry, MissingHeaderError, Page, RedirectWithoutPlaceError, normalized_etag
 from ._s3_pages import read_faster
 from ._s3_settings import S3Settings, make_client, make_session
 from ._s3_upload import S3Pending
@@ -28,7 +28,7 @@ _log = logging.getLogger("torchdata_remote")
 
 def _as_page(answer: dict[str, Any]) -> Page:
     entries = [
-        Entry(found["Key"], int(found["Size"]), found.get("ETag"), _seconds(found.get("LastModified")))
+        Entry(found["Key"], int(found["Size"]), normalized_etag(found.get("ETag")), _seconds(found.get("LastModified")))
         for found in answer.get("Contents", ())
         if not (found["Key"].endswith("/") and found["Size"] == 0)  # a folder's marker
     ]
@@ -118,7 +118,12 @@ class S3Store:
 
     def stat(self, path: str) -> Entry:
         answer = self.request("head_object", path, Key=path)
-        return Entry(path, int(answer["ContentLength"]), answer.get("ETag"), _seconds(answer.get("LastModified")))
+        return Entry(
+            path,
+            int(answer["ContentLength"]),
+            normalized_etag(answer.get("ETag")),
+            _seconds(answer.get("LastModified")),
+        )
 
     def request(self, name: str, path: str, *, writing: bool = False, **arguments: Any) -> Any:
         """One request by botocore, with this package's errors."""
@@ -168,7 +173,7 @@ class S3Store:
                 f"and Content-Length {answer.get('ContentLength')}.",
                 url=self.url(path),
             )
-        return Answer(first, after, total, answer.get("ETag"), self._chunks(path, answer["Body"]))
+        return Answer(first, after, total, normalized_etag(answer.get("ETag")), self._chunks(path, answer["Body"]))
 
     def _chunks(self, path: str, body: Any) -> Generator[memoryview, None, None]:
         with contextlib.closing(body), translated(from_botocore, self.url(path)):

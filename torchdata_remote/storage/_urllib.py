@@ -17,7 +17,7 @@ from ..errors import StorageError, TransientStorageError, UrlError
 from ..urls import redact
 from ._encoding import IDENTITY, require_unencoded
 from ._errors import from_status
-from ._protocol import Answer, Entry, RangeNotSatisfiableError, in_one
+from ._protocol import Answer, Entry, RangeNotSatisfiableError, in_one, normalized_etag
 from ._s3_settings import CONNECT_TIMEOUT_S
 
 CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
@@ -97,7 +97,7 @@ class UrllibReader:
                         url=redact(url),
                     )
                 first, after, total = int(match[1]), int(match[2]) + 1, int(match[3])
-            found_etag = response.headers.get("ETag")
+            found_etag = normalized_etag(response.headers.get("ETag"))
             if total is None:
                 if not response.chunked:
                     raise StorageError(
@@ -129,4 +129,6 @@ class UrllibReader:
         if status != 200:
             raise from_status(status, "", f"{self._origin}/{path}")
         length = headers.get("Content-Length", "")
-        return Entry(path, int(length) if length.isascii() and length.isdigit() else None, headers.get("ETag"))
+        return Entry(
+            path, int(length) if length.isascii() and length.isdigit() else None, normalized_etag(headers.get("ETag"))
+        )
