@@ -23,6 +23,7 @@ BUILTIN_PARENTS: dict[type[errors.RemoteDataError], type[Exception]] = {
     errors.ExpiredCredentialsError: PermissionError,
     errors.ObjectExistsError: FileExistsError,
     errors.ObjectChangedError: OSError,
+    errors.ContentEncodingError: ValueError,
     errors.TransientStorageError: ConnectionError,
     errors.ShardReadError: ValueError,
     errors.MissingEndError: ValueError,

@@ -3,16 +3,21 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import unicodedata
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchdata_remote import ShardWriter
+from torchdata_remote import ShardedDataset, ShardWriter, shard_dataset, stream_shards
 from torchdata_remote.errors import ManifestError
+from torchdata_remote.inspection import verify_shards
 from torchdata_remote.manifest import MANIFEST_NAME, ShardInfo, dump_manifest, load_manifest
+from torchdata_remote.testing import write_small_shards
 
 URL = "s3://b/train/index.json"
 BASE_NAMES = st.text(
@@ -27,6 +32,7 @@ SHARDS = st.lists(
         md5=st.text("0123456789abcdef", min_size=32, max_size=32),
     ),
     max_size=5,
+    unique_by=lambda shard: unicodedata.normalize("NFC", shard.url),
 )
 ENTRY: dict[str, Any] = {"url": "0.tar", "md5sum": "00", "nsamples": 1, "filesize": 1536}
 
@@ -91,6 +97,66 @@ def test_a_shard_outside_the_folder_is_refused(name: Any) -> None:
     assert URL in str(caught.value)
     assert repr(name) in str(caught.value)
     assert caught.value.url == URL
+
+
+@pytest.mark.parametrize(
+    ("url", "first", "second"),
+    [
+        (URL, "0.tar", "0.tar"),
+        ("https://host/a/index.json", "0.tar", "%30.tar"),
+        ("https://host/a/index.json", "%C3%A9.tar", "%c3%a9.tar"),
+        ("https://host/a/index.json", "\u00e9.tar", "%C3%A9.tar"),
+        ("http://host/a/index.json", "0.tar#one", "0.tar#two"),
+        ("file:///data/index.json", "\u00e9.tar", "e\u0301.tar"),
+    ],
+)
+def test_a_shard_named_twice_is_refused(url: str, first: str, second: str) -> None:
+    """Also in two spellings that the store takes for one; the error gives both entries, and the remedy."""
+    entries = [{**ENTRY, "url": "before.tar"}, {**ENTRY, "url": first}, {**ENTRY, "url": second, "md5sum": "01"}]
+    with pytest.raises(ManifestError, match="torchdata-remote manifest --overwrite") as caught:
+        load_manifest(_document(shardlist=entries), url)
+    assert url in str(caught.value)
+    assert repr(second) in str(caught.value)
+    assert "entries 1 and 2" in str(caught.value)
+    folder = url[: url.rindex("/") + 1]
+    with pytest.raises(ManifestError, match="entries 0 and 1"):
+        dump_manifest([ShardInfo(folder + name, 1, 1536, "00") for name in (first, second)])
+
+
+@pytest.mark.parametrize(
+    ("url", "first", "second"),
+    [
+        (URL, "0.tar", "%30.tar"),
+        (URL, "\u00e9.tar", "e\u0301.tar"),
+        (URL, "0.tar#one", "0.tar#two"),
+        ("file:///data/index.json", "0.tar", "%30.tar"),
+        ("https://host/a/index.json", "get?shard=0", "get?shard=1"),
+        ("https://host/a/index.json", "0%2Etar", "1%2Etar"),
+    ],
+)
+def test_names_of_two_objects_are_two_shards(url: str, first: str, second: str) -> None:
+    """In a bucket and on a disk a percent sign is a character; a query is part of what a server is asked for."""
+    found = load_manifest(_document(shardlist=[{**ENTRY, "url": first}, {**ENTRY, "url": second}]), url)
+    assert [shard.url.rpartition("/")[2] for shard in found] == [first, second]
+
+
+def test_a_manifest_that_names_a_shard_twice_is_read_by_no_reader(memory_folder: str) -> None:
+    """Neither a stream, nor the map-style dataset, nor a job that takes the shards as its source doubles samples."""
+    write_small_shards(memory_folder, num_shards=2, samples_per_shard=3)
+    path = f"{memory_folder.removeprefix('memory:/')}/{MANIFEST_NAME}"
+    document = json.loads(fsspec.filesystem("memory").cat(path))
+    document["shardlist"].append(document["shardlist"][0])
+    fsspec.filesystem("memory").pipe({path: json.dumps(document).encode()})
+    manifest_url = f"{memory_folder}/{MANIFEST_NAME}"
+    readers: list[Callable[[], Any]] = [
+        lambda: list(stream_shards(manifest_url)),
+        lambda: ShardedDataset(memory_folder),
+        lambda: shard_dataset(manifest_url, f"{memory_folder}-out/{{shard}}.tar", seed=0),
+        lambda: verify_shards(memory_folder),
+    ]
+    for read in readers:
+        with pytest.raises(ManifestError, match=r"000000\.tar"):
+            read()
 
 
 @pytest.mark.parametrize(

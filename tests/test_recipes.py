@@ -12,7 +12,7 @@ import pytest
 
 from tests.servers.faulty_s3 import faulty
 from tests.servers.s3 import S3Server
-from torchdata_remote import World, skip_with_warning, stream_files, stream_shards
+from torchdata_remote import Resumable, ShardWriter, World, skip_with_warning, stream_files, stream_shards
 from torchdata_remote.errors import EmptyListingError, EmptyShareError
 from torchdata_remote.testing import all_worlds, write_small_shards
 
@@ -30,6 +30,45 @@ def test_shards_come_as_they_were_written(memory_folder: str) -> None:
     assert list(stream_shards([f"{memory_folder}/000002.tar", f"{memory_folder}/000000.tar"], seed=None)) == (
         written[8:] + written[:4]
     )
+
+
+def test_shards_that_are_named_need_no_pattern(memory_folder: str) -> None:
+    """A manifest, one shard, a brace range and a glob say themselves which shards they mean, compressed or not."""
+    with ShardWriter(f"{memory_folder}/{{shard}}.tar.gz", max_shard_samples=2) as writer:
+        for i in range(6):
+            writer.write({"__key__": str(i), "cls": i})
+
+    def keys(url: str | list[str], **options: Any) -> list[str]:
+        return [sample["__key__"] for sample in stream_shards(url, seed=None, **options)]
+
+    everything = list("012345")
+    assert keys(f"{memory_folder}/index.json") == everything
+    assert keys(f"{memory_folder}/{{0..2}}.tar.gz") == everything
+    assert keys(f"{memory_folder}/*.tar.gz") == everything
+    assert keys(f"{memory_folder}/1.tar.gz") == ["2", "3"]
+    assert keys(memory_folder, pattern="*.gz") == everything
+    assert keys(f"{memory_folder}/index.json", pattern="[02].*") == ["0", "1", "4", "5"]
+    other = f"{memory_folder}-plain"
+    with ShardWriter(f"{other}/{{shard}}.tar", max_shard_samples=1) as writer:
+        writer.write({"__key__": "plain", "cls": 0})
+    assert keys([f"{memory_folder}/index.json", other]) == [*everything, "plain"]
+    assert keys(f"{other}/*") == ["plain"]
+    with pytest.raises(EmptyListingError, match=r"pattern='\*\.tar'"):
+        keys(memory_folder)
+
+
+def test_the_training_loop_reads_a_manifest_of_compressed_shards(memory_folder: str) -> None:
+    """Split over ranks, shuffled and resumed: nothing is lost on the way."""
+    with ShardWriter(f"{memory_folder}/{{shard}}.tar.zst", max_shard_samples=2) as writer:
+        for i in range(12):
+            writer.write({"__key__": str(i), "cls": i})
+    pipe = stream_shards(f"{memory_folder}/index.json").to_tuple("__key__")
+    data = Resumable(pipe, num_streams=3)
+    items = iter(data)
+    first = [next(items) for _ in range(5)]
+    again = Resumable(stream_shards(f"{memory_folder}/index.json").to_tuple("__key__"), num_streams=3)
+    again.load_state_dict(data.state_dict())
+    assert sorted(int(key) for (key,) in [*first, *again]) == list(range(12))
 
 
 def test_shards_are_mixed_and_bad_ones_left_out_as_asked(memory_folder: str) -> None:

@@ -3,22 +3,18 @@ from __future__ import annotations
 import copy
 import os
 import pickle
-import re
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from torchdata_remote.checksums import BLOCK_BYTES, Checksums
 from torchdata_remote.errors import UrlError
 from torchdata_remote.urls import (
     RemoteUrl,
-    expand_braces,
-    has_braces,
     join_url,
     object_path,
-    path_below,
     redact,
     split_url,
     whole_and_part,
@@ -141,73 +137,6 @@ def test_object_path_is_the_name_of_the_file() -> None:
     assert object_path("memory://a/b.jpg") == "a/b.jpg"
 
 
-@pytest.mark.parametrize(
-    ("source", "url", "path"),
-    [
-        ("s3://b/train", "s3://b/train/cat/1.jpg", "cat/1.jpg"),
-        ("s3://b/train/", "s3://b/train/cat/1.jpg", "cat/1.jpg"),
-        ("s3://b", "s3://b/1.jpg", "1.jpg"),
-        ("s3://b/train/1.jpg", "s3://b/train/1.jpg", "1.jpg"),
-        ("s3://b/t*/c{0..9}/", "s3://b/train/c1/1.jpg", "train/c1/1.jpg"),
-        ("/data/train", "file:///data/train/cat/1.jpg", "cat/1.jpg"),
-        ("memory://a", "memory://a/1.jpg", "1.jpg"),
-        ("s3://b/train/", "s3://other/x/1.jpg", "x/1.jpg"),
-        ("s3://b/train/", "https://host/x/1.jpg?token=0", "x/1.jpg"),
-    ],
-)
-def test_a_path_below_is_what_the_source_does_not_say(source: str, url: str, path: str) -> None:
-    """From the folder on, or from the first folder that has a glob; of an object elsewhere it is the whole path."""
-    assert path_below(source)(url) == path
-
-
-@given(first=st.integers(0, 200), count=st.integers(1, 30), width=st.integers(1, 6))
-def test_a_brace_range_counts_from_first_to_last(first: int, count: int, width: int) -> None:
-    """Every number comes once, in order, padded to the written width if the first one was."""
-    last = first + count - 1
-    padded = [f"s3://b/{i:0{width}d}.tar" for i in range(first, last + 1)]
-    assume(len(f"{first:0{width}d}") == len(f"{last:0{width}d}"))
-    assert list(expand_braces(f"s3://b/{{{first:0{width}d}..{last:0{width}d}}}.tar")) == padded
-    assert list(expand_braces(f"s3://b/{{{first}..{last}}}.tar")) == [f"s3://b/{i}.tar" for i in range(first, last + 1)]
-
-
-def test_zeros_are_kept_where_the_width_grows() -> None:
-    """``{08..10}`` has two digits throughout, ``{8..10}`` has not."""
-    assert list(expand_braces("{08..10}")) == ["08", "09", "10"]
-    assert list(expand_braces("{8..10}")) == ["8", "9", "10"]
-    assert list(expand_braces("{000..1}")) == ["000", "001"]
-
-
-def test_comma_lists_and_ranges_multiply() -> None:
-    """The first brace varies slowest, an empty choice is a choice."""
-    assert list(expand_braces("s3://{a,b}/{x,y}{0..1}")) == [
-        f"s3://{bucket}/{letter}{i}" for bucket in "ab" for letter in "xy" for i in (0, 1)
-    ]
-    assert list(expand_braces("a{,b}")) == ["a", "ab"]
-
-
-def test_nested_braces_give_each_url_once() -> None:
-    """As a shell does: a shard that came twice would be trained on twice."""
-    assert list(expand_braces("{a,{b,c}}")) == ["a", "b", "c"]
-    assert list(expand_braces("{x{0..1},y}")) == ["x0", "x1", "y"]
-
-
-def test_a_backwards_range_is_refused() -> None:
-    """Silently empty would be a data set without shards; the error shows the range and no credentials."""
-    with pytest.raises(UrlError, match=re.escape("{10..09}")) as caught:
-        list(expand_braces("https://me:SECRET@host/{10..09}.tar?token=SECRET"))
-    assert "SECRET" not in str(caught.value)
-
-
-@given(st.text("a{}0,.", max_size=12))
-def test_has_braces_tells_what_would_be_expanded(url: str) -> None:
-    """It is false for exactly the URLs that stand for themselves."""
-    try:
-        stays = list(expand_braces(url)) == [url]
-    except UrlError:
-        stays = False
-    assert has_braces(url) != stays
-
-
 @given(size=st.none() | st.integers(0), etag=st.none() | st.text())
 def test_a_remote_url_keeps_size_and_etag(size: int | None, etag: str | None) -> None:
     """It goes to worker processes by pickle and loses nothing; else it is a str like any other."""
@@ -251,12 +180,6 @@ def test_a_part_tells_so_by_its_address(ends: list[int], num_samples: int | None
     assert whole == url
     assert whole_and_part(str(part)) == ("s3://b/a.tar", (first, last))
     assert whole_and_part(url) == (url, None)
-
-
-def test_a_range_with_a_step_is_refused() -> None:
-    """A shell would know it; taken literally it would only be an object that does not exist."""
-    with pytest.raises(UrlError, match=re.escape("{0..10..2}")):
-        list(expand_braces("s3://b/{0..10..2}.tar"))
 
 
 def test_a_secret_with_a_slash_is_not_shown() -> None:

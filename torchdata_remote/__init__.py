@@ -31,6 +31,7 @@ from .resume import Resumable, StatefulLoader, merge_states, stateful_loader
 from .sharding.dataset import shard_dataset
 from .shares import EqualizeMode
 from .stage_stats import Stats, record_stats, stats
+from .storage.patterns import escape_url
 from .transfer import TransferProgress, Transferred, pull, push
 from .urls import RemoteUrl
 from .world import World
@@ -75,6 +76,7 @@ __all__ = [
     "decoders",
     "encoders",
     "errors",
+    "escape_url",
     "index_shards",
     "labels",
     "merge_states",

@@ -55,7 +55,7 @@ class Filling:
     def __init__(self, cache: DiskCache, path: str, num_bytes: int) -> None:
         self._cache, self._path, self._num_bytes = cache, path, num_bytes
         self._missing_bytes = num_bytes
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._pid = os.getpid()
         self._descriptor, self._temporary = cache.temporary_file()
 

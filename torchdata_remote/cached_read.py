@@ -33,7 +33,7 @@ class CachedObject:
     ) -> None:
         self._store, self._cache, self._url = store, cache, url
         self._listed, self._keep = (size, etag), keep
-        self._lock = threading.Lock()  # of threads that fetch parts; never of a finalizer
+        self._lock = threading.RLock()  # of threads that fetch parts
         self._looked = self._closed = False
         self._hit: CachedFile | None = None
         self._filling: Filling | None = None

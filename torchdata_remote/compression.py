@@ -11,20 +11,20 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from .errors import ShardReadError
+from .limits import FREE_BYTES, MAX_DECOMPRESSED_BYTES, MAX_RATIO
 from .one_thread import in_thread
+from .tar import BLOCK, is_header
 
 if sys.version_info >= (3, 14):
     from compression import zstd
 else:
     from backports import zstd
 
-FREE_BYTES = 16 << 20  # come out before the ratio is looked at
 WINDOW_BYTES = 64 << 20  # how far back xz and zstd may refer: that much memory is taken
 
 _WINDOW_LOG = WINDOW_BYTES.bit_length() - 1
 _FEED_BYTES = 64 << 10
 _CHUNK_BYTES = 1 << 20
-_HEAD_BYTES = 10
 _FREE_STREAMS = 1_000  # may follow each other whatever comes of them
 _STREAM_BYTES = 512  # have to come of each of the others on average
 
@@ -40,8 +40,8 @@ class CompressionLimits:
         max_decompressed_bytes: that come out altogether.
     """
 
-    max_ratio: int = 100
-    max_decompressed_bytes: int = 1 << 40
+    max_ratio: int = MAX_RATIO
+    max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES
 
 
 class _Stream(Protocol):
@@ -127,12 +127,12 @@ def decompressed(
     head, first = b"", []
     for part in source:
         first.append(part)
-        head += bytes(part[:_HEAD_BYTES])
-        if len(head) >= _HEAD_BYTES:
+        head += bytes(part[:BLOCK])
+        if len(head) >= BLOCK:
             break
     whole = _chained(first, source)
     for known in _FORMATS:
-        if known.begins(head):
+        if known.begins(head) and not is_header(head[:BLOCK]):  # bzip2's first bytes may begin a member's name
             return known.name, in_thread(whole, _Decompression(known, url, limits))
     return None, whole
 

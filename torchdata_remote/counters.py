@@ -64,7 +64,8 @@ class StageCounter:
 
     def forget(self) -> None:
         """Begin anew, also where another process held the lock."""
-        self._lock = threading.Lock()
+        # Reentrant: `timed` counts in its `finally`, which the collector may run in a thread that counts.
+        self._lock = threading.RLock()
         self._items = self._num_bytes = self._requests = self._retries = 0
         self._wait_s = self._busy_s = 0.0
 
@@ -120,7 +121,8 @@ class StageCounter:
     def snapshot(self) -> StageStats:
         """The counters at this moment."""
         with self._lock:
-            return StageStats(self._items, self._num_bytes, self._wait_s, self._busy_s, self._requests, self._retries)
+            now = self._items, self._num_bytes, self._wait_s, self._busy_s, self._requests, self._retries
+        return StageStats(*now)
 
 
 LIST, FETCH, READ, DECODE = stages = tuple(StageCounter(name) for name in ("list", "fetch", "read", "decode"))

@@ -13,6 +13,7 @@
     │   │   └── ExpiredCredentialsError         renewed once, and still refused
     │   ├── ObjectExistsError (FileExistsError) nothing is overwritten unless asked for
     │   ├── ObjectChangedError                  replaced while it was being read
+    │   ├── ContentEncodingError (ValueError)   stored compressed, under a name that does not say so
     │   └── TransientStorageError (ConnectionError)  worth repeating, and was repeated
     ├── ShardReadError (ValueError)             bytes that are not the shard that was written
     │   ├── MissingEndError                     a tar without its end-of-archive blocks
@@ -117,9 +118,14 @@ class ObjectChangedError(StorageError):
     """The object's etag or size is no longer what the listing or the first part said."""
 
 
+class ContentEncodingError(StorageError, ValueError):
+    """The object is stored with a Content-Encoding such as ``gzip``: its bytes are not those of the file it names."""
+
+
 class TransientStorageError(StorageError, ConnectionError):
     """A fault that may pass: a reset, a time-out, a 5xx answer. Raised once retries have ended."""
 
+    likely_permanent = False  # a broken answer or an unknown host name: repeated a few times, not until the deadline
     overloaded = False  # whether the store asked for fewer requests (503, 429)
     retry_after_s: float | None = None  # the wait that it asked for
 

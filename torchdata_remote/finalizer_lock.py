@@ -22,7 +22,8 @@ class FinalizerLock(Generic[T]):
 
     def __init__(self, settle: Callable[[T], None]) -> None:
         self._settle = settle
-        self._lock = threading.Lock()
+        # Not reentrant: what it guards must not be seen half changed, not even by a finalizer of the same thread.
+        self._lock = threading.Lock()  # noqa: TID251  # finalizers try it and never wait for it
         self._items: deque[T] = deque()
         self._pid = os.getpid()
 

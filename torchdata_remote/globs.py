@@ -4,14 +4,35 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from collections.abc import Iterator
 
-_GLOB = re.compile(r"[*?\[]")
+# A character that stands for itself, by itself in brackets (as by glob.escape); or one that may be a pattern
+_TOKEN = re.compile(r"\[([*?\[{}])\]|[*?\[{}]")
 
 
-def glob_start(path: str) -> int | None:
-    """Index of the first glob character (``*``, ``?``, ``[``) in a path, or ``None``."""
-    match = _GLOB.search(path)
-    return match.start() if match else None
+def unescape(path: str) -> str:
+    """The path, with each escaped character as itself.
+
+    >>> unescape("[*]a[[]1]")
+    '*a[1]'
+    """
+    return _TOKEN.sub(lambda token: token[1] or token[0], path)
+
+
+def marks(path: str) -> Iterator[tuple[int, str]]:
+    """Index of each character that is not escaped and may be part of a glob or a brace group, and the character."""
+    for token in _TOKEN.finditer(path):
+        if token[1] is None:
+            yield token.start(), token[0]
+
+
+def glob_start(path: str, *, others: str = "") -> int | None:
+    """Index of the first glob character (``*``, ``?``, ``[``), or one of the others, that is not escaped; or ``None``.
+
+    >>> glob_start("a[*]b/*.tar")
+    6
+    """
+    return next((index for index, character in marks(path) if character in "*?[" + others), None)
 
 
 def glob_regex(pattern: str) -> re.Pattern[str]:

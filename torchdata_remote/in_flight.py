@@ -28,7 +28,7 @@ class InFlight:
         self._limit = most
         self._running = 0  # of those that were counted
         self._halved_at = float("-inf")
-        self._changed = threading.Condition()
+        self._changed = threading.Condition(threading.RLock())  # permits are given back by finalizers, too
 
     @property
     def limit(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import Any
@@ -16,11 +17,13 @@ from .manifest import MANIFEST_NAME, ShardInfo, dump_manifest
 from .options import FetchOptions, RetryPolicy, StorageOptions
 from .place import Place
 from .sample_index import dump_index, index_url
+from .sources import url_of
 from .storage import publish
 from .storage.listing import list_folder, list_source
+from .storage.patterns import literal_url
 from .streams import parts_of, stream_objects
 from .tar import TarOptions, read_runs
-from .urls import join_url, redact, split_url
+from .urls import RemoteUrl, join_url, redact, split_url
 
 
 class Summed:
@@ -49,7 +52,7 @@ class Summed:
 
 
 def index_shards(
-    url: str,
+    url: str | os.PathLike[str],
     *,
     pattern: str = "*.tar",
     overwrite: bool = False,
@@ -85,10 +88,11 @@ def index_shards(
         >>> [(shard.url, shard.num_samples) for shard in index_shards("memory://theirs/")]
         [('memory://theirs/0.tar', 3)]
     """
+    url = literal_url(url_of(url, of="index_shards"))
     folder = url if url.endswith("/") else url + "/"
     options, retry = StorageOptions(storage_options), RetryPolicy()
     manifest_url = join_url(*split_url(folder + MANIFEST_NAME))
-    urls = list(list_source(folder, pattern=pattern, recursive=False, options=options, retry=retry))
+    urls = list(list_source(RemoteUrl(folder), pattern=pattern, recursive=False, options=options, retry=retry))
     there = set(list_folder(folder, recursive=False, options=options, retry=retry))
     for written in [manifest_url, *map(index_url, urls)]:
         if written in there and not overwrite:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 from .checksums import MAX_BLOCK_BYTES, MIN_BLOCK_BYTES, Checksums
 from .errors import ManifestError
@@ -42,7 +44,12 @@ def dump_manifest(shards: Sequence[ShardInfo], jobs: Sequence[Any] = ()) -> byte
     Args:
         shards: in their order.
         jobs: what made them, for :func:`jobs_of`.
+
+    Raises:
+        ManifestError: if two of them are the same object.
     """
+    if shards:
+        _require_distinct(shards, shards[0].url)
     document: dict[str, Any] = {"__kind__": _KIND, "wids_version": 1, "shardlist": list(map(dump_entry, shards))}
     if jobs:
         document["jobs"] = list(jobs)
@@ -67,7 +74,8 @@ def load_manifest(data: bytes, url: str) -> list[ShardInfo]:
     """The shards that the manifest at ``url`` names.
 
     Raises:
-        ManifestError: if it is not such a manifest, or names a shard outside its own folder.
+        ManifestError: if it is not such a manifest, names a shard outside its own folder, or names one twice, also in
+            two spellings.
     """
     try:
         document = json.loads(data)
@@ -77,7 +85,39 @@ def load_manifest(data: bytes, url: str) -> list[ShardInfo]:
         raise ManifestError(f"{url} is not a manifest of shards: {error!r}", url=url) from error
     if entries is None:
         raise ManifestError(f"{url}: expected __kind__ {_KIND!r}, found {kind!r}.", url=url)
+    _require_distinct(entries, url)
     return entries
+
+
+def _require_distinct(shards: Sequence[ShardInfo], url: str) -> None:
+    """Refuse two entries for one object, whose samples would be read twice."""
+    known: dict[str, int] = {}
+    for number, shard in enumerate(shards):
+        first = known.setdefault(_one_spelling(shard.url), number)
+        if first != number:
+            names = " and ".join(repr(shards[entry].url.rpartition("/")[2]) for entry in (first, number))
+            raise ManifestError(
+                f"{url}: entries {first} and {number} of shardlist name the same shard: {names}. Its samples would be "
+                "read twice. Remove one of the entries, or write the manifest again: torchdata-remote manifest "
+                "--overwrite FOLDER.",
+                url=url,
+            )
+
+
+def _one_spelling(url: str) -> str:
+    """The same text for all base names by which a transport reads the same object.
+
+    A web server takes ``%30`` for ``0`` and is never sent what follows a ``#``. Disks of macOS take composed and
+    decomposed letters for the same. In a bucket each spelling is an object of its own.
+    """
+    scheme, separator, _ = url.partition("://")
+    folder, slash, name = url.rpartition("/")
+    if scheme.lower() in ("http", "https"):
+        path, question, query = name.partition("#")[0].partition("?")
+        name = unquote(path, errors="surrogateescape") + question + query
+    elif not separator or scheme.lower() in ("file", "local"):
+        name = unicodedata.normalize("NFC", name)
+    return folder + slash + name
 
 
 def jobs_of(data: bytes) -> list[Any]:

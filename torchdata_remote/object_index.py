@@ -13,12 +13,12 @@ from .errors import EmptyListingError, ManifestError, ObjectExistsError, ShardRe
 from .options import RetryPolicy, StorageOptions
 from .retry import call_with_retries
 from .storage import Connection, open_store, read_whole
+from .storage.patterns import folder_before_choice, literal_url
 from .urls import HTTP, LOCAL, S3, RemoteUrl, join_url, redact, split_url
 
 Index = str | os.PathLike[str] | Sequence[str]
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_CHOICE = re.compile(r"[*?\[{]")
 _UP = re.compile(r"(^|/)\.\.(/|$)")
 _ANYWHERE = S3 | HTTP | {"gs", "gcs", "az", "abfs", "abfss"}  # what an index may name, wherever its URL points to
 _WRITE_BYTES = 1 << 20
@@ -129,13 +129,13 @@ class _Source:
     """The folder that an index belongs to: what its entries mean."""
 
     def __init__(self, url: str) -> None:
-        self._scheme, self._bucket, path = split_url(url)
+        self._scheme, self._bucket, path = split_url(literal_url(url))
         self._shown = redact(url)
         path = path.partition("?")[0] if self._scheme in HTTP else path
         self._folders = [path if path.endswith("/") or not path else path + "/"]
-        choice = _CHOICE.search(path)
-        if choice is not None:  # a glob or a brace range, or a folder that is called so
-            self._folders.append(path[: path.rfind("/", 0, choice.start()) + 1])
+        folder = folder_before_choice(url)
+        if folder is not None:  # a glob or a brace range, or a folder that is called so
+            self._folders.append(folder)
         self._root = ""  # of entries without a scheme
         if self._scheme in LOCAL:
             self._root = self._folders[0 if os.path.isdir(path) else -1]

@@ -8,6 +8,7 @@ from typing import Any
 from .compressing import open_compressor
 from .encoders import encode_member
 from .errors import EncodeError, ShardWriteError
+from .limits import MAX_MEMBER_BYTES
 from .manifest import ShardInfo
 from .outgoing import OutgoingObject, Written
 from .sample import Sample, extensions
@@ -30,11 +31,12 @@ class PackedSample:
         self.pieces, self.num_bytes = pieces, num_bytes
 
 
-def pack_sample(key: str, sample: Sample) -> PackedSample:
+def pack_sample(key: str, sample: Sample, max_member_bytes: int = MAX_MEMBER_BYTES) -> PackedSample:
     """Encode and frame the members of a sample, sorted by extension.
 
     Raises:
         EncodeError: names the sample, the member and what it would take.
+        ShardWriteError: for a member that is larger than readers take.
     """
     pieces: list[Data] = []
     num_bytes = 0
@@ -42,6 +44,11 @@ def pack_sample(key: str, sample: Sample) -> PackedSample:
         value = sample[extension]
         data = value if type(value) is bytes else _encoded(key, extension, value)
         size = len(data)
+        if size > max_member_bytes:
+            raise ShardWriteError(
+                f"Sample {key!r:.200}, member {extension!r:.200}: {size:,} bytes are more than readers take "
+                f"(max_member_bytes={max_member_bytes:,}). Divide it, or raise that limit here and where it is read."
+            )
         if size <= _COPIED_BYTES:
             whole = pack_member(f"{key}.{extension}", bytes(data))
             pieces.append(whole)

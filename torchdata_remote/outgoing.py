@@ -51,7 +51,7 @@ class _Channel:
         self.tasks: queue.SimpleQueue[list[bytes | memoryview] | _End | None] = queue.SimpleQueue()  # None: give it up
         self.stored: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # bytes of each chunk; None: it failed
         self.outcome: Written | BaseException | None = None
-        self.settled = threading.Event()
+        self.settled = threading.Event()  # noqa: TID251  # set by the second thread, which never waits for it
 
     def settle(self, outcome: Written | BaseException) -> None:
         self.outcome = outcome
@@ -133,10 +133,16 @@ class OutgoingObject:
             del outcome  # or error and frame would keep each other
 
     def abort(self, timeout_s: float | None = None) -> None:
-        """Leave nothing behind, and no thread. One that was ended is waited for instead, and stays."""
+        """Leave nothing behind, and no thread. One that was ended is waited for instead, and stays.
+
+        Args:
+            timeout_s: seconds to wait at most; after them, and in its own thread, which may be running a finalizer, the
+                object is given up by itself.
+        """
         if os.getpid() == self._pid:
             self._channel.tasks.put(None)
-            self._thread.join(timeout_s)
+            if threading.current_thread() is not self._thread:
+                self._thread.join(timeout_s)
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:

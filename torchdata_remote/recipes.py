@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,13 +10,18 @@ from .iter_datapipe import IterableWrapper, IterDataPipe
 from .pipes import AsyncPrefetch, FileReader, ListRemote, ShardingFilterRank, ShardTarReader, ShuffleShards
 from .policies import OnBadShard, raise_error
 from .sample import Sample
+from .sources import urls_of
 from .world import World
+
+Source = str | os.PathLike[str]
+
+_TARS = "*.tar"
 
 
 def stream_shards(
-    url: str | Sequence[str],
+    url: Source | Sequence[Source],
     *,
-    pattern: str | None = "*.tar",
+    pattern: str | None = _TARS,
     seed: int | None = 0,
     world: World | None = None,
     max_in_flight: int = 16,
@@ -28,8 +34,11 @@ def stream_shards(
     """Samples from tar shards: listed, shuffled by shard, split over ranks and workers, fetched ahead, read.
 
     Args:
-        url: source URL, or several: a prefix, a glob, a brace range, a manifest, or one shard.
-        pattern: glob over base names; ``None`` takes all objects.
+        url: source URL, or several: a prefix, a glob, a brace range, a manifest, or one shard. ``escape_url(name)`` is
+            no pattern.
+        pattern: glob over base names; ``None`` takes all objects. The default chooses in folders only: what ``url``
+            names itself, by a manifest, as one shard, by a brace range or by a glob such as ``*.tar.gz``, is taken
+            whatever it is called.
         seed: of the shards' order, which is new each epoch. ``None`` keeps the listing's order.
         world: this reader's place; ``None`` asks torch.
         max_in_flight: requests under way at once, per worker.
@@ -49,12 +58,13 @@ def stream_shards(
         >>> list(stream_shards("memory://shards/").to_tuple("__key__", "cls"))
         [('a', b'1')]
     """
-    streams = _streams(url, pattern, seed, world, max_in_flight, cache_dir, cache_bytes, storage_options, interleave)
+    urls = urls_of(url, of="stream_shards")
+    streams = _streams(urls, pattern, seed, world, max_in_flight, cache_dir, cache_bytes, storage_options, interleave)
     return ShardTarReader(streams, interleave=interleave, on_bad_shard=on_bad_shard)
 
 
 def stream_files(
-    url: str | Sequence[str],
+    url: Source | Sequence[Source],
     *,
     pattern: str | None = None,
     seed: int | None = 0,
@@ -67,7 +77,7 @@ def stream_files(
     """Samples from loose files: listed, shuffled, split over ranks and workers, fetched ahead, one sample each.
 
     Args:
-        url: source URL, or several: a prefix, a glob, a brace range, or one file.
+        url: source URL, or several: a prefix, a glob, a brace range, or one file. ``escape_url(name)`` is no pattern.
         pattern: glob over base names, such as ``*.jpg``; ``None`` takes all objects.
         seed: of the files' order, which is new each epoch. ``None`` keeps the listing's order.
         world: this reader's place; ``None`` asks torch.
@@ -85,11 +95,12 @@ def stream_files(
         >>> list(stream_files("memory://loose/").label_from_path().to_tuple("txt", "cls"))
         [(b'hi', 3)]
     """
-    return FileReader(_streams(url, pattern, seed, world, max_in_flight, cache_dir, cache_bytes, storage_options))
+    urls = urls_of(url, of="stream_files")
+    return FileReader(_streams(urls, pattern, seed, world, max_in_flight, cache_dir, cache_bytes, storage_options))
 
 
 def _streams(
-    url: str | Sequence[str],
+    sources: list[str],
     pattern: str | None,
     seed: int | None,
     world: World | None,
@@ -100,8 +111,9 @@ def _streams(
     interleave: int = 1,
 ) -> AsyncPrefetch:
     """This reader's URLs, opened and fetched ahead."""
-    sources = IterableWrapper([url] if isinstance(url, str) else list(url))
-    urls: IterDataPipe[str] = ListRemote(sources, pattern=pattern, storage_options=storage_options)
+    urls: IterDataPipe[str] = ListRemote(
+        IterableWrapper(sources), pattern=pattern, match_named=pattern != _TARS, storage_options=storage_options
+    )
     if seed is not None:
         urls = ShuffleShards(urls, seed)
     return AsyncPrefetch(

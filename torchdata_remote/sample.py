@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from .errors import ShardWriteError
+from .limits import MAX_NAME_LENGTH
 from .urls import redact
 
 Sample = dict[str, Any]
@@ -20,6 +21,7 @@ URL = "__url__"
 # Keys and extensions in which nothing needs a closer look: no dot but within an extension, nothing hidden or reserved
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_/-]*(?<!/)")
 _PLAIN_EXTENSION = re.compile(r"[a-z0-9]([a-z0-9_.-]*[a-z0-9])?")
+_PLAIN_LENGTH = MAX_NAME_LENGTH // 2 - 1  # of either
 
 
 def split_key(path: str) -> tuple[str, str]:
@@ -93,7 +95,7 @@ def check_writable(sample: Mapping[str, Any]) -> str:
         ShardWriteError: says which key or extension would not, and why.
     """
     key = sample.get(KEY) if type(sample) is dict or isinstance(sample, Mapping) else None
-    if type(key) is str and _PLAIN_KEY.fullmatch(key) and _are_plain(tuple(sample)):
+    if type(key) is str and _is_plain_key(key) and _are_plain(tuple(sample)):
         return key
     return _check_with_care(sample, key)
 
@@ -102,7 +104,15 @@ def check_writable(sample: Mapping[str, Any]) -> str:
 def _are_plain(names: tuple[object, ...]) -> bool:
     """Whether no extension needs a closer look; the same few come again and again."""
     others = [name for name in names if type(name) is not str or not name.startswith("__")]
-    return bool(others) and all(type(name) is str and _PLAIN_EXTENSION.fullmatch(name) for name in others)
+    return bool(others) and all(type(name) is str and _is_plain_extension(name) for name in others)
+
+
+def _is_plain_key(key: str) -> bool:
+    return len(key) <= _PLAIN_LENGTH and _PLAIN_KEY.fullmatch(key) is not None
+
+
+def _is_plain_extension(extension: str) -> bool:
+    return len(extension) <= _PLAIN_LENGTH and _PLAIN_EXTENSION.fullmatch(extension) is not None
 
 
 def _check_with_care(sample: Mapping[str, Any], key: object) -> str:
@@ -113,22 +123,43 @@ def _check_with_care(sample: Mapping[str, Any], key: object) -> str:
         )
     names = [name for name in sample if not isinstance(name, str)]
     if names:
-        raise ShardWriteError(f"Sample {key!r} has a member named {names[0]!r}, which is no str.")
+        raise ShardWriteError(f"Sample {key!r:.200} has a member named {names[0]!r:.200}, which is no str.")
     if not extensions(sample):
-        raise ShardWriteError(f"Sample {key!r} has no members, only {sorted(sample)}.")
+        raise ShardWriteError(f"Sample {key!r:.200} has no members, only {sorted(sample)}.")
     for extension in extensions(sample):
-        path = f"{key}.{extension}"
-        fault = naming_fault(path)
-        if fault is None and not _is_text(path):
-            fault = "it holds half of a surrogate pair, which is no text"
-        if fault is None and (split_key(path) != (key, extension) or key.startswith("./")):
-            fault = (
-                f"it would be read back as key {split_key(path)[0]!r} and extension {split_key(path)[1]!r}; "
-                "a key has no dot in its base name, an extension is in lower case and has no slash"
-            )
+        fault = writing_fault(key, extension)
         if fault is not None:
-            raise ShardWriteError(f"Sample {key!r}, member {extension!r}: {path!r} cannot be written: {fault}.")
+            raise ShardWriteError(
+                f"Sample {key!r:.200}, member {extension!r:.200}: {f'{key}.{extension}'!r:.200} cannot be written: "
+                f"{fault}."
+            )
     return key
+
+
+def writing_fault(key: str, extension: str) -> str | None:
+    """Why a member would not come back from a shard under this key and this extension, or ``None``.
+
+    >>> writing_fault("a", "jpg")
+    >>> writing_fault("a", "j" * 5_000)
+    'it has 5,002 characters, of which readers take 4,096'
+    """
+    if _is_plain_key(key) and _is_plain_extension(extension):
+        return None
+    path = f"{key}.{extension}"
+    fault = naming_fault(path)
+    if fault is not None:
+        return fault
+    if not _is_text(path):
+        return "it holds half of a surrogate pair, which is no text"
+    if split_key(path) != (key, extension) or key.startswith("./"):
+        found = split_key(path)
+        return (
+            f"it would be read back as key {found[0]!r:.200} and extension {found[1]!r:.200}; "
+            "a key has no dot in its base name, an extension is in lower case and has no slash"
+        )
+    if len(path) > MAX_NAME_LENGTH:
+        return f"it has {len(path):,} characters, of which readers take {MAX_NAME_LENGTH:,}"
+    return None
 
 
 def _is_text(path: str) -> bool:

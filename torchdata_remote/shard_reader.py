@@ -17,6 +17,7 @@ from .options import FetchOptions, StorageOptions
 from .place import Place, Position
 from .policies import OnBadShard, ShardGuard, Skipped
 from .sample import Sample
+from .sources import pipe_of
 from .streams import known, number_of, part_refused, streams_of, under_way
 from .turns import by_turns
 from .urls import redact, whole_and_part
@@ -88,6 +89,7 @@ class ShardReader(StatefulPipe[Sample]):
         storage_options: for bare URLs, in fsspec's vocabulary.
     """
 
+    _functional_name = "shard_reader"
     reads_parts = False  # whether a format can begin and end between any two samples
 
     def __init__(
@@ -100,7 +102,7 @@ class ShardReader(StatefulPipe[Sample]):
     ) -> None:
         if interleave < 1:
             raise ValueError(f"interleave is the number of shards read at once, at least 1; got {interleave}.")
-        self.source_datapipe = source_datapipe
+        self.source_datapipe = pipe_of(source_datapipe, of=self._functional_name)
         self.skipped = Skipped()
         self._on_bad_shard, self._interleave = on_bad_shard, interleave
         self._engine = Engine(FetchOptions(interleave=interleave), StorageOptions(storage_options))

@@ -9,6 +9,7 @@ from functools import partial
 
 from .compressing import is_compressed
 from .errors import ShardWriteError
+from .limits import MAX_DECOMPRESSED_BYTES, MAX_MEMBER_BYTES
 from .manifest import ShardInfo
 from .open_shard import OpenShard, pack_sample
 from .options import StorageOptions
@@ -34,6 +35,7 @@ class ShardSeries:
         url_of: the URL of each shard, by its number from 0.
         max_shard_bytes: limit of a shard's tar in bytes, before it is compressed; a single sample may be larger.
         max_shard_samples: limit of samples in a shard.
+        max_member_bytes: limit of a member.
         overwrite: replace what is there. Otherwise that is an error.
         options: for the store.
         before_first: called before the first shard is begun.
@@ -48,6 +50,7 @@ class ShardSeries:
         *,
         max_shard_bytes: int,
         max_shard_samples: int,
+        max_member_bytes: int = MAX_MEMBER_BYTES,
         overwrite: bool,
         options: StorageOptions,
         before_first: Callable[[], object] = lambda: None,
@@ -57,7 +60,10 @@ class ShardSeries:
                 f"max_shard_bytes and max_shard_samples must be positive, got {max_shard_bytes} and {max_shard_samples}"
             )
         self._url_of, self._overwrite, self._options, self._before_first = url_of, overwrite, options, before_first
+        if is_compressed(url_of(0)):
+            max_shard_bytes = min(max_shard_bytes, MAX_DECOMPRESSED_BYTES)
         self._max_bytes, self._max_samples = max_shard_bytes - len(END_OF_ARCHIVE), max_shard_samples
+        self._max_member_bytes = max_member_bytes
         self.shards: list[ShardInfo] = []  # that are there
         self._open: OpenShard | None = None
         self._finishing: OpenShard | None = None  # the one before
@@ -82,15 +88,15 @@ class ShardSeries:
             into it, at the latest when the next shard is full.
 
         Raises:
-            ShardWriteError: for a key or an extension that would not be read back as it is, a key that the shard has
-                already, or after the end or a failure.
+            ShardWriteError: for a key, an extension or a member that would not be read back as it is, a key that the
+                shard has already, or after the end or a failure.
             EncodeError: for a member that is neither bytes nor of a type known for its extension.
             RemoteDataError: if a shard could not be written, also the one before.
         """
         if self.state is not SeriesState.OPEN:
             raise ShardWriteError(f"{redact(self._url_of(0))}: this writer {self.state.value}; make a new one.")
         key = check_writable(sample)
-        packed = pack_sample(key, sample)
+        packed = pack_sample(key, sample, self._max_member_bytes)
         shard = self._open
         if shard is not None:
             if shard.num_bytes + packed.num_bytes > self._max_bytes or len(shard.offsets) >= self._max_samples:
@@ -158,15 +164,23 @@ class ShardSeries:
             raise
         return self.shards
 
-    def abort(self) -> None:
-        """Drop the shard at hand, and wait for the one before."""
+    def abort(self, timeout_s: float | None = None) -> None:
+        """Drop the shard at hand, and wait for the one before.
+
+        Args:
+            timeout_s: seconds to wait for each at most; after them it ends by itself.
+        """
         shard, self._open = self._open, None
         self.state = SeriesState.ABORTED
         if shard is not None:
-            shard.pending.abort()
-        if self._finishing is not None:
-            with contextlib.suppress(Exception):  # what led here is what has to be told
-                self._settle(self._finishing)
+            shard.pending.abort(timeout_s)
+        finishing = self._finishing
+        if finishing is not None:
+            if timeout_s is not None:
+                finishing.pending.abort(timeout_s)  # it was ended, so it stays
+            if timeout_s is None or finishing.settled:
+                with contextlib.suppress(Exception):  # what led here is what has to be told
+                    self._settle(finishing)
             self._finishing = None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +11,10 @@ from .errors import AccessDeniedError, EmptyListingError, ManifestError, ObjectN
 from .inner_archives import is_archive_name
 from .manifest import MANIFEST_NAME, ShardInfo, load_manifest
 from .options import RetryPolicy, StorageOptions
+from .sources import url_of
 from .storage import read_whole
 from .storage.listing import list_folder, list_source
+from .storage.patterns import literal_url
 from .urls import HTTP, RemoteUrl, join_url, object_path, redact, split_url
 
 
@@ -50,7 +53,7 @@ def find_shards(url: str, options: StorageOptions, retry: RetryPolicy) -> ShardS
         ManifestError: if there is a manifest that is not one.
     """
     if base_name(url) == MANIFEST_NAME:
-        return read_shard_set(url, options, retry)
+        return read_shard_set(literal_url(url), options, retry)
     found = list(list_source(url, pattern=None, recursive=False, options=options, retry=retry))
     manifests = [one for one in found if base_name(one) == MANIFEST_NAME]
     if manifests:
@@ -109,7 +112,7 @@ def read_if_there(url: str, options: StorageOptions, retry: RetryPolicy) -> byte
 
 
 def list_objects(
-    url: str,
+    url: str | os.PathLike[str],
     *,
     pattern: str | None = None,
     recursive: bool = False,
@@ -132,7 +135,7 @@ def list_objects(
         >>> [(one.rpartition("/")[2], one.size, one.num_samples) for one in list_objects("memory://listed")][:2]
         [('000000.tar', 7168, 3), ('000000.tar.idx', 32, None)]
     """
-    options, retry = StorageOptions(storage_options), RetryPolicy()
+    url, options, retry = url_of(url, of="list_objects"), StorageOptions(storage_options), RetryPolicy()
     counts: dict[str, dict[str, int]] = {}  # of folders that hold shards: URL -> samples
     for one in list_source(url, pattern=pattern, recursive=recursive, options=options, retry=retry):
         if one.num_samples is None and is_archive_name(base_name(one)):

@@ -15,11 +15,22 @@ _MAX_NAME_BYTES = 255
 _NUMBER_FORMAT = re.compile(r"(0[1-9]\d?)?d?")
 
 
+def _unformatted(folder: str) -> str:
+    """The folder of a template, in which braces are doubled as in all of it. One that only closes may stand alone."""
+    if "{" not in folder:
+        return folder
+    parts = list(string.Formatter().parse(folder))
+    if any(name is not None for _, name, _, _ in parts):
+        raise ValueError("it needs exactly one {shard} field, in its base name; other braces are doubled: {{ and }}")
+    return "".join(text for text, _, _, _ in parts)
+
+
 class ShardTemplate:
     """A URL with one ``{shard}`` field in its base name.
 
     Args:
-        url_template: as a user wrote it. The field takes a format, such as ``{shard:06d}``.
+        url_template: as a user wrote it. The field takes a format, such as ``{shard:06d}``. Other braces are
+            doubled, as for ``str.format``.
 
     Raises:
         ShardWriteError: if it is not such a template.
@@ -39,7 +50,8 @@ class ShardTemplate:
                 before, after = (before, after + text) if specs else (before + text, after)
                 if name is not None:
                     specs.append((name, spec, conversion))
-            if [name for name, _, _ in specs] != ["shard"] or "{" in folder:
+            folder = _unformatted(folder)
+            if [name for name, _, _ in specs] != ["shard"]:
                 raise ValueError("it needs exactly one {shard} field, in its base name")
             if not _NUMBER_FORMAT.fullmatch(specs[0][1] or "") or specs[0][2]:
                 raise ValueError(f"{specs[0][1]!r} is no format of a plain number such as 06d")

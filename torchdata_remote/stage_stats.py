@@ -97,7 +97,8 @@ class Recording:
 
     def __init__(self, path: str | os.PathLike[str], every_s: float) -> None:
         self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115  # closed by the thread
-        self._ended, self._every_s, self._pid = threading.Event(), every_s, os.getpid()
+        self._ended = threading.Event()  # noqa: TID251  # set by `close`, which is no finalizer
+        self._every_s, self._pid = every_s, os.getpid()
         self._thread = threading.Thread(target=self._work, name="torchdata_remote", daemon=True)
         self._thread.start()
         atexit.register(self.close)

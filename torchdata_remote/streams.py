@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from itertools import chain
@@ -15,6 +16,7 @@ from .fetched_object import FetchedObject
 from .iter_datapipe import IterDataPipe
 from .object_stream import ObjectStream
 from .sample_index import wanted_bytes
+from .sources import url_of
 from .state import bearer, load_state
 from .urls import redact, whole_and_part
 
@@ -76,7 +78,7 @@ def _opened(fetcher: Fetcher, engine: Engine, url: str, number: int | None, star
 def _numbered(urls: Iterable[str], state: StreamsState | None) -> Iterator[tuple[int, str, int]]:
     """Number, URL and first byte of each object that is to be opened."""
     first, again = (state["next"], state.get("again", [])) if state is not None else (0, [])
-    source = iter(urls)
+    source = (url_of(url, of="async_prefetch") for url in urls)
     wanted = {number for number, _ in again}
     before, count = {}, 0
     for count, url in zip(range(1, first + 1), source):  # noqa: B905  # whichever ends first
@@ -110,7 +112,7 @@ def streams_of(
         load_state(pipe, state)
     source = iter(pipe)
     for first in source:
-        if isinstance(first, str):
+        if isinstance(first, (str, os.PathLike)):
             yield from stream_objects(_only_urls(chain([first], source)), engine, state)
         else:
             yield from _in_state(_only_pairs(chain([first], source)), state)
@@ -131,9 +133,9 @@ def under_way(streams: Generator[tuple[str, Any], None, None]) -> Generator[tupl
 
 def _only_urls(items: Iterable[Any]) -> Iterator[str]:
     for item in items:
-        if not isinstance(item, str):
+        if not isinstance(item, (str, os.PathLike)):
             raise RemoteDataError(f"Expected a URL, as before, got {type(item).__name__}: {item!r:.200}")
-        yield item
+        yield url_of(item)
 
 
 def _only_pairs(items: Iterable[Any]) -> Iterator[tuple[str, Any]]:

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from .checksums import Checksums
 from .errors import UrlError
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
-_RANGE = re.compile(r"(\d+)\.\.(\d+)")
-_STEPS = re.compile(r"\d+\.\.\d+\.\.\d+")
 _USER_INFO = re.compile(r"(://)[^/]*@")
 _HTTP_URL = re.compile(r"https?://", re.IGNORECASE)
 _PART = re.compile(r"#samples=(\d+)-(\d+)$")
-_CHOICE = re.compile(r"[*?\[{]")
 HTTP = frozenset({"http", "https"})
 S3 = frozenset({"s3", "s3a"})
 LOCAL = frozenset({"file", "local"})
@@ -159,78 +155,3 @@ def object_path(url: str) -> str:
     """
     scheme, _, path = split_url(url)
     return (path.partition("?")[0] if scheme in HTTP else path).lstrip("/")
-
-
-def path_below(source: str) -> Callable[[str], str]:
-    """A function from the URL of an object that a source URL stands for to its path below that folder.
-
-    >>> path_below("s3://photos/train")("s3://photos/train/cat/1.jpg")
-    'cat/1.jpg'
-    >>> path_below("s3://photos/train/c*/")("s3://photos/train/cat/1.jpg")
-    'cat/1.jpg'
-    """
-    whole = join_url(*split_url(source))
-    below = whole if whole.endswith("/") else whole + "/"
-    choice = _CHOICE.search(whole)
-    fixed = whole[: choice.start()] if choice else whole
-    folder = fixed[: fixed.rindex("/") + 1]
-
-    def path_of(url: str) -> str:
-        start = below if url.startswith(below) else folder
-        return str(url)[len(start) :] if url.startswith(start) else object_path(url)
-
-    return path_of
-
-
-def expand_braces(url: str) -> Iterator[str]:
-    """All URLs that a brace range stands for, in order; asks no store. Other braces stay as they are.
-
-    >>> list(expand_braces("s3://b/{train,val}-{08..10}.tar"))[:4]
-    ['s3://b/train-08.tar', 's3://b/train-09.tar', 's3://b/train-10.tar', 's3://b/val-08.tar']
-    """
-    for group in _brace_groups(url):
-        choices = _choices(url, group)
-        if choices is not None:
-            for choice in choices:
-                yield from expand_braces(url[: group.start] + choice + url[group.stop :])
-            return
-    yield url
-
-
-def has_braces(url: str) -> bool:
-    """Whether :func:`expand_braces` would expand anything."""
-    return any(_choices(url, group) is not None for group in _brace_groups(url))
-
-
-def _brace_groups(url: str) -> Iterator[slice]:
-    """Balanced ``{...}``, by where they begin, outer ones before those inside."""
-    for start in (i for i, character in enumerate(url) if character == "{"):
-        depth = 0
-        for stop in range(start, len(url)):
-            depth += {"{": 1, "}": -1}.get(url[stop], 0)
-            if depth == 0:
-                yield slice(start, stop + 1)
-                break
-
-
-def _choices(url: str, group: slice) -> Iterable[str] | None:
-    """What stands for a group: the numbers of a range, or its parts between commas."""
-    body = url[group][1:-1]
-    if _STEPS.fullmatch(body):
-        raise UrlError(f"{redact(url)}: the range {url[group]} has a step, which is not known.", url=redact(url))
-    numbers = _RANGE.fullmatch(body)
-    if numbers is not None:
-        first, last = int(numbers[1]), int(numbers[2])
-        if last < first:
-            raise UrlError(f"{redact(url)}: the range {url[group]} runs backwards.", url=redact(url))
-        padded = any(len(number) > 1 and number.startswith("0") for number in numbers.groups())
-        width = max(map(len, numbers.groups())) if padded else 0
-        return (f"{i:0{width}d}" for i in range(first, last + 1))
-    parts, depth = [""], 0
-    for character in body:
-        depth += {"{": 1, "}": -1}.get(character, 0)
-        if character == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return parts if len(parts) > 1 else None

@@ -8,6 +8,7 @@ from typing import Any
 
 from .destination import Destination
 from .errors import ShardWriteError
+from .limits import MAX_MEMBER_BYTES
 from .manifest import MANIFEST_NAME, ShardInfo, dump_manifest
 from .options import MIB, StorageOptions
 from .sample import Sample
@@ -35,6 +36,8 @@ class ShardWriter:
         max_shard_bytes: limit of a shard's tar in bytes, headers and padding included, before it is compressed. A
             single sample that is larger gets a shard of its own.
         max_shard_samples: limit of samples in a shard.
+        max_member_bytes: limit of a member; a larger one is an error. The default is that of the readers, which take
+            another one under the same name.
         overwrite: replace shards of the same template, all of them. Otherwise finding one is an error.
         storage_options: for the store, in fsspec's vocabulary.
 
@@ -55,6 +58,7 @@ class ShardWriter:
         *,
         max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES,
         max_shard_samples: int = DEFAULT_MAX_SHARD_SAMPLES,
+        max_member_bytes: int = MAX_MEMBER_BYTES,
         overwrite: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -65,6 +69,7 @@ class ShardWriter:
             self._template.url,
             max_shard_bytes=max_shard_bytes,
             max_shard_samples=max_shard_samples,
+            max_member_bytes=max_member_bytes,
             overwrite=overwrite,
             options=self._destination.options,
             before_first=self._begin,
@@ -95,8 +100,8 @@ class ShardWriter:
             into it, at the latest when the next shard is full.
 
         Raises:
-            ShardWriteError: for a key or an extension that would not be read back as it is, a key that the shard has
-                already, or a writer that was closed or has failed.
+            ShardWriteError: for a key, an extension or a member that would not be read back as it is, a key that the
+                shard has already, or a writer that was closed or has failed.
             EncodeError: for a member that is neither bytes nor of a type known for its extension.
             RemoteDataError: if a shard could not be written, also the one before.
         """
@@ -133,9 +138,14 @@ class ShardWriter:
             raise
         return self.shards[told:]
 
-    def abort(self) -> None:
-        """Drop the shard at hand, wait for the one before, and write no manifest, now or later."""
-        self._series.abort()
+    def abort(self, timeout_s: float | None = None) -> None:
+        """Drop the shard at hand, wait for the one before, and write no manifest, now or later.
+
+        Args:
+            timeout_s: seconds to wait for each of the two at most; after them they end by themselves. ``None`` waits
+                until they have ended.
+        """
+        self._series.abort(timeout_s)
 
     def _check_destination(self) -> None:
         manifest = self._destination.manifest()

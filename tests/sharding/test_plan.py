@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchdata_remote.errors import ShardReadError
+from torchdata_remote.errors import ShardReadError, ShardWriteError
 from torchdata_remote.open_shard import pack_sample
 from torchdata_remote.sample_table import SampleTable
 from torchdata_remote.sharding.plan import (
@@ -17,6 +17,7 @@ from torchdata_remote.sharding.plan import (
     cut_evenly,
     folders_to_drop,
     packed_bytes,
+    require_writable,
     sample_order,
 )
 from torchdata_remote.sharding.samples import key_of
@@ -157,3 +158,26 @@ def test_equal_hashes_are_not_equal_keys(monkeypatch: pytest.MonkeyPatch) -> Non
     assert folders_to_drop(table_of([[("a.jpg", 1)], [("b.jpg", 1)], [("cc.jpg", 1)]]), 1) == 0
     with pytest.raises(ShardReadError, match="the key 'b'"):
         folders_to_drop(table_of([[("a.jpg", 1)], [("b.jpg", 1)], [("b.png", 1)]]), 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "labelled", "says"),
+    [
+        ("x" * 4_093 + ".cl", 5, False, None),
+        ("x" * 4_093 + ".cl", 5, True, "4,097 characters"),
+        ("x" * 4_094 + ".cl", 5, False, "4,097 characters"),
+        ("caf\udce9.jpg", 5, False, "surrogate"),
+        ("a//b.jpg", 5, False, "absolute"),
+        ("a/b.jpg", 1_000, False, None),
+        ("a/b.jpg", 1_001, False, "max_member_bytes=1,000"),
+    ],
+)
+def test_members_that_cannot_be_written_are_found_first(name: str, size: int, labelled: bool, says: str | None) -> None:
+    """By the names that they will have, labels included, and by their sizes."""
+    table = table_of([[("a/good.jpg", 5)], [(name, size)]])
+    num_folders = name.startswith("a/")
+    if says is None:
+        require_writable(table, num_folders, labelled, 1_000)
+        return
+    with pytest.raises(ShardWriteError, match=says):
+        require_writable(table, num_folders, labelled, 1_000)

@@ -96,13 +96,7 @@ def _run(chosen: argparse.Namespace) -> int:
 def _chain(chosen: argparse.Namespace) -> Iterator[Sample]:
     limits = {} if chosen.max_in_flight is None else {"max_in_flight": chosen.max_in_flight}
     if _has_shards(chosen):
-        samples = stream_shards(
-            chosen.url,
-            pattern=None if _is_one(chosen.url) else "*.tar",
-            seed=None,
-            storage_options=chosen.storage_options,
-            **limits,
-        )
+        samples = stream_shards(chosen.url, seed=None, storage_options=chosen.storage_options, **limits)
     else:
         samples = stream_files(chosen.url, seed=None, storage_options=chosen.storage_options, **limits)
     return iter(samples if chosen.no_decode else samples.decode_sample())

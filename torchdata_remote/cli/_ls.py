@@ -18,7 +18,9 @@ def add(commands: Commands) -> None:
         does="list objects: bytes, samples where a manifest beside them tells, URL. Nothing found is an error.",
         example="ls --recursive s3://bucket/train/",
     )
-    parser.add_argument("url", help="folder or prefix, glob, brace range, manifest, or one object")
+    parser.add_argument(
+        "url", help="folder or prefix, glob, brace range, manifest, or one object; [*] is a star of a name"
+    )
     parser.add_argument("--recursive", action="store_true", help="enter the folders below a prefix")
     parser.add_argument("--long", action="store_true", help="tell etags too")
     parser.add_argument("--pattern", help="glob that base names match, or paths below the URL if it has a slash")

@@ -46,7 +46,12 @@ def add(commands: Commands, given: Sequence[str]) -> None:
         allow_abbrev=False,
     )
     places: dict[str, Any] = {"nargs": "?"} if from_file else {}
-    parser.add_argument("source", metavar="SOURCE", help="folder of files, tar, tar of tars, or shards; URL", **places)
+    parser.add_argument(
+        "source",
+        metavar="SOURCE",
+        help="folder of files, tar, tar of tars, or shards; URL, glob or brace range; [*] is a star of a name",
+        **places,
+    )
     parser.add_argument(
         "template", metavar="TEMPLATE", help="URL of the shards, such as s3://bucket/train/{shard:06d}.tar", **places
     )

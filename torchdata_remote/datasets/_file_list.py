@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from ..errors import EmptyListingError
 from ..options import RetryPolicy, StorageOptions
 from ..storage.listing import list_source
+from ..storage.patterns import path_below
 from ..url_table import Texts, UrlTable
-from ..urls import path_below, redact
+from ..urls import redact
 
 
 def list_files(

@@ -12,6 +12,7 @@ from ..engine import Engine
 from ..errors import RemoteDataError
 from ..object_index import Index, read_index
 from ..options import FetchOptions, StorageOptions
+from ..sources import url_of
 from ..url_table import Texts, UrlTable
 from ..urls import RemoteUrl
 from ._fetching import Fetched, fetch_objects
@@ -49,7 +50,7 @@ class FilesDataset(MapStyle[Any]):
             raise ValueError(f"limit must be an int of at least 1 or None, got {limit!r}")
         self._engine = Engine(options, StorageOptions(storage_options))
         self._on_error = on_error
-        source, store_options = os.fspath(url), self._engine.storage_options
+        source, store_options = url_of(url, of=type(self).__name__), self._engine.storage_options
         found = None if index is None else read_index(index, source, options=store_options, retry=options.retry)
         self._urls, self._paths = list_files(source, found, extensions, store_options, options.retry)
 

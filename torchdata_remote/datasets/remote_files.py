@@ -20,7 +20,7 @@ class RemoteFiles(FilesDataset):
     by first folder, by folder and by name.
 
     Args:
-        url: of the folder; a glob or a brace range takes some of its files.
+        url: of the folder; a glob or a brace range takes some of its files. ``escape_url(name)`` is no pattern.
         index: a list of the files, so that they are not listed: URL or path of a JSON array of paths, such as
             ``torchdata-remote index`` writes, or the list itself. Entries without a scheme are keys of the URL's
             bucket, or paths below a local folder.

@@ -37,7 +37,7 @@ class RemoteImageFolder(FilesDataset):
     name.
 
     Args:
-        url: of the folder; a glob or a brace range takes some of its files.
+        url: of the folder; a glob or a brace range takes some of its files. ``escape_url(name)`` is no pattern.
         transform: from an RGB ``PIL.Image`` to what is wanted.
         target_transform: from a label to what is wanted.
         index: a list of the files, so that they are not listed: URL or path of a JSON array of paths, such as

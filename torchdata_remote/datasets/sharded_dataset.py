@@ -20,6 +20,8 @@ from ..sample import Sample
 from ..sample_index import Offsets, read_offsets
 from ..sample_table import Int64s, Members
 from ..shard_set import base_name, read_shard_set
+from ..sources import url_of
+from ..storage.patterns import literal_url
 from ..tar import END_OF_ARCHIVE, TarOptions, read_runs
 from ..urls import RemoteUrl, redact
 from ._map_style import MapStyle
@@ -83,7 +85,7 @@ class ShardedDataset(MapStyle[Any]):
         self.transform = transform
         options = FetchOptions(max_in_flight=max_in_flight, retry=retry or RetryPolicy(), backend=backend)
         self._engine = Engine(options, StorageOptions(storage_options))
-        source = os.fspath(manifest_url)
+        source = literal_url(url_of(manifest_url, of="ShardedDataset"))
         if base_name(source) != MANIFEST_NAME:
             source = f"{source.rstrip('/')}/{MANIFEST_NAME}"
         self._shards = read_shard_set(source, self._engine.storage_options, options.retry).shards

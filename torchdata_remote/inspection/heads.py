@@ -62,7 +62,7 @@ class ShardHeads:
         self.fetched_bytes, self.num_requests = windows.fetched_bytes, windows.num_requests
         self._sent_whole = len(head) > LEAST_BYTES
         self._first: Windows | None = windows
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def read_index(self) -> tuple[list[int] | None, str]:
         """Where samples begin and the last one ends, as the index beside the shard says; or ``None`` and why not."""

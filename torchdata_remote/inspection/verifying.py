@@ -19,6 +19,7 @@ from ..options import FetchOptions, RetryPolicy, StorageOptions
 from ..sample_index import dump_index, index_url
 from ..shard_set import ShardSet, base_name, read_shard_set
 from ..storage import read_whole
+from ..storage.patterns import literal_url
 from ..streams import parts_of, stream_objects
 from ..urls import RemoteUrl, redact
 
@@ -72,7 +73,7 @@ def verify_shards(
 
     Raises:
         ObjectNotFoundError: if there is no manifest.
-        ManifestError: if it is not one.
+        ManifestError: if it is not one, or names a shard twice.
         StorageError: if the folder cannot be listed. What goes wrong with a shard is one of the faults.
 
     Example:
@@ -83,6 +84,7 @@ def verify_shards(
         []
     """
     options, retry = StorageOptions(storage_options), RetryPolicy()
+    url = literal_url(url)
     named = base_name(url) == MANIFEST_NAME
     manifest_url = url if named else (url if url.endswith("/") else url + "/") + MANIFEST_NAME
     shards = read_shard_set(manifest_url, options, retry)
@@ -92,7 +94,7 @@ def verify_shards(
     on_checked(shown, list(faults))
     there = {str(one): one for one in shards.folder}
     said = {shard.url: shard for shard in shards.manifest}
-    present = [one for one in dict.fromkeys(shards.shards) if not there or str(one) in there]
+    present = [one for one in shards.shards if not there or str(one) in there]
     num_samples = num_bytes = 0
     with closing(stream_objects(present, Engine(FetchOptions(), options))) as streams:
         for shard_url, stream in streams:
@@ -108,14 +110,11 @@ def verify_shards(
 
 def _faults_of_the_folder(shards: ShardSet) -> Iterator[Fault]:
     """What a manifest and a listing say without reading a shard."""
-    named: set[str] = set()
+    named = {shard.url for shard in shards.manifest}
     there = set(map(str, shards.folder))
     for shard in shards.manifest:
-        if shard.url in named:
-            yield Fault(redact(shard.url), "the manifest names it twice")
-        elif there and shard.url not in there:
+        if there and shard.url not in there:
             yield Fault(redact(shard.url), "the manifest names it, and it is not there")
-        named.add(shard.url)
     for one in shards.folder:
         if is_archive_name(base_name(one)) and one not in named:
             yield Fault(redact(one), "the manifest does not name it, so that readers of the manifest leave it out")

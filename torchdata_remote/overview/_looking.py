@@ -46,7 +46,7 @@ class Budget:
     def __init__(self, *, max_s: float, max_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._deadline_s = clock, clock() + max_s
         self._left_bytes = max_bytes
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.cut = False  # whether something was refused
 
     def take(self, num_bytes: int) -> bool:

@@ -6,6 +6,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..storage.patterns import escape_url
+
 ADDRESS = "datasets://HOST:PORT/NAME"  # what whoever shows the lines puts the dataset's own address for
 PLAIN = '"secure": False'  # True where the service is behind https
 _MAX_WORKERS = 4
@@ -102,7 +104,7 @@ def _script(folder: str, *, prepare: bool, make: list[str], loader: str, loop: l
     imports = [*(["import numpy as np", "import torch"] if prepare else []), "import torchdata_remote as tdr"]
     lines = [*imports, "from torch.utils.data import DataLoader", ""]
     lines += [
-        f"url = {_quoted(ADDRESS + '/' + folder)}",
+        f"url = {_quoted(ADDRESS + '/' + escape_url(folder))}",
         f"options = {{{PLAIN}}}  # a token: TORCHDATA_REMOTE_TOKEN=...",
         *(["", *_PREPARE.splitlines(), ""] if prepare else []),
         "",

@@ -10,6 +10,7 @@ from ..engine import Engine
 from ..errors import StateError
 from ..iter_datapipe import IterDataPipe, StreamWrapper, functional_datapipe
 from ..options import MIB, Backend, FetchOptions, RetryPolicy, StorageOptions
+from ..sources import pipe_of
 from ..streams import stream_objects
 
 
@@ -71,7 +72,7 @@ class AsyncPrefetch(StatefulPipe[tuple[str, StreamWrapper]]):
         cache_bytes: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.source_datapipe = source_datapipe
+        self.source_datapipe = pipe_of(source_datapipe, of="async_prefetch")
         options = FetchOptions(
             max_in_flight=max_in_flight,
             max_buffer_bytes=max_buffer_bytes,

@@ -12,6 +12,7 @@ from ..decoders import DEFAULT_DECODERS, Decoder
 from ..errors import DecodeError
 from ..iter_datapipe import IterDataPipe, functional_datapipe
 from ..sample import Sample, describe, sample_url
+from ..sources import pipe_of
 
 
 @functional_datapipe("decode_sample")
@@ -40,7 +41,7 @@ class DecodeSample(OneForOne[Sample]):
     """
 
     def __init__(self, source_datapipe: IterDataPipe[Sample], decoders: Mapping[str, Decoder] | None = None) -> None:
-        self.source_datapipe = source_datapipe
+        self.source_datapipe = pipe_of(source_datapipe, of="decode_sample", holds="samples")
         self._decoders = {**DEFAULT_DECODERS, **(decoders or {})}
 
     def __iter__(self) -> Iterator[Sample]:

@@ -9,6 +9,7 @@ from ..datapipe import StatefulPipe
 from ..errors import SampleError
 from ..iter_datapipe import Batcher, Filter, IterDataPipe, functional_datapipe
 from ..shares import EqualizeMode
+from ..sources import pipe_of
 from ..state import all_pipes, begin, load_state, state_of
 
 T = TypeVar("T")
@@ -47,7 +48,7 @@ class EqualizeRanks(StatefulPipe[T]):
     """
 
     def __init__(self, source_datapipe: IterDataPipe[T], *, mode: EqualizeMode | str) -> None:
-        self.source_datapipe = source_datapipe
+        self.source_datapipe = pipe_of(source_datapipe, of="equalize_ranks", holds="samples")
         self.mode = EqualizeMode(mode)
         self._num_passed = 0
         sharding = self._sharding()

@@ -11,6 +11,7 @@ from ..errors import SampleError
 from ..iter_datapipe import IterDataPipe, functional_datapipe
 from ..options import FetchOptions, StorageOptions
 from ..sample import KEY, URL, Sample, split_key
+from ..sources import pipe_of
 from ..streams import known, number_of, part_refused, parts_of, streams_of, under_way
 from ..urls import object_path, redact, whole_and_part
 
@@ -39,7 +40,7 @@ class FileReader(StatefulPipe[Sample]):
     """
 
     def __init__(self, source_datapipe: IterDataPipe[Any], *, storage_options: Mapping[str, Any] | None = None) -> None:
-        self.source_datapipe = source_datapipe
+        self.source_datapipe = pipe_of(source_datapipe, of="file_reader")
         self._engine = Engine(FetchOptions(), StorageOptions(storage_options))
         self._begun: Generator[tuple[str, Any], None, None] | None = None
         self._latest: int | None = -1  # number of the object that was read last

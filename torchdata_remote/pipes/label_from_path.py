@@ -10,6 +10,7 @@ from ..errors import LabelError
 from ..iter_datapipe import IterDataPipe, functional_datapipe
 from ..labels import Classes, class_numbers, label_number, label_text
 from ..sample import KEY, Sample, describe, sample_url
+from ..sources import pipe_of
 
 
 @functional_datapipe("label_from_path")
@@ -43,7 +44,7 @@ class LabelFromPath(OneForOne[Sample]):
         classes: Classes | None = None,
         pattern: str | None = None,
     ) -> None:
-        self.source_datapipe = source_datapipe
+        self.source_datapipe = pipe_of(source_datapipe, of="label_from_path", holds="samples")
         self._numbers = class_numbers(classes) if classes is not None else {}
         self._pattern = re.compile(pattern) if pattern is not None else None
         if self._pattern is not None and self._pattern.groups != 1:

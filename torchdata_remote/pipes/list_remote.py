@@ -8,6 +8,7 @@ from typing import Any
 from ..datapipe import DataPipe
 from ..iter_datapipe import IterDataPipe, functional_datapipe
 from ..options import RetryPolicy, StorageOptions
+from ..sources import pipe_of, url_of
 from ..storage.listing import list_source
 from ..urls import RemoteUrl
 
@@ -26,14 +27,20 @@ class ListRemote(DataPipe[RemoteUrl]):
       the checksums by which their bytes are checked while they are read;
     - one object.
 
+    ``*``, ``?``, ``[``, ``{`` and ``}`` that belong to a name are put into brackets, as by :func:`escape_url`:
+    ``s3://b/what[?]/``. A :class:`RemoteUrl` stands for itself.
+
     Each source's objects come sorted by path (by code points), sources in their order, so that the listing is
     equal in all processes. They are handed on while later pages of the listing are still coming. Markers of directories
-    are left out.
+    are left out. Sources that overlap, or are given twice, are repetition that was asked for: their objects come as
+    often as they are named. (A manifest that names a shard twice is refused.)
 
     Args:
-        source_datapipe: source URLs (str). A bare local path becomes a ``file://`` URL.
+        source_datapipe: source URLs (str, or ``os.PathLike``). A bare local path becomes a ``file://`` URL.
         pattern: glob that objects must match: by base name, or by the path below the source if it has a slash.
         recursive: whether folders below a prefix are entered. A glob or a brace range says so itself.
+        match_named: whether ``pattern`` also chooses among what a source names itself: a manifest's shards, one object,
+            a brace range, a glob that ends with an extension. Otherwise it chooses in folders only.
         retry: what is done about faults that may pass, for each page of a listing.
         storage_options: for the store, in fsspec's vocabulary.
 
@@ -42,8 +49,10 @@ class ListRemote(DataPipe[RemoteUrl]):
 
     Raises:
         EmptyListingError: if a source has no objects, or none that match; names URL and pattern.
-        UrlError: for a scheme without a transport, or a URL without a bucket.
+        UrlError: for a scheme without a transport, or a URL without a bucket. When the pipe is built, for a ``str``
+            where a list belongs: ``IterableWrapper("/data/x/")``.
         ObjectNotFoundError: if there is no such bucket.
+        ManifestError: for a manifest that is damaged, or names a shard outside its folder or twice.
         AccessDeniedError: if the store does not let these credentials list.
 
     Example:
@@ -59,21 +68,24 @@ class ListRemote(DataPipe[RemoteUrl]):
         *,
         pattern: str | None = None,
         recursive: bool = True,
+        match_named: bool = True,
         retry: RetryPolicy | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.source_datapipe = source_datapipe
+        self.source_datapipe = pipe_of(source_datapipe, of="list_remote")
         self.pattern = pattern
         self.recursive = recursive
+        self.match_named = match_named
         self._storage_options = StorageOptions(storage_options)
         self._retry = retry or RetryPolicy()
 
     def __iter__(self) -> Iterator[RemoteUrl]:
         for url in self.source_datapipe:
             yield from list_source(
-                url,
+                url_of(url, of="list_remote"),
                 pattern=self.pattern,
                 recursive=self.recursive,
+                match_named=self.match_named,
                 options=self._storage_options,
                 retry=self._retry,
             )

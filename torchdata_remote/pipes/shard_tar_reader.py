@@ -71,6 +71,7 @@ class ShardTarReader(ShardReader):
         [{'__key__': 'cat/1', '__url__': 'memory://doc/0.tar', 'cls': b'3', 'txt': b'miaow'}]
     """
 
+    _functional_name = "shard_tar_reader"
     reads_parts = True
 
     def __init__(

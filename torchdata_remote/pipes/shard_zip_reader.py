@@ -9,12 +9,13 @@ from typing import Any
 from ..errors import RemoteDataError
 from ..grouping import samples_of
 from ..iter_datapipe import IterDataPipe, functional_datapipe
+from ..limits import MAX_MEMBER_BYTES, MAX_RATIO
 from ..place import Place
 from ..policies import OnBadShard, ShardGuard, raise_error
 from ..sample import Sample
 from ..shard_reader import ShardReader
 from ..streams import parts_of
-from ..zip import DEFAULT_MAX_MEMBER_BYTES, Entry, read_directory, read_members
+from ..zip import Entry, read_directory, read_members
 
 
 @functional_datapipe("shard_zip_reader")
@@ -53,14 +54,16 @@ class ShardZipReader(ShardReader):
         [{'__key__': 'cat/1', '__url__': 'memory://doc/0.zip', 'txt': b'miaow'}]
     """
 
+    _functional_name = "shard_zip_reader"
+
     def __init__(
         self,
         source_datapipe: IterDataPipe[Any],
         *,
         on_bad_shard: OnBadShard = raise_error,
         interleave: int = 1,
-        max_member_bytes: int = DEFAULT_MAX_MEMBER_BYTES,
-        max_ratio: int = 100,
+        max_member_bytes: int = MAX_MEMBER_BYTES,
+        max_ratio: int = MAX_RATIO,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(

@@ -13,6 +13,7 @@ from ..epochs import EpochPipe, uncounted
 from ..errors import EmptyShareError, ManifestError
 from ..iter_datapipe import SHARDING_PRIORITIES, IterDataPipe, functional_datapipe
 from ..shares import EqualizeMode, Piece, SampleOrder
+from ..sources import pipe_of
 from ..state import all_pipes
 from ..urls import RemoteUrl, redact
 from ..world import World, detect_world, place_in, world_from_sharding
@@ -51,6 +52,7 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
 
     def __init__(self, source_datapipe: IterDataPipe[str], *, world: World | None = None) -> None:
         super().__init__()
+        pipe_of(source_datapipe, of="sharding_filter_rank")
         if any(isinstance(pipe, ShardingFilterRank) for pipe in all_pipes(source_datapipe)):
             raise ValueError(
                 "This chain is split already, and a share of a share leaves data out: use sharding_filter_rank() once "

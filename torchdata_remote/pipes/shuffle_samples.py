@@ -12,6 +12,7 @@ from ..epochs import SeededPipe
 from ..errors import StateError
 from ..iter_datapipe import IterDataPipe, functional_datapipe
 from ..permutation import permutation
+from ..sources import pipe_of
 from ..state import begin, load_state, state_of
 
 T = TypeVar("T")
@@ -98,7 +99,7 @@ class ShuffleSamples(SeededPipe[T], StatefulPipe[T]):
         super().__init__(seed)
         if not isinstance(buffer_size, int) or buffer_size < 1:
             raise ValueError(f"buffer_size is a number of samples, at least 1; got {buffer_size!r}.")
-        self.source_datapipe = source_datapipe
+        self.source_datapipe = pipe_of(source_datapipe, of="shuffle_samples", holds="samples")
         self.buffer_size = buffer_size
         self._begun: _Begun | None = None
         self._phase, self._num_passed = 0, 0

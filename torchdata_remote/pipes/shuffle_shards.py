@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ..epochs import SeededPipe
 from ..iter_datapipe import IterDataPipe, functional_datapipe
 from ..permutation import permutation
+from ..sources import pipe_of
 
 
 @functional_datapipe("shuffle_shards")
@@ -35,7 +36,7 @@ class ShuffleShards(SeededPipe[str]):
 
     def __init__(self, source_datapipe: IterDataPipe[str], seed: int = 0) -> None:
         super().__init__(seed)
-        self.source_datapipe = source_datapipe
+        self.source_datapipe = pipe_of(source_datapipe, of="shuffle_shards")
 
     def __iter__(self) -> Iterator[str]:
         epoch = self._epochs.begin()

@@ -9,6 +9,7 @@ from ..datapipe import OneForOne
 from ..errors import MissingMemberError
 from ..iter_datapipe import IterDataPipe, functional_datapipe
 from ..sample import Sample, describe, sample_url
+from ..sources import pipe_of
 
 
 @functional_datapipe("to_tuple")
@@ -35,7 +36,7 @@ class ToTuple(OneForOne[tuple[Any, ...]]):
     def __init__(self, source_datapipe: IterDataPipe[Sample], *names: str) -> None:
         if not names or not all(isinstance(name, str) and name.strip("; ") for name in names):
             raise ValueError(f"to_tuple needs names such as 'jpg;png', 'cls'; got {names!r}")
-        self.source_datapipe = source_datapipe
+        self.source_datapipe = pipe_of(source_datapipe, of="to_tuple", holds="samples")
         self._names = names
         self._choices = [tuple(part.strip() for part in name.split(";") if part.strip()) for name in names]
 

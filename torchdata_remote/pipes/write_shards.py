@@ -8,11 +8,15 @@ from typing import Any
 from ..datapipe import DataPipe
 from ..errors import ShardWriteError
 from ..iter_datapipe import IterDataPipe, functional_datapipe
+from ..limits import MAX_MEMBER_BYTES
 from ..manifest import ShardInfo
 from ..options import StorageOptions
 from ..sample import Sample
+from ..sources import pipe_of
 from ..world import detect_world
 from ..writer import DEFAULT_MAX_SHARD_BYTES, DEFAULT_MAX_SHARD_SAMPLES, ShardWriter
+
+_GIVE_UP_S = 2.0
 
 
 @functional_datapipe("write_shards")
@@ -31,6 +35,7 @@ class WriteShards(DataPipe[ShardInfo]):
         max_shard_bytes: limit of a shard's tar in bytes, headers and padding included, before it is compressed. A
             single sample that is larger gets a shard of its own.
         max_shard_samples: limit of samples in a shard.
+        max_member_bytes: limit of a member; a larger one is an error, here and by default in readers.
         overwrite: replace all shards of this template. Otherwise finding one is an error.
         storage_options: for the store, in fsspec's vocabulary.
 
@@ -57,13 +62,15 @@ class WriteShards(DataPipe[ShardInfo]):
         *,
         max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES,
         max_shard_samples: int = DEFAULT_MAX_SHARD_SAMPLES,
+        max_member_bytes: int = MAX_MEMBER_BYTES,
         overwrite: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.source_datapipe = source_datapipe
+        self.source_datapipe = pipe_of(source_datapipe, of="write_shards", holds="samples")
         self._url_template = url_template
         self.max_shard_bytes = max_shard_bytes
         self.max_shard_samples = max_shard_samples
+        self.max_member_bytes = max_member_bytes
         self.overwrite = overwrite
         self._storage_options = StorageOptions(storage_options)
         self._writer()  # a wrong template is noticed here
@@ -73,6 +80,7 @@ class WriteShards(DataPipe[ShardInfo]):
             self._url_template,
             max_shard_bytes=self.max_shard_bytes,
             max_shard_samples=self.max_shard_samples,
+            max_member_bytes=self.max_member_bytes,
             overwrite=self.overwrite,
             storage_options=self._storage_options,
         )
@@ -90,7 +98,11 @@ class WriteShards(DataPipe[ShardInfo]):
                 finished = writer.write(sample)
                 if finished is not None:
                     yield finished
-        except BaseException:  # GeneratorExit too: whoever iterated gave up
+        except GeneratorExit:
+            # This may be a finalizer, in any thread, also in one that holds what the writer's threads wait for.
+            writer.abort(_GIVE_UP_S)
+            raise
+        except BaseException:
             writer.abort()
             raise
         yield from writer.close()

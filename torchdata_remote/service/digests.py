@@ -18,7 +18,7 @@ from .versions import etag_of
 _ATTRIBUTE = "user.torchdata_remote.sha256"
 _VALUE = re.compile(r"([0-9a-f]{64}) (.*)", re.DOTALL)
 _MAX_KEPT = 100_000
-_PUBLISHING = [threading.Lock() for _ in range(256)]
+_PUBLISHING = [threading.RLock() for _ in range(256)]
 
 
 class Digests:
@@ -34,7 +34,7 @@ class Digests:
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
         self._kept: OrderedDict[tuple[str, str | None], str] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def remember(self, entry: Entry, sha256: str) -> None:
         """Keep the digest of a file."""
@@ -70,7 +70,7 @@ class Digests:
         return found
 
 
-def one_at_a_time(folder: str, path: str) -> threading.Lock:
+def one_at_a_time(folder: str, path: str) -> threading.RLock:
     """Held while a file is replaced or removed: what was compared stays so, and a digest is not taken for another's."""
     return _PUBLISHING[hash((folder, path)) % len(_PUBLISHING)]
 

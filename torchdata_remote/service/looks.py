@@ -21,10 +21,10 @@ class Looks:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._kept: dict[tuple[str, str], tuple[float, Any]] = {}
         self._changes: dict[str, int] = {}
-        self._one_at_a_time: dict[str, threading.Lock] = {}
+        self._one_at_a_time: dict[str, threading.RLock] = {}
 
     def of(self, name: str, what: str, look: Callable[[], T]) -> T:
         """What ``look`` returns, or returned within the last minute, if the dataset was not changed since.
@@ -35,7 +35,7 @@ class Looks:
             look: takes its time; called by one thread at a time for each dataset.
         """
         with self._lock:
-            mine = self._one_at_a_time.setdefault(name, threading.Lock())
+            mine = self._one_at_a_time.setdefault(name, threading.RLock())
         with mine:
             with self._lock:
                 seen = self._kept.get((name, what))

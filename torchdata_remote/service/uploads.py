@@ -38,9 +38,9 @@ class Uploads:
 
     def __init__(self, shelf: Shelf, digests: Digests, limits: ServiceLimits) -> None:
         self._shelf, self._digests, self._limits = shelf, digests, limits
-        self._locks: dict[str, threading.Lock] = {}
+        self._locks: dict[str, threading.RLock] = {}
         self._holders: Counter[str] = Counter()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._completed: OrderedDict[str, Stored] = OrderedDict()  # for clients that did not get to know
 
     def upload(self, dataset: str, folder: str, path: str, upload_id: str) -> Upload:
@@ -54,7 +54,7 @@ class Uploads:
         """Nobody else completes it."""
         key = upload.parts_folder
         with self._lock:
-            lock = self._locks.setdefault(key, threading.Lock())
+            lock = self._locks.setdefault(key, threading.RLock())
             self._holders[key] += 1
         try:
             with lock:

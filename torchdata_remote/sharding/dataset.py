@@ -9,6 +9,7 @@ from typing import Any
 
 from ..destination import Destination
 from ..labels import Labeller
+from ..limits import MAX_MEMBER_BYTES
 from ..manifest import ShardInfo
 from ..options import StorageOptions
 from ..shard_template import ShardTemplate
@@ -28,6 +29,7 @@ def shard_dataset(
     *,
     max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES,
     max_shard_samples: int = DEFAULT_MAX_SHARD_SAMPLES,
+    max_member_bytes: int = MAX_MEMBER_BYTES,
     seed: int | None = 0,
     num_workers: int = 0,
     executor: Executor | None = None,
@@ -54,10 +56,12 @@ def shard_dataset(
         source: URL or path of a folder of files (those whose paths differ in the extension only are one sample), of a
             tar, a tar of tars or a compressed one, or of shards; or a map-style dataset of ``(image, label)`` or of
             dicts. With several archives, their names are the first folder of the paths that labels and provenance see.
+            ``escape_url(name)`` is no pattern.
         url_template: URL with one ``{shard}`` field in its base name, such as ``s3://b/train/{shard:06d}.tar``. Shards
             are compressed if it ends in ``.tar.gz`` or ``.tar.zst``.
         max_shard_bytes: limit of a shard in bytes, headers and padding included, before compression.
         max_shard_samples: limit of samples in a shard.
+        max_member_bytes: limit of a member; a larger one is an error, here and by default in readers.
         seed: of the order; ``None`` keeps the source's.
         num_workers: processes that write a shard each; 0 writes in this one. Each takes up to three windows of
             ``max_shard_bytes / 4``, at most 64 MiB, or three samples, if those are larger.
@@ -86,6 +90,8 @@ def shard_dataset(
         ObjectExistsError: if there are shards already, of another job or plan, or another job writes there now.
         EmptyListingError: if the source is empty.
         ShardReadError: for a damaged archive, or paths that cannot be those of samples.
+        ShardWriteError: for names and sizes of members that readers refuse; before anything is written, unless there
+            is a ``transform``.
         LabelError: for a file without a label; it is named.
         WorkerLostError: if an executor loses a task several times.
 
@@ -128,6 +134,7 @@ def shard_dataset(
         transform=transform,
         sources_prefix=destination.template.folder + SOURCES if provenance else None,
         storage_options=destination.options,
+        max_member_bytes=max_member_bytes,
     )
     with Journal(destination) as journal:
         return Job(destination, journal, opened, options, seed).run(

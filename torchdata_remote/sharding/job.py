@@ -61,6 +61,8 @@ class Job:
         self._source.prepare(self._destination, known=known, resume=resume, progress=progress)
         if not len(self._source):
             raise ShardWriteError("The source has no samples, so there is nothing to write.")
+        if self._options.transform is None:
+            self._source.require_writable(self._options.max_member_bytes)
         plan = self._plan_digest()
         for made in done:
             if made["plan"] == plan:
@@ -173,7 +175,7 @@ class Job:
             return cut_by_bytes(sizes[order], options.max_shard_bytes, options.max_shard_samples)
         some = order[np.unique(np.linspace(0, len(order) - 1, _MEASURED).astype(np.int64))]
         num_bytes = sum(
-            pack_sample(check_writable(sample), sample).num_bytes
+            pack_sample(check_writable(sample), sample, self._options.max_member_bytes).num_bytes
             for _, sample in transformed(
                 self._source.select(some, here=True), options.transform, options.max_shard_bytes
             )

@@ -53,8 +53,8 @@ class Journal:
         self.took_over = False  # whether an earlier run left something
         self._plan: str | None = None
         self._finished: dict[int, list[ShardInfo]] = {}
-        self._lock = threading.Lock()
-        self._ended = threading.Event()
+        self._lock = threading.RLock()
+        self._ended = threading.Event()  # noqa: TID251  # set by `with` alone
         self._heart = threading.Thread(target=self._keep, name="torchdata_remote job", daemon=True)
         self._lost: BaseException | None = None
         self._begun = False

@@ -17,7 +17,8 @@ from ..sample_table import SampleTable
 from ..shard_set import read_shard_set
 from ..storage import open_store
 from ..storage.listing import list_source
-from ..urls import RemoteUrl, object_path, path_below, redact
+from ..storage.patterns import literal_url, path_below
+from ..urls import RemoteUrl, object_path, redact
 
 _BESIDE = (MANIFEST_NAME, CLASSES_NAME, PROVENANCE_NAME)
 
@@ -103,7 +104,7 @@ def _of_manifest(
 def _listed(source: str, pattern: str | None, options: StorageOptions, retry: RetryPolicy) -> Iterator[RemoteUrl]:
     """The objects of a source, with size and, where the store tells it, etag."""
     if pattern is None and object_path(source).rpartition("/")[2] == MANIFEST_NAME:
-        yield from _of_manifest(source, [], options, retry)
+        yield from _of_manifest(literal_url(source), [], options, retry)
         return
     for url in list_source(source, pattern=pattern, recursive=True, options=options, retry=retry):
         if url.size is not None:

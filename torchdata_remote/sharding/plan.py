@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ShardReadError
+from ..errors import ShardReadError, ShardWriteError
 from ..permutation import order_of
+from ..sample import writing_fault
 from ..sample_table import Int64s, SampleTable
 from ..tar import BLOCK, END_OF_ARCHIVE, pack_header
 from .samples import LABEL, key_of
@@ -42,6 +43,36 @@ def packed_bytes(table: SampleTable, labels: Labels | None, num_folders: int) ->
             plain = written.isascii() and len(written) <= _PLAIN_NAME
             totals[index] += (BLOCK if plain else len(pack_header(written, 1))) + _padded(len(str(label)))
     return totals
+
+
+def require_writable(table: SampleTable, num_folders: int, labelled: bool, max_member_bytes: int) -> None:
+    """Whether every member of a source can be read back from a shard, before anything is written.
+
+    Args:
+        table: of the source's members.
+        num_folders: that are dropped from the front of names to make keys.
+        labelled: whether each sample gets a label.
+        max_member_bytes: limit of a member.
+
+    Raises:
+        ShardWriteError: names the first member that could not, and says why.
+    """
+    for name in table.names:
+        key, extension = key_of(name, num_folders)
+        fault = writing_fault(key, extension) or (writing_fault(key, LABEL) if labelled else None)
+        if fault is not None:
+            raise ShardWriteError(
+                f"{name!r:.200} of the source cannot be part of a shard, as {key!r:.200} with {extension!r:.200}: "
+                f"{fault}. Rename it, or leave it out by pattern=."
+            )
+    large = np.flatnonzero(table.sizes() > max_member_bytes)
+    if len(large):
+        name, size = table.names[int(large[0])], int(table.sizes()[large[0]])
+        raise ShardWriteError(
+            f"{name!r:.200} of the source has {size:,} bytes, which is more than readers take "
+            f"(max_member_bytes={max_member_bytes:,}). Leave it out by pattern=, or raise that limit here "
+            "and where it is read."
+        )
 
 
 def _padded(size: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -12,15 +13,18 @@ from ..errors import ShardWriteError
 from ..labels import ClassEntry, Labeller, assign_labels, merged_tables
 from ..options import FetchOptions, RetryPolicy, StorageOptions
 from ..sample_table import Int64s, SampleTable
+from ..sources import url_of
+from ..storage.patterns import literal_url
 from ..urls import join_url, redact, split_url
 from .archives import index_archives
 from .listing import list_samples
-from .plan import Labels, folders_to_drop, packed_bytes
+from .plan import Labels, folders_to_drop, packed_bytes, require_writable
 from .progress import Progress
 from .samples import DatasetSamples, FileSamples, PlannedSamples
 from .scratch import Scratch
 
 Table = Mapping[str, ClassEntry]
+_TEXT = (str, bytes, bytearray, os.PathLike)
 
 
 class ShardSource(Protocol):
@@ -44,6 +48,13 @@ class ShardSource(Protocol):
 
     def plan_digest(self) -> str:
         """Tells everything that decides what is written."""
+
+    def require_writable(self, max_member_bytes: int) -> None:
+        """Whether all samples can be written as they are, where that is known before they are read.
+
+        Raises:
+            ShardWriteError: for the first one that cannot.
+        """
 
     def sample_bytes(self) -> Int64s | None:
         """What each sample takes in a shard, where that is known before it is read; shape ``(num_samples,)``."""
@@ -111,6 +122,9 @@ class FilesSource:
             digest.update(self._labels.tobytes())
         return digest.hexdigest()
 
+    def require_writable(self, max_member_bytes: int) -> None:
+        require_writable(self._table, self._num_folders, self._labels is not None, max_member_bytes)
+
     def sample_bytes(self) -> Int64s:
         return packed_bytes(self._table, self._labels, self._num_folders)
 
@@ -122,7 +136,7 @@ class FilesSource:
 
 def _require_apart(url: str, archives: Sequence[str], destination: Destination) -> None:
     """What is written must not be listed, now or when the job is started again, nor take an archive's place."""
-    source, folder = join_url(*split_url(url)), destination.template.folder
+    source, folder = join_url(*split_url(literal_url(url))), destination.template.folder
     if folder.startswith(source if source.endswith("/") else source + "/"):
         shown = redact(folder)
         raise ShardWriteError(
@@ -165,11 +179,19 @@ class DatasetSource:
     def plan_digest(self) -> str:
         return self.digest
 
+    def require_writable(self, max_member_bytes: int) -> None:
+        pass
+
     def sample_bytes(self) -> None:
         return None
 
     def select(self, indices: Int64s, *, here: bool = False) -> DatasetSamples:
         return DatasetSamples(self._dataset if here or self._travels else None, indices)
+
+
+def _are_urls(source: Any) -> bool:
+    """Whether it is a list of URLs, which one might take for a map-style dataset."""
+    return isinstance(source, list | tuple) and len(source) > 0 and isinstance(source[0], str | os.PathLike)
 
 
 def open_source(
@@ -178,11 +200,11 @@ def open_source(
     """What a user gave as a source.
 
     Raises:
+        UrlError: for several URLs, or ``bytes``.
         TypeError: if it is neither a URL nor a dataset, or options do not go with it.
     """
-    if isinstance(source, str) or hasattr(source, "__fspath__"):
-        url = source if isinstance(source, str) else source.__fspath__()
-        return FilesSource(url, pattern=pattern, labels=labels, options=options)
+    if isinstance(source, _TEXT) or _are_urls(source):
+        return FilesSource(url_of(source, of="shard_dataset"), pattern=pattern, labels=labels, options=options)
     if not (hasattr(source, "__getitem__") and hasattr(source, "__len__")):
         raise TypeError(
             f"Expected a URL, a path or a map-style dataset with len() and [i], got {type(source).__name__}. For "

@@ -11,6 +11,7 @@ from typing import Any
 from ..engine import Engine
 from ..errors import RemoteDataError, ShardReadError, ShardWriteError, StorageError
 from ..indexing import Summed, sample_offsets
+from ..limits import MAX_MEMBER_BYTES
 from ..manifest import ShardInfo
 from ..options import MIB, FetchOptions, RetryPolicy, StorageOptions
 from ..retry import call_with_retries
@@ -41,6 +42,7 @@ class ShardOptions:
         transform: makes of each sample another one, or ``None`` to leave it out.
         sources_prefix: URL prefix of the objects that tell where samples come from; ``None`` writes none.
         storage_options: for the shards' store.
+        max_member_bytes: limit of a member.
     """
 
     url_template: str
@@ -51,6 +53,7 @@ class ShardOptions:
     transform: Transform | None
     sources_prefix: str | None
     storage_options: StorageOptions
+    max_member_bytes: int = MAX_MEMBER_BYTES
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,7 @@ def start_shard(task: ShardTask) -> Callable[[], list[ShardInfo]]:
         lambda index: template.url(options.first_number + task.number + index * options.num_tasks),
         max_shard_bytes=options.max_shard_bytes,
         max_shard_samples=options.max_shard_samples,
+        max_member_bytes=options.max_member_bytes,
         overwrite=True,
         options=options.storage_options,
     )

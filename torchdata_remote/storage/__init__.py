@@ -91,7 +91,7 @@ class Connection(NamedTuple):
 _DEFAULT = Connection()
 _Key = tuple[str, str, str, Connection]
 _stores: dict[_Key, Store] = {}
-_lock = threading.Lock()
+_lock = threading.RLock()
 _of_the_parent: list[dict[_Key, Store]] = []  # kept: their finalizers would wait for its threads
 
 
@@ -99,7 +99,7 @@ def _drop_after_fork() -> None:
     global _lock, _stores
     _of_the_parent.append(_stores)
     _stores = {}
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_drop_after_fork)
@@ -118,7 +118,8 @@ def open_store(url: str, options: StorageOptions, connection: Connection = _DEFA
     key = scheme, bucket, options.identity(), connection
     with _lock:
         if key not in _stores:
-            _stores[key], why = _make_store(scheme, bucket, options, connection)
+            store, why = _make_store(scheme, bucket, options, connection)
+            _stores.setdefault(key, store)  # a finalizer in this thread may have opened it meanwhile
             _log.info("%s is read by %s", redact(join_url(scheme, bucket, "")), why)
         return _stores[key], path
 

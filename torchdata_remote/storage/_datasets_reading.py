@@ -25,24 +25,24 @@ class DatasetsReader:
         self._client = client
         self._read_by_obstore = read_by_obstore
         self._readers: dict[str | None, _obstore.ObstoreReader] = {}  # by token: the environment's may change
-        self._lock = threading.Lock()
-        self._refused = threading.Event()  # obstore was told to slow down, but does not show for how long
+        self._lock = threading.RLock()
+        self._refused = False  # whether obstore was told to slow down, but does not show for how long
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         """As ``Store.read``."""
         self._client.split(path)
         if etag is not None and etag.startswith("W/"):
             etag = None  # If-Match never holds for it
-        if self._read_by_obstore and _obstore.can_express(path) and not self._refused.is_set():
+        if self._read_by_obstore and _obstore.can_express(path) and not self._refused:
             try:
                 return self._reader().read(path, start, end, etag)
             except MissingHeaderError:
                 pass  # urllib3 can do without where Content-Range tells the size
             except TransientStorageError as error:
                 if error.overloaded:
-                    self._refused.set()  # the next request goes by urllib3, which shows Retry-After
+                    self._refused = True  # the next request goes by urllib3, which shows Retry-After
                 raise
-        self._refused.clear()
+        self._refused = False
         return self._read_by_urllib3(path, start, end, etag)
 
     def _reader(self) -> _obstore.ObstoreReader:

@@ -16,8 +16,9 @@ from urllib3.exceptions import HTTPError, LocationParseError
 
 from ..errors import AccessDeniedError, ObjectNotFoundError, StorageError, TransientStorageError, UrlError
 from ..options import StorageOptions
-from ._errors import from_service, sentence_of
+from ._encoding import IDENTITY, require_unencoded
 from ._s3_settings import CONNECT_TIMEOUT_S
+from ._service_errors import from_service, sentence_of
 
 TOKEN_VARIABLE = "TORCHDATA_REMOTE_TOKEN"  # noqa: S105  # its name
 _KNOWN = {"token", "secure"}
@@ -179,7 +180,7 @@ class ServiceClient:
                 method,
                 target,
                 body=body,
-                headers={"Accept-Encoding": "identity", **self.authorization, **(headers or {})},
+                headers={**IDENTITY, **self.authorization, **(headers or {})},
                 retries=False,
                 redirect=False,
                 timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=waits_s),
@@ -187,6 +188,10 @@ class ServiceClient:
                 enforce_content_length=True,
             )
             if response.status in (200, 201, 202, 204, 206):
+                with contextlib.ExitStack() as on_error:
+                    on_error.callback(response.close)
+                    require_unencoded(response.headers.get("Content-Encoding"), path, url)
+                    on_error.pop_all()
                 return response
             said = response.read(_MAX_ERROR_BYTES, decode_content=False)
             if response.length_remaining:

@@ -13,7 +13,9 @@ import fsspec.core
 from ..errors import ObjectNotFoundError, UrlError
 from ..options import StorageOptions
 from ..urls import HTTP, LOCAL, S3, join_url
-from ._errors import from_os, from_status, translated
+from ._encoding import refusing_encoded
+from ._error_tables import from_os
+from ._errors import from_status, translated
 from ._protocol import Answer, Entry, Page, in_one
 from ._s3_settings import options_for_s3fs
 
@@ -48,6 +50,7 @@ class FsspecStore:
             }
         if "region" in keywords:
             keywords["client_kwargs"] = {"region_name": keywords.pop("region")} | keywords.get("client_kwargs", {})
+        keywords = refusing_encoded(scheme, keywords)
         try:
             self._filesystem: Any = fsspec.core.url_to_fs(join_url(scheme, bucket, ""), **keywords)[0]
         except (ValueError, ImportError) as error:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 
 from ..errors import ObjectNotFoundError, UrlError
 from ..mapped import view_of_file
-from ._errors import from_os, from_status, translated
+from ._error_tables import from_os
+from ._errors import from_status, translated
 from ._local_order import PARTIAL_SUFFIX, in_order, never_listed
 from ._protocol import Answer, Entry, Page, RangeNotSatisfiableError, in_one
 

@@ -13,9 +13,12 @@ import threading
 from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any
 
-from ._errors import from_botocore, from_obstore, from_obstore_of_service, translated
+from ._encoding import IDENTITY, require_unencoded
+from ._error_tables import from_botocore, from_obstore
+from ._errors import translated
 from ._protocol import Answer
 from ._s3_settings import CONNECT_TIMEOUT_S, S3Settings, is_custom_endpoint, region_of
+from ._service_errors import from_obstore_of_service
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -98,6 +101,7 @@ class ObstoreReader:
                     raise
                 options.pop("range")
                 result = obstore.get(self._store, key, options=options)  # type: ignore[arg-type]
+            require_unencoded(result.attributes.get("Content-Encoding"), path, self._root + path)
             first, after = result.range
             chunks = self._chunks(path, result.stream(0))
             return Answer(first, after, int(result.meta["size"]), result.meta["e_tag"], chunks)
@@ -113,7 +117,7 @@ class _BotocoreCredentials:
 
     def __init__(self, credentials: Any) -> None:
         self._credentials = credentials
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def __call__(self) -> dict[str, Any]:
         with self._lock:
@@ -198,5 +202,6 @@ def service_reader(origin: str, root: str, read_timeout_s: float, headers: dict[
 def _http_store(origin: str, read_timeout_s: float, headers: dict[str, str] | None = None) -> ObjectStore:
     from obstore.store import HTTPStore
 
-    options = {**_client_options(read_timeout_s), **({"default_headers": headers} if headers else {})}
+    # Not for s3: obstore would sign the header, which proxies change. It sends none there, which comes to the same.
+    options = {**_client_options(read_timeout_s), "default_headers": {**IDENTITY, **(headers or {})}}
     return HTTPStore.from_url(origin, client_options=options, retry_config=_NO_RETRIES)  # type: ignore[arg-type]

@@ -11,7 +11,9 @@ from typing import Any, TypeVar
 
 from ..errors import ExpiredCredentialsError, TransientStorageError
 from . import _obstore
-from ._errors import from_botocore, from_status, translated
+from ._encoding import require_unencoded
+from ._error_tables import from_botocore
+from ._errors import from_status, translated
 from ._protocol import Answer, Entry, MissingHeaderError, Page, RedirectWithoutPlaceError
 from ._s3_pages import read_faster
 from ._s3_settings import S3Settings, make_client, make_session
@@ -64,7 +66,7 @@ class S3Store:
         self._client: Any = None  # made when it is needed
         self._obstore: Any = None  # made when something is read: a parent that only lists stays safe to fork
         self._lock = threading.RLock()
-        self._refused = threading.Event()  # obstore was told to slow down, but does not show for how long
+        self._refused = False  # whether obstore was told to slow down, but does not show for how long
 
     @property
     def client(self) -> Any:
@@ -128,7 +130,7 @@ class S3Store:
         return self._renewing(send)
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        if self._read_by_obstore and _obstore.can_express(path) and not self._refused.is_set():
+        if self._read_by_obstore and _obstore.can_express(path) and not self._refused:
             try:
                 return self._renewing(lambda: self._reader().read(path, start, end, etag))
             except MissingHeaderError:
@@ -138,9 +140,9 @@ class S3Store:
                 _log.warning("s3://%s is not in the configured region: it is read by botocore, slowly", self._bucket)
             except TransientStorageError as error:
                 if error.overloaded:
-                    self._refused.set()  # the next request goes by botocore, which shows Retry-After
+                    self._refused = True  # the next request goes by botocore, which shows Retry-After
                 raise
-        self._refused.clear()
+        self._refused = False
         return self._read_by_botocore(path, start, end, etag)
 
     def _read_by_botocore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
@@ -150,6 +152,10 @@ class S3Store:
         if etag is not None:
             arguments["IfMatch"] = etag
         answer = self.request("get_object", path, **arguments)
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(answer["Body"].close)
+            require_unencoded(answer.get("ContentEncoding"), path, self.url(path))
+            on_error.pop_all()
         match = CONTENT_RANGE.fullmatch(answer.get("ContentRange", ""))
         if "Range" in arguments and match is not None:
             first, after, total = int(match[1]), int(match[2]) + 1, int(match[3])

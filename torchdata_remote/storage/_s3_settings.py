@@ -11,7 +11,8 @@ from typing import Any
 from ..errors import AccessDeniedError, RemoteDataError, StorageError, UrlError
 from ..options import FALLBACK_NAMES, StorageOptions
 from ..urls import redact
-from ._errors import from_botocore, translated
+from ._error_tables import from_botocore
+from ._errors import translated
 from ._fallback import METHOD, append_fallback, has_fallback, without_fallback
 
 CONNECT_TIMEOUT_S = 10
@@ -26,12 +27,12 @@ _CLIENT_KWARGS = {
 }
 _OWN_CREDENTIALS = {"key", "username", "secret", "password", "token", "session"}  # in s3fs's words
 _HTTP_URL = re.compile(r"https?://[^/\s]+", re.IGNORECASE)
-_client_lock = threading.Lock()  # creating botocore clients is not thread-safe
+_client_lock = threading.RLock()  # creating botocore clients is not thread-safe
 
 
 def _new_lock() -> None:
     global _client_lock
-    _client_lock = threading.Lock()
+    _client_lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_new_lock)  # another thread may have held it at the fork

@@ -15,6 +15,7 @@ from urllib3.exceptions import HTTPError, LocationParseError, MaxRetryError, Res
 
 from ..errors import StorageError, TransientStorageError, UrlError
 from ..urls import redact
+from ._encoding import IDENTITY, require_unencoded
 from ._errors import from_status
 from ._protocol import Answer, Entry, RangeNotSatisfiableError, in_one
 from ._s3_settings import CONNECT_TIMEOUT_S
@@ -53,7 +54,7 @@ class UrllibReader:
             response = self._pool.request(
                 method,
                 url,
-                headers={"Accept-Encoding": "identity", **headers},
+                headers={**IDENTITY, **headers},
                 preload_content=False,
                 enforce_content_length=True,
             )
@@ -85,6 +86,7 @@ class UrllibReader:
             response = stack.enter_context(self._request("GET", path, headers))
             if response.status not in (200, 206):
                 raise from_status(response.status, "", url, retry_after=response.headers.get("Retry-After"))
+            require_unencoded(response.headers.get("Content-Encoding"), path, url)
             first, after, total = 0, response.length_remaining, response.length_remaining
             if response.status == 206:
                 content_range = response.headers.get("Content-Range")

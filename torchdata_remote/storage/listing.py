@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from itertools import chain
 
 from ..errors import EmptyListingError
-from ..globs import glob_regex, glob_start
+from ..globs import glob_regex, glob_start, unescape
 from ..manifest import MANIFEST_NAME, ShardInfo, load_manifest
 from ..options import RetryPolicy, StorageOptions
 from ..retry import call_with_retries
-from ..urls import (
-    HTTP,
-    RemoteUrl,
-    expand_braces,
-    has_braces,
-    join_url,
-    object_path,
-    redact,
-    split_url,
-)
+from ..urls import HTTP, RemoteUrl, join_url, object_path, redact, split_url
 from . import Connection, open_store, read_whole
 from ._paging import list_prefix
 from ._protocol import Entry
+from .patterns import choice_start, escape_url, expand_braces, has_braces, literal_url
+
+_ENDS_WITH_EXTENSION = re.compile(r"\.[^*?\[\]/]+$")
 
 
 def list_source(
@@ -32,39 +27,49 @@ def list_source(
     recursive: bool,
     options: StorageOptions,
     retry: RetryPolicy,
+    match_named: bool = True,
 ) -> Iterator[RemoteUrl]:
     """The objects that a source URL stands for, sorted by path.
 
     Args:
-        url: a prefix, a glob, a brace range, a manifest (``index.json``), or one object.
+        url: a prefix, a glob, a brace range, a manifest (``index.json``), or one object. What ``escape_url`` escaped
+            stands for itself, and so does all of a ``RemoteUrl``.
         pattern: a glob that objects must match: by base name, or by the path below the source if it has a slash.
         recursive: whether folders below a prefix are entered.
         options: for the store.
         retry: applied to each page of the listing.
+        match_named: whether the pattern also chooses among what the source names itself, and not in folders only.
 
     Raises:
         EmptyListingError: if there are none.
     """
-    matches = _matcher(pattern)
-    found = 0
-    for single in expand_braces(url):
-        scheme, bucket, path = split_url(single)
-        is_glob = scheme not in HTTP and glob_start(path) is not None
-        if has_braces(url) and not is_glob and not path.endswith("/"):
-            if matches(object_path(single)):
+    matches = in_folder = _matcher(pattern)
+    if not match_named:
+        matches = _matcher(None)
+    found, left_out = 0, ""
+    is_literal = isinstance(url, RemoteUrl)
+    are_choices = not is_literal and has_braces(url)
+    for single in expand_braces(url) if are_choices else [url]:
+        literal = literal_url(single)
+        scheme, bucket, path = split_url(literal)
+        is_glob = not is_literal and scheme not in HTTP and glob_start(split_url(single)[2]) is not None
+        if are_choices and not is_glob and not path.endswith("/"):
+            if matches(object_path(literal)):
                 found += 1
-                yield RemoteUrl(single)
+                yield RemoteUrl(literal)
             continue
         if path.rpartition("/")[2] == MANIFEST_NAME:
-            for shard in _shards(single, options, retry):
-                if matches(object_path(shard.url).rpartition("/")[2]):
+            for shard in _shards(literal, options, retry):
+                left_out = object_path(shard.url).rpartition("/")[2]
+                if matches(left_out):
                     found += 1
                     yield RemoteUrl(
                         shard.url, shard.num_bytes, checksums=shard.checksums, num_samples=shard.num_samples
                     )
             continue
-        for entry, below in _entries(single, is_glob, recursive, options, retry):
-            if matches(below):
+        chosen = matches if is_glob and _ENDS_WITH_EXTENSION.search(split_url(single)[2]) else in_folder
+        for entry, below in _entries(single, literal, is_glob, recursive, options, retry):
+            if (matches if entry.path == path else chosen)(below):
                 found += 1
                 yield RemoteUrl(join_url(scheme, bucket, entry.path), entry.size, entry.etag)
     if not found:
@@ -72,10 +77,23 @@ def list_source(
         raise EmptyListingError(
             f"{shown}: no objects found"
             + (f" that match pattern={pattern!r}" if pattern is not None else "")
-            + ("" if recursive else ", with recursive=False")
-            + ". Check the bucket, the prefix and the pattern.",
+            + (
+                f". The manifest names shards such as {left_out!r}: leave out the pattern, a manifest needs none."
+                if left_out
+                else ("" if recursive else ", with recursive=False")
+                + ". Check the bucket, the prefix and the pattern."
+                + _advice(url)
+            ),
             url=shown,
         )
+
+
+def _advice(url: str) -> str:
+    """For a source that may be the name of an object or a folder, taken for a pattern."""
+    if choice_start(url) is None or escape_url(url) == url:
+        return ""
+    escaped = redact(escape_url(literal_url(url)))
+    return f" If *, ?, [ or {{ belong to a name, pass tdr.escape_url(...) of it, such as {escaped!r}."
 
 
 def list_folder(url: str, *, recursive: bool, options: StorageOptions, retry: RetryPolicy) -> Iterator[RemoteUrl]:
@@ -91,37 +109,49 @@ def _shards(url: str, options: StorageOptions, retry: RetryPolicy) -> list[Shard
 
 
 def _entries(
-    url: str, is_glob: bool, recursive: bool, options: StorageOptions, retry: RetryPolicy
+    source: str, url: str, is_glob: bool, recursive: bool, options: StorageOptions, retry: RetryPolicy
 ) -> Iterator[tuple[Entry, str]]:
-    """Entries of one URL without braces, each with its path below the source."""
-    store, path = open_store(url, options, Connection(read_timeout_s=retry.progress_timeout_s))
+    """Entries of one source without braces, each with its path below it; ``url`` is the source without escaping."""
+    store, path = open_store(source if is_glob else url, options, Connection(read_timeout_s=retry.progress_timeout_s))
     if is_glob:
         regex = glob_regex(path + "**" if path.endswith("/") else path)
-        fixed = path[: glob_start(path)]
-        deep = "/" in path[len(fixed) :] or "**" in path
+        start = glob_start(path)
+        fixed = unescape(path[:start])
+        deep = "/" in path[start:] or "**" in path
         matched = False
-        for entry in list_prefix(url, fixed, deep, options, retry):
+        for entry in list_prefix(source, fixed, deep, options, retry):
             if regex.fullmatch(entry.path):
                 matched = True
                 yield entry, entry.path[fixed.rfind("/") + 1 :]
         if not matched and not path.endswith("/"):
-            literal = call_with_retries(lambda: store.find(path), retry)  # a name may hold brackets
-            if literal is not None:
-                yield literal, path[fixed.rfind("/") + 1 :]
+            yield from _called_so(source, options, retry)
         return
+    found = False
     if path and not path.endswith("/"):
         exact = call_with_retries(lambda: store.find(path), retry)
         folder = path + "/"
         below = iter(()) if split_url(url)[0] in HTTP else list_prefix(url, folder, recursive, options, retry)
         first = next(below, None)
         if exact is not None and not (exact.size == 0 and first is not None):  # an empty one is the folder's marker
+            found = True
             yield exact, object_path(url).rpartition("/")[2]
         below = below if first is None else chain([first], below)
     else:
         folder = path
         below = list_prefix(url, folder, recursive, options, retry)
     for entry in below:
+        found = True
         yield entry, entry.path[len(folder) :]
+    if not found and source != url and not source.endswith("/"):
+        yield from _called_so(source, options, retry)
+
+
+def _called_so(source: str, options: StorageOptions, retry: RetryPolicy) -> Iterator[tuple[Entry, str]]:
+    """The object of which a source that stands for nothing else is the name: one may hold brackets."""
+    store, path = open_store(source, options, Connection(read_timeout_s=retry.progress_timeout_s))
+    entry = call_with_retries(lambda: store.find(path), retry)
+    if entry is not None:
+        yield entry, path.rpartition("/")[2]
 
 
 def _matcher(pattern: str | None) -> Callable[[str], bool]:

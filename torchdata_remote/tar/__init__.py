@@ -1,6 +1,6 @@
 """Tar bytes to members (``read``), and members to tar bytes (``header``)."""
 
-from .header import BLOCK, pack_header, pack_member, padding
+from .header import BLOCK, is_header, pack_header, pack_member, padding
 from .heads import Head, read_heads
 from .places import MemberPlaces, first_name, read_member_places
 from .read import Inner, Run, read_archives, read_members, read_runs
@@ -18,6 +18,7 @@ __all__ = [
     "TarOptions",
     "Walk",
     "first_name",
+    "is_header",
     "pack_header",
     "pack_member",
     "padding",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from ..limits import MAX_NAME_LENGTH
 from .header import fault, pax_fields, text_field
 
 MAX_RECORD_BYTES = 1 << 20
-MAX_NAME_LENGTH = 4096  # PATH_MAX of Linux; keys in S3 have 1,024 bytes at the most
 EXTENDED_TYPES = frozenset(b"xgLK")
 
 _GLOBAL = ord("g")

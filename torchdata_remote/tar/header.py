@@ -40,6 +40,11 @@ def checksum_fits(header: bytes) -> bool:
     )
 
 
+def is_header(block: bytes) -> bool:
+    """Whether a block is a header, and not by chance: the checksum of one that is none fits once in 10 million."""
+    return len(block) == BLOCK and block != bytes(BLOCK) and checksum_fits(block)
+
+
 @lru_cache(4096)
 def _expected_sums(field: bytes) -> tuple[int | None, int | None]:
     """What a header with that checksum field must add up to, of unsigned and (some old writers) of signed bytes."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..cursor import Cursor
 from ..errors import MissingEndError, ShardReadError
+from ..limits import MAX_MEMBER_BYTES
 from .extended import EXTENDED_TYPES, MAX_RECORD_BYTES, SPARSE, Extended
 from .header import BLOCK, CUT_SHORT, checksum_fits, fault, name_field, number_field, padding
 
@@ -35,7 +36,7 @@ class TarOptions:
     num_bytes: int | None = None
     first_byte: int = 0
     last_byte: int | None = None
-    max_member_bytes: int = 4 << 30
+    max_member_bytes: int = MAX_MEMBER_BYTES
     copy: bool = True
     on_skip: Callable[[str], object] = lambda kind: None
     on_missing_end: Callable[[ShardReadError], object] = lambda error: False

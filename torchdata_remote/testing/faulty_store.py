@@ -67,8 +67,8 @@ class FaultyStore:
         self._random = random.Random(seed)
         self._script: deque[str | None] = deque()
         self._earlier: dict[tuple[str, str | None], Head] = {}
-        self._lock = threading.Lock()
-        self._closing = threading.Event()
+        self._lock = threading.RLock()
+        self._closing = threading.Event()  # noqa: TID251  # set by `close`, which is no finalizer
         self._sockets: set[socket.socket] = set()
         self._threads: set[threading.Thread] = set()
         _stores.add(self)

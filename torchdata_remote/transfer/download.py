@@ -58,7 +58,7 @@ class _Download:
     def __init__(self, downloads: Downloads, path: str, file: DatasetFile) -> None:
         self._all, self._path, self._file = downloads, path, file
         self._num_versions, self._num_fetches = 1, 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._num_left = self._counted_bytes = 0
         self._fault: StorageError | None = None  # of a part: there is another version, or none
         self._partial = self._partial_file()

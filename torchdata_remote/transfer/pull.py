@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import AccessDeniedError, EmptyListingError, StorageError
 from ..options import RetryPolicy
+from ..sources import url_of
 from .crew import Crew
 from .download import Downloads
 from .faults import faults_at, free_bytes
@@ -92,8 +93,8 @@ def pull_in_parts(
         raise ValueError(f"max_in_flight must be at least 1, got {max_in_flight}")
     retry = retry or RetryPolicy()
     tally = Tally(on_progress)
-    remote = RemoteFolder(url, storage_options, retry)
-    with Target(os.fspath(folder)) as target, pull_lock(target):
+    remote = RemoteFolder(url_of(url, of="pull"), storage_options, retry)
+    with Target(url_of(folder, of="pull")) as target, pull_lock(target):
         listed = remote.list()
         if not listed:
             raise EmptyListingError(f"{remote.url}: there are no files to pull. Push some first.", url=remote.url)

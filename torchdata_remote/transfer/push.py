@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..options import RetryPolicy
+from ..sources import url_of
 from .crew import Crew, Job
 from .names import folders_of, is_reserved
 from .remote import RemoteFolder
@@ -82,8 +83,8 @@ def push_in_parts(
         raise ValueError(f"max_in_flight must be at least 1, got {max_in_flight}")
     retry = retry or RetryPolicy()
     tally = Tally(on_progress)
-    remote = RemoteFolder(url, storage_options, retry)
-    files = files_of(os.fspath(source_folder))
+    remote = RemoteFolder(url_of(url, of="push"), storage_options, retry)
+    files = files_of(url_of(source_folder, of="push"))
     tally.expect(len(files), sum(file.size for file in files))
     remote.create()
     there = remote.list()

@@ -59,7 +59,7 @@ class Tally:
     def __init__(self, on_progress: OnProgress | None) -> None:
         self._on_progress = on_progress
         self._began_s = time.monotonic()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._total_files = self._total_bytes = 0
         self._done_files = self._done_bytes = 0
         self._num_files = self._num_bytes = self._num_unchanged = self._num_removed = 0

@@ -75,7 +75,7 @@ class _InParts:
         self._remote, self._tally = uploads.remote, uploads.tally
         self._path = uploads.remote.path(file.path)
         self._sha256 = self._id = ""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._num_rounds = self._num_left = 0
         self._counted_bytes = 0  # of this file, in the tally
         self._complete = self._in_conflict = False

@@ -9,12 +9,10 @@ from itertools import islice, zip_longest
 
 from ..cursor import Cursor, gather
 from ..errors import ShardReadError
+from ..limits import FREE_BYTES, MAX_MEMBER_BYTES, MAX_RATIO
 from ..place import Place
 from .directory import STORED, Entry, check_flags, fault, widened
 
-DEFAULT_MAX_MEMBER_BYTES = 4 << 30
-
-_FREE_BYTES = 16 << 20  # a member may claim so much whatever its compressed length is
 _PIECE_BYTES = 64 << 10
 _INFLATED_BYTES = 256 << 10
 _LOCAL = struct.Struct("<4s5H3L2H")
@@ -57,8 +55,8 @@ def read_members(
     entries: list[Entry],
     *,
     url: str,
-    max_member_bytes: int = DEFAULT_MAX_MEMBER_BYTES,
-    max_ratio: int = 100,
+    max_member_bytes: int = MAX_MEMBER_BYTES,
+    max_ratio: int = MAX_RATIO,
     on_skip: Callable[[str], object] = lambda kind: None,
     place: Place | None = None,
 ) -> Iterator[tuple[str, bytes]]:
@@ -105,7 +103,7 @@ def read_pieces(
     *,
     url: str,
     max_member_bytes: int,
-    max_ratio: int = 100,
+    max_ratio: int = MAX_RATIO,
 ) -> Iterator[tuple[Entry, Iterator[bytes | memoryview]]]:
     """Like :func:`read_members`, for members that may be too large for memory.
 
@@ -153,7 +151,7 @@ def _compare_sum(entry: Entry, found: int, url: str) -> None:
 
 
 def _check_claims(entry: Entry, max_member_bytes: int, max_ratio: int, url: str) -> None:
-    limit = min(max_member_bytes, _FREE_BYTES + max_ratio * entry.compressed_bytes)
+    limit = min(max_member_bytes, FREE_BYTES + max_ratio * entry.compressed_bytes)
     if entry.num_bytes > limit:
         what = f"member {entry.path!r:.200} claims {entry.num_bytes:,} bytes for {entry.compressed_bytes:,}"
         limits = f"max_member_bytes={max_member_bytes:,}, max_ratio={max_ratio:,}"

@@ -1,0 +1,64 @@
+"""A server that sends the bytes a test writes, whether or not they are HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import socketserver
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+_HEAD_BYTES = 1 << 16
+_TLS = b"\x16"  # how a client begins that speaks TLS
+
+
+@dataclass
+class Raw:
+    """A running server."""
+
+    url: str
+    heads: list[str] = field(default_factory=list)  # of the requests, as they arrived
+
+    @property
+    def num_requests(self) -> int:
+        """So many arrived."""
+        return len(self.heads)
+
+
+@contextmanager
+def raw(respond: Callable[[str], bytes]) -> Iterator[Raw]:
+    """Send ``respond(head of the request)`` to each connection, then end it."""
+    running = Raw("")
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with contextlib.suppress(OSError):
+                head = b""
+                while (
+                    not head.startswith(_TLS) and b"\r\n\r\n" not in head and (more := self.request.recv(_HEAD_BYTES))
+                ):
+                    head += more
+                if head:
+                    text = head.decode("latin-1")
+                    running.heads.append(text)
+                    self.request.sendall(respond(text))
+
+    class Server(socketserver.ThreadingTCPServer):
+        allow_reuse_address = daemon_threads = True
+        request_queue_size = 64
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        running.url = f"http://127.0.0.1:{server.server_address[1]}"
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        try:
+            yield running
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def answer(status: str, body: bytes = b"", *headers: str) -> bytes:
+    """An HTTP/1.1 answer with these header lines, and ``Connection: close``."""
+    return "\r\n".join([f"HTTP/1.1 {status}", *headers, "Connection: close", "", ""]).encode("latin-1") + body
