@@ -8,7 +8,6 @@ used ones respects. The file ``usage`` holds the sum of their sizes; each remova
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import logging
 import os
@@ -17,7 +16,13 @@ import stat
 import tempfile
 import threading
 
+from .errors import StorageError
 from .mapped import view_of_file
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 _log = logging.getLogger("torchdata_remote")
 _TEMPORARY_PREFIX = "torchdata_remote-"
@@ -95,6 +100,8 @@ class DiskCache:
     """
 
     def __init__(self, folder: str, max_bytes: int) -> None:
+        if fcntl is None:
+            raise StorageError(f"{folder}: a cache needs file locks (flock), which Windows lacks: leave out cache_dir.")
         self._folder, self._max_bytes = os.path.abspath(os.path.expanduser(folder)), max_bytes
         self._temporaries = os.path.join(self._folder, "partial")
         os.makedirs(self._temporaries, exist_ok=True)

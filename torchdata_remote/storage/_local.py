@@ -152,6 +152,8 @@ class LocalStore:
 
 def _sync_folder(path: str) -> None:
     """What was renamed in a folder is on disk afterwards."""
+    if os.name == "nt":  # which cannot open folders
+        return
     folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -168,7 +170,8 @@ class _LocalPending:
         if not name:
             raise UrlError(f"file://{path} names a folder, not a file.", url=f"file://{path}")
         descriptor, self._temporary = _temporary_in(folder)
-        os.fchmod(descriptor, 0o666 & ~_umask())
+        if hasattr(os, "fchmod"):  # which Windows lacks
+            os.fchmod(descriptor, 0o666 & ~_umask())
         self._file = os.fdopen(descriptor, "wb", buffering=1 << 20)
 
     def write(self, data: bytes) -> None:
