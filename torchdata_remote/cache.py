@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import logging
 import os
@@ -23,8 +22,14 @@ import zlib
 from .cache_blocks import ArrivingBlocks, file_bytes, object_bytes, pack_trailer
 from .cache_folder import is_own_file, make_own_folder, open_own_file, private_folder
 from .cached_file import CachedFile, DamagedError
+from .errors import StorageError
 from .mapped import view_of_file
 from .urls import redact
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 _log = logging.getLogger("torchdata_remote")
 _TEMPORARY_PREFIX = "torchdata_remote-"
@@ -120,6 +125,8 @@ class DiskCache:
     """
 
     def __init__(self, folder: str, max_bytes: int) -> None:
+        if fcntl is None:
+            raise StorageError(f"{folder}: a cache needs file locks (flock), which Windows lacks: leave out cache_dir.")
         self._folder, self.user = private_folder(os.path.abspath(os.path.expanduser(folder)))
         self._max_bytes = max_bytes
         self._temporaries = os.path.join(self._folder, "partial")

@@ -24,7 +24,8 @@ def _count_fork() -> None:
     _forks += 1
 
 
-os.register_at_fork(after_in_parent=_count_fork)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_parent=_count_fork)
 
 
 class Epochs:

@@ -19,18 +19,32 @@ def view_of_file(descriptor: int, start: int, end: int) -> memoryview:
     """
     length = end - start
     if length >= MAP_FROM_BYTES:
-        os.posix_fadvise(descriptor, start, length, os.POSIX_FADV_WILLNEED)
+        if hasattr(os, "posix_fadvise"):  # which macOS and Windows lack
+            os.posix_fadvise(descriptor, start, length, os.POSIX_FADV_WILLNEED)
         aligned = start - start % mmap.ALLOCATIONGRANULARITY
         try:
-            mapping = mmap.mmap(descriptor, end - aligned, offset=aligned, prot=mmap.PROT_READ)
+            mapping = mmap.mmap(descriptor, end - aligned, offset=aligned, access=mmap.ACCESS_READ)
         except ValueError as error:  # longer than the file
             raise EOFError(f"the file ends before byte {end:,}") from error
         return memoryview(mapping)[start - aligned :]
     data = bytearray(length)
     view, done = memoryview(data), 0
     while done < length:
-        count = os.preadv(descriptor, [view[done:]], start + done)
+        count = _read_into(descriptor, view[done:], start + done)
         if not count:
             raise EOFError(f"the file ends before byte {end:,}")
         done += count
     return view.toreadonly()
+
+
+def _read_into(descriptor: int, view: memoryview, position: int) -> int:
+    """Read as many bytes as come at once; returns how many. Threads may share the descriptor, except on Windows."""
+    if hasattr(os, "preadv"):
+        return os.preadv(descriptor, [view], position)
+    if hasattr(os, "pread"):  # macOS
+        data = os.pread(descriptor, len(view), position)
+    else:  # Windows, where the position belongs to the descriptor
+        os.lseek(descriptor, position, os.SEEK_SET)
+        data = os.read(descriptor, len(view))
+    view[: len(data)] = data
+    return len(data)

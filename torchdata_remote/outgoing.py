@@ -24,7 +24,8 @@ _AT_EXIT_S = 2.0
 
 _log = logging.getLogger("torchdata_remote")
 _live: weakref.WeakSet[OutgoingObject] = weakref.WeakSet()
-os.register_at_fork(after_in_child=lambda: _live.clear())  # the threads stayed with the parent
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: _live.clear())  # the threads stayed with the parent
 
 
 class Written(NamedTuple):

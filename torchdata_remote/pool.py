@@ -24,7 +24,8 @@ _LOOK_EVERY_S = 5.0
 
 T = TypeVar("T")
 _live: weakref.WeakSet[Pool] = weakref.WeakSet()
-os.register_at_fork(after_in_child=lambda: _live.clear())  # the threads stayed with the parent
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: _live.clear())  # the threads stayed with the parent
 
 
 def next_item(items: queue.SimpleQueue[T]) -> T:

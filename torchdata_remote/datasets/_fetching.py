@@ -6,8 +6,9 @@ import os
 import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 from torch.utils.data import get_worker_info
 
@@ -21,7 +22,8 @@ from ..urls import redact
 T = TypeVar("T")
 
 
-class Fetched(NamedTuple, Generic[T]):
+@dataclass(frozen=True)
+class Fetched(Generic[T]):
     """What became of an object: its value, or the error that came instead."""
 
     url: str

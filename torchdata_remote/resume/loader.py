@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import signal
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -136,6 +137,10 @@ class StatefulLoader(StatefulDataLoader[Any]):  # type: ignore[misc]  # torchdat
         return sum((length + (0 if self.drop_last else self.batch_size - 1)) // self.batch_size for length in lengths)
 
 
+def _start_method(wanted: str) -> str:
+    return "spawn" if wanted == "forkserver" and wanted not in multiprocessing.get_all_start_methods() else wanted
+
+
 def _start_worker(worker_init_fn: Callable[[int], None] | None, worker: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the one that trains decides
     end_worker_with_trainer()
@@ -179,8 +184,8 @@ def stateful_loader(
         collate_fn: makes a batch of a list of samples; ``None`` is torch's.
         pin_memory: ``None`` pins where there is a GPU.
         prefetch_factor: batches that each worker has ready; ``None`` is torch's 2.
-        multiprocessing_context: how workers start. For ``"forkserver"`` and ``"spawn"`` the chain is pickled: use named
-            functions in it, no lambdas.
+        multiprocessing_context: how workers start; Windows has no ``"forkserver"`` and takes ``"spawn"`` instead. For
+            both the chain is pickled: use named functions in it, no lambdas.
         worker_init_fn: called with the worker's number when it starts.
         timeout_s: seconds that a batch may take; 0 waits.
 
@@ -212,7 +217,7 @@ def stateful_loader(
     workers: dict[str, Any] = {}
     if num_workers > 0:
         workers = {
-            "multiprocessing_context": multiprocessing_context,
+            "multiprocessing_context": _start_method(multiprocessing_context),
             "persistent_workers": True,
             "prefetch_factor": prefetch_factor,
             "timeout": timeout_s,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import time
@@ -16,6 +15,11 @@ from .hosting import Hosting
 from .problems import Problem
 from .shelf import HIDDEN
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 EVERY_S = 3600.0
 _FOREIGN_LEFTOVERS_S = 86_400.0  # in a bucket, where another service may be writing
 
@@ -27,12 +31,14 @@ def alone(hosting: Hosting) -> Iterator[None]:
     """Hold a local root, so that what is half written there is nobody else's.
 
     Raises:
-        ServiceError: if another process holds it.
+        ServiceError: if another process holds it, or on Windows.
     """
     shelf = hosting.shelf
     if not shelf.is_local:
         yield
         return
+    if fcntl is None:
+        raise ServiceError(f"{shelf.root}: a local root needs file locks (flock), which Windows lacks: serve a bucket.")
     path = shelf.hidden("")[:-1] + "serving.lock"
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "a") as file:

@@ -22,6 +22,8 @@ def is_gone(owner: dict[str, Any]) -> bool | None:
     """Whether the process has ended; ``None`` if that cannot be seen from here."""
     if {name: owner.get(name) for name in _machine()} != _machine():
         return None
+    if os.name == "nt":  # where signal 0 ends the process
+        return None
     pid = owner.get("pid")
     if not isinstance(pid, int) or pid < 1:
         return True

@@ -137,8 +137,9 @@ class _Worker(Generic[T]):
     """A process, with what it is doing. It says when it is up, is set up then, and answers each task."""
 
     def __init__(self, setup: bytes, given: _Given[T]) -> None:
-        context = multiprocessing.get_context("forkserver")
-        if getattr(forkserver._forkserver, "_preload_modules", None) == _DEFAULT_PRELOAD:
+        can_fork = "forkserver" in multiprocessing.get_all_start_methods()  # not on Windows
+        context = multiprocessing.get_context("forkserver") if can_fork else multiprocessing.get_context("spawn")
+        if can_fork and getattr(forkserver._forkserver, "_preload_modules", None) == _DEFAULT_PRELOAD:
             # Without this every worker takes seconds to import torch. Not this package: the server of forks does not
             # know the paths of this process, and might find another version.
             context.set_forkserver_preload(["torch"])

@@ -102,7 +102,8 @@ def _drop_after_fork() -> None:
     _lock = threading.RLock()
 
 
-os.register_at_fork(after_in_child=_drop_after_fork)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_drop_after_fork)
 
 
 def open_store(url: str, options: StorageOptions, connection: Connection = _DEFAULT) -> tuple[Store, str]:

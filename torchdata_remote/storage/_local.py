@@ -153,6 +153,8 @@ class LocalStore:
 
 def _sync_folder(path: str) -> None:
     """What was renamed in a folder is on disk afterwards."""
+    if os.name == "nt":  # which cannot open folders
+        return
     folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)

@@ -35,7 +35,8 @@ def _after_fork() -> None:
     _forked_after_use = _forked_after_use or _used
 
 
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def usable() -> bool:

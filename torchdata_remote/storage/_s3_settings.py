@@ -35,7 +35,8 @@ def _new_lock() -> None:
     _client_lock = threading.RLock()
 
 
-os.register_at_fork(after_in_child=_new_lock)  # another thread may have held it at the fork
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_new_lock)  # another thread may have held it at the fork
 
 
 @dataclass(frozen=True, repr=False)

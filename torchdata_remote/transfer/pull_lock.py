@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import logging
 import os
 import time
@@ -13,6 +12,11 @@ from collections.abc import Iterator
 from ..errors import StorageError
 from .names import LOCK_NAME
 from .target import Target
+
+try:
+    import fcntl
+except ImportError:  # Windows, for which Target has an error
+    fcntl = None  # type: ignore[assignment]
 
 _TELL_AFTER_S, _LOOK_EVERY_S = 1.0, 0.02
 _NOT_WRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS}

@@ -12,8 +12,10 @@ from ..errors import StorageError
 from .faults import faults_at
 from .names import is_partial, is_reserved
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe would wait for a writer
+_IS_POSIX = hasattr(os, "O_NOFOLLOW")  # Windows has none of these, and no descriptors of folders
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC if _IS_POSIX else 0
+# A pipe would wait for a writer.
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC if _IS_POSIX else 0
 
 
 class Found(NamedTuple):
@@ -44,9 +46,18 @@ class Target:
 
     Args:
         folder: made if it is not there. It may be a link itself.
+
+    Raises:
+        StorageError: on Windows.
     """
 
     def __init__(self, folder: str) -> None:
+        if not _IS_POSIX:
+            raise StorageError(
+                f"{folder}: pull needs POSIX file descriptors, which Windows lacks. Read the dataset from the service "
+                "instead (datasets://...).",
+                url=folder,
+            )
         self.folder = os.path.abspath(os.path.expanduser(folder))
         with faults_at(self.folder):
             os.makedirs(self.folder, exist_ok=True)

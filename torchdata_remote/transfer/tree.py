@@ -94,9 +94,9 @@ def read_part(file: LocalFile, start: int, end: int) -> bytes:
     """
     with faults_at(file.place), open(file.place, "rb", buffering=0) as opened:
         _require_same(file, opened.fileno())
-        pieces, position = [], start
+        pieces, position = [], opened.seek(start)
         while position < end:
-            pieces.append(os.pread(opened.fileno(), end - position, position))
+            pieces.append(opened.read(end - position))
             if not pieces[-1]:
                 raise _changed(file)
             position += len(pieces[-1])

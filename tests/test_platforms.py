@@ -1,0 +1,64 @@
+"""What works where macOS or Windows have less than Linux: in processes from which these names are taken away."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TESTS = Path(__file__).parent
+
+
+@pytest.fixture(scope="module", params=["macos", "windows"])
+def platform(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(scope="module")
+def told(platform: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = str(tmp_path_factory.mktemp(platform))
+    process = subprocess.run(
+        [sys.executable, str(TESTS / "platforms" / "write_and_read.py"), platform, folder],
+        env={**os.environ, "PYTHONPATH": str(TESTS.parent)},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)
+
+
+@pytest.mark.parametrize("place", ["local", "memory"])
+def test_shards_are_written_listed_and_read(told: Any, place: str) -> None:
+    """Small and large ones, by pattern, by manifest, by number and as files."""
+    came = told[place]
+    assert came["listed"] == 3
+    assert came["read"] == came["by manifest"] == came["by number"] == told["written"]
+    assert len(came["files"]) == 3
+    assert sorted(told["sharded"]) == sorted(told["written"])
+    assert told["stopped"] == [[["0", "1"]], [["2", "3"]], [["4"]]]
+
+
+@pytest.mark.parametrize("place", ["local", "memory"])
+def test_a_cache_works_or_says_what_it_needs(told: Any, platform: str, place: str) -> None:
+    """macOS has file locks; without them two processes could not share a cache."""
+    cached = told[place]["cached"]
+    if platform == "macos":
+        assert cached == [told["written"]] * 2
+    else:
+        assert all("StorageError" in error and "file locks (flock), which Windows lacks" in error for error in cached)
+
+
+def test_what_windows_lacks_is_not_imported_and_said_so(told: Any, platform: str) -> None:
+    """Its modules were taken away, and nothing needed them; pull needs descriptors of folders."""
+    if platform == "windows":
+        assert told["modules"] == []
+        assert "pull needs POSIX file descriptors, which Windows lacks" in told["pull"]
