@@ -141,9 +141,10 @@ class S3Store:
                     self._refused.set()  # the next request goes by botocore, which shows Retry-After
                 raise
         self._refused.clear()
-        return self._read_by_botocore(path, start, end, etag)
+        return self.read_by_botocore(path, start, end, etag)
 
-    def _read_by_botocore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
+    def read_by_botocore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
+        """As :meth:`read`, without obstore."""
         arguments: dict[str, Any] = {"Key": path}
         if end is not None or start:
             arguments["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
