@@ -61,7 +61,9 @@ class Place:
             else:
                 path_of_file = Path(self.url, name)
                 path_of_file.parent.mkdir(parents=True, exist_ok=True)
-                path_of_file.write_bytes(data)
+                whole = path_of_file.with_name(f".{path_of_file.name}")  # a reader may be under way
+                whole.write_bytes(data)
+                whole.replace(path_of_file)
         return self.url
 
     def delete(self, name: str) -> None:

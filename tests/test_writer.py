@@ -27,6 +27,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.servers.s3 import S3Server
 from torchdata_remote import ListRemote, ShardInfo, ShardTarReader, ShardWriter
+from torchdata_remote.claim import CLAIM_NAME
 from torchdata_remote.errors import (
     EncodeError,
     ManifestError,
@@ -243,7 +244,7 @@ def test_nothing_is_seen_before_it_is_whole(tmp_path: Path) -> None:
     with ShardWriter(f"{tmp_path}/{{shard}}.tar", max_shard_samples=2) as writer:
         for sample in _numbered(6, 2_000_000):
             writer.write(sample)
-            names = [name for name in sorted(os.listdir(tmp_path)) if not name.startswith(".")]
+            names = [name for name in sorted(os.listdir(tmp_path)) if not name.startswith((".", CLAIM_NAME))]
             seen.append({name: (tmp_path / name).read_bytes() for name in names})
         assert sorted(seen[-1])[:2] == ["0.tar", "0.tar.idx"]
     files = _files(str(tmp_path))
@@ -648,6 +649,7 @@ def test_a_shard_and_its_index_are_there_before_the_manifest(moto: S3Server) -> 
         options = {**moto.storage_options, "endpoint_url": store.endpoint_url}
         _write(f"s3://{bucket}", _numbered(5), max_shard_samples=2, storage_options=options)
         put = [request.path.rpartition("/")[2] for request in store.requests if request.method == "PUT"]
+    assert put.pop(0) == CLAIM_NAME
     names = [f"t-{i:03d}.tar{ending}" for i in range(3) for ending in ("", ".idx")]
     assert put == [*names, MANIFEST_NAME]
 

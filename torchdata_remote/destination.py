@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .compressing import is_compressed
-from .errors import ObjectExistsError
+from .errors import ObjectExistsError, ObjectNotFoundError
 from .manifest import CLASSES_NAME, LATER_PROVENANCE, MANIFEST_NAME, PROVENANCE_NAME, ShardInfo, jobs_of, load_manifest
 from .options import RetryPolicy, StorageOptions
 from .retry import call_with_retries
@@ -32,12 +32,21 @@ class Destination:
         self.manifest_url = template.folder + MANIFEST_NAME
         self._retry = RetryPolicy()
 
-    def read(self, name: str) -> bytes | None:
-        """A small object of the folder, ``None`` if it is not there."""
-        store, path = open_store(self.template.folder + name, self.options)
-        if call_with_retries(lambda: store.find(path), self._retry) is None:
+    def read(self, name: str, *, is_expected: bool = False) -> bytes | None:
+        """A small object of the folder, ``None`` if it is not there.
+
+        Args:
+            name: of the object.
+            is_expected: whether it is there nearly always, so that it is not looked for first.
+        """
+        url = self.template.folder + name
+        store, path = open_store(url, self.options)
+        if not is_expected and call_with_retries(lambda: store.find(path), self._retry) is None:
             return None
-        return read_whole(self.template.folder + name, self.options, self._retry)
+        try:
+            return read_whole(url, self.options, self._retry, by_obstore=False)
+        except ObjectNotFoundError:
+            return None
 
     def publish(self, name: str, data: bytes, *, overwrite: bool = True) -> None:
         """Make a small object of the folder appear.

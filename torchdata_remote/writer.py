@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
+from .claim import Claim
 from .destination import Destination
-from .errors import ShardWriteError
+from .errors import ObjectExistsError, ShardWriteError
 from .limits import MAX_MEMBER_BYTES
 from .manifest import MANIFEST_NAME, ShardInfo, dump_manifest
 from .options import MIB, StorageOptions
@@ -26,6 +28,10 @@ class ShardWriter:
     A shard appears whole or not at all, on a local disk too; while it is finished, the next one is packed. If the
     ``with`` block raises, the shards that were full remain, the other one does not, and there is no manifest.
 
+    One writer at a time: a claim in the folder (``_unfinished-job.json``, rewritten every 10 s) refuses another one of
+    any thread, process or machine, and a ``shard_dataset`` job. That of a process that was killed is taken over: at
+    once on the same machine, on another one after 35 s without a change.
+
     Memory: at most 32 MiB and eight times a sample; on S3 also the parts of two shards that are being sent; on stores
     that take an object in one call only, such as ``memory://``, two shards, twice.
 
@@ -42,7 +48,7 @@ class ShardWriter:
         storage_options: for the store, in fsspec's vocabulary.
 
     Raises:
-        ObjectExistsError: on entering, if shards or a manifest are there already.
+        ObjectExistsError: on entering, if shards or a manifest are there already, or another writer writes there now.
         ShardWriteError: for a template without ``{shard}``.
 
     Example:
@@ -65,6 +71,7 @@ class ShardWriter:
         self._template = ShardTemplate(url_template)
         self._destination = Destination(self._template, StorageOptions(storage_options))
         self._overwrite, self._checked = overwrite, False
+        self._claim = Claim(self._destination)
         self._series = ShardSeries(
             self._template.url,
             max_shard_bytes=max_shard_bytes,
@@ -107,7 +114,16 @@ class ShardWriter:
         """
         if not self._checked:
             self._check_destination()
-        return self._series.add(sample)
+        try:
+            self._claim.raise_if_lost()
+            return self._series.add(sample)
+        except ObjectExistsError:
+            self.abort()
+            raise
+        except BaseException:
+            if self._series.state is SeriesState.ABORTED:
+                self.abort()
+            raise
 
     def close(self) -> tuple[ShardInfo, ...]:
         """Finish the last shard, then write the manifest. A second time does nothing.
@@ -117,6 +133,7 @@ class ShardWriter:
 
         Raises:
             ShardWriteError: if there were no samples at all, or a shard could not be written.
+            ObjectExistsError: if another writer has taken the folder, because this one stood still for long.
         """
         series, told = self._series, len(self._series.shards)
         if series.state is SeriesState.ENDED:
@@ -130,12 +147,14 @@ class ShardWriter:
         try:
             series.end()
             shards = series.result()
+            self._claim.require_held()
             if self._overwrite:  # shards of the data set that was here before, beyond the last one of this
                 self._destination.keep_only(shards)
             self._destination.publish(MANIFEST_NAME, dump_manifest(shards), overwrite=self._overwrite)
         except BaseException:
             self.abort()
             raise
+        self._claim.release()
         return self.shards[told:]
 
     def abort(self, timeout_s: float | None = None) -> None:
@@ -146,11 +165,14 @@ class ShardWriter:
                 until they have ended.
         """
         self._series.abort(timeout_s)
+        self._claim.release()
 
     def _check_destination(self) -> None:
         manifest = self._destination.manifest()
         if not self._overwrite:
             self._destination.require_empty(manifest is not None)
+        self._claim.take()
+        weakref.finalize(self, self._claim.forget).atexit = False
         self._checked = True
 
     def _begin(self) -> None:

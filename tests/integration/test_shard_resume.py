@@ -23,9 +23,9 @@ from tests.killed_jobs import Done, Jobs, running_jobs
 from tests.servers.s3 import S3Server
 from tests.shard_places import Place, memory_place, some_files, tar_of
 from torchdata_remote import outgoing
+from torchdata_remote.claim import CLAIM_NAME, LEASE_S
 from torchdata_remote.errors import ObjectExistsError, RemoteDataError, ShardWriteError
 from torchdata_remote.sharding.dataset import shard_dataset
-from torchdata_remote.sharding.journal import JOURNAL_NAME, LEASE_S
 
 FILES = some_files(17)
 LIMIT = 4  # samples in a shard
@@ -106,7 +106,7 @@ class Case:
 
 def journal(place: Place) -> dict[str, Any]:
     """What the journal of an unfinished job says; nothing if there is none."""
-    path = Path(place.url, JOURNAL_NAME)
+    path = Path(place.url, CLAIM_NAME)
     return json.loads(path.read_bytes()) if path.exists() else {}
 
 
@@ -324,7 +324,7 @@ def test_killed_on_s3(moto: S3Server, tmp_path: Path, jobs: Jobs, kind: str) -> 
         to = Place(f"s3://{moto.new_bucket()}/set/", moto)
         assert run(to, stop_at=step).status == -signal.SIGKILL
         there = to.files()
-        finished = json.loads(there.get(JOURNAL_NAME, b'{"shardlist": []}'))["shardlist"]
+        finished = json.loads(there.get(CLAIM_NAME, b'{"shardlist": []}'))["shardlist"]
         again = run(to)
         assert again.error is None
         assert to.files() == expected
@@ -360,10 +360,10 @@ def test_a_job_whose_place_was_taken_gives_up(case: Case) -> None:
         with case.stopped(f"{step}", step) as pid:
             told = journal(place)
             told["owner"] = {**told["owner"], "token": "another's", "host": "elsewhere", "pid": 4711}
-            Path(place.url, JOURNAL_NAME).write_text(json.dumps(told))
+            Path(place.url, CLAIM_NAME).write_text(json.dumps(told))
             os.kill(pid, signal.SIGCONT)
             done = case.jobs.wait()
-        if any(JOURNAL_NAME in name for name in done.steps[step - 1 : step + 1]):
+        if any(CLAIM_NAME in name for name in done.steps[step - 1 : step + 1]):
             continue  # it had just looked, and writes its journal: then the other one notices, which is none here
         assert "ObjectExistsError" in (done.error or "")
         assert "process 4711 on elsewhere" in (done.error or "")
@@ -438,10 +438,10 @@ def test_a_journal_of_others_is_not_touched() -> None:
     source, to = memory_place(), memory_place()
     source.put(FILES)
     for text in (b"", b"[]", b"{}", b'{"__kind__": "other"}', b"\xff"):
-        to.put({JOURNAL_NAME: text})
+        to.put({CLAIM_NAME: text})
         with pytest.raises(RemoteDataError, match="Remove it"):
             shard_dataset(source.url, to.template(), progress=False)
-        assert to.files() == {JOURNAL_NAME: text}
+        assert to.files() == {CLAIM_NAME: text}
 
 
 def test_an_exception_in_transform_leaves_what_is_finished() -> None:

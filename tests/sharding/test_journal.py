@@ -15,13 +15,14 @@ import pytest
 
 from tests.shard_places import Place, memory_place
 from torchdata_remote.checksums import Checksums
+from torchdata_remote.claim import CLAIM_NAME
 from torchdata_remote.destination import Destination
 from torchdata_remote.errors import ManifestError, ObjectExistsError, TransientStorageError
 from torchdata_remote.manifest import ShardInfo
 from torchdata_remote.options import StorageOptions
+from torchdata_remote.owner import this_process
 from torchdata_remote.shard_template import ShardTemplate
-from torchdata_remote.sharding.journal import JOURNAL_NAME, Journal, Left
-from torchdata_remote.sharding.owner import this_process
+from torchdata_remote.sharding.journal import Journal, Left
 
 NEVER_S = 3600.0
 
@@ -42,9 +43,9 @@ class Watched(Destination):
         super().publish(name, data, overwrite=overwrite)
         self.on_publish()
 
-    def read(self, name: str) -> bytes | None:
+    def read(self, name: str, *, is_expected: bool = False) -> bytes | None:
         self.on_read()
-        return super().read(name)
+        return super().read(name, is_expected=is_expected)
 
 
 def destination(place: Place) -> Watched:
@@ -60,13 +61,13 @@ def shard(place: Place, number: int, checksums: Checksums | None = None) -> Shar
 
 
 def document(place: Place) -> Any:
-    return json.loads(place.files()[JOURNAL_NAME])
+    return json.loads(place.files()[CLAIM_NAME])
 
 
 def leave(place: Place, owner: dict[str, Any] | None, **changed: Any) -> None:
     """The journal of another job."""
     fields: dict[str, Any] = {"__kind__": "torchdata_remote-job-v1", "owner": owner, "plan": "p", "tasks": []}
-    place.put({JOURNAL_NAME: json.dumps({**fields, "shardlist": [], **changed}).encode()})
+    place.put({CLAIM_NAME: json.dumps({**fields, "shardlist": [], **changed}).encode()})
 
 
 def elsewhere() -> dict[str, Any]:
@@ -210,7 +211,7 @@ def test_an_owner_elsewhere_that_ends_well(place: Place) -> None:
     def end_then() -> None:
         reads.append(0)
         if len(reads) == 2:
-            place.delete(JOURNAL_NAME)
+            place.delete(CLAIM_NAME)
 
     there.on_read = end_then
     with Journal(there, lease_s=0.03) as mine:
@@ -225,7 +226,7 @@ def test_beats(place: Place) -> None:
     with Journal(there, beat_s=0.005) as mine:
         mine.begin()
         assert beats.acquire(timeout=30)
-        first = place.files()[JOURNAL_NAME]
+        first = place.files()[CLAIM_NAME]
         for _ in range(3):
             assert beats.acquire(timeout=30)
         assert document(place)["owner"] == json.loads(first)["owner"]
@@ -239,7 +240,7 @@ def test_a_lost_place_is_noticed(place: Place, thief: Callable[[], dict[str, Any
     with Journal(there, beat_s=0.005) as mine:
         mine.begin()
         leave(place, thief())
-        taken = place.files()[JOURNAL_NAME]
+        taken = place.files()[CLAIM_NAME]
         with pytest.raises(ObjectExistsError, match="another job"):
             mine.check()
         with pytest.raises(ObjectExistsError, match="another job"):
@@ -248,14 +249,14 @@ def test_a_lost_place_is_noticed(place: Place, thief: Callable[[], dict[str, Any
             heart_threads()[0].join(1)
         with pytest.raises(ObjectExistsError, match="another job"):
             mine.finished(0, [shard(place, 0)])
-    assert place.files()[JOURNAL_NAME] == taken
+    assert place.files()[CLAIM_NAME] == taken
 
 
 def test_a_journal_that_was_removed(place: Place) -> None:
     """Somebody has taken the destination, or cleared it: the job must not go on."""
     with journal(place) as mine:
         mine.begin()
-        place.delete(JOURNAL_NAME)
+        place.delete(CLAIM_NAME)
         with pytest.raises(ObjectExistsError, match="another job"):
             mine.check()
 
@@ -289,10 +290,10 @@ def test_faults_that_pass_do_not_end_a_job() -> None:
 def test_what_is_no_journal(damaged: bytes) -> None:
     """Nothing is taken over from what cannot be read, and it stays for whoever looks into it."""
     place = memory_place()
-    place.put({JOURNAL_NAME: damaged})
-    with pytest.raises(ManifestError, match=f"{JOURNAL_NAME} is not a journal.*Remove it"), journal(place) as mine:
+    place.put({CLAIM_NAME: damaged})
+    with pytest.raises(ManifestError, match=f"{CLAIM_NAME} is not a journal.*Remove it"), journal(place) as mine:
         mine.begin()
-    assert place.files() == {JOURNAL_NAME: damaged}
+    assert place.files() == {CLAIM_NAME: damaged}
 
 
 @pytest.mark.parametrize("changed", [{"tasks": None}, {"tasks": ["x"]}, {"shardlist": [{"task": 5}]}, {"shardlist": 1}])

@@ -141,14 +141,22 @@ def publish(url: str, data: bytes, options: StorageOptions, *, overwrite: bool) 
         raise
 
 
-def read_whole(url: str, options: StorageOptions, retry: RetryPolicy) -> bytes:
+def read_whole(url: str, options: StorageOptions, retry: RetryPolicy, *, by_obstore: bool = True) -> bytes:
     """The bytes of a small object.
+
+    Args:
+        url: of the object.
+        options: for the store.
+        retry: what is done about faults that may pass.
+        by_obstore: whether obstore may carry them. A process that has not used it yet can be forked without a loss;
+            ``False`` keeps that so, on S3.
 
     Raises:
         StorageError: if it cannot be read.
     """
     store, path = open_store(url, options, Connection(read_timeout_s=retry.progress_timeout_s))
-    return call_with_retries(lambda: store.read(path, 0, None, None).whole(), retry)
+    read = store.read_by_botocore if isinstance(store, S3Store) and not by_obstore else store.read
+    return call_with_retries(lambda: read(path, 0, None, None).whole(), retry)
 
 
 def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> tuple[Store, str]:

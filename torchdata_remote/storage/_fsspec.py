@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import io
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -62,6 +63,7 @@ class FsspecStore:
         if scheme in S3:
             self._filesystem.retries = 1  # s3fs's own, above botocore's
         self._scheme, self._bucket = scheme, bucket
+        self._publishing = threading.RLock() if scheme == "memory" else contextlib.nullcontext()
         # Local paths are whole; their protocol alone stands for the working directory, wherever that is by now
         self._root = "" if scheme in LOCAL else self._full("").rstrip("/") + "/"
 
@@ -144,7 +146,7 @@ class FsspecStore:
 
     def publish(self, path: str, data: bytes, *, overwrite: bool) -> None:
         """Write an object in one call, which is the only one that fsspec's filesystems make whole or not at all."""
-        with self._errors_of(path):
+        with self._errors_of(path), self._publishing:
             full = self._full(path)
             if not overwrite and self._filesystem.exists(full):
                 raise from_status(412, "", self._url(path), writing=True)

@@ -148,9 +148,10 @@ class S3Store:
                     self._refused = True  # the next request goes by botocore, which shows Retry-After
                 raise
         self._refused = False
-        return self._read_by_botocore(path, start, end, etag)
+        return self.read_by_botocore(path, start, end, etag)
 
-    def _read_by_botocore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
+    def read_by_botocore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
+        """As :meth:`read`, without obstore."""
         arguments: dict[str, Any] = {"Key": path}
         if end is not None or start:
             arguments["Range"] = f"bytes={start}-{'' if end is None else end - 1}"

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from torchdata_remote.sharding import owner
-from torchdata_remote.sharding.owner import describe, is_gone, this_process
+from torchdata_remote import owner
+from torchdata_remote.owner import describe, is_gone, this_process
 
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 

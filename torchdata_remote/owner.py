@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,12 @@ def is_gone(owner: dict[str, Any]) -> bool | None:
     return _started(pid) != owner.get("started")
 
 
-def describe(owner: dict[str, Any]) -> str:
+def is_this_process(owner: Mapping[str, Any]) -> bool:
+    """Whether it is this process."""
+    return all(owner.get(name) == value for name, value in this_process().items() if name != "token")
+
+
+def describe(owner: Mapping[str, Any]) -> str:
     """For an error message."""
     return f"process {owner.get('pid')} on {owner.get('host')}"
 
