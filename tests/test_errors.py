@@ -26,6 +26,7 @@ BUILTIN_PARENTS: dict[type[errors.RemoteDataError], type[Exception]] = {
     errors.ContentEncodingError: ValueError,
     errors.TransientStorageError: ConnectionError,
     errors.ShardReadError: ValueError,
+    errors.BadMemberError: ValueError,
     errors.MissingEndError: ValueError,
     errors.ShardCorruptError: ValueError,
     errors.ShardWriteError: ValueError,

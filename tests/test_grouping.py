@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchdata_remote.errors import ShardReadError
+from torchdata_remote.errors import BadMemberError, ShardReadError
 from torchdata_remote.grouping import samples_of
 from torchdata_remote.sample import is_meta, naming_fault, split_key
 
@@ -16,8 +16,11 @@ URL = "s3://b/t-000.tar"
 NAMES = st.text("ab./_A\n", min_size=1, max_size=12) | st.from_regex(r"\A[ab]{1,2}\.(jpg|JPG|cls|seg\.png)\Z")
 
 
-def _by_the_rules(names: list[str]) -> list[dict[str, Any]] | None:
-    """What the rules give, applied name by name; ``None`` for an error. The data of a member is its number."""
+def _by_the_rules(names: list[str], *, bad: list[str] | None = None) -> list[dict[str, Any]] | None:
+    """What the rules give, applied name by name; ``None`` for an error. The data of a member is its number.
+
+    ``bad`` takes the names of bad members, which are left out then.
+    """
     samples: list[dict[str, Any]] = []
     for number, name in enumerate(names):
         if is_meta(name):
@@ -25,13 +28,19 @@ def _by_the_rules(names: list[str]) -> list[dict[str, Any]] | None:
         path = name.removeprefix("./")
         key, extension = split_key(path)
         if naming_fault(path) is not None:
-            return None
+            if bad is None:
+                return None
+            bad.append(name)
+            continue
         if not samples or samples[-1]["__key__"] != key:
             if any(sample["__key__"] == key for sample in samples):
                 return None
             samples.append({"__key__": key, "__url__": URL})
         if extension in samples[-1]:
-            return None
+            if bad is None:
+                return None
+            bad.append(name)
+            continue
         samples[-1][extension] = bytes([number])
     return samples or None
 
@@ -48,6 +57,25 @@ def test_runs_are_grouped_as_single_names_are(runs: list[list[str]]) -> None:
             list(samples_of(given_runs, url=URL))
     else:
         assert list(samples_of(given_runs, url=URL)) == expected
+
+
+@given(runs=st.lists(st.lists(NAMES, min_size=1, max_size=5), max_size=4))
+def test_bad_members_are_left_out_one_by_one(runs: list[list[str]]) -> None:
+    """Whatever names come in a run: the others give what they give without them, and each one is reported once."""
+    names = [name for run in runs for name in run]
+    bad: list[str] = []
+    expected = _by_the_rules(names, bad=bad)
+    numbers = iter(range(len(names)))
+    given_runs = [(run, [bytes([next(numbers)]) for _ in run]) for run in runs]
+    told: list[BadMemberError] = []
+    if expected is None:
+        with pytest.raises(ShardReadError, match=URL) as caught:
+            list(samples_of(given_runs, url=URL, on_bad_member=told.append))
+        assert type(caught.value) is ShardReadError
+        return
+    assert list(samples_of(given_runs, url=URL, on_bad_member=told.append)) == expected
+    assert [error.member for error in told] == bad
+    assert all(error.reason and URL in str(error) and "on_bad_member" in str(error) for error in told)
 
 
 def test_values_are_taken_one_by_one() -> None:

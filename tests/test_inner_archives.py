@@ -40,8 +40,8 @@ def test_no_two_prefixes_share_a_key(stems: list[str]) -> None:
             with pytest.raises(ShardReadError, match=URL):
                 prefixes.of(f"{stem}.tar")
         else:
-            given_out.append(prefixes.of(f"{stem}.tar"))
-            assert given_out[-1] == wanted
+            assert prefixes.of(f"{stem}.tar") == wanted
+            given_out.append(wanted)
 
 
 def test_the_same_folder_by_another_ending() -> None:

@@ -6,8 +6,9 @@ import weakref
 
 import pytest
 
-from torchdata_remote.errors import MissingEndError, ShardReadError
+from torchdata_remote.errors import BadMemberError, MissingEndError, ShardReadError
 from torchdata_remote.policies import (
+    MemberGuard,
     OnBadShard,
     ShardGuard,
     Skipped,
@@ -74,13 +75,16 @@ def test_an_accepted_end_is_not_skipped() -> None:
     assert skipped.num_missing_ends == 1
 
 
+@pytest.mark.parametrize("is_member", [False, True])
 @pytest.mark.parametrize("policy", [raise_error, accept_missing_end])
-def test_an_error_is_gone_when_nobody_holds_it(policy: OnBadShard) -> None:
+def test_an_error_is_gone_when_nobody_holds_it(policy: OnBadShard, is_member: bool) -> None:
     """Without waiting for a garbage collection: the frames in its traceback hold streams and threads."""
 
     def read() -> weakref.ref[ShardReadError]:
         try:
-            with ShardGuard(URL, policy, Skipped()):
+            with ShardGuard(URL, policy, Skipped(), policy) as guard:
+                if is_member:
+                    guard.on_bad_member(bad_member())
                 raise ShardReadError("damaged", url=URL)
         except ShardReadError as error:
             return weakref.ref(error)
@@ -91,6 +95,53 @@ def test_an_error_is_gone_when_nobody_holds_it(policy: OnBadShard) -> None:
         assert read()() is None
     finally:
         gc.enable()
+
+
+def bad_member(number: int = 0) -> BadMemberError:
+    return BadMemberError(f"member {number}", url=URL, member=f"README{number}", reason="it has no extension")
+
+
+def test_the_first_bad_member_of_a_shard_is_warned_of_and_all_are_counted() -> None:
+    """An archive with a million of them does not fill the screen."""
+    skipped = Skipped()
+    for _ in range(2):
+        guard = MemberGuard(skip_with_warning, skipped)
+        with pytest.warns(RuntimeWarning, match="^member 0 It is left out") as caught:
+            list(map(guard, map(bad_member, range(3))))
+        assert len(caught) == 1
+    assert skipped.bad_members == {"it has no extension": 6}
+    assert not skipped.shards
+
+
+def test_a_bad_member_that_is_not_left_out_makes_the_shard_a_bad_one() -> None:
+    """The policy about shards is asked then, and its warning says that the shard is left out."""
+    skipped = Skipped()
+    with (
+        pytest.warns(RuntimeWarning, match="The rest of the shard is left out"),
+        ShardGuard(URL, skip_with_warning, skipped) as guard,
+    ):
+        guard.on_bad_member(bad_member())
+    assert list(skipped.shards) == [URL]
+    assert not skipped.bad_members
+    with pytest.raises(BadMemberError), ShardGuard(URL, raise_error, skipped) as guard:
+        guard.on_bad_member(bad_member())
+
+
+def test_what_else_a_policy_raises_is_handed_on() -> None:
+    """A function of the user may stop by an error of its own."""
+
+    def refuse(error: BadMemberError) -> None:
+        raise KeyError(error.member)
+
+    with pytest.raises(KeyError, match="README0"), ShardGuard(URL, skip_with_warning, Skipped(), refuse) as guard:
+        guard.on_bad_member(bad_member())
+
+
+def test_a_bad_member_is_rebuilt_from_its_message() -> None:
+    """As torch does on the way out of a worker; a pickle keeps the rest."""
+    assert str(BadMemberError(str(bad_member()))) == "member 0"
+    copy = pickle.loads(pickle.dumps(bad_member()))
+    assert (copy.member, copy.reason, copy.url) == ("README0", "it has no extension", URL)
 
 
 def test_other_errors_are_not_the_guards() -> None:

@@ -16,6 +16,7 @@
     │   ├── ContentEncodingError (ValueError)   stored compressed, under a name that does not say so
     │   └── TransientStorageError (ConnectionError)  worth repeating, and was repeated
     ├── ShardReadError (ValueError)             bytes that are not the shard that was written
+    │   ├── BadMemberError                      a member that cannot be part of a sample, in a sound archive
     │   ├── MissingEndError                     a tar without its end-of-archive blocks
     │   └── ShardCorruptError                   they differ from the manifest's checksums, twice
     ├── ShardWriteError (ValueError)            samples that cannot become a shard
@@ -132,6 +133,25 @@ class TransientStorageError(StorageError, ConnectionError):
 
 class ShardReadError(RemoteDataError, ValueError):
     """A shard that is cut short, damaged, or not made of samples."""
+
+
+class BadMemberError(ShardReadError):
+    """A member of a sound archive that cannot be part of a sample: without an extension, or with one that is there.
+
+    Args:
+        message: where, what came, what was expected, and what to do.
+        url: of the shard, without credentials.
+        member: its name.
+        reason: why, such as ``"it has no extension"``: the same for all members of that kind.
+    """
+
+    num_before: int | None = None  # bad members that were left out of the shard before; None: the shard is in question
+
+    def __init__(
+        self, message: str, *, url: str | None = None, member: str | None = None, reason: str | None = None
+    ) -> None:
+        super().__init__(message, url=url)
+        self.member, self.reason = member, reason
 
 
 class MissingEndError(ShardReadError):

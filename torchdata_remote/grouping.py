@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
 
-from .errors import ShardReadError
+from .errors import BadMemberError, ShardReadError
 from .place import Place
+from .policies import raise_error
 from .sample import KEY, URL, Sample, is_meta, naming_fault, split_key
 
 _MAX_EXTENSIONS = 1_000
 _LONG_KEY = 200
+_ADVICE = "Pass on_bad_member=skip_with_warning to leave such members out."
 
 
 def samples_of(
@@ -20,6 +22,7 @@ def samples_of(
     inside: str | None = None,
     prefix: str = "",
     on_skip: Callable[[str], object] = lambda kind: None,
+    on_bad_member: Callable[[BadMemberError], object] = raise_error,
     of: Place | None = None,
 ) -> Iterator[Sample]:
     """Samples of members that lie next to each other and share a key.
@@ -30,11 +33,15 @@ def samples_of(
         inside: what errors show instead, for an archive inside the shard.
         prefix: put before each key.
         on_skip: called with ``"meta"`` for each member named like ``__this__``.
+        on_bad_member: called with the error of a member that cannot be part of a sample, because of its name or because
+            the sample has its extension already; if it returns, the member is left out. Nothing else depends on it, so
+            that an archive read from any sample on gives the same samples.
         of: is told which members of the run at hand have been looked at, and when the last sample is handed out.
 
     Raises:
-        ShardReadError: for a member without key or extension, an extension twice in a sample, a key that comes back,
-            a path that leaves its folder, or an archive without a single sample.
+        BadMemberError: for a member without key or extension, a path that leaves its folder, or an extension twice in
+            a sample, unless ``on_bad_member`` returns.
+        ShardReadError: for a key that comes back, or an archive without a single sample.
     """
     place, at = inside or url, of or Place()
     extensions: dict[str, str] = {}  # as they are written -> in lower case
@@ -52,7 +59,12 @@ def samples_of(
                 if is_meta(name):
                     on_skip("meta")
                     continue
-                key, extension = _checked(name, place)
+                path = name[2:] if name.startswith("./") else name
+                reason = naming_fault(path)
+                if reason is not None:
+                    on_bad_member(_misnamed(name, reason, place))
+                    continue
+                key, extension = split_key(path)
                 if "/" not in ending and len(extensions) < _MAX_EXTENSIONS:
                     extensions[ending] = extension
             if key != current:
@@ -65,7 +77,7 @@ def samples_of(
                 current = key
                 sample = {KEY: prefix + key, URL: url, extension: value}
             elif extension in sample:
-                raise _twice(name, key, extension, place)
+                on_bad_member(_twice(name, key, extension, place))
             else:
                 sample[extension] = value
         del values  # which may keep a part in memory
@@ -86,17 +98,14 @@ def _need_care(lines: str) -> bool:
     )
 
 
-def _checked(name: str, place: str) -> tuple[str, str]:
-    """Key and extension of a name, which is looked at with care."""
-    path = name[2:] if name.startswith("./") else name
-    fault = naming_fault(path)
-    if fault is not None:
-        raise ShardReadError(
-            f"{place}: member {name!r:.200} cannot be part of a sample: {fault}. A sample's members are named "
-            "key.extension, such as train/000017.jpg.",
-            url=place,
-        )
-    return split_key(path)
+def _misnamed(name: str, reason: str, place: str) -> BadMemberError:
+    return BadMemberError(
+        f"{place}: member {name!r:.200} cannot be part of a sample: {reason}. A sample's members are named "
+        f"key.extension, such as train/000017.jpg. {_ADVICE}",
+        url=place,
+        member=name,
+        reason=reason,
+    )
 
 
 def _came_back(name: str, key: str, place: str) -> ShardReadError:
@@ -107,9 +116,11 @@ def _came_back(name: str, key: str, place: str) -> ShardReadError:
     )
 
 
-def _twice(name: str, key: str, extension: str, place: str) -> ShardReadError:
-    return ShardReadError(
+def _twice(name: str, key: str, extension: str, place: str) -> BadMemberError:
+    return BadMemberError(
         f"{place}: member {name!r:.200}: the sample {key!r:.200} has {extension!r:.200} twice (extensions are compared "
-        "in lower case). Write the shard again with other names.",
+        f"in lower case). Write the shard again with other names. {_ADVICE}",
         url=place,
+        member=name,
+        reason="the sample has its extension already",
     )

@@ -17,6 +17,7 @@ from .grouping import samples_of
 from .manifest import MANIFEST_NAME, ShardInfo, dump_manifest
 from .options import FetchOptions, RetryPolicy, StorageOptions
 from .place import Place
+from .policies import MemberGuard, OnBadMember, Skipped, raise_error
 from .sample_index import dump_index, index_url
 from .sources import url_of
 from .storage import publish
@@ -60,6 +61,7 @@ def index_shards(
     pattern: str = "*.tar",
     overwrite: bool = False,
     on_shard: Callable[[ShardInfo], object] = lambda shard: None,
+    on_bad_member: OnBadMember = raise_error,
     storage_options: Mapping[str, Any] | None = None,
 ) -> list[ShardInfo]:
     """Read the tar shards of a folder, and write an index beside each and their manifest, last.
@@ -72,6 +74,8 @@ def index_shards(
         pattern: glob that the shards' base names match.
         overwrite: replace what is there of these. Otherwise finding one is an error.
         on_shard: called with each shard when it was read.
+        on_bad_member: called with the ``BadMemberError`` of a member that cannot be part of a sample (``README``). If
+            it returns, as ``skip_with_warning`` does, the member is not counted: readers need the same policy.
         storage_options: for the store, in fsspec's vocabulary.
 
     Returns:
@@ -106,7 +110,7 @@ def index_shards(
     for shard_url, stream in stream_objects(urls, Engine(FetchOptions(), options)):
         with closing(stream):
             summed = Summed(parts_of(shard_url, stream))
-            compression, offsets = sample_offsets(str(shard_url), summed)
+            compression, offsets = sample_offsets(str(shard_url), summed, MemberGuard(on_bad_member, Skipped()))
         index = dump_index(offsets) if compression is None else None
         info = summed.info(str(shard_url), len(offsets) - 1, index)
         if index is not None:
@@ -117,12 +121,16 @@ def index_shards(
     return shards
 
 
-def sample_offsets(url: str, parts: Iterable[bytes | memoryview]) -> tuple[str | None, list[int]]:
+def sample_offsets(
+    url: str, parts: Iterable[bytes | memoryview], on_bad_member: OnBadMember = raise_error
+) -> tuple[str | None, list[int]]:
     """A shard's compression (``None``: none), and where its samples begin and the last one ends, in the tar's bytes.
 
     Args:
         url: of the shard.
         parts: its bytes, all of which are taken.
+        on_bad_member: asked about members that cannot be part of a sample; those that are left out lie within the bytes
+            of the sample before them, or of the first one.
 
     Raises:
         ShardReadError: for a shard that is damaged, or not made of samples.
@@ -131,5 +139,5 @@ def sample_offsets(url: str, parts: Iterable[bytes | memoryview]) -> tuple[str |
     compression, bare = decompressed(parts, url=shown, limits=CompressionLimits())
     with closing(bare):
         runs = read_runs(bare, url=shown, options=TarOptions(copy=False), place=place)
-        samples = samples_of(runs, url=shown, of=place)
+        samples = samples_of(runs, url=shown, on_bad_member=on_bad_member, of=place)
         return compression, [0, *(place.archive_end if place.ended else place.next_byte() for _ in samples)]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, insort
 
-from .errors import ShardReadError
+from .errors import BadMemberError, ShardReadError
+from .policies import OnBadMember, raise_error
 from .sample import naming_fault
 
 _ENDING = re.compile(r"(?<=.)\.(tar(\.(gz|bz2|xz|zst|zstd))?|t[gbx]z2?|tzst)$", re.IGNORECASE)
@@ -25,6 +26,23 @@ def without_ending(name: str) -> str:
     return _ENDING.sub("", name)
 
 
+def bad_inner(url: str, name: str, reason: str) -> BadMemberError:
+    """The error for a member of an archive of archives that cannot be read as one of these.
+
+    Args:
+        url: of the outer archive, as errors may show it.
+        name: of the member.
+        reason: why not.
+    """
+    return BadMemberError(
+        f"{url}: the archive {name!r:.200} inside it cannot be read: {reason}. Take it out, or pass "
+        "on_bad_member=skip_with_warning to leave such members out.",
+        url=url,
+        member=name,
+        reason=reason,
+    )
+
+
 class Prefixes:
     """The prefixes of the archives inside one archive, of which no two can give the same key.
 
@@ -36,18 +54,22 @@ class Prefixes:
         self._url = url
         self._taken: list[str] = []  # sorted
 
-    def of(self, name: str) -> str:
+    def of(self, name: str, on_bad_member: OnBadMember = raise_error) -> str | None:
         """The prefix of the next inner archive: its name without ending, and a slash.
 
+        Args:
+            name: of the inner archive.
+            on_bad_member: asked about a name that cannot be a folder's; if it returns, ``None`` is returned.
+
         Raises:
-            ShardReadError: if the name cannot be a folder's, or the keys may be those of another one.
+            BadMemberError: if the name cannot be a folder's.
+            ShardReadError: if the keys may be those of another one.
         """
         path = name[2:] if name.startswith("./") else name
         fault = naming_fault(path)
         if fault is not None:
-            raise ShardReadError(
-                f"{self._url}: the archive {name!r:.200} inside it cannot be read: {fault}.", url=self._url
-            )
+            on_bad_member(bad_inner(self._url, name, fault))
+            return None
         prefix = without_ending(path) + "/"
         if self._contains_or_is_within(prefix):
             what = f"the keys of {name!r:.200} would begin with {prefix!r:.200}, as those of another may"

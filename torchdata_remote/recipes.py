@@ -8,7 +8,7 @@ from typing import Any
 
 from .iter_datapipe import IterableWrapper, IterDataPipe
 from .pipes import AsyncPrefetch, FileReader, ListRemote, ShardingFilterRank, ShardTarReader, ShuffleShards
-from .policies import OnBadShard, raise_error
+from .policies import OnBadMember, OnBadShard, raise_error
 from .sample import Sample
 from .sources import urls_of
 from .world import World
@@ -27,6 +27,7 @@ def stream_shards(
     max_in_flight: int = 16,
     interleave: int = 1,
     on_bad_shard: OnBadShard = raise_error,
+    on_bad_member: OnBadMember = raise_error,
     cache_dir: str | None = None,
     cache_bytes: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -44,6 +45,7 @@ def stream_shards(
         max_in_flight: requests under way at once, per worker.
         interleave: shards that are read at once, a sample of each by turns.
         on_bad_shard: what becomes of a shard that cannot be read: ``raise_error``, ``skip_with_warning``, your own.
+        on_bad_member: what becomes of a member that cannot be part of a sample, such as ``README``: the same.
         cache_dir: local folder in which whole objects are kept for the next epochs; needs ``cache_bytes``.
         cache_bytes: bound on what is kept there, shared by all processes of the host.
         storage_options: for the store, in fsspec's vocabulary.
@@ -60,7 +62,7 @@ def stream_shards(
     """
     urls = urls_of(url, of="stream_shards")
     streams = _streams(urls, pattern, seed, world, max_in_flight, cache_dir, cache_bytes, storage_options, interleave)
-    return ShardTarReader(streams, interleave=interleave, on_bad_shard=on_bad_shard)
+    return ShardTarReader(streams, interleave=interleave, on_bad_shard=on_bad_shard, on_bad_member=on_bad_member)
 
 
 def stream_files(

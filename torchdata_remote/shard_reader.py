@@ -16,7 +16,7 @@ from .iter_datapipe import IterDataPipe
 from .options import FetchOptions, StorageOptions
 from .parent_watch import end_worker_with_trainer
 from .place import Place, Position
-from .policies import OnBadShard, ShardGuard, Skipped
+from .policies import OnBadMember, OnBadShard, ShardGuard, Skipped, raise_error
 from .sample import Sample
 from .sources import pipe_of
 from .streams import known, number_of, part_refused, streams_of, under_way
@@ -86,6 +86,7 @@ class ShardReader(StatefulPipe[Sample]):
     Args:
         source_datapipe: ``(url, file_like)`` pairs, binary; or bare URLs, which are fetched ahead.
         on_bad_shard: called with the ``ShardReadError`` of a shard.
+        on_bad_member: called with the ``BadMemberError`` of a member.
         interleave: shards that are read at once, a sample of each by turns.
         storage_options: for bare URLs, in fsspec's vocabulary.
     """
@@ -100,12 +101,13 @@ class ShardReader(StatefulPipe[Sample]):
         on_bad_shard: OnBadShard,
         interleave: int,
         storage_options: Mapping[str, Any] | None,
+        on_bad_member: OnBadMember = raise_error,
     ) -> None:
         if interleave < 1:
             raise ValueError(f"interleave is the number of shards read at once, at least 1; got {interleave}.")
         self.source_datapipe = pipe_of(source_datapipe, of=self._functional_name)
         self.skipped = Skipped()
-        self._on_bad_shard, self._interleave = on_bad_shard, interleave
+        self._on_bad_shard, self._on_bad_member, self._interleave = on_bad_shard, on_bad_member, interleave
         self._engine = Engine(FetchOptions(interleave=interleave), StorageOptions(storage_options))
         self._progress = _Progress()
         self._begun: Generator[tuple[str, Any], None, None] | None = None
@@ -161,7 +163,7 @@ class ShardReader(StatefulPipe[Sample]):
 
     def _shard(self, url: str, stream: Any, place: Place) -> Generator[Sample, None, None]:
         try:
-            with ShardGuard(url, self._on_bad_shard, self.skipped) as guard:
+            with ShardGuard(url, self._on_bad_shard, self.skipped, self._on_bad_member) as guard:
                 yield from self.samples_in(url, stream, guard, place)
         finally:
             stream.close()
@@ -182,6 +184,7 @@ class ShardReader(StatefulPipe[Sample]):
         Args:
             url: as samples and errors may show it.
             stream: binary; whoever calls closes it.
-            guard: is entered, and asks the policy about what leaves here.
+            guard: is entered, and asks the policy about what leaves here. Its ``on_bad_member`` is to be asked about
+                bad members.
             place: where the stream begins; is to tell where the next sample does.
         """

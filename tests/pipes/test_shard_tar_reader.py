@@ -586,6 +586,21 @@ _RESUMED: dict[str, tuple[list[bytes], dict[str, Any]]] = {
     "pax": ([_written(_named(n, 5, 900, 0, folder=_LONG), tarfile.PAX_FORMAT) for n in range(3)], {}),
     "gnu": ([_written(_named(n, 5, 900, 0, folder=_LONG), tarfile.GNU_FORMAT) for n in range(3)], {}),
     "meta": ([_tar(("__meta__", b"x"), *_named(n, 5, 9), ("a/__b__", b"y" * 600)) for n in range(3)], {}),
+    "bad members": (
+        [
+            _tar(("README", b"x"), *_named(n, 5, 9), (".DS_Store", b"y" * 600), *_named(n + 3, 2), ("LICENSE", b""))
+            for n in range(3)
+        ],
+        {"on_bad_member": skip_with_warning},
+    ),
+    "bad members nested": (
+        [_tar(("README", b"x"), ("n.tar", _tar(("a", b""), *_named(0, 1, 2))), ("m.tar", _PLAIN[3]))],
+        {"on_bad_member": skip_with_warning, "nested": True},
+    ),
+    "bad members in gzip": (
+        [gzip.compress(_tar(*_named(n, 5), ("README", b"x"), *_named(n + 3, 2))) for n in range(3)],
+        {"on_bad_member": skip_with_warning},
+    ),
     "gzip": ([gzip.compress(data) for data in _PLAIN], {}),
     "xz, bzip2": ([lzma.compress(_PLAIN[0]), _PLAIN[3], bz2.compress(_PLAIN[2])], {}),
     "zstd": ([zstd.compress(data) for data in _PLAIN], {}),

@@ -88,6 +88,8 @@ def _say_shard(contents: ShardContents) -> None:
     say(f"  {contents.num_bytes:,} bytes, {contents.num_samples:,} samples, {contents.num_members:,} members")
     if contents.passed_over:
         say("  passed over: " + ", ".join(f"{kind} {number:,}" for kind, number in contents.passed_over.items()))
+    for reason, number in contents.bad_members.items():
+        say(f"  left out: {number:,} members that cannot be part of a sample: {printable(reason)} (on_bad_member=)")
     part = contents.fetched_bytes / max(1, contents.num_bytes)
     say(f"  read for this: {contents.fetched_bytes:,} bytes ({part:.2%}) by {contents.num_requests:,} requests")
     for note in contents.notes:

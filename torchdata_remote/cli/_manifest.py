@@ -7,6 +7,7 @@ import argparse
 from ..indexing import index_shards
 from ..manifest import ShardInfo
 from ..urls import redact
+from ._bad_members import CHOICES, HELP, bad_member_choice, policy_of
 from ._shared import Commands, add_command, add_storage_options, printable, say
 
 
@@ -26,6 +27,7 @@ def add(commands: Commands) -> None:
         default="*.tar",
         help="glob that the shards' names match (default: %(default)s; compressed ones may be called *.tgz)",
     )
+    parser.add_argument("--on-bad-member", type=bad_member_choice, default="raise", metavar=CHOICES, help=HELP)
     parser.add_argument("--overwrite", action="store_true", help="replace a manifest and indexes that are there")
     add_storage_options(parser)
 
@@ -42,12 +44,15 @@ def say_total(shards: list[ShardInfo]) -> None:
 
 
 def _run(chosen: argparse.Namespace) -> int:
+    on_bad_member, counting = policy_of(chosen.on_bad_member)
     shards = index_shards(
         chosen.folder,
         pattern=chosen.pattern,
         overwrite=chosen.overwrite,
         on_shard=say_shard,
+        on_bad_member=on_bad_member,
         storage_options=chosen.storage_options,
     )
+    counting.say_total()
     say_total(shards)
     return 0

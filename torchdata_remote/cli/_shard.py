@@ -8,6 +8,7 @@ from typing import Any
 
 from ..sharding.dataset import shard_dataset
 from ..urls import split_url
+from ._bad_members import CHOICES, HELP, bad_member_choice, policy_of
 from ._label_forms import LABEL_OPTIONS, labeller
 from ._manifest import say_shard, say_total
 from ._options_file import Option, flag, imported, integer, mapping, read_options, seed_number, text
@@ -19,6 +20,7 @@ _OPTIONS = (
     Option("seed", seed_number, "N|none", "of the random order of all samples (default: 0); none keeps the source's"),
     Option("num_workers", integer(0), "N", "processes that write (default: 0, this one)"),
     Option("pattern", text, "GLOB", "which files of the source are taken"),
+    Option("on_bad_member", bad_member_choice, CHOICES, HELP),
     Option("append", flag, None, "add shards to those that are there"),
     Option("overwrite", flag, None, "replace what is there"),
     Option("resume", flag, None, "begin anew, where a job like this one was stopped"),
@@ -87,9 +89,13 @@ def _run(chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     except argparse.ArgumentTypeError as error:
         parser.error(str(error))
     quiet = options.pop("quiet", False)
+    policy, counting = policy_of(options.get("on_bad_member", "raise"))
+    if "on_bad_member" in options:
+        options["on_bad_member"] = policy
     shards = shard_dataset(source, template, progress=not quiet, **options)
     for shard in [] if quiet else shards:
         say_shard(shard)
+    counting.say_total()
     say_total(shards)
     return 0
 

@@ -38,6 +38,8 @@ def _run(chosen: argparse.Namespace) -> int:
     if chosen.json:
         say(json.dumps({**vars(found), "faults": [fault._asdict() for fault in found.faults]}, indent=1))
     else:
+        for reason, number in found.bad_members.items():
+            say(f"{number:,} members cannot be part of a sample: {printable(reason)} (on_bad_member=)")
         number = len(found.faults)
         result = "all as the manifest says" if not number else f"{number:,} fault{'s' if number > 1 else ''}"
         say(f"{found.num_samples:,} samples in {found.num_shards:,} shards, {found.num_bytes:,} bytes read: {result}")

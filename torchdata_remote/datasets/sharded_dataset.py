@@ -16,6 +16,7 @@ from ..grouping import samples_of
 from ..manifest import MANIFEST_NAME
 from ..options import Backend, FetchOptions, RetryPolicy, StorageOptions
 from ..parallel import Task, in_parallel
+from ..policies import MemberGuard, OnBadMember, Skipped, raise_error
 from ..sample import Sample
 from ..sample_index import Offsets, read_offsets
 from ..sample_table import Int64s, Members
@@ -51,6 +52,9 @@ class ShardedDataset(MapStyle[Any]):
     Args:
         manifest_url: of the manifest ``index.json``, or of the folder that it lies in.
         transform: from a sample to what is wanted; called in the order of the batch, in the thread that asks.
+        on_bad_member: called with the ``BadMemberError`` of a member that cannot be part of a sample, such as
+            ``README``; raises, or returns to leave that member out. ``skipped.bad_members`` counts these, in the
+            process that reads.
         storage_options: for the store, in fsspec's vocabulary.
         max_in_flight: requests under way at once, per worker.
         retry: what is done about faults that may pass.
@@ -77,12 +81,15 @@ class ShardedDataset(MapStyle[Any]):
         manifest_url: str | os.PathLike[str],
         *,
         transform: Callable[[Sample], Any] | None = None,
+        on_bad_member: OnBadMember = raise_error,
         storage_options: Mapping[str, Any] | None = None,
         max_in_flight: int = 64,
         retry: RetryPolicy | None = None,
         backend: Backend = Backend.AUTOMATIC,
     ) -> None:
         self.transform = transform
+        self.skipped = Skipped()
+        self._on_bad_member = on_bad_member
         options = FetchOptions(max_in_flight=max_in_flight, retry=retry or RetryPolicy(), backend=backend)
         self._engine = Engine(options, StorageOptions(storage_options))
         source = literal_url(url_of(manifest_url, of="ShardedDataset"))
@@ -155,7 +162,7 @@ class ShardedDataset(MapStyle[Any]):
     def _item(self, data: memoryview, url: RemoteUrl, number: int) -> Any:
         shown = redact(url)
         runs = read_runs([data, END_OF_ARCHIVE], url=shown, options=TarOptions())
-        sample, *more = samples_of(runs, url=shown)
+        sample, *more = samples_of(runs, url=shown, on_bad_member=MemberGuard(self._on_bad_member, self.skipped))
         if more:
             raise ShardReadError(
                 f"{shown}: sample {number:,} is {1 + len(more)} samples by its index. Write the index again: "

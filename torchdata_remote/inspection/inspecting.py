@@ -13,6 +13,7 @@ from ..grouping import samples_of
 from ..in_flight import InFlight
 from ..options import RetryPolicy, StorageOptions
 from ..parallel import in_parallel
+from ..policies import MemberGuard, Skipped
 from ..sample import KEY, split_key
 from ..tar import Head
 from .heads import NOT_ITS_INDEX, ShardHeads
@@ -46,6 +47,8 @@ class ShardContents:
         num_members: regular files that belong to samples.
         num_samples: groups of them that share a key.
         passed_over: what belongs to no sample: ``"directory"``, ``"link"``, ``"device"``, ``"meta"`` -> how many.
+        bad_members: why members cannot be part of a sample -> how many. Readers raise for them, unless
+            ``on_bad_member`` says otherwise.
         extensions: of members, in the order in which they first came.
         labels: content of ``cls`` members of up to 64 bytes -> how many samples have it.
         first: key, and bytes of each member, of the first samples.
@@ -60,6 +63,7 @@ class ShardContents:
     num_members: int = 0
     num_samples: int = 0
     passed_over: dict[str, int] = field(default_factory=dict)
+    bad_members: dict[str, int] = field(default_factory=dict)
     extensions: dict[str, Sizes] = field(default_factory=dict)
     labels: dict[str, int] = field(default_factory=dict)
     first: list[dict[str, Any]] = field(default_factory=list)
@@ -164,6 +168,7 @@ class _Tally:
         self._shard, self._num_first = shard, num_samples
         self.notes: list[str] = []
         self.passed_over: Counter[str] = Counter()
+        self._bad = Skipped()
         self.starts: list[int] = []  # of samples
         self._sizes: dict[str, list[int]] = {}
         self._labels: Counter[str] = Counter()
@@ -176,7 +181,13 @@ class _Tally:
     def count(self, heads: Iterator[Head]) -> None:
         """Take all members."""
         runs = (([head.name], [head]) for head in heads)
-        for sample in samples_of(runs, url=self._shard.shown, on_skip=self.skip):  # type: ignore[arg-type]  # any values
+        on_bad_member = MemberGuard(lambda error: None, self._bad)
+        for sample in samples_of(
+            runs,  # type: ignore[arg-type]  # any values
+            url=self._shard.shown,
+            on_skip=self.skip,
+            on_bad_member=on_bad_member,
+        ):
             found = {name: head for name, head in sample.items() if isinstance(head, Head)}
             self.starts.append(next(iter(found.values())).start)
             for extension, head in found.items():
@@ -201,6 +212,7 @@ class _Tally:
             num_members=sum(one.num_members for one in sizes.values()),
             num_samples=len(self.starts),
             passed_over=dict(self.passed_over),
+            bad_members=dict(self._bad.bad_members),
             extensions=sizes,
             labels=dict(self._labels),
             first=self._first,

@@ -122,7 +122,7 @@ def _wanted(name: str, num_bytes: int) -> bool:
 def _pictures_in(heads: Iterable[Head], shard: ShardHeads) -> Iterator[Picture]:
     """An image of each sample that has one: where possible one whose extension is no more than a format's."""
     runs = (([head.name], [head]) for head in heads)
-    for sample in samples_of(runs, url=shard.shown):  # type: ignore[arg-type]  # any values
+    for sample in samples_of(runs, url=shard.shown, on_bad_member=lambda error: None):  # type: ignore[arg-type]  # any values
         members = {name: head for name, head in sample.items() if isinstance(head, Head) and head.data is not None}
         images = sorted((name for name in members if _is_image(name)), key=lambda name: "." in name)
         if images:

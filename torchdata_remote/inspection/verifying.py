@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from ..inner_archives import is_archive_name
 from ..manifest import MANIFEST_NAME, ShardInfo
 from ..object_stream import ObjectStream
 from ..options import FetchOptions, RetryPolicy, StorageOptions
+from ..policies import MemberGuard, Skipped
 from ..sample_index import dump_index, index_url
 from ..shard_set import ShardSet, base_name, read_shard_set
 from ..storage import read_whole
@@ -44,6 +45,8 @@ class Verification:
         num_samples: that were found in those that could be read.
         num_bytes: that were read.
         faults: what is wrong; none if all is well.
+        bad_members: why members cannot be part of a sample -> how many. They are no faults where the manifest does not
+            count them; readers raise for them, unless ``on_bad_member`` says otherwise.
     """
 
     manifest_url: str
@@ -51,6 +54,7 @@ class Verification:
     num_samples: int
     num_bytes: int
     faults: list[Fault]
+    bad_members: dict[str, int] = field(default_factory=dict)
 
 
 def verify_shards(
@@ -97,16 +101,17 @@ def verify_shards(
     said = {shard.url: shard for shard in shards.manifest}
     present = [one for one in shards.shards if not there or str(one) in there]
     num_samples = num_bytes = 0
+    skipped = Skipped()
     with closing(stream_objects(present, Engine(FetchOptions(), options))) as streams:
         for shard_url, stream in streams:
-            check = _Check(said[str(shard_url)], there, options, retry)
+            check = _Check(said[str(shard_url)], there, skipped, options, retry)
             with closing(stream):
                 check.read(shard_url, stream)
             num_samples += check.num_samples
             num_bytes += check.num_bytes
             faults += check.faults
             on_checked(redact(shard_url), check.faults)
-    return Verification(shown, len(shards.manifest), num_samples, num_bytes, faults)
+    return Verification(shown, len(shards.manifest), num_samples, num_bytes, faults, dict(skipped.bad_members))
 
 
 def _faults_of_the_folder(shards: ShardSet) -> Iterator[Fault]:
@@ -127,14 +132,21 @@ class _Check:
     Args:
         said: what the manifest says of it.
         there: what lies in the folder; nothing if that is not known.
+        skipped: where bad members are counted.
         options: for the store.
         retry: what is done about faults that may pass.
     """
 
     def __init__(
-        self, said: ShardInfo, there: Mapping[str, RemoteUrl], options: StorageOptions, retry: RetryPolicy
+        self,
+        said: ShardInfo,
+        there: Mapping[str, RemoteUrl],
+        skipped: Skipped,
+        options: StorageOptions,
+        retry: RetryPolicy,
     ) -> None:
         self._said, self._there, self._options, self._retry = said, there, options, retry
+        self._on_bad_member = MemberGuard(lambda error: None, skipped)
         self.faults: list[Fault] = []
         self.num_samples = self.num_bytes = 0
 
@@ -148,7 +160,7 @@ class _Check:
         found: tuple[str | None, list[int]] | None = None
         try:
             try:
-                found = sample_offsets(self._said.url, summed)
+                found = sample_offsets(self._said.url, summed, self._on_bad_member)
             except ShardReadError as error:
                 self._fault(str(error).removeprefix(f"{redact(self._said.url)}: "))
                 for _ in summed:  # to its end, to tell what else is not right

@@ -13,7 +13,7 @@ from ..grouping import samples_of
 from ..inner_archives import Prefixes
 from ..iter_datapipe import IterDataPipe, functional_datapipe
 from ..place import Place, Position
-from ..policies import OnBadShard, ShardGuard, raise_error
+from ..policies import OnBadMember, OnBadShard, ShardGuard, raise_error
 from ..sample import Sample, is_meta
 from ..shard_reader import ShardReader
 from ..streams import parts_of
@@ -33,8 +33,8 @@ class ShardTarReader(ShardReader):
     like ``__this__`` are passed over and counted. Shards compressed by gzip, bzip2, xz or zstd are recognised by
     their content.
 
-    ``skipped`` tells what the latest pass left out, in the process that read: ``skipped.shards`` (URL -> why) and
-    ``skipped.members`` (kind -> how many).
+    ``skipped`` tells what the latest pass left out, in the process that read: ``skipped.shards`` (URL -> why),
+    ``skipped.members`` (kind -> how many) and ``skipped.bad_members`` (why -> how many).
 
     Args:
         source_datapipe: ``(url, file_like)`` pairs, binary; or bare URLs, which are fetched ahead with the default
@@ -43,6 +43,11 @@ class ShardTarReader(ShardReader):
             ``raise_error`` does; or it returns, as ``skip_with_warning`` does, and the rest of the shard is left out.
             ``accept_missing_end`` lets archives pass whose writer leaves out the end-of-archive blocks: it returns
             ``True`` for a ``MissingEndError``.
+        on_bad_member: called with the ``BadMemberError`` of a member that cannot be part of a sample, in a sound
+            archive: without an extension (``README``) or a key (``.DS_Store``), with a path that leaves its folder, or
+            with an extension that its sample has already. It raises, as ``raise_error`` does, and the shard is a bad
+            one; or it returns, as ``skip_with_warning`` does, and that member is left out. A key that comes back later
+            in the shard is none of these: the shard is bad.
         interleave: shards that are read at once, a sample of each by turns, in an order that is always the same. Each
             holds a part in memory; give ``async_prefetch`` the same number, so that it fetches all of them ahead.
         nested: whether each shard is an archive of archives, as ImageNet's training images are. An inner archive's
@@ -59,9 +64,9 @@ class ShardTarReader(ShardReader):
         dict: ``"__key__"`` (str), ``"__url__"`` (str), and one ``bytes`` for each member under its extension.
 
     Raises:
-        ShardReadError: for a shard that is cut short or damaged, that claims sizes beyond the limits, with a member
-            without key or extension, an extension twice in a sample, a key that comes back later in the shard, or a
-            path that leaves its folder. :class:`MissingEndError` where only the end-of-archive blocks lack.
+        ShardReadError: for a shard that is cut short or damaged, that claims sizes beyond the limits, or in which a key
+            comes back later. :class:`MissingEndError` where only the end-of-archive blocks lack,
+            :class:`BadMemberError` where a member cannot be part of a sample.
 
     Example:
         >>> from torchdata_remote import ShardWriter
@@ -79,6 +84,7 @@ class ShardTarReader(ShardReader):
         source_datapipe: IterDataPipe[Any],
         *,
         on_bad_shard: OnBadShard = raise_error,
+        on_bad_member: OnBadMember = raise_error,
         interleave: int = 1,
         nested: bool = False,
         copy: bool = True,
@@ -88,7 +94,11 @@ class ShardTarReader(ShardReader):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(
-            source_datapipe, on_bad_shard=on_bad_shard, interleave=interleave, storage_options=storage_options
+            source_datapipe,
+            on_bad_shard=on_bad_shard,
+            on_bad_member=on_bad_member,
+            interleave=interleave,
+            storage_options=storage_options,
         )
         self._nested, self._copy, self._max_member_bytes = nested, copy, max_member_bytes
         self._limits = CompressionLimits(max_ratio=max_ratio, max_decompressed_bytes=max_decompressed_bytes)
@@ -103,8 +113,8 @@ class ShardTarReader(ShardReader):
             on_skip=self.skipped.count_member,
             on_missing_end=guard.accepts,
         )
-        read = self._nested_samples if self._nested else _plain_samples
-        return self._bare_samples(partial(read, url), parts_of(url, stream), url, options, place)
+        read = partial(self._nested_samples if self._nested else _plain_samples, url, guard.on_bad_member)
+        return self._bare_samples(read, parts_of(url, stream), url, options, place)
 
     def _bare_samples(
         self, read: _Read, parts: Iterable[Data], url: str, options: TarOptions, place: Place
@@ -126,27 +136,46 @@ class ShardTarReader(ShardReader):
                 if count > num_passed:
                     yield sample
 
-    def _nested_samples(self, url: str, parts: Iterable[Data], options: TarOptions, place: Place) -> _Samples:
+    def _nested_samples(
+        self, url: str, on_bad_member: OnBadMember, parts: Iterable[Data], options: TarOptions, place: Place
+    ) -> _Samples:
         prefixes = Prefixes(url)
         begun = Inner(*place.begin[2]) if len(place.begin) > 2 else None
         for inner, pieces in read_archives(parts, url=url, options=options, begun=begun):
             if is_meta(inner.name):
                 options.on_skip("meta")
                 continue
-            prefix = prefixes.of(inner.name)
+            prefix = prefixes.of(inner.name, on_bad_member)
+            if prefix is None:
+                continue
             within = Place([place.begin[0] - inner.start, place.begin[1]] if inner == begun else None)
             place.describe = partial(_position_in, inner, within)
             inside = f"{url}, in {inner.name!r:.200}"
-            read = partial(_plain_samples, url, inside=inside, prefix=prefix)
+            read = partial(_plain_samples, url, on_bad_member, inside=inside, prefix=prefix)
             limits = replace(options, num_bytes=inner.num_bytes, first_byte=within.begin[0], last_byte=None)
             yield from self._bare_samples(read, pieces, inside, limits, within)
 
 
 def _plain_samples(
-    url: str, parts: Iterable[Data], options: TarOptions, place: Place, *, inside: str | None = None, prefix: str = ""
+    url: str,
+    on_bad_member: OnBadMember,
+    parts: Iterable[Data],
+    options: TarOptions,
+    place: Place,
+    *,
+    inside: str | None = None,
+    prefix: str = "",
 ) -> _Samples:
     runs = read_runs(parts, url=inside or url, options=options, place=place)
-    return samples_of(runs, url=url, inside=inside, prefix=prefix, on_skip=options.on_skip, of=place)
+    return samples_of(
+        runs,
+        url=url,
+        inside=inside,
+        prefix=prefix,
+        on_skip=options.on_skip,
+        on_bad_member=on_bad_member,
+        of=place,
+    )
 
 
 def _position_in(inner: Inner, within: Place) -> Position:

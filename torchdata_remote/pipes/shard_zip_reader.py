@@ -11,7 +11,7 @@ from ..grouping import samples_of
 from ..iter_datapipe import IterDataPipe, functional_datapipe
 from ..limits import MAX_MEMBER_BYTES, MAX_RATIO
 from ..place import Place
-from ..policies import OnBadShard, ShardGuard, raise_error
+from ..policies import OnBadMember, OnBadShard, ShardGuard, raise_error
 from ..sample import Sample
 from ..shard_reader import ShardReader
 from ..streams import parts_of
@@ -31,6 +31,8 @@ class ShardZipReader(ShardReader):
             ``(url, file_like)`` pairs, binary, from ``async_prefetch`` or seekable.
         on_bad_shard: called with the ``ShardReadError`` of a shard that cannot be read on: ``raise_error``,
             ``skip_with_warning``, or a function that raises, or returns to leave out the rest of the shard.
+        on_bad_member: as in ``shard_tar_reader``: called with the ``BadMemberError`` of a member that cannot be part
+            of a sample; raises, or returns to leave that member out.
         interleave: shards that are read at once, a sample of each by turns, in an order that is always the same.
         max_member_bytes: a member that claims more is an error, before memory is taken for it.
         max_ratio: bytes that a member may become for each compressed one, beyond 16 MiB.
@@ -40,8 +42,8 @@ class ShardZipReader(ShardReader):
         dict: ``"__key__"`` (str), ``"__url__"`` (str), and one ``bytes`` for each member under its extension.
 
     Raises:
-        ShardReadError: for an archive that is cut short, damaged, encrypted or ambiguous, and for names that cannot be
-            part of a sample.
+        ShardReadError: for an archive that is cut short, damaged, encrypted or ambiguous. :class:`BadMemberError` for a
+            member that cannot be part of a sample.
         RemoteDataError: for a file that is neither seekable nor from ``async_prefetch``.
 
     Example:
@@ -61,13 +63,18 @@ class ShardZipReader(ShardReader):
         source_datapipe: IterDataPipe[Any],
         *,
         on_bad_shard: OnBadShard = raise_error,
+        on_bad_member: OnBadMember = raise_error,
         interleave: int = 1,
         max_member_bytes: int = MAX_MEMBER_BYTES,
         max_ratio: int = MAX_RATIO,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(
-            source_datapipe, on_bad_shard=on_bad_shard, interleave=interleave, storage_options=storage_options
+            source_datapipe,
+            on_bad_shard=on_bad_shard,
+            on_bad_member=on_bad_member,
+            interleave=interleave,
+            storage_options=storage_options,
         )
         self._max_member_bytes, self._max_ratio = max_member_bytes, max_ratio
 
@@ -83,7 +90,8 @@ class ShardZipReader(ShardReader):
             on_skip=on_skip,
             place=place,
         )
-        yield from samples_of((([path], [data]) for path, data in members), url=url, on_skip=on_skip, of=place)
+        runs = (([path], [data]) for path, data in members)
+        yield from samples_of(runs, url=url, on_skip=on_skip, on_bad_member=guard.on_bad_member, of=place)
 
 
 def _directory(url: str, stream: Any) -> list[Entry]:

@@ -10,8 +10,9 @@ from ..compression import CompressionLimits, decompressed
 from ..engine import Engine
 from ..errors import ShardReadError
 from ..grouping import samples_of
-from ..inner_archives import Prefixes, is_archive_name, without_ending
-from ..sample import KEY, URL, Sample, is_meta
+from ..inner_archives import Prefixes, bad_inner, is_archive_name, without_ending
+from ..policies import MemberGuard, OnBadMember, Skipped, raise_error
+from ..sample import KEY, URL, Sample, is_meta, naming_fault
 from ..sample_table import SampleTable
 from ..streams import parts_of, stream_objects
 from ..tar import TarOptions, first_name, read_archives, read_member_places, read_runs
@@ -22,7 +23,12 @@ _Parts = Iterable[bytes | memoryview]
 
 
 def index_archives(
-    archives: list[RemoteUrl], engine: Engine, scratch: Scratch, *, on_bytes: Callable[[int], object]
+    archives: list[RemoteUrl],
+    engine: Engine,
+    scratch: Scratch,
+    *,
+    on_bytes: Callable[[int], object],
+    on_bad_member: OnBadMember = raise_error,
 ) -> SampleTable:
     """Read archives once, for the places of all members. What is compressed is unpacked into ``scratch`` meanwhile.
 
@@ -34,17 +40,18 @@ def index_archives(
         engine: limits.
         scratch: takes the members of compressed archives, which cannot be read by ranges.
         on_bytes: called now and then with the number of bytes that were read.
+        on_bad_member: asked about members that cannot be part of a sample, or an archive in an archive of archives.
 
     Raises:
         ShardReadError: for an archive that is damaged, or not made of samples.
     """
     table = SampleTable()
-    indexing = _Indexing(table, scratch, on_bytes)
     for url, stream in stream_objects(archives, engine):
         assert isinstance(url, RemoteUrl)
         with closing(stream):
             prefix = without_ending(url.rpartition("/")[2]) + "/" if len(archives) > 1 else ""
             before = len(table)
+            indexing = _Indexing(table, scratch, on_bytes, MemberGuard(on_bad_member, Skipped()))
             indexing.read(url, parts_of(url, stream), prefix)
             if url.num_samples not in (None, len(table) - before):
                 shown = redact(url)
@@ -56,9 +63,15 @@ def index_archives(
     return table
 
 
+def _names_a_member(name: str) -> bool:
+    return naming_fault(name.removeprefix("./")) is None
+
+
 class _Indexing:
-    def __init__(self, table: SampleTable, scratch: Scratch, on_bytes: Callable[[int], object]) -> None:
-        self._table, self._scratch, self._on_bytes = table, scratch, on_bytes
+    def __init__(
+        self, table: SampleTable, scratch: Scratch, on_bytes: Callable[[int], object], on_bad_member: OnBadMember
+    ) -> None:
+        self._table, self._scratch, self._on_bytes, self._on_bad_member = table, scratch, on_bytes, on_bad_member
         self._unpacked: RemoteUrl | None = None  # the object of the scratch that the table was told of last
 
     def read(self, url: RemoteUrl, parts: _Parts, prefix: str) -> None:
@@ -66,7 +79,7 @@ class _Indexing:
         shown = redact(url)
         compression, bare = decompressed(self._counted(parts), url=shown, limits=CompressionLimits())
         with closing(bare):
-            name, whole = first_name(bare, url=shown)
+            name, whole = first_name(bare, url=shown, counts=_names_a_member)
             of = None if compression is not None else url
             if name is None or not is_archive_name(name):
                 self._read_samples(whole, shown, prefix, of, 0, None)
@@ -76,13 +89,13 @@ class _Indexing:
                 if is_meta(inner.name):
                     continue
                 if not is_archive_name(inner.name):
-                    raise ShardReadError(
-                        f"{shown} holds archives and, as {inner.name!r:.200}, other members beside them. Take the "
-                        "archives out of it.",
-                        url=shown,
-                    )
+                    self._on_bad_member(bad_inner(shown, inner.name, "it is none, beside others that are"))
+                    continue
                 inside = f"{shown}, in {inner.name!r:.200}"
-                below = prefix + prefixes.of(inner.name)
+                of_inner = prefixes.of(inner.name, self._on_bad_member)
+                if of_inner is None:
+                    continue
+                below = prefix + of_inner
                 compression, unpacked = decompressed(pieces, url=inside, limits=CompressionLimits())
                 with closing(unpacked):
                     within = of if compression is None else None
@@ -109,7 +122,7 @@ class _Indexing:
             runs = (
                 (names, zip(names, data, strict=True)) for names, data in read_runs(parts, url=shown, options=options)
             )
-        for sample in samples_of(runs, url=shown):
+        for sample in samples_of(runs, url=shown, on_bad_member=self._on_bad_member):
             self._table.begin_sample()
             self._add(sample, prefix, offset)
 

@@ -12,6 +12,7 @@ from ..labels import Labeller
 from ..limits import MAX_MEMBER_BYTES
 from ..manifest import ShardInfo
 from ..options import StorageOptions
+from ..policies import OnBadMember, raise_error
 from ..shard_template import ShardTemplate
 from ..urls import split_url
 from ..writer import DEFAULT_MAX_SHARD_BYTES, DEFAULT_MAX_SHARD_SAMPLES
@@ -36,6 +37,7 @@ def shard_dataset(
     labels: Labeller | None = None,
     transform: Transform | None = None,
     pattern: str | None = None,
+    on_bad_member: OnBadMember = raise_error,
     append: bool = False,
     overwrite: bool = False,
     provenance: bool = False,
@@ -71,6 +73,9 @@ def shard_dataset(
         transform: sample -> sample, or ``None`` to leave it out. Members are ``bytes``; ``cls`` is an ``int`` if
             ``labels`` are given.
         pattern: a glob that the source's objects must match: by base name, or by path if it has a slash.
+        on_bad_member: called with the ``BadMemberError`` of a member of an archive, or of a file, that cannot be part
+            of a sample, such as ``README``; and of what is no archive in an archive of archives. It raises, as
+            ``raise_error`` does, or returns to leave that member out, as ``skip_with_warning`` does.
         append: add shards to those that lie there; their classes keep their numbers. The same files are not added
             twice, unless ``resume=False``.
         overwrite: replace all shards of this template. Otherwise finding one is an error.
@@ -89,7 +94,7 @@ def shard_dataset(
     Raises:
         ObjectExistsError: if there are shards already, of another job or plan, or another job writes there now.
         EmptyListingError: if the source is empty.
-        ShardReadError: for a damaged archive, or paths that cannot be those of samples.
+        ShardReadError: for a damaged archive. :class:`BadMemberError` for paths that cannot be those of samples.
         ShardWriteError: for names and sizes of members that readers refuse; before anything is written, unless there
             is a ``transform``.
         LabelError: for a file without a label; it is named.
@@ -120,7 +125,12 @@ def shard_dataset(
         source_options = storage_options if _scheme(source) == _scheme(url_template) else None
     own_workers = executor is None and num_workers > 0
     opened = open_source(
-        source, pattern=pattern, labels=labels, options=StorageOptions(source_options), travels=not own_workers
+        source,
+        pattern=pattern,
+        labels=labels,
+        options=StorageOptions(source_options),
+        travels=not own_workers,
+        on_bad_member=on_bad_member,
     )
     workers = Workers(executor, num_workers)
     if own_workers and not isinstance(source, str | os.PathLike):

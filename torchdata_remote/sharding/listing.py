@@ -6,10 +6,11 @@ import hashlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ..errors import ShardReadError
+from ..errors import BadMemberError, ShardReadError
 from ..inner_archives import is_archive_name
 from ..manifest import CLASSES_NAME, LATER_PROVENANCE, MANIFEST_NAME, PROVENANCE_NAME
 from ..options import RetryPolicy, StorageOptions
+from ..policies import MemberGuard, OnBadMember, Skipped, raise_error
 from ..retry import call_with_retries
 from ..sample import naming_fault, split_key
 from ..sample_index import index_url
@@ -31,7 +32,14 @@ class Listing(NamedTuple):
     digest: str
 
 
-def list_samples(source: str, *, pattern: str | None, options: StorageOptions, retry: RetryPolicy) -> Listing:
+def list_samples(
+    source: str,
+    *,
+    pattern: str | None,
+    options: StorageOptions,
+    retry: RetryPolicy,
+    on_bad_member: OnBadMember = raise_error,
+) -> Listing:
     """List a source: a folder of files, one archive or several, or a manifest of shards.
 
     Files of a folder whose paths differ in their extension only are one sample.
@@ -41,15 +49,17 @@ def list_samples(source: str, *, pattern: str | None, options: StorageOptions, r
         pattern: a glob that objects must match, as in ``list_remote``.
         options: for the store.
         retry: what is done about faults that may pass.
+        on_bad_member: asked about files that cannot be part of a sample, where there are no archives.
 
     Raises:
         EmptyListingError: if there is nothing.
-        ShardReadError: for archives beside files, or a file whose path cannot be a sample's.
+        ShardReadError: for archives beside files.
+        BadMemberError: for a file whose path cannot be a sample's.
     """
     digest, archives, table = hashlib.sha256(), [], SampleTable()
     others: list[RemoteUrl] = []  # that may be companions, if there are archives
     file: RemoteUrl | None = None  # that is neither
-    files = _Files(source, table)
+    files = _Files(source, table, MemberGuard(on_bad_member, Skipped()))
     for url in _listed(source, pattern, options, retry):
         digest.update(f"{url}\0{url.size}\0{url.etag or url.md5}\n".encode("utf-8", "surrogateescape"))
         if is_archive_name(url):
@@ -124,26 +134,26 @@ def _may_be_companion(url: str) -> bool:
 class _Files:
     """Files that become samples, in the order of their paths."""
 
-    def __init__(self, source: str, table: SampleTable) -> None:
+    def __init__(self, source: str, table: SampleTable, on_bad_member: OnBadMember) -> None:
         self._below = path_below(source)
-        self._table = table
+        self._table, self._on_bad_member = table, on_bad_member
         self._open: dict[str, dict[str, tuple[str, RemoteUrl]]] = {}  # samples that may go on: key -> extension
 
     def add(self, url: RemoteUrl) -> None:
         """The next file. Between those of a sample ``a`` may come others, of a folder ``a.d``."""
         path = self._below(url)
-        fault = naming_fault(path)
+        reason = naming_fault(path)
+        if reason is not None:
+            self._on_bad_member(_bad_file(url, reason, reason))
+            return
         key, extension = split_key(path)
         if self._open and not path.startswith(next(iter(self._open)) + "."):
             self.finish()
         members = self._open.setdefault(key, {})
-        if fault is None and extension in members:
-            fault = f"the sample {key!r} has {extension!r} twice, as extensions are compared in lower case"
-        if fault is not None:
-            raise ShardReadError(
-                f"{redact(url)} cannot be part of a sample: {fault}. Leave it out by pattern=, such as '*.jpg'.",
-                url=redact(url),
-            )
+        if extension in members:
+            what = f"the sample {key!r} has {extension!r} twice, as extensions are compared in lower case"
+            self._on_bad_member(_bad_file(url, what, "the sample has its extension already"))
+            return
         members[extension] = path, url
 
     def finish(self) -> None:
@@ -158,3 +168,13 @@ class _Files:
                 self._table.add_object(url)
                 self._table.add_member(path, 0, url.size)
         self._open = {}
+
+
+def _bad_file(url: str, what: str, reason: str) -> BadMemberError:
+    return BadMemberError(
+        f"{redact(url)} cannot be part of a sample: {what}. Leave it out by pattern=, such as '*.jpg', or pass "
+        "on_bad_member=skip_with_warning.",
+        url=redact(url),
+        member=url.rpartition("/")[2],
+        reason=reason,
+    )

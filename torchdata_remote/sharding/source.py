@@ -12,6 +12,7 @@ from ..engine import Engine
 from ..errors import ShardWriteError
 from ..labels import ClassEntry, Labeller, assign_labels, merged_tables
 from ..options import FetchOptions, RetryPolicy, StorageOptions
+from ..policies import OnBadMember, raise_error
 from ..sample_table import Int64s, SampleTable
 from ..sources import url_of
 from ..storage.patterns import literal_url
@@ -71,15 +72,28 @@ class FilesSource:
         pattern: likewise.
         labels: path to label, or ``None`` for no labels.
         options: for its store.
+        on_bad_member: asked about members and files that cannot be part of a sample.
     """
 
     is_known = True
 
-    def __init__(self, url: str, *, pattern: str | None, labels: Labeller | None, options: StorageOptions) -> None:
-        self._url, self._labeller, self._options = url, labels, options
-        self._listing = list_samples(url, pattern=pattern, options=options, retry=RetryPolicy())
+    def __init__(
+        self,
+        url: str,
+        *,
+        pattern: str | None,
+        labels: Labeller | None,
+        options: StorageOptions,
+        on_bad_member: OnBadMember = raise_error,
+    ) -> None:
+        self._url, self._labeller, self._options, self._on_bad_member = url, labels, options, on_bad_member
+        self._listing = list_samples(
+            url, pattern=pattern, options=options, retry=RetryPolicy(), on_bad_member=on_bad_member
+        )
         self.digest = self._listing.digest
-        self._index_name = f"{UNFINISHED}index-{self.digest[:16]}"
+        # An index made by another policy has other samples
+        policy = "" if on_bad_member is raise_error else f"-{_digest_of(on_bad_member)}"
+        self._index_name = f"{UNFINISHED}index-{self.digest[:16]}{policy}"
         self.classes: dict[str, ClassEntry] | None = None
         self._table = self._listing.files
         self._labels: Labels | None = None
@@ -103,7 +117,9 @@ class FilesSource:
         try:
             with Progress("index", total, "B", shown=progress) as shown:
                 engine = Engine(FetchOptions(), self._options)
-                table = index_archives(self._listing.archives, engine, scratch, on_bytes=shown.advance)
+                table = index_archives(
+                    self._listing.archives, engine, scratch, on_bytes=shown.advance, on_bad_member=self._on_bad_member
+                )
         except BaseException:
             scratch.abort()
             raise
@@ -132,6 +148,12 @@ class FilesSource:
         labels = None if self._labels is None else self._labels[indices]
         scratch = self._scratch_url, self._scratch_options
         return FileSamples(self._table.select(indices), labels, self._num_folders, self._options, scratch)
+
+
+def _digest_of(policy: OnBadMember) -> str:
+    """Tells one policy from another by its name."""
+    kind: Any = policy if hasattr(policy, "__qualname__") else type(policy)
+    return hashlib.sha256(f"{kind.__module__}.{kind.__qualname__}".encode()).hexdigest()[:8]
 
 
 def _require_apart(url: str, archives: Sequence[str], destination: Destination) -> None:
@@ -195,7 +217,13 @@ def _are_urls(source: Any) -> bool:
 
 
 def open_source(
-    source: Any, *, pattern: str | None, labels: Labeller | None, options: StorageOptions, travels: bool
+    source: Any,
+    *,
+    pattern: str | None,
+    labels: Labeller | None,
+    options: StorageOptions,
+    travels: bool,
+    on_bad_member: OnBadMember = raise_error,
 ) -> ShardSource:
     """What a user gave as a source.
 
@@ -204,12 +232,15 @@ def open_source(
         TypeError: if it is neither a URL nor a dataset, or options do not go with it.
     """
     if isinstance(source, _TEXT) or _are_urls(source):
-        return FilesSource(url_of(source, of="shard_dataset"), pattern=pattern, labels=labels, options=options)
+        url = url_of(source, of="shard_dataset")
+        return FilesSource(url, pattern=pattern, labels=labels, options=options, on_bad_member=on_bad_member)
     if not (hasattr(source, "__getitem__") and hasattr(source, "__len__")):
         raise TypeError(
             f"Expected a URL, a path or a map-style dataset with len() and [i], got {type(source).__name__}. For "
             "samples that come one after the other there is write_shards."
         )
-    if labels is not None or pattern is not None:
-        raise TypeError("labels= and pattern= are for files; a dataset's labels come with its items.")
+    if labels is not None or pattern is not None or on_bad_member is not raise_error:
+        raise TypeError(
+            "labels=, pattern= and on_bad_member= are for files and archives; a dataset's labels come with its items."
+        )
     return DatasetSource(source, travels=travels)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
 from .plain import PlainMembers
 from .walk import TarOptions, Walk
+
+_MOST_PASSED_BYTES = 1 << 20  # which are kept in memory
 
 
 class MemberPlaces(NamedTuple):
@@ -49,8 +51,15 @@ def read_member_places(parts: Iterable[bytes | memoryview], *, url: str, options
         yield MemberPlaces([name], [start], [size])
 
 
-def first_name(parts: Iterable[bytes | memoryview], *, url: str) -> tuple[str | None, Iterator[bytes | memoryview]]:
+def first_name(
+    parts: Iterable[bytes | memoryview], *, url: str, counts: Callable[[str], bool] = lambda name: True
+) -> tuple[str | None, Iterator[bytes | memoryview]]:
     """The name of an archive's first regular file, ``None`` if it has none; and the archive's bytes, all of them.
+
+    Args:
+        parts: the archive's bytes, in consecutive parts of any length.
+        url: for error messages.
+        counts: whether a name tells what the archive is made of. Up to 1 MiB of others is passed over before it.
 
     Raises:
         ShardReadError: if it does not begin as an archive.
@@ -63,5 +72,9 @@ def first_name(parts: Iterable[bytes | memoryview], *, url: str) -> tuple[str | 
             taken.append(part)
             yield part
 
-    member = Walk(keeping(), url, TarOptions(max_member_bytes=sys.maxsize)).next_member()
+    walk = Walk(keeping(), url, TarOptions(max_member_bytes=sys.maxsize))
+    member = walk.next_member()
+    while member is not None and not counts(member[0]) and walk.cursor.offset + member[1] <= _MOST_PASSED_BYTES:
+        walk.pass_over(member[1], f"member {member[0]!r:.200}")
+        member = walk.next_member()
     return None if member is None else member[0], chain(taken, source)
