@@ -168,14 +168,34 @@ def test_close_ends_the_threads_and_drops_what_has_not_begun() -> None:
         release.wait(DEADLINE_S)
         seen.append("first")
 
+    dropped: list[PoolClosedError] = []
     pool.submit(task)
-    pool.submit(seen.append, "second")
+    pool.submit(seen.append, "second", on_dropped=dropped.append)
     assert begun.wait(DEADLINE_S)
     pool.close()
     release.set()
     pool.join(time.monotonic() + DEADLINE_S)
     assert not any(thread.is_alive() for thread in pool._threads)
     assert seen == ["first"]
+    assert len(dropped) == 1, "whoever waits for it is told"
+
+
+def test_what_no_thread_takes_is_dropped_too() -> None:
+    """All threads are busy when the interpreter ends: those who wait for what is queued are told."""
+    pool, begun, release, dropped = Pool(1), threading.Event(), threading.Event(), list[PoolClosedError]()
+
+    def block() -> None:
+        begun.set()
+        release.wait(DEADLINE_S)
+
+    pool.submit(block)
+    assert begun.wait(DEADLINE_S)
+    for _ in range(3):
+        pool.submit(lambda: None, on_dropped=dropped.append)
+    pool.close()
+    pool.drop_queued()
+    assert len(dropped) == 3
+    release.set()
 
 
 def test_sleep_ends_when_the_pool_closes() -> None:

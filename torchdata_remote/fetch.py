@@ -16,7 +16,7 @@ from .counters import FETCH
 from .engine import Engine
 from .fetched_object import FetchedObject, Part
 from .finalizer_lock import FinalizerLock
-from .pool import next_item
+from .pool import PoolClosedError, next_item
 from .ranged_read import read_range
 from .reading import Found
 from .urls import redact
@@ -34,15 +34,11 @@ class Fetcher:
     def __init__(self, engine: Engine) -> None:
         self.options, self._storage_options = engine.options, engine.storage_options
         self._num_lanes = engine.num_lanes
-        self._part_bytes = {
-            mapped: self.options.actual_part_bytes(mapped=mapped, num_lanes=engine.num_lanes)
-            for mapped in (False, True)
-        }
+        part_bytes, num_lanes = self.options.actual_part_bytes, engine.num_lanes
+        self._part_bytes = {mapped: part_bytes(mapped=mapped, num_lanes=num_lanes) for mapped in (False, True)}
         self._engine = engine.start()
-        self._pool = self._engine.pool
-        self._lock = FinalizerLock(self._leave)
-        self._reserved_bytes = 0
-        self._num_unfinished = 0  # parts that are queued or being fetched
+        self._pool, self._lock = self._engine.pool, FinalizerLock(self._leave)
+        self._reserved_bytes = self._num_unfinished = 0  # the latter: parts that are queued or being fetched
         self._unplanned: dict[FetchedObject, None] = {}  # in order
         self._being_read: dict[FetchedObject, None] = {}  # in order; some that are completely planned among them
         self._unready: dict[FetchedObject, None] = {}  # in order; where objects are handed on as they are complete
@@ -54,9 +50,8 @@ class Fetcher:
     def open(self, url: str, start: int = 0, stop: int | None = None) -> FetchedObject:
         """Take an object on and plan parts of it, within the byte bound; each call needs a ``close_object``."""
         self._require_own_process(url)
-        target = FetchedObject(
-            url, self._storage_options, self._engine.connection, self._engine.cache, start=start, stop=stop
-        )
+        connection, cache = self._engine.connection, self._engine.cache
+        target = FetchedObject(url, self._storage_options, connection, cache, start=start, stop=stop)
         with self._lock:
             self._users += 1
             self._unplanned[target] = None
@@ -109,9 +104,7 @@ class Fetcher:
 
     def _require_own_process(self, what: str) -> None:
         if os.getpid() != self._pid:
-            raise RuntimeError(
-                f"{redact(what)} was opened in another process, from which this one was forked. Open it here."
-            )
+            raise RuntimeError(f"{redact(what)} was opened in a process from which this one was forked. Open it here.")
 
     def _consume(self, target: FetchedObject, num_bytes: int) -> None:  # with the lock held
         part = target.parts[0]
@@ -181,12 +174,19 @@ class Fetcher:
     def _plan(self, target: FetchedObject) -> None:  # with the lock held
         part = target.plan(self._part_bytes[target.mapped])
         self._reserved_bytes += part.reserved_bytes
-        self._num_unfinished += 1
-        self._pool.submit(self._fetch, target, part)
+        try:
+            self._pool.submit(self._fetch, target, part, on_dropped=lambda error: self._fetch(target, part, error))
+            self._num_unfinished += 1
+        except PoolClosedError as error:
+            target.num_unfinished -= 1
+            part.error = error
+            part.pieces.put(None)
 
-    def _fetch(self, target: FetchedObject, part: Part) -> None:
+    def _fetch(self, target: FetchedObject, part: Part, dropped: PoolClosedError | None = None) -> None:
         """In a thread of the pool: fetch one part, hand on its bytes or its error."""
         try:
+            if dropped is not None:
+                raise dropped
             pieces = self._read(target, part.start, part.end, lambda found: self._learn(target, part, found))
             with contextlib.closing(pieces):  # which ends the request
                 at = part.start
@@ -241,10 +241,10 @@ class Fetcher:
                     self._hand_on(target)
             self._hand_on_if_stuck()
 
-    def _hand_on(self, target: FetchedObject) -> None:  # with the lock held
-        del self._unready[target]
-        self._ready.put(target)
-
     def _hand_on_if_stuck(self) -> None:  # with the lock held
         if self._unready and self._num_unfinished == 0 and self._ready.empty():
             self._hand_on(next(iter(self._unready)))
+
+    def _hand_on(self, target: FetchedObject) -> None:  # with the lock held
+        del self._unready[target]
+        self._ready.put(target)

@@ -70,7 +70,7 @@ class Gathering:
     def begin(self, running: Running, open_object: Store, path: str, chunk: _Chunk) -> None:
         """Queue a request for the threads."""
         self._num_chunks += 1
-        running.pool.submit(self._read, running, open_object, path, chunk)
+        running.pool.submit(self._read, running, open_object, path, chunk, on_dropped=self._done.put)
 
     def _read(self, running: Running, store: Store, path: str, chunk: _Chunk) -> None:
         """In a thread: fetch a chunk, and copy what is wanted of it to its place."""

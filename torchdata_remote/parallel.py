@@ -35,7 +35,7 @@ def in_parallel(tasks: Iterable[Task[T]], *, max_threads: int) -> Generator[T, N
         while True:
             while len(running) < 2 * max_threads and (task := next(source, None)) is not None:
                 running.append(queue.SimpleQueue())
-                pool.submit(_run, task, pool.sleep, running[-1])
+                pool.submit(_run, task, pool.sleep, running[-1], on_dropped=running[-1].put)
             if not running:
                 return
             result = next_item(running.popleft())

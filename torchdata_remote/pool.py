@@ -7,6 +7,7 @@ a finished program from ending.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import multiprocessing
 import os
 import queue
@@ -16,6 +17,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from .errors import StorageError
 from .finalizer_lock import FinalizerLock
 
 _AT_EXIT_S = 2.0
@@ -44,8 +46,16 @@ def next_item(items: queue.SimpleQueue[T]) -> T:
                 raise SystemExit("the process that started this worker is gone") from None
 
 
-class PoolClosedError(Exception):
-    """Ends the waiting between two attempts."""
+class PoolClosedError(StorageError):
+    """Nothing more is fetched: what it was for is closed, or the interpreter ends."""
+
+
+_CLOSED = (
+    "Nothing is fetched after the interpreter has begun to end. Read before that, or register the atexit handler that "
+    "reads after torchdata_remote was imported."
+)
+
+_Task = tuple[Callable[..., None], tuple[Any, ...], Callable[[PoolClosedError], object]]
 
 
 class Pool:
@@ -53,7 +63,7 @@ class Pool:
 
     def __init__(self, max_threads: int) -> None:
         self._max_threads = max_threads
-        self._tasks: queue.SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]] | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._starting = FinalizerLock(self._start_thread)
         self._idle: queue.SimpleQueue[None] = queue.SimpleQueue()  # one for each thread that waits; while some lack
@@ -67,15 +77,26 @@ class Pool:
         """Whether nothing more can be submitted."""
         return self._closed[0]
 
-    def submit(self, function: Callable[..., None], *arguments: Any) -> None:
+    def submit(
+        self,
+        function: Callable[..., None],
+        *arguments: Any,
+        on_dropped: Callable[[PoolClosedError], object] = lambda error: None,
+    ) -> None:
         """Run ``function`` in a thread. It must not raise. Safe in a finalizer.
 
+        Args:
+            function: called with ``arguments``.
+            arguments: for it.
+            on_dropped: called instead, in any thread, if the pool is closed before its turn comes; must not raise. A
+                consumer that waits for the function has to be told.
+
         Raises:
-            PoolClosedError: if the pool is closed, as all are when the interpreter ends.
+            PoolClosedError: if the pool is closed, as all are when the interpreter ends, or no thread can be started.
         """
         if self._closed[0]:
-            raise PoolClosedError("nothing is fetched after the interpreter has begun to end")
-        self._tasks.put((function, arguments))
+            raise PoolClosedError(_CLOSED)
+        self._tasks.put((function, arguments, on_dropped))
         if len(self._threads) < self._max_threads and not self._take_idle():
             self._starting.settle(None)
 
@@ -89,9 +110,9 @@ class Pool:
             )
             try:
                 thread.start()
-            except RuntimeError:  # no more threads are to be had; those that run will do
+            except RuntimeError as error:  # no more threads are to be had; those that run will do
                 if not self._threads:
-                    raise
+                    raise PoolClosedError(f"No thread can be started: {error}. {_CLOSED}") from error
             else:
                 self._threads.append(thread)
 
@@ -109,7 +130,7 @@ class Pool:
             PoolClosedError: if it is.
         """
         if self._closed[0]:
-            raise PoolClosedError
+            raise PoolClosedError(_CLOSED)
 
     def sleep(self, seconds: float, *, is_closed: Callable[[], bool] = lambda: False) -> None:
         """Wait, unless the pool is closed meanwhile, or what the sleeper works for, which is looked at now and then.
@@ -123,9 +144,9 @@ class Pool:
             except queue.Empty:  # noqa: PERF203  # twice a second
                 seconds -= _SLICE_S
             else:
-                raise PoolClosedError
+                raise PoolClosedError(_CLOSED)
         if is_closed():
-            raise PoolClosedError
+            raise PoolClosedError(_CLOSED)
 
     def close(self) -> None:
         """End the threads after what they are at. Does not wait."""
@@ -139,9 +160,17 @@ class Pool:
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
+    def drop_queued(self) -> None:
+        """After ``close``: drop what no thread has taken, because all of them are busy or gone. Not for finalizers."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                task = self._tasks.get_nowait()
+                if task is not None:
+                    task[2](PoolClosedError(_CLOSED))
+
 
 def _work(
-    tasks: queue.SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]] | None],
+    tasks: queue.SimpleQueue[_Task | None],
     idle: queue.SimpleQueue[None],
     closed: list[bool],
     threads: list[threading.Thread],
@@ -152,11 +181,12 @@ def _work(
         task = tasks.get()
         if task is None:
             return
-        if not closed[0]:
-            function, arguments = task
+        function, arguments, on_dropped = task
+        if closed[0]:
+            on_dropped(PoolClosedError(_CLOSED))
+        else:
             function(*arguments)
-            del function, arguments
-        del task
+        del task, function, arguments, on_dropped
         if len(threads) < max_threads:
             idle.put(None)
 
@@ -170,3 +200,5 @@ def _close_all() -> None:
     deadline = time.monotonic() + _AT_EXIT_S
     for pool in pools:
         pool.join(deadline)
+    for pool in pools:
+        pool.drop_queued()

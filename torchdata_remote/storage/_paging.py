@@ -6,6 +6,7 @@ import contextlib
 import queue
 import time
 from collections.abc import Generator, Iterator
+from functools import partial
 from itertools import chain
 
 from ..counters import LIST
@@ -52,6 +53,10 @@ def _path(entry: Entry) -> str:
     return entry.path
 
 
+def _dropped(ask: Ask, answers: queue.SimpleQueue[tuple[Ask, Page | BaseException]], error: BaseException) -> None:
+    answers.put((ask, error))
+
+
 def _pages(
     url: str, prefix: str, recursive: bool, options: StorageOptions, retry: RetryPolicy
 ) -> Generator[list[Entry], None, None]:
@@ -76,7 +81,7 @@ def _pages(
     try:
         while frontier:
             for ask in frontier.to_ask():
-                pool.submit(fetch, ask)
+                pool.submit(fetch, ask, on_dropped=partial(_dropped, ask, answers))
             if frontier.is_waiting or not answers.empty():
                 with LIST.waiting():
                     answer = next_item(answers)

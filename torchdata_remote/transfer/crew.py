@@ -7,13 +7,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
 from ..errors import TransientStorageError
 from ..in_flight import InFlight
 from ..options import MIB, RetryPolicy
-from ..pool import Pool, next_item
+from ..pool import Pool, PoolClosedError, next_item
 from ..retry import call_with_retries
 
 T = TypeVar("T")
@@ -88,7 +89,7 @@ class Crew:
                 if num_running and num_bytes + job.num_bytes > self._max_bytes:
                     following.appendleft(job)
                     break
-                self._pool.submit(_run, job, done)
+                self._pool.submit(_run, job, done, on_dropped=partial(_dropped, job, done))
                 num_running, num_bytes = num_running + 1, num_bytes + job.num_bytes
             if not num_running:
                 return
@@ -113,6 +114,10 @@ class Crew:
                     raise
 
         return call_with_retries(attempt, self._retry, sleep=self.wait)
+
+
+def _dropped(job: Job, done: queue.SimpleQueue[tuple[Job, list[Job] | BaseException]], error: PoolClosedError) -> None:
+    done.put((job, error))
 
 
 def _run(job: Job, done: queue.SimpleQueue[tuple[Job, list[Job] | BaseException]]) -> None:
