@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import logging
 import threading
 from collections.abc import Callable, Generator, Iterator
@@ -17,7 +16,7 @@ from ._errors import broken_answer, from_status, note_answer, translated
 from ._preferred import MAX_UNUSABLE, PreferredRead
 from ._protocol import Answer, Entry, Page
 from ._s3_headers import tidy_headers
-from ._s3_pages import read_faster
+from ._s3_pages import read_faster, seconds
 from ._s3_settings import S3Settings, make_client, make_session
 from ._s3_upload import S3Pending
 from ._spans import length_of, span_of
@@ -31,22 +30,12 @@ _log = logging.getLogger("torchdata_remote")
 
 def _as_page(answer: dict[str, Any]) -> Page:
     entries = [
-        Entry(found["Key"], int(found["Size"]), found.get("ETag"), _seconds(found.get("LastModified")))
+        Entry(found["Key"], int(found["Size"]), found.get("ETag"), seconds(found.get("LastModified")))
         for found in answer.get("Contents", ())
         if not (found["Key"].endswith("/") and found["Size"] == 0)  # a folder's marker
     ]
     next_token = answer["NextContinuationToken"] if answer["IsTruncated"] else None
     return Page(entries, next_token, [found["Prefix"] for found in answer.get("CommonPrefixes", ())])
-
-
-def _seconds(when: dt.datetime | str | None) -> float | None:
-    """Since 1970, whole ones as HEAD tells them, of what botocore parsed or of S3's own text."""
-    if isinstance(when, str):
-        try:
-            when = dt.datetime.fromisoformat(when.replace("Z", "+00:00"))
-        except ValueError:
-            return None
-    return None if when is None else float(int(when.timestamp()))
 
 
 class S3Store:
@@ -126,9 +115,7 @@ class S3Store:
     def stat(self, path: str) -> Entry:
         answer = self.request("head_object", path, Key=path)
         size = answer.get("ContentLength")
-        return Entry(
-            path, None if size is None else int(size), answer.get("ETag"), _seconds(answer.get("LastModified"))
-        )
+        return Entry(path, None if size is None else int(size), answer.get("ETag"), seconds(answer.get("LastModified")))
 
     def request(self, name: str, path: str, *, writing: bool = False, **arguments: Any) -> Any:
         """One request by botocore, with this package's errors."""
@@ -221,7 +208,7 @@ class S3Store:
 
     def remove_old_leftovers(self, path: str, before_s: float) -> None:
         for upload in self._uploads(path):
-            began_s = _seconds(upload.get("Initiated"))
+            began_s = seconds(upload.get("Initiated"))
             if began_s is not None and began_s < before_s:
                 self.request("abort_multipart_upload", upload["Key"], Key=upload["Key"], UploadId=upload["UploadId"])
 
