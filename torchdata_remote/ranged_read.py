@@ -62,7 +62,7 @@ def read_range(
             FETCH.add(retries=1)
             try:
                 attempts.wait(error)
-            except TransientStorageError as final:
+            except StorageError as final:
                 raise _with_context(final, reading, attempts) from error
         except StorageError as error:
             raise _with_context(error, reading, attempts) from error

@@ -165,7 +165,9 @@ class Reading:
         elif everything and wanted.size is None:
             end = total
         if not everything and (answer.start, answer.end) != (self._at, end):
-            raise self._broken(f"asked for bytes {self._at:,} to {end:,}, got {answer.start:,} to {answer.end:,}")
+            error = self._broken(f"asked for bytes {self._at:,} to {end:,}, got {answer.start:,} to {answer.end:,}")
+            error.likely_permanent = True
+            raise error
         return end
 
     def _take(self, answer: Answer, end: int) -> Iterator[memoryview]:

@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from .errors import TransientStorageError
+from .errors import StorageError, TransientStorageError
 from .options import RetryPolicy
 
 T = TypeVar("T")
 _log = logging.getLogger("torchdata_remote")
+MAX_LIKELY_PERMANENT = 8  # after 3 s on average, with waits as RetryPolicy has them
 _jitter = random.SystemRandom()  # not the global state, which is the training's, nor one that forked workers share
 
 
@@ -39,7 +40,7 @@ class Attempts:
     ) -> None:
         self._policy, self._sleep, self._clock, self._uniform = policy, sleep, clock, uniform
         self._start = self._counted_from = clock()
-        self._failed = self._failed_in_a_row = 0
+        self._failed = self._failed_in_a_row = self._likely_permanent_in_a_row = 0
 
     @property
     def count(self) -> int:
@@ -53,17 +54,29 @@ class Attempts:
 
     def start_anew(self) -> None:
         """There was progress: the limits count from here."""
-        self._counted_from, self._failed_in_a_row = self._clock(), 0
+        self._counted_from = self._clock()
+        self._failed_in_a_row = self._likely_permanent_in_a_row = 0
 
     def wait(self, error: TransientStorageError) -> None:
         """After a failed attempt: wait for the next one.
 
         Raises:
             TransientStorageError: if a limit is reached, with attempts and seconds. The fault is its ``__cause__``.
+            StorageError: likewise, if a fault that is likely to be permanent came ``MAX_LIKELY_PERMANENT`` times in a
+                row.
         """
         self._failed += 1
         self._failed_in_a_row += 1
+        self._likely_permanent_in_a_row = self._likely_permanent_in_a_row + 1 if error.likely_permanent else 0
         policy = self._policy
+        if self._likely_permanent_in_a_row == MAX_LIKELY_PERMANENT:
+            raise StorageError(
+                f"{error} Gave up after {self._failed} attempts in {self.elapsed_s:.1f} s: the last "
+                f"{MAX_LIKELY_PERMANENT} failed like this, so that repeating the request does not help.",
+                url=error.url,
+                attempts=self._failed,
+                elapsed_s=self.elapsed_s,
+            ) from error
         wait_s = min(policy.max_wait_s, policy.first_wait_s * 2 ** min(self._failed_in_a_row - 1, 60)) * self._uniform()
         wait_s = max(wait_s, error.retry_after_s or 0.0)
         if (
@@ -108,6 +121,7 @@ def call_with_retries(
     Raises:
         TransientStorageError: with the number of attempts and the seconds they took; the last fault is
             its ``__cause__``.
+        StorageError: for what no repetition mends.
     """
     attempts = Attempts(policy, sleep=sleep, clock=clock, uniform=uniform)
     while True:

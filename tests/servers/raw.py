@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socketserver
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,13 +28,15 @@ class Raw:
 
 
 @contextmanager
-def raw(respond: Callable[[str], bytes]) -> Iterator[Raw]:
+def raw(respond: Callable[[str], bytes], tls: ssl.SSLContext | None = None) -> Iterator[Raw]:
     """Send ``respond(head of the request)`` to each connection, then end it."""
     running = Raw("")
 
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             with contextlib.suppress(OSError):
+                if tls is not None:
+                    self.request = tls.wrap_socket(self.request, server_side=True)
                 head = b""
                 while (
                     not head.startswith(_TLS) and b"\r\n\r\n" not in head and (more := self.request.recv(_HEAD_BYTES))
@@ -49,7 +52,7 @@ def raw(respond: Callable[[str], bytes]) -> Iterator[Raw]:
         request_queue_size = 64
 
     with Server(("127.0.0.1", 0), Handler) as server:
-        running.url = f"http://127.0.0.1:{server.server_address[1]}"
+        running.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_address[1]}"
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         thread.start()
         try:

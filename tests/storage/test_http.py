@@ -373,13 +373,6 @@ def test_shards_over_http(site: Site, memory_folder: str) -> None:
         list(stream_shards(f"{site.url}/d/index.json", seed=None))
 
 
-def test_host_that_does_not_exist() -> None:
-    """A name that does not resolve is an error that names the URL."""
-    store, inside = opened("http://no-such-host.invalid/a.bin")
-    with pytest.raises(TransientStorageError, match=r"http://no-such-host\.invalid/a\.bin"):
-        store.read(inside, 0, 5, None)
-
-
 @pytest.mark.parametrize("size", [5, 8, 20])
 @pytest.mark.parametrize("query", ["", "?x=1"])
 def test_another_size_than_was_listed(site: Site, size: int, query: str) -> None:

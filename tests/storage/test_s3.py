@@ -794,3 +794,12 @@ def test_leftovers_are_uploads_of_chosen_keys(s3: S3Server, bucket: str) -> None
     assert sorted(left) == ["d/t-/1.tar", "d/t-x.tar", "d/u-1.tar", "e/t-1.tar"]
     assert set(asked) == {"t-1.tar", "t-2.tar", "t-x.tar"}
     assert client.get_object(Bucket=bucket, Key="d/t-1.tar")["Body"].read() == b"1"
+
+
+@pytest.mark.parametrize("key", ["a\tb", "a\x01b", "a\x7fb", "a\x80b"])
+def test_keys_with_control_characters(moto: S3Server, key: str) -> None:
+    """obstore refuses such keys with a ValueError: botocore reads them."""
+    bucket = moto.new_bucket()
+    moto.client().put_object(Bucket=bucket, Key=key, Body=b"123")
+    store, path = open_store(f"s3://{bucket}/{key}", StorageOptions(moto.storage_options))
+    assert store.read(path, 0, 2, None).whole() == b"12"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Generator
 from typing import Any
 
-from ..errors import TransientStorageError
 from . import _obstore
 from ._datasets_requests import ServiceClient
-from ._protocol import Answer, MissingHeaderError, normalized_etag
-from ._urllib import CONTENT_RANGE, read_as_it_comes
+from ._errors import broken_answer
+from ._preferred import PreferredRead
+from ._protocol import Answer, normalized_etag
+from ._spans import length_of, span_of
+from ._urllib import read_as_it_comes
 
 
 class DatasetsReader:
@@ -23,27 +26,24 @@ class DatasetsReader:
 
     def __init__(self, client: ServiceClient, *, read_by_obstore: bool) -> None:
         self._client = client
-        self._read_by_obstore = read_by_obstore
+        self._read = PreferredRead(
+            client.root,
+            self._read_by_obstore,
+            self._read_by_urllib3,
+            _obstore.can_express if read_by_obstore else None,
+        )
         self._readers: dict[str | None, _obstore.ObstoreReader] = {}  # by token: the environment's may change
         self._lock = threading.RLock()
-        self._refused = False  # whether obstore was told to slow down, but does not show for how long
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         """As ``Store.read``."""
         self._client.split(path)
         if etag is not None and etag.startswith("W/"):
             etag = None  # If-Match never holds for it
-        if self._read_by_obstore and _obstore.can_express(path) and not self._refused:
-            try:
-                return self._reader().read(path, start, end, etag)
-            except MissingHeaderError:
-                pass  # urllib3 can do without where Content-Range tells the size
-            except TransientStorageError as error:
-                if error.overloaded:
-                    self._refused = True  # the next request goes by urllib3, which shows Retry-After
-                raise
-        self._refused = False
-        return self._read_by_urllib3(path, start, end, etag)
+        return self._read(path, start, end, etag)
+
+    def _read_by_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
+        return self._reader().read(path, start, end, etag)
 
     def _reader(self) -> _obstore.ObstoreReader:
         client, token = self._client, self._client.token
@@ -60,21 +60,20 @@ class DatasetsReader:
         if end is not None or start:
             headers["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
         response = self._client.send("GET", self._client.file_target(path), path, headers=headers)
-        found, length = response.headers.get("Content-Range"), response.headers.get("Content-Length", "")
-        match = CONTENT_RANGE.fullmatch(found or "")
-        if "Range" in headers and response.status == 206 and match is not None:
-            first, after, total = int(match[1]), int(match[2]) + 1, int(match[3])
-        elif "Range" not in headers and response.status == 200 and length.isascii() and length.isdigit():
-            first, after, total = 0, int(length), int(length)
-        else:
-            response.close()
-            url = self._client.url(path)
-            raise TransientStorageError(
-                f"{url}: asked for bytes {start:,} to {end}, got {response.status} with Content-Range "
-                f"{found!r} and Content-Length {length!r}.",
-                url=url,
-            )
-        return Answer(first, after, total, normalized_etag(response.headers.get("ETag")), self._chunks(path, response))
+        url, length = self._client.url(path), length_of(response.headers.get("Content-Length"))
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(response.close)
+            span = span_of(response.status, response.headers.get("Content-Range"), length, url)
+            if span.total_bytes is None or ("Range" in headers) != (response.status == 206):
+                raise broken_answer(url, f"the service answered {response.status} with the span {tuple(span)}")
+            on_error.pop_all()
+        return Answer(
+            span.start,
+            span.end,
+            span.total_bytes,
+            normalized_etag(response.headers.get("ETag")),
+            self._chunks(path, response),
+        )
 
     def _chunks(self, path: str, response: Any) -> Generator[memoryview, None, None]:
         try:

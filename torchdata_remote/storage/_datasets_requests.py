@@ -12,11 +12,13 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import urllib3
-from urllib3.exceptions import HTTPError, LocationParseError
+from urllib3.exceptions import LocationParseError
 
-from ..errors import AccessDeniedError, ObjectNotFoundError, StorageError, TransientStorageError, UrlError
+from ..errors import AccessDeniedError, ObjectNotFoundError, StorageError, UrlError
 from ..options import StorageOptions
 from ._encoding import IDENTITY, require_unencoded
+from ._error_tables import from_urllib3
+from ._errors import note_answer, translated
 from ._s3_settings import CONNECT_TIMEOUT_S
 from ._service_errors import from_service, sentence_of
 
@@ -142,11 +144,8 @@ class ServiceClient:
     @contextlib.contextmanager
     def errors_of(self, url: str) -> Iterator[None]:
         """What urllib3 raises in the block, as this package's errors."""
-        try:
+        with translated(from_urllib3, url):
             yield
-        except HTTPError as error:
-            shown = re.sub(r"\?[^\s'\")]*", "", str(error))
-            raise TransientStorageError(f"{url}: {type(error).__name__}: {shown}", url=url) from error
 
     def send(
         self,
@@ -187,6 +186,7 @@ class ServiceClient:
                 preload_content=False,
                 enforce_content_length=True,
             )
+            note_answer(self.root)
             if response.status in (200, 201, 202, 204, 206):
                 with contextlib.ExitStack() as on_error:
                     on_error.callback(response.close)

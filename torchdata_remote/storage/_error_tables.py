@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import re
 
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import HTTPError, LocationParseError
 
 from ..errors import (
     AccessDeniedError,
     ObjectNotFoundError,
     RemoteDataError,
     StorageError,
-    TransientStorageError,
     UrlError,
 )
 from ..urls import redact
-from ._errors import from_status
-from ._protocol import MissingHeaderError, RedirectWithoutPlaceError
+from ._errors import as_ours, broken_answer, from_foreign, from_status, network_error
+from ._protocol import RedirectWithoutPlaceError, UnusableAnswerError
 
 STATUS = re.compile(r"status code: (\d{3})")
 _KIND = re.compile(r"kind: (Timeout|Interrupted|Connect|Request|Decode)\b")
+_UNUSABLE = re.compile(
+    r"Header missing from response|Content-Range header not present|Failed to parse value for CONTENT_RANGE|"
+    r"Received non-partial response|Range request not supported|Wanted range starting at|Requested \d+\.\.|"
+    r"Invalid last modified|hyper::Error\(\s*Parse\("
+)
+_QUERY = re.compile(r"\?[^\s'\")]*")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 
 
 def from_botocore(error: Exception, url: str, *, writing: bool = False) -> Exception:
     """The error for what botocore raised."""
     from botocore import exceptions as boto  # here: importing botocore costs a tenth of a second
+    from botocore.parsers import ResponseParserError
 
     shown = redact(url)
     if isinstance(error, boto.ClientError):
@@ -47,7 +53,10 @@ def from_botocore(error: Exception, url: str, *, writing: bool = False) -> Excep
     if isinstance(error, boto.ParamValidationError):
         return UrlError(f"{shown}: {error}", url=shown)
     if isinstance(error, boto.HTTPClientError | boto.ConnectionError | boto.IncompleteReadError | HTTPError):
-        return TransientStorageError(f"{shown}: {type(error).__name__}: {error}", url=shown)
+        details = f"{error} {getattr(error, 'kwargs', {}).get('error')!r} {error.__cause__!r}"
+        return network_error(url, f"{type(error).__name__}: {error}", details)
+    if isinstance(error, ResponseParserError):
+        return broken_answer(url, f"{type(error).__name__}: {_first_line(str(error))}")
     if isinstance(error, boto.BotoCoreError):
         return StorageError(f"{shown}: {type(error).__name__}: {error}", url=shown)
     return error
@@ -63,8 +72,8 @@ def from_obstore(error: Exception, url: str) -> Exception:
         return RedirectWithoutPlaceError(
             f"{redact(url)}: the bucket lies in another region, or elsewhere.", url=redact(url)
         )
-    if "Header missing from response" in text:
-        return MissingHeaderError(f"{redact(url)}: {text.partition(chr(10))[0]}.", url=redact(url))
+    if _UNUSABLE.search(text):
+        return UnusableAnswerError(f"{redact(url)}: {text.partition(chr(10))[0]}.", url=redact(url))
     if type(error).__name__ in ("UnauthenticatedError", "PermissionDeniedError"):
         return AccessDeniedError(
             f"{redact(url)}: the credentials could not be had: {_first_line(text)}. Log in anew, or see the AWS "
@@ -75,7 +84,17 @@ def from_obstore(error: Exception, url: str) -> Exception:
         cause = text.partition("\n")[0].partition(" - ")[2] or text.partition("\n")[0]
         kind = _KIND.search(text)
         cause += f" ({kind[1]})" if kind else ""
-        return TransientStorageError(f"{redact(url)}: {cause.replace(url, redact(url))}.", url=redact(url))
+        return network_error(url, cause.replace(url, redact(url)), text)
+    return error
+
+
+def from_urllib3(error: Exception, url: str) -> Exception:
+    """The error for what urllib3 raised. Queries are cut from what it says."""
+    if isinstance(error, LocationParseError):
+        return UrlError(f"{redact(url)}: not a URL of http.", url=redact(url))
+    if isinstance(error, HTTPError):
+        said = _QUERY.sub("", str(error))
+        return network_error(url, f"{type(error).__name__}: {said}", f"{error!r} {getattr(error, 'reason', '')!r}")
     return error
 
 
@@ -92,21 +111,21 @@ def from_os(error: Exception, url: str, *, passing: bool) -> Exception:
         passing: whether an unknown ``OSError`` is worth a repetition, as on a network.
     """
     shown = redact(url)
-    if isinstance(error, FileNotFoundError) and isinstance(error.__cause__, RemoteDataError):
-        return error.__cause__  # fsspec's http takes every error for an object that is missing
-    status = getattr(error, "status", None)  # aiohttp
-    if isinstance(status, int):
-        return from_status(status, "", url)
+    if isinstance(error, FileNotFoundError) and error.__cause__ is not None and passing:
+        # some filesystems take every error for an object that is missing, such as fsspec's http and ftp
+        cause = error.__cause__
+        if isinstance(cause, RemoteDataError):
+            return cause
+        if isinstance(cause, Exception) and not isinstance(cause, FileNotFoundError | LookupError | StopIteration):
+            return as_ours(from_os, cause, url, passing=True)
     if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
         return ObjectNotFoundError(f"{shown}: no such object.", url=shown)
     if isinstance(error, PermissionError):
         return AccessDeniedError(f"{shown}: access denied: {error}.", url=shown)
     if isinstance(error, FileExistsError):
         return from_status(412, "", url, writing=True)
-    if isinstance(error, EOFError):  # shorter than it was a moment ago
+    if isinstance(error, EOFError) and not passing:  # shorter than it was a moment ago
         return from_status(412, "", url)
-    from_client = type(error).__module__.partition(".")[0] in ("aiohttp", "botocore", "asyncio", "urllib3")
-    if isinstance(error, OSError) or from_client:
-        kind = TransientStorageError if passing else StorageError
-        return kind(f"{shown}: {type(error).__name__}: {error}", url=shown)
-    return error
+    if isinstance(error, OSError) and not passing:
+        return StorageError(f"{shown}: {type(error).__name__}: {error}", url=shown)
+    return from_foreign(error, url)

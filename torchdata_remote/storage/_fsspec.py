@@ -6,9 +6,10 @@ import contextlib
 import datetime as dt
 import io
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import fsspec
 import fsspec.core
 
 from ..errors import ObjectNotFoundError, UrlError
@@ -16,9 +17,10 @@ from ..options import StorageOptions
 from ..urls import HTTP, LOCAL, S3, join_url
 from ._encoding import refusing_encoded
 from ._error_tables import from_os
-from ._errors import from_status, translated
+from ._errors import from_status, note_answer, translated
 from ._protocol import Answer, Entry, Page, in_one, normalized_etag
 from ._s3_settings import options_for_s3fs
+from ._serial import Filesystem, files_below, with_timeout
 
 _ONE_REQUEST: dict[str, Any] = {"retries": {"mode": "standard", "total_max_attempts": 1}}
 _MODIFIED = ("modified", "LastModified", "last_modified", "mtime", "updated", "created")  # each filesystem has its own
@@ -52,39 +54,54 @@ class FsspecStore:
         if "region" in keywords:
             keywords["client_kwargs"] = {"region_name": keywords.pop("region")} | keywords.get("client_kwargs", {})
         keywords = refusing_encoded(scheme, keywords)
+        keywords = with_timeout(scheme, keywords, read_timeout_s)
+        self._scheme, self._bucket = scheme, bucket
+
+        def make() -> Any:
+            filesystem = fsspec.core.url_to_fs(join_url(scheme, bucket, ""), **keywords)[0]
+            if scheme in S3:
+                filesystem.retries = 1  # s3fs's own, above botocore's
+            return filesystem
+
         try:
-            self._filesystem: Any = fsspec.core.url_to_fs(join_url(scheme, bucket, ""), **keywords)[0]
+            self._kind: Any = fsspec.get_filesystem_class(scheme)
+            self._opened = Filesystem(self._kind, make)
         except (ValueError, ImportError) as error:
             raise UrlError(
                 f"{scheme}://{bucket}: no transport for the scheme {scheme!r}: {error}. Known are s3, http, https, "
                 "file, memory, local paths, and what fsspec has a package for.",
                 url=f"{scheme}://{bucket}",
             ) from error
-        if scheme in S3:
-            self._filesystem.retries = 1  # s3fs's own, above botocore's
-        self._scheme, self._bucket = scheme, bucket
         self._publishing = threading.RLock() if scheme == "memory" else contextlib.nullcontext()
         # Local paths are whole; their protocol alone stands for the working directory, wherever that is by now
         self._root = "" if scheme in LOCAL else self._full("").rstrip("/") + "/"
 
-    def _errors_of(self, path: str) -> contextlib.AbstractContextManager[None]:
-        return translated(from_os, self._url(path), passing=True)
+    @property
+    def _filesystem(self) -> Any:
+        """That of the moment; ``None`` after a fault."""
+        return self._opened.current
+
+    @contextlib.contextmanager
+    def _calls(self, path: str) -> Iterator[Any]:
+        """The filesystem, for the calls of the block, with this package's errors."""
+        with translated(from_os, self._url(path), passing=True), self._opened.use() as filesystem:
+            yield filesystem
+            note_answer(self._url(path))
 
     def _url(self, path: str) -> str:
         return join_url(self._scheme, self._bucket, path)
 
     def _full(self, path: str) -> str:
-        return str(self._filesystem._strip_protocol(self._url(path)))
+        return str(self._kind._strip_protocol(self._url(path)))
 
     def list_page(self, prefix: str, *, recursive: bool, token: str | None) -> Page:
         folder = prefix[: prefix.rfind("/") + 1]
-        with self._errors_of(folder):
-            self._filesystem.invalidate_cache()
-            try:
-                found = self._filesystem.find(self._full(folder), maxdepth=None if recursive else 1, detail=True)
-            except FileNotFoundError:
-                found = {}
-        entries = [self._entry(info) for info in found.values() if info.get("type", "file") == "file"]
+        found: dict[str, Any] = {}
+        with contextlib.suppress(ObjectNotFoundError), self._calls(folder) as filesystem:
+            filesystem.invalidate_cache()
+            found = files_below(filesystem, self._full(folder), recursive=recursive)
+        with translated(from_os, self._url(folder), passing=True):
+            entries = [self._entry(info) for info in found.values() if info.get("type", "file") == "file"]
         return Page([entry for entry in entries if not entry.path.endswith("/")], None)
 
     def _entry(self, info: dict[str, Any]) -> Entry:
@@ -111,9 +128,9 @@ class FsspecStore:
             return None
 
     def stat(self, path: str) -> Entry:
-        with self._errors_of(path):
-            self._filesystem.invalidate_cache()
-            info = self._filesystem.info(self._full(path))
+        with self._calls(path) as filesystem:
+            filesystem.invalidate_cache()
+            info = filesystem.info(self._full(path))
             if info.get("type") == "directory":
                 raise IsADirectoryError(path)
             return self._entry(info)._replace(path=path)
@@ -124,18 +141,18 @@ class FsspecStore:
         entry = self.stat(path)
         if start and entry.size is not None and start >= entry.size:
             raise from_status(416, "", self._url(path))
-        with self._errors_of(path):
+        with self._calls(path) as filesystem:
             if entry.size is None:
-                data = self._filesystem.cat_file(self._full(path))
+                data = filesystem.cat_file(self._full(path))
                 return Answer(0, len(data), len(data), entry.etag, in_one(data))
             stop = entry.size if end is None else min(end, entry.size)
-            data = b"" if stop == start else self._filesystem.cat_file(self._full(path), start=start, end=stop)
+            data = b"" if stop == start else filesystem.cat_file(self._full(path), start=start, end=stop)
         return Answer(start, start + len(data), entry.size, entry.etag, in_one(data))
 
     def _read_version(self, path: str, start: int, end: int) -> Answer:
         """Without If-Match, what is there after the read is compared with what was listed before it."""
-        with self._errors_of(path):
-            data = self._filesystem.cat_file(self._full(path), start=start, end=end)
+        with self._calls(path) as filesystem:
+            data = filesystem.cat_file(self._full(path), start=start, end=end)
         entry = self.stat(path)
         if entry.size is None:
             raise from_status(412, "", self._url(path))
@@ -146,17 +163,17 @@ class FsspecStore:
 
     def publish(self, path: str, data: bytes, *, overwrite: bool) -> None:
         """Write an object in one call, which is the only one that fsspec's filesystems make whole or not at all."""
-        with self._errors_of(path), self._publishing:
+        with self._publishing, self._calls(path) as filesystem:
             full = self._full(path)
-            if not overwrite and self._filesystem.exists(full):
+            if not overwrite and filesystem.exists(full):
                 raise from_status(412, "", self._url(path), writing=True)
             if self._scheme not in _WITHOUT_FOLDERS and "/" in full.strip("/"):
-                self._filesystem.makedirs(full.rpartition("/")[0], exist_ok=True)
-            self._filesystem.pipe_file(full, data)
+                filesystem.makedirs(full.rpartition("/")[0], exist_ok=True)
+            filesystem.pipe_file(full, data)
 
     def delete(self, path: str) -> None:
-        with self._errors_of(path), contextlib.suppress(FileNotFoundError):
-            self._filesystem.rm_file(self._full(path))
+        with contextlib.suppress(ObjectNotFoundError), self._calls(path) as filesystem:
+            filesystem.rm_file(self._full(path))
 
     def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
         """Nothing: objects are written in one call."""
@@ -171,8 +188,8 @@ class FsspecStore:
             entry.path: entry for entry in self.list_page(folder, recursive=recursive, token=None).entries
         }
         if not recursive:
-            with self._errors_of(folder), contextlib.suppress(FileNotFoundError):
-                for info in self._filesystem.ls(self._full(folder), detail=True):
+            with contextlib.suppress(ObjectNotFoundError), self._calls(folder) as filesystem:
+                for info in filesystem.ls(self._full(folder), detail=True):
                     if info.get("type") == "directory":
                         found[self._entry(info).path.rstrip("/") + "/"] = None
         paths = sorted(path for path in found if path.startswith(prefix) and path > after)
@@ -181,19 +198,19 @@ class FsspecStore:
         return Page(entries, paths[limit - 1] if len(paths) > limit else None, folders)
 
     def has_folder(self, path: str) -> bool:
-        with self._errors_of(path):
-            self._filesystem.invalidate_cache()
-            return bool(self._filesystem.isdir(self._full(path)))
+        with self._calls(path) as filesystem:
+            filesystem.invalidate_cache()
+            return bool(filesystem.isdir(self._full(path)))
 
     def make_folder(self, path: str) -> None:
         if self.has_folder(path):  # also one that is only there by its files, of which makedirs may not know
             raise from_status(412, "", self._url(path), writing=True)
-        with self._errors_of(path):
-            self._filesystem.makedirs(self._full(path), exist_ok=False)
+        with self._calls(path) as filesystem:
+            filesystem.makedirs(self._full(path), exist_ok=False)
 
     def remove_folder(self, path: str) -> None:
-        with self._errors_of(path), contextlib.suppress(FileNotFoundError):
-            self._filesystem.rm(self._full(path), recursive=True)
+        with contextlib.suppress(ObjectNotFoundError), self._calls(path) as filesystem:
+            filesystem.rm(self._full(path), recursive=True)
 
 
 class _FsspecPending:

@@ -8,7 +8,8 @@ from functools import cached_property
 from ..errors import ObjectNotFoundError, UrlError
 from ..urls import join_url, redact
 from . import _obstore
-from ._protocol import Answer, Entry, MissingHeaderError, Page, PendingObject
+from ._preferred import PreferredRead
+from ._protocol import Answer, Entry, Page, PendingObject
 from ._urllib import UrllibReader
 
 
@@ -27,7 +28,13 @@ class HttpStore:
 
     def __init__(self, scheme: str, host: str, read_timeout_s: float, *, read_by_obstore: bool) -> None:
         self._scheme, self._host = scheme, host
-        self._read_timeout_s, self._read_by_obstore = read_timeout_s, read_by_obstore
+        self._read_timeout_s = read_timeout_s
+        self._read = PreferredRead(
+            f"{scheme}://{host}",
+            lambda *asked: self._reader.read(*asked),
+            lambda *asked: self._general.read(*asked),
+            _obstore.can_express_http if read_by_obstore else None,
+        )
 
     @cached_property
     def _reader(self) -> _obstore.ObstoreReader:
@@ -37,14 +44,8 @@ class HttpStore:
     def _general(self) -> UrllibReader:
         return UrllibReader(f"{self._scheme}://{self._host}", self._read_timeout_s)
 
-    def _by(self, path: str) -> _obstore.ObstoreReader | UrllibReader:
-        return self._reader if self._read_by_obstore and _obstore.can_express_http(path) else self._general
-
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        try:
-            return self._by(path).read(path, start, end, etag)
-        except MissingHeaderError:  # a chunked answer tells its end, not its length
-            return self._general.read(path, start, end, etag)
+        return self._read(path, start, end, etag)
 
     def stat(self, path: str) -> Entry:
         return self._general.stat(path)  # obstore takes a server without HEAD for one without the object

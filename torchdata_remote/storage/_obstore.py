@@ -46,7 +46,8 @@ def usable() -> bool:
 
 def can_express(path: str) -> bool:
     """Whether obstore asks for exactly this key: it drops slashes at both ends and refuses empty and dot segments."""
-    return not any(segment in ("", ".", "..") for segment in path.split("/"))
+    plain = not any(character < " " or character == "\x7f" for character in path)  # obstore refuses control characters
+    return plain and not any(segment in ("", ".", "..") for segment in path.split("/"))
 
 
 def can_express_http(path: str) -> bool:
@@ -61,7 +62,6 @@ class ObstoreReader:
         store: an obstore store.
         root: URL of the store, with a slash at its end.
         if_match: whether to send If-Match.
-        may_ignore_ranges: whether an answer with everything is accepted where a range was asked for.
         key: what the store calls a path.
         table: from what obstore raises to this package's errors.
     """
@@ -72,19 +72,17 @@ class ObstoreReader:
         root: str,
         *,
         if_match: bool,
-        may_ignore_ranges: bool,
         key: Callable[[str], str] = str,
         table: Callable[[Exception, str], Exception] = from_obstore,
     ) -> None:
         global _used
         _used = True
         self._store, self._root = store, root
-        self._if_match, self._may_ignore_ranges = if_match, may_ignore_ranges
+        self._if_match = if_match
         self._key, self._table = key, table
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         import obstore
-        from obstore.exceptions import NotSupportedError
 
         options: dict[str, Any] = {}
         if end is not None:
@@ -95,13 +93,7 @@ class ObstoreReader:
             options["if_match"] = etag
         key = self._key(path)
         with translated(self._table, self._root + path):
-            try:
-                result = obstore.get(self._store, key, options=options)  # type: ignore[arg-type]  # a TypedDict
-            except NotSupportedError:  # the server answered 200 with everything
-                if not self._may_ignore_ranges:
-                    raise
-                options.pop("range")
-                result = obstore.get(self._store, key, options=options)  # type: ignore[arg-type]
+            result = obstore.get(self._store, key, options=options)  # type: ignore[arg-type]  # a TypedDict
             require_unencoded(result.attributes.get("Content-Encoding"), path, self._root + path)
             first, after = result.range
             chunks = self._chunks(path, result.stream(0))
@@ -172,13 +164,13 @@ def s3_reader(bucket: str, settings: S3Settings, session: Any, client: Callable[
         config["credential_provider"] = _BotocoreCredentials(credentials)
     options = _client_options(settings.read_timeout_s)
     store = S3Store(bucket, client_options=options, retry_config=_NO_RETRIES, **config)  # type: ignore[arg-type]
-    return ObstoreReader(store, f"s3://{bucket}/", if_match=True, may_ignore_ranges=False)
+    return ObstoreReader(store, f"s3://{bucket}/", if_match=True)
 
 
 def http_reader(origin: str, read_timeout_s: float) -> ObstoreReader:
     """A reader of one http host, such as ``https://host:port``."""
     # If-Match fails for weak etags.
-    return ObstoreReader(_http_store(origin, read_timeout_s), origin + "/", if_match=False, may_ignore_ranges=True)
+    return ObstoreReader(_http_store(origin, read_timeout_s), origin + "/", if_match=False)
 
 
 def service_reader(origin: str, root: str, read_timeout_s: float, headers: dict[str, str]) -> ObstoreReader:
@@ -194,7 +186,6 @@ def service_reader(origin: str, root: str, read_timeout_s: float, headers: dict[
         _http_store(f"{origin}/datasets", read_timeout_s, headers),
         root,
         if_match=True,
-        may_ignore_ranges=False,
         key=lambda path: path.replace("/", "/files/", 1),
         table=from_obstore_of_service,
     )

@@ -78,8 +78,8 @@ class RangeNotSatisfiableError(StorageError):
     """The range starts at or after the object's end."""
 
 
-class MissingHeaderError(StorageError):
-    """The answer lacks a header that this transport needs; another may do without."""
+class UnusableAnswerError(StorageError):
+    """The answer is one that this transport cannot read; another may."""
 
 
 class RedirectWithoutPlaceError(StorageError):

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import logging
 import threading
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, TypeVar
 
-from ..errors import ExpiredCredentialsError, TransientStorageError
+from ..errors import ExpiredCredentialsError
 from . import _obstore
 from ._encoding import require_unencoded
 from ._error_tables import from_botocore
-from ._errors import from_status, translated
-from ._protocol import Answer, Entry, MissingHeaderError, Page, RedirectWithoutPlaceError, normalized_etag
-from ._s3_pages import read_faster
+from ._errors import broken_answer, from_status, note_answer, translated
+from ._preferred import MAX_UNUSABLE, PreferredRead
+from ._protocol import Answer, Entry, Page, normalized_etag
+from ._s3_headers import tidy_headers
+from ._s3_pages import read_faster, seconds
 from ._s3_settings import S3Settings, make_client, make_session
 from ._s3_upload import S3Pending
-from ._urllib import CONTENT_RANGE, read_as_it_comes
+from ._spans import length_of, span_of
+from ._urllib import read_as_it_comes
 
 T = TypeVar("T")
 _MAX_KEYS = 1000  # of a page, whatever is asked for
@@ -28,22 +30,12 @@ _log = logging.getLogger("torchdata_remote")
 
 def _as_page(answer: dict[str, Any]) -> Page:
     entries = [
-        Entry(found["Key"], int(found["Size"]), normalized_etag(found.get("ETag")), _seconds(found.get("LastModified")))
+        Entry(found["Key"], int(found["Size"]), normalized_etag(found.get("ETag")), seconds(found.get("LastModified")))
         for found in answer.get("Contents", ())
         if not (found["Key"].endswith("/") and found["Size"] == 0)  # a folder's marker
     ]
     next_token = answer["NextContinuationToken"] if answer["IsTruncated"] else None
     return Page(entries, next_token, [found["Prefix"] for found in answer.get("CommonPrefixes", ())])
-
-
-def _seconds(when: dt.datetime | str | None) -> float | None:
-    """Since 1970, whole ones as HEAD tells them, of what botocore parsed or of S3's own text."""
-    if isinstance(when, str):
-        try:
-            when = dt.datetime.fromisoformat(when.replace("Z", "+00:00"))
-        except ValueError:
-            return None
-    return None if when is None else float(int(when.timestamp()))
 
 
 class S3Store:
@@ -55,18 +47,23 @@ class S3Store:
         read_by_obstore: whether obstore may carry the data.
     """
 
-    may_ignore_ranges = False
     maps_files = False
 
     def __init__(self, bucket: str, settings: S3Settings, *, read_by_obstore: bool) -> None:
         self._bucket = bucket
         self._settings = settings
-        self._read_by_obstore = read_by_obstore
+        self.may_ignore_ranges = False  # until answers show it
+        self._num_whole = 0  # such answers in a row
+        self._read = PreferredRead(
+            f"s3://{bucket}",
+            self._read_by_obstore,
+            self.read_by_botocore,
+            _obstore.can_express if read_by_obstore else None,
+        )
         self._session = make_session(settings, f"s3://{bucket}")
         self._client: Any = None  # made when it is needed
         self._obstore: Any = None  # made when something is read: a parent that only lists stays safe to fork
         self._lock = threading.RLock()
-        self._refused = False  # whether obstore was told to slow down, but does not show for how long
 
     @property
     def client(self) -> Any:
@@ -75,6 +72,7 @@ class S3Store:
             if self._client is None:
                 self._client = make_client(self._settings, self._session, f"s3://{self._bucket}")
                 read_faster(self._client)
+                tidy_headers(self._client)
             return self._client
 
     def _renewing(self, operation: Callable[[], T]) -> T:
@@ -103,10 +101,8 @@ class S3Store:
         """The answer to a request for a page."""
         answer: dict[str, Any] = self.request("list_objects_v2", prefix, Prefix=prefix, **extra)
         if "IsTruncated" not in answer or (answer["IsTruncated"] and not answer.get("NextContinuationToken")):
-            raise TransientStorageError(  # an empty body passes for an empty listing, for botocore
-                f"{self.url(prefix)}: a page of the listing does not tell whether it is the last one.",
-                url=self.url(prefix),
-            )
+            # an empty body passes for an empty listing, for botocore
+            raise broken_answer(self.url(prefix), "a page of the listing does not tell whether it is the last one")
         return answer
 
     def find(self, path: str) -> Entry | None:
@@ -118,11 +114,12 @@ class S3Store:
 
     def stat(self, path: str) -> Entry:
         answer = self.request("head_object", path, Key=path)
+        size = answer.get("ContentLength")
         return Entry(
             path,
-            int(answer["ContentLength"]),
+            None if size is None else int(size),
             normalized_etag(answer.get("ETag")),
-            _seconds(answer.get("LastModified")),
+            seconds(answer.get("LastModified")),
         )
 
     def request(self, name: str, path: str, *, writing: bool = False, **arguments: Any) -> Any:
@@ -132,49 +129,55 @@ class S3Store:
             with translated(from_botocore, self.url(path), writing=writing):
                 return getattr(self.client, name)(Bucket=self._bucket, **arguments)
 
-        return self._renewing(send)
+        answer = self._renewing(send)
+        note_answer(self.url(""))
+        return answer
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        if self._read_by_obstore and _obstore.can_express(path) and not self._refused:
-            try:
-                return self._renewing(lambda: self._reader().read(path, start, end, etag))
-            except MissingHeaderError:
-                pass  # Content-Length: botocore can do without where Content-Range tells the size
-            except RedirectWithoutPlaceError:
-                self._read_by_obstore = False
-                _log.warning("s3://%s is not in the configured region: it is read by botocore, slowly", self._bucket)
-            except TransientStorageError as error:
-                if error.overloaded:
-                    self._refused = True  # the next request goes by botocore, which shows Retry-After
-                raise
-        self._refused = False
-        return self.read_by_botocore(path, start, end, etag)
+        return self._read(path, start, end, etag)
+
+    def _read_by_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
+        return self._renewing(lambda: self._reader().read(path, start, end, etag))
 
     def read_by_botocore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         """As :meth:`read`, without obstore."""
         arguments: dict[str, Any] = {"Key": path}
-        if end is not None or start:
+        is_range = end is not None or start > 0
+        if is_range:
             arguments["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
         if etag is not None:
             arguments["IfMatch"] = etag
         answer = self.request("get_object", path, **arguments)
+        about, url = answer["ResponseMetadata"], self.url(path)
+        headers = about["HTTPHeaders"]
         with contextlib.ExitStack() as on_error:
             on_error.callback(answer["Body"].close)
-            require_unencoded(answer.get("ContentEncoding"), path, self.url(path))
+            require_unencoded(headers.get("content-encoding"), path, url)
+            status, length = about["HTTPStatusCode"], length_of(headers.get("content-length"))
+            first, after, total = span_of(status, headers.get("content-range"), length, url)
+            if total is None:
+                total = self._total_bytes(path, answer.get("ETag"))
             on_error.pop_all()
-        match = CONTENT_RANGE.fullmatch(answer.get("ContentRange", ""))
-        if "Range" in arguments and match is not None:
-            first, after, total = int(match[1]), int(match[2]) + 1, int(match[3])
-        elif "Range" not in arguments and answer.get("ContentLength") is not None:
-            first, after, total = 0, int(answer["ContentLength"]), int(answer["ContentLength"])
-        else:
-            answer["Body"].close()
-            raise TransientStorageError(
-                f"{self.url(path)}: asked for bytes {start:,} to {end}, got Content-Range {answer.get('ContentRange')} "
-                f"and Content-Length {answer.get('ContentLength')}.",
-                url=self.url(path),
-            )
+        asked = (start, total if end is None else min(end, total))
+        self._note_whole(is_range and (first, after) == (0, total) and asked != (0, total))
         return Answer(first, after, total, normalized_etag(answer.get("ETag")), self._chunks(path, answer["Body"]))
+
+    def _total_bytes(self, path: str, etag: str | None) -> int:
+        """Of an object, where the answer to a range does not tell."""
+        entry = self.stat(path)
+        if entry.size is None or (etag is not None and entry.etag is not None and etag != entry.etag):
+            raise broken_answer(self.url(path), f"the store does not tell the size of the version {etag}")
+        return entry.size
+
+    def _note_whole(self, is_whole: bool) -> None:
+        """Count answers with the whole object where a part was asked for: a store may not know ranges.
+
+        Each part would bring the whole object. Objects that are opened from then on are read in one request.
+        """
+        self._num_whole = self._num_whole + 1 if is_whole else 0
+        if self._num_whole == MAX_UNUSABLE and not self.may_ignore_ranges:
+            self.may_ignore_ranges = True
+            _log.warning("s3://%s ignores ranges: each object is read by one request, slowly", self._bucket)
 
     def _chunks(self, path: str, body: Any) -> Generator[memoryview, None, None]:
         with contextlib.closing(body), translated(from_botocore, self.url(path)):
@@ -211,7 +214,7 @@ class S3Store:
 
     def remove_old_leftovers(self, path: str, before_s: float) -> None:
         for upload in self._uploads(path):
-            began_s = _seconds(upload.get("Initiated"))
+            began_s = seconds(upload.get("Initiated"))
             if began_s is not None and began_s < before_s:
                 self.request("abort_multipart_upload", upload["Key"], Key=upload["Key"], UploadId=upload["UploadId"])
 

@@ -6,21 +6,21 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Generator, Iterator
 from typing import Any
 
 import urllib3
-from urllib3.exceptions import HTTPError, LocationParseError, MaxRetryError, ResponseError
+from urllib3.exceptions import MaxRetryError, ResponseError
 
-from ..errors import StorageError, TransientStorageError, UrlError
+from ..errors import RemoteDataError, StorageError
 from ..urls import redact
 from ._encoding import IDENTITY, require_unencoded
-from ._errors import from_status
+from ._error_tables import from_urllib3
+from ._errors import as_ours, broken_answer, from_status
 from ._protocol import Answer, Entry, RangeNotSatisfiableError, in_one, normalized_etag
 from ._s3_settings import CONNECT_TIMEOUT_S
+from ._spans import length_of, span_of
 
-CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 _MAX_REDIRECTS = 5
 CHUNK_BYTES = 1 << 18
 
@@ -65,18 +65,14 @@ class UrllibReader:
                 raise
             response.drain_conn()  # of a HEAD's answer too, or the connection is not ready for the next request
             response.release_conn()
-        except LocationParseError as error:
-            raise UrlError(f"{redact(url)}: not a URL of http.", url=redact(url)) from error
+        except (RemoteDataError, MemoryError):
+            raise
         except MaxRetryError as error:
             if isinstance(error.reason, ResponseError):
                 raise StorageError(f"{redact(url)}: more than {_MAX_REDIRECTS} redirects.", url=redact(url)) from None
-            raise self._passing(url, error) from None
-        except HTTPError as error:
-            raise self._passing(url, error) from None
-
-    def _passing(self, url: str, error: HTTPError) -> TransientStorageError:
-        shown = re.sub(r"\?[^\s'\")]*", "", str(error))  # urllib3 tells the path with its query
-        return TransientStorageError(f"{redact(url)}: {type(error).__name__}: {shown}", url=redact(url))
+            raise as_ours(from_urllib3, error, url) from None  # a redirect may lead to a signed URL
+        except Exception as error:  # noqa: BLE001  # no other exception leaves this module
+            raise as_ours(from_urllib3, error, url) from None
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         """The range asked for, or everything if the server ignores ranges."""
@@ -84,21 +80,14 @@ class UrllibReader:
         headers = {} if end is None and not start else {"Range": f"bytes={start}-{'' if end is None else end - 1}"}
         with contextlib.ExitStack() as stack:
             response = stack.enter_context(self._request("GET", path, headers))
-            if response.status not in (200, 206):
+            if response.status not in (200, 203, 206):
                 raise from_status(response.status, "", url, retry_after=response.headers.get("Retry-After"))
             require_unencoded(response.headers.get("Content-Encoding"), path, url)
-            first, after, total = 0, response.length_remaining, response.length_remaining
-            if response.status == 206:
-                content_range = response.headers.get("Content-Range")
-                match = CONTENT_RANGE.fullmatch(content_range or "")
-                if match is None:
-                    raise TransientStorageError(
-                        f"{redact(url)}: bytes {start:,} to {end} came with Content-Range {content_range!r}.",
-                        url=redact(url),
-                    )
-                first, after, total = int(match[1]), int(match[2]) + 1, int(match[3])
-            found_etag = normalized_etag(response.headers.get("ETag"))
-            if total is None:
+            found_etag, length = (
+                normalized_etag(response.headers.get("ETag")),
+                length_of(response.headers.get("Content-Length")),
+            )
+            if length is None and response.status != 206:
                 if not response.chunked:
                     raise StorageError(
                         f"{redact(url)}: the server tells no length, so that a body that is cut off would pass for the "
@@ -107,7 +96,26 @@ class UrllibReader:
                     )
                 whole = response.read(decode_content=False)  # its chunks tell where it ends
                 return Answer(0, len(whole), len(whole), found_etag, in_one(whole))
+            first, after, total = span_of(response.status, response.headers.get("Content-Range"), length, url)
+            if total is None:
+                total = self._total_bytes(path, found_etag, is_range=bool(headers))
             return Answer(first, after, total, found_etag, self._chunks(response, stack.pop_all()))
+
+    def _total_bytes(self, path: str, etag: str | None, *, is_range: bool) -> int:
+        """Of an object, where the answer to a range does not tell: by HEAD, or by the headers of a GET for all."""
+        with self._request("HEAD", path, {}) as response:
+            found = Entry(
+                path, length_of(response.headers.get("Content-Length")), normalized_etag(response.headers.get("ETag"))
+            )
+        if response.status != 200 or found.size is None:
+            if not is_range:
+                raise broken_answer(f"{self._origin}/{path}", "the server does not tell the size of the object")
+            answer = self.read(path, 0, None, None)
+            answer.chunks.close()
+            found = Entry(path, answer.total_bytes, answer.etag)
+        if found.size is None or (etag is not None and found.etag is not None and etag != found.etag):
+            raise broken_answer(f"{self._origin}/{path}", f"the server does not tell the size of the version {etag}")
+        return found.size
 
     def _chunks(self, response: Any, request: contextlib.ExitStack) -> Generator[memoryview, None, None]:
         with request:
@@ -128,7 +136,4 @@ class UrllibReader:
             return Entry(path, None, None)  # no HEAD here; the first GET will tell
         if status != 200:
             raise from_status(status, "", f"{self._origin}/{path}")
-        length = headers.get("Content-Length", "")
-        return Entry(
-            path, int(length) if length.isascii() and length.isdigit() else None, normalized_etag(headers.get("ETag"))
-        )
+        return Entry(path, length_of(headers.get("Content-Length")), normalized_etag(headers.get("ETag")))

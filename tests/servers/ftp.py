@@ -1,0 +1,60 @@
+"""A real FTP server over a folder."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyftpdlib.authorizers import DummyAuthorizer  # type: ignore[import-untyped]
+from pyftpdlib.handlers import FTPHandler  # type: ignore[import-untyped]
+from pyftpdlib.servers import FTPServer  # type: ignore[import-untyped]
+
+
+@dataclass
+class Ftp:
+    """A running server."""
+
+    url: str
+    commands: list[str] = field(default_factory=list)
+    silent: threading.Event = field(default_factory=threading.Event)  # set: it answers no command
+    num_refused: int = 0  # so many of the next MLSD are answered by 425
+
+
+@contextmanager
+def ftp_server(folder: Path) -> Iterator[Ftp]:
+    """Serve a folder, for reading and writing without a password, until the block ends."""
+    running = Ftp("")
+    authorizer = DummyAuthorizer()
+    authorizer.add_anonymous(str(folder), perm="elradfmwMT")
+
+    class Handler(FTPHandler):  # type: ignore[misc]  # pyftpdlib has no types
+        def pre_process_command(self, line: str, command: str, argument: str) -> None:
+            running.commands.append(command)
+            if running.silent.is_set():
+                return
+            if command == "MLSD" and running.num_refused:
+                running.num_refused -= 1
+                self.respond("425 Cannot open data connection.")
+                return
+            super().pre_process_command(line, command, argument)
+
+    Handler.authorizer = authorizer
+    with_port = FTPServer(("127.0.0.1", 0), Handler)
+    running.url = f"ftp://127.0.0.1:{with_port.address[1]}"
+    ended = threading.Event()
+
+    def serve() -> None:
+        while not ended.is_set():
+            with_port.serve_forever(timeout=0.01, blocking=False)
+        with_port.close_all()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield running
+    finally:
+        ended.set()
+        thread.join()

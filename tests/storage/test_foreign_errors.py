@@ -1,0 +1,175 @@
+"""No exception of a library leaves ``storage``: each kind, through each operation, becomes this package's."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import ftplib
+import http.client
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Any
+
+import aiohttp
+import botocore.exceptions
+import fsspec
+import pytest
+import requests
+import urllib3
+from fsspec.exceptions import FSTimeoutError
+from fsspec.implementations.memory import MemoryFileSystem
+
+from torchdata_remote.errors import (
+    AccessDeniedError,
+    ObjectChangedError,
+    ObjectNotFoundError,
+    StorageError,
+    TransientStorageError,
+)
+from torchdata_remote.options import StorageOptions
+from torchdata_remote.storage._errors import from_foreign
+from torchdata_remote.storage._fsspec import FsspecStore
+
+
+class HfHubHTTPError(Exception):
+    """As huggingface_hub's: the status is in a response."""
+
+    __module__ = "huggingface_hub.errors"
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"{status}")
+        self.response = requests.Response()
+        self.response.status_code = status
+
+
+def of_module(module: str, name: str, base: type[Exception] = Exception) -> Exception:
+    """An exception of a library that need not be installed here."""
+    error: Exception = type(name, (base,), {"__module__": module})("words of the library")
+    return error
+
+
+def with_code(error: Exception, code: int) -> Exception:
+    error.code = code  # type: ignore[attr-defined]
+    return error
+
+
+FAULTS: list[tuple[Exception, type[StorageError]]] = [
+    (ftplib.error_reply("226 Transfer complete."), TransientStorageError),
+    (ftplib.error_temp("421 Too many connections."), TransientStorageError),
+    (ftplib.error_proto("nonsense"), TransientStorageError),
+    (ftplib.error_perm("550 No such file."), ObjectNotFoundError),
+    (ftplib.error_perm("530 Login incorrect."), AccessDeniedError),
+    (ftplib.error_perm("502 Not implemented."), StorageError),
+    (EOFError(), TransientStorageError),
+    (FSTimeoutError(), TransientStorageError),
+    (asyncio.TimeoutError(), TransientStorageError),
+    (asyncio.IncompleteReadError(b"1", 2), TransientStorageError),
+    (concurrent.futures.TimeoutError(), TransientStorageError),
+    (aiohttp.ServerDisconnectedError(), TransientStorageError),
+    (aiohttp.ClientPayloadError("cut"), TransientStorageError),
+    (botocore.exceptions.ReadTimeoutError(endpoint_url="x"), TransientStorageError),
+    (botocore.exceptions.ClientError({"ResponseMetadata": {"HTTPStatusCode": 403}}, "GetObject"), AccessDeniedError),
+    (urllib3.exceptions.ProtocolError("broken"), TransientStorageError),
+    (http.client.IncompleteRead(b""), TransientStorageError),
+    (requests.ConnectionError("reset"), TransientStorageError),
+    (socket.gaierror(-3, "Temporary failure in name resolution"), TransientStorageError),
+    (ssl.SSLCertVerificationError("CERTIFICATE_VERIFY_FAILED"), StorageError),
+    (of_module("httpx", "ReadTimeout"), TransientStorageError),
+    (of_module("httpcore", "RemoteProtocolError"), TransientStorageError),
+    (of_module("paramiko.ssh_exception", "SSHException"), TransientStorageError),
+    (of_module("paramiko.ssh_exception", "AuthenticationException"), AccessDeniedError),
+    (of_module("azure.core.exceptions", "ServiceResponseError"), TransientStorageError),
+    (of_module("httpx", "InvalidURL", ValueError), StorageError),
+    (with_code(of_module("google.api_core.exceptions", "ServiceUnavailable"), 503), TransientStorageError),
+    (with_code(of_module("gcsfs.retry", "HttpError"), 403), AccessDeniedError),
+    (HfHubHTTPError(404), ObjectNotFoundError),
+    (HfHubHTTPError(429), TransientStorageError),
+    (HfHubHTTPError(412), ObjectChangedError),
+    (KeyError("ContentLength"), StorageError),
+    (ValueError("odd"), StorageError),
+    (ZeroDivisionError("a mistake"), StorageError),
+    (of_module("nobody.knows", "StrangeError"), StorageError),
+]
+
+
+class FailingFileSystem(MemoryFileSystem):  # type: ignore[misc]
+    """Raises what it is told to, whatever is called."""
+
+    protocol = "failing"
+    cachable = False
+    fault: Exception | None = None
+
+    def __getattribute__(self, name: str) -> Any:
+        found = object.__getattribute__(self, name)
+        fault = type(self).fault
+        if fault is not None and name in ("ls", "find", "info", "isdir", "exists", "cat_file", "pipe_file", "makedirs"):
+            return _raising(fault)
+        return _raising(fault) if fault is not None and name in ("rm", "rm_file") else found
+
+
+def _raising(fault: Exception) -> Callable[..., Any]:
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        raise fault
+
+    return call
+
+
+def _write(store: FsspecStore) -> None:
+    pending = store.create("d/a", overwrite=False)
+    pending.write(b"1")
+    pending.commit()
+
+
+OPERATIONS: dict[str, Callable[[FsspecStore], object]] = {
+    "list": lambda store: store.list_page("d/", recursive=True, token=None),
+    "list_after": lambda store: store.list_after("d/", recursive=False, after="", limit=5),
+    "stat": lambda store: store.stat("d/a"),
+    "find": lambda store: store.find("d/a"),
+    "read": lambda store: store.read("d/a", 0, None, None),
+    "read a range of a version": lambda store: store.read("d/a", 0, 1, "etag"),
+    "write": _write,
+    "delete": lambda store: store.delete("d/a"),
+    "has_folder": lambda store: store.has_folder("d/"),
+    "make_folder": lambda store: store.make_folder("d/"),
+    "remove_folder": lambda store: store.remove_folder("d/"),
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize(("fault", "expected"), FAULTS, ids=[repr(fault)[:40] for fault, _ in FAULTS])
+def test_nothing_foreign_leaves(
+    operation: str, fault: Exception, expected: type[StorageError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names the URL, keeps its cause, and is worth a repetition only if that may change something."""
+    fsspec.register_implementation("failing", FailingFileSystem, clobber=True)
+    store = FsspecStore("failing", "bucket", StorageOptions(), 30.0)
+    monkeypatch.setattr(FailingFileSystem, "fault", fault)
+    if expected is ObjectNotFoundError and operation in ("list", "list_after", "find", "delete", "remove_folder"):
+        OPERATIONS[operation](store)  # what is not there is nothing, or removed already
+        return
+    with pytest.raises(StorageError) as caught:
+        OPERATIONS[operation](store)
+    assert type(caught.value) is expected
+    assert "failing://bucket/d" in str(caught.value)
+    assert caught.value.__cause__ is fault
+
+
+@pytest.mark.parametrize("missing", [FileNotFoundError("d/a")])
+@pytest.mark.parametrize(("fault", "expected"), FAULTS, ids=[repr(fault)[:40] for fault, _ in FAULTS])
+def test_a_fault_that_is_taken_for_a_missing_file(
+    missing: FileNotFoundError, fault: Exception, expected: type[StorageError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """fsspec's http and ftp say that a file is missing, whatever happened: its cause decides."""
+    fsspec.register_implementation("failing", FailingFileSystem, clobber=True)
+    store = FsspecStore("failing", "bucket", StorageOptions(), 30.0)
+    missing.__cause__ = fault
+    monkeypatch.setattr(FailingFileSystem, "fault", missing)
+    with pytest.raises(StorageError) as caught:
+        store.stat("d/a")
+    assert type(caught.value) is (ObjectNotFoundError if isinstance(fault, KeyError) else expected)
+
+
+def test_an_unknown_exception_is_told_in_full() -> None:
+    error = from_foreign(ValueError("odd"), "hf://bucket/a")
+    assert "hf://bucket/a: ValueError: odd" in str(error)

@@ -1,0 +1,82 @@
+"""ftp by fsspec, which has one connection for all threads, against a real server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from torch.utils.data.datapipes.iter import IterableWrapper
+
+from tests.servers.ftp import Ftp, ftp_server
+from torchdata_remote import RetryPolicy, ShardWriter, stream_shards
+from torchdata_remote.errors import ObjectNotFoundError, StorageError
+from torchdata_remote.options import StorageOptions
+from torchdata_remote.storage import open_store
+from torchdata_remote.storage.listing import list_folder
+
+QUICK = RetryPolicy(first_wait_s=0, max_attempts=5)
+
+
+@pytest.fixture
+def ftp(tmp_path: Path) -> Iterator[Ftp]:
+    with ftp_server(tmp_path) as server:
+        yield server
+
+
+def test_many_threads_read_what_is_there(ftp: Ftp, tmp_path: Path) -> None:
+    """Sixteen requests in flight get their own bytes, and find each file."""
+    (tmp_path / "d").mkdir()
+    files = {f"{number:02d}.bin": bytes([number]) * (20_000 + number) for number in range(40)}
+    for name, data in files.items():
+        (tmp_path / "d" / name).write_bytes(data)
+    pipe = IterableWrapper([f"{ftp.url}/d/"]).list_remote().async_prefetch(max_in_flight=16, retry=QUICK)
+    read = {url.rpartition("/")[2]: stream.read() for url, stream in pipe}
+    assert read == files
+
+
+def test_shards_are_written_and_read(ftp: Ftp) -> None:
+    with ShardWriter(f"{ftp.url}/shards/{{shard}}.tar", max_shard_bytes=10_000) as writer:
+        for number in range(20):
+            writer.write({"__key__": f"{number}", "bin": bytes([number]) * 2_000})
+    samples = list(stream_shards(f"{ftp.url}/shards/", seed=None))
+    assert sorted(sample["bin"][0] for sample in samples) == list(range(20))
+
+
+def test_a_server_that_answers_no_more(ftp: Ftp, tmp_path: Path) -> None:
+    """Requests end at the progress time-out, and the job at its deadline."""
+    (tmp_path / "a.bin").write_bytes(bytes(1000))
+    policy = RetryPolicy(first_wait_s=0, deadline_s=2, progress_timeout_s=0.5)
+    [url] = IterableWrapper([f"{ftp.url}/a.bin"]).list_remote(retry=policy)
+    ftp.silent.set()
+    began_s = time.monotonic()
+    with pytest.raises(StorageError):
+        list(IterableWrapper([url]).async_prefetch(retry=policy).file_reader())
+    assert time.monotonic() - began_s < 10
+
+
+def test_a_connection_that_is_out_of_step_is_replaced(ftp: Ftp, tmp_path: Path) -> None:
+    """After a request that timed out, the next ones are answered by their own replies."""
+    (tmp_path / "a.bin").write_bytes(b"12345")
+    store, path = open_store(f"{ftp.url}/a.bin", StorageOptions({"timeout": 0.3}))
+    assert store.stat(path).size == 5
+    ftp.silent.set()
+    with pytest.raises(StorageError):
+        store.stat(path)
+    ftp.silent.clear()
+    assert store.read(path, 1, 3, None).whole() == b"23"
+    with pytest.raises(ObjectNotFoundError):
+        store.stat(path + "x")
+
+
+def test_a_folder_that_cannot_be_listed_is_never_left_out(ftp: Ftp, tmp_path: Path) -> None:
+    """A refusal while a folder is listed is repeated; fsspec itself takes it for an empty folder."""
+    for folder in ("a", "b", "c"):
+        (tmp_path / "d" / folder).mkdir(parents=True)
+        (tmp_path / "d" / folder / "1.bin").write_bytes(b"1")
+    for num_refused in range(4):
+        ftp.num_refused = num_refused
+        urls = list(list_folder(f"{ftp.url}/d/", recursive=True, options=StorageOptions(), retry=QUICK))
+        assert [url.removeprefix(f"{ftp.url}/d/") for url in urls] == ["a/1.bin", "b/1.bin", "c/1.bin"]
+        assert ftp.num_refused == 0

@@ -1,0 +1,280 @@
+"""Servers that always misbehave: read where their answers tell enough, refused after a few attempts where not."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import ssl
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.servers.raw import answer, raw
+from tests.servers.scripted import Request, Response, scripted
+from torchdata_remote import Backend, RemoteUrl, RetryPolicy
+from torchdata_remote.engine import Engine
+from torchdata_remote.errors import ObjectChangedError, StorageError, TransientStorageError
+from torchdata_remote.options import FetchOptions, StorageOptions
+from torchdata_remote.retry import MAX_LIKELY_PERMANENT
+from torchdata_remote.storage import _errors
+from torchdata_remote.storage._preferred import MAX_UNUSABLE
+from torchdata_remote.storage._spans import Span, length_of, span_of
+from torchdata_remote.storage.listing import list_source
+from torchdata_remote.streams import stream_objects
+
+DATA = b"0123456789"
+KNOWN = ('ETag: "1"', "Last-Modified: Sat, 21 Nov 2026 00:00:00 GMT")
+LENGTH, RANGE = "Content-Length: 10", "Content-Range: bytes 0-9/10"
+TRANSPORTS = {
+    "s3 by obstore": ("s3://bucket/a", Backend.OBSTORE),
+    "s3 by botocore": ("s3://bucket/a", Backend.BOTOCORE),
+    "http by obstore": ("{url}/a", Backend.AUTOMATIC),
+    "http by urllib3": ("{url}/a?x=1", Backend.AUTOMATIC),
+    "service": ("datasets://{host}/d/a", Backend.AUTOMATIC),
+}
+EACH = pytest.mark.parametrize("transport", TRANSPORTS)
+_MAKE_CERTIFICATE = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
+EAGER = RetryPolicy(first_wait_s=0, deadline_s=20)
+
+
+def read(
+    transport: str, server_url: str, size: int | None = None, retry: RetryPolicy = EAGER, part_bytes: int | None = None
+) -> bytes:
+    template, backend = TRANSPORTS[transport]
+    url = template.format(url=server_url, host=server_url.partition("://")[2])
+    options: dict[str, Any] = {}
+    if url.startswith("s3"):
+        options = {"endpoint_url": server_url, "key": "k", "secret": "s"}
+    if url.startswith("datasets") and server_url.startswith("https"):
+        options = {"secure": True}
+    fetch = FetchOptions(retry=retry, backend=backend, part_bytes=part_bytes)
+    [(_, stream)] = stream_objects([RemoteUrl(url, size)], Engine(fetch, StorageOptions(options)))
+    with stream:
+        return stream.read()
+
+
+READABLE: dict[str, tuple[str, bytes, tuple[str, ...]]] = {
+    "total unknown": ("206 Partial Content", DATA, ("Content-Range: bytes 0-9/*", LENGTH)),
+    "empty, 0-0/0": ("206 Partial Content", b"", ("Content-Range: bytes 0-0/0", "Content-Length: 0")),
+    "empty, */0": ("206 Partial Content", b"", ("Content-Range: bytes */0", "Content-Length: 0")),
+    "empty, 0--1/0": ("206 Partial Content", b"", ("Content-Range: bytes 0--1/0", "Content-Length: 0")),
+    "length twice": ("206 Partial Content", DATA, (RANGE, LENGTH, LENGTH)),
+    "200 with a Content-Range": ("200 OK", DATA, (RANGE, LENGTH)),
+    "a Last-Modified that is no date": ("206 Partial Content", DATA, (RANGE, LENGTH, "Last-Modified: yesterday")),
+}
+
+
+@EACH
+@pytest.mark.parametrize("case", READABLE)
+def test_odd_answers_that_tell_enough_are_read(transport: str, case: str) -> None:
+    """What RFC 9110 allows, and what it does not but has one meaning only, costs no repetition."""
+    status, body, headers = READABLE[case]
+    if transport == "service" and case in ("total unknown", "200 with a Content-Range"):
+        pytest.skip("our own service does not answer like this, so that it is not our service")
+
+    def respond(request: str) -> bytes:
+        if request.startswith("HEAD"):
+            return answer("200 OK", b"", LENGTH, *KNOWN)
+        return answer(status, body, *headers, *(known for known in KNOWN if known[:4] not in str(headers)))
+
+    with raw(respond) as server:
+        assert read(transport, server.url, len(body)) == body
+        assert read(transport, server.url) == body
+        assert server.num_requests <= 6
+
+
+HOPELESS = {
+    "206 without Content-Range": answer("206 Partial Content", DATA, LENGTH, *KNOWN),
+    "206 in several parts": answer("206 OK", DATA, LENGTH, "Content-Type: multipart/byteranges; boundary=x", *KNOWN),
+    "another range": answer(
+        "206 Partial Content", DATA[:5], "Content-Range: bytes 2-6/10", "Content-Length: 5", *KNOWN
+    ),
+    "lengths that differ": answer("206 Partial Content", DATA, RANGE, LENGTH, "Content-Length: 11", *KNOWN),
+    "a negative length": answer("200 OK", DATA, "Content-Length: -5", *KNOWN),
+    "a redirect loop": answer("302 Found", b"", "Location: /a", "Content-Length: 0"),
+    "another protocol": b"SSH-2.0-OpenSSH_9.2p1\r\n",
+    "HTTP/0.9": b"<html>hello</html>\n",
+    "204": answer("204 No Content"),
+    "400": answer("400 Bad Request", b"no", "Content-Length: 2"),
+    "405": answer("405 Method Not Allowed", b"no", "Content-Length: 2"),
+    "501": answer("501 Not Implemented", b"no", "Content-Length: 2"),
+}
+
+
+@EACH
+@pytest.mark.parametrize("case", HOPELESS)
+def test_permanent_misbehaviour_ends_after_a_few_attempts(transport: str, case: str) -> None:
+    """What stays wrong is an error long before the deadline, and not one that may pass."""
+    with raw(lambda request: HOPELESS[case]) as server:
+        with pytest.raises(StorageError) as caught:
+            read(transport, server.url, 10)
+        assert not isinstance(caught.value, TransientStorageError)
+        assert server.num_requests <= 2 * MAX_LIKELY_PERMANENT  # obstore is asked first, then the other transport
+        assert caught.value.url is not None
+
+
+def test_the_limit_holds_with_the_waits_of_the_default_policy() -> None:
+    """Permanent misbehaviour costs at most seven waits, the longest of 3.2 s: less than ten seconds."""
+    with raw(lambda request: HOPELESS["206 without Content-Range"]) as server:
+        began_s = time.monotonic()
+        with pytest.raises(StorageError, match="Gave up after 8 attempts"):
+            read("http by urllib3", server.url, 10, RetryPolicy())
+        assert time.monotonic() - began_s < 10
+
+
+@EACH
+@pytest.mark.parametrize("broken", ["206 without Content-Range", "another range", "another protocol"])
+def test_a_few_broken_answers_are_survived(transport: str, broken: str) -> None:
+    """A proxy that mixes up some answers costs repetitions, not the job."""
+    sound = answer("206 Partial Content", DATA, RANGE, LENGTH, *KNOWN)
+    with raw(lambda request: HOPELESS[broken] if server.num_requests < MAX_LIKELY_PERMANENT else sound) as server:
+        assert read(transport, server.url, 10) == DATA
+
+
+@EACH
+def test_a_host_name_that_does_not_exist(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is an error within ten seconds that names the host, with the default policy."""
+    monkeypatch.setattr(_errors, "_answered", set())  # by other tests, for a bucket of this name
+    began_s = time.monotonic()
+    with pytest.raises(StorageError, match="No such host") as caught:
+        read(transport, "http://no-such-host.invalid", 10, RetryPolicy())
+    assert not isinstance(caught.value, TransientStorageError)
+    assert time.monotonic() - began_s < 10
+
+
+@pytest.mark.parametrize("details", ["Temporary failure in name resolution", "Connection refused"])
+def test_name_servers_and_hosts_that_are_down_are_waited_for(details: str) -> None:
+    error = _errors.network_error("http://host-a/a", "x", details)
+    assert isinstance(error, TransientStorageError)
+    assert not error.likely_permanent
+
+
+def test_a_host_that_has_answered_is_known_to_exist() -> None:
+    """A name server that forgets a host for a while does not end a job that has read from it."""
+    url = "http://host-that-answered/a"
+    unknown = "Name or service not known"
+    before = _errors.network_error(url, "x", unknown)
+    _errors.note_answer(url)
+    after = _errors.network_error(url, "x", unknown)
+    assert isinstance(before, TransientStorageError)
+    assert isinstance(after, TransientStorageError)
+    assert (before.likely_permanent, after.likely_permanent) == (True, False)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+@EACH
+def test_a_certificate_that_is_not_trusted(transport: str, tmp_path: Path) -> None:
+    """It is refused at the first attempt."""
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    subprocess.run(
+        [*_MAKE_CERTIFICATE.split(), "-keyout", key, "-out", certificate],
+        check=True,
+        capture_output=True,
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with raw(lambda request: HOPELESS["400"], tls=context) as server:
+        with pytest.raises(StorageError, match="certificate is not trusted") as caught:
+            read(transport, server.url, 10)
+        assert not isinstance(caught.value, TransientStorageError)
+        assert caught.value.attempts == 1
+
+
+@EACH
+def test_https_to_a_port_of_http(transport: str) -> None:
+    """The wrong scheme is an error after a few attempts."""
+    with raw(lambda request: HOPELESS["400"]) as server:
+        with pytest.raises(StorageError) as caught:
+            read(transport, server.url.replace("http:", "https:"), 10)
+        assert not isinstance(caught.value, TransientStorageError)
+
+
+@pytest.mark.parametrize("body", [b"", b"<ListBucketResult><Contents>", b"\x00\x01 no XML", b"<html><body>hi</html>"])
+def test_a_listing_that_is_never_one(body: bytes) -> None:
+    """Pages that cannot be read are asked for a few times, then are an error, and never an empty listing."""
+    with scripted(lambda request: Response(200, body)) as server:
+        options: dict[str, Any] = {"key": "k", "secret": "s", "endpoint_url": server.url}
+        with pytest.raises(StorageError) as caught:
+            list(list_source("s3://b/", pattern=None, recursive=True, options=StorageOptions(options), retry=EAGER))
+        assert not isinstance(caught.value, TransientStorageError)
+        assert len(server.requests) <= MAX_LIKELY_PERMANENT
+
+
+@pytest.mark.parametrize("transport", ["s3 by obstore", "s3 by botocore"])
+@pytest.mark.parametrize("with_range", [False, True])
+def test_an_s3_server_that_answers_ranges_with_200(transport: str, with_range: bool) -> None:
+    """It is read: by parts where it tells what it sends (as rclone does), else whole, soon in one request each."""
+    data = bytes(range(256)) * 100
+
+    def respond(request: Request) -> Response:
+        ranged = Response.of_object(request, data)
+        if not with_range:
+            return Response(200, data, {"ETag": '"1"', "Last-Modified": KNOWN[1].partition(": ")[2]})
+        return Response(200, ranged.body, ranged.headers)
+
+    with scripted(respond) as server:
+        for _ in range(3):
+            assert read(transport, server.url, len(data), part_bytes=1000) == data
+        if not with_range:
+            server.requests.clear()
+            assert read(transport, server.url, len(data), part_bytes=1000) == data
+            assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("transport", ["s3 by obstore", "http by obstore"])
+def test_obstore_is_not_asked_again_and_again(transport: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Where only the other transport can read the answers, it alone reads after a few of them, and this is logged."""
+
+    def respond(request: Request) -> Response:
+        sound = Response.of_object(request, DATA)
+        return Response(sound.status, sound.body, {**sound.headers, "Last-Modified": "never"})
+
+    with scripted(respond) as server:
+        for _ in range(MAX_UNUSABLE):
+            assert read(transport, server.url, 10) == DATA
+        server.requests.clear()
+        assert read(transport, server.url, 10) == DATA
+        assert len(server.requests) == 1
+        assert "object_store" not in server.requests[0].headers["user-agent"]
+    assert caplog.text.count("it is read without obstore") == 1
+
+
+def test_an_unknown_total_of_another_version() -> None:
+    """A size that was asked for separately counts only if it is of the version whose bytes came."""
+
+    def respond(request: str) -> bytes:
+        if request.startswith("HEAD"):
+            return answer("200 OK", b"", "Content-Length: 12", 'ETag: "2"')
+        return answer("206 Partial Content", DATA, "Content-Range: bytes 0-9/*", LENGTH, *KNOWN)
+
+    with raw(respond) as server, pytest.raises(StorageError, match="does not tell the size of the version"):
+        read("http by urllib3", server.url)
+
+
+def test_an_object_that_has_become_empty() -> None:
+    """206 for an empty object where ten bytes were listed is a change, and no empty object."""
+    empty = answer("206 Partial Content", b"", "Content-Range: bytes */0", "Content-Length: 0", *KNOWN)
+    with raw(lambda request: empty) as server, pytest.raises(ObjectChangedError):
+        read("s3 by botocore", server.url, 10)
+
+
+@given(start=st.integers(0, 50), length=st.integers(0, 50), total=st.none() | st.integers(0, 100), status=st.just(206))
+def test_a_span_is_what_the_headers_say_or_an_error(start: int, length: int, total: int | None, status: int) -> None:
+    """No contradiction passes: a span lies within its object and is as long as its body."""
+    header = f"bytes {start}-{start + length - 1}/{'*' if total is None else total}"
+    with contextlib.suppress(TransientStorageError):
+        span = span_of(status, header, length, "http://host/a")
+        assert span.end - span.start == length
+        assert span in (Span(start, start + length, total), Span(0, 0, 0))
+        assert total is None or span.end <= total
+
+
+@given(numbers=st.lists(st.integers(-3, 3), min_size=1, max_size=4))
+def test_lengths_that_differ_are_no_length(numbers: list[int]) -> None:
+    found = length_of(", ".join(map(str, numbers)))
+    assert found == (numbers[0] if len(set(numbers)) == 1 and numbers[0] >= 0 else None)

@@ -1,0 +1,139 @@
+"""Filesystems of fsspec that several threads may not call at once: one call at a time, and a new one after a fault.
+
+fsspec's ftp has one control connection, whose replies go to whichever thread reads first. Files that exist then seem
+to be missing, or no reply comes. After a time-out replies stay out of step: a filesystem that failed is not used again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ftplib  # its classes of errors
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import fsspec
+from fsspec.asyn import AsyncFileSystem
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
+
+from ..errors import RemoteDataError
+
+_TIMEOUTS = {"ftp": "timeout"}  # the option that limits each wait for bytes
+_KNOWN_MODULES = ("huggingface_hub", "torchdata_remote", "fsspec.implementations.arrow")
+
+
+def bears_threads(kind: type) -> bool:
+    """Whether several threads may call a filesystem of this class at once: those on asyncio, and a few known ones."""
+    kinds = kind.__mro__
+    if any(one.__name__ in ("AsyncFileSystemWrapper", "DirFileSystem") for one in kinds):
+        return False  # what is wrapped need not
+    if issubclass(kind, AsyncFileSystem | LocalFileSystem | MemoryFileSystem):
+        return True
+    return kind.__module__.startswith(_KNOWN_MODULES)
+
+
+def with_timeout(scheme: str, keywords: dict[str, Any], read_timeout_s: float) -> dict[str, Any]:
+    """Options with the time-out of a filesystem that takes one, unless it is given."""
+    name = _TIMEOUTS.get(scheme)
+    return keywords if name is None else {name: read_timeout_s, **keywords}
+
+
+class Filesystem:
+    """A filesystem of fsspec, used by one thread at a time unless it is known to bear more.
+
+    Args:
+        kind: its class.
+        make: makes one. Called again after a fault that may leave a connection out of step.
+    """
+
+    def __init__(self, kind: type, make: Callable[[], Any]) -> None:
+        self._make = make
+        self.is_shared = bears_threads(kind)
+        self._lock: contextlib.AbstractContextManager[Any] = (
+            contextlib.nullcontext() if self.is_shared else threading.RLock()
+        )
+        self.current: Any = None
+        try:
+            self.current = make()
+        except (ValueError, ImportError):
+            raise  # wrong options, or a package that is missing
+        except Exception:  # noqa: BLE001  # a server that cannot be reached now: the first call tries again
+            self.current = None
+
+    @contextlib.contextmanager
+    def use(self) -> Iterator[Any]:
+        """The filesystem, for one call or several that belong together."""
+        with self._lock:
+            if self.current is None:
+                self.current = self._make()
+            ftp = getattr(self.current, "ftp", None)
+            if isinstance(ftp, ftplib.FTP) and "getresp" not in vars(ftp):
+                _make_ftp_strict(ftp)
+            try:
+                yield self.current
+            except (RemoteDataError, GeneratorExit):
+                raise
+            except (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError) as error:
+                if error.__cause__ is not None:  # some filesystems take every error for an object that is missing
+                    self._drop()
+                raise
+            except Exception:
+                self._drop()
+                raise
+
+    def _drop(self) -> None:
+        if not self.is_shared:
+            self.current = None
+
+
+def files_below(filesystem: Any, folder: str, *, recursive: bool) -> dict[str, dict[str, Any]]:
+    """The files of a folder by name. A folder that cannot be listed is an error.
+
+    fsspec's own ``find`` leaves out a folder whose listing fails, unless a filesystem has a better one.
+    """
+    own = type(filesystem).find is not fsspec.AbstractFileSystem.find or isinstance(filesystem, AsyncFileSystem)
+    if own:
+        found: dict[str, dict[str, Any]] = filesystem.find(folder, maxdepth=None if recursive else 1, detail=True)
+        return found
+    files: dict[str, dict[str, Any]] = {}
+    if isinstance(getattr(filesystem, "ftp", None), ftplib.FTP) and filesystem.isfile(folder):
+        return files  # servers list a file as if it lay in a folder of its name
+    infos = _list(filesystem, folder)
+    seen = {folder.rstrip("/")}
+    while infos:
+        info = infos.pop()
+        name = str(info["name"])
+        if info.get("type", "file") != "directory":
+            files[name] = info
+        elif recursive and name.rstrip("/") not in seen:
+            seen.add(name.rstrip("/"))
+            try:
+                infos += _list(filesystem, name)
+            except FileNotFoundError as error:
+                raise ConnectionError(f"{name} was listed, and cannot be listed itself") from error
+    return files
+
+
+def _list(filesystem: Any, folder: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = list(filesystem.ls(folder, detail=True))
+    return found
+
+
+def _make_ftp_strict(ftp: Any) -> None:
+    """Let replies that may pass (4xx) and wrong ones be connection errors: fsspec takes ftplib's for missing files."""
+    get_reply = ftp.getresp
+
+    def getresp() -> Any:
+        try:
+            return get_reply()
+        except (ftplib.error_temp, ftplib.error_proto, ftplib.error_reply) as error:
+            raise ConnectionError(f"the server answered {error}") from error
+
+    def voidresp() -> Any:
+        reply = getresp()
+        if not reply.startswith("2"):
+            raise ConnectionError(f"the server answered {reply}")
+        return reply
+
+    ftp.getresp, ftp.voidresp = getresp, voidresp
