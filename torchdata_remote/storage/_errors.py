@@ -23,7 +23,12 @@ from ..errors import (
     UrlError,
 )
 from ..urls import redact
-from ._protocol import MissingHeaderError, RangeNotSatisfiableError, RedirectWithoutPlaceError
+from ._protocol import (
+    MissingHeaderError,
+    RangeNotSatisfiableError,
+    RedirectWithoutPlaceError,
+    UnsupportedRequestError,
+)
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _KIND = re.compile(r"kind: (Timeout|Interrupted|Connect|Request|Decode)\b")
@@ -34,6 +39,7 @@ _NOT_FOUND = {"NoSuchKey", "NoSuchBucket", "NotFound"}
 _PASSING_CODES = {"SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable", "ConditionalRequestConflict"}
 _PASSING_STATUSES = {408, 425, 429, 500, 502, 503, 504}
 _OVERLOADED_STATUSES = {429, 503}
+_UNSUPPORTED_CODES, _UNSUPPORTED_STATUSES = {"NotImplemented", "MethodNotAllowed"}, {405, 501}
 _EXPIRED_CODES = {
     "ExpiredToken",
     "ExpiredTokenException",
@@ -100,6 +106,8 @@ def from_status(
         return ObjectChangedError(f"{url} was replaced while it was being read. List it again.", url=url)
     if status == 416:
         return RangeNotSatisfiableError(said, url=url)
+    if status in _UNSUPPORTED_STATUSES or code in _UNSUPPORTED_CODES:
+        return UnsupportedRequestError(said, url=url)
     return StorageError(said, url=url)
 
 

@@ -59,6 +59,10 @@ class RangeNotSatisfiableError(StorageError):
     """The range starts at or after the object's end."""
 
 
+class UnsupportedRequestError(StorageError):
+    """The store does not know this kind of request, or one of its headers."""
+
+
 class MissingHeaderError(StorageError):
     """The answer lacks a header that this transport needs; another may do without."""
 

@@ -9,13 +9,26 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, TypeVar
 
-from ..errors import ExpiredCredentialsError, TransientStorageError
+from ..errors import (
+    AccessDeniedError,
+    ExpiredCredentialsError,
+    ObjectNotFoundError,
+    StorageError,
+    TransientStorageError,
+)
 from . import _obstore
 from ._errors import from_botocore, from_status, translated
-from ._protocol import Answer, Entry, MissingHeaderError, Page, RedirectWithoutPlaceError
+from ._protocol import (
+    Answer,
+    Entry,
+    MissingHeaderError,
+    Page,
+    RedirectWithoutPlaceError,
+    UnsupportedRequestError,
+)
 from ._s3_pages import read_faster
 from ._s3_settings import S3Settings, make_client, make_session
-from ._s3_upload import S3Pending
+from ._s3_upload import KEEPS_UPLOADS, S3Pending
 from ._urllib import CONTENT_RANGE, read_as_it_comes
 
 T = TypeVar("T")
@@ -64,6 +77,8 @@ class S3Store:
         self._client: Any = None  # made when it is needed
         self._obstore: Any = None  # made when something is read: a parent that only lists stays safe to fork
         self._lock = threading.RLock()
+        self.knows_conditions = True  # on what is written: If-None-Match
+        self._lacks: set[str] = set()  # of what was warned
         self._refused = threading.Event()  # obstore was told to slow down, but does not show for how long
 
     @property
@@ -182,17 +197,41 @@ class S3Store:
     def delete(self, path: str) -> None:
         self.request("delete_object", path, Key=path)
 
+    def lacks(self, what: str, error: StorageError) -> None:
+        """Warn, once, of what this store does not do, and of what follows."""
+        with self._lock:
+            if what in self._lacks:
+                return
+            self._lacks.add(what)
+        _log.warning("s3://%s %s (%s)", self._bucket, what, error)
+
+    def abort_upload(self, path: str, upload_id: str) -> None:
+        try:
+            self.request("abort_multipart_upload", path, Key=path, UploadId=upload_id)
+        except ObjectNotFoundError:
+            pass  # it has ended meanwhile
+        except ExpiredCredentialsError:
+            raise
+        except (AccessDeniedError, UnsupportedRequestError) as error:
+            self.lacks(KEEPS_UPLOADS, error)
+
     def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
         for upload in self._uploads(prefix):
             key = upload["Key"]
             if "/" not in key[len(prefix) :] and is_ours(key.rpartition("/")[2]):
-                self.request("abort_multipart_upload", key, Key=key, UploadId=upload["UploadId"])
+                self.abort_upload(key, upload["UploadId"])
 
     def _uploads(self, prefix: str) -> Iterator[dict[str, Any]]:
         """Multipart uploads that are neither completed nor aborted."""
         more: dict[str, Any] = {}
         while True:
-            answer = self.request("list_multipart_uploads", prefix, Prefix=prefix, **more)
+            try:
+                answer = self.request("list_multipart_uploads", prefix, Prefix=prefix, **more)
+            except ExpiredCredentialsError:
+                raise
+            except (AccessDeniedError, UnsupportedRequestError) as error:
+                self.lacks(KEEPS_UPLOADS, error)
+                return
             yield from answer.get("Uploads", ())
             if not answer.get("IsTruncated"):
                 return
@@ -202,7 +241,7 @@ class S3Store:
         for upload in self._uploads(path):
             began_s = _seconds(upload.get("Initiated"))
             if began_s is not None and began_s < before_s:
-                self.request("abort_multipart_upload", upload["Key"], Key=upload["Key"], UploadId=upload["UploadId"])
+                self.abort_upload(upload["Key"], upload["UploadId"])
 
     def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
         extra: dict[str, Any] = {"MaxKeys": min(limit, _MAX_KEYS)}
