@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ import numpy as np
 
 from ..errors import LabelError
 from ._file_names import ByFileName, names_files, read_file_names
+from ._matlab import read_structs
 from ._sources import Location, Origin, is_location, origin_of, read_bytes, read_json, require_int, whole_number
 from ._table import ClassEntry, read_table
 
@@ -98,7 +98,6 @@ def meta_mat(
 
     Raises:
         LabelError: if the source is not of this form; and when it is called with a file of none of the classes.
-        ImportError: if a file is to be read and scipy is not installed.
         StorageError: if the URL cannot be read.
 
     Example:
@@ -159,25 +158,18 @@ class ByClassKey:
 
 
 def _synsets(data: bytes, origin: Origin) -> Iterable[object]:
-    """The structs of a MATLAB file; their fields are attributes."""
+    """The structs of a MATLAB file."""
     try:
-        from scipy.io import loadmat  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise ImportError("meta_mat reads files with scipy: pip install 'torchdata_remote[imagenet]'") from error
-    try:
-        content = loadmat(io.BytesIO(data), squeeze_me=True, struct_as_record=False, variable_names=["synsets"])
-    except MemoryError:
-        raise
-    except Exception as error:  # damaged files end in errors of many kinds, from zlib's to a TypeError
-        raise origin.error(f"not a MATLAB file that scipy can read: {error!r}") from error
-    if "synsets" not in content:
+        rows = read_structs(data, "synsets")
+    except ValueError as error:
+        raise origin.error(f"not a MATLAB file as an ILSVRC development kit has it: {error}.") from error
+    if rows is None:
         raise origin.error("a MATLAB file without synsets, expected the meta.mat of an ILSVRC development kit.")
-    rows: Iterable[object] = np.atleast_1d(content["synsets"]).ravel()  # a single struct is squeezed to itself
     return rows
 
 
 def _field(row: object, index: int, name: str, origin: Origin) -> object:
-    value: object = row.get(name) if isinstance(row, Mapping) else getattr(row, name, None)
+    value: object = row.get(name) if isinstance(row, Mapping) else None
     if value is None:
         raise origin.error(f"synset {index} has no {name}: {row!r:.100}")
     return value
