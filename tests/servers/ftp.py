@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pyftpdlib.authorizers import DummyAuthorizer  # type: ignore[import-untyped]
-from pyftpdlib.handlers import FTPHandler  # type: ignore[import-untyped]
-from pyftpdlib.servers import FTPServer  # type: ignore[import-untyped]
+from pyftpdlib.authorizers import DummyAuthorizer
+from pyftpdlib.handlers import FTPHandler
+from pyftpdlib.servers import FTPServer
 
 
 @dataclass

@@ -53,6 +53,9 @@ def assign_labels(
     own_table = None if own is None else read_table(own, Origin("the labeller's table"))
     table = {} if known is None else read_table(known, Origin("the known class table"))
     _add_classes(table, own_table or {})
+    of_one_source = getattr(labeller, "of_one_source", None)
+    if of_one_source is not None:  # it notices two files that it cannot tell apart
+        labeller = of_one_source()
     found = _Found({}, set(), [])
     labels = np.fromiter(_numbers(labeller, paths, found, own_table), np.int32)
     if found.names:

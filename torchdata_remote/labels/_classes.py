@@ -2,52 +2,80 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast, overload
 
 import numpy as np
 
 from ..errors import LabelError
+from ._file_names import ByFileName, names_files, read_file_names
+from ._matlab import read_structs
 from ._sources import Location, Origin, is_location, origin_of, read_bytes, read_json, require_int, whole_number
 from ._table import ClassEntry, read_table
 
 
+@overload
+def classes_json(
+    source: Mapping[str, int], *, id_base: int | None = None, storage_options: Mapping[str, Any] | None = None
+) -> ByFileName: ...
+
+
+@overload  # a document of files at a URL is the exception: its labeller has no table
 def classes_json(
     source: Location | Mapping[str, Mapping[str, Any]],
     *,
-    id_base: int,
+    id_base: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
-) -> ByClassKey:
-    """A labeller from a JSON object of classes, ``{"n02119789": {"id": 1, "name": "kit_fox"}, ...}``.
+) -> ByClassKey: ...
+
+
+def classes_json(
+    source: Location | Mapping[str, Mapping[str, Any]] | Mapping[str, int],
+    *,
+    id_base: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> ByClassKey | ByFileName:
+    """A labeller from a JSON object of classes, ``{"n02119789": {"id": 1, "name": "kit_fox"}, ...}``, or of files.
 
     A file belongs to the class whose key is the file's name without its extension, or this up to a ``_`` (the longest
     first); or else to the one whose key is a folder's name, the innermost first. So ``n02119789_17.JPEG``,
     ``n02119789/17.JPEG`` and ``n02119789/images/17.JPEG`` are kit foxes. The label is ``id - id_base``.
 
+    Of files, ``{"PiC1.JPEG": 1, ...}``, as ImageNetTools' ``ClassInfo.json`` has it, the names are those of files in
+    any folder; where they have folders, those have to fit. The label is the number as it is, or less ``id_base``.
+
     Args:
         source: a URL, a path, or the object itself.
-        id_base: the number that the file's ids count from.
+        id_base: the number that the source counts from. Classes need it; for files it is 0 by default.
         storage_options: for the store of a URL, in fsspec's vocabulary.
 
     Returns:
-        A labeller; its ``table`` has ids counted from 0.
+        A labeller; its ``table`` of classes, which files have none of, has ids counted from 0.
 
     Raises:
         LabelError: if the source is not of this form, or an id comes twice, is less than ``id_base`` or above an
-            int32; and when it is called with a file of none of the classes. Names the source.
+            int32; and when it is called with a file of none of the classes, or for a data set in which two files
+            cannot be told apart by the source's names. Names the source.
+        TypeError: for classes without ``id_base``.
         StorageError: if the URL cannot be read.
 
     Example:
         >>> labeller = classes_json({"n02119789": {"id": 1, "name": "kit_fox"}}, id_base=1)
         >>> labeller("train/n02119789/n02119789_17.JPEG"), labeller.table
         (0, {'n02119789': {'id': 0, 'name': 'kit_fox'}})
+        >>> classes_json({"PiC1.JPEG": 1, "PiC2.JPEG": 7})("train/PiC2.JPEG")
+        7
     """
-    require_int("id_base", id_base)
+    if id_base is not None:
+        require_int("id_base", id_base)
     origin = origin_of(source, "classes_json")
-    return ByClassKey(read_table(read_json(source, origin, storage_options), origin, id_base=id_base), origin)
+    document = read_json(source, origin, storage_options)
+    if names_files(document):
+        return read_file_names(cast(Mapping[str, object], document), origin, id_base=id_base or 0)
+    require_int("id_base", id_base)
+    return ByClassKey(read_table(document, origin, id_base=cast(int, id_base)), origin)
 
 
 def meta_mat(
@@ -70,7 +98,6 @@ def meta_mat(
 
     Raises:
         LabelError: if the source is not of this form; and when it is called with a file of none of the classes.
-        ImportError: if a file is to be read and scipy is not installed.
         StorageError: if the URL cannot be read.
 
     Example:
@@ -131,25 +158,18 @@ class ByClassKey:
 
 
 def _synsets(data: bytes, origin: Origin) -> Iterable[object]:
-    """The structs of a MATLAB file; their fields are attributes."""
+    """The structs of a MATLAB file."""
     try:
-        from scipy.io import loadmat  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise ImportError("meta_mat reads files with scipy: pip install 'torchdata_remote[imagenet]'") from error
-    try:
-        content = loadmat(io.BytesIO(data), squeeze_me=True, struct_as_record=False, variable_names=["synsets"])
-    except MemoryError:
-        raise
-    except Exception as error:  # damaged files end in errors of many kinds, from zlib's to a TypeError
-        raise origin.error(f"not a MATLAB file that scipy can read: {error!r}") from error
-    if "synsets" not in content:
+        rows = read_structs(data, "synsets")
+    except ValueError as error:
+        raise origin.error(f"not a MATLAB file as an ILSVRC development kit has it: {error}.") from error
+    if rows is None:
         raise origin.error("a MATLAB file without synsets, expected the meta.mat of an ILSVRC development kit.")
-    rows: Iterable[object] = np.atleast_1d(content["synsets"]).ravel()  # a single struct is squeezed to itself
     return rows
 
 
 def _field(row: object, index: int, name: str, origin: Origin) -> object:
-    value: object = row.get(name) if isinstance(row, Mapping) else getattr(row, name, None)
+    value: object = row.get(name) if isinstance(row, Mapping) else None
     if value is None:
         raise origin.error(f"synset {index} has no {name}: {row!r:.100}")
     return value

@@ -21,13 +21,14 @@ from ..errors import (
     TransientStorageError,
 )
 from ..urls import redact
-from ._protocol import RangeNotSatisfiableError
+from ._protocol import RangeNotSatisfiableError, UnsupportedRequestError
 
 Table = Callable[..., Exception]
 _NOT_FOUND = {"NoSuchKey", "NoSuchBucket", "NotFound"}
 _PASSING_CODES = {"SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable", "ConditionalRequestConflict"}
 _PASSING_STATUSES = {408, 425, 429, 500, 502, 503, 504}
 _OVERLOADED_STATUSES = {429, 503}
+_UNSUPPORTED_CODES, _UNSUPPORTED_STATUSES = {"NotImplemented", "MethodNotAllowed"}, {405, 501}
 _EXPIRED_CODES = {
     "ExpiredToken",
     "ExpiredTokenException",
@@ -228,6 +229,8 @@ def from_status(
         return ObjectChangedError(f"{url} was replaced while it was being read. List it again.", url=url)
     if status == 416:
         return RangeNotSatisfiableError(said, url=url)
+    if status in _UNSUPPORTED_STATUSES or code in _UNSUPPORTED_CODES:
+        return UnsupportedRequestError(said, url=url)
     return StorageError(said, url=url)
 
 

@@ -82,6 +82,10 @@ class UnusableAnswerError(StorageError):
     """The answer is one that this transport cannot read; another may."""
 
 
+class UnsupportedRequestError(StorageError):
+    """The store does not know this kind of request, or one of its headers."""
+
+
 class RedirectWithoutPlaceError(StorageError):
     """S3's answer to a request that went to the wrong region; botocore finds out the right one."""
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
-from ..errors import ExpiredCredentialsError
+from ..errors import ExpiredCredentialsError, StorageError
 from . import _obstore
 from ._encoding import require_unencoded
 from ._error_tables import from_botocore
@@ -19,6 +19,7 @@ from ._s3_headers import tidy_headers
 from ._s3_pages import read_faster, seconds
 from ._s3_settings import S3Settings, make_client, make_session
 from ._s3_upload import S3Pending
+from ._s3_uploads import MultipartUploads
 from ._spans import length_of, span_of
 from ._urllib import read_as_it_comes
 
@@ -64,6 +65,9 @@ class S3Store:
         self._client: Any = None  # made when it is needed
         self._obstore: Any = None  # made when something is read: a parent that only lists stays safe to fork
         self._lock = threading.RLock()
+        self.knows_conditions = True  # on what is written: If-None-Match
+        self._lacks: set[str] = set()  # of what was warned
+        self.uploads = MultipartUploads(self.request, self.lacks)
 
     @property
     def client(self) -> Any:
@@ -196,27 +200,25 @@ class S3Store:
     def delete(self, path: str) -> None:
         self.request("delete_object", path, Key=path)
 
+    def lacks(self, what: str, error: StorageError) -> None:
+        """Warn, once, of what this store does not do, and of what follows."""
+        with self._lock:
+            if what in self._lacks:
+                return
+            self._lacks.add(what)
+        _log.warning("s3://%s %s (%s)", self._bucket, what, error)
+
     def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
-        for upload in self._uploads(prefix):
+        for upload in self.uploads.under_way(prefix):
             key = upload["Key"]
             if "/" not in key[len(prefix) :] and is_ours(key.rpartition("/")[2]):
-                self.request("abort_multipart_upload", key, Key=key, UploadId=upload["UploadId"])
-
-    def _uploads(self, prefix: str) -> Iterator[dict[str, Any]]:
-        """Multipart uploads that are neither completed nor aborted."""
-        more: dict[str, Any] = {}
-        while True:
-            answer = self.request("list_multipart_uploads", prefix, Prefix=prefix, **more)
-            yield from answer.get("Uploads", ())
-            if not answer.get("IsTruncated"):
-                return
-            more = {"KeyMarker": answer["NextKeyMarker"], "UploadIdMarker": answer["NextUploadIdMarker"]}
+                self.uploads.abort(key, upload["UploadId"])
 
     def remove_old_leftovers(self, path: str, before_s: float) -> None:
-        for upload in self._uploads(path):
+        for upload in self.uploads.under_way(path):
             began_s = seconds(upload.get("Initiated"))
             if began_s is not None and began_s < before_s:
-                self.request("abort_multipart_upload", upload["Key"], Key=upload["Key"], UploadId=upload["UploadId"])
+                self.uploads.abort(upload["Key"], upload["UploadId"])
 
     def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
         extra: dict[str, Any] = {"MaxKeys": min(limit, _MAX_KEYS)}

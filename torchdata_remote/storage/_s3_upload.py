@@ -6,18 +6,26 @@ import hashlib
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, Protocol
 
-from ..errors import ObjectExistsError, ObjectNotFoundError
+from ..errors import ObjectExistsError, ObjectNotFoundError, StorageError
 from ..options import RetryPolicy
 from ..retry import call_with_retries
 from ._errors import from_status
-from ._protocol import Entry
+from ._protocol import Entry, UnsupportedRequestError
+from ._s3_uploads import MultipartUploads
 
 UPLOAD_PART_BYTES = 16 << 20  # S3 wants at least 5 MiB and at most 10,000 parts; grows with the object
 _UPLOADS_IN_FLIGHT = 4
 
+_LOOKS_FIRST = (
+    "refuses If-None-Match: whether an object is there is looked up before it is written, and one that another process "
+    "writes in the same moment is replaced"
+)
+
 
 class Bucket(Protocol):
     """What an upload needs of its store."""
+
+    knows_conditions: bool  # on what is written: If-None-Match
 
     def url(self, path: str) -> str:
         """For errors."""
@@ -28,13 +36,20 @@ class Bucket(Protocol):
     def request(self, name: str, path: str, *, writing: bool = False, **arguments: Any) -> Any:
         """One request."""
 
+    def lacks(self, what: str, error: StorageError) -> None:
+        """Warn, once, of what this store does not do."""
+
+    @property
+    def uploads(self) -> MultipartUploads:
+        """Give up multipart uploads, where the store can do so."""
+
 
 class S3Pending:
     """One PUT for a small object, a multipart upload for a large one: either way it appears whole or not at all."""
 
     def __init__(self, store: Bucket, path: str, overwrite: bool) -> None:
         self._store, self._path = store, path
-        self._unless_there: dict[str, str] = {} if overwrite else {"IfNoneMatch": "*"}
+        self._overwrite = overwrite
         self._retry = RetryPolicy()
         self._buffer: list[bytes] = []
         self._buffered = 0
@@ -58,7 +73,25 @@ class S3Pending:
         return call_with_retries(lambda: self._once(name, request), self._retry)
 
     def _make_appear(self, etag: str, name: str, **request: Any) -> None:
-        """The request that makes the object appear. If its answer is lost, the next attempt finds its own object."""
+        """The request that makes the object appear, where it may."""
+        if not self._overwrite and self._store.knows_conditions:
+            try:
+                self._repeat(etag, name, {**request, "IfNoneMatch": "*"})
+            except UnsupportedRequestError as error:
+                self._store.knows_conditions = False
+                self._store.lacks(_LOOKS_FIRST, error)
+            else:
+                return
+        if not self._overwrite:
+            self._require_absent()
+        self._repeat(etag, name, request)
+
+    def _require_absent(self) -> None:
+        if call_with_retries(lambda: self._store.find(self._path), self._retry) is not None:
+            raise from_status(412, "", self._store.url(self._path), writing=True)
+
+    def _repeat(self, etag: str, name: str, request: dict[str, Any]) -> None:
+        """Send a request until it is answered. If an answer is lost, the next attempt finds its own object."""
         attempts = 0
 
         def once() -> None:
@@ -99,20 +132,18 @@ class S3Pending:
         if self._upload_id is None:
             body = self._take_buffer()
             digest = hashlib.md5(body, usedforsecurity=False).hexdigest()
-            self._make_appear(digest, "put_object", Body=body, ContentLength=len(body), **self._unless_there)
+            self._make_appear(digest, "put_object", Body=body, ContentLength=len(body))
             return
         if self._buffer:
             self._upload_part()
         parts = [{"PartNumber": n, "ETag": part.result()} for n, part in enumerate(self._parts, 1)]
-        if self._unless_there and self._store.find(self._path) is not None:
-            # Not every store honours the condition on this request, so it is asked beforehand as well.
-            raise from_status(412, "", self._store.url(self._path), writing=True)
+        if not self._overwrite:
+            self._require_absent()  # not every store honours the condition on this request
         self._make_appear(
             f"{hashlib.md5(b''.join(self._digests), usedforsecurity=False).hexdigest()}-{len(parts)}",
             "complete_multipart_upload",
             UploadId=self._upload_id,
             MultipartUpload={"Parts": parts},
-            **self._unless_there,
         )
         self._upload_id = None
         self._end_pool()
@@ -122,7 +153,7 @@ class S3Pending:
         self._end_pool()
         if self._upload_id is not None:
             upload_id, self._upload_id = self._upload_id, None
-            self._call("abort_multipart_upload", UploadId=upload_id)
+            call_with_retries(lambda: self._store.uploads.abort(self._path, upload_id), self._retry)
 
     def _end_pool(self) -> None:
         if self._pool is not None:
