@@ -23,12 +23,7 @@ from ..errors import (
     UrlError,
 )
 from ..urls import redact
-from ._protocol import (
-    MissingHeaderError,
-    RangeNotSatisfiableError,
-    RedirectWithoutPlaceError,
-    UnsupportedRequestError,
-)
+from ._protocol import MissingHeaderError, RangeNotSatisfiableError, RedirectWithoutPlaceError, UnsupportedRequestError
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _KIND = re.compile(r"kind: (Timeout|Interrupted|Connect|Request|Decode)\b")
@@ -39,7 +34,7 @@ _NOT_FOUND = {"NoSuchKey", "NoSuchBucket", "NotFound"}
 _PASSING_CODES = {"SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable", "ConditionalRequestConflict"}
 _PASSING_STATUSES = {408, 425, 429, 500, 502, 503, 504}
 _OVERLOADED_STATUSES = {429, 503}
-_UNSUPPORTED_CODES, _UNSUPPORTED_STATUSES = {"NotImplemented", "MethodNotAllowed"}, {405, 501}
+_UNSUPPORTED = {"NotImplemented", "MethodNotAllowed", 405, 501}
 _EXPIRED_CODES = {
     "ExpiredToken",
     "ExpiredTokenException",
@@ -106,7 +101,7 @@ def from_status(
         return ObjectChangedError(f"{url} was replaced while it was being read. List it again.", url=url)
     if status == 416:
         return RangeNotSatisfiableError(said, url=url)
-    if status in _UNSUPPORTED_STATUSES or code in _UNSUPPORTED_CODES:
+    if not _UNSUPPORTED.isdisjoint((status, code)):
         return UnsupportedRequestError(said, url=url)
     return StorageError(said, url=url)
 
@@ -170,7 +165,7 @@ def from_obstore(error: Exception, url: str) -> Exception:
         return MissingHeaderError(f"{redact(url)}: {text.partition(chr(10))[0]}.", url=redact(url))
     if type(error).__name__ in ("UnauthenticatedError", "PermissionDeniedError"):
         return AccessDeniedError(
-            f"{redact(url)}: the credentials could not be had: {_first_line(text)}. Log in anew, or see the AWS "
+            f"{redact(url)}: the credentials could not be had: {text.partition(chr(10))[0]}. Log in anew, or see the AWS "
             "environment.",
             url=redact(url),
         )
@@ -180,10 +175,6 @@ def from_obstore(error: Exception, url: str) -> Exception:
         cause += f" ({kind[1]})" if kind else ""
         return TransientStorageError(f"{redact(url)}: {cause.replace(url, redact(url))}.", url=redact(url))
     return error
-
-
-def _first_line(text: str) -> str:
-    return text.partition("\n")[0]
 
 
 def from_os(error: Exception, url: str, *, passing: bool) -> Exception:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import logging
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 from ..errors import (
-    AccessDeniedError,
     ExpiredCredentialsError,
-    ObjectNotFoundError,
     StorageError,
     TransientStorageError,
 )
@@ -24,11 +21,11 @@ from ._protocol import (
     MissingHeaderError,
     Page,
     RedirectWithoutPlaceError,
-    UnsupportedRequestError,
 )
-from ._s3_pages import read_faster
+from ._s3_leftovers import remove_uploads
+from ._s3_pages import read_faster, seconds
 from ._s3_settings import S3Settings, make_client, make_session
-from ._s3_upload import KEEPS_UPLOADS, S3Pending
+from ._s3_upload import S3Pending
 from ._urllib import CONTENT_RANGE, read_as_it_comes
 
 T = TypeVar("T")
@@ -39,22 +36,12 @@ _log = logging.getLogger("torchdata_remote")
 
 def _as_page(answer: dict[str, Any]) -> Page:
     entries = [
-        Entry(found["Key"], int(found["Size"]), found.get("ETag"), _seconds(found.get("LastModified")))
+        Entry(found["Key"], int(found["Size"]), found.get("ETag"), seconds(found.get("LastModified")))
         for found in answer.get("Contents", ())
         if not (found["Key"].endswith("/") and found["Size"] == 0)  # a folder's marker
     ]
     next_token = answer["NextContinuationToken"] if answer["IsTruncated"] else None
     return Page(entries, next_token, [found["Prefix"] for found in answer.get("CommonPrefixes", ())])
-
-
-def _seconds(when: dt.datetime | str | None) -> float | None:
-    """Since 1970, whole ones as HEAD tells them, of what botocore parsed or of S3's own text."""
-    if isinstance(when, str):
-        try:
-            when = dt.datetime.fromisoformat(when.replace("Z", "+00:00"))
-        except ValueError:
-            return None
-    return None if when is None else float(int(when.timestamp()))
 
 
 class S3Store:
@@ -131,7 +118,7 @@ class S3Store:
 
     def stat(self, path: str) -> Entry:
         answer = self.request("head_object", path, Key=path)
-        return Entry(path, int(answer["ContentLength"]), answer.get("ETag"), _seconds(answer.get("LastModified")))
+        return Entry(path, int(answer["ContentLength"]), answer.get("ETag"), seconds(answer.get("LastModified")))
 
     def request(self, name: str, path: str, *, writing: bool = False, **arguments: Any) -> Any:
         """One request by botocore, with this package's errors."""
@@ -197,6 +184,14 @@ class S3Store:
     def delete(self, path: str) -> None:
         self.request("delete_object", path, Key=path)
 
+    def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
+        remove_uploads(
+            self, prefix, lambda one: "/" not in one.key[len(prefix) :] and is_ours(one.key.rpartition("/")[2])
+        )
+
+    def remove_old_leftovers(self, path: str, before_s: float) -> None:
+        remove_uploads(self, path, lambda one: one.began_s is not None and one.began_s < before_s)
+
     def lacks(self, what: str, error: StorageError) -> None:
         """Warn, once, of what this store does not do, and of what follows."""
         with self._lock:
@@ -204,44 +199,6 @@ class S3Store:
                 return
             self._lacks.add(what)
         _log.warning("s3://%s %s (%s)", self._bucket, what, error)
-
-    def abort_upload(self, path: str, upload_id: str) -> None:
-        try:
-            self.request("abort_multipart_upload", path, Key=path, UploadId=upload_id)
-        except ObjectNotFoundError:
-            pass  # it has ended meanwhile
-        except ExpiredCredentialsError:
-            raise
-        except (AccessDeniedError, UnsupportedRequestError) as error:
-            self.lacks(KEEPS_UPLOADS, error)
-
-    def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
-        for upload in self._uploads(prefix):
-            key = upload["Key"]
-            if "/" not in key[len(prefix) :] and is_ours(key.rpartition("/")[2]):
-                self.abort_upload(key, upload["UploadId"])
-
-    def _uploads(self, prefix: str) -> Iterator[dict[str, Any]]:
-        """Multipart uploads that are neither completed nor aborted."""
-        more: dict[str, Any] = {}
-        while True:
-            try:
-                answer = self.request("list_multipart_uploads", prefix, Prefix=prefix, **more)
-            except ExpiredCredentialsError:
-                raise
-            except (AccessDeniedError, UnsupportedRequestError) as error:
-                self.lacks(KEEPS_UPLOADS, error)
-                return
-            yield from answer.get("Uploads", ())
-            if not answer.get("IsTruncated"):
-                return
-            more = {"KeyMarker": answer["NextKeyMarker"], "UploadIdMarker": answer["NextUploadIdMarker"]}
-
-    def remove_old_leftovers(self, path: str, before_s: float) -> None:
-        for upload in self._uploads(path):
-            began_s = _seconds(upload.get("Initiated"))
-            if began_s is not None and began_s < before_s:
-                self.abort_upload(upload["Key"], upload["UploadId"])
 
     def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
         extra: dict[str, Any] = {"MaxKeys": min(limit, _MAX_KEYS)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -38,3 +39,13 @@ def _object(one: ET.Element, space: str) -> dict[str, Any] | None:
     if not key or not size or not size.isdecimal():
         return None
     return {"Key": key, "Size": int(size), "ETag": etag, "LastModified": one.findtext(space + "LastModified")}
+
+
+def seconds(when: dt.datetime | str | None) -> float | None:
+    """Since 1970, whole ones as HEAD tells them, of what botocore parsed or of S3's own text."""
+    if isinstance(when, str):
+        try:
+            when = dt.datetime.fromisoformat(when.replace("Z", "+00:00"))
+        except ValueError:
+            return None
+    return None if when is None else float(int(when.timestamp()))

@@ -4,46 +4,22 @@ from __future__ import annotations
 
 import hashlib
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import Any, Protocol
+from typing import Any
 
-from ..errors import ObjectExistsError, ObjectNotFoundError, StorageError
+from ..errors import ObjectExistsError, ObjectNotFoundError
 from ..options import RetryPolicy
 from ..retry import call_with_retries
 from ._errors import from_status
-from ._protocol import Entry, UnsupportedRequestError
+from ._protocol import UnsupportedRequestError
+from ._s3_leftovers import Bucket, abort_upload
 
 UPLOAD_PART_BYTES = 16 << 20  # S3 wants at least 5 MiB and at most 10,000 parts; grows with the object
 _UPLOADS_IN_FLIGHT = 4
 
-KEEPS_UPLOADS = (
-    "does not list or abort multipart uploads: parts of objects that were given up half written stay there, unseen and "
-    "paid for. Remove them by the store's own means, such as a lifecycle rule"
-)
 _LOOKS_FIRST = (
     "refuses If-None-Match: whether an object is there is looked up before it is written, and one that another process "
     "writes in the same moment is replaced"
 )
-
-
-class Bucket(Protocol):
-    """What an upload needs of its store."""
-
-    knows_conditions: bool  # on what is written: If-None-Match
-
-    def url(self, path: str) -> str:
-        """For errors."""
-
-    def find(self, path: str) -> Entry | None:
-        """The object, if it is there."""
-
-    def request(self, name: str, path: str, *, writing: bool = False, **arguments: Any) -> Any:
-        """One request."""
-
-    def lacks(self, what: str, error: StorageError) -> None:
-        """Warn, once, of what this store does not do."""
-
-    def abort_upload(self, path: str, upload_id: str) -> None:
-        """Give up a multipart upload, where the store can do so."""
 
 
 class S3Pending:
@@ -155,7 +131,7 @@ class S3Pending:
         self._end_pool()
         if self._upload_id is not None:
             upload_id, self._upload_id = self._upload_id, None
-            call_with_retries(lambda: self._store.abort_upload(self._path, upload_id), self._retry)
+            call_with_retries(lambda: abort_upload(self._store, self._path, upload_id), self._retry)
 
     def _end_pool(self) -> None:
         if self._pool is not None:
