@@ -10,7 +10,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from .destination import UNFINISHED, Destination
@@ -88,15 +88,8 @@ class Claim:
         try:
             self._destination.publish(CLAIM_NAME, self._dump(), overwrite=overwrite)
         except ObjectExistsError as error:  # another one was faster
-            raise self._taken(self._owner_there()) from error
-        try:
-            self._require_mine()  # not every store honours the condition
-        except (ObjectExistsError, TransientStorageError):
-            raise
-        except BaseException:
-            if not overwrite:
-                self._remove()
-            raise
+            raise self._destination.taken(self._owner_there()) from error
+        self._require_mine()  # not every store honours the condition
 
     def _take_over(self, found: bytes) -> dict[str, Any]:
         deadline, told = time.monotonic() + self._lease_s, False
@@ -107,7 +100,7 @@ class Claim:
                 return document
             gone = self._is_gone(owner)
             if gone is False:
-                raise self._taken(owner)
+                raise self._destination.taken(owner)
             if gone or time.monotonic() >= deadline:
                 return document
             if not told:
@@ -121,7 +114,7 @@ class Claim:
             time.sleep(min(1.0, self._lease_s))
             now = self._destination.read(CLAIM_NAME)
             if now is not None and now != found:
-                raise self._taken(owner)
+                raise self._destination.taken(owner)
             if now is None:  # it has ended well meanwhile
                 return self._ended_well(document)
 
@@ -132,16 +125,6 @@ class Claim:
         if other is not None and other._is_forgotten:  # it gives its place back just now
             other._heart.join()
         return str(owner.get("token")) not in _held
-
-    def _taken(self, owner: Mapping[str, Any] | None) -> ObjectExistsError:
-        url = redact(self._destination.template.folder)
-        if owner is None:
-            who = "has written there"
-        elif is_this_process(owner):
-            who = f"writes there now, {describe(owner)}, which is this one: a writer that was not closed"
-        else:
-            who = f"writes there now, {describe(owner)}"
-        return ObjectExistsError(f"{url}: another job {who}. Wait for its end, or write into another folder.", url=url)
 
     def raise_if_lost(self) -> None:
         """Whether a beat has found another owner.
@@ -223,7 +206,7 @@ class Claim:
     def _require_mine(self) -> None:
         owner = self._owner_there()
         if owner is None or self._owner is None or owner.get("token") != self._token:
-            raise self._taken(owner)
+            raise self._destination.taken(owner)
 
     def _owner_there(self) -> dict[str, Any] | None:
         found = self._destination.read(CLAIM_NAME, is_expected=True)
@@ -244,8 +227,6 @@ class Claim:
                 f"{url} is not a journal of this version ({error!r}). Remove it to begin anew.", url=url
             ) from error
         return dict(document)
-
-    # What a job keeps in its claim, and other writers do not
 
     def _contents(self) -> dict[str, Any]:
         """Of the claim, beside its owner: nothing that a job could go on with."""

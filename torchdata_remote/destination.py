@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .compressing import is_compressed
 from .errors import ObjectExistsError, ObjectNotFoundError
 from .manifest import CLASSES_NAME, LATER_PROVENANCE, MANIFEST_NAME, PROVENANCE_NAME, ShardInfo, jobs_of, load_manifest
 from .options import RetryPolicy, StorageOptions
+from .owner import describe, is_this_process
 from .retry import call_with_retries
 from .sample_index import index_url
 from .shard_template import ShardTemplate
@@ -107,6 +108,14 @@ class Destination:
             "template.",
             url=url,
         )
+
+    def taken(self, owner: Mapping[str, Any] | None) -> ObjectExistsError:
+        """The error of a folder that another owner has claimed; ``None`` if its claim is gone by now."""
+        url = redact(self.template.folder)
+        who = "has written there" if owner is None else f"writes there now, {describe(owner)}"
+        if owner is not None and is_this_process(owner):
+            who += ", which is this one: a writer that was not closed"
+        return ObjectExistsError(f"{url}: another job {who}. Wait for its end, or write into another folder.", url=url)
 
     def list(self, prefix: str) -> list[str]:
         """The URLs of objects whose names begin with a prefix, sorted."""
