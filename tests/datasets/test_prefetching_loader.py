@@ -343,6 +343,65 @@ def test_nothing_is_left_after_leaving_early(in_memory: Place, num_workers: int)
     wait_for(lambda: not threads_of_ours() - before)
 
 
+def left_early(make: Any, dataset: Any, num_taken: list[int], own: bool, how: str, **options: Any) -> list[Any]:
+    """The batches of epochs of which so many are taken, with where the generators are after each."""
+    torch.manual_seed(11)
+    random.seed(11)
+    np.random.seed(11)
+    generator = torch.Generator().manual_seed(5) if own else None
+    if how == "with replacement":
+        options["sampler"] = RandomSampler(dataset, replacement=True, num_samples=70, generator=generator)
+    elif how == "weighted":
+        options["sampler"] = WeightedRandomSampler([1.0] * NUM_FILES, 40, generator=generator)
+    elif how == "of a part":
+        options["sampler"] = SubsetRandomSampler(range(3, 12), generator=generator)
+    elif how == "repeated":
+        options["sampler"] = RandomSampler(dataset, num_samples=50, generator=generator)
+    loader = make(dataset, shuffle=how == "shuffled" or None, generator=generator, **options)
+    found = []
+    for most in num_taken:
+        batches = [shown(batch) for _, batch in zip(range(most), loader)]  # noqa: B905  # whichever ends first
+        states = [one.get_state().tolist() for one in (generator, torch.default_generator) if one is not None]
+        found.append((batches, states))
+    return found
+
+
+ORDERS = ["in order", "shuffled", "with replacement", "weighted", "of a part", "repeated"]
+
+
+@settings(max_examples=60)
+@given(
+    num_taken=st.lists(st.integers(0, 60), min_size=2, max_size=4),
+    batch_size=st.sampled_from([None, 1, 4, 5, 100]),
+    drop_last=st.booleans(),
+    own=st.booleans(),
+    how=st.sampled_from(ORDERS),
+)
+def test_orders_after_leaving_early(
+    in_memory: Place, num_taken: list[int], batch_size: int | None, drop_last: bool, own: bool, how: str
+) -> None:
+    """Those of ``DataLoader``, wherever earlier epochs were left; its random numbers too."""
+    dataset, plain = both(in_memory)
+    options = {"batch_size": batch_size, "drop_last": drop_last and batch_size is not None}
+    mine, theirs = [
+        left_early(make, data, num_taken, own, how, **options)
+        for make, data in ((PrefetchingLoader, dataset), (DataLoader, plain))
+    ]
+    assert mine == theirs
+
+
+@pytest.mark.parametrize("how", ["shuffled", "with replacement"])
+def test_orders_after_leaving_workers_early(in_memory: Place, how: str) -> None:
+    """Workers are told of more batches than are taken."""
+    dataset, plain = both(in_memory)
+    options: dict[str, Any] = {"batch_size": 3, "num_workers": 2, "prefetch_factor": 1}
+    mine, theirs = [
+        left_early(make, data, [0, 1, 100, 5, 3], True, how, **options)
+        for make, data in ((PrefetchingLoader, dataset), (DataLoader, plain))
+    ]
+    assert mine == theirs
+
+
 def test_several_passes_at_once(in_memory: Place) -> None:
     """Each has its own batches."""
     loader = PrefetchingLoader(RemoteFiles(in_memory.url, max_in_flight=2), batch_size=3, collate_fn=as_they_are)

@@ -253,6 +253,37 @@ def test_a_pass_that_is_given_up_counts(folder: str, num_workers: int) -> None:
     assert list(loader) == epochs[0][4:]
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("way", ["taken on", "held", "dropped first", "dropped last"])
+@pytest.mark.parametrize("num_batches", [0, 1, 5, NUM_SHARDS * SAMPLES_PER_SHARD // 2, 99])
+def test_a_state_without_an_iterator(folder: str, num_workers: int, num_batches: int, way: str) -> None:
+    """Lightning drops the loader's iterator at the end of ``fit``: the state stays that after the last batch."""
+    loader, again = loader_of(folder, num_workers), loader_of(folder, 0)
+    batches: Any = iter(loader)
+    taken = list(islice(batches, num_batches))
+    expected = through_json(loader.state_dict())
+    if way == "dropped first":
+        loader._iterator = None
+        del batches
+    elif way == "dropped last":
+        del batches
+        loader._iterator = None
+    else:
+        loader._iterator = None
+        if way == "taken on":
+            taken += list(islice(batches, 1))
+            expected = None
+            batches.close()
+    found = through_json(loader.state_dict())
+    assert expected in (None, found)
+    again.load_state_dict(found)
+    ended = num_batches >= len(all_keys()) // 2
+    assert again.state_dict()["epoch"] == int(num_batches == 99 or (way == "taken on" and ended))
+    assert keys(taken, [] if again.state_dict()["epoch"] else list(again)) == all_keys()
+    batches = None
+    assert keys(list(loader)) == all_keys()
+
+
 def equal_chain(folder: str, world: World, mode: str) -> Any:
     urls = IterableWrapper([f"{folder}/index.json"]).list_remote().shuffle_shards(seed=1)
     reader = urls.sharding_filter_rank(world=world).shard_tar_reader(interleave=2).equalize_ranks(mode=mode)

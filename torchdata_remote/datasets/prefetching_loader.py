@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from ._map_style import as_number
+from ._sampler_follower import SamplerFollower
 
 T = TypeVar("T")
 
@@ -106,11 +107,25 @@ class PrefetchingLoader(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         loader, seeds = self._loader, _copied(self._generator)
+        followed = SamplerFollower(loader.sampler, loader.batch_sampler)
+        if self.num_workers == 0:
+            return self._drawn_later(seeds, followed)  # as DataLoader, which draws nothing before the first batch
+        batches = self._begun(seeds, followed)
+        followed.draw((loader.prefetch_factor or 0) * self.num_workers)
+        return followed.beside(batches)
+
+    def _drawn_later(self, seeds: torch.Generator, followed: SamplerFollower) -> Iterator[T]:
+        yield from followed.beside(self._begun(seeds, followed))
+
+    def _begun(self, seeds: torch.Generator, followed: SamplerFollower) -> Iterator[T]:
+        """The batches of an epoch whose order is drawn now."""
+        loader = self._loader
         if loader.batch_sampler is None:
             batches: Iterable[Sequence[int]] = ([index] for index in loader.sampler)
         else:
             batches = loader.batch_sampler
         epoch = _Epoch(self.dataset, batches, loader.collate_fn, single=loader.batch_sampler is None)
+        followed.rewind()
         return iter(
             DataLoader(
                 epoch,

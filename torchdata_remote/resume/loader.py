@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import signal
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -42,6 +43,9 @@ class StatefulLoader(StatefulDataLoader[Any]):  # type: ignore[misc]  # torchdat
         self._epoch = -1  # of the pass that has begun
         self._first_worker = 0  # in it: which one's streams the first worker has
         self._begun = False  # whether there is one, and nothing was loaded since
+        self._batches: weakref.ref[Any] | None = None  # of that pass
+        self._kept: tuple[bool, Any] = (False, None)  # where they were when they ended or were dropped
+        self._num_passes = 0
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be this epoch."""
@@ -56,14 +60,19 @@ class StatefulLoader(StatefulDataLoader[Any]):  # type: ignore[misc]  # torchdat
         """
         if not self._begun:
             return self._with_turn(self.dataset.state_dict(), self.dataset.first_worker)
-        iterator: Any = self._iterator
+        # Trainers set loader._iterator to None when they stop, so it is not asked for.
+        batches = None if self._batches is None else self._batches()
+        finished, snapshot = self._kept if batches is None else self._place_in(batches)
         if self.num_workers == 0:
             state, next_worker = self.dataset.state_dict(), 0
         else:
-            snapshot = iterator.state_dict()["_snapshot"]
             state = merge_states(worker["dataset_state"] for worker in snapshot["_worker_snapshots"].values())
             next_worker = (self._first_worker + snapshot["_last_yielded_worker_id"] + 1) % self.num_workers
-        return begin_next_epoch(state) if iterator._finished else self._with_turn(state, next_worker)
+        return begin_next_epoch(state) if finished else self._with_turn(state, next_worker)
+
+    def _place_in(self, batches: Any) -> tuple[bool, Any]:
+        """Whether the pass has ended, and what its workers have sent about where they were at the last batch."""
+        return batches._finished, batches.state_dict()["_snapshot"] if self.num_workers > 0 else None
 
     def _with_turn(self, state: State, next_worker: int) -> State:
         world = self.dataset.world()
@@ -103,7 +112,17 @@ class StatefulLoader(StatefulDataLoader[Any]):  # type: ignore[misc]  # torchdat
         if self.num_workers > 0:
             dataset.pass_begun()
         self._epoch, self._first_worker, self._begun = epoch, first_worker, True
-        return self._checked(batches)
+        self._batches, self._kept = weakref.ref(batches), self._place_in(batches)
+        self._num_passes += 1
+        return self._with_place_kept(batches, self._num_passes)
+
+    def _with_place_kept(self, batches: Any, number: int) -> Iterator[Any]:
+        """The batches of a pass; its place outlives them."""
+        try:
+            yield from self._checked(batches)
+        finally:
+            if number == self._num_passes:
+                self._kept = self._place_in(batches)
 
     def _checked(self, batches: Iterator[Any]) -> Iterator[Any]:
         """The batches; before the first one, ranks compare what they list."""
