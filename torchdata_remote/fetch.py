@@ -104,7 +104,7 @@ class Fetcher:
 
     def _require_own_process(self, what: str) -> None:
         if os.getpid() != self._pid:
-            raise RuntimeError(f"{redact(what)} was opened in a process from which this one was forked. Open it here.")
+            raise RuntimeError(f"{redact(what)} was opened in another process, this one's parent. Open it here.")
 
     def _consume(self, target: FetchedObject, num_bytes: int) -> None:  # with the lock held
         part = target.parts[0]
