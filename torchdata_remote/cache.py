@@ -1,9 +1,9 @@
 """Whole objects on local disk, shared by all processes of a host.
 
 A file's name is the SHA-256 of URL, size and etag, so that another version is another file. Files appear by a rename
-when they are complete, with checksums that are compared when they are read. Who reads one holds a shared lock on it
-(``flock``), which the removal of the least recently used ones respects. The file ``usage`` holds the sum of their
-sizes; each removal counts it anew. Files and folders of other users are not used.
+when they are complete, with checksums that are compared when they are read. A reader holds a shared lock (``flock``),
+which removal respects. The file ``usage`` holds the sum of sizes; each removal counts it anew. Other users' files are
+not used.
 """
 
 from __future__ import annotations
@@ -34,11 +34,9 @@ except ImportError:  # Windows
 _log = logging.getLogger("torchdata_remote")
 _TEMPORARY_PREFIX = "torchdata_remote-"
 _NAME = re.compile("[0-9a-f]{64}")
-_MAX_DIGITS = 20  # of a number of bytes
-_FOLDER_DIGITS = 2  # of the name, so that no folder holds a million files
+_MAX_DIGITS, _FOLDER_DIGITS = 20, 2  # of a number of bytes; of a name, so that no folder holds a million files
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _KEPT_AFTER_REMOVAL = 0.9  # of the bound, so that not every object that comes removes one
-
 _complained: set[str] = set()  # folders
 
 
@@ -64,12 +62,11 @@ class Filling:
 
     def _reserve(self, num_bytes: int) -> None:
         """Take the room on the disk: of several objects that do not fit together, those are kept that do."""
-        if hasattr(os, "posix_fallocate"):  # which macOS lacks
-            try:
-                os.posix_fallocate(self._descriptor, 0, num_bytes)
-            except OSError as error:
-                if error.errno in _NO_ROOM:  # else the file system cannot tell
-                    raise
+        try:
+            getattr(os, "posix_fallocate", lambda *_: None)(self._descriptor, 0, num_bytes)  # macOS lacks it
+        except OSError as error:
+            if error.errno in _NO_ROOM:  # else the file system cannot tell
+                raise
 
     def write(self, start: int, data: memoryview) -> None:
         """Bytes from ``start`` on. Each byte of the object is written once.
@@ -127,8 +124,8 @@ class DiskCache:
     def __init__(self, folder: str, max_bytes: int) -> None:
         if fcntl is None:
             raise StorageError(f"{folder}: a cache needs file locks (flock), which Windows lacks: leave out cache_dir.")
-        self._folder, self.user = private_folder(os.path.abspath(os.path.expanduser(folder)))
-        self._max_bytes = max_bytes
+        folder, self._max_bytes = os.path.abspath(os.path.expanduser(folder)), max_bytes
+        self._folder, self.user = private_folder(folder)
         self._temporaries = os.path.join(self._folder, "partial")
         make_own_folder(self._temporaries, self.user)
         for left in os.scandir(self._temporaries):  # by processes that were killed
@@ -205,8 +202,8 @@ class DiskCache:
         with os.fdopen(open_own_file(os.path.join(self._folder, "usage"), self.user), "r+b") as usage:
             fcntl.flock(usage, fcntl.LOCK_EX)
             before = usage.read(_MAX_DIGITS + 1)
-            known = before.isdigit() and len(before) <= _MAX_DIGITS
-            used = int(before) + num_bytes if known else self._max_bytes + 1
+            is_number = before.isdigit() and len(before) <= _MAX_DIGITS
+            used = int(before) + num_bytes if is_number else self._max_bytes + 1
             if used > self._max_bytes:
                 used = self._remove(max(num_bytes, round(self._max_bytes * _KEPT_AFTER_REMOVAL)), path)
             usage.seek(0)

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
@@ -40,8 +41,7 @@ class StatefulLoader(StatefulDataLoader[Any]):  # type: ignore[misc]  # torchdat
             super().__init__(dataset, snapshot_every_n_steps=1, **options)
         self.generator = torch.Generator()  # of the workers' seeds; without it torch takes from the global one
         dataset.expected_workers = max(1, self.num_workers)
-        self._epoch = -1  # of the pass that has begun
-        self._first_worker = 0  # in it: which one's streams the first worker has
+        self._epoch, self._first_worker = -1, 0  # of the pass that has begun: which one's streams its first worker has
         self._begun = False  # whether there is one, and nothing was loaded since
         self._batches: weakref.ref[Any] | None = None  # of that pass
         self._kept: tuple[bool, Any] = (False, None)  # where they were when they ended or were dropped
@@ -91,9 +91,8 @@ class StatefulLoader(StatefulDataLoader[Any]):  # type: ignore[misc]  # torchdat
             StateError: if a state is missing, or does not fit this chain.
         """
         given = [state_dict] if isinstance(state_dict, Mapping) else list(state_dict)
-        states = {
-            json.dumps(state, sort_keys=True): state for some in gathered(self.dataset.world(), given) for state in some
-        }
+        ranks = gathered(self.dataset.world(), given)
+        states = {json.dumps(state, sort_keys=True): state for states in ranks for state in states}
         merged = merge_states(states.values())
         self.dataset.load_state_dict(merged)
         world = self.dataset.world()
@@ -131,9 +130,7 @@ class StatefulLoader(StatefulDataLoader[Any]):  # type: ignore[misc]  # torchdat
             return
         first, error = [], None
         try:
-            first = [next(batches)]
-        except StopIteration:
-            pass
+            first = list(islice(batches, 1))
         except Exception as caught:  # noqa: BLE001  # the other ranks are waiting
             error = caught
         listing = None if error is not None else self.state_dict()["listing"]
