@@ -336,6 +336,15 @@ def test_s3(moto: S3Server, photos: tuple[str, dict[str, bytes]], tmp_path: Path
             assert heads(store) - num_heads == len(objects)
 
 
+def test_servers_share_no_objects(moto: S3Server, photos: tuple[str, dict[str, bytes]], tmp_path: Path) -> None:
+    """A bucket of the same name on another server has objects of its own, also of equal size and etag."""
+    prefix, objects = photos
+    for _ in range(2):
+        with faulty(moto) as (server, store):  # each is another endpoint
+            assert read_all(pipe_of([prefix], server, tmp_path, listed=True)) == objects
+            assert gets(store) >= len(objects)
+
+
 def read_elsewhere(pipe: Any, prefix: str, server: S3Server, folder: Path) -> None:
     """In another process: one epoch."""
     pipe.send(read_all(pipe_of([prefix], server, folder, listed=True)))

@@ -107,6 +107,20 @@ def test_identity_tells_options_apart() -> None:
     assert StorageOptions({"session": mine}).identity() != StorageOptions({"session": other}).identity()
 
 
+def test_what_tells_servers_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Endpoints and accounts do, wherever they are given; credentials do not."""
+    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    assert StorageOptions({"key": "a", "secret": "b", "client_kwargs": {"region_name": "x"}}).server() == ""
+    here = StorageOptions({"endpoint_url": "http://a", "key": "k"}).server()
+    assert here == StorageOptions({"endpoint_url": "http://a", "key": "another"}).server()
+    there = StorageOptions({"endpoint_url": "http://b"}).server()
+    assert there == StorageOptions({"client_kwargs": {"endpoint_url": "http://b"}}).server()
+    assert len({here, there, StorageOptions({"account_name": "a"}).server(), ""}) == 4
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://c")
+    assert StorageOptions().server() not in ("", here)
+
+
 @pytest.mark.parametrize("backend", Backend)
 def test_backend_by_member_or_name(backend: Backend) -> None:
     """A name stands for its member, compares equal to it, and survives pickling."""

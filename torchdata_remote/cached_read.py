@@ -22,16 +22,26 @@ class CachedObject:
     Args:
         store: where it comes from.
         cache: where it is kept.
-        url: its name in the cache.
+        url: of the object.
         size: as the listing told it, in bytes; ``None`` asks the store.
         etag: as the listing told it; ``None`` asks the store.
         keep: whether it is read as a whole.
+        server: tells it in the cache from an object of the same URL on another server.
     """
 
     def __init__(
-        self, store: Store, cache: DiskCache, url: str, size: int | None, etag: str | None, *, keep: bool = True
+        self,
+        store: Store,
+        cache: DiskCache,
+        url: str,
+        size: int | None,
+        etag: str | None,
+        *,
+        keep: bool = True,
+        server: str = "",
     ) -> None:
         self._store, self._cache, self._url = store, cache, url
+        self._name = f"{server}\n{url}" if server else url
         self._listed, self._keep = (size, etag), keep
         self._lock = threading.RLock()  # of threads that fetch parts
         self._looked = self._closed = self._served = False
@@ -102,14 +112,14 @@ class CachedObject:
             _log.info("%s is not kept in the cache: its server tells no etag or no size", redact(self._url))
             return
         self._etag, self._num_bytes = etag, size
-        self._hit = self._cache.find(self._url, size, etag)
+        self._hit = self._cache.find(self._name, size, etag)
         if self._hit is None:
             self._begin_to_keep()
 
     def _begin_to_keep(self) -> None:
         if self._keep:
             try:
-                self._filling = self._cache.fill(self._url, self._num_bytes, self._etag)
+                self._filling = self._cache.fill(self._name, self._num_bytes, self._etag)
             except OSError as error:
                 self._cannot_keep(error)
 

@@ -55,7 +55,8 @@ class FetchedObject:
         self.size = None if store.may_ignore_ranges else self._listed_size
         self._cached = None
         if cache is not None:
-            self._cached = CachedObject(store, cache, self.url, *listed, keep=(start, stop) == (0, None))
+            whole = (start, stop) == (0, None)
+            self._cached = CachedObject(store, cache, self.url, *listed, keep=whole, server=options.server())
         self.source: Source = self._cached or store
         self.mapped = store.maps_files and cache is None
         block = 1 if self.checksums is None else self.checksums.block_bytes  # which are compared as a whole

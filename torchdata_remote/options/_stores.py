@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from ._credential_file import FALLBACK_NAMES, read_credential_file
+
+_SERVER = re.compile("endpoint|host|port|url|account|connection|profile", re.IGNORECASE)
+_SERVER_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_PROFILE")  # s3's
 
 
 class StorageOptions(Mapping[str, Any]):
@@ -92,6 +96,17 @@ class StorageOptions(Mapping[str, Any]):
         if self._identity is None:  # made when it is asked for, because ids differ between processes
             self._identity = json.dumps(self._options, sort_keys=True, default=lambda value: f"object {id(value)}")
         return self._identity
+
+    def server(self) -> str:
+        """What these options and the AWS environment say of the server: two stores may each have a bucket of one name.
+
+        Credentials are no part of it, so that new ones find what was kept. May hold secrets; never shown.
+        """
+        nested = self._options.get("client_kwargs")
+        options = {**(nested if isinstance(nested, Mapping) else {}), **self._options}
+        named = {name: str(value) for name, value in options.items() if _SERVER.search(name)}
+        found = {name: os.environ[name] for name in _SERVER_VARIABLES if name in os.environ}
+        return json.dumps([named, found], sort_keys=True) if named or found else ""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_identity": None}
