@@ -10,6 +10,7 @@ import ast
 import sys
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.util import resolve_name
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -30,11 +31,11 @@ NAMES = {
 
 
 class _TakeAway(ast.NodeTransformer):
-    def __init__(self, keep_names: bool) -> None:
-        self.keep_names = keep_names
+    def __init__(self, package: str, keep_names: bool) -> None:
+        self.package, self.keep_names = package, keep_names
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> Any:  # ast's name
-        module = node.module or ""
+        module = resolve_name("." * node.level + (node.module or ""), self.package)
         if module.startswith(DATAPIPES) or module in EMPTY:
             gone, left = node.names, []
         elif module == "torch.utils.data":
@@ -42,7 +43,7 @@ class _TakeAway(ast.NodeTransformer):
             left = [alias for alias in node.names if alias.name not in NAMES]
         else:
             return node
-        replaced: list[ast.stmt] = [ast.ImportFrom(module, left, node.level)] if left else []
+        replaced: list[ast.stmt] = [ast.ImportFrom(module, left, 0)] if left else []
         if self.keep_names:
             for alias in gone:
                 replaced += ast.parse(f"class {alias.asname or alias.name}: pass").body
@@ -59,7 +60,8 @@ class _Loader(SourceFileLoader):
     def get_code(self, fullname: str) -> CodeType | None:
         source = "" if fullname in EMPTY else self.get_source(fullname)
         assert source is not None
-        tree = _TakeAway(keep_names=fullname != "torch.utils.data").visit(ast.parse(source))
+        package = fullname if self.is_package(fullname) else fullname.rpartition(".")[0]
+        tree = _TakeAway(package, keep_names=fullname != "torch.utils.data").visit(ast.parse(source))
         code: CodeType = compile(ast.fix_missing_locations(tree), self.get_filename(fullname), "exec")
         return code
 

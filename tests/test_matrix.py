@@ -1,0 +1,84 @@
+"""The matrix of versions: what it installs is what setup.cfg declares, and what it cannot run does not count."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def matrix(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """The script, with an environment of its own."""
+    spec = importlib.util.spec_from_file_location("matrix", ROOT / ".ci" / "matrix.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "matrix", module)  # where dataclasses look for it
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "FOLDER", tmp_path)
+    return module
+
+
+def test_the_oldest_session_has_each_declared_lower_bound(matrix: ModuleType) -> None:
+    """Every dependency has a lower bound, and is installed at it."""
+    declared = list(map(Requirement, matrix.requirements()))
+    oldest = list(map(Requirement, matrix.lower_bounds()))
+    for wanted, installed in zip(declared, oldest, strict=True):
+        bounds = {Version(part.version) for part in wanted.specifier if part.operator == ">="}
+        assert [part.operator for part in installed.specifier] == ["=="], wanted
+        assert {Version(part.version) for part in installed.specifier} == bounds
+        assert (installed.name, installed.marker) == (wanted.name, wanted.marker)
+
+
+def test_each_declared_python_has_a_session(matrix: ModuleType) -> None:
+    """The classifiers name the versions that are run."""
+    declared = set(re.findall(r"Python :: (3\.\d+)", (ROOT / "setup.cfg").read_text()))
+    assert {session.python for session in matrix.SESSIONS} == declared
+
+
+def test_what_is_not_here_is_not_counted_as_passed(matrix: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an interpreter, or with a shim that does not run, nothing is installed or passed."""
+    monkeypatch.setattr(matrix, "interpreters", lambda version: iter(["/bin/false"]))
+    result, shown = matrix.run(matrix.SESSIONS[0], smoke=True, arguments=[])
+    assert result.startswith("not run: no Python 3.")
+    assert not shown
+
+
+def test_a_failed_session_is_reported(matrix: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whatever went wrong: what cannot be installed was not run, and what does not pass failed."""
+    monkeypatch.setattr(matrix, "find_python", lambda version: sys.executable)
+    monkeypatch.setattr(matrix, "ROOT", tmp_path.parent)
+    monkeypatch.setattr(matrix, "prepare", lambda *args, **options: "/bin/false")
+    monkeypatch.setattr(matrix, "versions", lambda python: "")
+    assert matrix.run(matrix.SESSIONS[0], smoke=True, arguments=[])[0].startswith("FAILED")
+
+    def refused(*args: object, **options: object) -> str:
+        raise subprocess.CalledProcessError(1, "pip")
+
+    monkeypatch.setattr(matrix, "prepare", refused)
+    assert matrix.run(matrix.SESSIONS[0], smoke=True, arguments=[])[0].startswith("not run: it cannot be installed")
+
+
+def test_the_smoke_step_passes_here(tmp_path: Path) -> None:
+    """Import, every pipe, workers and a resume, with our deprecation warnings as errors."""
+    process = subprocess.run(
+        [sys.executable, str(ROOT / ".ci" / "smoke.py")],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.splitlines()[-1].endswith(": passed")
