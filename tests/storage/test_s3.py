@@ -734,14 +734,20 @@ def raw_body(data: bytes) -> StreamingBody:
 def test_read_answers_are_checked(moto: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """A body that is not the range asked for is never taken for it."""
     store = s3_store(moto, new_bucket(moto), read_by_obstore=False)
-    lies: list[dict[str, Any]] = [
-        {"ContentLength": 4, "ContentRange": "bytes 0-3/10", "Body": raw_body(b"234")},
-        {"ContentLength": 3, "ContentRange": "bytes 2-4/10", "Body": raw_body(b"234")},
-        {"ContentLength": 4, "ContentRange": "bytes 3-6/10", "Body": raw_body(b"3456")},
-        {"ContentLength": 10, "Body": raw_body(b"0123456789")},
+    lies: list[tuple[int, dict[str, str], bytes]] = [
+        (206, {"content-length": "4", "content-range": "bytes 0-3/10"}, b"234"),
+        (206, {"content-length": "3", "content-range": "bytes 2-4/10"}, b"234"),
+        (206, {"content-length": "4", "content-range": "bytes 3-6/10"}, b"3456"),
+        (206, {"content-length": "10"}, b"0123456789"),
+        (200, {"content-length": "10"}, b"01234567"),
     ]
-    for lie in lies:
-        monkeypatch.setattr(store.client, "get_object", lambda lie=lie, **request: {**lie, "ETag": '"e"'})
+    for status, headers, body in lies:
+        answer = {
+            "ETag": '"e"',
+            "Body": raw_body(body),
+            "ResponseMetadata": {"HTTPStatusCode": status, "HTTPHeaders": headers},
+        }
+        monkeypatch.setattr(store.client, "get_object", lambda answer=answer, **request: answer)
         with pytest.raises(TransientStorageError):
             read_once(store, "a", 2, 6)
 
