@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data.datapipes.iter import IterableWrapper
 
+from tests.archive_bytes import pack_tar
 from tests.servers.s3 import S3Server
 from tests.shard_places import header_places, tar_of
 from torchdata_remote import ShardedDataset, ShardTarReader, ShardWriter, World, index_shards, stream_shards
@@ -195,6 +196,17 @@ def test_an_index_that_points_into_a_member_is_refused(memory_folder: str, field
             ManifestError, match=rf"says that a sample begins at byte {offsets[4]:,}, where none.*{REMEDY}"
         ):
             wanted(url.part(first, last))
+
+
+@pytest.mark.parametrize("left_out", ["1", "./1", "1/", ".1", "../1.cls", "1.__key__"])
+def test_what_is_left_out_before_a_border_is_of_no_sample(memory_folder: str, left_out: str) -> None:
+    """A member that cannot be part of a sample may be called like the next one: no sample is cut there."""
+    put(f"{memory_folder}/0.tar", pack_tar([("0.cls", b"0"), (left_out, b"x"), ("1.cls", b"1"), ("2.cls", b"2")]))
+    [shard] = index_shards(memory_folder, on_bad_member=lambda error: None)
+    url = as_listed(shard)
+    parts = IterableWrapper([url.part(number, number + 1) for number in range(3)])
+    found = list(ShardTarReader(parts, on_bad_member=lambda error: None))
+    assert [sample["__key__"] for sample in found] == ["0", "1", "2"]
 
 
 def test_the_manifest_tells_the_checksum_of_each_index(memory_folder: str) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.utils.data.datapipes.datapipe import IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import torchdata_remote as tdr
@@ -70,6 +71,55 @@ def test_the_functional_form_is_refused_too() -> None:
     """As it is usually written."""
     with pytest.raises(UrlError, match=re.escape("IterableWrapper(['/data/x/']).list_remote(")):
         IterableWrapper("/data/x/").list_remote()
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=lambda text: type(text).__name__)
+@pytest.mark.parametrize("stream", [tdr.stream_shards, tdr.stream_files])
+def test_several_urls_are_no_characters_of_a_text(stream: Callable[[Any], Any], text: Any) -> None:
+    """A pipe is a list of URLs too, so that one over a text is refused before ``/`` is listed."""
+    right = re.escape(f"{stream.__name__}('/data/x{'' if isinstance(text, Path) else '/'}')")
+    for source in (IterableWrapper(text), IterableWrapper(text).shuffle()):
+        with pytest.raises(UrlError, match=right):
+            stream(source)
+
+
+class _Listed(IterDataPipe[str]):
+    """A user's own pipe: the lines of a file, whose path it calls ``iterable``."""
+
+    def __init__(self, iterable: Any) -> None:
+        self.iterable = iterable
+
+    def __iter__(self) -> Iterator[str]:
+        yield from Path(self.iterable).read_text().splitlines()
+
+
+class _ListedToo(IterableWrapper[Any]):
+    """The same, on top of torch's."""
+
+    iterable: Any
+
+    def __iter__(self) -> Iterator[str]:
+        yield from Path(self.iterable).read_text().splitlines()
+
+
+@pytest.mark.parametrize("kind", [_Listed, _ListedToo])
+@pytest.mark.parametrize("path", [str, Path])
+def test_a_pipe_of_a_user_may_call_a_path_iterable(kind: Any, path: Callable[[str], Any], tmp_path: Path) -> None:
+    """It is not taken apart, whatever the attribute is called."""
+    urls = ["memory://a/1", "memory://a/2"]
+    (tmp_path / "urls.txt").write_text("\n".join(urls))
+    source = kind(path(f"{tmp_path}/urls.txt"))
+    assert list(tdr.ShardingFilterRank(source, world=tdr.World(0, 1))) == urls
+    assert urls_of(source, of="x") == urls
+
+
+def test_a_path_can_be_escaped() -> None:
+    """As it stands wherever a URL does."""
+    assert tdr.escape_url(Path("/data/[raw]")) == "/data/[[]raw]" == tdr.escape_url("/data/[raw]")
+    wrong: list[Any] = [b"/data", ["/data"], None]
+    for url in wrong:
+        with pytest.raises(UrlError, match="escape_url: expected one URL or path"):
+            tdr.escape_url(url)
 
 
 @pytest.mark.parametrize("sources", [["a/", "b/"], ("a/",), [Path("a")], b"a/"], ids=repr)

@@ -17,7 +17,7 @@ import numpy as np
 from .errors import ManifestError, ObjectNotFoundError, ShardReadError
 from .options import RetryPolicy, StorageOptions
 from .retry import call_with_retries
-from .sample import is_meta, split_key
+from .sample import naming_fault, split_key
 from .storage import Connection, RangeNotSatisfiableError, open_store, read_whole
 from .tar import BLOCK, TarOptions, read_heads
 from .urls import RemoteUrl, redact
@@ -134,8 +134,9 @@ def _check_border(url: str, before: int, border: int, options: StorageOptions, r
 def _keys(parts: Iterable[bytes], shown: str, options: TarOptions) -> Iterator[str]:
     """The key of each member that belongs to a sample."""
     for head in read_heads(parts, url=shown, options=replace(options, max_member_bytes=sys.maxsize)):
-        if not is_meta(head.name):
-            yield split_key(head.name.removeprefix("./"))[0]
+        path = head.name.removeprefix("./")
+        if naming_fault(path) is None:
+            yield split_key(path)[0]
 
 
 class _Window:

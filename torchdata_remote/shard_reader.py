@@ -11,14 +11,15 @@ from typing import Any
 from .counters import FETCH, READ, timed
 from .datapipe import StatefulPipe
 from .engine import Engine
-from .errors import StateError
-from .iter_datapipe import IterDataPipe
+from .errors import RemoteDataError, StateError
+from .iter_datapipe import Filter, IterDataPipe
 from .options import FetchOptions, StorageOptions
 from .parent_watch import end_worker_with_trainer
 from .place import Place, Position
 from .policies import OnBadMember, OnBadShard, ShardGuard, Skipped, raise_error
 from .sample import Sample
 from .sources import pipe_of
+from .state import all_pipes
 from .streams import known, number_of, part_refused, streams_of, under_way
 from .turns import by_turns
 from .urls import redact, whole_and_part
@@ -142,7 +143,28 @@ class ShardReader(StatefulPipe[Sample]):
     def _upcoming(self, streams: Iterator[tuple[str, Any]], progress: _Progress) -> Iterator[_OpenShard]:
         for url, stream in streams:
             progress.latest = number_of(stream)
-            yield self._opened(url, stream, None)
+            shard = self._opened(url, stream, None)
+            try:
+                self._require_all_parts()
+            except BaseException:
+                shard.close()
+                raise
+            yield shard
+        self._require_all_parts()  # where none was left
+
+    def _require_all_parts(self) -> None:
+        """Refuse a filter that decides by URLs that it cannot know.
+
+        Raises:
+            RemoteDataError: if there is one between this and a split of shards by samples.
+        """
+        for pipe in all_pipes(self.source_datapipe):
+            if isinstance(pipe, Filter) and any(getattr(above, "gives_parts", False) for above in all_pipes(pipe)):
+                raise RemoteDataError(
+                    "filter() behind sharding_filter_rank() is given URLs such as samples+3-9+s3://b/0.tar+samples+3-9 "
+                    "here, of parts of shards, and one that leaves them out would leave out data: put it before "
+                    "sharding_filter_rank()."
+                )
 
     def _opened(self, url: str, stream: Any, position: Position | None) -> _OpenShard:
         url, samples = whole_and_part(str(url))

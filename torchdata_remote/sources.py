@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from .errors import UrlError
+from .iter_datapipe import IterableWrapper
 from .urls import redact
 
 T = TypeVar("T")
@@ -57,7 +58,8 @@ def urls_of(source: Any, *, of: str) -> list[str]:
         of: who wants them, for the error.
 
     Raises:
-        UrlError: for ``bytes``, or for an item that is neither ``str`` nor ``os.PathLike``.
+        UrlError: for ``bytes``, for an item that is neither ``str`` nor ``os.PathLike``, or for an ``IterableWrapper``
+            of a ``str``.
 
     Example:
         >>> urls_of("s3://photos/train/", of="stream_shards"), urls_of(("a", "b"), of="stream_shards")
@@ -65,6 +67,13 @@ def urls_of(source: Any, *, of: str) -> list[str]:
     """
     if isinstance(source, _TEXT) or not isinstance(source, Iterable):
         return [url_of(source, of=of)]
+    wrapped = _wrapped(source)
+    if isinstance(wrapped, _TEXT):
+        shown = _shown(wrapped)
+        raise UrlError(
+            f"{of}: IterableWrapper takes the {type(wrapped).__name__} {shown!r:.200} for a list of URLs, one for each "
+            f"of its characters. Write {of}({shown!r:.200})"
+        )
     return [url_of(item, of=of) for item in source]
 
 
@@ -87,7 +96,7 @@ def pipe_of(source: T, *, of: str, holds: str = "URLs") -> T:
             if isinstance(source, Iterable):
                 return source
             raise UrlError(f"{of}: expected a pipe of {holds}, got {type(source).__name__}: {source!r:.200}.")
-    shown = redact(os.fsdecode(bytes(found) if isinstance(found, bytearray) else found))
+    shown = _shown(found)
     spelling = f"IterableWrapper([{shown!r:.200}]).{of}(...)"
     what = f"the {type(found).__name__} {shown!r:.200}"
     if holds != "URLs":
@@ -99,10 +108,17 @@ def pipe_of(source: T, *, of: str, holds: str = "URLs") -> T:
     )
 
 
+def _shown(text: Any) -> str:
+    """A text or a path as errors may show it."""
+    return redact(os.fsdecode(bytes(text) if isinstance(text, bytearray) else text))
+
+
 def _wrapped(pipe: Any) -> Any:
     """What the ``IterableWrapper`` holds that the items of a pipe come from, unchanged; ``None`` if there is none."""
     fields = getattr(pipe, "__dict__", {})
     while type(pipe).__name__ in _PASSES_ON:
         pipe = fields.get("datapipe", fields.get("source_datapipe"))
         fields = getattr(pipe, "__dict__", {})
-    return fields.get("iterable")
+    # A pipe of a user's own may call anything so, such as the path of a file that lists URLs
+    is_wrapper = isinstance(pipe, IterableWrapper) and type(pipe).__iter__ is IterableWrapper.__iter__
+    return fields.get("iterable") if is_wrapper else None

@@ -22,7 +22,7 @@ from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from torch.utils.data.graph_settings import apply_sharding
 
 from tests.servers.s3 import S3Server
-from torchdata_remote import ShardingFilterRank, ShardWriter, World
+from torchdata_remote import Resumable, ShardingFilterRank, ShardWriter, World
 from torchdata_remote.checksums import BLOCK_BYTES
 from torchdata_remote.errors import EmptyShareError, ManifestError, RemoteDataError
 from torchdata_remote.testing import FaultyStore, all_worlds, assert_resumes_everywhere
@@ -263,6 +263,34 @@ def test_a_map_between_two_pipes_loses_no_range(edit: Callable[[str], str]) -> N
     finally:
         files.rm("/from", recursive=True)
         files.rm("/copies", recursive=True)
+
+
+def is_tar(url: str) -> bool:
+    return url.endswith(".tar")
+
+
+def is_tar_stream(pair: tuple[str, Any]) -> bool:
+    return is_tar(pair[0])
+
+
+@pytest.mark.parametrize("behind", ["urls", "streams"])
+def test_a_filter_behind_a_split_is_refused(behind: str, memory_folder: str) -> None:
+    """It would leave out the URLs of parts, and with them all samples in silence; before the split it is welcome."""
+    write_shards(memory_folder, [4, 2])
+
+    def pipe(ranks: int, rank: int = 0) -> Any:
+        urls = IterableWrapper([f"{memory_folder}/index.json"]).list_remote().filter(is_tar)
+        share: Any = urls.sharding_filter_rank(world=World(rank, ranks))
+        passed = share.filter(is_tar) if behind == "urls" else share.async_prefetch().filter(is_tar_stream)
+        return passed.shard_tar_reader()
+
+    for rank in range(3):
+        with pytest.raises(RemoteDataError, match=r"put it before sharding_filter_rank\(\)"):
+            list(pipe(3, rank))
+    with pytest.raises(RemoteDataError, match="put it before"):
+        list(Resumable(pipe(1), num_streams=3))
+    assert len(list(pipe(2))) == 4, "whole shards are listed as they are"
+    assert len(list(samples_of(memory_folder, World(0, 3)))) == 2
 
 
 def test_enough_shards_stay_whole(memory_folder: str) -> None:

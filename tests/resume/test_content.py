@@ -37,12 +37,12 @@ def random_bytes(size: int) -> bytes:
 
 
 def test_a_copy_has_the_same_sum(tmp_path: Path) -> None:
-    """With another inode and another time; a bare path is a URL too."""
+    """With another inode and another time; a bare path and a ``pathlib.Path`` are URLs too."""
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "0").write_bytes(os.urandom(100_000))
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     os.utime(tmp_path / "b" / "0", (1, 1))
-    sums = content_sums([f"file://{tmp_path}/a/0", f"file://{tmp_path}/b/0", f"{tmp_path}/b/0"])
+    sums = content_sums([f"file://{tmp_path}/a/0", f"file://{tmp_path}/b/0", f"{tmp_path}/b/0", tmp_path / "b" / "0"])
     assert len(set(sums)) == 1
     assert None not in sums
 

@@ -76,6 +76,29 @@ def test_no_number_of_replaced_ones_is_missed(num_urls: int, field: str, data: s
     assert (told(before, after) is None) == same
 
 
+@settings(max_examples=60)
+@given(num_urls=st.integers(33, 200), seed=st.integers(0, 10**6), data=st.data())
+def test_each_is_compared_by_what_is_known_of_it(num_urls: int, seed: int, data: st.DataObject) -> None:
+    """Where a manifest and a folder are listed together, of some shards the MD5 is known and of others the etag."""
+    draw = random.Random(seed)
+    before = [
+        RemoteUrl(url, url.size, num_samples=url.num_samples, md5=url.md5)
+        if draw.random() < 0.5
+        else RemoteUrl(url, url.size, url.etag)
+        for url in listing(num_urls)
+    ]
+    place = data.draw(st.integers(0, num_urls - 1))
+    url = before[place]
+    other = RemoteUrl(url, url.size, url.etag and '"other"', num_samples=url.num_samples, md5=url.md5 and MD5)
+    after = [*before[:place], other, *before[place + 1 :]]
+    assert told(before, after) == f"{url} differs in its {'MD5' if url.md5 else 'etag'}"
+    at_first = [RemoteUrl(url, url.size) for url in before]
+    more = [RemoteUrl(url, url.size, url.etag) for url in listing(num_urls)]
+    for one in (at_first, more, before):
+        assert told(one, before) is None
+        assert told(before, one) is None
+
+
 def test_sizes_and_counts_are_told_where_each_is_remembered() -> None:
     """The state's value before the one here; where objects share a sum, that it differs."""
     few, many = listing(3), listing(3_000)
@@ -157,6 +180,8 @@ def test_states_of_earlier_releases() -> None:
         lambda found: found["fields"].update(size="short"),
         lambda found: found["fields"].update(size="?" * 24),
         lambda found: found.update(fields=7),
+        lambda found: found.update(partly={"size": "short"}),
+        lambda found: found.update(partly=7),
         lambda found: found.pop("order"),
         lambda found: found.pop("num_urls"),
     ],
@@ -173,9 +198,11 @@ def test_a_damaged_listing(damage: Callable[[dict[str, Any]], Any]) -> None:
 @pytest.mark.parametrize("num_urls", [1, 32, 33, 100_000])
 def test_it_is_small_and_has_no_names(num_urls: int) -> None:
     """With all fields, and whatever the number of objects."""
-    text = json.dumps(fingerprint(listing(num_urls)))
-    assert len(text) < 4_000
-    assert "tar" not in text
+    partly = [RemoteUrl(url, url.size) if number % 3 else url for number, url in enumerate(listing(num_urls))]
+    for urls in (listing(num_urls), partly):
+        text = json.dumps(fingerprint(urls))
+        assert len(text) < 4_000
+        assert "tar" not in text
 
 
 def test_what_signs_a_url_is_no_part_of_it() -> None:

@@ -76,6 +76,40 @@ def test_a_shard_of_equal_size_is_another_shard(place: Place, source: str) -> No
     assert rest(place, state, source)
 
 
+@pytest.mark.parametrize("kind", ["local", "memory"])
+def test_a_manifest_of_others_that_was_not_written_again(kind: str, tmp_path: Path) -> None:
+    """It has an MD5 of each shard, which nobody compares with the shard's bytes: its content is compared as well."""
+    place = memory_place() if kind == "memory" else Place(f"{tmp_path}/d/")
+    write(place)
+    manifest = json.loads(place.files()["index.json"])
+    for entry in manifest["shardlist"]:
+        del entry["crc32"], entry["crc32_block_bytes"], entry["index_crc32"]
+    place.put({"index.json": json.dumps(manifest).encode()})
+    keys, state = stopped(place, "index.json")
+    assert len({*keys, *rest(place, state, "index.json")}) == NUM_SHARDS * SAMPLES
+    replace_one(place, manifest=False)
+    with pytest.raises(StateError, match=r"04\.tar differs in its content\. Objects were"):
+        rest(place, state, "index.json")
+
+
+def test_shards_that_are_given_as_paths(tmp_path: Path) -> None:
+    """Of each ``pathlib.Path`` the content is compared, as of a ``str``."""
+    place = Place(f"{tmp_path}/d/")
+    write(place)
+    paths = [Path(place.url, f"{number:02d}.tar") for number in range(NUM_SHARDS)]
+
+    def data() -> Resumable:
+        return Resumable(IterableWrapper(paths).sharding_filter_rank().shard_tar_reader().to_tuple("__key__"))
+
+    before = data()
+    next(iter(before))
+    replace_one(place, manifest=False)
+    after = data()
+    after.load_state_dict(before.state_dict())
+    with pytest.raises(StateError, match=r"04\.tar differs in its content"):
+        next(iter(after))
+
+
 @pytest.mark.parametrize("source", ["", "index.json"])
 def test_what_is_written_again_alike_is_the_same(place: Place, source: str) -> None:
     """The same shards, and a manifest that was made anew by reading them."""

@@ -29,7 +29,8 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
 
     Where a manifest was listed, which tells how many samples each shard has, there may be fewer shards than slots: then
     each slot gets as many samples as every other, or one more, and reads that part of a shard only, as the index beside
-    it tells (``shard.tar.idx``).
+    it tells (``shard.tar.idx``). Put ``filter`` before this pipe: the URL of a part is not the shard's own, and readers
+    refuse a pass in which parts went through one.
 
     Args:
         source_datapipe: shard URLs, in the same order in every process.
@@ -61,6 +62,7 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
         self.source_datapipe = source_datapipe
         self.equalize: EqualizeMode | None = None
         self.num_samples: int | None = None  # of this slot's share, where they are shared equally
+        self.gives_parts = False  # whether shards are split in the latest pass
         self.world = world
         self._stream: World | None = None  # place of a copy that reads one stream
         self._orders: dict[tuple[int, int], SampleOrder] = {}  # (number of slots, epoch) -> order, of one listing
@@ -116,6 +118,7 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
             yield url
 
     def _share(self, world: World, epoch: int) -> Iterator[str]:
+        self.gives_parts = False
         if self.equalize is not None:
             urls = list(self.source_datapipe)
             order = self._equal_order(urls, world.num_slots, epoch)
@@ -128,6 +131,7 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
         counts = _counts(head)
         if counts is None or sum(counts) < world.num_slots:
             raise _too_few(head, counts, world)
+        self.gives_parts = True
         return _pieces(head, SampleOrder.of(counts).share(world.slot, world.num_slots))
 
     def _equal_order(self, urls: list[str], num_slots: int, epoch: int) -> SampleOrder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -30,7 +31,8 @@ def content_sums(urls: Sequence[Any]) -> list[int | None]:
     """
     num_summed = min(len(urls), _MOST_SUMMED)
     chosen = {number * len(urls) // num_summed for number in range(num_summed)}
-    return [(_sum(url) if place in chosen else 0) if _is_here(url) else None for place, url in enumerate(urls)]
+    texts = [os.fspath(url) if isinstance(url, os.PathLike) else url for url in urls]
+    return [(_sum(url) if place in chosen else 0) if _is_here(url) else None for place, url in enumerate(texts)]
 
 
 def _is_here(url: Any) -> bool:

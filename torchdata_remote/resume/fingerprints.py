@@ -3,7 +3,8 @@
 Objects are sorted by URL and cut into at most 32 groups. For each field that is known of all objects of a group, two
 sums are kept: of the values' CRC-32, and of the same times the object's place in the group. Where one object of a group
 differs, the quotient of the two differences is its place (the first step of decoding a Reed-Solomon code). Up to 32
-objects each are a group of their own, and have one number.
+objects each are a group of their own, and have one number. Where a field is known of some objects of a group only, as
+where a manifest and a folder are listed together, the sums are of these, and a mark tells which they are.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ Pair = tuple[Sums | None, Sums | None]  # of one group in two listings
 _GROUPS = 32
 _PRIME = (1 << 48) - 59  # the largest below 2**48: a sum is eight characters of base64
 _NUMBER_BYTES, _CHARACTERS, _UNKNOWN = 6, 8, "........"
+_MARK_BYTES, _MARK_CHARACTERS, _ALIKE = 3, 4, "...."  # of a group of whose objects all are known, or none
 _COUNTS = {"size": "bytes", "samples": "samples"}  # kept themselves where an object is a group of its own
 _VERSIONS = {"md5": "MD5", "etag": "etag", "content": "content"}
-_WEAKER = "etag", "content"  # than an MD5 of all bytes: copies may have other etags
 _MOST_NAMED = 5
 _REDACTED = frozenset("?#@")  # without which there is nothing to redact
 _MD5 = re.compile(r"[0-9a-fA-F]{32}")  # others may leave it empty
@@ -44,12 +45,16 @@ def fingerprint(urls: Sequence[Any]) -> Fingerprint:
 
     Returns:
         dict: ``num_urls``; ``order``, a digest over the URLs in their order; ``fields``, from a field's name to the
-        sums of its groups.
+        sums of its groups; ``partly``, from a field's name to the marks of its groups, where some need them.
     """
     names = list(map(_name, urls))
     places = sorted(range(len(names)), key=names.__getitem__)
     columns = _columns([urls[place] for place in places], [names[place] for place in places])
     groups = _groups(len(names))
+    marks = {
+        field: "".join(_mark(values[group.start : group.stop]) for group in groups) for field, values in columns.items()
+    }
+    partly = {field: text for field, text in marks.items() if text != _ALIKE * len(groups)}
     return {
         "num_urls": len(names),
         "order": hashlib.blake2b(_encoded("\n".join(names)), digest_size=8).hexdigest(),
@@ -60,6 +65,7 @@ def fingerprint(urls: Sequence[Any]) -> Fingerprint:
             for field, values in columns.items()
             if any(value is not None for value in values)
         },
+        **({"partly": partly} if partly else {}),
     }
 
 
@@ -128,10 +134,12 @@ def _differences(first: Mapping[str, Any], second: Mapping[str, Any], names: Seq
             return
         if first["order"] != second["order"]:
             yield "the same objects in another order, on which depends who reads which"
-        decided = [None not in pair for pair in _pairs("md5", first, second)]
+        whole = [mark == _ALIKE for mark in _marks("md5", first)]
+        decided = [None not in pair and known for pair, known in zip(_pairs("md5", first, second), whole, strict=True)]
         for field in (*_COUNTS, *_VERSIONS):
             for pair, group, by_md5 in zip(_pairs(field, first, second), groups, decided, strict=True):
-                if None not in pair and pair[0] != pair[1] and not (by_md5 and field in _WEAKER):
+                # Copies may have other etags, but not other contents: these tell that a manifest is outdated
+                if None not in pair and pair[0] != pair[1] and not (by_md5 and field == "etag"):
                     yield _told(field, pair, group, names)
 
 
@@ -166,13 +174,15 @@ def _columns(urls: Sequence[Any], names: Sequence[str]) -> dict[str, list[Any]]:
     """What is known of each object, field by field; ``None`` where it is not."""
     known = [url if isinstance(url, RemoteUrl) else RemoteUrl("") for url in urls]
     md5 = [url.md5.lower() if url.md5 and _MD5.fullmatch(url.md5) else None for url in known]
+    # Reading notices a shard that is not the one of which its manifest has checksums
+    are_checked = None not in md5 and all(url.checksums is not None for url in known)
     return {
         "url": list(names),
         "size": [url.size for url in known],
         "samples": [url.num_samples for url in known],
         "md5": md5,
         "etag": [_etag(url) for url in known],
-        "content": [None] * len(urls) if None not in md5 else content_sums(urls),
+        "content": [None] * len(urls) if are_checked else content_sums(urls),
     }
 
 
@@ -195,14 +205,35 @@ def _groups(num_urls: int) -> list[range]:
 
 def _packed(field: str, values: Sequence[Any], alone: bool) -> str:
     """The sums of a group; ``alone`` where all groups are of one object, and then the sum of weights is left out."""
-    if any(value is None for value in values):
+    if values.count(None) == len(values):
         return _UNKNOWN * (1 if alone else 2)
-    if field in _COUNTS:
-        numbers = [value % _PRIME if alone else crc32(b"%d" % value) for value in values]
-    else:
-        numbers = [crc32(str(value).encode("utf-8", "surrogatepass")) for value in values]
+    numbers = [0 if value is None else _number(field, value, alone) for value in values]
     sums = [sum(numbers)] if alone else [sum(numbers), sum(map(mul, numbers, count(1)))]
     return "".join(b64encode((sum_ % _PRIME).to_bytes(_NUMBER_BYTES, "big")).decode() for sum_ in sums)
+
+
+def _number(field: str, value: Any, alone: bool) -> int:
+    if field in _COUNTS:
+        return int(value) % _PRIME if alone else crc32(b"%d" % value)
+    return crc32(_encoded(str(value)))
+
+
+def _mark(values: Sequence[Any]) -> str:
+    """Of which objects of a group a field is known."""
+    if values.count(None) in (0, len(values)):
+        return _ALIKE
+    known = bytes(value is not None for value in values)
+    return b64encode((crc32(known) % (1 << 8 * _MARK_BYTES)).to_bytes(_MARK_BYTES, "big")).decode()
+
+
+def _marks(field: str, one: Mapping[str, Any]) -> list[str]:
+    """The mark of each group."""
+    num_groups, text = len(_groups(one["num_urls"])), one.get("partly", {}).get(field)
+    if text is None:
+        return [_ALIKE] * num_groups
+    if len(text) != num_groups * _MARK_CHARACTERS:
+        raise ValueError(f"{len(text)} characters of marks of {field!r} for {num_groups:,} groups")
+    return [text[at : at + _MARK_CHARACTERS] for at in range(0, len(text), _MARK_CHARACTERS)]
 
 
 def _unpacked(field: str, one: Mapping[str, Any]) -> list[Sums | None]:
@@ -221,7 +252,10 @@ def _unpacked(field: str, one: Mapping[str, Any]) -> list[Sums | None]:
 
 
 def _pairs(field: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Pair]:
-    return list(zip(_unpacked(field, first), _unpacked(field, second), strict=True))
+    """The sums of each group in both; ``None`` for those of other objects of the group."""
+    sums = zip(_unpacked(field, first), _unpacked(field, second), strict=True)
+    marks = zip(_marks(field, first), _marks(field, second), strict=True)
+    return [pair if here == there else (None, None) for pair, (here, there) in zip(sums, marks, strict=True)]
 
 
 def _encoded(text: str) -> bytes:

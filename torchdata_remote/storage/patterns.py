@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 
@@ -15,7 +16,7 @@ _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _SPECIAL, _SPECIAL_IN_HTTP = re.compile(r"[*?\[{}]"), re.compile(r"[\[{}]")
 
 
-def escape_url(url: str) -> str:
+def escape_url(url: str | os.PathLike[str]) -> str:
     """Escape the characters of a URL that a source URL would take for a pattern: ``*``, ``?``, ``[``, ``{``, ``}``.
 
     Each becomes a class of one character, as by Python's ``glob.escape``: ``[*]``. The result stands for that object or
@@ -30,9 +31,12 @@ def escape_url(url: str) -> str:
         >>> escape_url("s3://photos/what is this?/{raw}/")
         's3://photos/what is this[?]/[{]raw[}]/'
     """
-    scheme = _ADDRESS.match(url)
+    text = os.fspath(url) if isinstance(url, os.PathLike) else url
+    if not isinstance(text, str):
+        raise UrlError(f"escape_url: expected one URL or path, as str or os.PathLike, got {type(url).__name__}")
+    scheme = _ADDRESS.match(text)
     special = _SPECIAL_IN_HTTP if scheme is not None and scheme[1].lower() in HTTP else _SPECIAL
-    return special.sub(r"[\g<0>]", url)
+    return special.sub(r"[\g<0>]", text)
 
 
 def literal_url(url: str) -> str:
