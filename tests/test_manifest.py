@@ -108,6 +108,7 @@ def test_a_shard_outside_the_folder_is_refused(name: Any) -> None:
         ("https://host/a/index.json", "%C3%A9.tar", "%c3%a9.tar"),
         ("https://host/a/index.json", "\u00e9.tar", "%C3%A9.tar"),
         ("http://host/a/index.json", "0.tar#one", "0.tar#two"),
+        ("http://host/a/index.json", "0.tar", "0.tar?"),
         ("file:///data/index.json", "\u00e9.tar", "e\u0301.tar"),
     ],
 )
@@ -139,6 +140,15 @@ def test_names_of_two_objects_are_two_shards(url: str, first: str, second: str) 
     """In a bucket and on a disk a percent sign is a character; a query is part of what a server is asked for."""
     found = load_manifest(_document(shardlist=[{**ENTRY, "url": first}, {**ENTRY, "url": second}]), url)
     assert [shard.url.rpartition("/")[2] for shard in found] == [first, second]
+
+
+@pytest.mark.parametrize("name", ["..%2F0.tar", "%2e%2e", "%2E%2e?a=1", "%2e", "?a=1", "#0.tar", "a%2f0.tar"])
+def test_a_percent_sign_leads_out_of_no_folder(name: str) -> None:
+    """A web server may decode it before it looks for the object; elsewhere it is a character."""
+    data = _document(shardlist=[{**ENTRY, "url": name}])
+    with pytest.raises(ManifestError, match="is not a base name"):
+        load_manifest(data, "HTTPS://host/a/index.json")
+    assert load_manifest(data, URL)[0].url == URL[: URL.rindex("/") + 1] + name
 
 
 def test_a_manifest_that_names_a_shard_twice_is_read_by_no_reader(memory_folder: str) -> None:

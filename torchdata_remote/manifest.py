@@ -116,12 +116,16 @@ def _one_spelling(url: str) -> str:
     """
     scheme, separator, _ = url.partition("://")
     folder, slash, name = url.rpartition("/")
-    if scheme.lower() in ("http", "https"):
-        path, question, query = name.partition("#")[0].partition("?")
-        name = unquote(path, errors="surrogateescape") + question + query
+    if _is_http(url):
+        path, _, query = name.partition("#")[0].partition("?")
+        name = unquote(path, errors="surrogateescape") + ("?" + query if query else "")
     elif not separator or scheme.lower() in ("file", "local"):
         name = unicodedata.normalize("NFC", name)
     return folder + slash + name
+
+
+def _is_http(url: str) -> bool:
+    return url.partition("://")[0].lower() in ("http", "https")
 
 
 def jobs_of(data: bytes) -> list[Any]:
@@ -137,7 +141,7 @@ def load_entry(entry: dict[str, Any], url: str) -> ShardInfo:
         KeyError, TypeError, ValueError: if it is something else.
     """
     name = entry["url"]
-    if not isinstance(name, str) or "/" in name or name in ("", ".", ".."):
+    if not isinstance(name, str) or "/" in name or not _is_base_name(name, url):
         raise ValueError(f"shard {name!r} is not a base name")
     num_samples, num_bytes = int(entry["nsamples"]), int(entry["filesize"])
     if num_samples < 0 or num_bytes < 0:
@@ -147,6 +151,12 @@ def load_entry(entry: dict[str, Any], url: str) -> ShardInfo:
     if index_crc32 is not None and not 0 <= index_crc32 < 1 << 32:
         raise ValueError(f"index_crc32 of shard {name!r} is {entry['index_crc32']!r}")
     return ShardInfo(folder + name, num_samples, num_bytes, md5, _checksums(entry, num_bytes), index_crc32)
+
+
+def _is_base_name(name: str, url: str) -> bool:
+    """Whether a name stays in the folder of a manifest, also where a web server decodes it: ``%2e%2e%2f0.tar``."""
+    path = unquote(re.split("[?#]", name, maxsplit=1)[0]) if _is_http(url) else name
+    return "/" not in path and path not in ("", ".", "..")
 
 
 def _checksums(entry: dict[str, Any], num_bytes: int) -> Checksums | None:

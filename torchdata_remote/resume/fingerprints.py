@@ -1,36 +1,24 @@
 """What a state remembers of a listing: enough to name an object that was replaced, and small for any number of them.
 
-Objects are sorted by URL and cut into at most 32 groups. For each field that is known of all objects of a group, two
-sums are kept: of the values' CRC-32, and of the same times the object's place in the group. Where one object of a group
-differs, the quotient of the two differences is its place (the first step of decoding a Reed-Solomon code). Up to 32
-objects each are a group of their own, and have one number. Where a field is known of some objects of a group only, as
-where a manifest and a folder are listed together, the sums are of these, and a mark tells which they are.
+How objects are put into groups, and what is kept of each, is told by the module ``sums``.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import count, islice, pairwise
-from operator import mul
-from typing import Any, cast
+from itertools import islice
+from typing import Any
 from zlib import crc32
 
 from ..errors import StateError
 from ..urls import LOCAL, RemoteUrl, redact
 from .content import content_sums
+from .sums import ALIKE, COUNTS, GROUPS, PRIME, Pair, encoded, groups_of, mark, marks_of, packed, pairs, unpacked
 
 Fingerprint = dict[str, Any]
-Sums = tuple[int, ...]
-Pair = tuple[Sums | None, Sums | None]  # of one group in two listings
 
-_GROUPS = 32
-_PRIME = (1 << 48) - 59  # the largest below 2**48: a sum is eight characters of base64
-_NUMBER_BYTES, _CHARACTERS, _UNKNOWN = 6, 8, "........"
-_MARK_BYTES, _MARK_CHARACTERS, _ALIKE = 3, 4, "...."  # of a group of whose objects all are known, or none
-_COUNTS = {"size": "bytes", "samples": "samples"}  # kept themselves where an object is a group of its own
 _VERSIONS = {"md5": "MD5", "etag": "etag", "content": "content"}
 _MOST_NAMED = 5
 _REDACTED = frozenset("?#@")  # without which there is nothing to redact
@@ -50,17 +38,17 @@ def fingerprint(urls: Sequence[Any]) -> Fingerprint:
     names = list(map(_name, urls))
     places = sorted(range(len(names)), key=names.__getitem__)
     columns = _columns([urls[place] for place in places], [names[place] for place in places])
-    groups = _groups(len(names))
+    groups = groups_of(len(names))
     marks = {
-        field: "".join(_mark(values[group.start : group.stop]) for group in groups) for field, values in columns.items()
+        field: "".join(mark(values[group.start : group.stop]) for group in groups) for field, values in columns.items()
     }
-    partly = {field: text for field, text in marks.items() if text != _ALIKE * len(groups)}
+    partly = {field: text for field, text in marks.items() if text != ALIKE * len(groups)}
     return {
         "num_urls": len(names),
-        "order": hashlib.blake2b(_encoded("\n".join(names)), digest_size=8).hexdigest(),
+        "order": hashlib.blake2b(encoded("\n".join(names)), digest_size=8).hexdigest(),
         "fields": {
             field: "".join(
-                _packed(field, values[group.start : group.stop], len(groups) == len(names)) for group in groups
+                packed(field, values[group.start : group.stop], len(groups) == len(names)) for group in groups
             )
             for field, values in columns.items()
             if any(value is not None for value in values)
@@ -72,7 +60,7 @@ def fingerprint(urls: Sequence[Any]) -> Fingerprint:
 def digest_of_sizes(urls: Sequence[Any]) -> Fingerprint:
     """What earlier releases kept: the number of URLs, and a digest over them and their sizes, sorted."""
     lines = sorted(f"{redact(str(url))} {url.size if isinstance(url, RemoteUrl) else None}" for url in urls)
-    sum_ = hashlib.blake2b(_encoded("\n".join(lines)), digest_size=16)
+    sum_ = hashlib.blake2b(encoded("\n".join(lines)), digest_size=16)
     return {"num_urls": len(lines), "digest": sum_.hexdigest()}
 
 
@@ -123,10 +111,10 @@ def _differences(first: Mapping[str, Any], second: Mapping[str, Any], names: Seq
         if first["digest"] != second["digest"]:
             yield f"URLs and sizes with the digests {first['digest']} and {second['digest']}"
     elif ("digest" in first) == ("digest" in second):
-        groups = _groups(num_urls)
+        groups = groups_of(num_urls)
         other_urls = [
             _told("url", pair, group, names)
-            for pair, group in zip(_pairs("url", first, second), groups, strict=True)
+            for pair, group in zip(pairs("url", first, second), groups, strict=True)
             if pair[0] != pair[1]
         ]
         yield from other_urls
@@ -134,10 +122,10 @@ def _differences(first: Mapping[str, Any], second: Mapping[str, Any], names: Seq
             return
         if first["order"] != second["order"]:
             yield "the same objects in another order, on which depends who reads which"
-        whole = [mark == _ALIKE for mark in _marks("md5", first)]
-        decided = [None not in pair and known for pair, known in zip(_pairs("md5", first, second), whole, strict=True)]
-        for field in (*_COUNTS, *_VERSIONS):
-            for pair, group, by_md5 in zip(_pairs(field, first, second), groups, decided, strict=True):
+        whole = [mark == ALIKE for mark in marks_of("md5", first)]
+        decided = [None not in pair and known for pair, known in zip(pairs("md5", first, second), whole, strict=True)]
+        for field in (*COUNTS, *_VERSIONS):
+            for pair, group, by_md5 in zip(pairs(field, first, second), groups, decided, strict=True):
                 # Copies may have other etags, but not other contents: these tell that a manifest is outdated
                 if None not in pair and pair[0] != pair[1] and not (by_md5 and field == "etag"):
                     yield _told(field, pair, group, names)
@@ -145,9 +133,9 @@ def _differences(first: Mapping[str, Any], second: Mapping[str, Any], names: Seq
 
 def _added(first: Mapping[str, Any], names: Sequence[str]) -> Iterator[str]:
     """Objects that the first listing does not have, where it remembers each."""
-    if names and "fields" in first and first["num_urls"] <= _GROUPS:
-        known = {sums[0] for sums in _unpacked("url", first) if sums is not None}
-        yield from (f"{name} was added" for name in names if crc32(_encoded(name)) not in known)
+    if names and "fields" in first and first["num_urls"] <= GROUPS:
+        known = {sums[0] for sums in unpacked("url", first) if sums is not None}
+        yield from (f"{name} was added" for name in names if crc32(encoded(name)) not in known)
 
 
 def _told(field: str, pair: Pair, group: range, names: Sequence[str]) -> str:
@@ -155,17 +143,17 @@ def _told(field: str, pair: Pair, group: range, names: Sequence[str]) -> str:
     first, second = (sums or () for sums in pair)
     place: int | None = group.start
     if len(first) > 1:
-        by, weighted = ((there - here) % _PRIME for here, there in zip(first, second, strict=True))
-        number = weighted * pow(by, -1, _PRIME) % _PRIME if by else 0
+        by, weighted = ((there - here) % PRIME for here, there in zip(first, second, strict=True))
+        number = weighted * pow(by, -1, PRIME) % PRIME if by else 0
         place = group[number - 1] if 1 <= number <= len(group) else None
-    what = _COUNTS.get(field) or _VERSIONS.get(field, "URL")
+    what = COUNTS.get(field) or _VERSIONS.get(field, "URL")
     if place is None:
         ends = [names[at] if names else f"number {at + 1:,}" for at in (group[0], group[-1])]
         return (
             f"several of the {len(group):,} objects from {ends[0]} to {ends[1]}, sorted by URL, differ in their {what}"
         )
     shown = names[place] if names else f"object {place + 1:,} of those sorted by URL"
-    if field in _COUNTS and len(first) == 1:
+    if field in COUNTS and len(first) == 1:
         return f"{shown} has {first[0]:,} {what} and {second[0]:,}"
     return f"{shown} differs in its {what}"
 
@@ -194,69 +182,3 @@ def _etag(url: RemoteUrl) -> str | None:
     if url.etag is None or url.partition("://")[0].lower() in LOCAL:
         return None
     return url.etag.removeprefix("W/").strip('"') or None
-
-
-def _groups(num_urls: int) -> list[range]:
-    """The places of each group, of at most ``_GROUPS``."""
-    num_groups = min(num_urls, _GROUPS)
-    cuts = [number * num_urls // num_groups for number in range(num_groups + 1)] if num_groups else []
-    return [range(*pair) for pair in pairwise(cuts)]
-
-
-def _packed(field: str, values: Sequence[Any], alone: bool) -> str:
-    """The sums of a group; ``alone`` where all groups are of one object, and then the sum of weights is left out."""
-    if values.count(None) == len(values):
-        return _UNKNOWN * (1 if alone else 2)
-    numbers = [0 if value is None else _number(field, value, alone) for value in values]
-    sums = [sum(numbers)] if alone else [sum(numbers), sum(map(mul, numbers, count(1)))]
-    return "".join(b64encode((sum_ % _PRIME).to_bytes(_NUMBER_BYTES, "big")).decode() for sum_ in sums)
-
-
-def _number(field: str, value: Any, alone: bool) -> int:
-    if field in _COUNTS:
-        return int(value) % _PRIME if alone else crc32(b"%d" % value)
-    return crc32(_encoded(str(value)))
-
-
-def _mark(values: Sequence[Any]) -> str:
-    """Of which objects of a group a field is known."""
-    if values.count(None) in (0, len(values)):
-        return _ALIKE
-    known = bytes(value is not None for value in values)
-    return b64encode((crc32(known) % (1 << 8 * _MARK_BYTES)).to_bytes(_MARK_BYTES, "big")).decode()
-
-
-def _marks(field: str, one: Mapping[str, Any]) -> list[str]:
-    """The mark of each group."""
-    num_groups, text = len(_groups(one["num_urls"])), one.get("partly", {}).get(field)
-    if text is None:
-        return [_ALIKE] * num_groups
-    if len(text) != num_groups * _MARK_CHARACTERS:
-        raise ValueError(f"{len(text)} characters of marks of {field!r} for {num_groups:,} groups")
-    return [text[at : at + _MARK_CHARACTERS] for at in range(0, len(text), _MARK_CHARACTERS)]
-
-
-def _unpacked(field: str, one: Mapping[str, Any]) -> list[Sums | None]:
-    """The sums of each group."""
-    num_urls, text = one["num_urls"], one["fields"].get(field)
-    groups = _groups(num_urls)
-    each = 1 if len(groups) == num_urls else 2
-    if text is None:
-        return [None] * len(groups)
-    if len(text) != len(groups) * each * _CHARACTERS:
-        raise ValueError(f"{len(text)} characters of {field!r} for {num_urls:,} objects")
-    parts = [text[at : at + _CHARACTERS] for at in range(0, len(text), _CHARACTERS)]
-    numbers = [None if part == _UNKNOWN else int.from_bytes(b64decode(part, validate=True), "big") for part in parts]
-    sums = [tuple(numbers[at : at + each]) for at in range(0, len(numbers), each)]
-    return [None if None in pair else cast(Sums, pair) for pair in sums]
-
-
-def _pairs(field: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Pair]:
-    """The sums of each group in both; ``None`` for those of other objects of the group."""
-    sums = zip(_unpacked(field, first), _unpacked(field, second), strict=True)
-    marks = zip(_marks(field, first), _marks(field, second), strict=True)
-    return [pair if here == there else (None, None) for pair, (here, there) in zip(sums, marks, strict=True)]
-
-
-def _encoded(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
