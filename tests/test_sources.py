@@ -28,6 +28,8 @@ URL_PIPES: dict[str, Callable[[Any], Any]] = {
     "shard_zip_reader": tdr.ShardZipReader,
 }
 SAMPLE_PIPES: dict[str, Callable[[Any], Any]] = {
+    "Resumable": tdr.Resumable,
+    "mix": lambda source: tdr.mix({"a": (source, 1)}),
     "label_from_path": tdr.LabelFromPath,
     "decode_sample": tdr.DecodeSample,
     "to_tuple": lambda source: tdr.ToTuple(source, "jpg"),

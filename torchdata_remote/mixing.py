@@ -14,6 +14,7 @@ from .epochs import SeededPipe
 from .errors import EmptyShareError
 from .iter_datapipe import IterDataPipe
 from .permutation import uniforms
+from .sources import pipe_of
 from .state import all_pipes, begin_together, load_state, state_of
 from .world import World, detect_world
 
@@ -193,6 +194,8 @@ def mix(
         >>> list(mix({"cats": (cats, 1), "dogs": (dogs, 3)}, seed=1))
         ['dog', 'dog', 'dog', 'cat', 'dog', 'dog', 'cat', 'dog']
     """
+    if not isinstance(sources, Mapping):
+        raise TypeError(f"mix: expected {{name: (pipe, weight)}}, got {type(sources).__name__}.")
     weights = {name: float(weight) for name, (_, weight) in sources.items()}
     if not weights or not all(0 < weight < math.inf for weight in weights.values()):
         raise ValueError(f"mix needs sources with positive weights, got {weights}")
@@ -201,4 +204,5 @@ def mix(
             raise ValueError(f"mix stops at a positive number of samples, got {stop}")
     else:
         stop = Stop(stop)
-    return Mixed({name: pipe for name, (pipe, _) in sources.items()}, weights, seed=seed, stop=stop)
+    pipes = {name: pipe_of(pipe, of="mix", holds="samples") for name, (pipe, _) in sources.items()}
+    return Mixed(pipes, weights, seed=seed, stop=stop)

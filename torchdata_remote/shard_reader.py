@@ -108,6 +108,9 @@ class ShardReader(StatefulPipe[Sample]):
             raise ValueError(f"interleave is the number of shards read at once, at least 1; got {interleave}.")
         self.source_datapipe = pipe_of(source_datapipe, of=self._functional_name)
         self.skipped = Skipped()
+        for name, policy in {"on_bad_shard": on_bad_shard, "on_bad_member": on_bad_member}.items():
+            if not callable(policy):
+                raise TypeError(f"{name}={policy!r:.200}: expected a function, such as skip_with_warning.")
         self._on_bad_shard, self._on_bad_member, self._interleave = on_bad_shard, on_bad_member, interleave
         self._engine = Engine(FetchOptions(interleave=interleave), StorageOptions(storage_options))
         self._progress = _Progress()

@@ -104,6 +104,13 @@ def test_a_shard_without_a_sample_is_an_error(data: bytes) -> None:
         list(ShardTarReader(IterableWrapper([(URL, io.BytesIO(data))], deepcopy=False)))
 
 
+@pytest.mark.parametrize("name", ["on_bad_shard", "on_bad_member"])
+def test_a_policy_that_is_no_function_is_refused(name: str) -> None:
+    """When the pipe is built, not at the first bad shard of a long run."""
+    with pytest.raises(TypeError, match=f"{name}='skip': expected a function"):
+        IterableWrapper(["s3://b/0.tar"]).shard_tar_reader(**{name: "skip"})
+
+
 def test_shards_are_read_from_their_urls(memory_folder: str) -> None:
     """Bare URLs are opened by the reader: all shards, in order, each sample with the URL of its shard."""
     samples = write_small_shards(memory_folder, num_shards=3, samples_per_shard=4)

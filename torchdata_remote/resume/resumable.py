@@ -13,6 +13,7 @@ from ..errors import StateError
 from ..iter_datapipe import IterDataPipe
 from ..parent_watch import WatchedWhenUnpickled, end_worker_with_trainer
 from ..pipes import EqualizeRanks, ShardingFilterRank, ShuffleSamples
+from ..sources import pipe_of
 from ..state import all_pipes, describe
 from ..world import World, detect_world, place_in
 from .chains import Template, check_resumable, is_sharded
@@ -61,6 +62,7 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
     """
 
     def __init__(self, pipe: IterDataPipe[Any], *, num_streams: int | None = None) -> None:
+        pipe_of(pipe, of="Resumable", holds="samples")
         check_resumable(pipe)
         if num_streams is not None and num_streams < 1:
             raise ValueError(f"num_streams must be at least 1, got {num_streams}")
