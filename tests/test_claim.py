@@ -24,6 +24,7 @@ from torchdata_remote.errors import ObjectExistsError, ShardWriteError
 from torchdata_remote.options import StorageOptions
 from torchdata_remote.owner import this_process
 from torchdata_remote.shard_template import ShardTemplate
+from torchdata_remote.storage import PARTIAL_SUFFIX
 from torchdata_remote.testing import FaultyStore
 
 SAMPLE = {"__key__": "a", "txt": b"small"}
@@ -201,6 +202,72 @@ def test_a_writer_of_another_process_is_refused_until_that_one_has_ended(tmp_pat
     with writer_of(place) as writer:
         writer.write(SAMPLE)
     assert keys(place) == ["a"]
+
+
+def _leave_claim_of_a_dead_process(place: Place) -> None:
+    with writer_of(place) as writer:
+        writer.write(SAMPLE)
+        claim = json.loads(place.files()[CLAIM_NAME])
+    claim["owner"]["started"] = "1"
+    place.put({CLAIM_NAME: json.dumps(claim).encode()})
+
+
+def test_of_two_that_take_over_one_claim_only_one_holds_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one has seen that the owner is gone before the first one wrote its claim, and writes it later."""
+    _leave_claim_of_a_dead_process(place)
+    template = ShardTemplate(f"{place.url}{{shard:03d}}.tar")
+    first, second = (Claim(Destination(template, StorageOptions(place.options))) for _ in range(2))
+    publish, first_goes_on, second_has_written = Destination.publish, threading.Event(), threading.Event()
+    late = threading.Thread(target=lambda: outcomes.append(_outcome(second)))
+    outcomes: list[str] = []
+
+    def publish_in_turn(self: Destination, name: str, data: bytes, *, overwrite: bool = True) -> None:
+        if threading.current_thread() is late and not second_has_written.is_set():
+            looked.set()
+            first_goes_on.wait(60)
+            publish(self, name, data, overwrite=overwrite)
+            second_has_written.set()
+        else:
+            publish(self, name, data, overwrite=overwrite)
+
+    def settle(seconds: float) -> None:
+        first_goes_on.set()
+        second_has_written.wait(60)
+
+    looked = threading.Event()
+    monkeypatch.setattr(Destination, "publish", publish_in_turn)
+    monkeypatch.setattr("torchdata_remote.claim.time.sleep", settle)
+    late.start()
+    looked.wait(60)
+    outcomes.append(_outcome(first))
+    first_goes_on.set()
+    late.join()
+    first.release()
+    second.release()
+    assert sorted(outcomes) == ["held", "refused"]
+
+
+def _outcome(claim: Claim) -> str:
+    try:
+        claim.take()
+    except ObjectExistsError:
+        return "refused"
+    return "held"
+
+
+def test_what_a_killed_writer_left_half_written_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    """The next writer takes over its claim, and the partial files with it."""
+    place = Place(f"{tmp_path}/d/")
+    command = [sys.executable, "-c", CHILD, f"{place.url}{{shard:03d}}.tar"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "writing\n"
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    assert [file for file in (tmp_path / "d").iterdir() if file.name.endswith(PARTIAL_SUFFIX)]
+    with writer_of(place) as writer:
+        writer.write(SAMPLE)
+    assert not [file for file in (tmp_path / "d").iterdir() if file.name.startswith(".")]
 
 
 def test_what_a_killed_writer_left_is_not_a_job_to_go_on_with(tmp_path: Path) -> None:

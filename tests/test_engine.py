@@ -10,6 +10,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +20,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from tests.test_fetch import engine_threads, options, store_of, wait_for
 from torchdata_remote import AsyncPrefetch
 from torchdata_remote.engine import Engine
+from torchdata_remote.errors import StorageError
 from torchdata_remote.fetch import Fetcher
 from torchdata_remote.object_stream import ObjectStream
 from torchdata_remote.options import FetchOptions, StorageOptions
@@ -404,3 +406,21 @@ def test_threads_that_begin_at_once_each_have_a_lane() -> None:
         del engine, read
         gc.collect()
         wait_for(lambda: not engine_threads() - before)
+
+
+@pytest.mark.parametrize("how", ["a file", "a link to nowhere", "a name with NUL", "a file in the folder"])
+def test_a_cache_folder_that_cannot_be_used_is_a_storage_error(tmp_path: Path, how: str) -> None:
+    """Whatever the operating system says, the exception is one of this package and names the folder."""
+    cache = tmp_path / "cache"
+    if how == "a file":
+        cache.write_bytes(b"")
+    elif how == "a link to nowhere":
+        cache.symlink_to(tmp_path / "nowhere" / "at all")
+    elif how == "a file in the folder":
+        cache.mkdir()
+        (cache / "partial").write_bytes(b"")
+    cache_dir = f"{cache}\0" if how == "a name with NUL" else str(cache)
+    (tmp_path / "a.bin").write_bytes(b"bytes")
+    pipe = AsyncPrefetch(IterableWrapper([f"{tmp_path}/a.bin"]), cache_dir=cache_dir, cache_bytes=1 << 20)
+    with pytest.raises(StorageError, match="cannot be used as a cache"):
+        list(pipe)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .destination import UNFINISHED, Destination
-from .errors import ManifestError, ObjectExistsError, StorageError, TransientStorageError
+from .errors import ObjectExistsError, StorageError, TransientStorageError
 from .owner import describe, is_gone, is_this_process, this_process
 from .urls import redact
 
@@ -23,6 +23,7 @@ BEAT_S, LEASE_S = 10.0, 35.0
 
 _KIND = "torchdata_remote-job-v1"
 _AT_EXIT_S = 2.0
+_SETTLE_S, _SETTLE_TIMES = 0.5, 4  # wait after a takeover: at least, and as multiple of what looking and writing took
 
 _log = logging.getLogger("torchdata_remote")
 _held: dict[str, Claim] = {}  # of this process, by token
@@ -76,7 +77,7 @@ class Claim:
             self._adopt(left)
         _held[self._token] = self
         try:
-            self._publish_first(overwrite=found is not None)
+            self._publish_first(found)
             self._written_at = time.monotonic()
             self._heart.start()
         except BaseException:
@@ -84,11 +85,18 @@ class Claim:
             raise
         return left
 
-    def _publish_first(self, *, overwrite: bool) -> None:
+    def _publish_first(self, found: bytes | None) -> None:
+        """Of several that take over one claim, the last to write it holds it (M. Fischer's mutual exclusion)."""
+        begun = time.monotonic()
+        there = None if found is None else self._destination.read(CLAIM_NAME)
         try:
-            self._destination.publish(CLAIM_NAME, self._dump(), overwrite=overwrite)
+            if there is not None and there != found:
+                raise ObjectExistsError("taken over meanwhile")
+            self._destination.publish(CLAIM_NAME, self._dump(), overwrite=there is not None)
         except ObjectExistsError as error:  # another one was faster
             raise self._destination.taken(self._owner_there()) from error
+        if there is not None:
+            time.sleep(max(_SETTLE_S, _SETTLE_TIMES * (time.monotonic() - begun)))
         self._require_mine()  # not every store honours the condition
 
     def _take_over(self, found: bytes) -> dict[str, Any]:
@@ -127,11 +135,7 @@ class Claim:
         return str(owner.get("token")) not in _held
 
     def raise_if_lost(self) -> None:
-        """Whether a beat has found another owner.
-
-        Raises:
-            ObjectExistsError: if it has.
-        """
+        """Raise an ``ObjectExistsError`` if a beat has found another owner."""
         if self._lost is not None:
             raise self._lost
 
@@ -144,6 +148,11 @@ class Claim:
         self.raise_if_lost()
         with self._lock:
             self._require_mine()
+
+    def remove_leftovers(self) -> None:
+        """Remove what lost writers left half written; the claim is not written meanwhile."""
+        with self._lock:
+            self._destination.remove_leftovers()
 
     def release(self) -> None:
         """Remove the claim if it is still this owner's. A second time, and in a forked child, does nothing."""
@@ -217,16 +226,7 @@ class Claim:
         return json.dumps(document).encode()
 
     def _loaded(self, data: bytes) -> dict[str, Any]:
-        try:
-            document = json.loads(data)
-            if document["__kind__"] != _KIND:
-                raise ValueError(f"__kind__ is {document['__kind__']!r}")
-        except (ValueError, KeyError, TypeError) as error:
-            url = redact(self._url)
-            raise ManifestError(
-                f"{url} is not a journal of this version ({error!r}). Remove it to begin anew.", url=url
-            ) from error
-        return dict(document)
+        return self._destination.document(data, CLAIM_NAME, _KIND)
 
     def _contents(self) -> dict[str, Any]:
         """Of the claim, beside its owner: nothing that a job could go on with."""

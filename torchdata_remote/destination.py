@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .compressing import is_compressed
-from .errors import ObjectExistsError, ObjectNotFoundError
+from .errors import ManifestError, ObjectExistsError, ObjectNotFoundError
 from .manifest import CLASSES_NAME, LATER_PROVENANCE, MANIFEST_NAME, PROVENANCE_NAME, ShardInfo, jobs_of, load_manifest
 from .options import RetryPolicy, StorageOptions
 from .owner import describe, is_this_process
@@ -48,6 +49,23 @@ class Destination:
             return read_whole(url, self.options, self._retry, by_obstore=False)
         except ObjectNotFoundError:
             return None
+
+    def document(self, data: bytes, name: str, kind: str) -> dict[str, Any]:
+        """What a small object of the folder holds, as JSON.
+
+        Raises:
+            ManifestError: if it is not of this kind.
+        """
+        try:
+            document = json.loads(data)
+            if document["__kind__"] != kind:
+                raise ValueError(f"__kind__ is {document['__kind__']!r}")
+            return dict(document)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            url = redact(self.template.folder + name)
+            raise ManifestError(
+                f"{url} is not a journal of this version ({error!r}). Remove it to begin anew.", url=url
+            ) from error
 
     def publish(self, name: str, data: bytes, *, overwrite: bool = True) -> None:
         """Make a small object of the folder appear.

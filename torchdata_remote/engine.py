@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any
 
 from .cache import DiskCache
+from .errors import StorageError
 from .finalizer_lock import FinalizerLock
 from .in_flight import InFlight
 from .options import FetchOptions, StorageOptions
@@ -19,6 +20,13 @@ class _Event(Enum):
     OPENS_NO_MORE = 1
     LEAVES = 2
     NOT_KEPT = 3
+
+
+def _opened(cache_dir: str, cache_bytes: int) -> DiskCache:
+    try:
+        return DiskCache(cache_dir, cache_bytes)
+    except (OSError, ValueError) as error:  # ValueError: a NUL character
+        raise StorageError(f"cache_dir={cache_dir!r} cannot be used as a cache: {error}") from error
 
 
 class Running:
@@ -33,7 +41,7 @@ class Running:
         self.connection = Connection(options.backend, options.retry.progress_timeout_s)
         self.cache = None
         if options.cache_dir is not None and options.cache_bytes is not None:
-            self.cache = DiskCache(options.cache_dir, options.cache_bytes)
+            self.cache = _opened(options.cache_dir, options.cache_bytes)
         self.pool = Pool(options.max_in_flight)
         self.in_flight = InFlight(options.max_in_flight, check=self.pool.check)
         self._lock = FinalizerLock(self._settle)

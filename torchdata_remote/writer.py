@@ -30,7 +30,7 @@ class ShardWriter:
 
     One writer at a time: a claim in the folder (``_unfinished-job.json``, rewritten every 10 s) refuses another one of
     any thread, process or machine, and a ``shard_dataset`` job. That of a process that was killed is taken over: at
-    once on the same machine, on another one after 35 s without a change.
+    once on the same machine, on another one after 35 s without a change, and what it left half written is removed.
 
     Memory: at most 32 MiB and eight times a sample; on S3 also the parts of two shards that are being sent; on stores
     that take an object in one call only, such as ``memory://``, two shards, twice.
@@ -171,8 +171,14 @@ class ShardWriter:
         manifest = self._destination.manifest()
         if not self._overwrite:
             self._destination.require_empty(manifest is not None)
-        self._claim.take()
+        left = self._claim.take()
         weakref.finalize(self, self._claim.forget).atexit = False
+        if left is not None:
+            try:
+                self._claim.remove_leftovers()
+            except BaseException:
+                self.abort()
+                raise
         self._checked = True
 
     def _begin(self) -> None:

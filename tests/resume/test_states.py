@@ -174,3 +174,21 @@ def test_turns_of_ranks_are_kept() -> None:
     assert merge_states(reversed(ranks))["turns"] == [[0, 2, 3, 1], [1, 2, 3, 2]]
     assert merge_states([ranks[0], state({1: None})])["turns"] == [[0, 2, 3, 1]]
     assert "turns" not in merge_states([state({1: None})])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, value) for name in ("chain", "streams", "turns") for value in (None, -1, "x", [None], {"a": {}})),
+        *((name, value) for name in ("epoch", "num_streams") for value in (None, -1, "x", [], True)),
+        *(("listing", value) for value in (5, "x", [None], {"a": {}})),
+        ("streams", [[0]]),
+        ("turns", [[1]]),
+    ],
+)
+def test_a_damaged_state_is_refused_when_it_is_loaded(name: str, value: object) -> None:
+    """The error names the field and shows its value; nothing else is raised, now or by a worker later."""
+    damaged = {**state({0: None}), name: value}
+    for refuse in (check_state, lambda other: merge_states([other])):
+        with pytest.raises(StateError, match=f"damaged: its {name} is "):
+            refuse(damaged)

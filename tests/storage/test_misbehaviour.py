@@ -66,6 +66,13 @@ READABLE: dict[str, tuple[str, bytes, tuple[str, ...]]] = {
     "length twice": ("206 Partial Content", DATA, (RANGE, LENGTH, LENGTH)),
     "200 with a Content-Range": ("200 OK", DATA, (RANGE, LENGTH)),
     "a Last-Modified that is no date": ("206 Partial Content", DATA, (RANGE, LENGTH, "Last-Modified: yesterday")),
+    "a file name in UTF-8": (
+        "206 Partial Content",
+        DATA,
+        (RANGE, LENGTH, 'Content-Disposition: attachment; filename="\xc3\xa9.jpg"'),
+    ),
+    "metadata in UTF-8": ("206 Partial Content", DATA, (RANGE, LENGTH, "x-amz-meta-title: \xc3\xa9")),
+    "a content type beyond ASCII": ("206 Partial Content", DATA, (RANGE, LENGTH, "Content-Type: text/\xe9")),
 }
 
 

@@ -56,6 +56,31 @@ def check_state(state: Any) -> None:
     if not isinstance(state, Mapping) or not all(field in state for field in _FIELDS):
         fields = ", ".join(_FIELDS)
         raise StateError(f"Expected a state with {fields}; got {type(state).__name__}: {state!r:.200}")
+    for name, is_sound in _FORMS.items():
+        if name in state and not is_sound(state[name]):
+            raise StateError(f"The state is damaged: its {name} is {state[name]!r:.200}. Load another one.")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _are(rows: object, is_sound: Callable[[Any], bool]) -> bool:
+    return isinstance(rows, (list, tuple)) and all(map(is_sound, rows))
+
+
+def _is_stream(row: object) -> bool:
+    return isinstance(row, (list, tuple)) and len(row) == 2 and _is_number(row[0])
+
+
+_FORMS: dict[str, Callable[[Any], bool]] = {
+    "chain": lambda chain: _are(chain, lambda pipe: isinstance(pipe, str)),
+    "listing": lambda listing: listing is None or _are(listing, lambda known: isinstance(known, Mapping)),
+    "epoch": _is_number,
+    "num_streams": _is_number,
+    "streams": lambda streams: _are(streams, _is_stream),
+    "turns": lambda turns: _are(turns, lambda turn: _are(turn, _is_number) and len(turn) == 4),
+}
 
 
 def check_same(what: str, in_state: Any, here: Any, advice: str) -> None:

@@ -98,11 +98,6 @@ class Journal(Claim):
         self.raise_if_lost()
         self._write()
 
-    def remove_leftovers(self) -> None:
-        """Remove what lost workers left half written; the journal is not written meanwhile."""
-        with self._lock:
-            self._destination.remove_leftovers()
-
     def end(self) -> None:
         """All is written: the journal goes, and the destination is free."""
         self._has_ended = True

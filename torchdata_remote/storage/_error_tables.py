@@ -22,7 +22,8 @@ _KIND = re.compile(r"kind: (Timeout|Interrupted|Connect|Request|Decode)\b")
 _UNUSABLE = re.compile(
     r"Header missing from response|Content-Range header not present|Failed to parse value for CONTENT_RANGE|"
     r"Received non-partial response|Range request not supported|Wanted range starting at|Requested \d+\.\.|"
-    r"Invalid last modified|hyper::Error\(\s*Parse\("
+    r"Invalid last modified|Invalid content length|contained non UTF-8 characters|containing non-ASCII data|"
+    r"hyper::Error\(\s*Parse\("
 )
 _QUERY = re.compile(r"\?[^\s'\")]*")
 _CODE = re.compile(r"<Code>(\w+)</Code>")

@@ -242,7 +242,7 @@ def _seconds(retry_after: str | None) -> float | None:
         return float(retry_after)
     try:
         date = email.utils.parsedate_to_datetime(retry_after)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     if date.tzinfo is None:
         return None
