@@ -176,16 +176,19 @@ def test_turns_of_ranks_are_kept() -> None:
     assert "turns" not in merge_states([state({1: None})])
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *((name, value) for name in ("chain", "streams", "turns") for value in (None, -1, "x", [None], {"a": {}})),
-        *((name, value) for name in ("epoch", "num_streams") for value in (None, -1, "x", [], True)),
-        *(("listing", value) for value in (5, "x", [None], {"a": {}})),
-        ("streams", [[0]]),
-        ("turns", [[1]]),
-    ],
-)
+NO_LISTS: list[object] = [None, -1, "x", [None], {"a": {}}]
+NO_NUMBERS: list[object] = [None, -1, "x", [], True]
+NO_LISTINGS: list[object] = [5, "x", [None], {"a": {}}]
+DAMAGED: list[tuple[str, object]] = [
+    *((name, value) for name in ("chain", "streams", "turns") for value in NO_LISTS),
+    *((name, value) for name in ("epoch", "num_streams") for value in NO_NUMBERS),
+    *(("listing", value) for value in NO_LISTINGS),
+    ("streams", [[0]]),
+    ("turns", [[1]]),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), DAMAGED)
 def test_a_damaged_state_is_refused_when_it_is_loaded(name: str, value: object) -> None:
     """The error names the field and shows its value; nothing else is raised, now or by a worker later."""
     damaged = {**state({0: None}), name: value}
