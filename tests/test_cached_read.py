@@ -296,12 +296,19 @@ def photos(moto: S3Server) -> tuple[str, dict[str, bytes]]:
 
 
 def pipe_of(
-    urls: list[str], server: S3Server, folder: Path, *, listed: bool, pattern: str | None = None, **more: Any
+    urls: list[str],
+    server: S3Server,
+    folder: Path,
+    *,
+    listed: bool,
+    pattern: str | None = None,
+    split: bool = True,
+    **more: Any,
 ) -> IterDataPipe[Any]:
     source = IterableWrapper(urls)
     if listed:
         source = source.list_remote(pattern=pattern, storage_options=server.storage_options)
-    pipe: IterDataPipe[Any] = source.async_prefetch(
+    pipe: IterDataPipe[Any] = source.sharding_filter_rank(split=split).async_prefetch(
         cache_dir=str(folder), cache_bytes=1 << 30, storage_options=server.storage_options, **more
     )
     return pipe
@@ -350,7 +357,7 @@ def test_second_process_and_workers(moto: S3Server, photos: tuple[str, dict[str,
         num_gets = gets(store)
         with child_of(read_elsewhere, prefix, plain, tmp_path) as (_, pipe):
             assert answer_of(pipe) == objects
-        loaded = pipe_of([prefix], plain, tmp_path, listed=True).map(_bytes_of)
+        loaded = pipe_of([prefix], plain, tmp_path, listed=True, split=False).map(_bytes_of)
         loader: DataLoader[Any] = DataLoader(
             loaded, batch_size=None, num_workers=2, multiprocessing_context="forkserver", timeout=60
         )

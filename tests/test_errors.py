@@ -17,6 +17,7 @@ BUILTIN_PARENTS: dict[type[errors.RemoteDataError], type[Exception]] = {
     errors.EmptyListingError: FileNotFoundError,
     errors.EmptyShareError: ValueError,
     errors.UnequalListingError: ValueError,
+    errors.UnsplitError: ValueError,
     errors.StorageError: OSError,
     errors.ObjectNotFoundError: FileNotFoundError,
     errors.AccessDeniedError: PermissionError,

@@ -7,6 +7,7 @@
     ├── EmptyListingError (FileNotFoundError)   a source URL under which nothing was found
     ├── EmptyShareError (ValueError)            fewer shards than readers
     ├── UnequalListingError (ValueError)        ranks that list different objects
+    ├── UnsplitError (ValueError)               readers that would all hand out the same samples
     ├── StorageError (OSError)                  the store said no
     │   ├── ObjectNotFoundError (FileNotFoundError)
     │   ├── AccessDeniedError (PermissionError)
@@ -68,6 +69,10 @@ class EmptyShareError(RemoteDataError, ValueError):
 
 class UnequalListingError(RemoteDataError, ValueError):
     """The ranks of a training list different objects, so that their shares would not make up the whole."""
+
+
+class UnsplitError(RemoteDataError, ValueError):
+    """Several ranks or workers would each hand out everything, and repetition was not asked for."""
 
 
 class StorageError(RemoteDataError, OSError):

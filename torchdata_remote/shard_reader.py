@@ -19,6 +19,7 @@ from .place import Place, Position
 from .policies import OnBadMember, OnBadShard, ShardGuard, Skipped, raise_error
 from .sample import Sample
 from .sources import pipe_of
+from .split import SplitReader, require_split
 from .streams import known, number_of, part_refused, streams_of, under_way
 from .turns import by_turns
 from .urls import redact, whole_and_part
@@ -77,7 +78,7 @@ class _Progress:
         return _Progress, ()
 
 
-class ShardReader(StatefulPipe[Sample]):
+class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
     """Base of the pipes that read samples from shards; a format is what ``samples_in`` makes of one.
 
     The state names the open shards in the order of their turns, each with the place where its next sample begins, and
@@ -113,6 +114,7 @@ class ShardReader(StatefulPipe[Sample]):
         self._begun: Generator[tuple[str, Any], None, None] | None = None
 
     def begin(self) -> Iterator[None]:
+        require_split(self)
         self._begun = under_way(self._streams(self._loaded))
         return iter(())
 
@@ -124,6 +126,7 @@ class ShardReader(StatefulPipe[Sample]):
 
     def __iter__(self) -> Iterator[Sample]:
         end_worker_with_trainer()
+        require_split(self)
         state = self._take_loaded()
         begun, self._begun = self._begun, None
         self.skipped = Skipped()

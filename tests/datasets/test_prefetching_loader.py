@@ -38,7 +38,7 @@ from tests.servers.s3 import S3Server
 from tests.servers.scripted import Response
 from tests.shard_places import Place, memory_place
 from torchdata_remote.datasets import PrefetchingLoader, RemoteFiles, ShardedDataset
-from torchdata_remote.errors import AccessDeniedError
+from torchdata_remote.errors import AccessDeniedError, UnsplitError
 from torchdata_remote.testing import write_small_shards
 
 NUM_FILES = 23
@@ -369,3 +369,41 @@ def test_samplers_are_asked_once_an_epoch(in_memory: Place) -> None:
     for _ in range(2):
         assert [len(urls) for urls, _ in loader] == [2, 2, 1]
     assert asked == [0, 1]
+
+
+def test_several_ranks_without_a_sampler(in_memory: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would hand out all items: an error before the first one, which names both remedies."""
+    dataset = RemoteFiles(in_memory.url)
+    loaders: list[Any] = [
+        PrefetchingLoader(dataset, batch_size=4, collate_fn=as_they_are, shuffle=shuffle, num_workers=num_workers)
+        for shuffle in (None, True)
+        for num_workers in (0, 2)
+    ]
+    assert sum(len(batch) for batch in loaders[0]) == NUM_FILES
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    for loader in loaders:
+        with pytest.raises(
+            UnsplitError, match=r"3 ranks .* all 23 items.*=torch.*DistributedSampler.*SequentialSampler"
+        ):
+            iter(loader)
+
+
+@settings(max_examples=20)
+@given(ranks=st.integers(2, 4), batch_size=st.integers(1, 5))
+def test_several_ranks_with_a_sampler(in_memory: Place, ranks: int, batch_size: int) -> None:
+    """By ``DistributedSampler`` they hand out each item once; by another sampler, or batches, what it tells."""
+    dataset, found = RemoteFiles(in_memory.url), []
+    urls = [dataset[number][0] for number in range(NUM_FILES)]
+    for rank in range(ranks):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("RANK", str(rank))
+            patch.setenv("WORLD_SIZE", str(ranks))
+            sampler: Any = DistributedSampler(dataset, ranks, rank, drop_last=True)
+            share: Any = PrefetchingLoader(dataset, batch_size, sampler=sampler, collate_fn=as_they_are)
+            found += [url for batch in share for url, _ in batch]
+            whole: Any = PrefetchingLoader(dataset, sampler=SequentialSampler(dataset), collate_fn=as_they_are)
+            assert [url for batch in whole for url, _ in batch] == urls
+            batches: Any = PrefetchingLoader(dataset, batch_sampler=[[rank], [0, 1]], collate_fn=as_they_are)
+            assert [[url for url, _ in batch] for batch in batches] == [[urls[rank]], urls[:2]]
+    assert len(set(found)) == len(found) == NUM_FILES // ranks * ranks

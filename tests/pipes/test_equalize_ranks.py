@@ -184,6 +184,9 @@ def test_it_needs_one_split() -> None:
         EqualizeRanks(IterableWrapper(["memory://a/0.tar"]).shard_tar_reader(), mode="drop")
     with pytest.raises(ValueError, match="halve"):
         EqualizeRanks(samples("memory://a"), mode="halve")
+    repeated = IterableWrapper(["memory://a/0.tar"]).sharding_filter_rank(split=False).shard_tar_reader()
+    with pytest.raises(ValueError, match=r"split=False.*no shares that equalize_ranks could make equal"):
+        EqualizeRanks(repeated, mode="drop")
 
 
 class LeavesOut(IterDataPipe[Any]):

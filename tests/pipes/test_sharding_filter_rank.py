@@ -373,3 +373,40 @@ def test_a_world_of_ranks_holds_for_their_workers() -> None:
     pipe = ShardingFilterRank(IterableWrapper(urls_of(8)), world=World(1, 2))
     loader = DataLoader(pipe, batch_size=None, num_workers=2, multiprocessing_context="fork")
     assert sorted(loader) == sorted(urls_of(8)[1::2])
+
+
+@given(num_urls=st.integers(0, 12), ranks=RANKS, workers=WORKERS)
+def test_split_false_hands_all_urls_to_every_reader(num_urls: int, ranks: int, workers: int) -> None:
+    """However few there are: none is too few, in any world."""
+    for world in all_worlds(ranks, workers):
+        pipe = IterableWrapper(urls_of(num_urls)).sharding_filter_rank(split=False)
+        pipe.enter_stream(world)
+        assert list(pipe) == list(pipe) == urls_of(num_urls)
+
+
+def test_split_false_resumes_after_any_url() -> None:
+    """The state of a chain that is repeated is that of one that is split."""
+    assert_resumes_everywhere(lambda: ShardingFilterRank(IterableWrapper(urls_of(7)), split=False))
+
+
+def test_split_false_contradicts_a_world() -> None:
+    """A place in the world tells which share is read."""
+    with pytest.raises(ValueError, match=r"split=False.*World\(rank=1.*one of the two"):
+        IterableWrapper(urls_of(3)).sharding_filter_rank(split=False, world=World(1, 2))
+
+
+def test_split_false_below_a_split() -> None:
+    """Takes nothing from a share; another split would."""
+    pipe = share_of(6, World(1, 2)).sharding_filter_rank(split=False)
+    assert list(pipe) == urls_of(6)[1::2]
+    with pytest.raises(ValueError, match="split already"):
+        pipe.sharding_filter_rank()
+
+
+def test_torch_does_not_take_split_false_for_a_split() -> None:
+    """It refuses two splits in a chain; a loader finds one here, and applies it, also to a copy."""
+    pipe = IterableWrapper(urls_of(6)).sharding_filter_rank(split=False).sharding_filter()
+    for chain in (pipe, pickle.loads(pickle.dumps(pipe))):
+        apply_sharding(chain, 3, 1)
+        assert list(chain) == urls_of(6)[1::3]
+    assert not pipe.source_datapipe.is_shardable()

@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from ..errors import UnsplitError
+from ..world import detect_rank
 from ._map_style import as_number
 
 T = TypeVar("T")
@@ -37,7 +39,9 @@ class PrefetchingLoader(Generic[T]):
         dataset: one of this package's.
         batch_size: items in a batch; ``None`` for single items.
         shuffle: a new order each epoch.
-        sampler: the order, as numbers of items; it must come to an end.
+        sampler: the order, as numbers of items; it must come to an end. Several ranks need one, or a ``batch_sampler``:
+            torch's ``DistributedSampler``, by which each has its share, or ``SequentialSampler`` or ``RandomSampler``,
+            by which each has all items.
         batch_sampler: the batches, as lists of numbers.
         num_workers: processes; 0 fetches and decodes in threads of this one.
         collate_fn: from a list of items to a batch; torch's own by default.
@@ -45,6 +49,9 @@ class PrefetchingLoader(Generic[T]):
         generator: of the order.
         **options: others of ``DataLoader``: ``pin_memory``, ``timeout``, ``worker_init_fn``, ``prefetch_factor``,
             ``multiprocessing_context``. Workers are started for each epoch, as by default.
+
+    Raises:
+        UnsplitError: when iteration begins, if there are several ranks and neither ``sampler`` nor ``batch_sampler``.
 
     Example:
         >>> import fsspec
@@ -90,6 +97,7 @@ class PrefetchingLoader(Generic[T]):
             **options,
         )
         self._generator, self._options = generator, options
+        self._has_sampler = sampler is not None or batch_sampler is not None
 
     @property
     def sampler(self) -> Any:
@@ -105,6 +113,8 @@ class PrefetchingLoader(Generic[T]):
         return len(self._loader)
 
     def __iter__(self) -> Iterator[T]:
+        if not self._has_sampler:
+            _require_one_rank(self.dataset)
         loader, seeds = self._loader, _copied(self._generator)
         if loader.batch_sampler is None:
             batches: Iterable[Sequence[int]] = ([index] for index in loader.sampler)
@@ -120,6 +130,17 @@ class PrefetchingLoader(Generic[T]):
                 generator=seeds,
                 **self._options,
             )
+        )
+
+
+def _require_one_rank(dataset: _Batched) -> None:
+    world_size = detect_rank()[1]
+    if world_size > 1:
+        raise UnsplitError(
+            f"PrefetchingLoader: {world_size} ranks would each hand out all {len(dataset):,} items of the dataset. Use "
+            "sampler=torch.utils.data.DistributedSampler(dataset), so that each rank has a share of its own, and call "
+            "its set_epoch before each epoch. If each rank is to have all items, say so: "
+            "sampler=torch.utils.data.SequentialSampler(dataset), or RandomSampler."
         )
 
 

@@ -12,11 +12,12 @@ from ..iter_datapipe import IterDataPipe, StreamWrapper, functional_datapipe
 from ..options import MIB, Backend, FetchOptions, RetryPolicy, StorageOptions
 from ..parent_watch import end_worker_with_trainer
 from ..sources import pipe_of
+from ..split import SplitReader, require_split
 from ..streams import stream_objects
 
 
 @functional_datapipe("async_prefetch")
-class AsyncPrefetch(StatefulPipe[tuple[str, StreamWrapper]]):
+class AsyncPrefetch(SplitReader[tuple[str, StreamWrapper]], StatefulPipe[tuple[str, StreamWrapper]]):
     """Open URLs as streams and fetch ahead (functional name: ``async_prefetch``).
 
     Large objects are fetched in ranged parts, in parallel, and handed on in order, so that a shard's first sample comes
@@ -90,6 +91,7 @@ class AsyncPrefetch(StatefulPipe[tuple[str, StreamWrapper]]):
 
     def __iter__(self) -> Iterator[tuple[str, StreamWrapper]]:
         end_worker_with_trainer()
+        require_split(self)
         state = self._take_loaded()
         self._next = 0 if state is None else state["next"]
         for url, stream in stream_objects(self.source_datapipe, self._engine, state):

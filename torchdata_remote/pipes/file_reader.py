@@ -13,12 +13,13 @@ from ..options import FetchOptions, StorageOptions
 from ..parent_watch import end_worker_with_trainer
 from ..sample import KEY, URL, Sample, split_key
 from ..sources import pipe_of
+from ..split import SplitReader, require_split
 from ..streams import known, number_of, part_refused, parts_of, streams_of, under_way
 from ..urls import object_path, redact, whole_and_part
 
 
 @functional_datapipe("file_reader")
-class FileReader(StatefulPipe[Sample]):
+class FileReader(SplitReader[Sample], StatefulPipe[Sample]):
     """Read each object as a sample with one member (functional name: ``file_reader``).
 
     Args:
@@ -47,11 +48,13 @@ class FileReader(StatefulPipe[Sample]):
         self._latest: int | None = -1  # number of the object that was read last
 
     def begin(self) -> Iterator[None]:
+        require_split(self)
         self._begun = under_way(streams_of(self.source_datapipe, self._engine, self._loaded))
         return iter(())
 
     def __iter__(self) -> Iterator[Sample]:
         end_worker_with_trainer()
+        require_split(self)
         state = self._take_loaded()
         self._latest = -1 if state is None else state["next"] - 1
         begun, self._begun = self._begun, None

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..datapipe import DataPipe
 from ..iter_datapipe import IterDataPipe, functional_datapipe
 from ..options import RetryPolicy, StorageOptions
 from ..parent_watch import end_worker_with_trainer
 from ..sources import pipe_of, url_of
+from ..split import SplitReader, require_split
 from ..storage.listing import list_source
 from ..urls import RemoteUrl
 
 
 @functional_datapipe("list_remote")
-class ListRemote(DataPipe[RemoteUrl]):
+class ListRemote(SplitReader[RemoteUrl]):
     """List the objects that source URLs stand for (functional name: ``list_remote``).
 
     A source is
@@ -82,6 +82,7 @@ class ListRemote(DataPipe[RemoteUrl]):
 
     def __iter__(self) -> Iterator[RemoteUrl]:
         end_worker_with_trainer()
+        require_split(self, lists_only=True)
         for url in self.source_datapipe:
             yield from list_source(
                 url_of(url, of="list_remote"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain, islice
 from typing import Any
 
@@ -35,12 +35,14 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
         source_datapipe: shard URLs, in the same order in every process.
         world: this reader's place among all readers; one without workers holds for all workers of the rank. ``None``
             asks torch when iteration starts, because DataLoader workers do not exist yet when the pipe is built.
+        split: ``False`` hands all URLs to every reader: for repetition on purpose, or for URLs that were split before.
+            Without this pipe several readers refuse to begin (:class:`UnsplitError`).
 
     Yields:
         str: shard URLs in source order; a ``RemoteUrl`` tells if only some of its samples are meant.
 
     Raises:
-        ValueError: for a chain that is split already.
+        ValueError: for a chain that is split already, or for ``world`` where nothing is to be split.
         EmptyShareError: in every slot, before the first URL, if there are fewer URLs than slots and nobody tells how
             many samples they have, or fewer samples than slots.
 
@@ -50,10 +52,15 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
         ['s3://photos/1.tar', 's3://photos/3.tar']
     """
 
-    def __init__(self, source_datapipe: IterDataPipe[str], *, world: World | None = None) -> None:
+    def __init__(self, source_datapipe: IterDataPipe[str], *, world: World | None = None, split: bool = True) -> None:
         super().__init__()
         pipe_of(source_datapipe, of="sharding_filter_rank")
-        if any(isinstance(pipe, ShardingFilterRank) for pipe in all_pipes(source_datapipe)):
+        if not split and world is not None:
+            raise ValueError(
+                f"sharding_filter_rank(split=False) hands all URLs to every reader, and {world!r} says which share of "
+                "them: pass one of the two. With world=World() each rank has all URLs, split over its workers."
+            )
+        if split and any(isinstance(pipe, ShardingFilterRank) for pipe in all_pipes(source_datapipe)):
             raise ValueError(
                 "This chain is split already, and a share of a share leaves data out: use sharding_filter_rank() once "
                 "(stream_shards and stream_files contain it)."
@@ -62,14 +69,19 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
         self.equalize: EqualizeMode | None = None
         self.num_samples: int | None = None  # of this slot's share, where they are shared equally
         self.world = world
+        self.split = split
+        if not split:
+            # torch takes a pipe with this method for one that splits, and refuses two of them in one chain: a
+            # sharding_filter() may stand behind the reader.
+            vars(self)["apply_sharding"] = None
         self._stream: World | None = None  # place of a copy that reads one stream
         self._orders: dict[tuple[int, int], SampleOrder] = {}  # (number of slots, epoch) -> order, of one listing
         self._groups: dict[int, tuple[int, int]] = {}
         self._next = 0  # of this share
 
     def is_shardable(self) -> bool:
-        """For torch: this pipe splits the chain."""
-        return True
+        """For torch: whether this pipe splits the chain."""
+        return self.split
 
     def apply_sharding(
         self,
@@ -86,8 +98,13 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
         """Give each slot as many samples as every other, from the next pass on.
 
         Raises:
-            ValueError: if another mode was asked for before.
+            ValueError: if another mode was asked for before, or nothing is to be split.
         """
+        if not self.split:
+            raise ValueError(
+                "sharding_filter_rank(split=False) hands everything to every reader, so there are no shares that "
+                "equalize_ranks could make equal. Leave out one of the two."
+            )
         if self.equalize not in (None, mode):
             raise ValueError(f"This share is equalized already, by {self.equalize!r}; build a chain of its own.")
         self.equalize = mode
@@ -116,6 +133,8 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
             yield url
 
     def _share(self, world: World, epoch: int) -> Iterator[str]:
+        if not self.split:
+            return iter(self.source_datapipe)
         if self.equalize is not None:
             urls = list(self.source_datapipe)
             order = self._equal_order(urls, world.num_slots, epoch)
@@ -154,6 +173,9 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
 
     def _state(self) -> Any:
         return {"next": self._next}
+
+    def order_options(self) -> Mapping[str, Any]:
+        return {} if self.split else {"split": False}
 
     def enter_pass(self, num_streams: int) -> None:
         super().enter_pass(num_streams)

@@ -1,0 +1,421 @@
+"""Several readers of one chain: each sample once, or an error before the first one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch._C import _remove_worker_pids
+from torch.utils.data import DataLoader, Dataset, IterableDataset, IterDataPipe
+from torch.utils.data.datapipes.iter import IterableWrapper
+from torch.utils.data.graph_settings import apply_sharding
+
+import torchdata_remote as tdr
+from tests.integration.test_distributed import run_ranks
+from torchdata_remote.errors import StateError, UnsplitError
+from torchdata_remote.testing import all_worlds, write_small_shards
+
+NUM_SAMPLES = 6
+Make = Callable[[Any], IterDataPipe[str]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six samples: as three tar shards, as three zip shards, and as six loose files."""
+    folder = tmp_path_factory.mktemp("split")
+    for sample in write_small_shards(f"{folder}/tar", num_shards=3, samples_per_shard=2):
+        number = int(sample["__key__"][2:])
+        (folder / "loose").mkdir(exist_ok=True)
+        (folder / "loose" / f"{number}.txt").write_bytes(sample["txt"])
+        (folder / "zip").mkdir(exist_ok=True)
+        with ZipFile(folder / "zip" / f"{number // 2}.zip", "a") as archive:
+            archive.writestr(f"{number}.txt", sample["txt"])
+    return folder
+
+
+def key_of(sample: Any) -> str:
+    return str(sample["__key__"])
+
+
+def url_of(pair: Any) -> str:
+    return str(pair[0])
+
+
+READERS: dict[str, tuple[str, Make]] = {
+    "tar": ("tar/*.tar", lambda urls: urls.shard_tar_reader().map(key_of)),
+    "tar ahead": ("tar/*.tar", lambda urls: urls.async_prefetch().shard_tar_reader().map(key_of)),
+    "zip": ("zip/*.zip", lambda urls: urls.shard_zip_reader().map(key_of)),
+    "files": ("loose/*.txt", lambda urls: urls.file_reader().map(key_of)),
+    "files ahead": ("loose/*.txt", lambda urls: urls.async_prefetch().file_reader().map(key_of)),
+    "streams": ("loose/*.txt", lambda urls: urls.async_prefetch().map(url_of)),
+}
+
+
+def listed(folder: Path, reader: str = "tar") -> Any:
+    return IterableWrapper([f"{folder}/{READERS[reader][0]}"]).list_remote()
+
+
+def read(urls: Any, reader: str = "tar") -> Any:
+    return READERS[reader][1](urls)
+
+
+def unsplit(folder: Path, reader: str = "tar") -> Any:
+    return read(listed(folder, reader), reader)
+
+
+def split(folder: Path, reader: str = "tar") -> Any:
+    return read(listed(folder, reader).sharding_filter_rank(), reader)
+
+
+def repeated(folder: Path, reader: str = "tar") -> Any:
+    return read(listed(folder, reader).sharding_filter_rank(split=False), reader)
+
+
+def items_of(data: Any, num_workers: int = 2, method: str = "fork") -> list[Any]:
+    """One pass of a ``DataLoader``.
+
+    After an error torch waits 5 s for each worker, so they are ended here; and the traceback keeps the iterator, which
+    a worker that is forked later must not finalize.
+    """
+    context = method if num_workers else None
+    loader: DataLoader[Any] = DataLoader(
+        data, batch_size=None, num_workers=num_workers, multiprocessing_context=context, timeout=60 * bool(context)
+    )
+    iterator: Any = iter(loader)
+    try:
+        return list(iterator)
+    except Exception:
+        if num_workers:
+            _remove_worker_pids(id(iterator))  # or it would report that they were terminated
+            iterator._worker_pids_set = False
+            for worker in iterator._workers:
+                worker.terminate()
+            iterator._shutdown_workers()
+        raise
+
+
+def check_exactly_once(items: list[Any], times: int = 1) -> None:
+    assert len(items) == times * NUM_SAMPLES
+    assert set(Counter(items).values()) == {times}
+
+
+@contextlib.contextmanager
+def refused(readers: str) -> Iterator[None]:
+    """What is in the block is an error that says what would happen, and both remedies."""
+    with pytest.raises(UnsplitError) as caught:
+        yield
+    message = str(caught.value)
+    assert f"{readers} would hand out the same samples" in message
+    assert ".sharding_filter_rank() after the listing" in message
+    assert ".sharding_filter_rank(split=False)" in message
+
+
+@contextlib.contextmanager
+def ranks_of(world_size: int) -> Iterator[None]:
+    """As rank 0 of several, by the environment."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RANK", "0")
+        patch.setenv("WORLD_SIZE", str(world_size))
+        yield
+
+
+TWO_WORKERS = "2 readers (1 ranks x 2 workers)"
+TWO_RANKS = "2 readers (2 ranks x 1 workers)"
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_two_workers_read_each_sample_once_or_as_often_as_they_were_told(folder: Path, reader: str) -> None:
+    """Without a split it is an error, with one each sample comes once, and with ``split=False`` twice."""
+    with refused(TWO_WORKERS):
+        items_of(unsplit(folder, reader))
+    check_exactly_once(items_of(split(folder, reader)))
+    check_exactly_once(items_of(repeated(folder, reader)), times=2)
+
+
+@pytest.mark.parametrize("make", [unsplit, split, repeated])
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_one_reader_needs_no_split(folder: Path, make: Make, num_workers: int) -> None:
+    """It reads everything, with or without a worker."""
+    check_exactly_once(items_of(make(folder), num_workers))
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_workers_that_are_not_forked(folder: Path, method: str) -> None:
+    """Their copy of the chain finds the loader's dataset too."""
+    with refused(TWO_WORKERS):
+        items_of(unsplit(folder), method=method)
+    if method == "forkserver":
+        check_exactly_once(items_of(repeated(folder), method=method), times=2)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_two_ranks_by_the_environment(folder: Path, reader: str) -> None:
+    """RANK and WORLD_SIZE count as workers do; a listing by itself reads nothing, and is what it is everywhere."""
+    urls = list(listed(folder, reader))
+    with ranks_of(2):
+        for pipe in (unsplit(folder, reader), read(IterableWrapper(urls), reader)):
+            samples = iter(pipe)
+            with refused(TWO_RANKS):
+                next(samples)
+        assert list(listed(folder, reader)) == urls
+        assert 0 < len(list(split(folder, reader))) < NUM_SAMPLES
+        check_exactly_once(list(repeated(folder, reader)))
+        with refused("4 readers (2 ranks x 2 workers)"):
+            items_of(unsplit(folder, reader))
+
+
+@given(ranks=st.integers(1, 4), workers=st.integers(1, 4))
+def test_each_reader_of_any_world(folder: Path, ranks: int, workers: int) -> None:
+    """More than one reader of a chain without a split is an error in each of them; repetition is all of it in each."""
+    for world in all_worlds(ranks, workers):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("RANK", str(world.rank))
+            patch.setenv("WORLD_SIZE", str(ranks))
+            info = WorkerInfo(world)
+            for module in ("world", "split"):
+                patch.setattr(f"torchdata_remote.{module}.get_worker_info", lambda found=info: found)
+            info.dataset = repeated(folder)
+            check_exactly_once(list(info.dataset))
+            info.dataset = unsplit(folder)
+            if ranks * workers == 1:
+                check_exactly_once(list(info.dataset))
+            else:
+                with refused(f"{ranks * workers} readers ({ranks} ranks x {workers} workers)"):
+                    next(iter(info.dataset))
+
+
+class WorkerInfo:
+    """What torch tells inside a worker."""
+
+    def __init__(self, world: tdr.World) -> None:
+        self.id, self.num_workers = world.worker, world.num_workers
+        self.dataset: Any = None
+
+
+RANK_SCRIPT = """
+import json, os, sys
+import torch.distributed
+from torch.utils.data import DataLoader
+import torchdata_remote as tdr
+
+given = json.loads(sys.argv[1])
+rank, world_size = int(os.environ.pop("RANK")), int(os.environ.pop("WORLD_SIZE"))  # only the group knows them
+torch.distributed.init_process_group("gloo", rank=rank, world_size=world_size)
+found = []
+for number, options in enumerate([None, {}, {"split": False}]):
+    urls = tdr.IterableWrapper([given["folder"] + "/tar/*.tar"]).list_remote()
+    if options is not None:
+        urls = urls.sharding_filter_rank(**options)
+    pipe = urls.shard_tar_reader().to_tuple("__key__")
+    loader = DataLoader(
+        pipe,
+        batch_size=None,
+        num_workers=given["num_workers"],
+        multiprocessing_context="forkserver" if given["num_workers"] else None,
+    )
+    try:
+        found.append([key for (key,) in loader])
+    except Exception as error:
+        found.append([type(error).__name__, str(error)])
+try:
+    list(tdr.PrefetchingLoader(tdr.RemoteFiles(given["folder"] + "/loose/")))
+except Exception as error:
+    found.append([type(error).__name__, str(error)])
+print(json.dumps(found))
+torch.distributed.barrier()
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_two_ranks_of_a_process_group(folder: Path, num_workers: int) -> None:
+    """Each rank says so, also from a worker that has no group; split, they read each sample once."""
+    told = run_ranks(RANK_SCRIPT, folder=str(folder), num_workers=num_workers)
+    for (name, message), _, _, (of_loader, _) in told:
+        assert (name, of_loader) == ("UnsplitError", "UnsplitError")
+        assert f"{TWO_RANKS} would hand out the same samples" in message
+    check_exactly_once([key for _, keys, _, _ in told for key in keys])
+    check_exactly_once([key for _, _, keys, _ in told for key in keys], times=2)
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_workers_of_dataloader2(folder: Path, method: str) -> None:
+    """They are found although ``get_worker_info`` tells nothing there."""
+    dataloader2 = pytest.importorskip("torchdata.dataloader2", reason="DataLoader2 left torchdata in 0.10")
+
+    def items(pipe: Any, num_workers: int = 2) -> list[Any]:
+        service = dataloader2.MultiProcessingReadingService(num_workers, multiprocessing_context=method)
+        loader = dataloader2.DataLoader2(pipe, reading_service=service)
+        try:
+            return list(loader)
+        finally:
+            loader.shutdown()
+
+    with refused(TWO_WORKERS):
+        items(unsplit(folder))
+    if method == "fork":
+        check_exactly_once(items(split(folder)))
+        check_exactly_once(items(repeated(folder)), times=2)
+        check_exactly_once(items(unsplit(folder).sharding_filter()))
+        check_exactly_once(items(unsplit(folder), num_workers=1))
+        check_exactly_once(items(read(listed(folder).sharding_round_robin_dispatch(3))))  # 3: MULTIPROCESSING
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda folder: read(listed(folder).sharding_filter()),
+        lambda folder: unsplit(folder).sharding_filter(),
+        lambda folder: unsplit(folder).batch(1).sharding_filter().unbatch(),
+        lambda folder: repeated(folder).sharding_filter(),
+        lambda folder: read(listed(folder).sharding_filter().fork(2)[0]),
+        lambda folder: read(EverySecond(listed(folder))),
+        lambda folder: EverySecond(unsplit(folder)),
+        lambda folder: Around(split(folder)),
+        lambda folder: tdr.mix({"all": (split(folder), 1)}),
+        lambda folder: read(listed(folder).sharding_filter_rank(world=tdr.World())),
+    ],
+    ids=["before", "after", "further on", "twice", "fork", "own before", "own after", "around", "mix", "world"],
+)
+def test_what_counts_as_a_split(folder: Path, make: Make) -> None:
+    """torch's ``sharding_filter`` and pipes of users, before or after the reader; what a dataset of users holds."""
+    check_exactly_once(items_of(make(folder)))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda folder: Around(unsplit(folder)),
+        lambda folder: Around(unsplit(folder).sharding_filter()),
+        lambda folder: Around(read(listed(folder).sharding_filter())),
+        lambda folder: MadeLater(folder),
+        lambda folder: tdr.mix({"split": (split(folder), 1), "not": (unsplit(folder), 1)}, stop="all_exhausted"),
+        lambda folder: read(listed(folder).sharding_filter_rank().concat(listed(folder))),
+        lambda folder: unsplit(folder).sharding_filter().concat(unsplit(folder)),
+        lambda folder: listed(folder),
+        lambda folder: listed(folder).shuffle_shards().map(str),
+    ],
+    ids=["around", "not applied", "not applied before", "hidden", "mix", "concat", "concat after", "list", "shuffle"],
+)
+def test_what_does_not_count_as_a_split(folder: Path, make: Make) -> None:
+    """A split that torch does not apply, or on another branch; a listing whose URLs the loader hands out."""
+    with refused(TWO_WORKERS):
+        items_of(make(folder))
+
+
+def test_a_split_by_workers_does_not_split_ranks(folder: Path) -> None:
+    """torch's ``sharding_filter`` knows of RANK and WORLD_SIZE only in a process group."""
+    with ranks_of(2), pytest.raises(UnsplitError, match=r"4 readers \(2 ranks x 2 workers\).* into 2 shares only"):
+        items_of(read(listed(folder).sharding_filter()))
+
+
+def test_a_split_behind_the_reader_is_not_seen_without_workers(folder: Path) -> None:
+    """The error says so; ``split=False`` tells that it is there."""
+    with ranks_of(2):
+        pipe = unsplit(folder).sharding_filter()
+        apply_sharding(pipe, 2, 0)
+        with pytest.raises(UnsplitError, match=r"sharding_filter\(\), is not seen from here.*split=False"):
+            list(pipe)
+        pipe = repeated(folder).sharding_filter()
+        apply_sharding(pipe, 2, 0)
+        assert len(list(pipe)) == NUM_SAMPLES // 2
+
+
+def test_urls_that_were_split_before(folder: Path) -> None:
+    """Cannot be told from those that were not; ``split=False`` says it."""
+    urls = list(listed(folder))
+    with ranks_of(3):
+        with refused("3 readers (3 ranks x 1 workers)"):
+            list(read(IterableWrapper(urls[::3])))
+        assert len(list(read(IterableWrapper(urls[::3]).sharding_filter_rank(split=False)))) == 2
+
+
+def test_a_reader_within_a_map_style_dataset(folder: Path) -> None:
+    """Which worker reads what is up to the sampler."""
+    check_exactly_once([key for keys in items_of(OfShards(list(listed(folder)))) for key in keys])
+
+
+def test_copies_of_a_chain_that_is_resumed(folder: Path) -> None:
+    """``Resumable`` splits by streams, in workers too; with ``split=False`` each stream reads all."""
+    check_exactly_once(items_of(tdr.Resumable(split(folder))))
+    check_exactly_once(items_of(tdr.Resumable(repeated(folder))), times=2)
+    with pytest.raises(StateError, match="2 streams would read the same"):
+        items_of(tdr.Resumable(unsplit(folder)))
+    data = tdr.Resumable(split(folder))
+    next(iter(data))
+    with pytest.raises(StateError, match="split"):
+        tdr.Resumable(repeated(folder)).load_state_dict(data.state_dict())
+
+
+def test_pipes_that_hold_themselves_or_many_things(folder: Path) -> None:
+    """A search for splits ends, and looks at neither samples nor URLs."""
+    pipe = Around(split(folder))
+    pipe.itself = pipe
+    pipe.labels = dict.fromkeys(range(100_000), Unlooked())
+    check_exactly_once(items_of(pipe))
+
+
+class Around(IterableDataset[Any]):
+    """A dataset of a user, around a chain."""
+
+    def __init__(self, pipe: Any) -> None:
+        self.chains = {"train": [pipe]}
+        self.itself: Any = None
+        self.labels: dict[int, Any] = {}
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.chains["train"][0]
+
+
+class Unlooked:
+    @property
+    def __dict__(self) -> Any:  # type: ignore[override]
+        Unlooked.times += 1
+        assert Unlooked.times < 10_000
+        return {}
+
+    times = 0
+
+
+class MadeLater(IterableDataset[Any]):
+    """One that makes its chain when it is read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from unsplit(self.folder)
+
+
+class OfShards(Dataset[list[str]]):
+    """A shard's keys by number."""
+
+    def __init__(self, urls: list[str]) -> None:
+        self.urls = urls
+
+    def __len__(self) -> int:
+        return len(self.urls)
+
+    def __getitem__(self, index: int) -> list[str]:
+        return list(read(IterableWrapper([self.urls[index]])))
+
+
+class EverySecond(IterDataPipe[Any]):
+    """A split that a user wrote."""
+
+    def __init__(self, source_datapipe: Any) -> None:
+        self.source_datapipe = source_datapipe
+        self.share = slice(None)
+
+    def apply_sharding(self, num_of_instances: int, instance_id: int) -> None:
+        self.share = slice(instance_id, None, num_of_instances)
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from list(self.source_datapipe)[self.share]

@@ -1,0 +1,142 @@
+"""Refuse a chain that several readers would each read whole."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import math
+import multiprocessing
+from collections.abc import Iterator
+from itertools import chain, islice
+from typing import Any, TypeVar
+
+from torch.utils.data import IterableDataset, get_worker_info
+
+from .datapipe import DataPipe
+from .errors import UnsplitError
+from .world import detect_rank
+
+T_co = TypeVar("T_co", covariant=True)
+
+_MOST_ITEMS = 1_000  # of a list or dict that is searched for pipes; none that holds pipes is that long
+# In a worker of DataLoader2, what stands for the pipes above sharding_round_robin_dispatch
+_DISPATCHED = "_IterateQueueDataPipes"
+
+
+class SplitReader(DataPipe[T_co]):
+    """Base of the pipes that begin to read only where the chain has a share for each reader."""
+
+    _num_ranks_sent = 1  # ranks that there were where this was sent to a worker, which may have no process group
+
+    def __getstate__(self) -> Any:
+        state = super().__getstate__()  # type: ignore[no-untyped-call]  # torch's
+        if not isinstance(state, dict):  # torch only looks for the pipes in the chain
+            return state
+        num_ranks = 1
+        with contextlib.suppress(ValueError):  # is raised where the pipe is read
+            num_ranks = detect_rank()[1]
+        return {**state, "_num_ranks_sent": max(num_ranks, self._num_ranks_sent)}
+
+
+def require_split(pipe: SplitReader[Any], *, lists_only: bool = False) -> None:
+    """Compare the number of readers with the number of shares that a chain is split into.
+
+    Readers are ranks x workers of ``DataLoader`` or ``DataLoader2``. Splits are ``sharding_filter_rank``, torch's
+    ``sharding_filter`` as far as a loader has applied it, and other pipes with ``apply_sharding``: above ``pipe``, and
+    in a worker also between ``pipe`` and the dataset of the loader. In a worker whose dataset is map-style the sampler
+    decides, and nothing is compared. Costs microseconds where there is one reader.
+
+    Args:
+        pipe: one that is about to read.
+        lists_only: whether it lists URLs only; these may be split later, where that can be seen only in a worker.
+
+    Raises:
+        UnsplitError: if some of the readers would hand out the same samples.
+    """
+    root, num_workers = _loader()
+    if (lists_only and root is None) or not isinstance(root, (IterableDataset, type(None))):
+        return
+    world_size = detect_rank()[1] if root is None else max(detect_rank()[1], pipe._num_ranks_sent)
+    num_readers = world_size * num_workers
+    if num_readers == 1:
+        return
+    below = None if root is None else _num_shares(root, pipe, num_workers, {})
+    if lists_only and below is None:
+        return
+    num_shares = (_num_shares(pipe, None, num_workers, {}) or 1) * (below or 1)
+    if num_shares < num_readers:
+        raise _unsplit(type(pipe).__name__, world_size, num_workers, int(num_shares), seen=below is not None)
+
+
+def _loader() -> tuple[Any, int]:
+    """The dataset of the loader whose worker this process is, or ``None``, and how many workers there are."""
+    info = get_worker_info()
+    if info is not None:
+        return info.dataset, info.num_workers
+    # DataLoader2 tells nothing; its worker is a process with the function and the arguments that it was started with.
+    process: Any = multiprocessing.current_process()
+    if getattr(getattr(process, "_target", None), "__name__", "") != "DataPipeToQueuesLoop":
+        return None, 1
+    root, *others = process._args
+    return root, next((other.num_workers for other in others if hasattr(other, "num_workers")), 1)
+
+
+def _num_shares(pipe: Any, target: Any, num_workers: int, found: dict[int, float | None]) -> float | None:
+    """Into how many shares a chain is split on its way down to ``pipe``: the least of all ways.
+
+    Args:
+        pipe: where the ways end.
+        target: where they begin; ``None`` for the sources of the chain.
+        num_workers: of the loader.
+        found: by ``id`` of a pipe.
+
+    Returns:
+        ``math.inf`` for as many as there are readers; ``None`` if no way leads there.
+    """
+    if pipe is target:
+        return 1
+    if id(pipe) not in found:
+        found[id(pipe)] = None  # in a circle
+        sources = list(_sources(pipe))
+        above = [_num_shares(source, target, num_workers, found) for source in sources]
+        known = [num_shares for num_shares in above if num_shares is not None]
+        if known or (target is None and not sources):
+            found[id(pipe)] = _own_shares(pipe, num_workers) * min(known, default=1)
+    return found[id(pipe)]
+
+
+def _own_shares(pipe: Any, num_workers: int) -> float:
+    if hasattr(type(pipe), "current_world"):  # sharding_filter_rank
+        return math.inf
+    if type(pipe).__name__ == _DISPATCHED:
+        return num_workers
+    if inspect.ismethod(getattr(pipe, "apply_sharding", None)):  # torch asks the same
+        applied = vars(pipe).get("num_of_instances")  # of torch's sharding_filter; 1 where no loader told it
+        return applied if isinstance(applied, int) else math.inf
+    return 1
+
+
+def _sources(pipe: Any) -> Iterator[Any]:
+    """The pipes that a pipe, or a dataset around it, holds."""
+    for value in list(vars(pipe).values()):
+        yield from _pipes_in(value, depth=2)
+
+
+def _pipes_in(value: Any, depth: int) -> Iterator[Any]:
+    if isinstance(value, IterableDataset) or "main_datapipe" in getattr(value, "__dict__", ()):  # of fork and demux
+        yield value
+    elif depth and isinstance(value, (list, tuple, dict)):
+        items = chain.from_iterable(value.items()) if isinstance(value, dict) else iter(value)
+        for item in islice(items, _MOST_ITEMS):
+            yield from _pipes_in(item, depth - 1)
+
+
+def _unsplit(name: str, world_size: int, num_workers: int, num_shares: int, *, seen: bool) -> UnsplitError:
+    split = f"is split into {num_shares} shares only" if num_shares > 1 else "is not split"
+    unseen = "" if seen else " A split behind this pipe, such as torch's sharding_filter(), is not seen from here."
+    return UnsplitError(
+        f"{name}: {world_size * num_workers} readers ({world_size} ranks x {num_workers} workers) would hand out the "
+        f"same samples, because the chain above {split}. Chain .sharding_filter_rank() after the listing, so that each "
+        f"reader has a share of its own.{unseen} If each reader is to have all URLs, or they were split before they "
+        "came here (urls[rank::world_size]), say so: .sharding_filter_rank(split=False)."
+    )
