@@ -74,7 +74,12 @@ def test_it_writes_what_the_writer_writes(count: int, max_shard_samples: int, ma
         data = files[f"{i:02d}.tar"]
         md5, crc32s = hashlib.md5(data).hexdigest(), (zlib.crc32(data),)
         assert shard == ShardInfo(
-            f"{folders[0]}/{i:02d}.tar", shard.num_samples, len(data), md5, Checksums(BLOCK_BYTES, crc32s)
+            f"{folders[0]}/{i:02d}.tar",
+            shard.num_samples,
+            len(data),
+            md5,
+            Checksums(BLOCK_BYTES, crc32s),
+            zlib.crc32(files[f"{i:02d}.tar.idx"]),
         )
         assert shard.num_bytes <= max_shard_bytes
         assert shard.num_samples <= max_shard_samples
