@@ -8,6 +8,7 @@ import os
 import pickle
 import random
 import signal
+import tarfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -299,6 +300,32 @@ def test_shards_that_went(verse: Place) -> None:
     with pytest.raises(ObjectNotFoundError, match=r"000002\.tar"):
         next(batches)
     assert dataset[9] == samples[9]
+
+
+def test_an_index_that_cuts_a_sample_in_two(tmp_path: Path) -> None:
+    """Without a checksum of the index, the sample that is cut is refused; the others are read."""
+    place = write(Place(f"{tmp_path}/"))
+    manifest = json.loads((tmp_path / "index.json").read_bytes())
+    for entry in manifest["shardlist"]:
+        del entry["index_crc32"]
+    (tmp_path / "index.json").write_text(json.dumps(manifest))
+    samples = read_in_order(place)
+    assert ShardedDataset(place.url).__getitems__(range(NUM_SAMPLES)) == samples
+    index = tmp_path / "000000.tar.idx"
+    offsets = np.frombuffer(index.read_bytes(), "<u8")
+    with tarfile.open(tmp_path / "000000.tar") as archive:
+        members = np.array([member.offset for member in archive], "<u8")
+    for border in range(1, SHARD_SAMPLES):
+        last_before, second_behind = members[members < offsets[border]][-1], members[members > offsets[border]][0]
+        for wrong in (last_before, second_behind):
+            changed = offsets.copy()
+            changed[border] = wrong
+            index.write_bytes(changed.tobytes())
+            dataset = ShardedDataset(place.url)
+            with pytest.raises(ShardReadError, match=r"000000\.tar: (the index cuts|sample .* samples by its index)"):
+                dataset[border - 1]
+            untouched = [at for at in range(NUM_SAMPLES) if at not in (border - 1, border)]
+            assert dataset.__getitems__(untouched) == [samples[at] for at in untouched]
 
 
 def test_shards_that_were_replaced(verse: Place) -> None:

@@ -17,17 +17,18 @@ from ..manifest import MANIFEST_NAME
 from ..options import Backend, FetchOptions, RetryPolicy, StorageOptions
 from ..parallel import Task, in_parallel
 from ..policies import MemberGuard, OnBadMember, Skipped, raise_error
-from ..sample import Sample
+from ..sample import Sample, is_meta, split_key
 from ..sample_index import Offsets, read_offsets
 from ..sample_table import Int64s, Members
 from ..shard_set import base_name, read_shard_set
 from ..sources import url_of
 from ..storage.patterns import literal_url
-from ..tar import END_OF_ARCHIVE, TarOptions, read_runs
+from ..tar import BLOCK, END_OF_ARCHIVE, TarOptions, first_name, read_runs
 from ..urls import RemoteUrl, redact
 from ._map_style import MapStyle
 
 _BATCHES_AHEAD = 4
+_BORDER_BYTES = 3 * BLOCK  # behind a sample: the next header, and one that extends it
 
 
 class _Begun(NamedTuple):
@@ -35,6 +36,7 @@ class _Begun(NamedTuple):
 
     samples: Int64s
     places: Int64s
+    sizes: Int64s
     urls: list[RemoteUrl]
     gathering: Gathering
 
@@ -140,9 +142,17 @@ class ShardedDataset(MapStyle[Any]):
         pairs = list(zip(shards.tolist(), within.tolist(), strict=True))
         starts = np.array([self._offsets[shard][at] for shard, at in pairs], np.int64)
         ends = np.array([self._offsets[shard][at + 1] for shard, at in pairs], np.int64)
+        behind = np.array([self._border_bytes(shard, at) for shard, at in pairs], np.int64)
         urls = [self._shards[shard] for shard in used]
-        members = Members(urls, [], objects, starts, ends - starts, np.ones(len(samples), np.int64))
-        return _Begun(samples, places, [self._shards[shard] for shard in shards], gatherer.begin(members))
+        members = Members(urls, [], objects, starts, ends - starts + behind, np.ones(len(samples), np.int64))
+        asked_of = [self._shards[shard] for shard in shards]
+        return _Begun(samples, places, ends - starts, asked_of, gatherer.begin(members))
+
+    def _border_bytes(self, shard: int, at: int) -> int:
+        """How much is read behind a sample, to compare the two where nothing else vouches for the index."""
+        if self._shards[shard].index_crc32 is not None:
+            return 0
+        return min(_BORDER_BYTES, int(self._offsets[shard][-1] - self._offsets[shard][at + 1]))
 
     def _read_indexes(self, shards: Sequence[int]) -> None:
         """Read the indexes that are not there yet, at the same time."""
@@ -157,11 +167,14 @@ class ShardedDataset(MapStyle[Any]):
 
     def _finish(self, begun: _Begun) -> list[Any]:
         data = begun.gathering.wait()
-        return [self._item(data[place], begun.urls[place], begun.samples[place]) for place in begun.places.tolist()]
+        return [
+            self._item(data[place], int(begun.sizes[place]), begun.urls[place], begun.samples[place])
+            for place in begun.places.tolist()
+        ]
 
-    def _item(self, data: memoryview, url: RemoteUrl, number: int) -> Any:
+    def _item(self, data: memoryview, num_bytes: int, url: RemoteUrl, number: int) -> Any:
         shown = redact(url)
-        runs = read_runs([data, END_OF_ARCHIVE], url=shown, options=TarOptions())
+        runs = read_runs([data[:num_bytes], END_OF_ARCHIVE], url=shown, options=TarOptions())
         sample, *more = samples_of(runs, url=shown, on_bad_member=MemberGuard(self._on_bad_member, self.skipped))
         if more:
             raise ShardReadError(
@@ -169,4 +182,19 @@ class ShardedDataset(MapStyle[Any]):
                 "torchdata-remote manifest --overwrite FOLDER.",
                 url=shown,
             )
+        if num_bytes < len(data) and _key_at(data[num_bytes:], shown) == sample["__key__"]:
+            raise ShardReadError(
+                f"{shown}: the index cuts sample {number:,}, {sample['__key__']!r:.200}, in two. Write the index "
+                "again: torchdata-remote manifest --overwrite FOLDER.",
+                url=shown,
+            )
         return sample if self.transform is None else self.transform(sample)
+
+
+def _key_at(data: memoryview, url: str) -> str | None:
+    """The key of the sample that begins there; ``None`` where the bytes do not hold all of its name."""
+    try:
+        name = first_name([data], url=url)[0]
+    except ShardReadError:
+        return None
+    return None if name is None or is_meta(name) else split_key(name.removeprefix("./"))[0]
