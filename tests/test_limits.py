@@ -132,6 +132,7 @@ def test_a_member_that_is_too_large_is_refused_with_its_limit(num_bytes: int, en
         if num_bytes > 10_000:
             with pytest.raises(ShardWriteError, match=r"'a'.*'bin'.*10,001 bytes.*max_member_bytes=10,000"):
                 writer.write(sample)
+            writer.abort()
             assert _files(folder) == []
             return
         writer.write(sample)

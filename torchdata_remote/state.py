@@ -74,7 +74,7 @@ def name_of(pipe: IterDataPipe[Any]) -> str:
 
 def sources_of(pipe: IterDataPipe[Any]) -> Iterator[tuple[str, str | None, IterDataPipe[Any]]]:
     """The pipes that a pipe takes items from: attribute, key if that is a dict, pipe."""
-    for name, value in vars(pipe).items():
+    for name, value in getattr(pipe, "__dict__", {}).items():  # a source may be a list
         if isinstance(value, IterDataPipe):
             yield name, None, value
         elif isinstance(value, dict):

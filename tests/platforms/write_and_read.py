@@ -12,6 +12,7 @@ import mmap
 import os
 import signal
 import sys
+import tempfile
 from functools import partial
 from typing import Any
 from zlib import crc32
@@ -42,6 +43,7 @@ def take_away(platform: str) -> None:
     for name in (NOT_ON_WINDOWS if platform == "windows" else NOT_ON_MACOS).split():
         if hasattr(os, name):
             delattr(os, name)
+    vars(tempfile)["_O_TMPFILE_WORKS"] = False  # it looked for O_TMPFILE when it was imported
     if platform == "windows":
         for name in NO_MODULES_ON_WINDOWS:
             sys.modules[name] = None  # type: ignore[assignment]  # which makes its import fail
