@@ -8,6 +8,7 @@ import hashlib
 import http.client
 import io
 import json
+import os
 import tarfile
 import uuid
 from collections.abc import Iterator, Mapping
@@ -98,7 +99,6 @@ def all_files(client: TestClient, dataset: str, limit: int = 1000) -> list[str]:
 
 
 def below(root: str | Path) -> set[str]:
-    """Paths of all files below a folder of this machine, but for the service's lock."""
-    return {
-        str(path.relative_to(root)) for path in Path(root).rglob("*") if path.is_file() and path.name != "serving.lock"
-    }
+    """Paths of all files below a folder of this machine, but for the service's lock. Folders may go meanwhile."""
+    paths = (os.path.join(folder, name) for folder, _, names in os.walk(root) for name in names)
+    return {os.path.relpath(path, root) for path in paths if os.path.basename(path) != "serving.lock"}
