@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from tests.servers.faulty_s3 import faulty
+from tests.servers.faulty_s3 import FaultyS3, faulty
 from tests.servers.s3 import S3Server
 from torchdata_remote import RetryPolicy, ShardWriter
 from torchdata_remote.sample import Sample
-from torchdata_remote.testing import Faults
+from torchdata_remote.testing import Faults, FaultyStore
 
 NUM_SHARDS, SHARD_SAMPLES = 40, 50
 PATIENT = RetryPolicy(first_wait_s=0.01, max_wait_s=0.3, progress_timeout_s=1.0)
@@ -65,21 +65,25 @@ def shards(moto: S3Server) -> tuple[S3Server, str, tuple[int, str]]:
 
 def read_through(server: S3Server, folder: str, faults: Faults, seed: int, **options: Any) -> tuple[int, str]:
     with faulty(server, faults, seed=seed) as (broken, store):
-        pipe = (
-            IterableWrapper([folder + "/"])
-            .list_remote(pattern="*.tar", retry=PATIENT, storage_options=broken.storage_options)
-            .async_prefetch(
-                max_in_flight=8,
-                part_bytes=40_000,
-                max_buffer_bytes=640_000,
-                retry=PATIENT,
-                storage_options=broken.storage_options,
-                **options,
-            )
-            .shard_tar_reader()
+        return read_by(broken, store, folder, **options)
+
+
+def read_by(broken: FaultyS3, store: FaultyStore, folder: str, **options: Any) -> tuple[int, str]:
+    pipe = (
+        IterableWrapper([folder + "/"])
+        .list_remote(pattern="*.tar", retry=PATIENT, storage_options=broken.storage_options)
+        .async_prefetch(
+            max_in_flight=8,
+            part_bytes=40_000,
+            max_buffer_bytes=640_000,
+            retry=PATIENT,
+            storage_options=broken.storage_options,
+            **options,
         )
-        found = digest_of(pipe)
-        assert sum(count for fault, count in store.counts.items() if fault != "well") >= 20, store.counts
+        .shard_tar_reader()
+    )
+    found = digest_of(pipe)
+    assert sum(count for fault, count in store.counts.items() if fault != "well") >= 20, store.counts
     return found
 
 
@@ -102,12 +106,13 @@ def test_storm_into_the_cache(shards: tuple[S3Server, str, tuple[int, str]], tmp
     """What a storm leaves in the cache is what the store holds."""
     server, folder, expected = shards
     options = {"cache_dir": str(tmp_path), "cache_bytes": 1 << 30}
-    assert read_through(server, folder, TREACHEROUS, 4, **options) == expected
     pipe = IterableWrapper([folder + "/"]).list_remote(pattern="*.tar", storage_options=server.storage_options)
-    with faulty(server, Faults(internal_error=1.0)) as (broken, store):
+    with faulty(server, TREACHEROUS, seed=4) as (broken, store):
+        assert read_by(broken, store, folder, **options) == expected
+        store.faults, num_requests = Faults(internal_error=1.0), len(store.requests)
         cached = pipe.async_prefetch(storage_options=broken.storage_options, **options).shard_tar_reader()
         assert digest_of(cached) == expected
-        assert not store.requests
+        assert len(store.requests) == num_requests
 
 
 def test_storm_over_listings(moto: S3Server) -> None:
