@@ -111,7 +111,7 @@ class Journal(Claim):
             self._has_ended = True
             with self._giving_back():
                 if self._lost is None and not isinstance(error, TransientStorageError):  # else it would wait again
-                    with contextlib.suppress(StorageError):  # then whoever comes next sees that this process has ended
+                    with contextlib.suppress(StorageError):  # the next job sees that this process has ended
                         self._leave()
 
     def _leave(self) -> None:
