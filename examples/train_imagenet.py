@@ -114,11 +114,15 @@ def main() -> None:
 
 
 def end(message: str | None) -> None:
-    """The process, with exit code 0: torchrun would take another one for a failure."""
+    """End the process with exit code 0: torchrun takes any other one for a failure."""
     if message is not None:
         print(message, flush=True)
     if dist.is_initialized():
         dist.destroy_process_group()
+        # gloo's threads may still hold tensors of the last exchange. Freeing one while Python finalizes aborts the
+        # process (pytorch#190489), so it is not finalized.
+        sys.stderr.flush()
+        os._exit(0)
     sys.exit(0)
 
 
