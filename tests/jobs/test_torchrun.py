@@ -28,6 +28,10 @@ names = ["RANK", "WORLD_SIZE", "GROUP_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "TORCH
 with open(f"{dist.get_rank()}.json", "w") as file:
     json.dump({**{name: os.environ[name] for name in names}, "total": total.item()}, file)
 dist.destroy_process_group()
+import os
+import sys
+sys.stdout.flush()
+os._exit(0)  # gloo's threads may still hold tensors, see pytorch#190489
 """
 
 

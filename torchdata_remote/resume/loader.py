@@ -1,27 +1,23 @@
-"""``stateful_loader``: torchdata's ``StatefulDataLoader``, with a state that fits any number of workers and ranks."""
+"""``StatefulLoader``: torchdata's ``StatefulDataLoader``, with a state that fits any number of workers and ranks."""
 
 from __future__ import annotations
 
 import json
-import multiprocessing
-import signal
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from typing import Any
 
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from ..iter_datapipe import IterDataPipe
-from ..parent_watch import end_worker_with_trainer
-from .ranks import gathered, in_group, require_same_listing
+from .ranks import gathered, in_group, merged_in_group, require_same_listing
 from .resumable import Resumable
 from .states import State, begin_next_epoch, merge_states
 
+ALL_RANKS = "all_ranks"
 _MAX_SEED = (1 << 63) - 1
 
 
@@ -30,16 +26,18 @@ class StatefulLoader(StatefulDataLoader[Any]):  # type: ignore[misc]  # torchdat
 
     Args:
         dataset: the chain.
+        state_of_all_ranks: whether ``state_dict`` exchanges the ranks' states.
         **options: of ``StatefulDataLoader``.
     """
 
     dataset: Resumable
 
-    def __init__(self, dataset: Resumable, **options: Any) -> None:
+    def __init__(self, dataset: Resumable, *, state_of_all_ranks: bool = False, **options: Any) -> None:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "'set_vital' is deprecated")  # torchdata calls it, torch 2.13 warns
             super().__init__(dataset, snapshot_every_n_steps=1, **options)
         self.generator = torch.Generator()  # of the workers' seeds; without it torch takes from the global one
+        self.state_of_all_ranks = state_of_all_ranks
         dataset.expected_workers = max(1, self.num_workers)
         self._epoch, self._first_worker = -1, 0  # of the pass that has begun: which one's streams its first worker has
         self._begun = False  # whether there is one, and nothing was loaded since
@@ -57,7 +55,15 @@ class StatefulLoader(StatefulDataLoader[Any]):  # type: ignore[misc]  # torchdat
 
         ``merge_states`` makes one of those of all ranks. When the pass has ended, it is the beginning of the next
         epoch.
+
+        With ``state_of_all_ranks`` every rank has to call this, and each gets where all ranks are: one ``str`` of JSON
+        under the key ``"all_ranks"``.
         """
+        if not self.state_of_all_ranks:
+            return self._state_of_this_rank()
+        return {ALL_RANKS: merged_in_group(self.dataset.world(), self._state_of_this_rank)}
+
+    def _state_of_this_rank(self) -> State:
         if not self._begun:
             return self._with_turn(self.dataset.state_dict(), self.dataset.first_worker)
         # Trainers set loader._iterator to None when they stop, so it is not asked for.
@@ -91,6 +97,7 @@ class StatefulLoader(StatefulDataLoader[Any]):  # type: ignore[misc]  # torchdat
             StateError: if a state is missing, or does not fit this chain.
         """
         given = [state_dict] if isinstance(state_dict, Mapping) else list(state_dict)
+        given = [json.loads(state[ALL_RANKS]) if ALL_RANKS in state else state for state in given]
         ranks = gathered(self.dataset.world(), given)
         states = {json.dumps(state, sort_keys=True): state for states in ranks for state in states}
         merged = merge_states(states.values())
@@ -133,7 +140,7 @@ class StatefulLoader(StatefulDataLoader[Any]):  # type: ignore[misc]  # torchdat
             first = list(islice(batches, 1))
         except Exception as caught:  # noqa: BLE001  # the other ranks are waiting
             error = caught
-        listing = None if error is not None else self.state_dict()["listing"]
+        listing = None if error is not None else self._state_of_this_rank()["listing"]
         require_same_listing(self.dataset.world(), listing, error)
         yield from first
         yield from batches
@@ -151,100 +158,3 @@ class StatefulLoader(StatefulDataLoader[Any]):  # type: ignore[misc]  # torchdat
         if self.batch_size is None:
             return sum(lengths)
         return sum((length + (0 if self.drop_last else self.batch_size - 1)) // self.batch_size for length in lengths)
-
-
-def _start_method(wanted: str) -> str:
-    return "spawn" if wanted == "forkserver" and wanted not in multiprocessing.get_all_start_methods() else wanted
-
-
-def _start_worker(worker_init_fn: Callable[[int], None] | None, worker: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the one that trains decides
-    end_worker_with_trainer()
-    if worker_init_fn is not None:
-        worker_init_fn(worker)
-
-
-def stateful_loader(
-    pipe: IterDataPipe[Any] | Resumable,
-    *,
-    batch_size: int | None = None,
-    num_workers: int = 0,
-    num_streams: int | None = None,
-    drop_last: bool = False,
-    collate_fn: Callable[[list[Any]], Any] | None = None,
-    pin_memory: bool | None = None,
-    prefetch_factor: int | None = None,
-    multiprocessing_context: str = "forkserver",
-    worker_init_fn: Callable[[int], None] | None = None,
-    timeout_s: float = 0,
-) -> StatefulLoader:
-    """A loader that can be stopped anywhere and goes on, also with other numbers of workers and ranks.
-
-    It is torchdata's ``StatefulDataLoader`` over ``Resumable(pipe)``, with persistent workers. With as many ranks and
-    workers as before, the batches go on as they would have. With others, each stream does (see :class:`Resumable`), and
-    the rest of the epoch is handed out exactly once.
-
-    Workers leave Ctrl-C to the process that trains, so that it can still save the state, and end when it ends.
-
-    torch's random state is left as it is: the workers' seeds depend on ``torch.initial_seed()`` and the epoch.
-
-    Where there is a process group, ranks compare what they list before the first batch of each pass, and
-    ``load_state_dict`` exchanges the ranks' states; ``state_dict`` does not wait for anybody.
-
-    Args:
-        pipe: the chain, with ``sharding_filter_rank`` behind its URLs.
-        batch_size: samples in a batch; ``None`` where the chain batches, or nobody is to.
-        num_workers: processes in each rank; 0 reads in this one.
-        num_streams: in all ranks together, as for :class:`Resumable`; ``None`` takes one for each worker of each rank.
-        drop_last: whether a worker's last batch is left out if it is not full.
-        collate_fn: makes a batch of a list of samples; ``None`` is torch's.
-        pin_memory: ``None`` pins where there is a GPU.
-        prefetch_factor: batches that each worker has ready; ``None`` is torch's 2.
-        multiprocessing_context: how workers start; Windows has no ``"forkserver"`` and takes ``"spawn"`` instead. For
-            both the chain is pickled: use named functions in it, no lambdas.
-        worker_init_fn: called with the worker's number when it starts.
-        timeout_s: seconds that a batch may take; 0 waits.
-
-    Returns:
-        StatefulLoader: an iterable of batches, with ``state_dict``, ``load_state_dict`` and ``set_epoch``.
-
-    Raises:
-        StateError: for a chain that cannot be resumed; names what to use instead.
-
-    Example:
-        >>> from torchdata_remote import ShardWriter
-        >>> with ShardWriter("memory://load/{shard}.tar", overwrite=True) as writer:
-        ...     _ = [writer.write({"__key__": str(i), "cls": i}) for i in range(5)]
-        >>> pipe = IterableWrapper(["memory://load/0.tar"]).sharding_filter_rank().shard_tar_reader().to_tuple("__key__")
-        >>> loader = stateful_loader(pipe, batch_size=2)
-        >>> batches = iter(loader)
-        >>> next(batches)
-        [('0', '1')]
-        >>> loader.load_state_dict(loader.state_dict())
-        >>> list(loader)
-        [[('2', '3')], [('4',)]]
-    """
-    if isinstance(pipe, Resumable):
-        if num_streams is not None:
-            raise ValueError("num_streams belongs to the Resumable that was passed.")
-        dataset = pipe
-    else:
-        dataset = Resumable(pipe, num_streams=num_streams)
-    workers: dict[str, Any] = {}
-    if num_workers > 0:
-        workers = {
-            "multiprocessing_context": _start_method(multiprocessing_context),
-            "persistent_workers": True,
-            "prefetch_factor": prefetch_factor,
-            "timeout": timeout_s,
-            "worker_init_fn": partial(_start_worker, worker_init_fn),
-        }
-    return StatefulLoader(
-        dataset,
-        batch_size=batch_size,
-        num_workers=num_workers,
-        drop_last=drop_last,
-        collate_fn=collate_fn,
-        pin_memory=torch.cuda.is_available() if pin_memory is None else pin_memory,
-        **workers,
-    )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from typing import Any
 
 import torch.distributed
 
-from ..errors import RemoteDataError, UnequalListingError
+from ..errors import RemoteDataError, StateError, UnequalListingError
 from ..world import World
 from .fingerprints import difference
+from .states import State, merge_states
 
 
 def in_group(world: World) -> bool:
@@ -26,6 +29,26 @@ def gathered(world: World, mine: Any) -> list[Any]:
     everybodys: list[Any] = [None] * world.world_size
     torch.distributed.all_gather_object(everybodys, mine)
     return everybodys
+
+
+def merged_in_group(world: World, state_of_this_rank: Callable[[], State]) -> str:
+    """One state of all ranks, as JSON; all of them have to call this, also where one of them has no state.
+
+    Raises:
+        StateError: in each rank, if one of them has no state; in that one, its own error.
+    """
+    mine, error = None, None
+    try:
+        mine = state_of_this_rank()
+    except Exception as caught:  # noqa: BLE001  # the other ranks are waiting
+        error = caught
+    told = gathered(world, (mine, None if error is None else f"{type(error).__name__}: {error}"))
+    if error is not None:
+        raise error
+    for rank, (_, failure) in enumerate(told):
+        if failure is not None:
+            raise StateError(f"Rank {rank} has no state: {failure}")
+    return json.dumps(merge_states(state for state, _ in told))
 
 
 def require_same_listing(world: World, listing: Any, error: Exception | None) -> None:

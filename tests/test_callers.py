@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torchdata_remote.callers import callers
+
+
+class _Trainer:
+    """Runs a function in its own method."""
+
+    def run(self, function: Any) -> Any:
+        return function()
+
+
+def test_methods_of_a_package_on_the_stack_are_found_innermost_first() -> None:
+    """Each by its object; those of other packages are passed over."""
+    inner, outer = _Trainer(), _Trainer()
+    found = inner.run(lambda: outer.run(lambda: [c for c in callers(__name__) if c is not None]))
+    assert found == [outer, inner]
+    assert inner.run(lambda: list(callers("torch"))) == []
+
+
+def test_a_generator_sees_the_stack_of_its_consumer() -> None:
+    """A pipe is a generator, which runs where its next item is asked for."""
+    trainer = _Trainer()
+
+    def pipe() -> Iterator[bool]:
+        yield trainer in set(callers(__name__))
+        yield trainer in set(callers(__name__))
+
+    items = pipe()
+    assert next(items) is False
+    assert trainer.run(lambda: next(items)) is True
+
+
+def test_a_package_is_told_from_one_whose_name_begins_alike() -> None:
+    """``tests`` is not ``test``."""
+    trainer, package = _Trainer(), __name__.partition(".")[0]
+    assert trainer in trainer.run(lambda: list(callers(package)))
+    assert trainer not in trainer.run(lambda: list(callers(package[:-1])))

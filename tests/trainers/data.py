@@ -1,0 +1,132 @@
+"""The dataset of all rows: 120 images, each of which says its number, as shards and as loose files."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, SequentialSampler
+
+import torchdata_remote as tdr
+from torchdata_remote.iter_datapipe import IterableWrapper, IterDataPipe
+
+NUM_SAMPLES, NUM_SHARDS, NUM_STREAMS = 120, 12, 12
+
+LOADERS = (
+    "DataLoader(pipe)",
+    "stateful_loader(pipe)",
+    "DataLoader(Resumable)",
+    "DataLoader(RemoteImageFolder)",
+    "DataLoader(ShardedDataset)",
+    "PrefetchingLoader",
+)
+"""Of each row: what the trainer is given."""
+
+
+def write_dataset(folder: Path) -> None:
+    """``folder/shards`` with a manifest and indexes, and ``folder/images`` in ImageFolder layout."""
+    with tdr.ShardWriter(f"{folder}/shards/{{shard:02d}}.tar", max_shard_samples=NUM_SAMPLES // NUM_SHARDS) as writer:
+        for number in range(NUM_SAMPLES):
+            picture = io.BytesIO()
+            Image.new("L", (2, 2), number).save(picture, "PNG")
+            writer.write({"__key__": f"{number:03d}", "png": picture.getvalue()})
+            loose = folder / "images" / f"{number % 3}" / f"{number:03d}.png"
+            loose.parent.mkdir(parents=True, exist_ok=True)
+            loose.write_bytes(picture.getvalue())
+
+
+def to_example(image: Any) -> dict[str, torch.Tensor]:
+    """What models take: ``x`` float32 of shape (4,), and ``number`` int64 of shape (), which names the sample."""
+    number = image.getpixel((0, 0))
+    number = number[0] if isinstance(number, tuple) else number
+    return {"x": torch.full((4,), number / NUM_SAMPLES), "number": torch.tensor(number)}
+
+
+def of_sample(sample: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """An example from a sample of a shard."""
+    png = sample["png"]
+    return to_example(Image.open(io.BytesIO(png)) if isinstance(png, bytes) else png)
+
+
+def of_pair(pair: tuple[dict[str, torch.Tensor], int]) -> dict[str, torch.Tensor]:
+    """An example from an image with its label."""
+    return pair[0]
+
+
+class Images(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
+    """The examples of a ``RemoteImageFolder`` without their labels; batches are fetched at once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._images = tdr.RemoteImageFolder(f"{folder}/images/", transform=to_example)
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return of_pair(self._images[index])
+
+    def __getitems__(self, indices: list[int]) -> list[dict[str, torch.Tensor]]:
+        return list(map(of_pair, self._images.__getitems__(indices)))
+
+
+def pipe_of(folder: Path) -> IterDataPipe[Any]:
+    """The chain: shuffled shards, split, read, equal ranks."""
+    pipe = IterableWrapper([f"{folder}/shards/index.json"]).list_remote().shuffle_shards(seed=0).sharding_filter_rank()
+    pipe = pipe.shard_tar_reader().equalize_ranks(mode="drop").shuffle_samples(buffer_size=7, seed=0)
+    chain: IterDataPipe[Any] = pipe.map(of_sample)
+    return chain
+
+
+def dataset_of(loader: str, folder: Path) -> Any:
+    """The dataset that a row's loader reads, for trainers that make the loader themselves."""
+    if loader == "DataLoader(pipe)":
+        return pipe_of(folder)
+    if loader == "DataLoader(Resumable)":
+        return tdr.Resumable(pipe_of(folder), num_streams=NUM_STREAMS)
+    if loader == "DataLoader(RemoteImageFolder)":
+        return Images(folder)
+    if loader == "DataLoader(ShardedDataset)":
+        return tdr.ShardedDataset(f"{folder}/shards/", transform=of_sample)
+    raise ValueError(f"{loader} is given as a loader")
+
+
+def loader_of(
+    loader: str, folder: Path, *, batch_size: int, num_workers: int, sampler: Any = None, **options: Any
+) -> Any:
+    """The loader of a row.
+
+    Args:
+        loader: one of ``LOADERS``.
+        folder: as ``write_dataset`` has filled it.
+        batch_size: examples in a batch of one rank.
+        num_workers: processes of each rank.
+        sampler: for map-style datasets; ``None`` is in order.
+        **options: more of them.
+    """
+    if loader == "stateful_loader(pipe)":
+        return tdr.stateful_loader(
+            pipe_of(folder), batch_size=batch_size, num_workers=num_workers, num_streams=NUM_STREAMS, **options
+        )
+    if loader == "PrefetchingLoader":
+        images = tdr.RemoteImageFolder(f"{folder}/images/", transform=to_example)
+        return tdr.PrefetchingLoader(
+            images, batch_size, num_workers=num_workers, sampler=sampler, collate_fn=examples_of_pairs, **options
+        )
+    dataset = dataset_of(loader, folder)
+    if not isinstance(dataset, torch.utils.data.IterableDataset):
+        options["sampler"] = SequentialSampler(dataset) if sampler is None else sampler
+    context = "forkserver" if num_workers else None
+    return DataLoader(dataset, batch_size, num_workers=num_workers, multiprocessing_context=context, **options)
+
+
+def examples_of_pairs(pairs: list[Any]) -> Any:
+    """A batch of the examples of images with labels."""
+    return torch.utils.data.default_collate([of_pair(pair) for pair in pairs])
+
+
+def numbers_of(batch: Any) -> list[int]:
+    """Which samples are in a batch."""
+    return [int(number) for number in batch["number"]]

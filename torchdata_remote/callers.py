@@ -1,0 +1,23 @@
+"""Which objects of a package run this code: found on the stack."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import FrameType
+
+
+def callers(*packages: str) -> Iterator[object]:
+    """The ``self`` of each method of some packages on this thread's stack, innermost first.
+
+    A forked process has the stack of the one that it was forked from.
+
+    Args:
+        *packages: names of packages or modules, such as ``"accelerate.data_loader"``.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if any(module == package or module.startswith(f"{package}.") for package in packages):
+            yield frame.f_locals.get("self")
+        frame = frame.f_back

@@ -1,0 +1,118 @@
+"""``stateful_loader``: a loader of batches that can be stopped anywhere and resumed in any world."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from ..iter_datapipe import IterDataPipe
+from ..parent_watch import end_worker_with_trainer
+from .loader import StatefulLoader
+from .resumable import Resumable
+
+
+def _start_method(wanted: str) -> str:
+    return "spawn" if wanted == "forkserver" and wanted not in multiprocessing.get_all_start_methods() else wanted
+
+
+def _start_worker(worker_init_fn: Callable[[int], None] | None, worker: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the one that trains decides
+    end_worker_with_trainer()
+    if worker_init_fn is not None:
+        worker_init_fn(worker)
+
+
+def stateful_loader(
+    pipe: IterDataPipe[Any] | Resumable,
+    *,
+    batch_size: int | None = None,
+    num_workers: int = 0,
+    num_streams: int | None = None,
+    drop_last: bool = False,
+    collate_fn: Callable[[list[Any]], Any] | None = None,
+    pin_memory: bool | None = None,
+    prefetch_factor: int | None = None,
+    multiprocessing_context: str = "forkserver",
+    worker_init_fn: Callable[[int], None] | None = None,
+    timeout_s: float = 0,
+    state_of_all_ranks: bool = False,
+) -> StatefulLoader:
+    """A loader that can be stopped anywhere and goes on, also with other numbers of workers and ranks.
+
+    It is torchdata's ``StatefulDataLoader`` over ``Resumable(pipe)``, with persistent workers. With as many ranks and
+    workers as before, the batches go on as they would have. With others, each stream does (see :class:`Resumable`), and
+    the rest of the epoch is handed out exactly once.
+
+    Workers leave Ctrl-C to the process that trains, so that it can still save the state, and end when it ends.
+
+    torch's random state is left as it is: the workers' seeds depend on ``torch.initial_seed()`` and the epoch.
+
+    Where there is a process group, ranks compare what they list before the first batch of each pass, and
+    ``load_state_dict`` exchanges the ranks' states; ``state_dict`` does not wait for anybody.
+
+    Args:
+        pipe: the chain, with ``sharding_filter_rank`` behind its URLs.
+        batch_size: samples in a batch; ``None`` where the chain batches, or nobody is to.
+        num_workers: processes in each rank; 0 reads in this one.
+        num_streams: in all ranks together, as for :class:`Resumable`; ``None`` takes one for each worker of each rank.
+        drop_last: whether a worker's last batch is left out if it is not full.
+        collate_fn: makes a batch of a list of samples; ``None`` is torch's.
+        pin_memory: ``None`` pins where there is a GPU.
+        prefetch_factor: batches that each worker has ready; ``None`` is torch's 2.
+        multiprocessing_context: how workers start; Windows has no ``"forkserver"`` and takes ``"spawn"`` instead. For
+            both the chain is pickled: use named functions in it, no lambdas.
+        worker_init_fn: called with the worker's number when it starts.
+        timeout_s: seconds that a batch may take; 0 waits.
+        state_of_all_ranks: ``state_dict`` is a collective call: each rank makes it, and gets the state of all ranks as
+            one ``str``, for checkpoints that hold rank 0's objects only (``torch.distributed.checkpoint``, Lightning,
+            Accelerate).
+
+    Returns:
+        StatefulLoader: an iterable of batches, with ``state_dict``, ``load_state_dict`` and ``set_epoch``.
+
+    Raises:
+        StateError: for a chain that cannot be resumed; names what to use instead.
+
+    Example:
+        >>> from torchdata_remote import ShardWriter
+        >>> with ShardWriter("memory://load/{shard}.tar", overwrite=True) as writer:
+        ...     _ = [writer.write({"__key__": str(i), "cls": i}) for i in range(5)]
+        >>> pipe = IterableWrapper(["memory://load/0.tar"]).sharding_filter_rank().shard_tar_reader().to_tuple("__key__")
+        >>> loader = stateful_loader(pipe, batch_size=2)
+        >>> batches = iter(loader)
+        >>> next(batches)
+        [('0', '1')]
+        >>> loader.load_state_dict(loader.state_dict())
+        >>> list(loader)
+        [[('2', '3')], [('4',)]]
+    """
+    if isinstance(pipe, Resumable):
+        if num_streams is not None:
+            raise ValueError("num_streams belongs to the Resumable that was passed.")
+        dataset = pipe
+    else:
+        dataset = Resumable(pipe, num_streams=num_streams)
+    workers: dict[str, Any] = {}
+    if num_workers > 0:
+        workers = {
+            "multiprocessing_context": _start_method(multiprocessing_context),
+            "persistent_workers": True,
+            "prefetch_factor": prefetch_factor,
+            "timeout": timeout_s,
+            "worker_init_fn": partial(_start_worker, worker_init_fn),
+        }
+    return StatefulLoader(
+        dataset,
+        batch_size=batch_size,
+        num_workers=num_workers,
+        drop_last=drop_last,
+        collate_fn=collate_fn,
+        pin_memory=torch.cuda.is_available() if pin_memory is None else pin_memory,
+        state_of_all_ranks=state_of_all_ranks,
+        **workers,
+    )
