@@ -18,6 +18,10 @@ settings.register_profile("default", deadline=None, suppress_health_check=[Healt
 settings.load_profile("default")
 
 
+# Workers are forked from a server that has imported torch, rather than each import it.
+multiprocessing.set_forkserver_preload(["torchdata_remote"])
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _no_credentials_from_outside() -> Iterator[None]:
     """Tests see neither the AWS environment nor the files of whoever runs them."""

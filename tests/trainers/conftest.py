@@ -1,3 +1,5 @@
+"""The dataset of all rows; ``--table`` prints what came of each framework with each loader."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -5,6 +7,16 @@ from pathlib import Path
 import pytest
 
 from .data import write_dataset
+from .launch import ROWS, table
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--table", action="store_true", help="print what each trainer gave with each loader, as Markdown")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if config.getoption("--table", default=False):
+        terminalreporter.write_line("\n" + table(ROWS))
 
 
 @pytest.fixture(scope="session")

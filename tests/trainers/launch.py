@@ -23,6 +23,10 @@ ROOT = Path(__file__).parent.parent.parent
 _REPORT = "report: "
 
 
+ROWS: list[Row] = []
+"""All that were made in this process."""
+
+
 @dataclass(frozen=True)
 class Row:
     """What came of one framework with one loader.
@@ -42,6 +46,9 @@ class Row:
     num_workers: int
     result: str
     action: str = "epoch"
+
+    def __post_init__(self) -> None:
+        ROWS.append(self)
 
     def __str__(self) -> str:
         cells = (self.framework, self.loader, self.action, self.world_size, str(self.num_workers), self.result)
@@ -146,3 +153,18 @@ def outcome(per_rank: Iterable[Any]) -> str:
     result = f"{len(counts)} of {NUM_SAMPLES}"
     repeated = sum(counts.values()) - len(counts)
     return f"{result}, {repeated} repeated" if repeated else result
+
+
+def table(rows: Iterable[Row]) -> str:
+    """Markdown: a line for each framework, loader and result, with the numbers of ranks and workers that have it."""
+    lines: dict[tuple[str, ...], tuple[list[str], list[str]]] = {}
+    for row in rows:
+        sizes, workers = lines.setdefault((row.framework, row.loader, row.action, row.result), ([], []))
+        sizes.append(row.world_size)
+        workers.append(f"{row.num_workers}")
+    head = "| framework | given | what | ranks | workers | result |\n|---|---|---|---|---|---|"
+    cells = [
+        (framework, f"`{loader}`", action, *(", ".join(dict.fromkeys(values)) for values in among), result)
+        for (framework, loader, action, result), among in lines.items()
+    ]
+    return "\n".join([head, *(f"| {' | '.join(row)} |" for row in cells)])
