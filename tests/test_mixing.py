@@ -19,6 +19,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 from torchdata_remote import Mixed, Resumable, Stop, World, mix
 from torchdata_remote.errors import EmptyShareError, StateError
+from torchdata_remote.rank_group import RankGroup
 from torchdata_remote.testing import assert_resumes_everywhere
 
 STOPS = [Stop.FIRST_EXHAUSTED, Stop.ALL_EXHAUSTED, 70]
@@ -252,3 +253,11 @@ def test_pickled_copy_goes_on() -> None:
     next(begun)
     copy = pickle.loads(pickle.dumps(pipe))
     assert list(copy) == list(pipe)
+
+
+def test_sources_of_different_groups_of_ranks_are_refused() -> None:
+    """Ranks that are to read the same data would have different shares of some sources."""
+    world = World(1, 2, group=RankGroup(((0, 2),)))
+    with pytest.raises(ValueError, match=r"'a': world=World\(rank=1.*'b': world=None.*Pass the same world="):
+        mix({"a": (source("a", 4, world), 1), "b": (IterableWrapper(["b"]).sharding_filter_rank(), 1)})
+    assert len(mix({"a": (source("a", 4, world), 1), "b": (source("b", 4, world), 1)}, stop=4)) == 2

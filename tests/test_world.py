@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
+from torchdata_remote.rank_group import RankGroup
 from torchdata_remote.testing import all_worlds
-from torchdata_remote.world import World, detect_rank, detect_world, world_from_sharding
+from torchdata_remote.world import World, detect_rank, detect_world, place_in, world_from_sharding
 
 COUNTS = st.integers(1, 6)
 Groups = dict[int, tuple[int, int]]
@@ -80,3 +84,23 @@ def test_rank_outside_the_world(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match="RANK and WORLD_SIZE"):
         detect_world()
+
+
+def test_a_world_of_a_group_in_a_worker() -> None:
+    """What a worker unpickles equals what was sent, and workers are counted within its rank and not the job's."""
+    group = RankGroup(((0, 2),))
+    sent = World(1, 2, group=group)
+    here = pickle.loads(pickle.dumps(sent))
+    assert here == sent
+    in_worker = place_in(here, World(3, 4, worker=1, num_workers=3))
+    assert in_worker == World(1, 2, worker=1, num_workers=3, group=group)
+    assert (in_worker.slot, in_worker.num_slots) == (3, 6)
+
+
+def test_a_world_shows_its_group_only_if_it_has_one() -> None:
+    """So that errors are as short as they were."""
+    world = World(1, 2)
+    assert repr(world) == "World(rank=1, world_size=2, worker=0, num_workers=1)"
+    other = replace(world, group=RankGroup(((0, 2),)))
+    assert repr(other) == "World(rank=1, world_size=2, worker=0, num_workers=1, group=RankGroup(members=((0, 2),)))"
+    assert other != world

@@ -187,7 +187,7 @@ def mix(
         A pipe of the sources' items.
 
     Raises:
-        ValueError: for no source, or a weight that is not positive.
+        ValueError: for no source, a weight that is not positive, or a data-parallel group that only some sources have.
 
     Example:
         >>> cats, dogs = IterableWrapper(["cat"] * 2), IterableWrapper(["dog"] * 6)
@@ -205,4 +205,21 @@ def mix(
     else:
         stop = Stop(stop)
     pipes = {name: pipe_of(pipe, of="mix", holds="samples") for name, (pipe, _) in sources.items()}
+    _require_one_group(pipes)
     return Mixed(pipes, weights, seed=seed, stop=stop)
+
+
+def _require_one_group(pipes: Mapping[str, IterDataPipe[Any]]) -> None:
+    worlds = {
+        name: found.world
+        for name, pipe in pipes.items()
+        for found in all_pipes(pipe)
+        if hasattr(type(found), "current_world")
+    }
+    groups = {None if world is None else world.group for world in worlds.values()}
+    if len(groups) > 1:
+        raise ValueError(
+            "mix: its sources are split over different groups of ranks: "
+            + "; ".join(f"{name!r}: world={world!r}" for name, world in worlds.items())
+            + ". Pass the same world= to sharding_filter_rank() in each source."
+        )

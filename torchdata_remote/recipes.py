@@ -41,7 +41,7 @@ def stream_shards(
             names itself, by a manifest, as one shard, by a brace range or by a glob such as ``*.tar.gz``, is taken
             whatever it is called.
         seed: of the shards' order, which is new each epoch. ``None`` keeps the listing's order.
-        world: this reader's place; ``None`` asks torch.
+        world: this reader's place, such as ``World.from_mesh(mesh, dp=...)``; ``None`` asks torch.
         max_in_flight: requests under way at once, per worker.
         interleave: shards that are read at once, a sample of each by turns.
         on_bad_shard: what becomes of a shard that cannot be read: ``raise_error``, ``skip_with_warning``, your own.
@@ -82,7 +82,7 @@ def stream_files(
         url: source URL, or several: a prefix, a glob, a brace range, or one file. ``escape_url(name)`` is no pattern.
         pattern: glob over base names, such as ``*.jpg``; ``None`` takes all objects.
         seed: of the files' order, which is new each epoch. ``None`` keeps the listing's order.
-        world: this reader's place; ``None`` asks torch.
+        world: this reader's place, such as ``World.from_mesh(mesh, dp=...)``; ``None`` asks torch.
         max_in_flight: requests under way at once, per worker.
         cache_dir: local folder in which whole objects are kept for the next epochs; needs ``cache_bytes``.
         cache_bytes: bound on what is kept there, shared by all processes of the host.

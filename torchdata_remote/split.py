@@ -138,5 +138,6 @@ def _unsplit(name: str, world_size: int, num_workers: int, num_shares: int, *, s
         f"{name}: {world_size * num_workers} readers ({world_size} ranks x {num_workers} workers) would hand out the "
         f"same samples, because the chain above {split}. Chain .sharding_filter_rank() after the listing, so that each "
         f"reader has a share of its own.{unseen} If each reader is to have all URLs, or they were split before they "
-        "came here (urls[rank::world_size]), say so: .sharding_filter_rank(split=False)."
+        "came here (urls[rank::world_size]), say so: .sharding_filter_rank(split=False). If some ranks are to read the "
+        "same data (tensor, pipeline or context parallelism): .sharding_filter_rank(world=tdr.World.from_mesh(...))."
     )

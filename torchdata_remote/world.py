@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import torch.distributed
 from torch.utils.data import get_worker_info
 
 from .iter_datapipe import SHARDING_PRIORITIES
+from .rank_group import RankGroup, of_group, of_mesh
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 @dataclass(frozen=True)
 class World:
     """One reader's place among all ranks x workers.
 
+    Under tensor, pipeline or context parallelism several processes read the same data: make their place by
+    :meth:`from_mesh` or :meth:`from_group`, which count data-parallel ranks only.
+
     Args:
         rank: training process, from 0.
         world_size: number of training processes.
         worker: DataLoader process inside the rank, from 0.
         num_workers: DataLoader processes per rank; 1 where the rank reads by itself.
+        group: with which ranks listings and states are exchanged; ``None`` for all of the job.
 
     Example:
         >>> World(rank=1, world_size=2, worker=3, num_workers=4).slot
@@ -31,12 +41,57 @@ class World:
     world_size: int = 1
     worker: int = 0
     num_workers: int = 1
+    group: RankGroup | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if not (0 <= self.rank < self.world_size and 0 <= self.worker < self.num_workers):
             raise ValueError(
                 f"{self!r}: expected 0 <= rank < world_size and 0 <= worker < num_workers. Check RANK and WORLD_SIZE."
             )
+
+    @classmethod
+    def from_mesh(cls, mesh: DeviceMesh, dp: str | Sequence[str] | None = None) -> World:
+        """This process's place among the data-parallel ranks of a device mesh.
+
+        Ranks that differ in other dimensions only (tensor, pipeline, context parallelism) have the same place, so they
+        read the same data. Listings and states are exchanged between the data-parallel ranks only. Nothing is
+        exchanged here, and no process group is made.
+
+        Args:
+            mesh: of ``init_device_mesh``, or a part of one.
+            dp: names of the dimensions that split the data, slowest first; ``None`` for a mesh of one dimension.
+
+        Raises:
+            ValueError: if a dimension does not exist, or this process is not part of the mesh.
+
+        Example:
+            >>> mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("dp_replicate", "dp_shard", "tp"))
+            ... # doctest: +SKIP
+            >>> World.from_mesh(mesh, dp=("dp_replicate", "dp_shard"))  # in rank 5 of 8  # doctest: +SKIP
+            World(rank=2, world_size=4, worker=0, num_workers=1, group=RankGroup(members=((1, 5), (5, 7))))
+        """
+        rank, world_size, group = of_mesh(mesh, dp)
+        return cls(rank, world_size, group=group)
+
+    @classmethod
+    def from_group(cls, group: ProcessGroup) -> World:
+        """This process's place in the process group whose ranks split the data.
+
+        Args:
+            group: of ``torch.distributed.new_group``, ``mesh.get_group("dp")``, or Megatron's data-parallel group.
+
+        Raises:
+            ValueError: if this process is not part of it.
+        """
+        rank, world_size, own = of_group(group)
+        return cls(rank, world_size, group=own)
+
+    def __repr__(self) -> str:
+        group = "" if self.group is None else f", group={self.group!r}"
+        return (
+            f"World(rank={self.rank}, world_size={self.world_size}, worker={self.worker}, "
+            f"num_workers={self.num_workers}{group})"
+        )
 
     @property
     def slot(self) -> int:

@@ -72,20 +72,25 @@ class Images(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         return list(map(of_pair, self._images.__getitems__(indices)))
 
 
-def pipe_of(folder: Path) -> IterDataPipe[Any]:
+def pipe_of(folder: Path, world: tdr.World | None = None) -> IterDataPipe[Any]:
     """The chain: shuffled shards, split, read, equal ranks."""
-    pipe = IterableWrapper([f"{folder}/shards/index.json"]).list_remote().shuffle_shards(seed=0).sharding_filter_rank()
-    pipe = pipe.shard_tar_reader().equalize_ranks(mode="drop").shuffle_samples(buffer_size=7, seed=0)
+    pipe = IterableWrapper([f"{folder}/shards/index.json"]).list_remote().shuffle_shards(seed=0)
+    pipe = (
+        pipe.sharding_filter_rank(world=world)
+        .shard_tar_reader()
+        .equalize_ranks(mode="drop")
+        .shuffle_samples(buffer_size=7, seed=0)
+    )
     chain: IterDataPipe[Any] = pipe.map(of_sample)
     return chain
 
 
-def dataset_of(loader: str, folder: Path) -> Any:
+def dataset_of(loader: str, folder: Path, world: tdr.World | None = None) -> Any:
     """The dataset that a row's loader reads, for trainers that make the loader themselves."""
     if loader == "DataLoader(pipe)":
-        return pipe_of(folder)
+        return pipe_of(folder, world)
     if loader == "DataLoader(Resumable)":
-        return tdr.Resumable(pipe_of(folder), num_streams=NUM_STREAMS)
+        return tdr.Resumable(pipe_of(folder, world), num_streams=NUM_STREAMS)
     if loader == "DataLoader(RemoteImageFolder)":
         return Images(folder)
     if loader == "DataLoader(ShardedDataset)":
@@ -94,7 +99,14 @@ def dataset_of(loader: str, folder: Path) -> Any:
 
 
 def loader_of(
-    loader: str, folder: Path, *, batch_size: int, num_workers: int, sampler: Any = None, **options: Any
+    loader: str,
+    folder: Path,
+    *,
+    batch_size: int,
+    num_workers: int,
+    sampler: Any = None,
+    world: tdr.World | None = None,
+    **options: Any,
 ) -> Any:
     """The loader of a row.
 
@@ -104,18 +116,19 @@ def loader_of(
         batch_size: examples in a batch of one rank.
         num_workers: processes of each rank.
         sampler: for map-style datasets; ``None`` is in order.
+        world: for chains: this rank's place.
         **options: more of them.
     """
     if loader == "stateful_loader(pipe)":
         return tdr.stateful_loader(
-            pipe_of(folder), batch_size=batch_size, num_workers=num_workers, num_streams=NUM_STREAMS, **options
+            pipe_of(folder, world), batch_size=batch_size, num_workers=num_workers, num_streams=NUM_STREAMS, **options
         )
     if loader == "PrefetchingLoader":
         images = tdr.RemoteImageFolder(f"{folder}/images/", transform=to_example)
         return tdr.PrefetchingLoader(
             images, batch_size, num_workers=num_workers, sampler=sampler, collate_fn=examples_of_pairs, **options
         )
-    dataset = dataset_of(loader, folder)
+    dataset = dataset_of(loader, folder, world)
     if not isinstance(dataset, torch.utils.data.IterableDataset):
         options["sampler"] = SequentialSampler(dataset) if sampler is None else sampler
     context = "forkserver" if num_workers else None

@@ -154,7 +154,8 @@ def _require_one_rank(dataset: _Batched) -> None:
         raise UnsplitError(
             f"PrefetchingLoader: {world_size} ranks would each hand out all {len(dataset):,} items of the dataset. Use "
             "sampler=torch.utils.data.DistributedSampler(dataset), so that each rank has a share of its own, and call "
-            "its set_epoch before each epoch. If each rank is to have all items, say so: "
+            "its set_epoch before each epoch; where several ranks read the same data, give it those of a data-parallel "
+            "group: num_replicas=world.world_size, rank=world.rank. If each rank is to have all items, say so: "
             "sampler=torch.utils.data.SequentialSampler(dataset), or RandomSampler."
         )
 

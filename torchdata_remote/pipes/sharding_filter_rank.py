@@ -35,7 +35,8 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
     Args:
         source_datapipe: shard URLs, in the same order in every process.
         world: this reader's place among all readers; one without workers holds for all workers of the rank. ``None``
-            asks torch when iteration starts, because DataLoader workers do not exist yet when the pipe is built.
+            asks torch when iteration starts, because DataLoader workers do not exist yet when the pipe is built. Where
+            several ranks read the same data, pass ``World.from_mesh(mesh, dp=...)`` or ``World.from_group(group)``.
         split: ``False`` hands all URLs to every reader: for repetition on purpose, or for URLs that were split before.
             Without this pipe several readers refuse to begin (:class:`UnsplitError`).
 

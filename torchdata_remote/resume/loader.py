@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from ..callers import callers
 from .ranks import gathered, in_group, merged_in_group, require_same_listing
 from .resumable import Resumable
 from .states import State, begin_next_epoch, merge_states
@@ -57,9 +58,10 @@ class StatefulLoader(StatefulDataLoader[Any]):  # type: ignore[misc]  # torchdat
         epoch.
 
         With ``state_of_all_ranks`` every rank has to call this, and each gets where all ranks are: one ``str`` of JSON
-        under the key ``"all_ranks"``.
+        under the key ``"all_ranks"``. ``torch.distributed.checkpoint`` gets the same without the option: it calls this
+        in every rank, and could not load a state whose lists have other lengths than those of the loader that loads.
         """
-        if not self.state_of_all_ranks:
+        if not self.state_of_all_ranks and not any(True for _ in callers("torch.distributed.checkpoint")):
             return self._state_of_this_rank()
         return {ALL_RANKS: merged_in_group(self.dataset.world(), self._state_of_this_rank)}
 

@@ -15,10 +15,12 @@ from .states import State, merge_states
 
 
 def in_group(world: World) -> bool:
-    """Whether a world's ranks are those of torch's process group, and several."""
+    """Whether a world has several ranks that can exchange: those of its group, or all of torch's process group."""
     distributed = torch.distributed
     if not distributed.is_available() or not distributed.is_initialized():
         return False
+    if world.group is not None:
+        return world.world_size > 1
     return 1 < distributed.get_world_size() == world.world_size
 
 
@@ -26,9 +28,16 @@ def gathered(world: World, mine: Any) -> list[Any]:
     """What each rank brings, in their order; all of them have to call this."""
     if not in_group(world):
         return [mine]
+    if world.group is not None:
+        return world.group.gather(world.rank, mine)
     everybodys: list[Any] = [None] * world.world_size
     torch.distributed.all_gather_object(everybodys, mine)
     return everybodys
+
+
+def _number(world: World) -> int:
+    """This process's rank as logs of the job show it."""
+    return world.rank if world.group is None or not in_group(world) else torch.distributed.get_rank()
 
 
 def merged_in_group(world: World, state_of_this_rank: Callable[[], State]) -> str:
@@ -42,13 +51,13 @@ def merged_in_group(world: World, state_of_this_rank: Callable[[], State]) -> st
         mine = state_of_this_rank()
     except Exception as caught:  # noqa: BLE001  # the other ranks are waiting
         error = caught
-    told = gathered(world, (mine, None if error is None else f"{type(error).__name__}: {error}"))
+    told = gathered(world, (_number(world), mine, None if error is None else f"{type(error).__name__}: {error}"))
     if error is not None:
         raise error
-    for rank, (_, failure) in enumerate(told):
+    for rank, _, failure in told:
         if failure is not None:
             raise StateError(f"Rank {rank} has no state: {failure}")
-    return json.dumps(merge_states(state for state, _ in told))
+    return json.dumps(merge_states(state for _, state, _ in told))
 
 
 def require_same_listing(world: World, listing: Any, error: Exception | None) -> None:
@@ -63,13 +72,13 @@ def require_same_listing(world: World, listing: Any, error: Exception | None) ->
         UnequalListingError: in all ranks, if they list different objects.
         RemoteDataError: in the others, if one has an error; in that one, the error.
     """
-    told = gathered(world, (listing, None if error is None else f"{type(error).__name__}: {error}"))
+    told = gathered(world, (_number(world), listing, None if error is None else f"{type(error).__name__}: {error}"))
     if error is not None:
         raise error
-    for rank, (_, failure) in enumerate(told):
+    for rank, _, failure in told:
         if failure is not None:
             raise RemoteDataError(f"Rank {rank} failed before its first batch: {failure}")
-    known = {rank: listing for rank, (listing, _) in enumerate(told) if listing is not None}
+    known = {rank: listing for rank, listing, _ in told if listing is not None}
     first = next(iter(known), 0)
     for rank, other in known.items():
         differs = [difference(*pair) for pair in zip(known[first], other, strict=True)]

@@ -1,0 +1,143 @@
+"""``RankGroup``: the ranks that split a dataset, where these are not all ranks of the job."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
+
+
+@dataclass(frozen=True)
+class RankGroup:
+    """The ranks that split a dataset among themselves, and a way to exchange values between them.
+
+    Process groups cannot be pickled: a copy in a DataLoader worker has their members only, which is what is compared
+    and shown. They are not kept alive either, so that ``destroy_process_group`` ends their threads.
+
+    Args:
+        members: for each dimension of the group, slowest first, the job's ranks that this process exchanges with.
+        process_groups: of the same dimensions.
+    """
+
+    members: tuple[tuple[int, ...], ...]
+    process_groups: tuple[weakref.ref[Any], ...] = field(default=(), compare=False, repr=False)
+
+    def gather(self, rank: int, mine: Any) -> list[Any]:
+        """Exchange one value of each rank; all ranks of the group have to call this.
+
+        One dimension is gathered after the other, so a group of several dimensions needs no process group of its own.
+
+        Args:
+            rank: this process's number in the group.
+            mine: anything that can be pickled.
+
+        Returns:
+            The values in the order of the ranks' numbers.
+
+        Raises:
+            RuntimeError: if the process groups do not exist (any more), or the ranks describe the group differently.
+        """
+        found: list[Any] = [(rank, mine)]
+        for group, members in zip(self._living(), reversed(self.members), strict=True):
+            of_each: list[Any] = [None] * len(members)
+            torch.distributed.all_gather_object(of_each, found, group=group)
+            found = [entry for entries in of_each for entry in entries]
+        found.sort(key=lambda entry: entry[0])
+        numbers = [number for number, _ in found]
+        if numbers != list(range(len(found))):
+            raise RuntimeError(
+                f"{self!r}: its ranks have the numbers {numbers}, expected 0 to {len(found) - 1}, each once. Pass the "
+                "same data-parallel dimensions in the same order in each rank."
+            )
+        return [value for _, value in found]
+
+    def _living(self) -> list[Any]:
+        """The process groups, fastest dimension first."""
+        found = [reference() for reference in reversed(self.process_groups)]
+        if not found or any(group is None for group in found):
+            raise RuntimeError(
+                f"{self!r} has no process group in this process: it was destroyed, or this is a copy that came from "
+                "another process. Make the World in each rank, after init_process_group()."
+            )
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"members": self.members, "process_groups": ()}
+
+    def __deepcopy__(self, _memo: Any) -> RankGroup:
+        return self
+
+
+def of_mesh(mesh: DeviceMesh, dp: str | Sequence[str] | None) -> tuple[int, int, RankGroup]:
+    """This process's number among the data-parallel ranks of a mesh, their number, and their group.
+
+    Args:
+        mesh: one that this process is part of.
+        dp: names of the data-parallel dimensions, slowest first; ``None`` for a mesh of one dimension.
+
+    Raises:
+        ValueError: if a dimension does not exist, or this process is not part of the mesh.
+    """
+    names = mesh.mesh_dim_names
+    coordinate = mesh.get_coordinate()
+    if coordinate is None:
+        raise ValueError(
+            f"Rank {torch.distributed.get_rank()} is not part of this mesh, which has the ranks "
+            f"{mesh.mesh.flatten().tolist()}. Make the World, and read data, in those only."
+        )
+    if dp is None:
+        if mesh.ndim != 1:
+            raise ValueError(
+                f"A mesh of {mesh.ndim} dimensions ({_shown(names)}): which of them split the data? Pass their names, "
+                'such as dp=("dp_replicate", "dp_shard"); ranks that differ in the others read the same data.'
+            )
+        group = mesh.get_group()
+        return coordinate[0], int(mesh.mesh.numel()), _of_process_groups([group])
+    wanted = (dp,) if isinstance(dp, str) else tuple(dp)
+    if not wanted or len(set(wanted)) < len(wanted):
+        raise ValueError(f"dp={dp!r}: expected the names of one or more dimensions, each once; {_shown(names)}.")
+    rank, size, groups = 0, 1, []
+    for name in wanted:
+        try:
+            group = mesh.get_group(name)
+        except (KeyError, RuntimeError) as error:
+            raise ValueError(f"The mesh has no dimension {name!r}: {_shown(names)}.") from error
+        # The group counts its ranks in ascending order, which a mesh need not have. Flattened dimensions have no index.
+        here = coordinate[names.index(name)] if names and name in names else mesh.get_local_rank(name)
+        members = torch.distributed.get_world_size(group)
+        rank, size = rank * members + here, size * members
+        groups.append(group)
+    return rank, size, _of_process_groups(groups)
+
+
+def of_group(group: ProcessGroup) -> tuple[int, int, RankGroup]:
+    """This process's number in a process group, its size, and the group.
+
+    Raises:
+        ValueError: if this process is not part of it.
+    """
+    rank = -1 if isinstance(group, int) else torch.distributed.get_rank(group)
+    if rank < 0:  # new_group() gives -100 to the others
+        raise ValueError(
+            f"Rank {torch.distributed.get_rank()} is not part of this process group. Make the World, and read data, in "
+            "its ranks only; or give the other ranks a group of their own, such as that of their own model copy."
+        )
+    return rank, torch.distributed.get_world_size(group), _of_process_groups([group])
+
+
+def _of_process_groups(groups: Sequence[ProcessGroup]) -> RankGroup:
+    members = tuple(tuple(torch.distributed.get_process_group_ranks(group)) for group in groups)
+    return RankGroup(members, tuple(map(weakref.ref, groups)))
+
+
+def _shown(names: Sequence[str] | None) -> str:
+    if not names:
+        return "its dimensions have no names: pass mesh_dim_names=(...) to init_device_mesh"
+    return f"its dimensions are {', '.join(map(repr, names))}"
