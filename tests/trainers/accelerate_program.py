@@ -24,7 +24,7 @@ def main(*, folder: str, num_workers: list[int], save: str | None = None, load: 
     for dispatch in (None, False):
         names = LOADERS if dispatch is None else ("DataLoader(pipe)", "DataLoader(Resumable)")
         for name in names:
-            for workers in num_workers:
+            for workers in num_workers if dispatch is None else num_workers[-1:]:
                 title = f"{name}, {workers} workers" + ("" if dispatch is None else ", no dispatch")
                 attempt(title, partial(_epoch, name, Path(folder), workers, dispatch))
     for context in ("fork", "spawn"):
@@ -34,11 +34,16 @@ def main(*, folder: str, num_workers: list[int], save: str | None = None, load: 
             attempt(f"saved, {workers} workers", partial(_stop, Path(folder), workers, f"{save}-{workers}"))
             attempt(f"resumed here, {workers} workers", partial(_resume, Path(folder), workers, f"{save}-{workers}"))
         if load is not None:
-            attempt(f"resumed, {workers} workers", partial(_resume, Path(folder), workers, f"{load}-{workers}"))
+            attempt(f"resumed, {workers} workers", partial(_resume, Path(folder), workers, _saved(load, workers)))
     if save is not None:
         for name in ("DataLoader(RemoteImageFolder)", "DataLoader(ShardedDataset)"):
             attempt(f"resumed here, {name}", partial(_map_style, name, Path(folder), f"{save}-map"))
     Accelerator(cpu=True).end_training()
+
+
+def _saved(place: str, workers: int) -> str:
+    """What as many workers have saved, or else another number of them."""
+    return next(folder for folder in (f"{place}-{number}" for number in (workers, 0, 2)) if Path(folder).exists())
 
 
 def _accelerator(**options: Any) -> Accelerator:

@@ -15,16 +15,23 @@ from .data import LOADERS, NUM_SAMPLES, loader_of, numbers_of, pipe_of
 from .launch import Row, launch, outcome
 
 pytest.importorskip("accelerate")
-FRAMEWORK, PROGRAM, WORKERS = "Accelerate", "tests.trainers.accelerate_program", [0, 2]
+FRAMEWORK, PROGRAM = "Accelerate", "tests.trainers.accelerate_program"
+PAIRWISE = {1: [0], 2: [0, 2], 3: [2]}  # numbers of processes -> of workers
+ALL = {num_processes: [0, 2] for num_processes in PAIRWISE}
 REFUSED = ("DataLoader(pipe)", "DataLoader(Resumable)")  # where there are several processes
 
 
+def workers_of(ranks: list[dict[str, Any]]) -> list[int]:
+    """Numbers of workers with which they have run."""
+    return [n for n in (0, 2) if f"{LOADERS[0]}, {n} workers" in ranks[0]]
+
+
 def rows(ranks: list[dict[str, Any]]) -> list[Row]:
-    """An epoch of each loader, without workers and with two."""
+    """An epoch of each loader."""
     return [
         Row(FRAMEWORK, loader, f"{len(ranks)}", n, outcome(rank[f"{loader}, {n} workers"] for rank in ranks))
         for loader in LOADERS
-        for n in WORKERS
+        for n in workers_of(ranks)
     ]
 
 
@@ -33,11 +40,12 @@ def resume_rows(saved: list[dict[str, Any]], ranks: list[dict[str, Any]], here: 
     return [
         Row(
             FRAMEWORK, "stateful_loader(pipe)", f"{len(saved)} -> {len(ranks)}", n,
-            outcome([*(rank[f"saved, {n} workers"]["before"] for rank in saved),
+            outcome([*(rank[f"saved, {n if n in workers_of(saved) else workers_of(saved)[0]} workers"]["before"]
+                       for rank in saved),
                      *(_first(rank[f"resumed{here}, {n} workers"]) for rank in ranks)]),
             "resume",
         )
-        for n in WORKERS
+        for n in workers_of(ranks)
     ]  # fmt: skip
 
 
@@ -56,16 +64,23 @@ def check(found: list[Row], *, num_processes: int) -> None:
             assert row.result == "120 of 120", "\n".join(map(str, found))
 
 
-@pytest.mark.timeout(900)
-def test_each_sample_once_and_resumed_with_other_numbers_of_processes(dataset: Path, tmp_path: Path) -> None:
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    "workers", [pytest.param(PAIRWISE, id="pairwise"), pytest.param(ALL, id="all", marks=pytest.mark.slow)]
+)
+def test_each_sample_once_and_resumed_with_other_numbers_of_processes(
+    dataset: Path, tmp_path: Path, workers: dict[int, list[int]]
+) -> None:
     """2 processes are stopped and resumed by 2 and by 3, and 3 by 1."""
-    given: dict[str, Any] = {"folder": str(dataset), "num_workers": WORKERS}
-    of_two = launch(PROGRAM, 2, **given, save=f"{tmp_path}/two")
-    of_three = launch(PROGRAM, 3, **given, save=f"{tmp_path}/three", load=f"{tmp_path}/two")
-    of_one = launch(PROGRAM, 1, **given, load=f"{tmp_path}/three")
+    given: dict[str, Any] = {"folder": str(dataset), "timeout_s": 600}
+    at = tmp_path
+    of_two = launch(PROGRAM, 2, **given, num_workers=workers[2], save=f"{at}/two")
+    of_three = launch(PROGRAM, 3, **given, num_workers=workers[3], save=f"{at}/three", load=f"{at}/two")
+    of_one = launch(PROGRAM, 1, **given, num_workers=workers[1], load=f"{at}/three")
     for ranks in (of_one, of_two, of_three):
         check(rows(ranks), num_processes=len(ranks))
-        refused = [f"{loader}, {n} workers, no dispatch" for loader in REFUSED for n in WORKERS] + ["fork", "spawn"]
+        n = workers_of(ranks)[-1]
+        refused = [f"{loader}, {n} workers, no dispatch" for loader in REFUSED] + ["fork", "spawn"]
         for name in refused:  # also by the other way in which Accelerate splits, and with other workers
             result = outcome(rank[name] for rank in ranks)
             assert ("SplitTwiceError" in result) if len(ranks) > 1 else (result == "120 of 120"), (name, result)
@@ -80,11 +95,11 @@ def test_each_sample_once_and_resumed_with_other_numbers_of_processes(dataset: P
         for loader in ("DataLoader(RemoteImageFolder)", "DataLoader(ShardedDataset)"):
             assert outcome(rank[f"resumed here, {loader}"] for rank in ranks) == "120 of 120"
         for rank in ranks:
-            for n in WORKERS:
+            for n in workers_of(ranks):
                 assert rank[f"resumed here, {n} workers"][0] == rank[f"saved, {n} workers"]["after"]  # same order
                 steps = NUM_SAMPLES // 12 * max(1, n)
                 assert rank[f"length, {n} workers"] == steps
-    for n in WORKERS:
+    for n in workers_of(of_three):
         assert outcome(rank[f"resumed, {n} workers"][1] for rank in of_three) == "120 of 120"  # the next epoch
 
 
@@ -176,6 +191,18 @@ def test_an_option_that_splits_otherwise_is_refused(dataset: Path, option: str) 
 
     with pytest.raises(StateError, match=f"Accelerate's {option}=True .* DataLoaderConfiguration"):
         prepared(dataset, dataloader_config=DataLoaderConfiguration(**{option: True}))
+
+
+def test_processes_that_need_equal_batches_are_told_from_ranks(dataset: Path) -> None:
+    """Under tensor parallelism; a chain that gives each process a share of its own is refused."""
+    parallelism = pytest.importorskip("accelerate.parallelism_config")
+    accelerator, loader = prepared(dataset)
+    accelerator.state.parallelism_config = parallelism.ParallelismConfig(tp_size=2)
+    try:
+        with pytest.raises(StateError, match=r"Accelerate: groups of 2 .* sharding_filter_rank\(world="):
+            accelerator.prepare(loader)
+    finally:
+        accelerator.state.parallelism_config = None
 
 
 def test_a_plain_loader_in_one_process_is_left_to_accelerate(dataset: Path) -> None:

@@ -36,6 +36,7 @@ class Accelerated:
         found = next((caller for caller in callers("accelerate") if hasattr(caller, "prepare_data_loader")), None)
         if found is not None:
             _require_plain_split(found)
+            _require_same_ranks(found, self._world_size())
             self._accelerator = found
         return True
 
@@ -54,6 +55,9 @@ class Accelerated:
         return self._batches_ahead[0] is _END
 
     def _state_of_this_rank(self) -> Any:
+        raise NotImplementedError
+
+    def _world_size(self) -> int:
         raise NotImplementedError
 
     def for_accelerator(self, batches: Iterator[Any]) -> Iterator[Any]:
@@ -123,3 +127,18 @@ def _require_plain_split(accelerator: Any) -> None:
                 f"Accelerate's {option}=True does not go with stateful_loader, which gives each process its share of "
                 f"the samples: set it to False in DataLoaderConfiguration and {instead}."
             )
+
+
+def _require_same_ranks(accelerator: Any, world_size: int) -> None:
+    """Compare the loader's ranks with those that are to have batches of their own.
+
+    Raises:
+        StateError: where tensor or context parallel processes need equal batches, and the chain knows of no groups.
+    """
+    alike = getattr(getattr(accelerator, "parallelism_config", None), "non_data_parallel_size", 1)
+    if alike > 1 and world_size * alike != accelerator.num_processes:
+        raise StateError(
+            f"Accelerate: groups of {alike} of the {accelerator.num_processes} processes (tensor or context parallel) "
+            f"need equal batches, and this chain gives {world_size} ranks different ones: tell it this process's place "
+            "among the data-parallel groups, sharding_filter_rank(world=World(rank=..., world_size=...))."
+        )

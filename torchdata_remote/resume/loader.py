@@ -79,6 +79,9 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
             next_worker = (self._first_worker + snapshot["_last_yielded_worker_id"] + 1) % self.num_workers
         return begin_next_epoch(state) if finished else self._with_turn(state, next_worker)
 
+    def _world_size(self) -> int:
+        return self.dataset.world().world_size
+
     def _place_in(self, batches: Any) -> tuple[bool, Any]:
         """Whether the pass has ended, and what its workers have sent about where they were at the last batch."""
         return batches._finished, batches.state_dict()["_snapshot"] if self.num_workers > 0 else None
