@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -21,6 +22,8 @@ STOP_AFTER = 4  # steps
 
 def main(*, folder: str, num_workers: list[int], save: str | None = None, load: str | None = None) -> None:
     """Report an epoch of each loader; save to one folder, and resume from another."""
+    # Workers import this module, which takes seconds: the server from which they are forked does it once.
+    multiprocessing.set_forkserver_preload(["tests.trainers.data", __spec__.name])
     for dispatch in (None, False):
         names = LOADERS if dispatch is None else ("DataLoader(pipe)", "DataLoader(Resumable)")
         for name in names:

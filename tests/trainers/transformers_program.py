@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import multiprocessing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,8 @@ def main(
     *, folder: str, num_workers: list[int], output: str, save: str | None = None, load: list[str] | None = None
 ) -> None:
     """Report an epoch of each dataset; save to one folder, and resume from others."""
+    # Workers import this module, which takes seconds: the server from which they are forked does it once.
+    multiprocessing.set_forkserver_preload(["tests.trainers.data", __spec__.name])
     data = Path(folder)
     for name in LOADERS:
         for workers in num_workers:
