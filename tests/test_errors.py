@@ -18,6 +18,7 @@ BUILTIN_PARENTS: dict[type[errors.RemoteDataError], type[Exception]] = {
     errors.EmptyShareError: ValueError,
     errors.UnequalListingError: ValueError,
     errors.UnsplitError: ValueError,
+    errors.SplitTwiceError: ValueError,
     errors.StorageError: OSError,
     errors.ObjectNotFoundError: FileNotFoundError,
     errors.AccessDeniedError: PermissionError,

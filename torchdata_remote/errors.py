@@ -8,6 +8,7 @@
     ├── EmptyShareError (ValueError)            fewer shards than readers
     ├── UnequalListingError (ValueError)        ranks that list different objects
     ├── UnsplitError (ValueError)               readers that would all hand out the same samples
+    ├── SplitTwiceError (ValueError)            a trainer that would split anew what the chain splits already
     ├── StorageError (OSError)                  the store said no
     │   ├── ObjectNotFoundError (FileNotFoundError)
     │   ├── AccessDeniedError (PermissionError)
@@ -73,6 +74,10 @@ class UnequalListingError(RemoteDataError, ValueError):
 
 class UnsplitError(RemoteDataError, ValueError):
     """Several ranks or workers would each hand out everything, and repetition was not asked for."""
+
+
+class SplitTwiceError(RemoteDataError, ValueError):
+    """A training framework would split the samples over its processes, and the chain has done so already."""
 
 
 class StorageError(RemoteDataError, OSError):

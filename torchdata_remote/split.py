@@ -14,6 +14,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from .datapipe import DataPipe
 from .errors import UnsplitError
+from .second_split import refuse_second_split, second_splitter
 from .world import detect_rank
 
 T_co = TypeVar("T_co", covariant=True)
@@ -27,6 +28,7 @@ class SplitReader(DataPipe[T_co]):
     """Base of the pipes that begin to read only where the chain has a share for each reader."""
 
     _num_ranks_sent = 1  # ranks that there were where this was sent to a worker, which may have no process group
+    _splitter_sent: str | None = None  # the framework that sent this to a worker in order to split once more
 
     def __getstate__(self) -> Any:
         state = super().__getstate__()  # type: ignore[no-untyped-call]  # torch's
@@ -35,7 +37,9 @@ class SplitReader(DataPipe[T_co]):
         num_ranks = 1
         with contextlib.suppress(ValueError):  # is raised where the pipe is read
             num_ranks = detect_rank()[1]
-        return {**state, "_num_ranks_sent": max(num_ranks, self._num_ranks_sent)}
+        sent = {"_num_ranks_sent": max(num_ranks, self._num_ranks_sent)}
+        splitter = self._splitter_sent or second_splitter()
+        return {**state, **sent} if splitter is None else {**state, **sent, "_splitter_sent": splitter}
 
 
 def require_split(pipe: SplitReader[Any], *, lists_only: bool = False) -> None:
@@ -52,7 +56,10 @@ def require_split(pipe: SplitReader[Any], *, lists_only: bool = False) -> None:
 
     Raises:
         UnsplitError: if some of the readers would hand out the same samples.
+        SplitTwiceError: if a training framework splits what they hand out.
     """
+    if not lists_only and not _has_all_ranks(pipe):
+        refuse_second_split(type(pipe).__name__, pipe._splitter_sent or second_splitter())
     root, num_workers = _loader()
     if (lists_only and root is None) or not isinstance(root, (IterableDataset, type(None))):
         return
@@ -114,6 +121,11 @@ def _own_shares(pipe: Any, num_workers: int) -> float:
         applied = vars(pipe).get("num_of_instances")  # of torch's sharding_filter; 1 where no loader told it
         return applied if isinstance(applied, int) else math.inf
     return 1
+
+
+def _has_all_ranks(pipe: Any) -> bool:
+    """Whether a chain says that each rank reads what all of them train on."""
+    return getattr(pipe, "has_all_ranks", None) is True or any(map(_has_all_ranks, _sources(pipe)))
 
 
 def _sources(pipe: Any) -> Iterator[Any]:

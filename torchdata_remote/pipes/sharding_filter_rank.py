@@ -12,6 +12,7 @@ from ..datapipe import StatefulPipe
 from ..epochs import EpochPipe, uncounted
 from ..errors import EmptyShareError, ManifestError
 from ..iter_datapipe import SHARDING_PRIORITIES, IterDataPipe, functional_datapipe
+from ..second_split import refuse_second_split, second_splitter
 from ..shares import EqualizeMode, Piece, SampleOrder
 from ..sources import pipe_of
 from ..state import all_pipes
@@ -45,6 +46,7 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
 
     Raises:
         ValueError: for a chain that is split already, or for ``world`` where nothing is to be split.
+        SplitTwiceError: if a training framework splits what is read (Accelerate, the transformers Trainer).
         EmptyShareError: in every slot, before the first URL, if there are fewer URLs than slots and nobody tells how
             many samples they have, or fewer samples than slots.
 
@@ -97,6 +99,25 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
             self._groups = {}  # another loader than before
         self._groups[sharding_group] = num_of_instances, instance_id
 
+    @property
+    def has_all_ranks(self) -> bool:
+        """Whether each rank is given everything on purpose: by ``split=False``, or by a world of one rank."""
+        return not self.split or (self.world is not None and self.world.world_size == 1)
+
+    def refuse_second_split(self) -> None:
+        """Refuse to split where a training framework splits again.
+
+        Raises:
+            SplitTwiceError: names the framework, and what to use.
+        """
+        if not self.has_all_ranks:
+            refuse_second_split(type(self).__name__, second_splitter())
+
+    def __getstate__(self) -> Any:
+        # DataLoader looks for the pipes of a chain by this, in each rank, before it starts workers or reads.
+        self.refuse_second_split()
+        return super().__getstate__()  # type: ignore[no-untyped-call]  # torch's
+
     def share_equally(self, mode: EqualizeMode) -> None:
         """Give each slot as many samples as every other, from the next pass on.
 
@@ -128,6 +149,7 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
         return self._stream or place_in(self.world, world_from_sharding(self._groups, detect_world()))
 
     def __iter__(self) -> Iterator[str]:
+        self.refuse_second_split()
         state = self._take_loaded()
         self._next = 0 if state is None else state["next"]
         epoch = self._epochs.begin()

@@ -13,16 +13,17 @@ from typing import Any
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from ..callers import callers
+from .accelerated import Accelerated
 from .ranks import gathered, in_group, merged_in_group, require_same_listing
 from .resumable import Resumable
+from .savers import stores_one_for_all_ranks
 from .states import State, begin_next_epoch, merge_states
 
 ALL_RANKS = "all_ranks"
 _MAX_SEED = (1 << 63) - 1
 
 
-class StatefulLoader(StatefulDataLoader[Any]):  # type: ignore[misc]  # torchdata 0.9 has no types
+class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc]  # torchdata 0.9 has no types
     """What :func:`stateful_loader` returns: ``StatefulDataLoader`` with a state of its own.
 
     Args:
@@ -49,7 +50,7 @@ class StatefulLoader(StatefulDataLoader[Any]):  # type: ignore[misc]  # torchdat
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be this epoch."""
         self.dataset.set_epoch(epoch)
-        self._begun = False
+        self._begun, self._state_before = False, None
 
     def state_dict(self) -> State:
         """Where this rank is, after the batch that was handed out last: plain JSON.
@@ -57,15 +58,17 @@ class StatefulLoader(StatefulDataLoader[Any]):  # type: ignore[misc]  # torchdat
         ``merge_states`` makes one of those of all ranks. When the pass has ended, it is the beginning of the next
         epoch.
 
-        With ``state_of_all_ranks`` every rank has to call this, and each gets where all ranks are: one ``str`` of JSON
-        under the key ``"all_ranks"``. ``torch.distributed.checkpoint`` gets the same without the option: it calls this
-        in every rank, and could not load a state whose lists have other lengths than those of the loader that loads.
+        With ``state_of_all_ranks``, every rank has to call this, and each gets where all ranks are: one ``str`` of JSON
+        under the key ``"all_ranks"``. It is the same, without the option, where a framework calls that asks every rank
+        and stores one answer: ``torch.distributed.checkpoint``, Accelerate.
         """
-        if not self.state_of_all_ranks and not any(True for _ in callers("torch.distributed.checkpoint")):
+        if not (self.state_of_all_ranks or stores_one_for_all_ranks()):
             return self._state_of_this_rank()
         return {ALL_RANKS: merged_in_group(self.dataset.world(), self._state_of_this_rank)}
 
     def _state_of_this_rank(self) -> State:
+        if self._state_before is not None:
+            return dict(self._state_before)
         if not self._begun:
             return self._with_turn(self.dataset.state_dict(), self.dataset.first_worker)
         # Trainers set loader._iterator to None when they stop, so it is not asked for.
@@ -77,6 +80,9 @@ class StatefulLoader(StatefulDataLoader[Any]):  # type: ignore[misc]  # torchdat
             state = merge_states(worker["dataset_state"] for worker in snapshot["_worker_snapshots"].values())
             next_worker = (self._first_worker + snapshot["_last_yielded_worker_id"] + 1) % self.num_workers
         return begin_next_epoch(state) if finished else self._with_turn(state, next_worker)
+
+    def _world_size(self) -> int:
+        return self.dataset.world().world_size
 
     def _place_in(self, batches: Any) -> tuple[bool, Any]:
         """Whether the pass has ended, and what its workers have sent about where they were at the last batch."""
@@ -108,7 +114,7 @@ class StatefulLoader(StatefulDataLoader[Any]):  # type: ignore[misc]  # torchdat
         for rank, world_size, num_workers, next_worker in merged.get("turns", []):
             if (rank, world_size, num_workers) == (world.rank, world.world_size, self.num_workers):
                 self.dataset.first_worker = next_worker
-        self._begun = False
+        self._begun, self._state_before = False, None
 
     def __iter__(self) -> Iterator[Any]:
         dataset = self.dataset
@@ -122,7 +128,7 @@ class StatefulLoader(StatefulDataLoader[Any]):  # type: ignore[misc]  # torchdat
         self._epoch, self._first_worker, self._begun = epoch, first_worker, True
         self._batches, self._kept = weakref.ref(batches), self._place_in(batches)
         self._num_passes += 1
-        return self._with_place_kept(batches, self._num_passes)
+        return self.for_accelerator(self._with_place_kept(batches, self._num_passes))
 
     def _with_place_kept(self, batches: Any, number: int) -> Iterator[Any]:
         """The batches of a pass; its place outlives them."""

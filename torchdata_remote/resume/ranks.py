@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch.distributed
@@ -51,13 +54,35 @@ def merged_in_group(world: World, state_of_this_rank: Callable[[], State]) -> st
         mine = state_of_this_rank()
     except Exception as caught:  # noqa: BLE001  # the other ranks are waiting
         error = caught
-    told = gathered(world, (_number(world), mine, None if error is None else f"{type(error).__name__}: {error}"))
+    with warning_of_missing_ranks():
+        told = gathered(world, (_number(world), mine, None if error is None else f"{type(error).__name__}: {error}"))
     if error is not None:
         raise error
     for rank, _, failure in told:
         if failure is not None:
             raise StateError(f"Rank {rank} has no state: {failure}")
     return json.dumps(merge_states(state for _, state, _ in told))
+
+
+@contextmanager
+def warning_of_missing_ranks(after_s: float = 60) -> Iterator[None]:
+    """Warn if an exchange takes long: a program that saves in its main process only would wait without a word."""
+    timer = threading.Timer(after_s, _warn, [after_s])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _warn(after_s: float) -> None:
+    warnings.warn(
+        f"The state of all ranks waits for the other ranks since {after_s:.0f} s. Save in every process: "
+        "accelerator.save_state() and loader.state_dict() must not stand under `if is_main_process`.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 
 def require_same_listing(world: World, listing: Any, error: Exception | None) -> None:

@@ -13,9 +13,11 @@ from ..errors import StateError
 from ..iter_datapipe import IterDataPipe
 from ..parent_watch import WatchedWhenUnpickled, end_worker_with_trainer
 from ..pipes import EqualizeRanks, ShardingFilterRank, ShuffleSamples
+from ..second_split import refuse_second_split, second_splitter
 from ..sources import pipe_of
 from ..state import all_pipes, describe
 from ..world import World, detect_world, place_in
+from .accelerated import refuse_skipping
 from .chains import Template, check_resumable, is_sharded
 from .states import State, check_same, check_state, make_state
 from .stream_pass import Pass, Stream
@@ -99,6 +101,7 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
         """Let the next pass be this epoch; a loaded state of another epoch is dropped."""
         if epoch < 0:
             raise ValueError(f"epoch must be at least 0, got {epoch}")
+        self._refuse_second_split()  # trainers call this in each rank, before they read
         self._next_epoch, self._pass = epoch, None
         if self._loaded is not None and self._loaded["epoch"] != epoch:
             self._loaded, self.first_worker = None, 0
@@ -141,6 +144,7 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         end_worker_with_trainer()
+        self._refuse_second_split()
         state, epoch = self._loaded, self.next_epoch
         num_streams, mine = self._share(self.world())
         if num_streams > 1 and not is_sharded(self.pipe):
@@ -154,6 +158,11 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
         self.pass_begun()
         self._pass = Pass(Template(self.pipe, epoch, len(streams)), epoch, num_streams, streams)
         return self._pass.items(None if state is None else state["listing"])
+
+    def _refuse_second_split(self) -> None:
+        refuse_skipping(self)
+        if not any(isinstance(pipe, ShardingFilterRank) and pipe.has_all_ranks for pipe in all_pipes(self.pipe)):
+            refuse_second_split(type(self).__name__, second_splitter())
 
     def _check_equal_ranks(self, num_streams: int) -> None:
         world_size = self.world().world_size
@@ -212,6 +221,7 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
         return lengths
 
     def __getstate__(self) -> dict[str, Any]:
+        self._refuse_second_split()
         return {**vars(self), "_pass": None, "_world": detect_world() if get_worker_info() is None else self._world}
 
 

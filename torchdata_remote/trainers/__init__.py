@@ -1,1 +1,5 @@
 """Adapters to training frameworks, one module each; frameworks are optional and imported on first use."""
+
+from .transformers import RemoteTrainerMixin
+
+__all__ = ["RemoteTrainerMixin"]

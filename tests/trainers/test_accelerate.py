@@ -1,0 +1,213 @@
+"""Accelerate: each loader delivers each sample once over all processes, or is refused; state in ``save_state``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import torchdata_remote as tdr
+from torchdata_remote.errors import StateError
+
+from .data import LOADERS, NUM_SAMPLES, loader_of, numbers_of, pipe_of
+from .launch import Row, launch, outcome
+
+pytest.importorskip("accelerate")
+FRAMEWORK, PROGRAM = "Accelerate", "tests.trainers.accelerate_program"
+PAIRWISE = {1: [0], 2: [0, 2], 3: [2]}  # numbers of processes -> of workers
+ALL = {num_processes: [0, 2] for num_processes in PAIRWISE}
+REFUSED = ("DataLoader(pipe)", "DataLoader(Resumable)")  # where there are several processes
+
+
+def workers_of(ranks: list[dict[str, Any]]) -> list[int]:
+    """Numbers of workers with which they have run."""
+    return [n for n in (0, 2) if f"{LOADERS[0]}, {n} workers" in ranks[0]]
+
+
+def rows(ranks: list[dict[str, Any]]) -> list[Row]:
+    """An epoch of each loader."""
+    return [
+        Row(FRAMEWORK, loader, f"{len(ranks)}", n, outcome(rank[f"{loader}, {n} workers"] for rank in ranks))
+        for loader in LOADERS
+        for n in workers_of(ranks)
+    ]
+
+
+def resume_rows(saved: list[dict[str, Any]], ranks: list[dict[str, Any]], here: str = "") -> list[Row]:
+    """What came before the stop and after it."""
+    return [
+        Row(
+            FRAMEWORK, "stateful_loader(pipe)", f"{len(saved)} -> {len(ranks)}", n,
+            outcome([*(rank[f"saved, {n if n in workers_of(saved) else workers_of(saved)[0]} workers"]["before"]
+                       for rank in saved),
+                     *(_first(rank[f"resumed{here}, {n} workers"]) for rank in ranks)]),
+            "resume",
+        )
+        for n in workers_of(ranks)
+    ]  # fmt: skip
+
+
+def _first(passes: Any) -> Any:
+    return passes if isinstance(passes, dict) else passes[0]
+
+
+def check(found: list[Row], *, num_processes: int) -> None:
+    """Each row is exact, or refused by an error that names the framework and the remedy."""
+    for row in found:
+        if row.loader in REFUSED and num_processes > 1:
+            assert "SplitTwiceError" in row.result, row
+            assert "accelerate" in row.result, row
+            assert "accelerator.prepare(torchdata_remote.stateful_loader(" in row.result, row
+        else:
+            assert row.result == "120 of 120", "\n".join(map(str, found))
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    "workers", [pytest.param(PAIRWISE, id="pairwise"), pytest.param(ALL, id="all", marks=pytest.mark.slow)]
+)
+def test_each_sample_once_and_resumed_with_other_numbers_of_processes(
+    dataset: Path, tmp_path: Path, workers: dict[int, list[int]]
+) -> None:
+    """2 processes are stopped and resumed by 2 and by 3, and 3 by 1."""
+    given: dict[str, Any] = {"folder": str(dataset), "timeout_s": 600}
+    at = tmp_path
+    of_two = launch(PROGRAM, 2, **given, num_workers=workers[2], save=f"{at}/two")
+    of_three = launch(PROGRAM, 3, **given, num_workers=workers[3], save=f"{at}/three", load=f"{at}/two")
+    of_one = launch(PROGRAM, 1, **given, num_workers=workers[1], load=f"{at}/three")
+    for ranks in (of_one, of_two, of_three):
+        check(rows(ranks), num_processes=len(ranks))
+        n = workers_of(ranks)[-1]
+        refused = [f"{loader}, {n} workers, no dispatch" for loader in REFUSED] + ["fork", "spawn"]
+        for name in refused:  # also by the other way in which Accelerate splits, and with other workers
+            result = outcome(rank[name] for rank in ranks)
+            assert ("SplitTwiceError" in result) if len(ranks) > 1 else (result == "120 of 120"), (name, result)
+    found = [
+        *resume_rows(of_two, of_two, " here"),
+        *resume_rows(of_three, of_three, " here"),
+        *resume_rows(of_two, of_three),
+        *resume_rows(of_three, of_one),
+    ]
+    assert {row.result for row in found} == {"120 of 120"}, "\n".join(map(str, found))
+    for ranks in (of_two, of_three):
+        for loader in ("DataLoader(RemoteImageFolder)", "DataLoader(ShardedDataset)"):
+            assert outcome(rank[f"resumed here, {loader}"] for rank in ranks) == "120 of 120"
+        for rank in ranks:
+            for n in workers_of(ranks):
+                assert rank[f"resumed here, {n} workers"][0] == rank[f"saved, {n} workers"]["after"]  # same order
+                steps = NUM_SAMPLES // 12 * max(1, n)
+                assert rank[f"length, {n} workers"] == steps
+    for n in workers_of(of_three):
+        assert outcome(rank[f"resumed, {n} workers"][1] for rank in of_three) == "120 of 120"  # the next epoch
+
+
+def prepared(dataset: Path, *, batch_size: int = 16, **options: Any) -> tuple[Any, tdr.StatefulLoader]:
+    """An accelerator of this process, and a loader that it has prepared."""
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True, **options)
+    loader = loader_of("stateful_loader(pipe)", dataset, batch_size=batch_size, num_workers=0)
+    assert accelerator.prepare(loader) is loader
+    assert loader in accelerator._dataloaders
+    return accelerator, loader
+
+
+def test_the_last_incomplete_accumulation_is_synchronised(dataset: Path) -> None:
+    """8 batches, 3 to a step: after the 3rd, the 6th and the last."""
+    accelerator, loader = prepared(dataset, gradient_accumulation_steps=3)
+    model = torch.nn.Linear(4, 1)
+    for _ in range(2):  # epochs
+        synchronised = []
+        for _ in loader:
+            with accelerator.accumulate(model):
+                synchronised.append(accelerator.sync_gradients)
+        assert synchronised == [False, False, True, False, False, True, False, True]
+        assert not accelerator.gradient_state.in_dataloader
+
+
+def test_gather_for_metrics_takes_all_of_the_last_batch(dataset: Path) -> None:
+    """None of its samples is taken for a repeated one."""
+    accelerator, loader = prepared(dataset)
+    assert sorted(n for batch in loader for n in accelerator.gather_for_metrics(batch["number"]).tolist()) == list(
+        range(NUM_SAMPLES)
+    )
+
+
+@pytest.mark.parametrize("stop", [1, 4, 7, 8])
+def test_a_state_does_not_see_the_batch_that_was_read_ahead(dataset: Path, stop: int) -> None:
+    """Asking whether a batch is the last one reads another one; the state is where the consumer is."""
+    accelerator, loader = prepared(dataset)
+    batches = iter(loader)
+    for _ in range(stop):
+        next(batches)
+        assert accelerator.gradient_state.end_of_dataloader == (stop == 8 and _ == 7)
+    state = loader.state_dict()
+    expected = [numbers_of(batch) for batch in batches]
+    _, resumed = prepared(dataset)
+    resumed.load_state_dict(state)
+    assert [numbers_of(batch) for batch in resumed] == expected
+    assert len(expected) == 8 - stop
+
+
+def test_a_pass_that_is_dropped_leaves_its_state(dataset: Path) -> None:
+    """After ``break`` the state is where the consumer was, and no loader is active; the next pass is whole."""
+    accelerator, loader = prepared(dataset)
+    for _ in loader:
+        assert not accelerator.gradient_state.end_of_dataloader
+        break
+    assert not accelerator.gradient_state.in_dataloader
+    _, resumed = prepared(dataset)
+    resumed.load_state_dict(loader.state_dict())
+    assert len(list(resumed)) == 7
+    assert len(list(loader)) == 8
+
+
+def test_batches_come_on_the_accelerators_device(dataset: Path) -> None:
+    """As those of Accelerate's own loaders, unless ``device_placement`` is off."""
+    accelerator, loader = prepared(dataset)
+    before = accelerator.state.device
+    try:
+        accelerator.state.device = torch.device("meta")
+        assert next(iter(loader))["x"].device.type == "meta"
+        accelerator.device_placement = False
+        assert next(iter(loader))["x"].device.type == "cpu"
+    finally:
+        accelerator.state.device = before
+
+
+def test_batches_are_not_skipped_by_reading_them_again(dataset: Path) -> None:
+    """The state continues where it was; skipping besides would lose samples."""
+    accelerator, loader = prepared(dataset)
+    with pytest.raises(StateError, match=r"skip_first_batches .* accelerator\.load_state\(\)"):
+        next(iter(accelerator.skip_first_batches(loader, 2)))
+
+
+@pytest.mark.parametrize("option", ["split_batches", "dispatch_batches"])
+def test_an_option_that_splits_otherwise_is_refused(dataset: Path, option: str) -> None:
+    """The loader has one process' batches already."""
+    from accelerate import DataLoaderConfiguration
+
+    with pytest.raises(StateError, match=f"Accelerate's {option}=True .* DataLoaderConfiguration"):
+        prepared(dataset, dataloader_config=DataLoaderConfiguration(**{option: True}))
+
+
+def test_processes_that_need_equal_batches_are_told_from_ranks(dataset: Path) -> None:
+    """Under tensor parallelism; a chain that gives each process a share of its own is refused."""
+    parallelism = pytest.importorskip("accelerate.parallelism_config")
+    accelerator, loader = prepared(dataset)
+    accelerator.state.parallelism_config = parallelism.ParallelismConfig(tp_size=2)
+    try:
+        with pytest.raises(StateError, match=r"Accelerate: groups of 2 .* sharding_filter_rank\(world="):
+            accelerator.prepare(loader)
+    finally:
+        accelerator.state.parallelism_config = None
+
+
+def test_a_plain_loader_in_one_process_is_left_to_accelerate(dataset: Path) -> None:
+    """Nothing is split twice there."""
+    from accelerate import Accelerator
+
+    loader = Accelerator(cpu=True).prepare(torch.utils.data.DataLoader(pipe_of(dataset), 16))
+    assert sorted(n for batch in loader for n in numbers_of(batch)) == list(range(NUM_SAMPLES))

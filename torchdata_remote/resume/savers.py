@@ -1,0 +1,12 @@
+"""Frameworks that ask every rank for its state and store one answer for all of them."""
+
+from __future__ import annotations
+
+from ..callers import callers
+
+_SAVERS = ("torch.distributed.checkpoint", "accelerate.checkpointing")
+
+
+def stores_one_for_all_ranks() -> bool:
+    """Whether such a framework is calling."""
+    return any(True for _ in callers(*_SAVERS))

@@ -1,0 +1,187 @@
+"""Train the transformers ``Trainer`` from a chain of pipes, exactly once over all processes."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import StateError
+from ..iter_datapipe import IterDataPipe
+from ..resume import Resumable, StatefulLoader, stateful_loader
+from ..world import World
+from .trainer_batches import Record, TrainerBatches
+
+LOADER_FILE = "torchdata_remote.json"
+
+
+class RemoteTrainerMixin:
+    """Let a transformers ``Trainer`` read chains: ``class MyTrainer(RemoteTrainerMixin, Trainer)``.
+
+    ``train_dataset``, ``eval_dataset`` and the dataset of ``predict`` may then be a chain with
+    ``sharding_filter_rank``, or a :class:`Resumable`; other datasets are left to ``Trainer``. Batch size, workers,
+    collator and ``drop_last`` are those of ``TrainingArguments``. Each ``checkpoint-N`` folder holds where the loaders
+    of all processes are (``torchdata_remote.json``), and ``train(resume_from_checkpoint=True)`` continues there: no
+    batch is read again, also with another number of processes or workers.
+
+    With ``num_train_epochs`` the chain needs a length (``equalize_ranks``); with ``max_steps`` it does not.
+    ``evaluate`` and ``predict`` with several processes need ``equalize_ranks``, since ``Trainer`` gathers batches of
+    equal size.
+
+    After a change of the number of processes, workers or the batch size within an epoch, ``Trainer`` counts optimizer
+    steps only: ``state.epoch`` in its logs is then the done share of all steps. With ``gradient_accumulation_steps``,
+    batches at the end of an epoch that do not fill a step are added to the next one.
+
+    Attributes:
+        num_streams: of the chains, as for :class:`Resumable`; ``None`` takes one for each worker of each process. Set
+            a number that the numbers of workers will divide, to resume with another one.
+
+    Raises:
+        StateError: when training is resumed from a checkpoint without the loader's state; and when processes would
+            have different numbers of batches.
+    """
+
+    num_streams: int | None = None
+
+    args: Any  # of Trainer
+    accelerator: Any
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._record: Record | None = None  # of the checkpoint from which training is resumed
+        self._num_steps_done = 0
+        self._batches: TrainerBatches | None = None
+        self.add_callback(_saving_callback(self))  # type: ignore[attr-defined]  # Trainer's
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **options: Any) -> Any:
+        """As ``Trainer.train``."""
+        max_steps = self.args.max_steps
+        if _is_chain(getattr(self, "train_dataset", None)):
+            self._read_record(resume_from_checkpoint)
+        try:
+            return super().train(resume_from_checkpoint, *args, **options)  # type: ignore[misc]  # Trainer's
+        finally:
+            self.args.max_steps, self._record = max_steps, None
+
+    def _read_record(self, checkpoint: str | bool | None) -> None:
+        if checkpoint is True:
+            checkpoint = importlib.import_module("transformers.trainer_utils").get_last_checkpoint(self.args.output_dir)
+        if not checkpoint:
+            return
+        folder = Path(str(checkpoint))
+        try:
+            self._record = json.loads((folder / LOADER_FILE).read_text())
+            self._num_steps_done = json.loads((folder / "trainer_state.json").read_text())["global_step"]
+        except FileNotFoundError as error:
+            raise StateError(
+                f"{error.filename}: this checkpoint of the transformers Trainer does not tell where the loader was. "
+                "Save checkpoints by a Trainer with RemoteTrainerMixin and save_only_model=False; or begin anew."
+            ) from error
+
+    def get_train_dataloader(self) -> Any:
+        """As ``Trainer.get_train_dataloader``."""
+        dataset = getattr(self, "train_dataset", None)
+        if not _is_chain(dataset):
+            return super().get_train_dataloader()  # type: ignore[misc]  # Trainer's
+        loader = self._loader(dataset, self._train_batch_size, "training")  # type: ignore[attr-defined]  # Trainer's
+        accumulation = self.args.gradient_accumulation_steps
+        self._batches = batches = TrainerBatches(loader, accumulation=accumulation, record=self._record)
+        if self.args.max_steps <= 0:
+            max_steps = batches.max_steps(self._num_steps_done, self.args.num_train_epochs)
+            self.args.max_steps = self.args.max_steps if max_steps is None else max_steps
+        return batches
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        """As ``Trainer.get_eval_dataloader``."""
+        dataset = getattr(self, "eval_dataset", None) if eval_dataset is None else eval_dataset
+        if isinstance(dataset, str):
+            dataset = self.eval_dataset[dataset]  # type: ignore[attr-defined]  # Trainer's
+        if not _is_chain(dataset):
+            return super().get_eval_dataloader(eval_dataset)  # type: ignore[misc]  # Trainer's
+        return self._eval_loader(dataset, "evaluation")
+
+    def get_test_dataloader(self, test_dataset: Any) -> Any:
+        """As ``Trainer.get_test_dataloader``."""
+        if not _is_chain(test_dataset):
+            return super().get_test_dataloader(test_dataset)  # type: ignore[misc]  # Trainer's
+        return self._eval_loader(test_dataset, "test")
+
+    def _eval_loader(self, dataset: Any, description: str) -> StatefulLoader:
+        loader = self._loader(dataset, self.args.eval_batch_size, description)
+        loader.set_epoch(0)  # in the same order each time
+        _require_equal_shares(loader, description)
+        return loader
+
+    def _loader(self, dataset: Any, batch_size: int, description: str) -> StatefulLoader:
+        args = self.args
+        of_columns = getattr(self, "_get_collator_with_removed_columns", lambda collator, **_: collator)
+        loader = stateful_loader(
+            dataset if isinstance(dataset, Resumable) else Resumable(dataset, num_streams=self.num_streams),
+            batch_size=batch_size,
+            num_workers=args.dataloader_num_workers,
+            drop_last=args.dataloader_drop_last,
+            collate_fn=of_columns(self.data_collator, description=description),  # type: ignore[attr-defined]
+            pin_memory=args.dataloader_pin_memory and torch.cuda.is_available(),
+            prefetch_factor=args.dataloader_prefetch_factor,
+            multiprocessing_context=getattr(args, "dataloader_multiprocessing_context", None) or "forkserver",
+            state_of_all_ranks=True,
+        )
+        prepared: StatefulLoader = self.accelerator.prepare(loader)
+        return prepared
+
+
+def _is_chain(dataset: Any) -> bool:
+    return isinstance(dataset, (IterDataPipe, Resumable))
+
+
+def _saving_callback(trainer: RemoteTrainerMixin) -> Any:
+    """What ``Trainer`` calls: saves the loader's state in each checkpoint, and ends with the last epoch."""
+    transformers = importlib.import_module("transformers")
+
+    class LoaderCallback(transformers.TrainerCallback):  # type: ignore[misc, name-defined]  # is loaded by name
+        def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            batches = trainer._batches
+            if batches is None or args.save_only_model:
+                return
+            record = batches.record()  # each process calls this
+            folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            if args.should_save and folder.is_dir():
+                (folder / f"{LOADER_FILE}.new").write_text(json.dumps(record))
+                os.replace(folder / f"{LOADER_FILE}.new", folder / LOADER_FILE)
+
+        def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if trainer._batches is not None and trainer._batches.has_ended:
+                control.should_training_stop = True
+
+    return LoaderCallback()
+
+
+def _require_equal_shares(loader: StatefulLoader, description: str) -> None:
+    """Refuse an evaluation in which processes would hand out batches of different sizes.
+
+    Raises:
+        StateError: in each process.
+    """
+    dataset, num_workers = loader.dataset, max(1, loader.num_workers)
+    world_size = dataset.world().world_size
+    if world_size == 1:
+        return
+    places = [
+        World(rank, world_size, worker, num_workers) for rank in range(world_size) for worker in range(num_workers)
+    ]
+    try:
+        lengths = dataset.share_lengths(places)
+        what = f"{[sum(lengths[rank * num_workers : (rank + 1) * num_workers]) for rank in range(world_size)]} samples"
+    except TypeError:
+        lengths, what = list(range(len(places))), "numbers of samples that the chain does not tell"
+    if any(
+        lengths[:num_workers] != lengths[first : first + num_workers] for first in range(0, len(places), num_workers)
+    ):
+        raise StateError(
+            f"transformers Trainer, {description}: {world_size} processes would have {what}, and Trainer gathers "
+            "batches of equal size. Chain .equalize_ranks() after the reader, or evaluate in one process."
+        )
