@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-from ..datapipe import DataPipe, OneForOne
+from ..datapipe import DataPipe, OneForOne, SharedList
 from ..errors import StateError
 from ..iter_datapipe import Filter, IterableWrapper, IterDataPipe, Mapper
 from ..mixing import Mixed
@@ -60,7 +60,7 @@ def is_sharded(pipe: IterDataPipe[Any]) -> bool:
     return bool(sources) and all(map(is_sharded, sources))
 
 
-class Listing(DataPipe[Any]):
+class Listing(SharedList[Any]):
     """A listing that is made once for all copies; once an epoch where its order depends on that.
 
     Args:
@@ -84,11 +84,9 @@ class Listing(DataPipe[Any]):
                     pipe.set_epoch(self._epoch)
             for other in list(self._by_epoch)[:-1]:  # copies that begin at the same time are in two at the most
                 del self._by_epoch[other]
-            self._by_epoch[self._epoch] = list(self.source_datapipe)
+            source = self.source_datapipe
+            self._by_epoch[self._epoch] = source.urls() if isinstance(source, SharedList) else list(source)
         return self._by_epoch[self._epoch]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.urls())
 
     def fingerprint(self) -> Fingerprint:
         """What a state is to remember of it."""
