@@ -20,7 +20,7 @@ from ..world import World, detect_world, place_in
 from .chains import Template, check_resumable, is_sharded
 from .listed import Listed
 from .listings import Listings
-from .states import State, check_same, check_state, make_state
+from .states import State, check_same, check_state, make_state, state_of_rank
 from .stream_pass import Pass, Stream
 
 _MANY_SAMPLES = 50_000
@@ -219,8 +219,7 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
     def list_now(self) -> None:
         """List in this process now: every pass, here and in the workers that this is sent to, reads these objects.
 
-        So any loader lists once in a job, and hands a copy to each of its workers. ``stateful_loader`` needs it for
-        that only: of itself it lists once in each epoch and rank.
+        So a loader of torch lists once in a job, too (``stateful_loader`` has ``list_once``).
 
         Raises:
             RemoteDataError: as ``list_remote`` does.
@@ -237,15 +236,8 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
     def __getstate__(self) -> dict[str, Any]:
         if get_worker_info() is not None:
             return {**vars(self), "_pass": None}
-        return {**vars(self), "_pass": None, "_world": detect_world(), "_loaded": self._loaded_of_this_rank()}
-
-    def _loaded_of_this_rank(self) -> State | None:
-        """Of the loaded state what this rank's workers need: stream *v* is one of rank ``v % world_size``."""
-        if self._loaded is None:
-            return None
-        world = self.world()
-        streams = [row for row in self._loaded["streams"] if row[0] % world.world_size == world.rank]
-        return {**self._loaded, "streams": streams}
+        loaded = None if self._loaded is None else state_of_rank(self._loaded, self.world())
+        return {**vars(self), "_pass": None, "_world": detect_world(), "_loaded": loaded}
 
 
 def _place_of(number: int, places: Mapping[int, Any] | None) -> Any:

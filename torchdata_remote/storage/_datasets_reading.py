@@ -40,7 +40,7 @@ class DatasetsReader:
         self._client.split(path)
         if etag is not None and etag.startswith("W/"):
             etag = None  # If-Match never holds for it
-        return (self._read if by_obstore else self._read_by_urllib3)(path, start, end, etag)
+        return (self._read if by_obstore else self._read.without_obstore)(path, start, end, etag)
 
     def _read_by_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         return self._reader().read(path, start, end, etag)
