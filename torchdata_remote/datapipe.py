@@ -42,6 +42,20 @@ class DataPipe(WatchedWhenUnpickled, IterDataPipe[T_co]):
         """Be such a copy, which reads the share of that place in the world."""
 
 
+class SharedList(DataPipe[T_co]):
+    """A pipe whose items are one list, made once and shared by its copies.
+
+    Copies that read a part of it take that by number, so that the whole is not walked through for each of them.
+    """
+
+    def urls(self) -> list[T_co]:
+        """All items of this pass, which the caller must not change."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[T_co]:
+        return iter(self.urls())
+
+
 class StatefulPipe(DataPipe[T_co]):
     """A pipe that knows where it is in what it hands out."""
 

@@ -58,6 +58,29 @@ class RankGroup:
             )
         return [value for _, value in found]
 
+    def broadcast(self, rank: int, value: Any) -> Any:
+        """Give rank 0's value to each rank; all ranks of the group have to call this.
+
+        Each line of the slowest dimension has the value of its first rank, then each of the next one, and so on.
+
+        Args:
+            rank: this process's number in the group.
+            value: anything that can be pickled; that of the others is dropped.
+
+        Raises:
+            RuntimeError: if the process groups do not exist (any more).
+        """
+        coordinates = []
+        for members in reversed(self.members):
+            rank, coordinate = divmod(rank, len(members))
+            coordinates.append(coordinate)
+        told = [value]
+        for group, coordinate in zip(reversed(self._living()), reversed(coordinates), strict=True):
+            line: list[Any] = [None] * torch.distributed.get_world_size(group)
+            torch.distributed.all_gather_object(line, (coordinate, torch.distributed.get_rank()), group=group)
+            torch.distributed.broadcast_object_list(told, src=min(line)[1], group=group)
+        return told[0]
+
     def _living(self) -> list[Any]:
         """The process groups, fastest dimension first."""
         found = [reference() for reference in reversed(self.process_groups)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import pickle
@@ -24,7 +25,9 @@ from torch.utils.data.graph_settings import apply_sharding
 from tests.servers.s3 import S3Server
 from torchdata_remote import Resumable, ShardingFilterRank, ShardWriter, World
 from torchdata_remote.checksums import BLOCK_BYTES
+from torchdata_remote.datapipe import SharedList
 from torchdata_remote.errors import EmptyShareError, ManifestError, RemoteDataError
+from torchdata_remote.shares import EqualizeMode
 from torchdata_remote.testing import FaultyStore, all_worlds, assert_resumes_everywhere
 from torchdata_remote.urls import RemoteUrl, whole_and_part
 
@@ -56,6 +59,93 @@ def test_each_url_reaches_exactly_one_slot(num_urls: int, ranks: int, workers: i
         assert sorted(itertools.chain.from_iterable(shares)) == sorted(urls_of(num_urls))
         assert max(map(len, shares)) - min(map(len, shares)) <= 1
         assert all(share == sorted(share, key=urls_of(num_urls).index) for share in shares)
+
+
+class Reads(list[str]):
+    """A list that counts how many of its items are taken."""
+
+    num_reads = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        self.num_reads += len(range(*index.indices(len(self)))) if isinstance(index, slice) else 1
+        return super().__getitem__(index)
+
+    def __iter__(self) -> Iterator[str]:
+        self.num_reads += len(self)
+        return super().__iter__()
+
+
+class Shared(SharedList[str]):
+    """URLs as streams of one process share them."""
+
+    def __init__(self, urls: list[str]) -> None:
+        self._urls = urls
+
+    def urls(self) -> list[str]:
+        return self._urls
+
+
+@given(
+    counts=st.lists(st.integers(0, 5), max_size=12),
+    num_slots=st.integers(1, 14),
+    start=st.integers(0, 6),
+    epoch=st.integers(0, 5),
+    mode=st.sampled_from([None, *EqualizeMode]),
+    data=st.data(),
+)
+def test_a_share_of_a_shared_list_is_the_same(
+    counts: list[int], num_slots: int, start: int, epoch: int, mode: EqualizeMode | None, data: st.DataObject
+) -> None:
+    """Taken by number, from any place on, it is what a walk through the source finds, errors included."""
+    world = World(data.draw(st.integers(0, num_slots - 1)), num_slots)
+    urls: list[str] = [RemoteUrl(f"memory://m/{n}.tar", num_samples=count) for n, count in enumerate(counts)]
+
+    def share(source: Any, *, in_stream: bool) -> list[str] | str:
+        pipe = ShardingFilterRank(source, world=None if in_stream else world)
+        if mode is not None:
+            pipe.share_equally(mode)
+        if in_stream:
+            pipe.enter_pass(1)
+            pipe = copy.copy(pipe)
+            pipe.enter_stream(world)
+        pipe.set_epoch(epoch)
+        pipe.load_state_dict({"next": start})
+        try:
+            return list(pipe)
+        except EmptyShareError as error:
+            return str(error).partition("This exception")[0]  # torch adds the pipe's options
+
+    expected = share(IterableWrapper(urls), in_stream=False)
+    assert share(Shared(urls), in_stream=True) == share(Shared(urls), in_stream=False) == expected
+    if mode is None and len(urls) >= num_slots:
+        assert expected == urls[world.slot :: num_slots][start:]
+
+
+@pytest.mark.parametrize("num_urls", [5, 40, 400])
+@pytest.mark.parametrize("num_slots", [1, 7, 70])
+@pytest.mark.parametrize("mode", [None, EqualizeMode.DROP])
+def test_all_shares_together_cost_one_walk(num_urls: int, num_slots: int, mode: EqualizeMode | None) -> None:
+    """Counted are the URLs that are looked at: a few times each, and not once for each share."""
+    urls = Reads(RemoteUrl(f"memory://m/{n:03d}.tar", num_samples=100) for n in range(num_urls))
+    template = ShardingFilterRank(Shared(urls))
+    if mode is not None:
+        template.share_equally(mode)
+    template.enter_pass(num_slots)
+    for number in range(num_slots):
+        stream = copy.copy(template)
+        stream.enter_stream(World(number, num_slots))
+        if mode is not None:
+            assert stream.share_length() == 100 * num_urls // num_slots
+        assert next(iter(stream))
+    assert urls.num_reads <= 4 * num_urls + num_slots
+    before = urls.num_reads
+    num_items = 0
+    for number in range(num_slots):
+        stream = copy.copy(template)
+        stream.enter_stream(World(number, num_slots))
+        num_items += len(list(stream))
+    assert urls.num_reads - before <= 2 * num_urls + num_items
+    assert num_items <= num_urls + num_slots
 
 
 @given(num_urls=st.integers(16, 40), ranks=RANKS, workers=WORKERS, data=st.data())

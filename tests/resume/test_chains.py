@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
@@ -15,7 +16,8 @@ from torch.utils.data.datapipes.iter.callable import MapperIterDataPipe
 from torchdata_remote import RemoteUrl, Resumable, World, mix
 from torchdata_remote.errors import StateError
 from torchdata_remote.resume.chains import Listing, Template, check_resumable, is_sharded
-from torchdata_remote.state import all_pipes, describe
+from torchdata_remote.shares import EqualizeMode
+from torchdata_remote.state import all_pipes, describe, load_state
 from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
 
 Pipe = IterDataPipe[Any]
@@ -131,6 +133,42 @@ def test_a_listing_is_made_once_a_pass(num_streams: int, shuffled: bool) -> None
     data.load_state_dict({**state, "epoch": 1, "streams": [[number, None] for number in range(num_streams)]})
     assert len(list(data)) == 10
     assert source.num_passes == 4
+
+
+def calls_to_open(num_urls: int, num_streams: int, mode: str) -> int:
+    """How many functions are called until each stream of a process has handed out its first URL."""
+    source = IterableWrapper([RemoteUrl(f"u{number:04d}", num_samples=9) for number in range(num_urls)])
+    split = (source if mode == "listed" else source.shuffle_shards(seed=1)).sharding_filter_rank()
+    if mode == "equal":
+        split.share_equally(EqualizeMode.DROP)
+    num_calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal num_calls
+        num_calls += event in ("call", "c_call")
+
+    template = Template(split, 3, num_streams)
+    sys.setprofile(count)
+    try:
+        streams = [template.stream(World(number, num_streams)) for number in range(num_streams)]
+        for stream in streams[1::2]:
+            load_state(stream, {"next": 1})
+        firsts = [next(iter(stream)) for stream in streams]
+    finally:
+        sys.setprofile(None)
+    assert len(firsts) == num_streams
+    return num_calls
+
+
+@pytest.mark.parametrize("mode", ["listed", "shuffled", "equal"])
+def test_streams_cost_no_walk_through_the_listing(mode: str) -> None:
+    """Eight times the shards cost one stream as much more as forty: the listing is walked through for all of them."""
+    more_for_one = calls_to_open(1_600, 1, mode) - calls_to_open(200, 1, mode)
+    more_for_many = calls_to_open(1_600, 40, mode) - calls_to_open(200, 40, mode)
+    assert more_for_one > 1_400
+    assert more_for_many == pytest.approx(more_for_one, rel=0.1)
+    calls = {num_streams: calls_to_open(200, num_streams, mode) for num_streams in (20, 40, 80)}
+    assert calls[80] - calls[40] == pytest.approx(2 * (calls[40] - calls[20]), rel=0.1)
 
 
 def test_a_listing_is_made_once_for_a_mixture_that_begins_anew() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..datapipe import StatefulPipe
+from ..datapipe import SharedList, StatefulPipe
 from ..epochs import EpochPipe, uncounted
 from ..errors import EmptyShareError, ManifestError
 from ..iter_datapipe import SHARDING_PRIORITIES, IterDataPipe, functional_datapipe
@@ -140,9 +140,9 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
             ManifestError: if the listing does not tell how many samples the shards have.
         """
         with uncounted(self.source_datapipe):
-            urls = list(self.source_datapipe)
-        num_slots = self.current_world().num_slots
-        return len(self._equal_order(urls, num_slots, 0)) // num_slots
+            urls = self._all_urls()
+        world = self.current_world()
+        return len(self._order(urls, world, 0)) // world.num_slots
 
     def current_world(self) -> World:
         """This reader's place."""
@@ -153,38 +153,54 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
         state = self._take_loaded()
         self._next = 0 if state is None else state["next"]
         epoch = self._epochs.begin()
-        for url in islice(self._share(self.current_world(), epoch), self._next, None):
+        for url in self._share(self.current_world(), epoch, self._next):
             self._next += 1
             yield url
 
-    def _share(self, world: World, epoch: int) -> Iterator[str]:
+    def _share(self, world: World, epoch: int, start: int) -> Iterator[str]:
+        """The URLs of one slot from number ``start`` of its share on."""
         self.gives_parts = False
         if not self.split:
-            return iter(self.source_datapipe)
+            return islice(self.source_datapipe, start, None)
         if self.equalize is not None:
-            urls = list(self.source_datapipe)
-            order = self._equal_order(urls, world.num_slots, epoch)
+            urls = self._all_urls()
+            order = self._order(urls, world, epoch)
             self.num_samples = len(order) // world.num_slots
-            return _pieces(urls, order.share(world.slot, world.num_slots))
-        source = iter(self.source_datapipe)
-        head = list(islice(source, world.num_slots))
-        if len(head) == world.num_slots or world.num_slots == 1:
-            return islice(chain(head, source), world.slot, None, world.num_slots)
-        counts = _counts(head)
-        if counts is None or sum(counts) < world.num_slots:
-            raise _too_few(head, counts, world)
+            return _pieces(urls, islice(order.share(world.slot, world.num_slots), start, None))
+        if isinstance(self.source_datapipe, SharedList):
+            head = self.source_datapipe.urls()
+            share: Iterator[str] = map(head.__getitem__, range(len(head))[world.slot :: world.num_slots][start:])
+        else:
+            source = iter(self.source_datapipe)
+            head = list(islice(source, world.num_slots))
+            share = islice(chain(head, source), world.slot + start * world.num_slots, None, world.num_slots)
+        if len(head) >= world.num_slots or world.num_slots == 1:
+            return share
+        order = self._order(head, world, epoch)
         self.gives_parts = True
-        return _pieces(head, SampleOrder.of(counts).share(world.slot, world.num_slots))
+        return _pieces(head, islice(order.share(world.slot, world.num_slots), start, None))
 
-    def _equal_order(self, urls: list[str], num_slots: int, epoch: int) -> SampleOrder:
+    def _all_urls(self) -> list[str]:
+        source = self.source_datapipe
+        return source.urls() if isinstance(source, SharedList) else list(source)
+
+    def _order(self, urls: list[str], world: World, epoch: int) -> SampleOrder:
+        """The samples of all slots, for a share of them; made once for the streams of a process."""
         if self._stream is None:
-            return self._make_equal_order(urls, num_slots, epoch)
-        if (num_slots, epoch) not in self._orders:  # copies of the same listing
-            self._orders[num_slots, epoch] = self._make_equal_order(urls, num_slots, epoch)
-        return self._orders[num_slots, epoch]
+            return self._make_order(urls, world, epoch)
+        key = world.num_slots, epoch
+        if key not in self._orders:
+            for other in list(self._orders)[:-1]:  # streams that begin at the same time are in two epochs at the most
+                del self._orders[other]
+            self._orders[key] = self._make_order(urls, world, epoch)
+        return self._orders[key]
 
-    def _make_equal_order(self, urls: list[str], num_slots: int, epoch: int) -> SampleOrder:
-        counts = _counts(urls)
+    def _make_order(self, urls: list[str], world: World, epoch: int) -> SampleOrder:
+        counts, num_slots = _counts(urls), world.num_slots
+        if self.equalize is None:
+            if counts is None or sum(counts) < num_slots:
+                raise _too_few(urls, counts, world)
+            return SampleOrder.of(counts)
         if not urls:
             raise EmptyShareError(f"There are no shards for {num_slots} readers.")
         if counts is None:
