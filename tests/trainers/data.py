@@ -103,7 +103,7 @@ def loader_of(
         folder: as ``write_dataset`` has filled it.
         batch_size: examples in a batch of one rank.
         num_workers: processes of each rank.
-        sampler: for map-style datasets; ``None`` is in order.
+        sampler: for map-style datasets under ``DataLoader``; ``None`` is in order.
         **options: more of them.
     """
     if loader == "stateful_loader(pipe)":
@@ -112,9 +112,8 @@ def loader_of(
         )
     if loader == "PrefetchingLoader":
         images = tdr.RemoteImageFolder(f"{folder}/images/", transform=to_example)
-        return tdr.PrefetchingLoader(
-            images, batch_size, num_workers=num_workers, sampler=sampler, collate_fn=examples_of_pairs, **options
-        )
+        options = {"shuffle": True, "seed": 0, "collate_fn": examples_of_pairs, **options}
+        return tdr.PrefetchingLoader(images, batch_size, num_workers=num_workers, **options)  # it divides by itself
     dataset = dataset_of(loader, folder)
     if not isinstance(dataset, torch.utils.data.IterableDataset):
         options["sampler"] = SequentialSampler(dataset) if sampler is None else sampler
