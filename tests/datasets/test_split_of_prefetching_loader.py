@@ -220,6 +220,32 @@ def test_epochs_are_counted_over_resumes() -> None:
         later.set_epoch(-1)
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_iterator_without_a_batch_is_no_epoch(num_workers: int) -> None:
+    """Trainers make some that they drop, and set the epoch of one that is made."""
+
+    def make() -> Any:
+        options: dict[str, Any] = {"shuffle": True, "seed": 4, "num_workers": num_workers}
+        return PrefetchingLoader(Numbers(9), 2, collate_fn=as_they_are, **options)
+
+    through = make()
+    orders = [list(through) for _ in range(3)]
+    loader = make()
+    iter(loader)
+    batches = iter(loader)
+    loader.set_epoch(0)
+    assert list(islice(batches, 2)) == orders[0][:2]
+    later = make()
+    later.load_state_dict(loader.state_dict())
+    iter(later)
+    batches = iter(later)
+    later.set_epoch(0)
+    assert list(batches) == orders[0][2:]
+    batches = iter(later)
+    later.set_epoch(2)
+    assert list(batches) == orders[2]
+
+
 def test_where_the_state_is() -> None:
     """After the last batch nothing is left; after the pass, it is the beginning of the next epoch."""
     loader: Any = PrefetchingLoader(Numbers(4), 2, collate_fn=as_they_are)

@@ -50,6 +50,7 @@ class LoaderState:
         self._num_items, self._shuffle, self._has_sampler = num_items, shuffle, has_sampler
         self.seed = seed  # or, if none was passed, that of the state that was loaded last
         self.next_epoch = 0
+        self.changes = 0  # of where the next pass begins
         self._loaded: dict[str, Any] | None = None
         self.current: Pass | None = None  # the pass that began last, unless something was loaded or set since
 
@@ -57,12 +58,14 @@ class LoaderState:
         """Let the next pass be this epoch; a loaded state of another epoch is dropped."""
         if epoch < 0:
             raise ValueError(f"epoch must be at least 0, got {epoch}")
+        self.changes += epoch != self.next_epoch
         self.next_epoch, self.current = epoch, None
         if self._loaded is not None and self._loaded["epoch"] != epoch:
             self._loaded = None
 
     def begin(self, order: Order) -> Pass:
-        """Begin the pass of the next epoch."""
+        """Begin the pass of the next epoch: its first batch is about to be handed out."""
+        self.changes += 1
         self.current = Pass(self.next_epoch, order)
         self.next_epoch, self._loaded = self.next_epoch + 1, None
         return self.current
@@ -134,6 +137,7 @@ class LoaderState:
                 f"Expected the state_dict() of a PrefetchingLoader, version {VERSION}; got {type(state).__name__}: "
                 f"{state!r:.200}"
             )
+        self.changes += 1
         self._loaded, self.next_epoch, self.current = dict(state), state["epoch"], None
         if self.seed is None and self._shuffle and not self._has_sampler:
             self.seed = state.get("seed")

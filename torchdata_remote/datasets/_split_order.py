@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -75,6 +75,10 @@ class SplitOrder:
     def __len__(self) -> int:
         """Batches of the epoch: those done before the pass, and those of the pass."""
         return self.start.batches_done + len(self.ends)
+
+    def num_not_left(self) -> int:
+        """Batches of an epoch of so many ranks, without those of the pass."""
+        return len(replace(self, start=Start())) - len(self.ends)
 
     def _num_repeated(self) -> int:
         if self.equalize is not EqualizeMode.REPEAT:

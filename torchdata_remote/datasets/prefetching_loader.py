@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch.utils.data import DataLoader
 
 from ..errors import UnsplitError
+from ..lightning_loops import current_fit_loop, set_progress
 from ..shares import EqualizeMode
 from ..world import World, detect_world, place_in
 from ._epoch import Batched, Epoch, batches_of
@@ -150,10 +152,7 @@ class PrefetchingLoader(Generic[T]):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next pass be this epoch; a loaded state of another epoch is dropped.
-
-        A sampler's own ``set_epoch`` is called too.
-        """
+        """Let the next pass be this epoch, also of the sampler; a loaded state of another epoch is dropped."""
         self._state.set_epoch(epoch)
         if self._has_sampler:
             set_epoch_of_sampler(self._loader, epoch)
@@ -176,10 +175,12 @@ class PrefetchingLoader(Generic[T]):
             state_dict: as :meth:`state_dict` gave it; without a sampler that of any rank, the same in each rank.
 
         Raises:
-            StateError: if it is no state of this class. What does not fit the dataset or the order is noticed when the
-                pass begins.
+            StateError: if it is no state of this class; when the pass begins, if it fits neither dataset nor order.
         """
         self._state.load_state_dict(state_dict)
+        loop = current_fit_loop(self)
+        if loop is not None and isinstance(order := self._next_order(), SplitOrder):
+            set_progress(loop, order.num_not_left())
 
     def __len__(self) -> int:
         """Batches of the epoch in this rank; also of an epoch that is gone on with, those done included."""
@@ -187,16 +188,24 @@ class PrefetchingLoader(Generic[T]):
         return len(self._next_order() if current is None or current.ended else current.order)
 
     def __iter__(self) -> Iterator[T]:
-        order = self._next_order()
+        order, changes = self._next_order(), self._state.changes
         loader, seeds = self._loader, seeds_of(self._generator)
         followed = SamplerFollower(loader.sampler, loader.batch_sampler)
-        current = self._state.begin(order)
-        if self.num_workers == 0:
-            # as DataLoader, which draws nothing before the first batch
-            return current.counted(self._drawn_later(order, seeds, followed))
-        batches = self._begun(order, seeds, followed)
-        followed.draw((loader.prefetch_factor or 0) * self.num_workers)
-        return current.counted(followed.beside(batches))
+        begin = partial(self._begin, seeds=seeds, followed=followed)
+        batches = None  # nothing is drawn before the first batch, as by DataLoader
+        if self.num_workers > 0:
+            batches = begin(order)
+            followed.draw((loader.prefetch_factor or 0) * self.num_workers)
+        return self._pass(order, changes, batches, begin)
+
+    def _pass(
+        self, order: Order, changes: int, batches: Iterator[T] | None, begin: Callable[[Order], Iterator[T]]
+    ) -> Iterator[T]:
+        """Begins with the first batch only: Lightning drops iterators, and sets the epoch of one that it has made."""
+        if changes != self._state.changes and (batches is None or isinstance(order, SplitOrder)):
+            order, batches = self._next_order(), None
+        batches = begin(order) if batches is None else batches
+        yield from self._state.begin(order).counted(batches)
 
     def _place(self) -> World:
         return place_in(self._world, detect_world())
@@ -223,22 +232,12 @@ class PrefetchingLoader(Generic[T]):
                 f"PrefetchingLoader: {world.world_size} ranks shuffle by a generator, whose order may differ from rank "
                 "to rank. Pass seed= instead; or a sampler, if each rank is to have its own order."
             )
-        return SplitOrder(
-            len(self.dataset),
-            world,
-            loader.batch_size or 1,
-            epoch=self._state.next_epoch,
-            seed=seed,
-            drop_last=self._drop_last,
-            equalize=self._equalize,
-            start=self._state.start_of_split(),
-        )
+        how: dict[str, Any] = {"seed": seed, "drop_last": self._drop_last, "equalize": self._equalize}
+        epoch, start, batch_size = self._state.next_epoch, self._state.start_of_split(), loader.batch_size or 1
+        return SplitOrder(len(self.dataset), world, batch_size, epoch=epoch, start=start, **how)
 
-    def _drawn_later(self, order: Order, seeds: torch.Generator, followed: SamplerFollower) -> Iterator[T]:
-        yield from followed.beside(self._begun(order, seeds, followed))
-
-    def _begun(self, order: Order, seeds: torch.Generator, followed: SamplerFollower) -> Iterator[T]:
-        """The batches of an epoch whose order is drawn now."""
+    def _begin(self, order: Order, seeds: torch.Generator, followed: SamplerFollower) -> Iterator[T]:
+        """Draw the order of an epoch, and start its workers."""
         loader = self._loader
         single, first = loader.batch_sampler is None, order.batches_done if isinstance(order, SamplerOrder) else 0
         epoch = Epoch(self.dataset, order.batches(), loader.collate_fn, single=single, first=first)
@@ -246,4 +245,4 @@ class PrefetchingLoader(Generic[T]):
         if isinstance(order, SamplerOrder):
             order.check(epoch)
             followed.draw(first)
-        return batches_of(epoch, num_workers=self.num_workers, generator=seeds, **self._options)
+        return followed.beside(batches_of(epoch, num_workers=self.num_workers, generator=seeds, **self._options))
