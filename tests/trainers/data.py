@@ -72,11 +72,18 @@ class Images(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         return list(map(of_pair, self._images.__getitems__(indices)))
 
 
-def pipe_of(folder: Path) -> IterDataPipe[Any]:
-    """The chain: shuffled shards, split, read, equal ranks."""
+def samples_of(folder: Path) -> IterDataPipe[Any]:
+    """The chain of samples: shuffled shards, split, read, equal ranks."""
     pipe = IterableWrapper([f"{folder}/shards/index.json"]).list_remote().shuffle_shards(seed=0).sharding_filter_rank()
-    pipe = pipe.shard_tar_reader().equalize_ranks(mode="drop").shuffle_samples(buffer_size=7, seed=0)
-    chain: IterDataPipe[Any] = pipe.map(of_sample)
+    chain: IterDataPipe[Any] = (
+        pipe.shard_tar_reader().equalize_ranks(mode="drop").shuffle_samples(buffer_size=7, seed=0)
+    )
+    return chain
+
+
+def pipe_of(folder: Path) -> IterDataPipe[Any]:
+    """The chain of examples."""
+    chain: IterDataPipe[Any] = samples_of(folder).map(of_sample)
     return chain
 
 
