@@ -32,6 +32,7 @@ from .sharding.dataset import shard_dataset
 from .shares import EqualizeMode
 from .stage_stats import Stats, record_stats, stats
 from .storage.patterns import escape_url
+from .trainers.nodes import merge_node_states, to_node
 from .transfer import TransferProgress, Transferred, pull, push
 from .urls import RemoteUrl
 from .world import World
@@ -79,6 +80,7 @@ __all__ = [
     "escape_url",
     "index_shards",
     "labels",
+    "merge_node_states",
     "merge_states",
     "mix",
     "pull",
@@ -92,6 +94,7 @@ __all__ = [
     "stream_files",
     "stream_shards",
     "testing",
+    "to_node",
 ]
 
 __version__ = "0.1.0"

@@ -72,16 +72,17 @@ class Images(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         return list(map(of_pair, self._images.__getitems__(indices)))
 
 
-def pipe_of(folder: Path, world: tdr.World | None = None) -> IterDataPipe[Any]:
-    """The chain: shuffled shards, split, read, equal ranks."""
+def samples_of(folder: Path, world: tdr.World | None = None) -> IterDataPipe[Any]:
+    """The chain of samples: shuffled shards, split, read, equal ranks."""
     pipe = IterableWrapper([f"{folder}/shards/index.json"]).list_remote().shuffle_shards(seed=0)
-    pipe = (
-        pipe.sharding_filter_rank(world=world)
-        .shard_tar_reader()
-        .equalize_ranks(mode="drop")
-        .shuffle_samples(buffer_size=7, seed=0)
-    )
-    chain: IterDataPipe[Any] = pipe.map(of_sample)
+    pipe = pipe.sharding_filter_rank(world=world).shard_tar_reader().equalize_ranks(mode="drop")
+    chain: IterDataPipe[Any] = pipe.shuffle_samples(buffer_size=7, seed=0)
+    return chain
+
+
+def pipe_of(folder: Path, world: tdr.World | None = None) -> IterDataPipe[Any]:
+    """The chain of examples."""
+    chain: IterDataPipe[Any] = samples_of(folder, world).map(of_sample)
     return chain
 
 
@@ -115,8 +116,8 @@ def loader_of(
         folder: as ``write_dataset`` has filled it.
         batch_size: examples in a batch of one rank.
         num_workers: processes of each rank.
-        sampler: for map-style datasets; ``None`` is in order.
-        world: for chains: this rank's place.
+        sampler: for map-style datasets under ``DataLoader``; ``None`` is in order.
+        world: for chains and ``PrefetchingLoader``: this rank's place.
         **options: more of them.
     """
     if loader == "stateful_loader(pipe)":
@@ -125,9 +126,8 @@ def loader_of(
         )
     if loader == "PrefetchingLoader":
         images = tdr.RemoteImageFolder(f"{folder}/images/", transform=to_example)
-        return tdr.PrefetchingLoader(
-            images, batch_size, num_workers=num_workers, sampler=sampler, collate_fn=examples_of_pairs, **options
-        )
+        options = {"shuffle": True, "seed": 0, "world": world, "collate_fn": examples_of_pairs, **options}
+        return tdr.PrefetchingLoader(images, batch_size, num_workers=num_workers, **options)  # it divides by itself
     dataset = dataset_of(loader, folder, world)
     if not isinstance(dataset, torch.utils.data.IterableDataset):
         options["sampler"] = SequentialSampler(dataset) if sampler is None else sampler

@@ -50,3 +50,15 @@ class SamplerFollower:
             self.draw(1)
             yield batch
         self.draw(1)
+
+
+def seeds_of(generator: torch.Generator | None) -> torch.Generator:
+    """A copy of the generator, which then is moved on as by a ``DataLoader`` that draws the seed of its workers.
+
+    So orders and random transforms are those of a ``DataLoader``, which draws that seed before the order.
+    """
+    original = generator if generator is not None else torch.default_generator
+    copy = torch.Generator()
+    copy.set_state(original.get_state())
+    torch.empty((), dtype=torch.int64).random_(generator=original)
+    return copy

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Generic, TypeVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader
 
 from ..errors import UnsplitError
-from ..world import detect_rank
-from ._map_style import as_number
-from ._sampler_follower import SamplerFollower
+from ..lightning_loops import current_fit_loop, set_progress
+from ..shares import EqualizeMode
+from ..world import World, detect_world, place_in
+from ._epoch import Batched, Epoch, batches_of
+from ._loader_state import LoaderState, Order
+from ._rank_sampler import RankSampler
+from ._sampler_follower import SamplerFollower, seeds_of
+from ._sampler_order import SamplerOrder, set_epoch_of_sampler
+from ._split_order import SplitOrder
 
 T = TypeVar("T")
 
-
-class _Batched(Protocol):
-    """A dataset of this package."""
-
-    def __len__(self) -> int: ...
-
-    def batches(self, batches: Iterable[Sequence[int]]) -> Iterator[list[Any]]:
-        """The items of one batch after the other."""
+_OPTIONS = {"batch_size", "collate_fn", "drop_last", "generator", "in_order", "multiprocessing_context"} | {
+    "persistent_workers", "pin_memory", "pin_memory_device", "prefetch_factor", "timeout", "worker_init_fn"
+}  # fmt: skip
 
 
 class PrefetchingLoader(Generic[T]):
@@ -36,23 +36,39 @@ class PrefetchingLoader(Generic[T]):
     this one comes. Here each worker knows which batches of the epoch are its own, and fetches ahead. Take it where
     batches are wanted as fast as possible; with ``DataLoader``, as many workers hide as many waits.
 
+    **Several ranks** without a sampler divide one order, which depends on seed and epoch only. All ranks together read
+    every item once, and each has as many batches: where the number of items is not divisible, the last batch or the
+    last two are shorter in some ranks than in others. Where a batch is one item (``batch_size=1`` or ``None``), or
+    there are fewer items than ranks, that is impossible and an error that asks for ``equalize``.
+
+    **Each pass is an epoch**, from 0, or as ``set_epoch`` or a loaded state tells. Without a sampler ``state_dict`` is
+    the same in all ranks, which must be at the same step, so save one of them. Any number of ranks and workers resumes
+    from it, with any batch size. With a sampler the same world resumes, if the sampler gives the same order again,
+    which is compared. ``shuffle=True`` in a single process needs ``seed`` to be resumed.
+
     Args:
         dataset: one of this package's.
-        batch_size: items in a batch; ``None`` for single items.
+        batch_size: items in a batch of one rank; ``None`` for single items.
         shuffle: a new order each epoch.
-        sampler: the order, as numbers of items; it must come to an end. Several ranks need one, or a ``batch_sampler``:
-            torch's ``DistributedSampler``, by which each has its share, or ``SequentialSampler`` or ``RandomSampler``,
-            by which each has all items.
-        batch_sampler: the batches, as lists of numbers.
+        seed: of that order. ``None`` takes torch's random numbers in a single process, as ``DataLoader`` does, and 0
+            for several ranks, as ``DistributedSampler`` does.
+        sampler: the order, as numbers of items; it must come to an end. Ranks are then not divided any more: torch's
+            ``DistributedSampler`` gives each a share, ``SequentialSampler`` or ``RandomSampler`` all items.
+        batch_sampler: the batches, as lists of numbers; as ``sampler``.
         num_workers: processes; 0 fetches and decodes in threads of this one.
         collate_fn: from a list of items to a batch; torch's own by default.
-        drop_last: leave out the last batch if it is short.
+        drop_last: leave out the last batch if it is short; without a sampler, in all ranks.
+        equalize: gives ranks equally many items: ``drop`` leaves out fewer items than there are ranks, others in each
+            epoch; ``repeat`` reads as few twice.
+        world: this rank's place; ``None`` asks torch. ``World()`` gives each rank all items.
         generator: of the order.
         **options: others of ``DataLoader``: ``pin_memory``, ``timeout``, ``worker_init_fn``, ``prefetch_factor``,
             ``multiprocessing_context``. Workers are started for each epoch, as by default.
 
     Raises:
-        UnsplitError: when iteration begins, if there are several ranks and neither ``sampler`` nor ``batch_sampler``.
+        UnsplitError: when iteration begins, if some ranks would have more batches than others; or if several ranks
+            shuffle by a ``generator``, which may differ from rank to rank.
+        StateError: when iteration begins, if the loaded state is of another order or number of items.
 
     Example:
         >>> import fsspec
@@ -61,34 +77,49 @@ class PrefetchingLoader(Generic[T]):
         >>> loader = PrefetchingLoader(RemoteFiles("memory://tales/"), batch_size=2, collate_fn=len)
         >>> len(loader), list(loader)
         (3, [2, 2, 1])
+        >>> share = PrefetchingLoader(loader.dataset, batch_size=2, collate_fn=len, world=World(rank=1, world_size=2))
+        >>> batches = iter(share)
+        >>> next(batches)
+        2
+        >>> loader.load_state_dict(share.state_dict())
+        >>> list(loader)
+        [2]
     """
 
     def __init__(
         self,
-        dataset: _Batched,
+        dataset: Batched,
         batch_size: int | None = 1,
         *,
         shuffle: bool | None = None,
+        seed: int | None = None,
         sampler: Iterable[int] | None = None,
         batch_sampler: Iterable[Sequence[int]] | None = None,
         num_workers: int = 0,
         collate_fn: Callable[[Any], T] | None = None,
         drop_last: bool = False,
+        equalize: EqualizeMode | str | None = None,
+        world: World | None = None,
         generator: Any = None,
         **options: Any,
     ) -> None:
         if not hasattr(dataset, "batches"):
             raise TypeError(
-                f"PrefetchingLoader is for RemoteFiles, RemoteImageFolder and ShardedDataset, got a "
+                "PrefetchingLoader is for RemoteFiles, RemoteImageFolder and ShardedDataset, got a "
                 f"{type(dataset).__name__}. For another dataset use DataLoader; for a part of one of these, a sampler."
             )
         if options.get("persistent_workers"):
             raise ValueError("persistent_workers: workers of a PrefetchingLoader are started for each epoch.")
+        self._has_sampler = sampler is not None or batch_sampler is not None
+        if seed is not None and (not shuffle or generator is not None or self._has_sampler):
+            raise ValueError("seed is of the order of shuffle=True, without a sampler and without a generator.")
+        if self._has_sampler and (equalize is not None or world is not None):
+            raise ValueError("A sampler decides what each rank reads: pass no equalize and no world with it.")
         self.dataset, self.num_workers = dataset, num_workers
         self._loader: DataLoader[Any] = DataLoader(  # which checks all of this, and is never iterated
             dataset,  # type: ignore[arg-type]
             batch_size=batch_size,
-            shuffle=shuffle,
+            shuffle=shuffle if seed is None else None,
             sampler=sampler,
             batch_sampler=batch_sampler,  # type: ignore[arg-type]  # any sequence does
             num_workers=num_workers,
@@ -98,113 +129,120 @@ class PrefetchingLoader(Generic[T]):
             **options,
         )
         self._generator, self._options = generator, options
-        self._has_sampler = sampler is not None or batch_sampler is not None
+        self._shuffle, self._drop_last, self._world = bool(shuffle), drop_last, world
+        self._equalize = None if equalize is None else EqualizeMode(equalize)
+        self._state = LoaderState(len(dataset), shuffle=self._shuffle, seed=seed, has_sampler=self._has_sampler)
 
     @property
     def sampler(self) -> Any:
-        """The sampler; a ``DistributedSampler``'s ``set_epoch`` is called on it."""
-        return self._loader.sampler
+        """The sampler, which has ``set_epoch`` where ranks divide an order, or it is a ``DistributedSampler``."""
+        divided = self._is_divided()
+        return RankSampler(self._next_order, self.set_epoch, single=True) if divided else self._loader.sampler
 
     @property
     def batch_sampler(self) -> Any:
         """The sampler of batches; ``None`` for single items."""
-        return self._loader.batch_sampler
+        if self._loader.batch_sampler is None or not self._is_divided():
+            return self._loader.batch_sampler
+        return RankSampler(self._next_order, self.set_epoch, single=False)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _OPTIONS and "_loader" in vars(self):  # trainers read them
+            return getattr(self._loader, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next pass be this epoch, also of the sampler; a loaded state of another epoch is dropped."""
+        self._state.set_epoch(epoch)
+        if self._has_sampler:
+            set_epoch_of_sampler(self._loader, epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader is, after the batch that was handed out last: plain JSON.
+
+        After the last batch nothing is left of the epoch; when the pass has ended, it is the beginning of the next one.
+        """
+        if self._is_divided() or not (self._has_sampler or self._shuffle):
+            begun = {"shuffle": self._shuffle, "seed": self._seed(self._place()), "items_done": 0, "moved": [0, 0]}
+        else:
+            begun = {"order": None}
+        return self._state.state_dict(begun)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Let the next pass go on there, without reading what is done.
+
+        Args:
+            state_dict: as :meth:`state_dict` gave it; without a sampler that of any rank, the same in each rank.
+
+        Raises:
+            StateError: if it is no state of this class; when the pass begins, if it fits neither dataset nor order.
+        """
+        self._state.load_state_dict(state_dict)
+        loop = current_fit_loop(self)
+        if loop is not None and isinstance(order := self._next_order(), SplitOrder):
+            set_progress(loop, order.num_not_left())
 
     def __len__(self) -> int:
-        return len(self._loader)
+        """Batches of the epoch in this rank; also of an epoch that is gone on with, those done included."""
+        current = self._state.current
+        return len(self._next_order() if current is None or current.ended else current.order)
 
     def __iter__(self) -> Iterator[T]:
-        if not self._has_sampler:
-            _require_one_rank(self.dataset)
-        loader, seeds = self._loader, _copied(self._generator)
+        order, changes = self._next_order(), self._state.changes
+        loader, seeds = self._loader, seeds_of(self._generator)
         followed = SamplerFollower(loader.sampler, loader.batch_sampler)
-        if self.num_workers == 0:
-            return self._drawn_later(seeds, followed)  # as DataLoader, which draws nothing before the first batch
-        batches = self._begun(seeds, followed)
-        followed.draw((loader.prefetch_factor or 0) * self.num_workers)
-        return followed.beside(batches)
+        begin = partial(self._begin, seeds=seeds, followed=followed)
+        batches = None  # nothing is drawn before the first batch, as by DataLoader
+        if self.num_workers > 0:
+            batches = begin(order)
+            followed.draw((loader.prefetch_factor or 0) * self.num_workers)
+        return self._pass(order, changes, batches, begin)
 
-    def _drawn_later(self, seeds: torch.Generator, followed: SamplerFollower) -> Iterator[T]:
-        yield from followed.beside(self._begun(seeds, followed))
+    def _pass(
+        self, order: Order, changes: int, batches: Iterator[T] | None, begin: Callable[[Order], Iterator[T]]
+    ) -> Iterator[T]:
+        """Begins with the first batch only: Lightning drops iterators, and sets the epoch of one that it has made."""
+        if changes != self._state.changes and (batches is None or isinstance(order, SplitOrder)):
+            order, batches = self._next_order(), None
+        batches = begin(order) if batches is None else batches
+        yield from self._state.begin(order).counted(batches)
 
-    def _begun(self, seeds: torch.Generator, followed: SamplerFollower) -> Iterator[T]:
-        """The batches of an epoch whose order is drawn now."""
-        loader = self._loader
-        if loader.batch_sampler is None:
-            batches: Iterable[Sequence[int]] = ([index] for index in loader.sampler)
-        else:
-            batches = loader.batch_sampler
-        epoch = _Epoch(self.dataset, batches, loader.collate_fn, single=loader.batch_sampler is None)
-        followed.rewind()
-        return iter(
-            DataLoader(
-                epoch,
-                batch_size=None,
-                collate_fn=_unchanged,  # torch's own would make tensors of arrays
-                num_workers=self.num_workers,
-                generator=seeds,
-                **self._options,
+    def _place(self) -> World:
+        return place_in(self._world, detect_world())
+
+    def _seed(self, world: World) -> int | None:
+        """Of the order that ranks divide; ``None`` if it is not shuffled, or by torch's random numbers."""
+        if not self._shuffle or self._has_sampler:
+            return None
+        return 0 if self._state.seed is None and world.world_size > 1 else self._state.seed
+
+    def _is_divided(self) -> bool:
+        """Whether the order is one that torch's samplers do not give."""
+        world = self._place()
+        return not self._has_sampler and (world.world_size > 1 or self._seed(world) is not None)
+
+    def _next_order(self) -> Order:
+        """The order of the next pass, from where it begins."""
+        world, loader = self._place(), self._loader
+        seed = self._seed(world)
+        if self._has_sampler or (self._shuffle and seed is None):
+            return SamplerOrder(loader, *self._state.start_of_sampler())
+        if self._shuffle and self._generator is not None:
+            raise UnsplitError(
+                f"PrefetchingLoader: {world.world_size} ranks shuffle by a generator, whose order may differ from rank "
+                "to rank. Pass seed= instead; or a sampler, if each rank is to have its own order."
             )
-        )
+        how: dict[str, Any] = {"seed": seed, "drop_last": self._drop_last, "equalize": self._equalize}
+        epoch, start, batch_size = self._state.next_epoch, self._state.start_of_split(), loader.batch_size or 1
+        return SplitOrder(len(self.dataset), world, batch_size, epoch=epoch, start=start, **how)
 
-
-def _require_one_rank(dataset: _Batched) -> None:
-    world_size = detect_rank()[1]
-    if world_size > 1:
-        raise UnsplitError(
-            f"PrefetchingLoader: {world_size} ranks would each hand out all {len(dataset):,} items of the dataset. Use "
-            "sampler=torch.utils.data.DistributedSampler(dataset), so that each rank has a share of its own, and call "
-            "its set_epoch before each epoch; where several ranks read the same data, give it those of a data-parallel "
-            "group: num_replicas=world.world_size, rank=world.rank. If each rank is to have all items, say so: "
-            "sampler=torch.utils.data.SequentialSampler(dataset), or RandomSampler."
-        )
-
-
-def _unchanged(batch: T) -> T:
-    """It was collated where it was made."""
-    return batch
-
-
-def _copied(generator: torch.Generator | None) -> torch.Generator:
-    """A copy of the generator, which then is moved on as by a ``DataLoader`` that draws the seed of its workers.
-
-    So orders and random transforms are those of a ``DataLoader``, which draws that seed before the order.
-    """
-    original = generator if generator is not None else torch.default_generator
-    copy = torch.Generator()
-    copy.set_state(original.get_state())
-    torch.empty((), dtype=torch.int64).random_(generator=original)
-    return copy
-
-
-class _Epoch(IterableDataset[Any]):
-    """The batches of an epoch, of which each worker takes its share: the worker of number w every W-th from w on.
-
-    torch takes from the workers by turns, so that they come in order.
-    """
-
-    def __init__(
-        self,
-        dataset: _Batched,
-        batches: Iterable[Sequence[int]],
-        collate: Callable[[Any], Any],
-        *,
-        single: bool,
-    ) -> None:
-        self._dataset, self._collate, self._single = dataset, collate, single
-        lists = list(map(list, batches))
-        self._indices: NDArray[np.int64] = np.fromiter(
-            (as_number(index) for batch in lists for index in batch), np.int64
-        )
-        self._ends: NDArray[np.int64] = np.cumsum([len(batch) for batch in lists], dtype=np.int64)
-
-    def __iter__(self) -> Iterator[Any]:
-        worker = get_worker_info()
-        first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        mine = range(first, len(self._ends), step)
-        for items in self._dataset.batches(self._batch(number) for number in mine):
-            yield self._collate(items[0] if self._single else items)
-
-    def _batch(self, number: int) -> list[int]:
-        start = int(self._ends[number - 1]) if number else 0
-        return [int(index) for index in self._indices[start : self._ends[number]]]
+    def _begin(self, order: Order, seeds: torch.Generator, followed: SamplerFollower) -> Iterator[T]:
+        """Draw the order of an epoch, and start its workers."""
+        loader = self._loader
+        single, first = loader.batch_sampler is None, order.batches_done if isinstance(order, SamplerOrder) else 0
+        epoch = Epoch(self.dataset, order.batches(), loader.collate_fn, single=single, first=first)
+        followed.rewind()
+        if isinstance(order, SamplerOrder):
+            order.check(epoch)
+            followed.draw(first)
+        return followed.beside(batches_of(epoch, num_workers=self.num_workers, generator=seeds, **self._options))

@@ -1,0 +1,152 @@
+"""``torchdata.nodes``: a chain as a node, and the states of all ranks' graphs as one."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ..errors import StateError
+from ..iter_datapipe import IterDataPipe
+from ..resume import Resumable, merge_states
+
+_STATE = {"version", "chain", "listing", "epoch", "num_streams", "streams"}  # what a state of Resumable has
+_STEPS = "steps_since_snapshot"  # of Prefetcher and ParallelMapper: items behind their source's last state
+
+
+def to_node(pipe: IterDataPipe[Any] | Resumable, *, num_streams: int | None = None) -> Any:
+    """A chain as a source of a ``torchdata.nodes`` graph, with a state that any number of ranks resumes from.
+
+    Needs torchdata 0.10 or later. Use it below ``Batcher``, ``Mapper``, ``ParallelMapper``, ``Prefetcher``,
+    ``MultiNodeWeightedSampler`` and ``Loader``. The ranks divide the chain by ``sharding_filter_rank``; workers of
+    ``ParallelMapper`` get items of this rank and divide nothing.
+
+    The node's state is that of :class:`Resumable`, plain JSON. Resumed by as many ranks, each loads its own state. For
+    another number of ranks merge those of all ranks by :func:`merge_node_states`.
+
+    Each ``iter(loader)`` is a new epoch, from 0, counted over resumes. One that was left before its first item is none.
+
+    ``Prefetcher`` and ``ParallelMapper`` take a state behind each item. With many streams pass
+    ``snapshot_frequency=100``, say; such a state is resumed by reading as many items again, in the same world only.
+
+    Args:
+        pipe: the chain, with ``sharding_filter_rank`` behind its URLs; or a ``Resumable``.
+        num_streams: in all ranks together, as for :class:`Resumable`; ``None`` takes one for each rank.
+
+    Returns:
+        torchdata.nodes.BaseNode: the items of this rank.
+
+    Raises:
+        ImportError: if torchdata has no ``nodes``.
+        StateError: for a chain that cannot be resumed; names what to use instead.
+    """
+    if isinstance(pipe, Resumable):
+        if num_streams is not None:
+            raise ValueError("num_streams belongs to the Resumable that was passed.")
+        return _node_class()(pipe)
+    return _node_class()(Resumable(pipe, num_streams=num_streams))
+
+
+@functools.cache
+def _node_class() -> Any:
+    """The class, which exists only where torchdata has its base."""
+    try:
+        from torchdata.nodes import BaseNode
+    except ImportError as error:
+        raise ImportError(
+            "to_node needs torchdata.nodes, which the installed torchdata does not have. Use 0.10 or later: "
+            "pip install 'torchdata>=0.11'. (DataLoader2 needs torchdata 0.9 or earlier.)"
+        ) from error
+
+    class PipeNode(BaseNode):  # type: ignore[misc]  # torchdata has no types
+        """The items of a chain.
+
+        Args:
+            resumable: the chain.
+        """
+
+        def __init__(self, resumable: Resumable) -> None:
+            super().__init__()
+            self.resumable = resumable
+            self._epoch = resumable.next_epoch  # of the next pass, or of the one that has begun
+            self._begun = False
+            self._items: Iterator[Any] | None = None
+
+        def reset(self, initial_state: Mapping[str, Any] | None = None) -> None:
+            """Begin the next epoch, or go on with that of a state."""
+            super().reset(initial_state)
+            self._close()
+            if initial_state is not None:
+                self.resumable.load_state_dict(initial_state)
+                self._epoch = initial_state["epoch"]
+            else:
+                self._epoch += self._begun
+                self.resumable.set_epoch(self._epoch)
+            self._begun = False
+
+        def next(self) -> Any:
+            """The next item of this rank."""
+            if self._items is None:
+                self._items = iter(self.resumable)
+                self._begun = True
+            return next(self._items)
+
+        def get_state(self) -> dict[str, Any]:
+            """Where this rank's streams are, after the item that was handed out last."""
+            return self.resumable.state_dict()
+
+        def _close(self) -> None:
+            items, self._items = self._items, None
+            if items is not None and hasattr(items, "close"):
+                with contextlib.suppress(ValueError):  # a thread that is being stopped waits for an item; it is dropped
+                    items.close()
+
+    return PipeNode
+
+
+def merge_node_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """One state of a ``torchdata.nodes`` graph, such as of its ``Loader``, out of those of all ranks.
+
+    States of chains are merged as by :func:`merge_states`, wherever they are in the graph. A source is exhausted if it
+    is in all ranks. All else, such as the random numbers of ``MultiNodeWeightedSampler``, is that of the first state.
+
+    Args:
+        states: ``loader.state_dict()`` of each rank at the same step, in the order of the ranks, as by
+            ``torch.distributed.all_gather_object``.
+
+    Returns:
+        A state that each rank of any world can load.
+
+    Raises:
+        StateError: if the states are of different graphs, steps or chains; or if a ``Prefetcher`` or a
+            ``ParallelMapper`` has no state behind its last item.
+
+    Example:
+        >>> from torchdata_remote import Resumable
+        >>> state = Resumable(IterableWrapper(["memory://d/0.tar"]).async_prefetch()).state_dict()
+        >>> merged = merge_node_states([{"num_yielded": 0, "root": state}])
+        >>> merged["num_yielded"], merged["root"]["streams"]
+        (0, [[0, None]])
+    """
+    found = list(states)
+    if not found:
+        raise StateError("There is no state to merge.")
+    merged: dict[str, Any] = _merged(found, "")
+    return merged
+
+
+def _merged(values: Sequence[Any], where: str) -> Any:
+    first = values[0]
+    if not isinstance(first, Mapping):
+        if where.endswith(f"/{_STEPS}") and any(values):
+            raise StateError(
+                f"{where[1:]}: {max(values)} items were handed out since the source's last state, so ranks cannot be "
+                "merged. Build Prefetcher and ParallelMapper with snapshot_frequency=1."
+            )
+        return all(values) if isinstance(first, bool) else first
+    if any(not isinstance(value, Mapping) or set(value) != set(first) for value in values):
+        raise StateError(f"{where[1:] or 'The states'}: ranks have different graphs. Build the same one in each rank.")
+    if set(first) >= _STATE:
+        return merge_states(values)
+    return {key: _merged([value[key] for value in values], f"{where}/{key}") for key in first}
