@@ -11,6 +11,7 @@ from itertools import chain as flat
 from itertools import islice
 from multiprocessing import active_children
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -584,3 +585,19 @@ def test_a_rank_that_fails_is_told_of(ranks: list[dict[str, Any]]) -> None:
     assert ranks[0]["failing"][1].startswith("Rank 1 failed before its first batch: ")
     assert ranks[1]["failing"][0] != "RemoteDataError"
     assert ranks[1]["failing"][0] in ranks[0]["failing"][1]
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
+def test_a_distributed_checkpoint_holds_the_state_of_all_ranks(folder: str, tmp_path: Path) -> None:
+    """Also of one process without the option: torch flattens states, and could not load one with other lists."""
+    from torch.distributed.checkpoint.state_dict_loader import load
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    stopped, again = loader_of(folder, 0), loader_of(folder, 0)
+    batches = iter(stopped)
+    for _ in range(3):
+        next(batches)
+    save({"loader": stopped}, checkpoint_id=tmp_path, no_dist=True)
+    load({"loader": again}, checkpoint_id=tmp_path, no_dist=True)
+    assert list(again) == list(batches)
+    assert "streams" in stopped.state_dict()

@@ -108,7 +108,8 @@ def run_example(folder: Path, num_ranks: int, *options: str) -> list[tuple[str, 
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    return re.findall(r"epoch (\d+) rank (\d+) of (\d+): (.*)", done.stdout)
+    # Where Python's output is unbuffered, a line of another rank may begin before this one's end of line.
+    return re.findall(r"epoch (\d+) rank (\d+) of (\d+): ((?:\d{4} ?)*)", done.stdout)
 
 
 def test_the_example_resumes_without_tensor_parallelism(tmp_path: Path) -> None:
