@@ -96,7 +96,7 @@ def test_an_evaluation_has_each_sample_once_or_is_refused(
             assert "StateError: transformers Trainer, evaluation" in unequal["error"]
             assert ".equalize_ranks()" in unequal["error"]
         else:
-            assert "eval_loss" in unequal
+            assert "eval_runtime" in unequal  # one process evaluates it
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
