@@ -99,6 +99,17 @@ def test_writer() -> None:
     assert "against LitData, its own format: not measured; target at least 2.5" in printed
 
 
+def test_scale() -> None:
+    """Three sizes, by which what a worker is sent does not grow, and the listing and the states by 16 at most."""
+    printed = printed_by("bench_scale.py", "--quick")
+    rows = re.findall(r"^(.*?)  +[\d.,]+  +[\d.,]+  +[\d.,]+  +([\d,]+)x$", printed, re.MULTILINE)
+    growth = {what: int(ratio) for what, ratio in rows}
+    assert len(growth) == 17, printed
+    assert growth["listing handed on: size, MB"] <= 16
+    assert growth["state of all ranks, MB"] <= 16
+    assert growth["state of a rank, kB"] == growth["state and chain sent to a worker, kB"] == 1
+
+
 def test_shuffle_quality(tmp_path: Path) -> None:
     """Each method hands out each sample once, a full shuffle is the measure, and a picture is drawn where it can be."""
     picture = tmp_path / "quality.png"

@@ -9,9 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchdata_remote import merge_states
+from torchdata_remote import World, merge_states
 from torchdata_remote.errors import StateError
-from torchdata_remote.resume.states import ENDED, begin_next_epoch, check_same, check_state, make_state
+from torchdata_remote.resume.states import (
+    ENDED,
+    begin_next_epoch,
+    check_same,
+    check_state,
+    make_state,
+    state_of_rank,
+)
+from torchdata_remote.testing import all_worlds
 
 CHAIN = ["IterableWrapper()", "ShardingFilterRank()"]
 LISTING = [{"num_urls": 3, "digest": "aa"}]
@@ -195,3 +203,15 @@ def test_a_damaged_state_is_refused_when_it_is_loaded(name: str, value: object) 
     for refuse in (check_state, lambda other: merge_states([other])):
         with pytest.raises(StateError, match=f"damaged: its {name} is "):
             refuse(damaged)
+
+
+@given(ranks=st.integers(1, 5), workers=st.integers(1, 4), more=st.integers(0, 9))
+def test_ranks_have_the_streams_of_their_slots(ranks: int, workers: int, more: int) -> None:
+    """Whatever their number of workers, so that it need not be known when a state is sent to them."""
+    num_streams = ranks * workers + more
+    state = make_state([], None, 0, num_streams, dict.fromkeys(range(num_streams)))
+    for world in all_worlds(ranks, workers):
+        of_rank = {number for number, _ in state_of_rank(state, world)["streams"]}
+        assert of_rank >= set(range(world.slot, num_streams, world.num_slots))
+    parts = [state_of_rank(state, World(rank, ranks))["streams"] for rank in range(ranks)]
+    assert sorted(row for part in parts for row in part) == state["streams"]

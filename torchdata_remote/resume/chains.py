@@ -14,6 +14,7 @@ from ..pipes import AsyncPrefetch, EqualizeRanks, ListRemote, ShardingFilterRank
 from ..state import TRANSPARENT, all_pipes, name_of, require_state, sources_of
 from ..world import World
 from .fingerprints import Fingerprint, digest_of_sizes, fingerprint, sorted_names
+from .listed import Listed
 
 _LISTING = (IterableWrapper, ListRemote, ShuffleShards, Mapper, Filter)
 _INSTEAD = {
@@ -88,6 +89,10 @@ class Listing(SharedList[Any]):
             self._by_epoch[self._epoch] = source.urls() if isinstance(source, SharedList) else list(source)
         return self._by_epoch[self._epoch]
 
+    def hold(self, urls: list[Any]) -> None:
+        """Have these URLs in all epochs, as another process listed them."""
+        self._by_epoch = {0: urls}
+
     def fingerprint(self) -> Fingerprint:
         """What a state is to remember of it."""
         return fingerprint(self._below())
@@ -102,8 +107,12 @@ class Listing(SharedList[Any]):
 
     def _below(self) -> list[Any]:
         """The URLs before they are shuffled by epoch: their order decides about all epochs."""
-        below = [pipe for pipe in all_pipes(self.source_datapipe) if isinstance(pipe, Listing)]
+        below = self.below()
         return [url for listing in below for url in listing.urls()] if below else self.urls()
+
+    def below(self) -> list[Listing]:
+        """Those in it that do not depend on the epoch."""
+        return [pipe for pipe in all_pipes(self.source_datapipe) if isinstance(pipe, Listing)]
 
 
 class Template:
@@ -113,16 +122,39 @@ class Template:
         pipe: the chain, which is left as it is.
         epoch: of the pass.
         num_streams: that this process reads at the same time.
+        listed: what another process has listed, or the error instead, which is raised by :meth:`fingerprints`;
+            ``None`` lists here.
     """
 
-    def __init__(self, pipe: IterDataPipe[Any], epoch: int, num_streams: int) -> None:
+    def __init__(
+        self, pipe: IterDataPipe[Any], epoch: int, num_streams: int, listed: Listed | Exception | None = None
+    ) -> None:
         self.listings: list[Listing] = []
+        self._listed = listed
         self._pipe = self._prepared(pipe, {})
         for found in all_pipes(self._pipe):
             if isinstance(found, DataPipe):
                 found.enter_pass(num_streams)
             if hasattr(found, "set_epoch"):
                 found.set_epoch(epoch)
+        if isinstance(listed, Listed):
+            for listing, urls in zip(self._below(), listed.urls, strict=True):
+                listing.hold(urls)
+
+    def fingerprints(self) -> list[Fingerprint]:
+        """What a state is to remember of each listing; lists where that was not done."""
+        if isinstance(self._listed, Exception):
+            raise self._listed
+        if self._listed is not None:
+            return self._listed.fingerprints
+        return [listing.fingerprint() for listing in self.listings]
+
+    def listed(self) -> Listed:
+        """What other processes need to know, so that they need not list."""
+        return Listed([listing.urls() for listing in self._below()], self.fingerprints())
+
+    def _below(self) -> list[Listing]:
+        return [below for listing in self.listings for below in listing.below()]
 
     def _prepared(self, pipe: IterDataPipe[Any], made: dict[int, IterDataPipe[Any]]) -> IterDataPipe[Any]:
         if id(pipe) not in made:

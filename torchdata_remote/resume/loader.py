@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from .ranks import gathered, in_group, merged_in_group, require_same_listing
+from .ranks import in_group, merged_in_group, require_same_listing, states_of_all
 from .resumable import Resumable
 from .states import State, begin_next_epoch, merge_states
 
@@ -27,17 +27,28 @@ class StatefulLoader(StatefulDataLoader[Any]):  # type: ignore[misc]  # torchdat
     Args:
         dataset: the chain.
         state_of_all_ranks: whether ``state_dict`` exchanges the ranks' states.
+        list_once: whether all epochs read what the first one has listed.
+        list_in_rank_0: whether rank 0 lists for all ranks.
         **options: of ``StatefulDataLoader``.
     """
 
     dataset: Resumable
 
-    def __init__(self, dataset: Resumable, *, state_of_all_ranks: bool = False, **options: Any) -> None:
+    def __init__(
+        self,
+        dataset: Resumable,
+        *,
+        state_of_all_ranks: bool = False,
+        list_once: bool = False,
+        list_in_rank_0: bool = False,
+        **options: Any,
+    ) -> None:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "'set_vital' is deprecated")  # torchdata calls it, torch 2.13 warns
             super().__init__(dataset, snapshot_every_n_steps=1, **options)
         self.generator = torch.Generator()  # of the workers' seeds; without it torch takes from the global one
         self.state_of_all_ranks = state_of_all_ranks
+        dataset.listings.once, dataset.listings.in_rank_0 = list_once, list_in_rank_0
         dataset.expected_workers = max(1, self.num_workers)
         self._epoch, self._first_worker = -1, 0  # of the pass that has begun: which one's streams its first worker has
         self._begun = False  # whether there is one, and nothing was loaded since
@@ -98,9 +109,7 @@ class StatefulLoader(StatefulDataLoader[Any]):  # type: ignore[misc]  # torchdat
         """
         given = [state_dict] if isinstance(state_dict, Mapping) else list(state_dict)
         given = [json.loads(state[ALL_RANKS]) if ALL_RANKS in state else state for state in given]
-        ranks = gathered(self.dataset.world(), given)
-        states = {json.dumps(state, sort_keys=True): state for states in ranks for state in states}
-        merged = merge_states(states.values())
+        merged = merge_states(states_of_all(self.dataset.world(), given))
         self.dataset.load_state_dict(merged)
         world = self.dataset.world()
         for rank, world_size, num_workers, next_worker in merged.get("turns", []):
@@ -114,7 +123,8 @@ class StatefulLoader(StatefulDataLoader[Any]):  # type: ignore[misc]  # torchdat
         if self.num_workers > 0 and (dataset.loaded is not None or epoch != self._epoch + 1):
             self._iterator = None  # its workers would begin another epoch
         self.generator.manual_seed((torch.initial_seed() + epoch) & _MAX_SEED)
-        batches = super().__iter__()
+        with dataset.listing_made(epoch, self.num_workers):  # workers have begun when the block ends
+            batches = super().__iter__()
         if self.num_workers > 0:
             dataset.pass_begun()
         self._epoch, self._first_worker, self._begun = epoch, first_worker, True

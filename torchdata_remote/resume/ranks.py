@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, TypeVar
 
 import torch.distributed
 
@@ -12,6 +13,8 @@ from ..errors import RemoteDataError, StateError, UnequalListingError
 from ..world import World
 from .fingerprints import difference
 from .states import State, merge_states
+
+T = TypeVar("T")
 
 
 def in_group(world: World) -> bool:
@@ -29,6 +32,40 @@ def gathered(world: World, mine: Any) -> list[Any]:
     everybodys: list[Any] = [None] * world.world_size
     torch.distributed.all_gather_object(everybodys, mine)
     return everybodys
+
+
+def from_rank_0(world: World, make: Callable[[], T]) -> T:
+    """What rank 0 makes, in each rank of a process group; all of them have to call this.
+
+    Raises:
+        RemoteDataError: in the others, if rank 0 has an error; in rank 0, the error.
+    """
+    told: list[Any] = [None, None]
+    error = None
+    if world.rank == 0:
+        try:
+            told = [make(), None]
+        except Exception as caught:  # noqa: BLE001  # the other ranks are waiting
+            error = caught
+            told = [None, f"{type(error).__name__}: {error}"]
+    torch.distributed.broadcast_object_list(told, src=0)
+    if error is not None:
+        raise error
+    made, failure = told
+    if failure is not None:
+        raise RemoteDataError(f"Rank 0, which lists for all ranks, failed: {failure}")
+    return made  # type: ignore[no-any-return]
+
+
+def states_of_all(world: World, given: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The states that the ranks have, each once; all of them have to call this.
+
+    Where all have the same, as from one checkpoint, only a digest of it is exchanged.
+    """
+    digest = blake2b(json.dumps(given, sort_keys=True).encode(), digest_size=16).digest()
+    everybodys = [given] if len(set(gathered(world, digest))) == 1 else gathered(world, given)
+    states = {json.dumps(state, sort_keys=True): state for states in everybodys for state in states}
+    return list(states.values())
 
 
 def merged_in_group(world: World, state_of_this_rank: Callable[[], State]) -> str:

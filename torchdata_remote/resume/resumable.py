@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,9 @@ from ..sources import pipe_of
 from ..state import all_pipes, describe
 from ..world import World, detect_world, place_in
 from .chains import Template, check_resumable, is_sharded
-from .states import State, check_same, check_state, make_state
+from .listed import Listed
+from .listings import Listings
+from .states import State, check_same, check_state, make_state, state_of_rank
 from .stream_pass import Pass, Stream
 
 _MANY_SAMPLES = 50_000
@@ -69,6 +72,7 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
         self.pipe = pipe
         self.chain = [describe(found) for found in all_pipes(pipe)]  # what each pipe is, sources first
         self.num_streams = num_streams
+        self.listings = Listings()
         self.expected_workers = 1  # of a loader that has not started them
         self.first_worker = 0  # of a loader: which one's streams the first worker has in the next pass
         self._world: World | None = None  # of the process that sent this to a worker
@@ -152,7 +156,8 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
         streams = [Stream(number, _place_of(number, places)) for number in mine]
         self._warn_of_memory(len(streams))
         self.pass_begun()
-        self._pass = Pass(Template(self.pipe, epoch, len(streams)), epoch, num_streams, streams)
+        template = Template(self.pipe, epoch, len(streams), self.listings.of(epoch))
+        self._pass = Pass(template, epoch, num_streams, streams)
         return self._pass.items(None if state is None else state["listing"])
 
     def _check_equal_ranks(self, num_streams: int) -> None:
@@ -205,14 +210,34 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
         Raises:
             TypeError: if the chain does not tell.
         """
-        template, lengths = Template(self.pipe, 0, 1), []
+        template, lengths = Template(self.pipe, 0, 1, self.listings.kept), []
         for world in worlds:
             num_streams, mine = self._share(world)
             lengths.append(sum(len(template.stream(World(rank=v, world_size=num_streams))) for v in mine))
         return lengths
 
+    def list_now(self) -> None:
+        """List in this process now: every pass, here and in the workers that this is sent to, reads these objects.
+
+        So a loader of torch lists once in a job, too (``stateful_loader`` has ``list_once``).
+
+        Raises:
+            RemoteDataError: as ``list_remote`` does.
+        """
+        self.listings.keep(self._list())
+
+    def listing_made(self, epoch: int, num_workers: int) -> AbstractContextManager[None]:
+        """A loader that begins a pass does it within this block, so that its workers need not list."""
+        return self.listings.made(self._list, self.world(), epoch, num_workers)
+
+    def _list(self) -> Listed:
+        return Template(self.pipe, 0, 1).listed()
+
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_pass": None, "_world": detect_world() if get_worker_info() is None else self._world}
+        if get_worker_info() is not None:
+            return {**vars(self), "_pass": None}
+        loaded = None if self._loaded is None else state_of_rank(self._loaded, self.world())
+        return {**vars(self), "_pass": None, "_world": detect_world(), "_loaded": loaded}
 
 
 def _place_of(number: int, places: Mapping[int, Any] | None) -> Any:

@@ -41,6 +41,8 @@ def stateful_loader(
     worker_init_fn: Callable[[int], None] | None = None,
     timeout_s: float = 0,
     state_of_all_ranks: bool = False,
+    list_once: bool = False,
+    list_in_rank_0: bool = False,
 ) -> StatefulLoader:
     """A loader that can be stopped anywhere and goes on, also with other numbers of workers and ranks.
 
@@ -51,6 +53,8 @@ def stateful_loader(
     Workers leave Ctrl-C to the process that trains, so that it can still save the state, and end when it ends.
 
     torch's random state is left as it is: the workers' seeds depend on ``torch.initial_seed()`` and the epoch.
+
+    Each rank lists once an epoch, in the process that calls this, and hands what it found to its workers.
 
     Where there is a process group, ranks compare what they list before the first batch of each pass, and
     ``load_state_dict`` exchanges the ranks' states; ``state_dict`` does not wait for anybody.
@@ -71,6 +75,10 @@ def stateful_loader(
         state_of_all_ranks: ``state_dict`` is a collective call: each rank makes it, and gets the state of all ranks as
             one ``str``, for checkpoints that hold rank 0's objects only (``torch.distributed.checkpoint``, Lightning,
             Accelerate).
+        list_once: all epochs read what was listed for the first one. Otherwise each epoch lists anew, and reads objects
+            that were added or replaced meanwhile.
+        list_in_rank_0: where there is a process group, rank 0 lists, and sends what it found to the other ranks. Each
+            rank then begins each epoch together with the others. An error of rank 0 is one of all ranks.
 
     Returns:
         StatefulLoader: an iterable of batches, with ``state_dict``, ``load_state_dict`` and ``set_epoch``.
@@ -114,5 +122,7 @@ def stateful_loader(
         collate_fn=collate_fn,
         pin_memory=torch.cuda.is_available() if pin_memory is None else pin_memory,
         state_of_all_ranks=state_of_all_ranks,
+        list_once=list_once,
+        list_in_rank_0=list_in_rank_0,
         **workers,
     )

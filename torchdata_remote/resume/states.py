@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..errors import StateError
+from ..world import World
 from .fingerprints import difference
 
 VERSION = 1
@@ -123,6 +124,12 @@ def begin_next_epoch(state: State) -> State:
     """The state after a pass that has ended for all who took part in it."""
     streams = dict.fromkeys(number for number, _ in state["streams"])
     return make_state(state["chain"], state["listing"], state["epoch"] + 1, state["num_streams"], streams)
+
+
+def state_of_rank(state: State, world: World) -> State:
+    """Of a state the streams of one rank, whatever number of workers it has: stream *v* is of rank *v* % world size."""
+    streams = [row for row in state["streams"] if row[0] % world.world_size == world.rank]
+    return {**state, "streams": streams}
 
 
 def merge_states(states: Iterable[Mapping[str, Any]]) -> State:

@@ -62,7 +62,7 @@ class Pass:
         """The items of all streams, by turns: always of the one that has handed out least."""
         try:
             listings = self._template.listings
-            self.listing = [listing.fingerprint() for listing in listings]
+            self.listing = self._template.fingerprints()
             if expected_listing is not None:
                 advice = (
                     "Objects were added, removed or replaced since the state was saved: restore them, or begin anew."

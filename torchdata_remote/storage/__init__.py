@@ -149,13 +149,13 @@ def read_whole(url: str, options: StorageOptions, retry: RetryPolicy, *, by_obst
         options: for the store.
         retry: what is done about faults that may pass.
         by_obstore: whether obstore may carry them. A process that has not used it yet can be forked without a loss;
-            ``False`` keeps that so, on S3.
+            ``False`` keeps that so.
 
     Raises:
         StorageError: if it cannot be read.
     """
     store, path = open_store(url, options, Connection(read_timeout_s=retry.progress_timeout_s))
-    read = store.read_by_botocore if isinstance(store, S3Store) and not by_obstore else store.read
+    read = store.read if by_obstore else getattr(store, "read_without_obstore", store.read)
     return call_with_retries(lambda: read(path, 0, None, None).whole(), retry)
 
 

@@ -116,6 +116,10 @@ class DatasetsStore:
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         return self._reader.read(path, start, end, etag)
 
+    def read_without_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
+        """As :meth:`read`, by urllib3."""
+        return self._reader.read(path, start, end, etag, by_obstore=False)
+
     def create(self, path: str, *, overwrite: bool) -> DatasetsPending:
         self._client.split(path)
         return DatasetsPending(self._uploads, path, self.create_dataset, overwrite=overwrite)

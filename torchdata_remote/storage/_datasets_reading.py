@@ -35,12 +35,12 @@ class DatasetsReader:
         self._readers: dict[str | None, _obstore.ObstoreReader] = {}  # by token: the environment's may change
         self._lock = threading.RLock()
 
-    def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        """As ``Store.read``."""
+    def read(self, path: str, start: int, end: int | None, etag: str | None, *, by_obstore: bool = True) -> Answer:
+        """As ``Store.read``; without ``by_obstore`` by urllib3."""
         self._client.split(path)
         if etag is not None and etag.startswith("W/"):
             etag = None  # If-Match never holds for it
-        return self._read(path, start, end, etag)
+        return (self._read if by_obstore else self._read.without_obstore)(path, start, end, etag)
 
     def _read_by_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         return self._reader().read(path, start, end, etag)

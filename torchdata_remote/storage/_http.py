@@ -47,6 +47,10 @@ class HttpStore:
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         return self._read(path, start, end, etag)
 
+    def read_without_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
+        """As :meth:`read`, by urllib3."""
+        return self._read.without_obstore(path, start, end, etag)
+
     def stat(self, path: str) -> Entry:
         return self._general.stat(path)  # obstore takes a server without HEAD for one without the object
 

@@ -50,6 +50,10 @@ class PreferredRead:
                 note_answer(self._url)
                 return answer
         self._refused = False
+        return self.without_obstore(path, start, end, etag)
+
+    def without_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
+        """As ``Store.read``, by the other transport."""
         answer = self._other(path, start, end, etag)
         note_answer(self._url)
         return answer

@@ -58,7 +58,7 @@ class S3Store:
         self._read = PreferredRead(
             f"s3://{bucket}",
             self._read_by_obstore,
-            self.read_by_botocore,
+            self.read_without_obstore,
             _obstore.can_express if read_by_obstore else None,
         )
         self._session = make_session(settings, f"s3://{bucket}")
@@ -143,8 +143,8 @@ class S3Store:
     def _read_by_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         return self._renewing(lambda: self._reader().read(path, start, end, etag))
 
-    def read_by_botocore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        """As :meth:`read`, without obstore."""
+    def read_without_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
+        """As :meth:`read`, by botocore."""
         arguments: dict[str, Any] = {"Key": path}
         is_range = end is not None or start > 0
         if is_range:

@@ -109,8 +109,8 @@ def list_folder(url: str, *, recursive: bool, options: StorageOptions, retry: Re
 
 
 def _shards(url: str, options: StorageOptions, retry: RetryPolicy) -> list[ShardInfo]:
-    """What a manifest names."""
-    return load_manifest(read_whole(url, options, retry), url)
+    """What a manifest names. A process that only lists can be forked: obstore is not used."""
+    return load_manifest(read_whole(url, options, retry, by_obstore=False), url)
 
 
 def _entries(

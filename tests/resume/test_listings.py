@@ -1,0 +1,320 @@
+"""Who lists, and how often: this rank's process for its workers, or rank 0 for all ranks."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.utils.data import DataLoader
+from torch.utils.data.datapipes.iter import IterableWrapper
+
+from tests.integration.test_distributed import run_ranks
+from tests.servers.scripted import Request, Response, Scripted, scripted
+from torchdata_remote import Resumable, StatefulLoader, World, stateful_loader
+from torchdata_remote.errors import EmptyListingError, ObjectNotFoundError
+from torchdata_remote.testing import write_small_shards
+
+NUM_SHARDS, SAMPLES_PER_SHARD = 6, 3
+NUM_SAMPLES = NUM_SHARDS * SAMPLES_PER_SHARD
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:This process was forked from one:RuntimeWarning"),  # obstore, by other tests
+]
+
+
+def key_of(sample: tuple[str]) -> str:
+    return sample[0]
+
+
+def chain_of(source: str, pattern: str | None = None) -> Any:
+    urls = IterableWrapper([source]).list_remote(pattern=pattern).shuffle_shards(seed=1).sharding_filter_rank()
+    return urls.shard_tar_reader().to_tuple("__key__").map(key_of)
+
+
+def loader_of(source: str, num_workers: int, method: str = "fork", **more: Any) -> StatefulLoader:
+    options = {"batch_size": 2, "num_streams": 4, **more}
+    pattern = options.pop("pattern", None)
+    return stateful_loader(
+        chain_of(source, pattern), num_workers=num_workers, multiprocessing_context=method, **options
+    )
+
+
+def samples(loader: Any) -> Counter[str]:
+    return Counter(key for batch in loader for key in batch)
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[Scripted]:
+    """A web server of a folder, which remembers what was asked for."""
+
+    def respond(request: Request) -> Response:
+        path = folder / request.target.lstrip("/")
+        return Response.of_object(request, path.read_bytes()) if path.is_file() else Response(404)
+
+    with scripted(respond) as server:
+        yield server
+
+
+def num_listings(server: Scripted) -> int:
+    """How often the manifest was asked for."""
+    return sum(request.target == "/index.json" for request in server.requests)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("shards")
+    write_small_shards(str(path), num_shards=NUM_SHARDS, samples_per_shard=SAMPLES_PER_SHARD)
+    return path
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("list_once", [False, True])
+def test_a_rank_lists_once_an_epoch_or_once(folder: Path, num_workers: int, list_once: bool) -> None:
+    """However many workers it has, also where it goes on in the middle; with ``list_once`` in the first epoch only."""
+    with served(folder) as server:
+        loader = loader_of(f"{server.url}/index.json", num_workers, list_once=list_once)
+        for epoch in range(1, 4):
+            assert sum(samples(loader).values()) == NUM_SAMPLES
+            assert num_listings(server) == (1 if list_once else epoch)
+        head = list(islice(loader, 3))
+        state = loader.state_dict()
+        loader.load_state_dict(json.loads(json.dumps(state)))
+        assert sum((samples(head) + samples(loader)).values()) == NUM_SAMPLES
+        assert num_listings(server) == (1 if list_once else 5)
+
+
+@pytest.mark.parametrize(("method", "num_workers"), [("forkserver", 2), ("spawn", 1)])
+def test_it_is_handed_to_workers_that_share_no_memory(folder: Path, method: str, num_workers: int) -> None:
+    """To those that start, and in the next epoch to those that run."""
+    with served(folder) as server:
+        loader = loader_of(f"{server.url}/index.json", num_workers, method)
+        for epoch in (1, 2):
+            assert sum(samples(loader).values()) == NUM_SAMPLES
+            assert num_listings(server) == epoch
+
+
+def test_any_loader_hands_on_what_was_listed_before(folder: Path) -> None:
+    """Where the chain was told to list, no worker of torch's own loader does, in any epoch."""
+    with served(folder) as server:
+        data = Resumable(chain_of(f"{server.url}/index.json"))
+        data.list_now()
+        sent = pickle.loads(pickle.dumps(data))
+        assert num_listings(server) == 1
+        for one in (data, sent):
+            loader: DataLoader[str] = DataLoader(one, batch_size=None, num_workers=2, multiprocessing_context="fork")
+            for _ in range(2):
+                assert len(set(loader)) == NUM_SAMPLES
+        assert num_listings(server) == 1
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_epoch_reads_what_is_there_when_it_begins(tmp_path: Path, num_workers: int) -> None:
+    """Objects that were added are read in the next epoch, but for ``list_once``."""
+    write_small_shards(f"{tmp_path}/a", num_shards=4, samples_per_shard=3)
+    fresh = loader_of(str(tmp_path), num_workers, pattern="*.tar")
+    kept = loader_of(str(tmp_path), num_workers, pattern="*.tar", list_once=True)
+    assert [sum(samples(loader).values()) for loader in (fresh, kept)] == [12, 12]
+    write_small_shards(f"{tmp_path}/b", num_shards=4, samples_per_shard=2)
+    assert [sum(samples(loader).values()) for loader in (fresh, kept)] == [20, 12]
+    assert [sum(samples(loader).values()) for loader in (fresh, kept)] == [20, 12]
+
+
+def test_batches_are_the_same_whoever_lists(folder: Path) -> None:
+    """Their order and the states do not depend on where the listing was made."""
+    data = Resumable(chain_of(f"{folder}/index.json"), num_streams=4)
+    by_itself = [list(data), list(data)]
+    data.set_epoch(0)
+    data.list_now()
+    assert [list(data), list(data)] == by_itself
+    plain, kept = (loader_of(f"{folder}/index.json", 2, list_once=once) for once in (False, True))
+    for _ in range(2):
+        for batch, other in zip(plain, kept, strict=True):
+            assert batch == other
+            assert plain.state_dict() == kept.state_dict()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("list_once", [False, True])
+def test_what_cannot_be_listed(tmp_path: Path, num_workers: int, list_once: bool) -> None:
+    """Is the error that it always was, of one attempt; when the objects are there, the next epoch reads them."""
+    with served(tmp_path) as server:
+        loader = loader_of(f"{server.url}/index.json", num_workers, list_once=list_once)
+        with pytest.raises(ObjectNotFoundError, match=r"index\.json") as caught:
+            list(loader)
+        caught.value.__traceback__ = None  # or a cycle would keep the loader, whose workers then are not told to end
+        del caught
+        assert num_listings(server) == 1
+        write_small_shards(str(tmp_path), num_shards=NUM_SHARDS, samples_per_shard=SAMPLES_PER_SHARD)
+        assert sum(samples(loader).values()) == NUM_SAMPLES
+    with pytest.raises(EmptyListingError):
+        Resumable(chain_of(str(tmp_path), pattern="*.zip")).list_now()
+
+
+class OnlyHere(str):
+    """A URL that no process can send to another one."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("only here")
+
+
+def test_what_cannot_be_sent_is_listed_by_the_workers(folder: Path) -> None:
+    """Items of a user's own, which forked workers have."""
+    urls = [OnlyHere(path) for path in sorted(folder.glob("*.tar"))]
+    source = IterableWrapper(urls, deepcopy=False).sharding_filter_rank()
+    pipe = source.shard_tar_reader().to_tuple("__key__").map(key_of)
+    loader = stateful_loader(pipe, batch_size=2, num_workers=2, multiprocessing_context="fork")
+    assert sum(samples(loader).values()) == NUM_SAMPLES
+
+
+def test_a_worker_gets_the_streams_of_its_rank(folder: Path) -> None:
+    """Of a state of all ranks, which each rank loads; and not those of others."""
+    pipe = IterableWrapper([f"{folder}/index.json"]).list_remote()
+    whole = Resumable(pipe.sharding_filter_rank().shard_tar_reader(), num_streams=6)
+    state = whole.state_dict()
+    seen: list[int] = []
+    for rank in range(3):
+        mine = pipe.sharding_filter_rank(world=World(rank, 3)).shard_tar_reader()
+        data = Resumable(mine, num_streams=6)
+        data.load_state_dict(state)
+        sent = pickle.loads(pickle.dumps(data))
+        numbers = [number for number, _ in sent.loaded["streams"]]
+        assert numbers == [rank, rank + 3]
+        assert data.loaded is not None
+        assert len(data.loaded["streams"]) == 6
+        assert sent.state_dict()["streams"] == data.state_dict()["streams"]
+        assert [sample["__key__"] for sample in sent] == [sample["__key__"] for sample in data]
+        seen += numbers
+    assert sorted(seen) == list(range(6))
+
+
+FORKING_SCRIPT = """
+import sys, warnings
+import torchdata_remote as tdr
+from torchdata_remote.storage import _obstore
+
+warnings.simplefilter("error", RuntimeWarning)
+pipe = tdr.stream_shards(sys.argv[1]).to_tuple("__key__")
+loader = tdr.stateful_loader(pipe, batch_size=None, num_workers=2, multiprocessing_context="fork")
+print([len(list(loader)) for _ in range(2)], _obstore._used)
+"""
+
+
+def test_a_process_that_only_lists_can_be_forked(folder: Path) -> None:
+    """It reads the manifest without obstore, so that its workers can use that."""
+    with served(folder) as server:
+        command = [sys.executable, "-c", FORKING_SCRIPT, f"{server.url}/index.json"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.stdout.strip() == f"[{NUM_SAMPLES}, {NUM_SAMPLES}] False", done.stderr
+        assert num_listings(server) == 2
+
+
+GLOO_SCRIPT = """
+import itertools, json, os, sys
+import torch.distributed
+import torchdata_remote as tdr
+from torch.utils.data.datapipes.iter import IterableWrapper
+from torchdata_remote.resume import ranks
+
+given = json.loads(sys.argv[1])
+rank = int(os.environ["RANK"])
+told = {}
+
+
+def key_of(sample):
+    return sample[0]
+
+
+def loader_of(source, num_workers, **more):
+    urls = IterableWrapper([source]).list_remote().shuffle_shards(seed=1).sharding_filter_rank()
+    pipe = urls.shard_tar_reader().to_tuple("__key__").map(key_of)
+    options = {"list_in_rank_0": True, "num_streams": 4, "multiprocessing_context": "fork", **more}
+    return tdr.stateful_loader(pipe, batch_size=2, num_workers=num_workers, **options)
+
+
+def error_of(loader):
+    try:
+        list(loader)
+    except Exception as error:
+        return [type(error).__name__, str(error)]
+
+
+before = loader_of(given["url"] + "/alone/index.json", 0)
+told["alone"] = sum(map(len, before))  # no group yet: each rank lists
+torch.distributed.init_process_group("gloo")
+for num_workers in (0, 2):
+    loader = loader_of(given["url"] + f"/each/{num_workers}/index.json", num_workers)
+    told[f"each {num_workers}"] = [list(loader), list(loader)]
+    once = loader_of(given["url"] + f"/once/{num_workers}/index.json", num_workers, list_once=True)
+    told[f"once {num_workers}"] = [list(once), list(once)]
+    told[f"failing {num_workers}"] = error_of(loader_of(given["url"] + f"/none/{num_workers}/index.json", num_workers))
+    # Only rank 0's place counts
+    mine = given["url"] + (f"/rank0/{num_workers}/index.json" if rank == 0 else "/nowhere/index.json")
+    told[f"only {num_workers}"] = list(loader_of(mine, num_workers))
+
+sent = []
+gather = torch.distributed.all_gather_object
+torch.distributed.all_gather_object = lambda got, mine: (sent.append(mine), gather(got, mine))
+state = loader.state_dict()
+everybodys = [None, None]
+gather(everybodys, state)
+merged = tdr.merge_states(everybodys)
+loader.load_state_dict(merged)
+told["sent"] = [isinstance(one, bytes) for one in sent]
+loader.load_state_dict(state)
+told["sent own"] = [isinstance(one, bytes) for one in sent]
+told["rest"] = list(loader)
+print(json.dumps(told))
+torch.distributed.barrier()
+torch.distributed.destroy_process_group()
+sys.stdout.flush()
+os._exit(0)  # gloo's threads may still hold tensors, see pytorch#190489
+"""
+
+
+def test_rank_0_lists_for_all_ranks(folder: Path) -> None:
+    """In a process group each epoch is listed once, and an error of rank 0 is one of all; without one each lists."""
+
+    def respond(request: Request) -> Response:
+        kind, _, name = request.target.lstrip("/").rpartition("/")
+        if kind.startswith("no"):
+            return Response(404)
+        return Response.of_object(request, (folder / name).read_bytes())
+
+    with scripted(respond) as server:
+        ranks = run_ranks(GLOO_SCRIPT, url=server.url)
+        listed = Counter(
+            request.target.rpartition("/")[0][1:] for request in server.requests if request.target.endswith("json")
+        )
+    assert listed.pop("alone") == 2
+    for num_workers in (0, 2):
+        assert listed.pop(f"each/{num_workers}") == 2 + bool(num_workers)  # which the end goes on with
+        assert listed.pop(f"once/{num_workers}") == 1
+        assert listed.pop(f"none/{num_workers}") == 1
+        assert listed.pop(f"rank0/{num_workers}") == 1
+        for name in ("each", "once"):
+            epochs = [rank[f"{name} {num_workers}"] for rank in ranks]
+            assert all(len(samples(first + second)) == NUM_SAMPLES for first, second in zip(*epochs, strict=True))
+        assert len(samples(ranks[0][f"only {num_workers}"] + ranks[1][f"only {num_workers}"])) == NUM_SAMPLES
+        name, message = ranks[0][f"failing {num_workers}"]
+        assert (name, "Rank 0" in message) == ("ObjectNotFoundError", False)
+        name, message = ranks[1][f"failing {num_workers}"]
+        assert name == "RemoteDataError"
+        assert "Rank 0, which lists for all ranks, failed: ObjectNotFoundError: " in message
+    assert not listed
+    for rank in ranks:
+        assert rank["sent"] == [True]  # all have the same state: a digest
+        assert rank["sent own"] == [True, True, False]  # a digest each, and then the states
+    assert len(samples(ranks[0]["rest"] + ranks[1]["rest"])) == NUM_SAMPLES
