@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from torchdata_remote.callers import callers
+from torchdata_remote.callers import callers, calling_module
 
 
 class _Trainer:
@@ -39,3 +39,9 @@ def test_a_package_is_told_from_one_whose_name_begins_alike() -> None:
     trainer, package = _Trainer(), __name__.partition(".")[0]
     assert trainer in trainer.run(lambda: list(callers(package)))
     assert trainer not in trainer.run(lambda: list(callers(package[:-1])))
+
+
+def test_the_calling_module_is_the_first_outside_the_package() -> None:
+    """Here it is this one, also for a caller further down."""
+    assert calling_module() == __name__
+    assert _Trainer().run(calling_module) == __name__

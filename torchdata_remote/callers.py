@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterator
 from types import FrameType
 
+_PACKAGE = __name__.partition(".")[0]
+
 
 def callers(*packages: str) -> Iterator[object]:
     """The ``self`` of each method of some packages on this thread's stack, innermost first.
@@ -21,3 +23,14 @@ def callers(*packages: str) -> Iterator[object]:
         if any(module == package or module.startswith(f"{package}.") for package in packages):
             yield frame.f_locals.get("self")
         frame = frame.f_back
+
+
+def calling_module() -> str:
+    """Name of the module outside this package that has called into it; ``""`` if there is none."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if module.partition(".")[0] != _PACKAGE:
+            return module
+        frame = frame.f_back
+    return ""

@@ -11,6 +11,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from ..errors import StateError
 from ..iter_datapipe import IterDataPipe
+from ..loader_length import told_length
 from ..parent_watch import WatchedWhenUnpickled, end_worker_with_trainer
 from ..pipes import EqualizeRanks, ShardingFilterRank, ShuffleSamples
 from ..sources import pipe_of
@@ -197,7 +198,7 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
                 )
 
     def __len__(self) -> int:
-        return sum(self.share_lengths([self.world()]))
+        return told_length(lambda num_workers: self.share_lengths(self.world().workers(num_workers)))
 
     def share_lengths(self, worlds: Sequence[World]) -> list[int]:
         """How many items slots hand out in an epoch.
@@ -205,10 +206,22 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
         Raises:
             TypeError: if the chain does not tell.
         """
+        return self._lengths(worlds, {})
+
+    def lengths_left(self, worlds: Sequence[World]) -> list[int]:
+        """How many items slots hand out in the pass with which the loaded state goes on.
+
+        Raises:
+            TypeError: if the chain does not tell.
+        """
+        return self._lengths(worlds, self._places() or {})
+
+    def _lengths(self, worlds: Sequence[World], places: Mapping[int, Any]) -> list[int]:
         template, lengths = Template(self.pipe, 0, 1), []
         for world in worlds:
             num_streams, mine = self._share(world)
-            lengths.append(sum(len(template.stream(World(rank=v, world_size=num_streams))) for v in mine))
+            streams = [Stream(number, places.get(number)) for number in mine]
+            lengths.append(sum(stream.num_left(template, num_streams) for stream in streams))
         return lengths
 
     def __getstate__(self) -> dict[str, Any]:
