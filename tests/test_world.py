@@ -96,7 +96,7 @@ def test_workers_do_without_a_rank_in_the_environment(monkeypatch: pytest.Monkey
     """Lightning sets WORLD_SIZE alone; a loader tells its workers the rank."""
     monkeypatch.setenv("WORLD_SIZE", "2")
     loader = torch.utils.data.DataLoader(_Ranks(), None, num_workers=1, multiprocessing_context="fork")
-    assert list(loader) == [(0, 1)]
+    assert [tuple(rank) for rank in loader] == [(0, 1)]
 
 
 class _Ranks(torch.utils.data.IterableDataset[tuple[int, int]]):
