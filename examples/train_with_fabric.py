@@ -68,7 +68,7 @@ def main() -> None:
     net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     model, optimizer = fabric.setup(net, torch.optim.Adam(net.parameters(), lr=1e-3))
     loader = fabric.setup_dataloaders(make_loader(options.url, options.workers))
-    state = {"model": model, "optimizer": optimizer, "loader": loader, "epoch": 0, "step": 0}
+    state: dict[str, Any] = {"model": model, "optimizer": optimizer, "loader": loader, "epoch": 0, "step": 0}
     if Path(options.checkpoint).exists():
         fabric.load(options.checkpoint, state)
     for epoch in range(state["epoch"], options.epochs):
@@ -83,8 +83,8 @@ def main() -> None:
                 fabric.save(options.checkpoint, state)
                 fabric.print(f"stopped after {state['step']} steps")
                 return
-        total = int(fabric.all_reduce(samples, reduce_op="sum"))
-        fabric.print(f"epoch {epoch}: {total} samples since the start or the checkpoint")
+        total: Any = fabric.all_reduce(samples, reduce_op="sum")
+        fabric.print(f"epoch {epoch}: {int(total)} samples since the start or the checkpoint")
         state["epoch"] = epoch + 1
         fabric.save(options.checkpoint, state)
 

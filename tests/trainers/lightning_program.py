@@ -37,6 +37,8 @@ def stateful(pipe: IterDataPipe[Any], num_workers: int = 0, batch_size: int = BA
 
 def train_loader(case: str, folder: Path) -> Any:
     """What the trainer of a case is given."""
+    if case == "stateless":
+        return loader_of("DataLoader(pipe)", folder, batch_size=BATCH_SIZE, num_workers=0)
     if case == "two loaders":
         # Batches of 16 are fewer: that loader begins its next pass within Lightning's epoch
         return {"long": stateful(pipe_of(folder)), "short": stateful(pipe_without_length(folder), batch_size=16)}
@@ -119,16 +121,33 @@ def main(*, folder: str, package: str, loaders: list[str], cases: list[str], sav
         )
         return fit(case, callbacks=[checkpoint], enable_checkpointing=True)
 
+    def resume_without_state(name: str, workers: int, case: str) -> list[str]:
+        loader = loader_of(name, Path(folder), batch_size=BATCH_SIZE, num_workers=workers)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            path = f"{resume}/{case}/step={STOP_AFTER}.ckpt"
+            trainer(max_epochs=1, limit_val_batches=0).fit(model_type(), loader, ckpt_path=path)
+        return [str(warning.message) for warning in caught if warning.category is RuntimeWarning]
+
+    def report_warnings() -> None:
+        for name in ("DataLoader(pipe)", "DataLoader(Resumable)"):
+            for workers in (0, 2):
+                attempt(
+                    f"stateless: {name}, {workers} workers", partial(resume_without_state, name, workers, "stateless")
+                )
+
     for name in loaders:
         for workers in (0, 2):
             attempt(f"{name}, {workers} workers", partial(epoch, name, workers))
     for case in cases:
         if save:
             attempt(f"whole: {case}", partial(save_mid_epoch, case))
-        if resume:
+        if resume and case != "stateless":
             step = 10 if "limited" in case else STOP_AFTER
             path = f"{resume}/{case}/step={step}.ckpt"
             attempt(f"resumed: {case}", partial(fit, case, path))
+    if resume and "stateless" in cases:
+        report_warnings()
     torch.distributed.destroy_process_group()
 
 

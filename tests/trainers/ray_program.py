@@ -41,7 +41,13 @@ def main(*, folder: str, loaders: list[str], world_sizes: list[int], num_workers
     for world_size in world_sizes:
         results = Path(storage, f"results-{world_size}")
         results.mkdir()
-        given = {"folder": folder, "loaders": loaders, "results": str(results), "storage": storage, "num_workers": num_workers}
+        given: dict[str, Any] = {
+            "folder": folder,
+            "loaders": loaders,
+            "results": str(results),
+            "storage": storage,
+            "num_workers": num_workers,
+        }
         TorchTrainer(
             train,
             train_loop_config={**given, "saves": world_size == world_sizes[0]},

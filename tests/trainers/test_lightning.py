@@ -29,7 +29,7 @@ def saved(dataset: Path, checkpoints: Path) -> list[dict[str, Any]]:
     """What two ranks have reported: rows, whole trainings, and those that they resumed."""
     return launch(
         "tests.trainers.lightning_program", SAVED_WITH, folder=str(dataset), package="lightning.pytorch",
-        loaders=list(LOADERS), cases=list(CASES), save=str(checkpoints), resume=str(checkpoints),
+        loaders=list(LOADERS), cases=[*CASES, "stateless"], save=str(checkpoints), resume=str(checkpoints),
     )  # fmt: skip
 
 
@@ -117,3 +117,14 @@ def test_other_ranks_finish_the_epoch_of_two(
         rows.append(Row(FRAMEWORK, case, f"{world_size}", 2 if "workers" in case else 0, found, "next epoch"))
     wrong = [row for row in rows if row.result != f"{NUM_SAMPLES} of {NUM_SAMPLES}"]
     assert not wrong, "\n".join(map(str, wrong))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("loader", ["DataLoader(pipe)", "DataLoader(Resumable)"])
+def test_a_loader_without_state_is_not_resumed_in_silence(
+    saved: list[dict[str, Any]], loader: str, workers: int
+) -> None:
+    """Lightning begins its epoch anew, and counts the batches as if it had not."""
+    for rank in saved:
+        warned = rank[f"stateless: {loader}, {workers} workers"]
+        assert any("Train with stateful_loader(pipe)" in message for message in warned), warned

@@ -11,6 +11,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from ..errors import StateError
 from ..iter_datapipe import IterDataPipe
+from ..lightning_loops import warn_where_no_state_is_resumed
 from ..loader_length import told_length
 from ..parent_watch import WatchedWhenUnpickled, end_worker_with_trainer
 from ..pipes import EqualizeRanks, ShardingFilterRank, ShuffleSamples
@@ -142,6 +143,7 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         end_worker_with_trainer()
+        warn_where_no_state_is_resumed()
         state, epoch = self._loaded, self.next_epoch
         num_streams, mine = self._share(self.world())
         if num_streams > 1 and not is_sharded(self.pipe):
@@ -225,6 +227,7 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
         return lengths
 
     def __getstate__(self) -> dict[str, Any]:
+        warn_where_no_state_is_resumed()
         return {**vars(self), "_pass": None, "_world": detect_world() if get_worker_info() is None else self._world}
 
 
