@@ -92,12 +92,11 @@ def main() -> None:
         max_steps=options.stop_after,
         logger=False,
         callbacks=[
-            lightning.pytorch.callbacks.ModelCheckpoint(options.checkpoints, every_n_train_steps=10, save_last=True)
+            lightning.pytorch.callbacks.ModelCheckpoint(options.checkpoints, every_n_train_steps=5, save_last=True)
         ],
     )
     trainer.fit(Digits(), make_loader(options.url, options.workers), ckpt_path=last if last.exists() else None)
     trainer.print(f"stopped after {trainer.global_step} steps")
-    trainer.save_checkpoint(last)
 
 
 if __name__ == "__main__":
