@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
@@ -104,3 +106,22 @@ def test_a_world_shows_its_group_only_if_it_has_one() -> None:
     other = replace(world, group=RankGroup(((0, 2),)))
     assert repr(other) == "World(rank=1, world_size=2, worker=0, num_workers=1, group=RankGroup(members=((0, 2),)))"
     assert other != world
+
+
+def test_workers_of_a_rank() -> None:
+    """Each has the rank's place; without workers it is the rank's own."""
+    rank = World(rank=1, world_size=2)
+    assert rank.workers(0) == rank.workers(1) == [rank]
+    assert rank.workers(2) == [World(1, 2, 0, 2), World(1, 2, 1, 2)]
+
+
+def test_workers_do_without_a_rank_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lightning sets WORLD_SIZE alone; a loader tells its workers the rank."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    loader = torch.utils.data.DataLoader(_Ranks(), None, num_workers=1, multiprocessing_context="fork")
+    assert [tuple(rank) for rank in loader] == [(0, 1)]
+
+
+class _Ranks(torch.utils.data.IterableDataset[tuple[int, int]]):
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        yield detect_rank()

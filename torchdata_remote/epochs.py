@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from .datapipe import DataPipe
 from .iter_datapipe import IterDataPipe
+from .lightning_loops import warn_where_no_state_is_resumed
 from .parent_watch import end_worker_with_trainer
 from .state import all_pipes
 from .world import World
@@ -96,6 +97,7 @@ class EpochPipe(DataPipe[T_co]):
     def set_seed(self, seed: int) -> EpochPipe[T_co]:
         """Not for users: torch's loaders call it, with a random number that is not used, when a pass begins."""
         self._epochs.announce()
+        warn_where_no_state_is_resumed()
         end_worker_with_trainer()
         return self
 

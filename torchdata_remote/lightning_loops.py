@@ -39,6 +39,14 @@ def num_read_ahead(fetcher: Any) -> int:
     return int(fetcher.prefetch_batches) if fetcher.iterator is None else len(fetcher.batches)
 
 
+def warn_where_no_state_is_resumed() -> None:
+    """Warn if a training loop that resumes in mid-epoch begins a ``DataLoader``, whose place is in no checkpoint."""
+    loader = next((found for found in callers("torch.utils.data.dataloader") if hasattr(found, "batch_sampler")), None)
+    loop = None if loader is None or hasattr(loader, "load_state_dict") else current_fit_loop(loader)
+    if loop is not None and resumes_in_mid_epoch(loop):
+        warn_of_repeated_samples("DataLoader")
+
+
 def current_fit_loop(loader: Any) -> Any:
     """The training loop that has called and reads this loader; ``None`` if there is none."""
     names = ("_FitLoop", "_EvaluationLoop", "_PredictionLoop")

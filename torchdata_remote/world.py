@@ -103,13 +103,26 @@ class World:
         """Number of readers among all ranks."""
         return self.num_workers * self.world_size
 
+    def workers(self, num_workers: int) -> list[World]:
+        """The places of this rank's workers; its own where there are none."""
+        if num_workers <= 1:
+            return [self]
+        return [replace(self, worker=worker, num_workers=num_workers) for worker in range(num_workers)]
+
 
 def detect_rank() -> tuple[int, int]:
-    """``(rank, world_size)`` from the process group, else from ``RANK`` and ``WORLD_SIZE``, else ``(0, 1)``."""
+    """``(rank, world_size)`` from the process group, else from ``RANK`` and ``WORLD_SIZE``, else ``(0, 1)``.
+
+    Raises:
+        ValueError: if only one of the two is set; not in a DataLoader worker, since loaders tell their workers the
+            rank, and Lightning sets ``WORLD_SIZE`` alone.
+    """
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     rank, world_size = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
     if rank is None and world_size is None:
+        return 0, 1
+    if get_worker_info() is not None and (rank is None or world_size is None):
         return 0, 1
     if rank is None or world_size is None or not (rank.isdigit() and world_size.isdigit()):
         raise ValueError(f"RANK={rank!r} and WORLD_SIZE={world_size!r} must both be set to numbers, or neither.")

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from ..datapipe import StatefulPipe
 from ..errors import SampleError
 from ..iter_datapipe import Batcher, Filter, IterDataPipe, functional_datapipe
+from ..loader_length import told_length
 from ..shares import EqualizeMode
 from ..sources import pipe_of
 from ..state import all_pipes, begin, load_state, state_of
@@ -96,5 +97,8 @@ class EqualizeRanks(StatefulPipe[T]):
         return {"mode": self.mode.value}
 
     def __len__(self) -> int:
-        length: int = self._sharding().share_length()
-        return length
+        sharding = self._sharding()
+        if sharding.knows_worker():
+            length: int = sharding.share_length()
+            return length
+        return told_length(lambda num_workers: [sharding.share_length(num_workers)] * num_workers)

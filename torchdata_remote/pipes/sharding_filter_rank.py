@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
 
@@ -133,15 +134,23 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
             raise ValueError(f"This share is equalized already, by {self.equalize!r}; build a chain of its own.")
         self.equalize = mode
 
-    def share_length(self) -> int:
+    def knows_worker(self) -> bool:
+        """Whether its share is that of one worker, also where a loader has not started them."""
+        return self._stream is not None or (self.world is not None and self.world.num_workers > 1)
+
+    def share_length(self, num_workers: int = 1) -> int:
         """How many samples each slot has, where they are shared equally.
+
+        Args:
+            num_workers: of a loader that has not started them.
 
         Raises:
             ManifestError: if the listing does not tell how many samples the shards have.
         """
         with uncounted(self.source_datapipe):
             urls = self._all_urls()
-        world = self.current_world()
+        here = self.current_world()
+        world = replace(here, num_workers=here.num_workers * num_workers)
         return len(self._order(urls, world, 0)) // world.num_slots
 
     def current_world(self) -> World:

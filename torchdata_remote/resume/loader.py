@@ -5,16 +5,29 @@ from __future__ import annotations
 import json
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import Any
 
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from ..errors import StateError
+from ..lightning_loops import (
+    current_fit_loop,
+    epoch_ends,
+    resumes_in_mid_epoch,
+    set_progress,
+    take_state_left,
+    warn_of_repeated_samples,
+)
+from ..loader_length import num_batches
+from ..world import World
 from .accelerated import Accelerated
 from .ranks import in_group, merged_in_group, require_same_listing, states_of_all
+from .read_ahead import ReadAhead, TakeState
 from .resumable import Resumable
 from .savers import stores_one_for_all_ranks
 from .states import State, begin_next_epoch, merge_states
@@ -57,6 +70,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         self._batches: weakref.ref[Any] | None = None  # of that pass
         self._kept: tuple[bool, Any] = (False, None)  # where they were when they ended or were dropped
         self._num_passes = 0
+        self._read_ahead = ReadAhead()
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be this epoch."""
@@ -71,7 +85,9 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
 
         With ``state_of_all_ranks``, every rank has to call this, and each gets where all ranks are: one ``str`` of JSON
         under the key ``"all_ranks"``. It is the same, without the option, where a framework calls that asks every rank
-        and stores one answer: ``torch.distributed.checkpoint``, Accelerate.
+        and stores one answer: ``torch.distributed.checkpoint``, Accelerate, Lightning, Fabric.
+
+        Batches that Lightning or Ray Train has read ahead, and not trained on, count as not handed out.
         """
         if not (self.state_of_all_ranks or stores_one_for_all_ranks()):
             return self._state_of_this_rank()
@@ -82,14 +98,26 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
             return dict(self._state_before)
         if not self._begun:
             return self._with_turn(self.dataset.state_dict(), self.dataset.first_worker)
+        state = self._read_ahead.state() or self._take_state()()
+        loop = current_fit_loop(self)
+        if loop is not None and epoch_ends(loop) and not self._read_ahead.is_untouched():
+            return begin_next_epoch(state)
+        return state
+
+    def _take_state(self) -> TakeState:
+        """Note where the pass is now, at little cost."""
         # Trainers set loader._iterator to None when they stop, so it is not asked for.
         batches = None if self._batches is None else self._batches()
         finished, snapshot = self._kept if batches is None else self._place_in(batches)
+        place = self.dataset.state_dict() if self.num_workers == 0 else snapshot
+        return partial(self._state_at, place, self._first_worker, finished=finished)
+
+    def _state_at(self, place: Any, first_worker: int, *, finished: bool) -> State:
         if self.num_workers == 0:
-            state, next_worker = self.dataset.state_dict(), 0
+            state, next_worker = place, 0
         else:
-            state = merge_states(worker["dataset_state"] for worker in snapshot["_worker_snapshots"].values())
-            next_worker = (self._first_worker + snapshot["_last_yielded_worker_id"] + 1) % self.num_workers
+            state = merge_states(worker["dataset_state"] for worker in place["_worker_snapshots"].values())
+            next_worker = (first_worker + place["_last_yielded_worker_id"] + 1) % self.num_workers
         return begin_next_epoch(state) if finished else self._with_turn(state, next_worker)
 
     def _world_size(self) -> int:
@@ -117,7 +145,13 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         """
         given = [state_dict] if isinstance(state_dict, Mapping) else list(state_dict)
         given = [json.loads(state[ALL_RANKS]) if ALL_RANKS in state else state for state in given]
-        merged = merge_states(states_of_all(self.dataset.world(), given))
+        self._load(merge_states(states_of_all(self.dataset.world(), given)))
+        loop = current_fit_loop(self)
+        if loop is not None:
+            with suppress(TypeError):  # a chain that does not tell its length
+                set_progress(loop, len(self) - self._num_batches(self.dataset.lengths_left))
+
+    def _load(self, merged: State) -> None:
         self.dataset.load_state_dict(merged)
         world = self.dataset.world()
         for rank, world_size, num_workers, next_worker in merged.get("turns", []):
@@ -126,6 +160,8 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         self._begun, self._state_before = False, None
 
     def __iter__(self) -> Iterator[Any]:
+        self._follow_lightning()
+        self._read_ahead.begin(self._state_before_pass)
         dataset = self.dataset
         epoch, first_worker = dataset.next_epoch, dataset.first_worker
         if self.num_workers > 0 and (dataset.loaded is not None or epoch != self._epoch + 1):
@@ -140,10 +176,32 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         self._num_passes += 1
         return self.for_accelerator(self._with_place_kept(batches, self._num_passes))
 
+    def _follow_lightning(self) -> None:
+        """Begin the pass that its training loop is about to begin."""
+        loop = current_fit_loop(self)
+        if loop is None:
+            return
+        left = take_state_left(loop, self)
+        if left is not None:
+            self.load_state_dict(left)
+        elif self._begun and self._read_ahead.first is not None and self._read_ahead.is_untouched():
+            self._load(self._read_ahead.first)  # it asks twice
+        elif self._num_passes == 0 and self.dataset.loaded is None and resumes_in_mid_epoch(loop):
+            warn_of_repeated_samples("stateful_loader(pipe)")
+
+    def _state_before_pass(self) -> State | None:
+        try:
+            state = self._state_of_this_rank()
+        except StateError:  # the pass before has failed
+            return None
+        return begin_next_epoch(state) if self._begun and state["epoch"] < self.dataset.next_epoch else state
+
     def _with_place_kept(self, batches: Any, number: int) -> Iterator[Any]:
         """The batches of a pass; its place outlives them."""
         try:
-            yield from self._checked(batches)
+            for batch in self._checked(batches):
+                self._read_ahead.handed_out(self._take_state)
+                yield batch
         finally:
             if number == self._num_passes:
                 self._kept = self._place_in(batches)
@@ -169,10 +227,8 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         Raises:
             TypeError: if the chain does not tell its length, as ``equalize_ranks`` does.
         """
-        world, num_workers = self.dataset.world(), max(1, self.num_workers)
-        lengths = self.dataset.share_lengths(
-            [replace(world, worker=worker, num_workers=num_workers) for worker in range(num_workers)]
-        )
-        if self.batch_size is None:
-            return sum(lengths)
-        return sum((length + (0 if self.drop_last else self.batch_size - 1)) // self.batch_size for length in lengths)
+        return self._num_batches(self.dataset.share_lengths)
+
+    def _num_batches(self, lengths_of: Callable[[list[World]], list[int]]) -> int:
+        lengths = lengths_of(self.dataset.world().workers(self.num_workers))
+        return num_batches(lengths, self.batch_size, drop_last=self.drop_last)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -12,8 +11,10 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from ..errors import StateError
 from ..iter_datapipe import IterDataPipe
+from ..lightning_loops import warn_where_no_state_is_resumed
+from ..loader_length import told_length
 from ..parent_watch import WatchedWhenUnpickled, end_worker_with_trainer
-from ..pipes import EqualizeRanks, ShardingFilterRank, ShuffleSamples
+from ..pipes import ShardingFilterRank
 from ..second_split import refuse_second_split, second_splitter
 from ..sources import pipe_of
 from ..state import all_pipes, describe
@@ -24,8 +25,7 @@ from .listed import Listed
 from .listings import Listings
 from .states import State, check_same, check_state, make_state, state_of_rank
 from .stream_pass import Pass, Stream
-
-_MANY_SAMPLES = 50_000
+from .stream_share import require_equal_shares, warn_of_memory
 
 
 class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
@@ -149,16 +149,17 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         end_worker_with_trainer()
         self._refuse_second_split()
+        warn_where_no_state_is_resumed()
         state, epoch = self._loaded, self.next_epoch
         num_streams, mine = self._share(self.world())
         if num_streams > 1 and not is_sharded(self.pipe):
             raise StateError(
                 f"{num_streams} streams would read the same: put sharding_filter_rank() behind the URLs of the chain."
             )
-        self._check_equal_ranks(num_streams)
+        require_equal_shares(self.pipe, num_streams, self.world().world_size)
         places = self._places()
         streams = [Stream(number, _place_of(number, places)) for number in mine]
-        self._warn_of_memory(len(streams))
+        warn_of_memory(self.pipe, len(streams))
         self.pass_begun()
         template = Template(self.pipe, epoch, len(streams), self.listings.of(epoch))
         self._pass = Pass(template, epoch, num_streams, streams)
@@ -168,15 +169,6 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
         refuse_skipping(self)
         if not any(isinstance(pipe, ShardingFilterRank) and pipe.has_all_ranks for pipe in all_pipes(self.pipe)):
             refuse_second_split(type(self).__name__, second_splitter())
-
-    def _check_equal_ranks(self, num_streams: int) -> None:
-        world_size = self.world().world_size
-        if num_streams % world_size and any(isinstance(pipe, EqualizeRanks) for pipe in all_pipes(self.pipe)):
-            raise StateError(
-                f"{num_streams} streams over {world_size} ranks: some would have more than others, for all that "
-                "equalize_ranks does. Use a number of ranks that divides the number of streams, or begin anew with "
-                f"num_streams={-(-num_streams // world_size) * world_size}."
-            )
 
     def pass_begun(self) -> None:
         """What was loaded holds for one pass, here or in the workers to which it was sent."""
@@ -199,19 +191,8 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
             )
         return num_streams
 
-    def _warn_of_memory(self, num_here: int) -> None:
-        for pipe in all_pipes(self.pipe):
-            if isinstance(pipe, ShuffleSamples) and num_here > 1 and num_here * pipe.buffer_size > _MANY_SAMPLES:
-                warnings.warn(
-                    f"{num_here} streams in this process x buffer_size={pipe.buffer_size:,}: "
-                    f"{num_here * pipe.buffer_size:,} samples in memory. Divide buffer_size by the streams in a slot, "
-                    "use fewer streams, or more slots.",
-                    RuntimeWarning,
-                    stacklevel=3,
-                )
-
     def __len__(self) -> int:
-        return sum(self.share_lengths([self.world()]))
+        return told_length(lambda num_workers: self.share_lengths(self.world().workers(num_workers)))
 
     def share_lengths(self, worlds: Sequence[World]) -> list[int]:
         """How many items slots hand out in an epoch.
@@ -219,10 +200,22 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
         Raises:
             TypeError: if the chain does not tell.
         """
+        return self._lengths(worlds, {})
+
+    def lengths_left(self, worlds: Sequence[World]) -> list[int]:
+        """How many items slots hand out in the pass with which the loaded state goes on.
+
+        Raises:
+            TypeError: if the chain does not tell.
+        """
+        return self._lengths(worlds, self._places() or {})
+
+    def _lengths(self, worlds: Sequence[World], places: Mapping[int, Any]) -> list[int]:
         template, lengths = Template(self.pipe, 0, 1, self.listings.kept), []
         for world in worlds:
             num_streams, mine = self._share(world)
-            lengths.append(sum(len(template.stream(World(rank=v, world_size=num_streams))) for v in mine))
+            streams = [Stream(number, places.get(number)) for number in mine]
+            lengths.append(sum(stream.num_left(template, num_streams) for stream in streams))
         return lengths
 
     def list_now(self) -> None:
@@ -244,6 +237,7 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         self._refuse_second_split()
+        warn_where_no_state_is_resumed()
         if get_worker_info() is not None:
             return {**vars(self), "_pass": None}
         loaded = None if self._loaded is None else state_of_rank(self._loaded, self.world())

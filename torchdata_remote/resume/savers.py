@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ..callers import callers
+from ..lightning_loops import asks_all_ranks
 
 _SAVERS = ("torch.distributed.checkpoint", "accelerate.checkpointing")
 
 
 def stores_one_for_all_ranks() -> bool:
     """Whether such a framework is calling."""
-    return any(True for _ in callers(*_SAVERS))
+    return asks_all_ranks() or any(True for _ in callers(*_SAVERS))

@@ -43,6 +43,15 @@ class Stream:
             yield item
         self.ended = True
 
+    def num_left(self, template: Template, num_streams: int) -> int:
+        """How many items it has from where it begins.
+
+        Raises:
+            TypeError: if the chain does not tell its length.
+        """
+        chain = template.stream(World(rank=self.number, world_size=num_streams))
+        return 0 if self.ended else len(chain) - self.num_passed
+
     def state(self) -> Any:
         """Where it is."""
         if self.ended:

@@ -1,0 +1,61 @@
+"""Ray Train: each sample once over all ranks, also through its checkpoints, with another number of ranks."""
+
+from __future__ import annotations
+
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .data import LOADERS, NUM_SAMPLES
+from .launch import Row, launch, outcome
+from .ray_program import STOP_AFTER
+
+FRAMEWORK = "Ray Train"
+EXPECTED = f"{NUM_SAMPLES} of {NUM_SAMPLES}"
+NO_DATALOADER = "AttributeError: 'PrefetchingLoader' object has no attribute"
+
+
+def run(dataset: Path, storage: Path, world_sizes: list[int], num_workers: list[int]) -> dict[str, Any]:
+    """Number of ranks -> what each of them has reported, on one cluster."""
+    (reports,) = launch(
+        "tests.trainers.ray_program", 1, timeout_s=280, folder=str(dataset), loaders=list(LOADERS),
+        world_sizes=world_sizes, num_workers=num_workers, storage=str(storage),
+    )  # fmt: skip
+    return reports
+
+
+def check_rows(ranks: list[dict[str, Any]], workers: int) -> None:
+    """An epoch of each loader; ``prepare_data_loader`` refuses what is no ``DataLoader``."""
+    for loader in LOADERS:
+        found = outcome(rank[f"{loader}, {workers} workers"] for rank in ranks)
+        expected = NO_DATALOADER if loader == "PrefetchingLoader" else EXPECTED
+        assert found.startswith(expected), Row(FRAMEWORK, loader, f"{len(ranks)}", workers, found)
+
+
+def check_resumed(saved: list[dict[str, Any]], ranks: list[dict[str, Any]], workers: int) -> None:
+    """Before and after the checkpoint together, each sample once; ``prepare_data_loader`` reads one batch ahead."""
+    whole = [rank[f"whole, {workers} workers"] for rank in saved]
+    rest = [rank[f"resumed, {workers} workers"] for rank in ranks]
+    if ranks is saved:
+        assert rest == [batches[STOP_AFTER:] for batches in whole]
+    parts = [list(chain.from_iterable(batches)) for batches in [*(batches[:STOP_AFTER] for batches in whole), *rest]]
+    found = outcome(parts)
+    assert found == EXPECTED, Row(FRAMEWORK, "stateful_loader(pipe)", f"2 -> {len(ranks)}", workers, found, "resume")
+
+
+def test_two_ranks(dataset: Path, tmp_path: Path) -> None:
+    """An epoch of each loader, and a stop in mid-epoch by Ray's checkpoint."""
+    ranks = run(dataset, tmp_path, [2], [0])["2"]
+    check_rows(ranks, 0)
+    check_resumed(ranks, ranks, 0)
+
+
+@pytest.mark.slow
+def test_any_number_of_ranks_with_workers(dataset: Path, tmp_path: Path) -> None:
+    """Two ranks save, and 1, 2 and 3 resume, with two workers each."""
+    reports = run(dataset, tmp_path, [2, 1, 3], [2])
+    for ranks in reports.values():
+        check_rows(ranks, 2)
+        check_resumed(reports["2"], ranks, 2)
