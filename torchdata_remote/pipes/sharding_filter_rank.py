@@ -7,18 +7,15 @@ from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
 
-import numpy as np
-
 from ..datapipe import SharedList, StatefulPipe
 from ..epochs import EpochPipe, uncounted
-from ..errors import EmptyShareError, ManifestError
 from ..iter_datapipe import SHARDING_PRIORITIES, IterDataPipe, functional_datapipe
 from ..second_split import refuse_second_split, second_splitter
-from ..shares import EqualizeMode, Piece, SampleOrder
+from ..shares import EqualizeMode, SampleOrder
 from ..sources import pipe_of
 from ..state import all_pipes
-from ..urls import RemoteUrl, redact
 from ..world import World, detect_world, place_in, world_from_sharding
+from ._sample_shares import order_of, pieces_of
 
 
 @functional_datapipe("sharding_filter_rank")
@@ -175,7 +172,7 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
             urls = self._all_urls()
             order = self._order(urls, world, epoch)
             self.num_samples = len(order) // world.num_slots
-            return _pieces(urls, islice(order.share(world.slot, world.num_slots), start, None))
+            return pieces_of(urls, islice(order.share(world.slot, world.num_slots), start, None))
         if isinstance(self.source_datapipe, SharedList):
             head = self.source_datapipe.urls()
             share: Iterator[str] = map(head.__getitem__, range(len(head))[world.slot :: world.num_slots][start:])
@@ -187,7 +184,7 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
             return share
         order = self._order(head, world, epoch)
         self.gives_parts = True
-        return _pieces(head, islice(order.share(world.slot, world.num_slots), start, None))
+        return pieces_of(head, islice(order.share(world.slot, world.num_slots), start, None))
 
     def _all_urls(self) -> list[str]:
         source = self.source_datapipe
@@ -196,32 +193,13 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
     def _order(self, urls: list[str], world: World, epoch: int) -> SampleOrder:
         """The samples of all slots, for a share of them; made once for the streams of a process."""
         if self._stream is None:
-            return self._make_order(urls, world, epoch)
+            return order_of(urls, world, epoch, self.equalize)
         key = world.num_slots, epoch
         if key not in self._orders:
             for other in list(self._orders)[:-1]:  # streams that begin at the same time are in two epochs at the most
                 del self._orders[other]
-            self._orders[key] = self._make_order(urls, world, epoch)
+            self._orders[key] = order_of(urls, world, epoch, self.equalize)
         return self._orders[key]
-
-    def _make_order(self, urls: list[str], world: World, epoch: int) -> SampleOrder:
-        counts, num_slots = _counts(urls), world.num_slots
-        if self.equalize is None:
-            if counts is None or sum(counts) < num_slots:
-                raise _too_few(urls, counts, world)
-            return SampleOrder.of(counts)
-        if not urls:
-            raise EmptyShareError(f"There are no shards for {num_slots} readers.")
-        if counts is None:
-            raise ManifestError(
-                f"{redact(urls[0])}: nobody told how many samples it has, and equalize_ranks counts them. List the "
-                "manifest (index.json) of the shards; if there is none, write it: torchdata-remote manifest FOLDER"
-            )
-        order = SampleOrder.of(counts)
-        if len(order) < num_slots and (self.equalize is EqualizeMode.DROP or not len(order)):
-            raise EmptyShareError(f"{len(order)} samples for {num_slots} readers: each would have none.")
-        listed = np.array(sorted(range(len(urls)), key=urls.__getitem__))
-        return order.equalized(num_slots, epoch, EqualizeMode(self.equalize), listed)
 
     def _state(self) -> Any:
         return {"next": self._next}
@@ -236,24 +214,3 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
     def enter_stream(self, world: World) -> None:
         super().enter_stream(world)
         self._stream = world
-
-
-def _counts(urls: list[str]) -> list[int] | None:
-    """How many samples each shard has, if all tell."""
-    counts = [url.num_samples for url in urls if isinstance(url, RemoteUrl) and url.num_samples is not None]
-    return counts if urls and len(counts) == len(urls) else None
-
-
-def _pieces(urls: list[str], pieces: Iterator[Piece]) -> Iterator[str]:
-    for piece in pieces:
-        url = urls[piece.shard]
-        yield url.part(piece.first, piece.last) if isinstance(url, RemoteUrl) else url
-
-
-def _too_few(urls: list[str], counts: list[int] | None, world: World) -> EmptyShareError:
-    what = f"{len(urls)} shards" if counts is None else f"{sum(counts)} samples"
-    return EmptyShareError(
-        f"{what} for {world.num_slots} readers ({world.world_size} ranks x {world.num_workers} workers): some of them "
-        "would have nothing to read. Use fewer readers, or more and smaller shards (write_shards, max_shard_samples=); "
-        "or list the manifest (index.json) of the shards, by which a shard is split among several readers."
-    )

@@ -24,7 +24,7 @@ from .chains import Template, check_resumable, is_sharded
 from .listed import Listed
 from .listings import Listings
 from .states import State, check_same, check_state, make_state, state_of_rank
-from .stream_pass import Pass, Stream
+from .stream_pass import Pass, Stream, place_of
 from .stream_share import require_equal_shares, warn_of_memory
 
 
@@ -123,7 +123,7 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
             return make_state(self.chain, now.listing, now.epoch, now.num_streams, now.state())
         num_streams, mine = self._share(self.world())
         places = self._places()
-        streams = {number: _place_of(number, places) for number in mine}
+        streams = {number: place_of(number, places) for number in mine}
         listing = None if self._loaded is None else self._loaded["listing"]
         return make_state(self.chain, listing, self.next_epoch, num_streams, streams)
 
@@ -158,7 +158,7 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
             )
         require_equal_shares(self.pipe, num_streams, self.world().world_size)
         places = self._places()
-        streams = [Stream(number, _place_of(number, places)) for number in mine]
+        streams = [Stream(number, place_of(number, places)) for number in mine]
         warn_of_memory(self.pipe, len(streams))
         self.pass_begun()
         template = Template(self.pipe, epoch, len(streams), self.listings.of(epoch))
@@ -242,13 +242,3 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
             return {**vars(self), "_pass": None}
         loaded = None if self._loaded is None else state_of_rank(self._loaded, self.world())
         return {**vars(self), "_pass": None, "_world": detect_world(), "_loaded": loaded}
-
-
-def _place_of(number: int, places: Mapping[int, Any] | None) -> Any:
-    if places is None:
-        return None
-    if number not in places:
-        raise StateError(
-            f"The state has no stream {number}: it is of one slot. Merge the states of all ranks by merge_states()."
-        )
-    return places[number]

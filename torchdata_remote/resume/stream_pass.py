@@ -121,3 +121,18 @@ def _by_turns(streams: Sequence[Stream], chains: Sequence[IterDataPipe[Any]]) ->
     finally:
         for _, _, items in waiting:
             items.close()
+
+
+def place_of(number: int, places: Mapping[int, Any] | None) -> Any:
+    """Where a stream begins; ``None`` for its beginning.
+
+    Raises:
+        StateError: if it is not among the places.
+    """
+    if places is None:
+        return None
+    if number not in places:
+        raise StateError(
+            f"The state has no stream {number}: it is of one slot. Merge the states of all ranks by merge_states()."
+        )
+    return places[number]

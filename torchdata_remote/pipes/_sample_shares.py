@@ -1,0 +1,61 @@
+"""Shares by samples, of shards whose listing tells how many samples they have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ..errors import EmptyShareError, ManifestError
+from ..shares import EqualizeMode, Piece, SampleOrder
+from ..urls import RemoteUrl, redact
+from ..world import World
+
+
+def order_of(urls: list[str], world: World, epoch: int, equalize: EqualizeMode | None) -> SampleOrder:
+    """The samples of some shards in the order in which slots take their shares of them.
+
+    Raises:
+        EmptyShareError: if a slot would have none.
+        ManifestError: if the listing does not tell how many there are, and shares are to be equal.
+    """
+    counts, num_slots = counts_of(urls), world.num_slots
+    if equalize is None:
+        if counts is None or sum(counts) < num_slots:
+            raise too_few(urls, counts, world)
+        return SampleOrder.of(counts)
+    if not urls:
+        raise EmptyShareError(f"There are no shards for {num_slots} readers.")
+    if counts is None:
+        raise ManifestError(
+            f"{redact(urls[0])}: nobody told how many samples it has, and equalize_ranks counts them. List the "
+            "manifest (index.json) of the shards; if there is none, write it: torchdata-remote manifest FOLDER"
+        )
+    order = SampleOrder.of(counts)
+    if len(order) < num_slots and (equalize is EqualizeMode.DROP or not len(order)):
+        raise EmptyShareError(f"{len(order)} samples for {num_slots} readers: each would have none.")
+    listed = np.array(sorted(range(len(urls)), key=urls.__getitem__))
+    return order.equalized(num_slots, epoch, EqualizeMode(equalize), listed)
+
+
+def counts_of(urls: list[str]) -> list[int] | None:
+    """How many samples each shard has, if all tell."""
+    counts = [url.num_samples for url in urls if isinstance(url, RemoteUrl) and url.num_samples is not None]
+    return counts if urls and len(counts) == len(urls) else None
+
+
+def pieces_of(urls: list[str], pieces: Iterator[Piece]) -> Iterator[str]:
+    """The URL of each piece of a shard."""
+    for piece in pieces:
+        url = urls[piece.shard]
+        yield url.part(piece.first, piece.last) if isinstance(url, RemoteUrl) else url
+
+
+def too_few(urls: list[str], counts: list[int] | None, world: World) -> EmptyShareError:
+    """The error of slots that would have nothing to read."""
+    what = f"{len(urls)} shards" if counts is None else f"{sum(counts)} samples"
+    return EmptyShareError(
+        f"{what} for {world.num_slots} readers ({world.world_size} ranks x {world.num_workers} workers): some of them "
+        "would have nothing to read. Use fewer readers, or more and smaller shards (write_shards, max_shard_samples=); "
+        "or list the manifest (index.json) of the shards, by which a shard is split among several readers."
+    )
