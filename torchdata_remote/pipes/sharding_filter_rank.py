@@ -10,12 +10,12 @@ from typing import Any
 from ..datapipe import SharedList, StatefulPipe
 from ..epochs import EpochPipe, uncounted
 from ..iter_datapipe import SHARDING_PRIORITIES, IterDataPipe, functional_datapipe
+from ..sample_shares import order_of, pieces_of
 from ..second_split import refuse_second_split, second_splitter
 from ..shares import EqualizeMode, SampleOrder
 from ..sources import pipe_of
 from ..state import all_pipes
 from ..world import World, detect_world, place_in, world_from_sharding
-from ._sample_shares import order_of, pieces_of
 
 
 @functional_datapipe("sharding_filter_rank")
