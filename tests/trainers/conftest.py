@@ -9,6 +9,8 @@ import pytest
 from .data import write_dataset
 from .launch import ROWS, table
 
+collect_ignore_glob = ["*_program.py"]  # what ranks run; some import frameworks
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--table", action="store_true", help="print what each trainer gave with each loader, as Markdown")
