@@ -74,7 +74,9 @@ def test_an_archive_without_files(local: TestClient, dataset: str, form: str) ->
     )
 
 
-@pytest.mark.parametrize("data", [b"", b"a,b\n1,2\n", b"\0" * 100, b"\x89PNG\r\n", gzip.compress(b"no tar", mtime=0), b"PK"])
+@pytest.mark.parametrize(
+    "data", [b"", b"a,b\n1,2\n", b"\0" * 100, b"\x89PNG\r\n", gzip.compress(b"no tar", mtime=0), b"PK"]
+)
 def test_what_is_no_archive(local: TestClient, dataset: str, data: bytes) -> None:
     """400, and nothing is there."""
     status, told = unpack(local, dataset, data)
