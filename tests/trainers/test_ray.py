@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -9,7 +12,7 @@ from typing import Any
 import pytest
 
 from .data import LOADERS, NUM_SAMPLES
-from .launch import Row, launch, outcome
+from .launch import ROOT, Row, launch, outcome
 from .ray_program import STOP_AFTER
 
 FRAMEWORK = "Ray Train"
@@ -59,3 +62,22 @@ def test_any_number_of_ranks_with_workers(dataset: Path, tmp_path: Path) -> None
     for ranks in reports.values():
         check_rows(ranks, 2)
         check_resumed(reports["2"], ranks, 2)
+
+
+@pytest.mark.slow
+def test_the_recipe_is_resumed_by_another_number_of_ranks(tmp_path: Path) -> None:
+    """15 steps of two ranks and 26 of one are an epoch of 1,776 samples, and 56 the next one."""
+    assert "epoch 0, step 15: 480 samples" in recipe(tmp_path, "--ranks", "2", "--stop-after", "15")
+    assert "epoch 2, step 97: 1776 samples" in recipe(tmp_path, "--ranks", "1")
+
+
+def recipe(folder: Path, *options: str) -> str:
+    """What the example prints."""
+    settings = {"OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+    environment = {**os.environ, **settings, "PYTHONPATH": str(ROOT)}
+    program = [sys.executable, str(ROOT / "examples" / "train_with_ray.py"), *options]
+    done = subprocess.run(
+        program, cwd=folder, env=environment, text=True, capture_output=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
