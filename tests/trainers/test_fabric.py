@@ -42,7 +42,8 @@ def check_rows(ranks: list[dict[str, Any]]) -> None:
         for workers in (0, 2):
             found = outcome(rank[f"{loader}, {workers} workers"] for rank in ranks)
             expected = NO_DATALOADER if loader == "PrefetchingLoader" else EXPECTED
-            assert found == expected, Row(FRAMEWORK, loader, f"{len(ranks)}", workers, found)
+            row = Row(FRAMEWORK, loader, f"{len(ranks)}", workers, found)
+            assert row.result == expected, row
 
 
 def flat(batches: list[list[int]]) -> list[int]:
