@@ -45,6 +45,7 @@ def two_by_two(folder: Path, elsewhere: Path) -> None:
     permuted = DeviceMesh("cpu", [[0, 3], [2, 1]], mesh_dim_names=("dp", "tp"))
     worlds = {"2 x 2": world, "4 x 1": wide, "1 x 4": alone, "permuted": tdr.World.from_mesh(permuted, dp="dp")}
     report("places", {name: [place.rank, place.world_size] for name, place in worlds.items()})
+    report("from rank 0", {name: from_rank_0(place) for name, place in worlds.items()})
     for workers in (0, 2):
         resumes(f"{workers} workers", folder, world, workers, worlds)
     of_process_groups(folder)
@@ -58,10 +59,18 @@ def two_by_two_by_two(folder: Path) -> None:
     world = tdr.World.from_mesh(mesh, dp=HSDP)
     shard_only = tdr.World.from_mesh(mesh, dp="dp_shard")
     report("places", {"both": [world.rank, world.world_size], "one": [shard_only.rank, shard_only.world_size]})
+    report("from rank 0", {"both": from_rank_0(world), "one": from_rank_0(shard_only)})
     for name in LOADERS:
         attempt(f"{name}, 0 workers", lambda n=name: epoch(n, folder, world, 0))  # type: ignore[misc]
     attempt("stateful_loader(pipe), 2 workers", lambda: epoch("stateful_loader(pipe)", folder, world, 2))
     resumes("0 workers", folder, world, 0, {"both": world, "one": shard_only})
+
+
+def from_rank_0(world: tdr.World) -> list[int]:
+    """The number in the job of the group's rank 0: as it was broadcast, and as it was gathered."""
+    assert world.group is not None
+    here = dist.get_rank()
+    return [world.group.broadcast(world.rank, here), world.group.gather(world.rank, here)[0]]
 
 
 def epoch(name: str, folder: Path, world: tdr.World, num_workers: int) -> list[int]:

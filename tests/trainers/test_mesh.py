@@ -74,6 +74,15 @@ def test_places_in_a_mesh(name: str, places: dict[str, Any], request: pytest.Fix
         assert found == {mesh: [numbers[rank], size] for mesh, (size, numbers) in places.items()}
 
 
+@pytest.mark.parametrize("name", ["job", "hsdp"])
+def test_rank_0_of_a_group_broadcasts(name: str, request: pytest.FixtureRequest) -> None:
+    """Each rank gets the value of its group's first rank, over one dimension and over two."""
+    ranks = reported(request.getfixturevalue(name), "from rank 0")
+    for found in ranks:
+        assert all(broadcast == gathered for broadcast, gathered in found.values()), found
+    assert len({found[mesh][0] for found in ranks for mesh in found}) > 1, "groups differ in their first rank"
+
+
 @pytest.mark.parametrize(
     ("name", "places", "workers"), [("job", PLACES, 0), ("job", PLACES, 2), ("hsdp", HSDP_PLACES, 0)]
 )
