@@ -19,8 +19,7 @@ def callers(*packages: str) -> Iterator[object]:
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        module = frame.f_globals.get("__name__", "")
-        if any(module == package or module.startswith(f"{package}.") for package in packages):
+        if is_in(str(frame.f_globals.get("__name__", "")), packages):
             yield frame.f_locals.get("self")
         frame = frame.f_back
 
@@ -34,3 +33,8 @@ def calling_module() -> str:
             return module
         frame = frame.f_back
     return ""
+
+
+def is_in(module: str, packages: tuple[str, ...]) -> bool:
+    """Whether a module is one of some packages or modules, or inside one."""
+    return any(module == package or module.startswith(f"{package}.") for package in packages)

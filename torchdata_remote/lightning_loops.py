@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from .callers import callers, calling_module
+from .callers import callers, calling_module, is_in
 
 _TRAINERS = ("lightning.pytorch", "pytorch_lightning")
 _LOOPS = tuple(f"{package}.loops" for package in _TRAINERS)
@@ -22,8 +22,7 @@ _SAVERS = (
 
 def asks_all_ranks() -> bool:
     """Whether Lightning or Fabric has called: they ask every rank for a state, and store that of rank 0."""
-    module = calling_module()
-    return any(module == saver or module.startswith(f"{saver}.") for saver in _SAVERS)
+    return is_in(calling_module(), _SAVERS)
 
 
 def current_fetcher() -> Any:

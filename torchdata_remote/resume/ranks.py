@@ -95,13 +95,31 @@ def merged_in_group(world: World, state_of_this_rank: Callable[[], State]) -> st
     except Exception as caught:  # noqa: BLE001  # the other ranks are waiting
         error = caught
     with warning_of_missing_ranks():
-        told = gathered(world, (_number(world), mine, None if error is None else f"{type(error).__name__}: {error}"))
+        told = _exchanged(world, mine, error, lambda rank, why: StateError(f"Rank {rank} has no state: {why}"))
+    return json.dumps(merge_states(told.values()))
+
+
+def _exchanged(
+    world: World, mine: Any, error: Exception | None, of_rank: Callable[[int, str], Exception]
+) -> dict[int, Any]:
+    """Exchange a value or an error; all ranks have to call this.
+
+    Args:
+        world: this rank's place.
+        mine: this rank's value.
+        error: raised in this rank, after the exchange.
+        of_rank: makes the exception that the others raise, of the number and the error of the rank that has failed.
+
+    Returns:
+        The ranks' values, by their number in the job.
+    """
+    told = gathered(world, (_number(world), mine, None if error is None else f"{type(error).__name__}: {error}"))
     if error is not None:
         raise error
     for rank, _, failure in told:
         if failure is not None:
-            raise StateError(f"Rank {rank} has no state: {failure}")
-    return json.dumps(merge_states(state for _, state, _ in told))
+            raise of_rank(rank, failure)
+    return {rank: value for rank, value, _ in told}
 
 
 @contextmanager
@@ -137,13 +155,10 @@ def require_same_listing(world: World, listing: Any, error: Exception | None) ->
         UnequalListingError: in all ranks, if they list different objects.
         RemoteDataError: in the others, if one has an error; in that one, the error.
     """
-    told = gathered(world, (_number(world), listing, None if error is None else f"{type(error).__name__}: {error}"))
-    if error is not None:
-        raise error
-    for rank, _, failure in told:
-        if failure is not None:
-            raise RemoteDataError(f"Rank {rank} failed before its first batch: {failure}")
-    known = {rank: listing for rank, listing, _ in told if listing is not None}
+    told = _exchanged(
+        world, listing, error, lambda rank, why: RemoteDataError(f"Rank {rank} failed before its first batch: {why}")
+    )
+    known = {rank: listing for rank, listing in told.items() if listing is not None}
     first = next(iter(known), 0)
     for rank, other in known.items():
         differs = [difference(*pair) for pair in zip(known[first], other, strict=True)]
