@@ -82,6 +82,7 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
         self._loaded: State | None = None
         self._loaded_streams: int | None = None  # how many there were in the state that was loaded last
         self._pass: Pass | None = None
+        self._known_lengths: dict[tuple[Any, ...], list[int]] = {}
 
     def world(self) -> World:
         """This process' place: as ``sharding_filter_rank(world=...)`` tells it, else as torch does."""
@@ -195,12 +196,16 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
         return told_length(lambda num_workers: self.share_lengths(self.world().workers(num_workers)))
 
     def share_lengths(self, worlds: Sequence[World]) -> list[int]:
-        """How many items slots hand out in an epoch.
+        """How many items slots hand out in an epoch; lists once for each epoch, however often this is asked.
 
         Raises:
             TypeError: if the chain does not tell.
         """
-        return self._lengths(worlds, {})
+        question = (self.next_epoch, self._loaded_streams, self.expected_workers, self.first_worker, *worlds)
+        if question not in self._known_lengths:
+            of_epoch = {known: lengths for known, lengths in self._known_lengths.items() if known[0] == question[0]}
+            self._known_lengths = {**of_epoch, question: self._lengths(worlds, {})}
+        return list(self._known_lengths[question])
 
     def lengths_left(self, worlds: Sequence[World]) -> list[int]:
         """How many items slots hand out in the pass with which the loaded state goes on.
