@@ -22,7 +22,8 @@ from torchdata_remote.errors import ManifestError
 from torchdata_remote.inspection import verify_shards
 from torchdata_remote.manifest import ShardInfo, load_manifest
 from torchdata_remote.options import RetryPolicy, StorageOptions
-from torchdata_remote.sample_index import dump_index, index_url, read_offsets, wanted_bytes
+from torchdata_remote.sample_index import dump_index, index_url
+from torchdata_remote.sample_ranges import read_offsets, wanted_bytes
 from torchdata_remote.testing import FaultyStore, write_small_shards
 from torchdata_remote.urls import RemoteUrl, whole_and_part
 

@@ -15,7 +15,7 @@ from .retry import call_with_retries
 from .sample_index import index_url
 from .shard_template import ShardTemplate
 from .storage import open_store, publish, read_whole
-from .storage.listing import list_folder
+from .storage._folder import list_folder
 from .urls import redact
 
 UNFINISHED = "_unfinished-"  # begins the names of what only an unfinished job needs

@@ -2,57 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Any
 
-from .checksums import BLOCK_BYTES, BlockSummer
-from .compression import CompressionLimits, decompressed
 from .engine import Engine
 from .errors import ObjectExistsError
-from .grouping import samples_of
 from .manifest import MANIFEST_NAME, ShardInfo, dump_manifest
 from .options import FetchOptions, RetryPolicy, StorageOptions
-from .place import Place
 from .policies import MemberGuard, OnBadMember, Skipped, raise_error
 from .sample_index import dump_index, index_url
+from .shard_digest import Summed, sample_offsets
 from .sources import url_of
 from .storage import publish
-from .storage.listing import list_folder, list_source
+from .storage._folder import list_folder
+from .storage.listing import list_source
 from .storage.patterns import literal_url
 from .streams import parts_of, stream_objects
-from .tar import TarOptions, read_runs
 from .urls import RemoteUrl, join_url, redact, split_url
-
-
-class Summed:
-    """An object's bytes, which are summed up while they pass. It is iterated once, but by several in turn.
-
-    Args:
-        parts: the bytes.
-        block_bytes: of the blocks that have checksums of their own.
-    """
-
-    def __init__(self, parts: Iterable[bytes | memoryview], block_bytes: int = BLOCK_BYTES) -> None:
-        self._parts = iter(parts)
-        self._md5, self._blocks = hashlib.md5(usedforsecurity=False), BlockSummer(block_bytes)
-        self._num_bytes = 0
-
-    def __iter__(self) -> Iterator[bytes | memoryview]:
-        for part in self._parts:
-            self._num_bytes += len(part)
-            self._md5.update(part)
-            self._blocks.update(part)
-            yield part
-
-    def info(self, url: str, num_samples: int, index: bytes | None = None) -> ShardInfo:
-        """What a manifest is to say of the shard, once all has passed, and of its index."""
-        index_crc32 = None if index is None else zlib.crc32(index)
-        md5, checksums = self._md5.hexdigest(), self._blocks.checksums()
-        return ShardInfo(url, num_samples, self._num_bytes, md5, checksums, index_crc32)
 
 
 def index_shards(
@@ -119,25 +87,3 @@ def index_shards(
         on_shard(info)
     publish(manifest_url, dump_manifest(shards), options, overwrite=overwrite)
     return shards
-
-
-def sample_offsets(
-    url: str, parts: Iterable[bytes | memoryview], on_bad_member: OnBadMember = raise_error
-) -> tuple[str | None, list[int]]:
-    """A shard's compression (``None``: none), and where its samples begin and the last one ends, in the tar's bytes.
-
-    Args:
-        url: of the shard.
-        parts: its bytes, all of which are taken.
-        on_bad_member: asked about members that cannot be part of a sample; those that are left out lie within the bytes
-            of the sample before them, or of the first one.
-
-    Raises:
-        ShardReadError: for a shard that is damaged, or not made of samples.
-    """
-    shown, place = redact(url), Place()
-    compression, bare = decompressed(parts, url=shown, limits=CompressionLimits())
-    with closing(bare):
-        runs = read_runs(bare, url=shown, options=TarOptions(copy=False), place=place)
-        samples = samples_of(runs, url=shown, on_bad_member=on_bad_member, of=place)
-        return compression, [0, *(place.archive_end if place.ended else place.next_byte() for _ in samples)]

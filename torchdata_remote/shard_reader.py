@@ -12,6 +12,7 @@ from .counters import FETCH, READ, timed
 from .datapipe import StatefulPipe
 from .engine import Engine
 from .errors import RemoteDataError, StateError
+from .input_streams import known, number_of, part_refused, streams_of, under_way
 from .iter_datapipe import Filter, IterDataPipe
 from .options import FetchOptions, StorageOptions
 from .parent_watch import end_worker_with_trainer
@@ -21,7 +22,6 @@ from .sample import Sample
 from .sources import pipe_of
 from .split import SplitReader, require_split
 from .state import all_pipes
-from .streams import known, number_of, part_refused, streams_of, under_way
 from .turns import by_turns
 from .urls import redact, whole_and_part
 

@@ -13,7 +13,8 @@ from .manifest import MANIFEST_NAME, ShardInfo, load_manifest
 from .options import RetryPolicy, StorageOptions
 from .sources import url_of
 from .storage import read_whole
-from .storage.listing import list_folder, list_source
+from .storage._folder import list_folder
+from .storage.listing import list_source
 from .storage.patterns import literal_url
 from .urls import HTTP, RemoteUrl, join_url, object_path, redact, split_url
 

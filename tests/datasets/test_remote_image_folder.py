@@ -25,8 +25,8 @@ from tests.servers.s3 import S3Server
 from tests.shard_places import Place, memory_place
 from torchdata_remote import labels
 from torchdata_remote.datasets import RemoteImageFolder
-from torchdata_remote.datasets.remote_image_folder import IMAGE_EXTENSIONS
 from torchdata_remote.errors import DecodeError, EmptyListingError, LabelError, ObjectNotFoundError, RemoteDataError
+from torchdata_remote.images import IMAGE_FOLDER_SUFFIXES
 
 
 def picture(number: int, mode: str = "RGB", kind: str = "PNG") -> bytes:
@@ -49,7 +49,7 @@ def image_folder(root: str) -> tuple[list[str], list[tuple[str, int]]]:
     for number, name in enumerate(classes):
         for folder, _, files in sorted(os.walk(os.path.join(root, name), followlinks=True)):
             for file in sorted(files):
-                if file.lower().endswith(IMAGE_EXTENSIONS):
+                if file.lower().endswith(IMAGE_FOLDER_SUFFIXES):
                     samples.append((os.path.relpath(os.path.join(folder, file), root), number))
     return classes, samples
 

@@ -14,7 +14,7 @@ from torchdata_remote import RetryPolicy, ShardWriter, stream_shards
 from torchdata_remote.errors import ObjectNotFoundError, StorageError
 from torchdata_remote.options import StorageOptions
 from torchdata_remote.storage import open_store
-from torchdata_remote.storage.listing import list_folder
+from torchdata_remote.storage._folder import list_folder
 
 QUICK = RetryPolicy(first_wait_s=0, max_attempts=5)
 

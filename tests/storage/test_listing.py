@@ -31,7 +31,8 @@ from torchdata_remote.errors import (
 )
 from torchdata_remote.options import RetryPolicy, StorageOptions
 from torchdata_remote.storage import Entry, Page, _paging, listing
-from torchdata_remote.storage.listing import list_folder, list_source
+from torchdata_remote.storage._folder import list_folder
+from torchdata_remote.storage.listing import list_source
 from torchdata_remote.testing import write_small_shards
 from torchdata_remote.urls import RemoteUrl
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ..decoders import rgb
 from ..errors import LabelError
+from ..images import IMAGE_FOLDER_SUFFIXES
 from ..labels import Classes, Labeller, assign_labels, class_numbers, parent_directory
 from ..object_index import Index
 from ..options import Backend, FetchOptions, RetryPolicy
@@ -20,7 +21,6 @@ from ..url_table import UrlTable
 from ..urls import redact
 from ._files_dataset import FilesDataset, OnError
 
-IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # as torchvision's
 NO_CLASS = -1
 
 
@@ -108,7 +108,7 @@ class RemoteImageFolder(FilesDataset):
         self.transform, self.target_transform, self._decode = transform, target_transform, decoder
         super().__init__(
             url,
-            extensions=IMAGE_EXTENSIONS,
+            extensions=IMAGE_FOLDER_SUFFIXES,
             index=index,
             limit=limit,
             storage_options=storage_options,

@@ -18,7 +18,8 @@ from ..options import Backend, FetchOptions, RetryPolicy, StorageOptions
 from ..parallel import Task, in_parallel
 from ..policies import MemberGuard, OnBadMember, Skipped, raise_error
 from ..sample import Sample, is_meta, split_key
-from ..sample_index import Offsets, read_offsets
+from ..sample_index import Offsets
+from ..sample_ranges import read_offsets
 from ..sample_table import Int64s, Members
 from ..shard_set import base_name, read_shard_set
 from ..sources import url_of

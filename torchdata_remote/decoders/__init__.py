@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..images import IMAGE_EXTENSIONS
 from ._rgb import RgbAtLeast, rgb
 from ._sizes import MAX_PIXELS
 from ._values import integer, npy, text
@@ -14,9 +15,8 @@ __all__ = ["DEFAULT_DECODERS", "MAX_PIXELS", "Decoder", "RgbAtLeast", "integer",
 
 Decoder = Callable[[bytes], Any]
 
-_IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm", "pgm", "pbm", "pnm")
 DEFAULT_DECODERS: Mapping[str, Decoder] = {
-    **dict.fromkeys(_IMAGE_EXTENSIONS, rgb),
+    **dict.fromkeys(IMAGE_EXTENSIONS, rgb),
     "cls": integer,
     "json": json.loads,
     "txt": text,

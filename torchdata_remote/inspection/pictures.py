@@ -14,6 +14,7 @@ from typing import Any
 
 from ..errors import EmptyListingError, ShardReadError
 from ..grouping import samples_of
+from ..images import IMAGE_EXTENSIONS
 from ..in_flight import InFlight
 from ..labels import CLASSES_NAME, load_table
 from ..options import RetryPolicy, StorageOptions
@@ -24,7 +25,6 @@ from ..tar import Head
 from ..urls import RemoteUrl, redact
 from .heads import ShardHeads
 
-_IMAGE_EXTENSIONS = frozenset(["jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm", "pgm", "pbm", "pnm"])
 _MAX_IMAGE_BYTES = 64 << 20
 _MAX_LABEL_BYTES = 64
 _MAX_THREADS = 16
@@ -86,7 +86,7 @@ def pictures(
     if none and num_pictures > 0:
         shown = redact(url)
         raise EmptyListingError(
-            f"{shown}: none of the samples has an image (a member .{', .'.join(sorted(_IMAGE_EXTENSIONS))}).", url=shown
+            f"{shown}: none of the samples has an image (a member .{', .'.join(sorted(IMAGE_EXTENSIONS))}).", url=shown
         )
 
 
@@ -109,7 +109,7 @@ def class_names(shard_url: str, *, storage_options: Mapping[str, Any] | None = N
 
 
 def _is_image(extension: str) -> bool:
-    return extension.rpartition(".")[2] in _IMAGE_EXTENSIONS
+    return extension.rpartition(".")[2] in IMAGE_EXTENSIONS
 
 
 def _wanted(name: str, num_bytes: int) -> bool:

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 from ..checksums import BLOCK_BYTES
 from ..engine import Engine
 from ..errors import RemoteDataError, ShardReadError
-from ..indexing import Summed, sample_offsets
 from ..inner_archives import is_archive_name
 from ..manifest import MANIFEST_NAME, ShardInfo
 from ..object_stream import ObjectStream
 from ..options import FetchOptions, RetryPolicy, StorageOptions
 from ..policies import MemberGuard, Skipped
 from ..sample_index import dump_index, index_url
+from ..shard_digest import Summed, sample_offsets
 from ..shard_set import ShardSet, base_name, read_shard_set
 from ..storage import read_whole
 from ..storage.patterns import literal_url

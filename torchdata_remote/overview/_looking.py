@@ -19,7 +19,7 @@ from ..manifest import MANIFEST_NAME, load_manifest
 from ..options import RetryPolicy, StorageOptions
 from ..sample import KEY, Sample, split_key
 from ..storage import read_whole
-from ..storage.listing import list_folder
+from ..storage._folder import list_folder
 from ..tar import Head
 from ..urls import RemoteUrl, join_url, redact, split_url
 

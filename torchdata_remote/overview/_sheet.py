@@ -12,9 +12,9 @@ from typing import Any
 
 from PIL import Image
 
-from ..datasets.remote_image_folder import IMAGE_EXTENSIONS
 from ..decoders import rgb
 from ..errors import RemoteDataError, ShardReadError
+from ..images import IMAGE_FOLDER_SUFFIXES
 from ..in_flight import InFlight
 from ..inner_archives import is_archive_name
 from ..inspection import contact_sheet
@@ -76,7 +76,7 @@ def draw_sheet(
     folder = list_dataset(root_url, options, max_files=max_files)
     budget = Budget(max_s=_MAX_S, max_bytes=_MAX_BYTES)
     shards = [file for file in folder.files if is_archive_name(file)]
-    images = [file for file in folder.files if file.lower().endswith(IMAGE_EXTENSIONS)]
+    images = [file for file in folder.files if file.lower().endswith(IMAGE_FOLDER_SUFFIXES)]
     size_of_shards = sum(file.size or 0 for file in shards)
     by_shards = bool(shards) and (not images or size_of_shards >= sum(file.size or 0 for file in images))
     cells = _from_shards(shards, folder, num_pictures, options, budget) if by_shards else []
@@ -198,7 +198,7 @@ def _affordable(heads: Iterator[Head], budget: Budget) -> Iterator[Head]:
 
 
 def _is_image(extension: str) -> bool:
-    return f".{extension}".endswith(IMAGE_EXTENSIONS)
+    return f".{extension}".endswith(IMAGE_FOLDER_SUFFIXES)
 
 
 def _pictures_in(heads: Iterator[Head], shard: ShardHeads) -> Iterator[Picture]:

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import takewhile
 from typing import Any
 
-from ..datasets.remote_image_folder import IMAGE_EXTENSIONS
+from ..images import IMAGE_FOLDER_SUFFIXES
 from ..inner_archives import is_archive_name
 from ..options import StorageOptions
 from ..parallel import in_parallel
@@ -103,7 +103,7 @@ def summarize(
     folder = list_dataset(root_url, options, max_files=max_files)
     num_bytes = sum(file.size or 0 for file in folder.files)
     shards = [file for file in folder.files if is_archive_name(file)]
-    images = [file for file in folder.files if file.lower().endswith(IMAGE_EXTENSIONS)]
+    images = [file for file in folder.files if file.lower().endswith(IMAGE_FOLDER_SUFFIXES)]
     known = partial(Summary, len(folder.files), num_bytes, folder.complete, num_shards=len(shards))
     if shards and 2 * sum(file.size or 0 for file in shards) >= num_bytes:
         if not look_inside:
@@ -182,13 +182,13 @@ def _of_shards(
     if folder.complete and all(str(shard) in said for shard in shards):
         num_samples = sum(said[str(shard)] for shard in shards)
     problems = [without_place(look.problem, folder) for look in looks if look.problem]
-    pictures = any(f".{name}".endswith(IMAGE_EXTENSIONS) for look in looks for name in look.extensions)
+    pictures = any(f".{name}".endswith(IMAGE_FOLDER_SUFFIXES) for look in looks for name in look.extensions)
     return _with_classes(
         partial(
             known,
             num_samples=num_samples,
             num_shards_seen=sum(look.num_samples > 0 for look in looks),
-            has_pictures=pictures or any(file.lower().endswith(IMAGE_EXTENSIONS) for file in folder.files),
+            has_pictures=pictures or any(file.lower().endswith(IMAGE_FOLDER_SUFFIXES) for file in folder.files),
             problems=tuple(problems[:_MAX_PROBLEMS]),
         ),
         labels,
@@ -208,7 +208,7 @@ def _code_for_shards(folder: Folder, shards: Sequence[RemoteUrl], looks: Sequenc
     members: Counter[str] = sum((look.extensions for look in looks), Counter())
     labels: Counter[str] = sum((look.labels for look in looks), Counter())
     in_all = [name for name, count in members.items() if count == num_samples and name != "cls"]
-    images = [name for name in members if f".{name}".endswith(IMAGE_EXTENSIONS) and "." not in name]
+    images = [name for name in members if f".{name}".endswith(IMAGE_FOLDER_SUFFIXES) and "." not in name]
     are_images = bool(images) and sum(members[name] for name in images) == num_samples
     wanted = sorted(images) if are_images else in_all[:1] or sorted(members.keys() - {"cls"})
     labelled = sum(labels.values()) == num_samples and all(re.fullmatch(r"\d{1,9}", label) for label in labels)

@@ -8,13 +8,14 @@ from typing import Any
 from ..datapipe import StatefulPipe
 from ..engine import Engine
 from ..errors import SampleError
+from ..input_streams import known, number_of, part_refused, streams_of, under_way
 from ..iter_datapipe import IterDataPipe, functional_datapipe
 from ..options import FetchOptions, StorageOptions
 from ..parent_watch import end_worker_with_trainer
 from ..sample import KEY, URL, Sample, split_key
 from ..sources import pipe_of
 from ..split import SplitReader, require_split
-from ..streams import known, number_of, part_refused, parts_of, streams_of, under_way
+from ..streams import parts_of
 from ..urls import object_path, redact, whole_and_part
 
 

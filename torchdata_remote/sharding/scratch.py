@@ -7,7 +7,7 @@ from typing import NamedTuple
 from ..options import MIB, RetryPolicy, StorageOptions
 from ..retry import call_with_retries
 from ..storage import PendingObject, open_store
-from ..storage.listing import list_folder
+from ..storage._folder import list_folder
 from ..urls import RemoteUrl
 
 OBJECT_BYTES = 256 * MIB

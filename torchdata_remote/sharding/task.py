@@ -10,13 +10,13 @@ from typing import Any
 
 from ..engine import Engine
 from ..errors import RemoteDataError, ShardReadError, ShardWriteError, StorageError
-from ..indexing import Summed, sample_offsets
 from ..limits import MAX_MEMBER_BYTES
 from ..manifest import ShardInfo
 from ..options import MIB, FetchOptions, RetryPolicy, StorageOptions
 from ..retry import call_with_retries
 from ..sample import Sample
 from ..sample_index import dump_index, index_url
+from ..shard_digest import Summed, sample_offsets
 from ..shard_series import ShardSeries
 from ..shard_template import ShardTemplate
 from ..storage import open_store, publish, read_whole

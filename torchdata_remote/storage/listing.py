@@ -101,13 +101,6 @@ def _advice(url: str) -> str:
     return f" If *, ?, [ or {{ belong to a name, pass tdr.escape_url(...) of it, such as {escaped!r}."
 
 
-def list_folder(url: str, *, recursive: bool, options: StorageOptions, retry: RetryPolicy) -> Iterator[RemoteUrl]:
-    """All objects whose URL begins with ``url``, sorted; none is fine."""
-    scheme, bucket, path = split_url(url)
-    for entry in list_prefix(url, path, recursive, options, retry):
-        yield RemoteUrl(join_url(scheme, bucket, entry.path), entry.size, entry.etag)
-
-
 def _shards(url: str, options: StorageOptions, retry: RetryPolicy) -> list[ShardInfo]:
     """What a manifest names. A process that only lists can be forked: obstore is not used."""
     return load_manifest(read_whole(url, options, retry, by_obstore=False), url)
