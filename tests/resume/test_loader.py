@@ -582,7 +582,7 @@ def test_ranks_that_list_different_objects(ranks: list[dict[str, Any]]) -> None:
 def test_a_rank_that_fails_is_told_of(ranks: list[dict[str, Any]]) -> None:
     """The others do not wait for it: they raise which rank it was and why, it raises its own error."""
     assert ranks[0]["failing"][0] == "RemoteDataError"
-    assert ranks[0]["failing"][1].startswith("Rank 1 failed before its first batch: ")
+    assert ranks[0]["failing"][1].startswith("Rank 1 failed to take its first batch: ")
     assert ranks[1]["failing"][0] != "RemoteDataError"
     assert ranks[1]["failing"][0] in ranks[0]["failing"][1]
 
