@@ -601,3 +601,19 @@ def test_a_distributed_checkpoint_holds_the_state_of_all_ranks(folder: str, tmp_
     load({"loader": again}, checkpoint_id=tmp_path, no_dist=True)
     assert list(again) == list(batches)
     assert "streams" in stopped.state_dict()
+
+
+def test_a_pass_that_could_not_begin_keeps_the_place(folder: str) -> None:
+    """A worker is killed between two epochs: the state is the next epoch's beginning, and the same loader reads it."""
+    loader, other = loader_of(folder, 1, timeout_s=0), loader_of(folder, 1)
+    assert keys(list(loader)) == all_keys()
+    before = loader.state_dict()
+    (worker,) = loader._iterator._workers
+    worker.kill()
+    worker.join()
+    with failing(RuntimeError, "exited unexpectedly|killed"):
+        list(loader)
+    assert loader.state_dict() == before
+    second = list(loader)
+    other.set_epoch(1)
+    assert second == list(other)
