@@ -1,0 +1,171 @@
+"""The transformers ``Trainer`` in one process: what it does at the edges of an epoch, a checkpoint, an evaluation."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import torchdata_remote as tdr
+from torchdata_remote.errors import RemoteDataError
+
+from .data import NUM_SAMPLES, NUM_STREAMS, pipe_of
+
+pytest.importorskip("transformers")
+from transformers import Trainer, TrainerCallback
+
+from torchdata_remote.trainers.trainer_batches import TrainerBatches, _num_batches_left
+
+from .transformers_program import ChainTrainer, Epochs, Model, _arguments
+
+LOADER_FILE = "torchdata_remote.json"
+
+
+class At(TrainerCallback):  # type: ignore[misc]  # no types are read of it
+    """Calls a function at each event of a name."""
+
+    def __init__(self, event: str, function: Callable[[Any, Any], None]) -> None:
+        setattr(self, event, lambda args, state, control, **_: function(state, control))
+
+
+def trained(
+    dataset: Path, output: Path, *callbacks: Any, stop_at: int | None = None, load: Path | None = None,
+    kind: Any = ChainTrainer, train_dataset: Any = None, eval_dataset: Any = None, workers: int = 0, **options: Any,
+) -> tuple[Any, list[list[int]]]:  # fmt: skip
+    """A trainer that has trained, and the samples of each epoch."""
+    model = Model()
+    trainer = kind(
+        model, _arguments(str(output), workers, **options), eval_dataset=eval_dataset,
+        train_dataset=pipe_of(dataset) if train_dataset is None else train_dataset,
+        callbacks=[Epochs(model, stop_at), *callbacks],
+    )  # fmt: skip
+    trainer.train(None if load is None else str(load))
+    return trainer, model.epochs
+
+
+def test_with_another_number_of_workers_trainer_reads_as_many_batches_as_are_left(dataset: Path) -> None:
+    """3 batches of 4 by 0 workers leave 108 samples: 27 batches, but 28 (54 + 54 samples) with 2 workers.
+
+    Both epochs have 30 batches, so Trainer counts, and ends the epoch after 27: two samples are lost in silence.
+    """
+
+    def loader(num_workers: int) -> tdr.StatefulLoader:
+        return tdr.stateful_loader(
+            pipe_of(dataset), batch_size=4, num_workers=num_workers, num_streams=NUM_STREAMS, state_of_all_ranks=True
+        )
+
+    before = TrainerBatches(loader(0), accumulation=1)
+    batches = before.batches()
+    for _ in range(3):
+        next(batches)
+    after = TrainerBatches(loader(2), accumulation=1, record=before.record())
+    left = _num_batches_left(after.loader)
+    assert not after._follows_trainer or len(after) - 3 == left
+
+
+def test_evaluations_leave_no_workers(dataset: Path, tmp_path: Path) -> None:
+    trainer = ChainTrainer(Model(), _arguments(str(tmp_path), 1), eval_dataset=pipe_of(dataset))
+    left = []
+    for _ in range(2):
+        trainer.evaluate()
+        left.append(len(multiprocessing.active_children()))
+    assert left[0] == left[1]
+
+
+def test_evaluating_on_what_is_trained_on_leaves_the_state_of_training(dataset: Path, tmp_path: Path) -> None:
+    both = tdr.Resumable(pipe_of(dataset), num_streams=NUM_STREAMS)
+    _, before = trained(
+        dataset, tmp_path, stop_at=10, train_dataset=both, eval_dataset=both, eval_strategy="steps", eval_steps=5
+    )
+    again = tdr.Resumable(pipe_of(dataset), num_streams=NUM_STREAMS)
+    _, after = trained(dataset, tmp_path, train_dataset=again, load=tmp_path / "checkpoint-10")
+    assert sorted(before[0] + after[0]) == list(range(NUM_SAMPLES))
+
+
+def test_a_checkpoint_that_is_saved_without_on_save_has_the_loaders_state(dataset: Path, tmp_path: Path) -> None:
+    """As ``enable_jit_checkpoint=True`` does at SIGTERM: ``trainer._save_checkpoint(trainer.model, trial=None)``."""
+
+    class Preempted(ChainTrainer):
+        def training_step(self, *args: Any, **options: Any) -> Any:
+            if self.state.global_step == 3 and not (tmp_path / "checkpoint-3").exists():
+                self._save_checkpoint(self.model, trial=None)
+            return super().training_step(*args, **options)
+
+    trained(dataset, tmp_path, kind=Preempted)
+    assert (tmp_path / "checkpoint-3" / LOADER_FILE).exists()
+
+
+def test_the_last_whole_checkpoint_is_not_deleted_before_the_next_one_is_whole(dataset: Path, tmp_path: Path) -> None:
+    class Killed(ChainTrainer):
+        def _save_checkpoint(self, *args: Any, **options: Any) -> None:
+            super()._save_checkpoint(*args, **options)
+            if self.state.global_step == 10:
+                raise KeyboardInterrupt  # before Trainer calls on_save
+
+    with pytest.raises(KeyboardInterrupt):
+        trained(dataset, tmp_path, kind=Killed, save_strategy="steps", save_steps=5, save_total_limit=1)
+    assert [folder for folder in tmp_path.glob("checkpoint-*") if (folder / LOADER_FILE).exists()]
+
+
+def test_training_resumes_after_an_epoch_that_a_callback_has_ended_early(dataset: Path, tmp_path: Path) -> None:
+    def end_early(state: Any, control: Any) -> None:
+        control.should_epoch_stop = state.global_step == 4
+
+    _, before = trained(dataset, tmp_path, At("on_step_end", end_early), stop_at=8, num_train_epochs=2)
+    _, after = trained(dataset, tmp_path, load=tmp_path / "checkpoint-8", num_train_epochs=2)
+    assert sorted(before[1] + after[0]) == list(range(NUM_SAMPLES))
+
+
+def test_training_resumes_after_a_stop_between_two_steps(dataset: Path, tmp_path: Path) -> None:
+    """A stop asked for within an accumulation: Trainer has read 12 batches, and stepped after 8."""
+    seen = []
+
+    def stop(state: Any, control: Any) -> None:
+        seen.append(state.global_step)
+        if len(seen) == 7:
+            control.should_save = control.should_training_stop = True
+
+    options = {"gradient_accumulation_steps": 4}
+    trained(dataset, tmp_path, At("on_substep_end", stop), **options)
+    _, after = trained(dataset, tmp_path, load=tmp_path / "checkpoint-2", **options)
+    assert len(after[0]) == NUM_SAMPLES - 8 * 4  # what no step was made of is trained on
+
+
+@pytest.mark.parametrize("damage", ["empty", "half", "list", "no batches", "half a state", "no state"])
+def test_a_damaged_record_is_refused_by_its_name(dataset: Path, tmp_path: Path, damage: str) -> None:
+    trained(dataset, tmp_path, stop_at=3)
+    file = tmp_path / "checkpoint-3" / LOADER_FILE
+    text = file.read_text()
+    record = json.loads(text)
+    damaged = {
+        "empty": "",
+        "half": text[: len(text) // 2],
+        "list": "[]",
+        "no batches": json.dumps({key: value for key, value in record.items() if key != "batches"}),
+        "half a state": json.dumps({**record, "loader": {"all_ranks": record["loader"]["all_ranks"][:100]}}),
+        "no state": json.dumps({**record, "loader": None}),
+    }
+    file.write_text(damaged[damage])
+    with pytest.raises(RemoteDataError, match=LOADER_FILE):
+        trained(dataset, tmp_path, load=tmp_path / "checkpoint-3")
+
+
+def test_a_checkpoint_that_was_not_finished_is_told_from_one_of_a_plain_trainer(dataset: Path, tmp_path: Path) -> None:
+    """The one before it is whole: the error should name it."""
+    trained(dataset, tmp_path, stop_at=10, save_strategy="steps", save_steps=5)
+    (tmp_path / "checkpoint-10" / LOADER_FILE).unlink()
+    with pytest.raises(RemoteDataError, match="checkpoint-5"):
+        trained(dataset, tmp_path, load=tmp_path / "checkpoint-10")
+
+
+def test_a_plain_trainer_warns_where_it_repeats_samples(dataset: Path, tmp_path: Path) -> None:
+    """One process, second epoch: the chain begins with its first order, of which Trainer skips the first batches."""
+    _, before = trained(dataset, tmp_path, kind=Trainer, num_train_epochs=2, stop_at=34)
+    with pytest.warns(UserWarning, match="repeat"):
+        _, after = trained(dataset, tmp_path, kind=Trainer, num_train_epochs=2, load=tmp_path / "checkpoint-34")
+        if sorted(before[1] + after[0]) == list(range(NUM_SAMPLES)):
+            pytest.skip("nothing is repeated")
