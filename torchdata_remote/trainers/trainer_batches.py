@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -12,12 +12,12 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from ..callers import callers
 from ..errors import StateError
+from ..loader_length import num_batches
 from ..resume import StatefulLoader
 from ..resume.ranks import gathered
 from ..world import World
 
 Record = dict[str, Any]
-_SAME = ("world_size", "batch_size", "accumulation", "batches_per_epoch")
 
 
 class TrainerBatches(DataLoader[Any]):
@@ -26,22 +26,26 @@ class TrainerBatches(DataLoader[Any]):
     ``Trainer`` resumes by ``skip_first_batches``, which builds a loader over ``dataset`` that drops as many batches as
     were trained on before. ``dataset`` hands out ``None`` for each of these, and then what the state has left.
 
-    In another world, ``Trainer`` would compute a wrong epoch from the number of its steps. There this has no length:
-    ``Trainer`` then counts steps only (:meth:`max_steps`), and the loader counts the epochs.
+    ``Trainer`` computes from the number of its steps where in which epoch it continues. This is wrong with another
+    number of processes or workers, or another batch size. Where it differs from what the state has left, this has no
+    length: ``Trainer`` then counts steps only (:meth:`max_steps`), and the loader counts the epochs.
 
     Args:
         loader: with ``state_of_all_ranks``.
         accumulation: batches to an optimizer step.
         record: of a checkpoint, as :meth:`record` gave it; ``None`` begins anew.
+        num_steps: optimizer steps done, as the checkpoint's ``trainer_state.json`` counts them.
 
     Raises:
         StateError: in each rank, if the ranks would have different numbers of batches in the rest of the epoch.
     """
 
-    def __init__(self, loader: StatefulLoader, *, accumulation: int, record: Record | None = None) -> None:
+    def __init__(
+        self, loader: StatefulLoader, *, accumulation: int, record: Record | None = None, num_steps: int = 0
+    ) -> None:
         super().__init__(_Batches(self), batch_size=None, collate_fn=_unchanged, generator=torch.Generator())
-        self.loader, self._accumulation = loader, accumulation
-        self._length = _length(loader)
+        self.loader, self._accumulation, self._num_steps = loader, accumulation, num_steps
+        self._length = self._num_left = _length(loader)
         self._num_done = 0  # batches of the pass, with those before it was resumed
         self._resumed = record is not None
         self._num_epochs: float | None = None  # after which nothing is handed out
@@ -49,10 +53,16 @@ class TrainerBatches(DataLoader[Any]):
         if record is not None:
             loader.load_state_dict(record["loader"])
             self._num_done = record["batches"]
-            here = self._place()
-            self._follows_trainer &= record["follows_trainer"] and all(record[key] == here[key] for key in _SAME)
-            if not self._follows_trainer:
-                _num_batches_left(loader)  # which are the same in each rank
+            if self._length is not None:
+                self._num_left = left = _num_batches_left(loader)
+                self._follows_trainer = self._reads_what_is_left(self._length, left)
+
+    def _reads_what_is_left(self, length: int, left: int) -> bool:
+        """Whether ``Trainer`` continues in the loader's epoch, and reads as many batches as that has left."""
+        epoch, steps = divmod(self._num_steps, max(1, math.ceil(length / self._accumulation)))
+        next_epoch = self.loader.dataset.next_epoch
+        where = (epoch, steps * self._accumulation)
+        return where == (next_epoch, length - left) or (left == 0 and where == (next_epoch + 1, 0))
 
     def _place(self) -> Record:
         return {
@@ -71,22 +81,22 @@ class TrainerBatches(DataLoader[Any]):
             "loader": self.loader.state_dict(),
         }
 
-    def max_steps(self, num_done: int, num_epochs: float) -> int | None:
+    def max_steps(self, num_epochs: float) -> int | None:
         """The ``max_steps`` by which ``Trainer`` ends after the last epoch, where it cannot compute it.
 
         Args:
-            num_done: optimizer steps done.
             num_epochs: to train in all.
 
         Returns:
             ``None`` where ``Trainer`` computes it.
         """
-        if self._follows_trainer or self._length is None:
+        if self._follows_trainer or self._length is None or self._num_left is None:
             return None
         self._num_epochs = num_epochs
         epochs_after = num_epochs - self.loader.dataset.next_epoch - 1
-        left = math.ceil(_num_batches_left(self.loader) / self._accumulation)
-        return num_done + max(1, left + math.ceil(epochs_after * math.ceil(self._length / self._accumulation)))
+        left = math.ceil(self._num_left / self._accumulation)
+        steps = left + math.ceil(epochs_after * math.ceil(self._length / self._accumulation))
+        return self._num_steps + max(1, steps)
 
     @property
     def has_ended(self) -> bool:
@@ -163,17 +173,21 @@ def _length(loader: StatefulLoader) -> int | None:
 
 
 def _num_batches_left(loader: StatefulLoader) -> int:
-    """Batches that each rank has in the rest of the epoch, after a state was loaded; 0 if the chain does not tell."""
-    dataset, num_workers = loader.dataset, max(1, loader.num_workers)
-    loaded, world_size = dataset.loaded, dataset.world().world_size
-    if loaded is None or _length(loader) is None:
-        return 0
-    num_streams = loaded["num_streams"]
-    lengths = dataset.share_lengths([World(stream, num_streams) for stream in range(num_streams)])
-    for stream, at in loaded["streams"]:
-        lengths[stream] -= at["passed"] if isinstance(at, Mapping) else 0 if at is None else lengths[stream]
-    shares = [sum(lengths[slot :: world_size * num_workers]) for slot in range(world_size * num_workers)]
-    per_rank = [sum(map(_batches_of(loader), shares[rank::world_size])) for rank in range(world_size)]
+    """Batches that each rank has in the rest of the epoch, after a state was loaded.
+
+    Raises:
+        StateError: in each rank, if they have different numbers of them.
+    """
+    dataset, world_size = loader.dataset, loader.dataset.world().world_size
+    num_streams = 0 if dataset.loaded is None else dataset.loaded["num_streams"]
+    per_rank = [
+        num_batches(
+            dataset.lengths_left(World(rank, world_size).workers(loader.num_workers)),
+            loader.batch_size,
+            drop_last=loader.drop_last,
+        )
+        for rank in range(world_size)
+    ]
     if len(set(per_rank)) > 1:
         raise StateError(
             f"transformers Trainer: after this state {world_size} processes would have {per_rank} batches left in the "
@@ -181,9 +195,4 @@ def _num_batches_left(loader: StatefulLoader) -> int:
             "with batches of an equal number of samples of each stream "
             f"(batch_size = k x {num_streams} streams / processes / workers), to resume with other numbers too."
         )
-    return int(per_rank[0])
-
-
-def _batches_of(loader: StatefulLoader) -> Any:
-    batch_size = loader.batch_size or 1
-    return (lambda n: n // batch_size) if loader.drop_last else (lambda n: -(-n // batch_size))
+    return per_rank[0]

@@ -53,7 +53,7 @@ class RemoteTrainerMixin:
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._record: Record | None = None  # of the checkpoint from which training is resumed
-        self._num_steps_done = 0
+        self._num_steps_done = 0  # when it was saved
         self._batches: TrainerBatches | None = None
         self.add_callback(_saving_callback(self))  # type: ignore[attr-defined]  # Trainer's
 
@@ -65,7 +65,7 @@ class RemoteTrainerMixin:
         try:
             return super().train(resume_from_checkpoint, *args, **options)  # type: ignore[misc]  # Trainer's
         finally:
-            self.args.max_steps, self._record = max_steps, None
+            self.args.max_steps, self._record, self._num_steps_done = max_steps, None, 0
 
     def _read_record(self, checkpoint: str | bool | None) -> None:
         if checkpoint is True:
@@ -89,9 +89,11 @@ class RemoteTrainerMixin:
             return super().get_train_dataloader()  # type: ignore[misc]  # Trainer's
         loader = self._loader(dataset, self._train_batch_size, "training")  # type: ignore[attr-defined]  # Trainer's
         accumulation = self.args.gradient_accumulation_steps
-        self._batches = batches = TrainerBatches(loader, accumulation=accumulation, record=self._record)
+        self._batches = batches = TrainerBatches(
+            loader, accumulation=accumulation, record=self._record, num_steps=self._num_steps_done
+        )
         if self.args.max_steps <= 0:
-            max_steps = batches.max_steps(self._num_steps_done, self.args.num_train_epochs)
+            max_steps = batches.max_steps(self.args.num_train_epochs)
             self.args.max_steps = self.args.max_steps if max_steps is None else max_steps
         return batches
 
