@@ -71,13 +71,21 @@ def test_with_another_number_of_workers_trainer_reads_as_many_batches_as_are_lef
     assert after.max_steps(num_epochs=2) == 3 + 28 + 30
 
 
-def test_evaluations_leave_no_workers(dataset: Path, tmp_path: Path) -> None:
-    trainer = ChainTrainer(Model(), _arguments(str(tmp_path), 1), eval_dataset=pipe_of(dataset))
-    left = []
-    for _ in range(2):
-        trainer.evaluate()
+def test_workers_end_with_each_evaluation_unless_they_are_persistent(dataset: Path, tmp_path: Path) -> None:
+    left, loaders = [], []
+    for persistent in (False, True):
+        arguments = _arguments(str(tmp_path), 1, dataloader_persistent_workers=persistent)
+        trainer = ChainTrainer(Model(), arguments, eval_dataset={"a": pipe_of(dataset), "b": pipe_of(dataset)})
+        for _ in range(2):
+            trainer.evaluate()
+            left.append(len(multiprocessing.active_children()))
+        loaders.append(len(trainer.accelerator._dataloaders))
+        trainer.evaluate(pipe_of(dataset))
         left.append(len(multiprocessing.active_children()))
-    assert left[0] == left[1]
+    assert left == [0, 0, 0, 2, 2, 3]  # one of each dataset
+    assert loaders == [0, 0]
+    for batches in trainer._kept.values():
+        batches.end_workers()
 
 
 def test_evaluating_on_what_is_trained_on_leaves_the_state_of_training(dataset: Path, tmp_path: Path) -> None:

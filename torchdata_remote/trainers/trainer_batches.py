@@ -7,21 +7,19 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-import torch
-from torch.utils.data import DataLoader, IterableDataset
-
 from ..callers import callers
 from ..errors import StateError
 from ..loader_length import num_batches
 from ..resume import StatefulLoader
 from ..resume.ranks import gathered
 from ..world import World
+from .eval_batches import LoaderBatches
 
 Record = dict[str, Any]
 
 
-class TrainerBatches(DataLoader[Any]):
-    """A ``DataLoader`` over the batches of a :class:`StatefulLoader`.
+class TrainerBatches(LoaderBatches):
+    """The batches of a training.
 
     ``Trainer`` resumes by ``skip_first_batches``, which builds a loader over ``dataset`` that drops as many batches as
     were trained on before. ``dataset`` hands out ``None`` for each of these, and then what the state has left.
@@ -43,8 +41,8 @@ class TrainerBatches(DataLoader[Any]):
     def __init__(
         self, loader: StatefulLoader, *, accumulation: int, record: Record | None = None, num_steps: int = 0
     ) -> None:
-        super().__init__(_Batches(self), batch_size=None, collate_fn=_unchanged, generator=torch.Generator())
-        self.loader, self._accumulation, self._num_steps = loader, accumulation, num_steps
+        super().__init__(loader)
+        self._accumulation, self._num_steps = accumulation, num_steps
         self._length = self._num_left = _length(loader)
         self._num_done = 0  # batches of the pass, with those before it was resumed
         self._resumed = record is not None
@@ -141,24 +139,6 @@ class TrainerBatches(DataLoader[Any]):
         if self._length is None or not self._follows_trainer:
             raise TypeError("The number of batches is not known: Trainer counts steps.")
         return self._length
-
-
-class _Batches(IterableDataset[Any]):
-    def __init__(self, owner: TrainerBatches) -> None:
-        self._owner = owner
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._owner.batches()
-
-    def __len__(self) -> int:
-        """Samples of an epoch, in all ranks: ``Trainer`` shows it."""
-        dataset = self._owner.loader.dataset
-        world_size = dataset.world().world_size
-        return sum(dataset.share_lengths([World(rank, world_size) for rank in range(world_size)]))
-
-
-def _unchanged(batch: Any) -> Any:
-    return batch
 
 
 def _num_skipped(caller: Any) -> int:

@@ -13,7 +13,7 @@ import torch
 from ..errors import StateError
 from ..iter_datapipe import IterDataPipe
 from ..resume import Resumable, StatefulLoader, stateful_loader
-from ..world import World
+from .eval_batches import EvalBatches, require_equal_shares
 from .trainer_batches import Record, TrainerBatches
 
 LOADER_FILE = "torchdata_remote.json"
@@ -55,6 +55,7 @@ class RemoteTrainerMixin:
         self._record: Record | None = None  # of the checkpoint from which training is resumed
         self._num_steps_done = 0  # when it was saved
         self._batches: TrainerBatches | None = None
+        self._kept: dict[str, EvalBatches] = {}  # with persistent workers
         self.add_callback(_saving_callback(self))  # type: ignore[attr-defined]  # Trainer's
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **options: Any) -> Any:
@@ -87,7 +88,10 @@ class RemoteTrainerMixin:
         dataset = getattr(self, "train_dataset", None)
         if not _is_chain(dataset):
             return super().get_train_dataloader()  # type: ignore[misc]  # Trainer's
-        loader = self._loader(dataset, self._train_batch_size, "training")  # type: ignore[attr-defined]  # Trainer's
+        own = _own(dataset, self.num_streams)
+        if isinstance(dataset, Resumable) and dataset.loaded is not None:
+            own.load_state_dict(dataset.loaded)
+        loader = self._loader(own, self._train_batch_size, "training")  # type: ignore[attr-defined]  # Trainer's
         accumulation = self.args.gradient_accumulation_steps
         self._batches = batches = TrainerBatches(
             loader, accumulation=accumulation, record=self._record, num_steps=self._num_steps_done
@@ -100,29 +104,40 @@ class RemoteTrainerMixin:
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
         """As ``Trainer.get_eval_dataloader``."""
         dataset = getattr(self, "eval_dataset", None) if eval_dataset is None else eval_dataset
+        key = dataset if isinstance(dataset, str) else ""
         if isinstance(dataset, str):
             dataset = self.eval_dataset[dataset]  # type: ignore[attr-defined]  # Trainer's
         if not _is_chain(dataset):
             return super().get_eval_dataloader(eval_dataset)  # type: ignore[misc]  # Trainer's
-        return self._eval_loader(dataset, "evaluation")
+        return self._eval_batches(dataset, "evaluation", key)
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
         """As ``Trainer.get_test_dataloader``."""
         if not _is_chain(test_dataset):
             return super().get_test_dataloader(test_dataset)  # type: ignore[misc]  # Trainer's
-        return self._eval_loader(test_dataset, "test")
+        return self._eval_batches(test_dataset, "test")
 
-    def _eval_loader(self, dataset: Any, description: str) -> StatefulLoader:
-        loader = self._loader(dataset, self.args.eval_batch_size, description)
-        loader.set_epoch(0)  # in the same order each time
-        _require_equal_shares(loader, description)
-        return loader
+    def _eval_batches(self, dataset: Any, description: str, key: str = "") -> EvalBatches:
+        keep_workers, key = self.args.dataloader_persistent_workers, f"{description} {key}"
+        batches = self._kept.pop(key, None)
+        if batches is not None and batches.given is not dataset:
+            batches.end_workers()
+            batches = None
+        if batches is None:
+            loader = self._loader(_own(dataset, self.num_streams), self.args.eval_batch_size, description)
+            self.accelerator._dataloaders.remove(loader)  # which would keep those of all evaluations
+            batches = EvalBatches(loader, dataset, keep_workers=keep_workers)
+        if keep_workers:
+            self._kept[key] = batches
+        batches.loader.set_epoch(0)  # of whose samples the shares are compared
+        require_equal_shares(batches.loader, description)
+        return batches
 
-    def _loader(self, dataset: Any, batch_size: int, description: str) -> StatefulLoader:
+    def _loader(self, dataset: Resumable, batch_size: int, description: str) -> StatefulLoader:
         args = self.args
         of_columns = getattr(self, "_get_collator_with_removed_columns", lambda collator, **_: collator)
         loader = stateful_loader(
-            dataset if isinstance(dataset, Resumable) else Resumable(dataset, num_streams=self.num_streams),
+            dataset,
             batch_size=batch_size,
             num_workers=args.dataloader_num_workers,
             drop_last=args.dataloader_drop_last,
@@ -138,6 +153,17 @@ class RemoteTrainerMixin:
 
 def _is_chain(dataset: Any) -> bool:
     return isinstance(dataset, (IterDataPipe, Resumable))
+
+
+def _own(dataset: Any, num_streams: int | None) -> Resumable:
+    """A ``Resumable`` for one loader: of several loaders that read the same one, each would move the others."""
+    if not isinstance(dataset, Resumable):
+        return Resumable(dataset, num_streams=num_streams)
+    own = Resumable(dataset.pipe, num_streams=dataset.num_streams)
+    listed = dataset.listings.kept
+    if listed is not None:
+        own.listings.keep(listed)
+    return own
 
 
 def _saving_callback(trainer: RemoteTrainerMixin) -> Any:
@@ -160,30 +186,3 @@ def _saving_callback(trainer: RemoteTrainerMixin) -> Any:
                 control.should_training_stop = True
 
     return LoaderCallback()
-
-
-def _require_equal_shares(loader: StatefulLoader, description: str) -> None:
-    """Refuse an evaluation in which processes would hand out batches of different sizes.
-
-    Raises:
-        StateError: in each process.
-    """
-    dataset, num_workers = loader.dataset, max(1, loader.num_workers)
-    world_size = dataset.world().world_size
-    if world_size == 1:
-        return
-    places = [
-        World(rank, world_size, worker, num_workers) for rank in range(world_size) for worker in range(num_workers)
-    ]
-    try:
-        lengths = dataset.share_lengths(places)
-        what = f"{[sum(lengths[rank * num_workers : (rank + 1) * num_workers]) for rank in range(world_size)]} samples"
-    except TypeError:
-        lengths, what = list(range(len(places))), "numbers of samples that the chain does not tell"
-    if any(
-        lengths[:num_workers] != lengths[first : first + num_workers] for first in range(0, len(places), num_workers)
-    ):
-        raise StateError(
-            f"transformers Trainer, {description}: {world_size} processes would have {what}, and Trainer gathers "
-            "batches of equal size. Chain .equalize_ranks() after the reader, or evaluate in one process."
-        )
