@@ -14,8 +14,7 @@ from ..resume import StatefulLoader
 from ..resume.ranks import gathered
 from ..world import World
 from .eval_batches import LoaderBatches
-
-Record = dict[str, Any]
+from .loader_record import Record
 
 
 class TrainerBatches(LoaderBatches):
@@ -70,10 +69,15 @@ class TrainerBatches(LoaderBatches):
             "batches_per_epoch": self._length,
         }
 
-    def record(self) -> Record:
-        """What a checkpoint holds: plain JSON, the same in each rank; all of them have to call this."""
+    def record(self, num_steps: int) -> Record:
+        """What a checkpoint holds: plain JSON, the same in each rank; all of them have to call this.
+
+        Args:
+            num_steps: optimizer steps done.
+        """
         return {
             **self._place(),
+            "global_step": num_steps,
             "batches": self._num_done,
             "follows_trainer": self._follows_trainer,
             "loader": self.loader.state_dict(),

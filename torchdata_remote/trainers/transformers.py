@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import importlib
-import json
-import os
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..errors import StateError
 from ..iter_datapipe import IterDataPipe
 from ..resume import Resumable, StatefulLoader, stateful_loader
 from .eval_batches import EvalBatches, require_equal_shares
-from .trainer_batches import Record, TrainerBatches
-
-LOADER_FILE = "torchdata_remote.json"
+from .loader_record import Record, read_record, write_record
+from .trainer_batches import TrainerBatches
 
 
 class RemoteTrainerMixin:
@@ -49,6 +45,8 @@ class RemoteTrainerMixin:
 
     args: Any  # of Trainer
     accelerator: Any
+    callback_handler: Any
+    state: Any
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -56,11 +54,11 @@ class RemoteTrainerMixin:
         self._num_steps_done = 0  # when it was saved
         self._batches: TrainerBatches | None = None
         self._kept: dict[str, EvalBatches] = {}  # with persistent workers
-        self.add_callback(_saving_callback(self))  # type: ignore[attr-defined]  # Trainer's
+        self.add_callback(_ending_callback(self))  # type: ignore[attr-defined]  # Trainer's
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **options: Any) -> Any:
         """As ``Trainer.train``."""
-        max_steps = self.args.max_steps
+        max_steps, self._batches = self.args.max_steps, None
         if _is_chain(getattr(self, "train_dataset", None)):
             self._read_record(resume_from_checkpoint)
         try:
@@ -71,17 +69,20 @@ class RemoteTrainerMixin:
     def _read_record(self, checkpoint: str | bool | None) -> None:
         if checkpoint is True:
             checkpoint = importlib.import_module("transformers.trainer_utils").get_last_checkpoint(self.args.output_dir)
-        if not checkpoint:
+        if checkpoint:
+            self._record, self._num_steps_done = read_record(Path(str(checkpoint)))
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        """As ``Trainer._save_rng_state``: each process calls it, before older checkpoints are deleted."""
+        super()._save_rng_state(output_dir)  # type: ignore[misc]  # Trainer's
+        batches = self.callback_handler.train_dataloader
+        if not isinstance(batches, TrainerBatches):
+            batches = self._batches  # of a loader that a user's get_train_dataloader has wrapped
+        if batches is None:
             return
-        folder = Path(str(checkpoint))
-        try:
-            self._record = json.loads((folder / LOADER_FILE).read_text())
-            self._num_steps_done = json.loads((folder / "trainer_state.json").read_text())["global_step"]
-        except FileNotFoundError as error:
-            raise StateError(
-                f"{error.filename}: this checkpoint of the transformers Trainer does not tell where the loader was. "
-                "Save checkpoints by a Trainer with RemoteTrainerMixin and save_only_model=False; or begin anew."
-            ) from error
+        record = batches.record(self.state.global_step)  # exchanged between all processes
+        if self.args.should_save:
+            write_record(Path(output_dir), record)
 
     def get_train_dataloader(self) -> Any:
         """As ``Trainer.get_train_dataloader``."""
@@ -166,21 +167,11 @@ def _own(dataset: Any, num_streams: int | None) -> Resumable:
     return own
 
 
-def _saving_callback(trainer: RemoteTrainerMixin) -> Any:
-    """What ``Trainer`` calls: saves the loader's state in each checkpoint, and ends with the last epoch."""
+def _ending_callback(trainer: RemoteTrainerMixin) -> Any:
+    """What ``Trainer`` calls: ends with the last epoch."""
     transformers = importlib.import_module("transformers")
 
     class LoaderCallback(transformers.TrainerCallback):  # type: ignore[misc, name-defined]  # is loaded by name
-        def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            batches = trainer._batches
-            if batches is None or args.save_only_model:
-                return
-            record = batches.record()  # each process calls this
-            folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-            if args.should_save and folder.is_dir():
-                (folder / f"{LOADER_FILE}.new").write_text(json.dumps(record))
-                os.replace(folder / f"{LOADER_FILE}.new", folder / LOADER_FILE)
-
         def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             if trainer._batches is not None and trainer._batches.has_ended:
                 control.should_training_stop = True
