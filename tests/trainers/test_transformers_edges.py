@@ -60,13 +60,18 @@ def test_with_another_number_of_workers_trainer_reads_as_many_batches_as_are_lef
             pipe_of(dataset), batch_size=4, num_workers=num_workers, num_streams=NUM_STREAMS, state_of_all_ranks=True
         )
 
-    before = TrainerBatches(loader(0), accumulation=1)
+    steps: list[Any] = []
+
+    def batches_of(num_workers: int, **options: Any) -> TrainerBatches:
+        return TrainerBatches(loader(num_workers), accumulation=1, num_steps=steps.__len__, **options)
+
+    before = batches_of(0)
     batches = before.batches()
     for _ in range(3):
-        next(batches)
-    record = before.record(3)
-    assert len(TrainerBatches(loader(0), accumulation=1, record=record, num_steps=3)) == 30
-    after = TrainerBatches(loader(2), accumulation=1, record=record, num_steps=3)
+        steps.append(next(batches))
+    saved = {"record": before.record(), "num_steps_saved": 3}
+    assert len(batches_of(0, **saved)) == 30
+    after = batches_of(2, **saved)
     with pytest.raises(TypeError, match="counts steps"):  # so that Trainer does, too
         len(after)
     assert after.max_steps(num_epochs=2) == 3 + 28 + 30
@@ -109,8 +114,9 @@ def test_a_checkpoint_that_is_saved_without_on_save_has_the_loaders_state(datase
         def _get_output_dir(self, trial: Any) -> str:
             return str(tmp_path / "run-0")
 
-    trained(dataset, tmp_path, kind=Preempted)
-    assert json.loads((tmp_path / "run-0" / "checkpoint-3" / LOADER_FILE).read_text())["batches"] > 0
+    _, before = trained(dataset, tmp_path, kind=Preempted)
+    _, after = trained(dataset, tmp_path, load=tmp_path / "run-0" / "checkpoint-3")
+    assert after[0] == before[0][3 * 4 :]  # the step in which it was saved is done again
 
 
 def test_the_last_whole_checkpoint_is_not_deleted_before_the_next_one_is_whole(dataset: Path, tmp_path: Path) -> None:
@@ -149,7 +155,7 @@ def test_training_resumes_after_a_stop_between_two_steps(dataset: Path, tmp_path
     assert len(after[0]) == NUM_SAMPLES - 8 * 4  # what no step was made of is trained on
 
 
-@pytest.mark.parametrize("damage", ["empty", "half", "list", "no batches", "half a state", "no state"])
+@pytest.mark.parametrize("damage", ["empty", "half", "list", "no loader", "half a state", "no state"])
 def test_a_damaged_record_is_refused_by_its_name(dataset: Path, tmp_path: Path, damage: str) -> None:
     trained(dataset, tmp_path, stop_at=3)
     file = tmp_path / "checkpoint-3" / LOADER_FILE
@@ -159,7 +165,7 @@ def test_a_damaged_record_is_refused_by_its_name(dataset: Path, tmp_path: Path, 
         "empty": "",
         "half": text[: len(text) // 2],
         "list": "[]",
-        "no batches": json.dumps({key: value for key, value in record.items() if key != "batches"}),
+        "no loader": json.dumps({key: value for key, value in record.items() if key != "loader"}),
         "half a state": json.dumps({**record, "loader": {"all_ranks": record["loader"]["all_ranks"][:100]}}),
         "no state": json.dumps({**record, "loader": None}),
     }

@@ -58,7 +58,6 @@ def _read(folder: Path, name: str, check: Callable[[Any], None]) -> dict[str, An
 
 
 def _check_record(record: Any) -> None:
-    _check_number(record, "batches")
     check_state(json.loads(record["loader"][ALL_RANKS]))
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -11,7 +12,9 @@ from ..callers import callers
 from ..errors import StateError
 from ..loader_length import num_batches
 from ..resume import StatefulLoader
-from ..resume.ranks import gathered
+from ..resume.loader import ALL_RANKS
+from ..resume.ranks import gathered, merged_in_group
+from ..resume.states import State
 from ..world import World
 from .eval_batches import LoaderBatches
 from .loader_record import Record
@@ -28,60 +31,68 @@ class TrainerBatches(LoaderBatches):
     length: ``Trainer`` then counts steps only (:meth:`max_steps`), and the loader counts the epochs.
 
     Args:
-        loader: with ``state_of_all_ranks``.
+        loader: which reads the batches.
         accumulation: batches to an optimizer step.
+        num_steps: tells how many optimizer steps are done.
         record: of a checkpoint, as :meth:`record` gave it; ``None`` begins anew.
-        num_steps: optimizer steps done, as the checkpoint's ``trainer_state.json`` counts them.
+        num_steps_saved: that were done when it was saved, as ``trainer_state.json`` counts them.
 
     Raises:
         StateError: in each rank, if the ranks would have different numbers of batches in the rest of the epoch.
     """
 
     def __init__(
-        self, loader: StatefulLoader, *, accumulation: int, record: Record | None = None, num_steps: int = 0
+        self,
+        loader: StatefulLoader,
+        *,
+        accumulation: int,
+        num_steps: Callable[[], int],
+        record: Record | None = None,
+        num_steps_saved: int = 0,
     ) -> None:
         super().__init__(loader)
-        self._accumulation, self._num_steps = accumulation, num_steps
+        self._accumulation, self._num_steps, self._num_steps_saved = accumulation, num_steps, num_steps_saved
         self._length = self._num_left = _length(loader)
-        self._num_done = 0  # batches of the pass, with those before it was resumed
         self._resumed = record is not None
         self._num_epochs: float | None = None  # after which nothing is handed out
+        self._before_step: tuple[int, Callable[[], State]] | None = None  # steps done, and where the loader was then
         self._follows_trainer = self._length is not None
         if record is not None:
             loader.load_state_dict(record["loader"])
-            self._num_done = record["batches"]
             if self._length is not None:
                 self._num_left = left = _num_batches_left(loader)
                 self._follows_trainer = self._reads_what_is_left(self._length, left)
 
     def _reads_what_is_left(self, length: int, left: int) -> bool:
         """Whether ``Trainer`` continues in the loader's epoch, and reads as many batches as that has left."""
-        epoch, steps = divmod(self._num_steps, max(1, math.ceil(length / self._accumulation)))
+        epoch, steps = divmod(self._num_steps_saved, max(1, math.ceil(length / self._accumulation)))
         next_epoch = self.loader.dataset.next_epoch
         where = (epoch, steps * self._accumulation)
         return where == (next_epoch, length - left) or (left == 0 and where == (next_epoch + 1, 0))
 
-    def _place(self) -> Record:
-        return {
-            "world_size": self.loader.dataset.world().world_size,
-            "batch_size": self.loader.batch_size,
-            "accumulation": self._accumulation,
-            "batches_per_epoch": self._length,
-        }
-
-    def record(self, num_steps: int) -> Record:
+    def record(self) -> Record:
         """What a checkpoint holds: plain JSON, the same in each rank; all of them have to call this.
 
-        Args:
-            num_steps: optimizer steps done.
+        Batches that were handed out, and that no finished step was made of, count as not handed out.
         """
-        return {
-            **self._place(),
-            "global_step": num_steps,
-            "batches": self._num_done,
-            "follows_trainer": self._follows_trainer,
-            "loader": self.loader.state_dict(),
-        }
+        num_steps, state = self._num_steps(), self.loader._state_of_this_rank
+        if self._before_step is not None and self._before_step[0] == num_steps:
+            state = self._before_step[1]
+        return {"global_step": num_steps, "loader": {ALL_RANKS: merged_in_group(self.loader.dataset.world(), state)}}
+
+    def _note(self, take: Callable[[], Callable[[], State]]) -> None:
+        """Note where the loader is before the first batch of a step is read."""
+        num_steps = self._num_steps()
+        if self._before_step is None or self._before_step[0] != num_steps:
+            self._before_step = num_steps, take()
+
+    def _place(self) -> Callable[[], State]:
+        state_before: State | None = self.loader._state_before  # Accelerate has read a batch ahead
+        return self.loader._take_state() if state_before is None else partial(dict, state_before)
+
+    def _place_before_pass(self) -> Callable[[], State]:
+        state = self.loader._state_before_pass()
+        return self.loader._state_of_this_rank if state is None else partial(dict, state)
 
     def max_steps(self, num_epochs: float) -> int | None:
         """The ``max_steps`` by which ``Trainer`` ends after the last epoch, where it cannot compute it.
@@ -98,7 +109,7 @@ class TrainerBatches(LoaderBatches):
         epochs_after = num_epochs - self.loader.dataset.next_epoch - 1
         left = math.ceil(self._num_left / self._accumulation)
         steps = left + math.ceil(epochs_after * math.ceil(self._length / self._accumulation))
-        return self._num_steps + max(1, steps)
+        return self._num_steps_saved + max(1, steps)
 
     @property
     def has_ended(self) -> bool:
@@ -115,26 +126,25 @@ class TrainerBatches(LoaderBatches):
     def batches(self) -> Iterator[Any]:
         """A pass, or the rest of one."""
         num_skipped = next(filter(None, map(_num_skipped, callers("accelerate.data_loader"))), 0)
-        if self._follows_trainer and num_skipped and num_skipped != self._num_done:
+        num_done = (self._length or 0) - (self._num_left or 0)
+        if self._follows_trainer and num_skipped not in (0, num_done):
             raise StateError(
-                f"Trainer resumes after {num_skipped} batches of the epoch, and the loader was saved after "
-                f"{self._num_done}: trainer_state.json is of another run. Resume from a whole checkpoint folder."
+                f"Trainer would skip {num_skipped} batches of the epoch, and the loader continues after {num_done}. "
+                "Resume with the TrainingArguments and the release of transformers that saved the checkpoint."
             )
         yield from (None for _ in range(num_skipped))
-        if not self._resumed:
-            self._num_done = 0
+        self._note(self._place_before_pass)
         passes = self._rest() if self._resumed else iter(self.loader)
         self._resumed = False
         for batch in passes:
-            self._num_done += 1
             yield batch
+            self._note(self._place)
 
     def _rest(self) -> Iterator[Any]:
         """What is left of the epoch; if that is nothing, the next one."""
         batches = iter(self.loader)
         first = list(islice(batches, 1))
         if not any(gathered(self.loader.dataset.world(), bool(first))):
-            self._num_done = 0
             batches = iter(()) if self.has_ended else iter(self.loader)
         yield from first
         yield from batches

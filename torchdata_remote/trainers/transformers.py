@@ -51,7 +51,7 @@ class RemoteTrainerMixin:
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._record: Record | None = None  # of the checkpoint from which training is resumed
-        self._num_steps_done = 0  # when it was saved
+        self._num_steps_saved = 0  # when it was saved
         self._batches: TrainerBatches | None = None
         self._kept: dict[str, EvalBatches] = {}  # with persistent workers
         self.add_callback(_ending_callback(self))  # type: ignore[attr-defined]  # Trainer's
@@ -64,13 +64,13 @@ class RemoteTrainerMixin:
         try:
             return super().train(resume_from_checkpoint, *args, **options)  # type: ignore[misc]  # Trainer's
         finally:
-            self.args.max_steps, self._record, self._num_steps_done = max_steps, None, 0
+            self.args.max_steps, self._record, self._num_steps_saved = max_steps, None, 0
 
     def _read_record(self, checkpoint: str | bool | None) -> None:
         if checkpoint is True:
             checkpoint = importlib.import_module("transformers.trainer_utils").get_last_checkpoint(self.args.output_dir)
         if checkpoint:
-            self._record, self._num_steps_done = read_record(Path(str(checkpoint)))
+            self._record, self._num_steps_saved = read_record(Path(str(checkpoint)))
 
     def _save_rng_state(self, output_dir: str) -> None:
         """As ``Trainer._save_rng_state``: each process calls it, before older checkpoints are deleted."""
@@ -80,7 +80,7 @@ class RemoteTrainerMixin:
             batches = self._batches  # of a loader that a user's get_train_dataloader has wrapped
         if batches is None:
             return
-        record = batches.record(self.state.global_step)  # exchanged between all processes
+        record = batches.record()  # exchanged between all processes
         if self.args.should_save:
             write_record(Path(output_dir), record)
 
@@ -95,7 +95,11 @@ class RemoteTrainerMixin:
         loader = self._loader(own, self._train_batch_size, "training")  # type: ignore[attr-defined]  # Trainer's
         accumulation = self.args.gradient_accumulation_steps
         self._batches = batches = TrainerBatches(
-            loader, accumulation=accumulation, record=self._record, num_steps=self._num_steps_done
+            loader,
+            accumulation=accumulation,
+            num_steps=lambda: self.state.global_step,
+            record=self._record,
+            num_steps_saved=self._num_steps_saved,
         )
         if self.args.max_steps <= 0:
             max_steps = batches.max_steps(self.args.num_train_epochs)
