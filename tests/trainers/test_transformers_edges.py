@@ -19,6 +19,7 @@ from .data import NUM_SAMPLES, NUM_STREAMS, pipe_of
 pytest.importorskip("transformers")
 from transformers import Trainer, TrainerCallback
 
+from torchdata_remote.trainers import RemoteTrainerMixin
 from torchdata_remote.trainers.trainer_batches import TrainerBatches
 
 from .transformers_program import ChainTrainer, Epochs, Model, _arguments
@@ -182,6 +183,13 @@ def test_the_error_of_a_checkpoint_that_is_not_whole_names_the_newest_one_that_i
     (tmp_path / "checkpoint-15" / missing).unlink()
     with pytest.raises(RemoteDataError, match=f"checkpoint-15/{missing}: .* cut off.*checkpoint-10'"):
         trained(dataset, tmp_path, load=tmp_path / "checkpoint-15")
+
+
+def test_a_mixin_after_trainer_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"class Wrong\(RemoteTrainerMixin, Trainer\)"):
+
+        class Wrong(Trainer, RemoteTrainerMixin):  # type: ignore[misc]
+            pass
 
 
 @pytest.mark.xfail(reason="nothing is warned of, and samples are repeated", strict=True)

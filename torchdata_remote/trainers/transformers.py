@@ -48,6 +48,20 @@ class RemoteTrainerMixin:
     callback_handler: Any
     state: Any
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        trainer = next((kind for kind in cls.__mro__ if kind.__module__ == "transformers.trainer"), None)
+        if trainer is not None and cls.__mro__.index(trainer) < cls.__mro__.index(RemoteTrainerMixin):
+            raise TypeError(
+                f"{cls.__name__}: RemoteTrainerMixin must stand before Trainer, which would override it: "
+                f"class {cls.__name__}(RemoteTrainerMixin, {cls.__bases__[0].__name__})"
+            )
+        if trainer is not None and not hasattr(trainer, "_save_rng_state"):
+            raise TypeError(
+                f"{cls.__name__}: Trainer of this release of transformers has no _save_rng_state, by which "
+                "RemoteTrainerMixin stores where the loader is. Install transformers 4.57 to 5.23."
+            )
+
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._record: Record | None = None  # of the checkpoint from which training is resumed
