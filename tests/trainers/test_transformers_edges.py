@@ -6,13 +6,14 @@ import json
 import multiprocessing
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import torchdata_remote as tdr
-from torchdata_remote.errors import RemoteDataError
+from torchdata_remote.errors import RemoteDataError, StateError
 
 from .data import NUM_SAMPLES, NUM_STREAMS, pipe_of
 
@@ -183,6 +184,21 @@ def test_the_error_of_a_checkpoint_that_is_not_whole_names_the_newest_one_that_i
     (tmp_path / "checkpoint-15" / missing).unlink()
     with pytest.raises(RemoteDataError, match=f"checkpoint-15/{missing}: .* cut off.*checkpoint-10'"):
         trained(dataset, tmp_path, load=tmp_path / "checkpoint-15")
+
+
+@pytest.mark.parametrize("base", [Trainer, ChainTrainer])
+def test_a_loader_of_the_users_own_is_not_resumed(dataset: Path, tmp_path: Path, base: Any) -> None:
+    """Trainer does not store its place: the mixin says so before the first checkpoint, and the error names it."""
+
+    class OwnLoader(base):  # type: ignore[misc]
+        def get_train_dataloader(self) -> Any:
+            return self.accelerator.prepare(tdr.stateful_loader(pipe_of(dataset), batch_size=4))
+
+    options: dict[str, Any] = {"kind": OwnLoader, "train_dataset": [], "save_strategy": "steps", "save_steps": 3}
+    with pytest.warns(RuntimeWarning, match="cannot be resumed") if base is ChainTrainer else nullcontext():
+        trained(dataset, tmp_path, stop_at=3, **options)
+    with pytest.raises(StateError, match=r"RemoteTrainerMixin.* train_dataset=pipe|train_dataset=pipe .*Remote"):
+        trained(dataset, tmp_path, load=tmp_path / "checkpoint-3", **options)
 
 
 def test_a_mixin_after_trainer_is_refused() -> None:

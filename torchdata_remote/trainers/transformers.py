@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..errors import StateError
 from ..iter_datapipe import IterDataPipe
 from ..resume import Resumable, StatefulLoader, stateful_loader
 from .eval_batches import EvalBatches, require_equal_shares
@@ -68,11 +70,12 @@ class RemoteTrainerMixin:
         self._num_steps_saved = 0  # when it was saved
         self._batches: TrainerBatches | None = None
         self._kept: dict[str, EvalBatches] = {}  # with persistent workers
-        self.add_callback(_ending_callback(self))  # type: ignore[attr-defined]  # Trainer's
+        self._resumes = False
+        self.add_callback(_callback(self))  # type: ignore[attr-defined]  # Trainer's
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **options: Any) -> Any:
         """As ``Trainer.train``."""
-        max_steps, self._batches = self.args.max_steps, None
+        max_steps, self._batches, self._resumes = self.args.max_steps, None, bool(resume_from_checkpoint)
         if _is_chain(getattr(self, "train_dataset", None)):
             self._read_record(resume_from_checkpoint)
         try:
@@ -185,13 +188,33 @@ def _own(dataset: Any, num_streams: int | None) -> Resumable:
     return own
 
 
-def _ending_callback(trainer: RemoteTrainerMixin) -> Any:
-    """What ``Trainer`` calls: ends with the last epoch."""
+def _callback(trainer: RemoteTrainerMixin) -> Any:
+    """What ``Trainer`` calls."""
     transformers = importlib.import_module("transformers")
 
     class LoaderCallback(transformers.TrainerCallback):  # type: ignore[misc, name-defined]  # is loaded by name
+        def on_train_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **_: Any) -> None:
+            if isinstance(train_dataloader, StatefulLoader):
+                _refuse_to_resume(args, resumes=trainer._resumes)
+
         def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             if trainer._batches is not None and trainer._batches.has_ended:
                 control.should_training_stop = True
 
     return LoaderCallback()
+
+
+def _refuse_to_resume(args: Any, *, resumes: bool) -> None:
+    """Refuse, or warn in time, where ``Trainer`` would begin the epoch anew or read its first batches again.
+
+    Raises:
+        StateError: if it is to resume.
+    """
+    message = (
+        "transformers Trainer: get_train_dataloader returns a stateful_loader, whose place Trainer does not store in "
+        "its checkpoints. Leave that method as RemoteTrainerMixin has it, and pass train_dataset=pipe."
+    )
+    if resumes:
+        raise StateError(message)
+    if args.save_strategy != "no":
+        warnings.warn(f"{message} These checkpoints cannot be resumed.", RuntimeWarning, stacklevel=2)
