@@ -201,6 +201,20 @@ def test_a_loader_of_the_users_own_is_not_resumed(dataset: Path, tmp_path: Path,
         trained(dataset, tmp_path, load=tmp_path / "checkpoint-3", **options)
 
 
+def test_epochs_are_counted_by_the_loader_where_trainer_counts_steps(dataset: Path, tmp_path: Path) -> None:
+    """5 batches of 4 leave 100 samples: 17 batches of 6, where an epoch has 20."""
+    epochs: list[float] = []
+    trained(dataset, tmp_path, stop_at=5, num_train_epochs=3)
+    trainer, after = trained(
+        dataset, tmp_path, At("on_step_begin", lambda state, _: epochs.append(state.epoch)), num_train_epochs=3,
+        load=tmp_path / "checkpoint-5", per_device_train_batch_size=6,
+    )  # fmt: skip
+    assert [len(epoch) for epoch in after] == [100, 120, 120]
+    assert epochs == pytest.approx([5 / 30, *(n / 20 for n in range(4, 60))])
+    assert trainer.state.epoch == 3
+    assert trainer.state.global_step == trainer.state.max_steps == 5 + 17 + 40
+
+
 def test_a_mixin_after_trainer_is_refused() -> None:
     with pytest.raises(TypeError, match=r"class Wrong\(RemoteTrainerMixin, Trainer\)"):
 

@@ -116,6 +116,13 @@ class TrainerBatches(LoaderBatches):
         """Whether all epochs are done, where this counts them."""
         return self._num_epochs is not None and self.loader.dataset.next_epoch >= self._num_epochs
 
+    @property
+    def epoch(self) -> float | None:
+        """How many epochs are done, where ``Trainer`` counts steps only and the loader has a length."""
+        if self._follows_trainer or not self._length or self._num_left is None:
+            return None
+        return self.loader.dataset.next_epoch - self._num_left / self._length
+
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be this epoch, where ``Trainer`` counts as the loader does."""
         if self._follows_trainer:
@@ -134,9 +141,12 @@ class TrainerBatches(LoaderBatches):
             )
         yield from (None for _ in range(num_skipped))
         self._note(self._place_before_pass)
+        if not self._resumed:
+            self._num_left = self._length
         passes = self._rest() if self._resumed else iter(self.loader)
         self._resumed = False
         for batch in passes:
+            self._num_left = None if self._num_left is None else self._num_left - 1
             yield batch
             self._note(self._place)
 
@@ -145,6 +155,7 @@ class TrainerBatches(LoaderBatches):
         batches = iter(self.loader)
         first = list(islice(batches, 1))
         if not any(gathered(self.loader.dataset.world(), bool(first))):
+            self._num_left = self._length
             batches = iter(()) if self.has_ended else iter(self.loader)
         yield from first
         yield from batches

@@ -31,8 +31,11 @@ class RemoteTrainerMixin:
     equal size.
 
     After a change of the number of processes, workers or the batch size within an epoch, ``Trainer`` counts optimizer
-    steps only: ``state.epoch`` in its logs is then the done share of all steps. With ``gradient_accumulation_steps``,
-    batches at the end of an epoch that do not fill a step are added to the next one.
+    steps only, and the loader counts ``state.epoch``. Without ``equalize_ranks``, ``state.epoch`` is the number of
+    passes plus the share of ``max_steps`` that this one has done, as ``Trainer`` computes it. With
+    ``gradient_accumulation_steps``, batches at the end of an epoch that do not fill a step are added to the next one.
+
+    Workers of an evaluation end with it, unless ``dataloader_persistent_workers`` is set.
 
     Attributes:
         num_streams: of the chains, as for :class:`Resumable`; ``None`` takes one for each worker of each process. Set
@@ -196,6 +199,10 @@ def _callback(trainer: RemoteTrainerMixin) -> Any:
         def on_train_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **_: Any) -> None:
             if isinstance(train_dataloader, StatefulLoader):
                 _refuse_to_resume(args, resumes=trainer._resumes)
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            epoch = None if trainer._batches is None else trainer._batches.epoch
+            state.epoch = state.epoch if epoch is None else epoch
 
         def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             if trainer._batches is not None and trainer._batches.has_ended:
