@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import torchdata_remote as tdr
-from torchdata_remote.errors import RemoteDataError, StateError
+from torchdata_remote.errors import EmptyShareError, RemoteDataError, StateError
 
-from .data import NUM_SAMPLES, NUM_STREAMS, pipe_of
+from .data import NUM_SAMPLES, NUM_STREAMS, of_sample, pipe_of
 
 pytest.importorskip("transformers")
 from transformers import Trainer, TrainerCallback
@@ -213,6 +213,22 @@ def test_epochs_are_counted_by_the_loader_where_trainer_counts_steps(dataset: Pa
     assert epochs == pytest.approx([5 / 30, *(n / 20 for n in range(4, 60))])
     assert trainer.state.epoch == 3
     assert trainer.state.global_step == trainer.state.max_steps == 5 + 17 + 40
+
+
+def test_each_training_on_one_resumable_begins_where_the_first_one_did(dataset: Path, tmp_path: Path) -> None:
+    """A chain that tells no length, so that the loader counts the epochs."""
+    pipe = tdr.stream_shards(f"{dataset}/shards/").map(of_sample)
+    trainer, first = trained(
+        dataset, tmp_path, train_dataset=tdr.Resumable(pipe, num_streams=NUM_STREAMS), max_steps=10
+    )
+    trainer.model.epochs = []
+    trainer.train()
+    assert trainer.model.epochs == first
+
+
+def test_an_epoch_without_a_whole_batch_is_refused(dataset: Path, tmp_path: Path) -> None:
+    with pytest.raises(EmptyShareError, match=r"120 samples .* batch of 200 .*dataloader_drop_last=False"):
+        trained(dataset, tmp_path, dataloader_drop_last=True, per_device_train_batch_size=200)
 
 
 def test_a_mixin_after_trainer_is_refused() -> None:

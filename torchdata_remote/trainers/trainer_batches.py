@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from ..callers import callers
-from ..errors import StateError
+from ..errors import EmptyShareError, StateError
 from ..loader_length import num_batches
 from ..resume import StatefulLoader
 from ..resume.loader import ALL_RANKS
@@ -38,6 +38,7 @@ class TrainerBatches(LoaderBatches):
         num_steps_saved: that were done when it was saved, as ``trainer_state.json`` counts them.
 
     Raises:
+        EmptyShareError: if an epoch has no batch.
         StateError: in each rank, if the ranks would have different numbers of batches in the rest of the epoch.
     """
 
@@ -53,6 +54,13 @@ class TrainerBatches(LoaderBatches):
         super().__init__(loader)
         self._accumulation, self._num_steps, self._num_steps_saved = accumulation, num_steps, num_steps_saved
         self._length = self._num_left = _length(loader)
+        if self._length == 0:
+            samples = sum(loader.dataset.share_lengths(loader.dataset.world().workers(loader.num_workers)))
+            raise EmptyShareError(
+                f"transformers Trainer: an epoch of {samples} samples in this process has no batch of "
+                f"{loader.batch_size} (drop_last={loader.drop_last}, {loader.num_workers} workers). Lower "
+                "per_device_train_batch_size or dataloader_num_workers, or set dataloader_drop_last=False."
+            )
         self._resumed = record is not None
         self._num_epochs: float | None = None  # after which nothing is handed out
         self._before_step: tuple[int, Callable[[], State]] | None = None  # steps done, and where the loader was then

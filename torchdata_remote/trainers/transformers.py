@@ -44,6 +44,8 @@ class RemoteTrainerMixin:
     Raises:
         StateError: when training is resumed from a checkpoint without the loader's state; and when processes would
             have different numbers of batches.
+        EmptyShareError: when an epoch has fewer samples than one batch, and ``drop_last`` is set.
+        TypeError: when a class has the mixin after ``Trainer``.
     """
 
     num_streams: int | None = None
@@ -95,14 +97,17 @@ class RemoteTrainerMixin:
     def _save_rng_state(self, output_dir: str) -> None:
         """As ``Trainer._save_rng_state``: each process calls it, before older checkpoints are deleted."""
         super()._save_rng_state(output_dir)  # type: ignore[misc]  # Trainer's
-        batches = self.callback_handler.train_dataloader
-        if not isinstance(batches, TrainerBatches):
-            batches = self._batches  # of a loader that a user's get_train_dataloader has wrapped
+        batches = self._training()
         if batches is None:
             return
         record = batches.record()  # exchanged between all processes
         if self.args.should_save:
             write_record(Path(output_dir), record)
+
+    def _training(self) -> TrainerBatches | None:
+        """The batches that are trained on, although callbacks may have called ``get_train_dataloader`` since."""
+        batches = getattr(self.callback_handler, "train_dataloader", None)
+        return batches if isinstance(batches, TrainerBatches) else self._batches  # wrapped by a user's own method
 
     def get_train_dataloader(self) -> Any:
         """As ``Trainer.get_train_dataloader``."""
@@ -201,11 +206,13 @@ def _callback(trainer: RemoteTrainerMixin) -> Any:
                 _refuse_to_resume(args, resumes=trainer._resumes)
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            epoch = None if trainer._batches is None else trainer._batches.epoch
-            state.epoch = state.epoch if epoch is None else epoch
+            batches = trainer._training()
+            if batches is not None and batches.epoch is not None:
+                state.epoch = batches.epoch
 
         def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            if trainer._batches is not None and trainer._batches.has_ended:
+            batches = trainer._training()
+            if batches is not None and batches.has_ended:
                 control.should_training_stop = True
 
     return LoaderCallback()
