@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import shutil
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -101,6 +102,15 @@ def test_evaluating_on_what_is_trained_on_leaves_the_state_of_training(dataset: 
     again = tdr.Resumable(pipe_of(dataset), num_streams=NUM_STREAMS)
     _, after = trained(dataset, tmp_path, train_dataset=again, load=tmp_path / "checkpoint-10")
     assert sorted(before[0] + after[0]) == list(range(NUM_SAMPLES))
+
+
+def test_a_resumable_that_has_listed_is_not_listed_again(dataset: Path, tmp_path: Path) -> None:
+    shutil.copytree(dataset / "shards", tmp_path / "shards")
+    listed = tdr.Resumable(pipe_of(tmp_path), num_streams=NUM_STREAMS)
+    listed.list_now()
+    (tmp_path / "shards" / "index.json").unlink()
+    _, epochs = trained(dataset, tmp_path, train_dataset=listed)
+    assert sorted(epochs[0]) == list(range(NUM_SAMPLES))
 
 
 def test_a_checkpoint_that_is_saved_without_on_save_has_the_loaders_state(dataset: Path, tmp_path: Path) -> None:
