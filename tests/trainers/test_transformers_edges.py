@@ -236,6 +236,31 @@ def test_each_training_on_one_resumable_begins_where_the_first_one_did(dataset: 
     assert trainer.model.epochs == first
 
 
+def test_a_smaller_batch_that_trainer_finds_trains_as_many_epochs(dataset: Path, tmp_path: Path) -> None:
+    """The steps to the end were counted with the batches that did not fit."""
+
+    class Small(ChainTrainer):
+        def training_step(self, *args: Any, **options: Any) -> Any:
+            if self._train_batch_size > 3:
+                raise RuntimeError("CUDA out of memory.")
+            return super().training_step(*args, **options)
+
+    options: dict[str, Any] = {"num_train_epochs": 2}
+    _, before = trained(dataset, tmp_path, stop_at=5, **options)
+    options |= {"auto_find_batch_size": True, "gradient_accumulation_steps": 3}
+    _, after = trained(dataset, tmp_path, kind=Small, load=tmp_path / "checkpoint-5", **options)
+    assert sorted(before[0] + after[-2]) == sorted(after[-1]) == list(range(NUM_SAMPLES))
+
+
+def test_a_checkpoint_that_is_saved_in_a_way_of_the_users_own_warns(dataset: Path, tmp_path: Path) -> None:
+    class OwnSave(ChainTrainer):
+        def _save_checkpoint(self, model: Any, trial: Any) -> None:
+            self.save_model(str(tmp_path / f"checkpoint-{self.state.global_step}"))
+
+    with pytest.warns(RuntimeWarning, match=r"checkpoint-3 .* call self\._save_rng_state\(folder\)"):
+        trained(dataset, tmp_path, kind=OwnSave, stop_at=3)
+
+
 def test_an_epoch_without_a_whole_batch_is_refused(dataset: Path, tmp_path: Path) -> None:
     with pytest.raises(EmptyShareError, match=r"120 samples .* batch of 200 .*dataloader_drop_last=False"):
         trained(dataset, tmp_path, dataloader_drop_last=True, per_device_train_batch_size=200)

@@ -76,17 +76,19 @@ class RemoteTrainerMixin:
         self._batches: TrainerBatches | None = None
         self._kept: dict[str, EvalBatches] = {}  # with persistent workers
         self._resumes = False
+        self._max_steps: int = self.args.max_steps  # as the user has set it
+        self._recorded_at = -1  # step of the checkpoint saved last
         self.add_callback(_callback(self))  # type: ignore[attr-defined]  # Trainer's
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **options: Any) -> Any:
         """As ``Trainer.train``."""
-        max_steps, self._batches, self._resumes = self.args.max_steps, None, bool(resume_from_checkpoint)
+        self._max_steps, self._batches, self._resumes = self.args.max_steps, None, bool(resume_from_checkpoint)
         if _is_chain(getattr(self, "train_dataset", None)):
             self._read_record(resume_from_checkpoint)
         try:
             return super().train(resume_from_checkpoint, *args, **options)  # type: ignore[misc]  # Trainer's
         finally:
-            self.args.max_steps, self._record, self._num_steps_saved = max_steps, None, 0
+            self.args.max_steps, self._record, self._num_steps_saved = self._max_steps, None, 0
 
     def _read_record(self, checkpoint: str | bool | None) -> None:
         if checkpoint is True:
@@ -103,6 +105,7 @@ class RemoteTrainerMixin:
         record = batches.record()  # exchanged between all processes
         if self.args.should_save:
             write_record(Path(output_dir), record)
+        self._recorded_at = self.state.global_step
 
     def _training(self) -> TrainerBatches | None:
         """The batches that are trained on, although callbacks may have called ``get_train_dataloader`` since."""
@@ -126,9 +129,9 @@ class RemoteTrainerMixin:
             record=self._record,
             num_steps_saved=self._num_steps_saved,
         )
-        if self.args.max_steps <= 0:
+        if self._max_steps <= 0:  # also where Trainer tries a smaller batch
             max_steps = batches.max_steps(self.args.num_train_epochs)
-            self.args.max_steps = self.args.max_steps if max_steps is None else max_steps
+            self.args.max_steps = self._max_steps if max_steps is None else max_steps
         return batches
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
@@ -209,6 +212,16 @@ def _callback(trainer: RemoteTrainerMixin) -> Any:
             batches = trainer._training()
             if batches is not None and batches.epoch is not None:
                 state.epoch = batches.epoch
+
+        def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            is_recorded = args.save_only_model or trainer._recorded_at == state.global_step
+            if trainer._training() is not None and not is_recorded:
+                warnings.warn(
+                    f"checkpoint-{state.global_step} does not hold the place of the loader, and training cannot be "
+                    "resumed from it: the trainer's own _save_checkpoint has to call self._save_rng_state(folder).",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
 
         def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             batches = trainer._training()
