@@ -608,7 +608,9 @@ def test_a_pass_that_could_not_begin_keeps_the_place(folder: str) -> None:
     loader, other = loader_of(folder, 1, timeout_s=0), loader_of(folder, 1)
     assert keys(list(loader)) == all_keys()
     before = loader.state_dict()
-    (worker,) = loader._iterator._workers
+    iterator: Any = loader._iterator
+    (worker,) = iterator._workers
+    del iterator
     worker.kill()
     worker.join()
     with failing(RuntimeError, "exited unexpectedly|killed"):

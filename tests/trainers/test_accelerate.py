@@ -252,3 +252,13 @@ def test_a_chain_that_is_divided_over_other_ranks_is_refused(dataset: Path, worl
     with pytest.raises(StateError, match=f"2 processes, and this chain is divided over {world_size}"):
         _require_same_ranks(accelerator, world_size)
     _require_same_ranks(accelerator, 2)
+
+
+def test_skipping_is_refused_also_of_a_prepared_loader(dataset: Path) -> None:
+    """Accelerate makes another class of it then."""
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    loader = accelerator.prepare(torch.utils.data.DataLoader(tdr.Resumable(pipe_of(dataset), num_streams=12), 4))
+    with pytest.raises(StateError, match="skip_first_batches"):
+        list(accelerator.skip_first_batches(loader, 2))

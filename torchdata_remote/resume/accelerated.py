@@ -99,12 +99,22 @@ def refuse_skipping(dataset: object) -> None:
         StateError: if Accelerate's ``skip_first_batches`` has made a loader over this dataset.
     """
     for caller in callers("accelerate.data_loader"):
-        if type(caller).__name__ == "SkipDataLoader" and getattr(caller, "dataset", None) is dataset:
+        if getattr(caller, "skip_batches", 0) and getattr(caller, "dataset", None) is dataset:
+            in_trainer = next(callers("transformers.trainer"), None) is not None
             raise StateError(
                 "Accelerate's skip_first_batches would read batches again and drop them, also those after a loaded "
-                "state. Leave it out: accelerator.load_state(), or loader.load_state_dict(), continues after the last "
-                "batch that was handed out."
+                f"state. {_IN_TRAINER if in_trainer else _LEAVE_IT_OUT}"
             )
+
+
+_LEAVE_IT_OUT = (
+    "Leave it out: accelerator.load_state(), or loader.load_state_dict(), continues after the last batch that was "
+    "handed out."
+)
+_IN_TRAINER = (
+    "The transformers Trainer resumes a chain as train_dataset=pipe of class MyTrainer(RemoteTrainerMixin, Trainer), "
+    "from torchdata_remote.trainers, which makes the loader itself."
+)
 
 
 def _require_plain_split(accelerator: Any) -> None:
