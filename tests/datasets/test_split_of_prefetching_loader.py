@@ -391,11 +391,36 @@ def test_a_distributed_sampler_has_one_state_for_all_ranks() -> None:
         list(second)
 
 
-@pytest.mark.parametrize(
-    "state", [None, [], {}, {"version": 2}, {**begun_state(), "moved": 3}, {**begun_state(), "epoch": -1}]
-)
+@pytest.mark.parametrize("state", [None, [], {}, {"version": 2}, {"version": 1, "epoch": 0}])
 def test_what_is_no_state_is_refused(state: Any) -> None:
     """At once."""
+    with pytest.raises(StateError, match="Expected the state_dict"):
+        PrefetchingLoader(Numbers(9)).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        {"moved": 3},
+        {"moved": [10, 0]},
+        {"epoch": -1},
+        {"epoch": True},
+        {"items_done": 10},
+        {"batches_done": "1"},
+        {"seed": "1"},
+        {"order": 1},
+    ],
+)
+def test_a_damaged_state_is_refused_when_it_is_loaded(damaged: dict[str, Any]) -> None:
+    """Not when something is read, and never by reading other items."""
+    with pytest.raises(StateError, match="Expected the state_dict"):
+        PrefetchingLoader(Numbers(9)).load_state_dict({**begun_state(), **damaged})
+
+
+@pytest.mark.parametrize("missing", ["items_done", "moved"])
+def test_a_state_without_one_of_its_numbers_is_refused_when_it_is_loaded(missing: str) -> None:
+    """As a damaged one."""
+    state = {name: value for name, value in begun_state().items() if name != missing}
     with pytest.raises(StateError, match="Expected the state_dict"):
         PrefetchingLoader(Numbers(9)).load_state_dict(state)
 

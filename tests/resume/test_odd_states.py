@@ -49,7 +49,6 @@ ODD: dict[str, Callable[[Any], Any]] = {
     "a place without passed": _at({"at": {}}),
     "a place that counts below 0": _at({"passed": -1, "at": None}),
     "passed is text": lambda state: _at({**state["streams"][0][1], "passed": "3"})(state),
-    "at is empty": lambda state: _at({**state["streams"][0][1], "at": {}})(state),
     "a stream twice": lambda state: {**state, "streams": [*state["streams"], [0, None]]},
     "a stream too many": lambda state: {**state, "streams": [*state["streams"], [99, None]]},
     "JSON that was cut": lambda state: {"all_ranks": json.dumps(state)[:100]},
@@ -66,6 +65,31 @@ def test_what_is_no_state_is_refused_when_it_is_loaded(name: str) -> None:
     """By an error of ours, before anything is read."""
     with pytest.raises(StateError):
         _loader().load_state_dict(ODD[name](_state()))
+
+
+@pytest.mark.parametrize("at", [{}, "foo", 3, {"phase": "x"}, {"phase": 0, "passed": -1, "began": None}])
+@pytest.mark.parametrize("num_streams", [1, 4])
+def test_a_place_that_no_pipe_can_use_is_refused_before_its_stream_is_read(at: Any, num_streams: int) -> None:
+    """The error names the stream, and shows what came."""
+    loader = tdr.stateful_loader(_pipe("odd"), batch_size=2, num_streams=num_streams)
+    next(iter(loader))
+    state = loader.state_dict()
+    loader.load_state_dict(_at({"passed": 2, "at": at})(state))
+    with pytest.raises(StateError, match=r"Stream 0: .* cannot begin at .*'passed': 2.*damaged"):
+        list(loader)
+
+
+def _fails(sample: Any) -> Any:
+    raise KeyError(sample)
+
+
+def test_an_error_of_a_users_function_stays_what_it_is_in_a_resumed_pass() -> None:
+    """It says nothing about the state."""
+    state = _state()
+    other = tdr.stateful_loader(_pipe("odd").map(_fails), batch_size=2, num_streams=4)
+    other.load_state_dict({**state, "chain": other.state_dict()["chain"]})
+    with pytest.raises(KeyError):
+        next(iter(other))
 
 
 def test_any_mapping_is_a_state() -> None:

@@ -146,8 +146,16 @@ class LoaderState:
 def _is_sound(state: Mapping[str, Any]) -> bool:
     moved = state.get("moved", [0, 0])
     numbers = [state.get("epoch"), state.get("num_items"), state.get("batches_done"), state.get("items_done", 0)]
+    if not isinstance(moved, (list, tuple)) or len(moved) != 2 or not all(map(_is_number, [*numbers, *moved])):
+        return False
+    seed, order, num_items = state.get("seed"), state.get("order"), state["num_items"]
     return (
-        isinstance(moved, (list, tuple))
-        and len(moved) == 2
-        and all(isinstance(number, int) and number >= 0 for number in [*numbers, *moved])
+        max(*moved, state.get("items_done", 0)) <= num_items
+        and (state["batches_done"] == 0 or ("items_done" in state) == ("moved" in state))
+        and (seed is None or isinstance(seed, int))
+        and (order is None or isinstance(order, str))
     )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
