@@ -110,6 +110,19 @@ class World:
         return [replace(self, worker=worker, num_workers=num_workers) for worker in range(num_workers)]
 
 
+def require_world(world: object) -> None:
+    """Refuse what is neither a :class:`World` nor ``None``, such as a ``DeviceMesh``.
+
+    Raises:
+        TypeError: says how a ``World`` is made of it.
+    """
+    if world is not None and not isinstance(world, World):
+        raise TypeError(
+            f"world={world!r:.200}: expected a World or None, got a {type(world).__name__}. Make one by "
+            'World.from_mesh(mesh, dp="dp"), by World.from_group(group), or by World(rank, world_size).'
+        )
+
+
 def detect_rank() -> tuple[int, int]:
     """``(rank, world_size)`` from the process group, else from ``RANK`` and ``WORLD_SIZE``, else ``(0, 1)``.
 

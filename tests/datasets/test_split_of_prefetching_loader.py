@@ -440,3 +440,29 @@ def test_options_that_contradict_each_other() -> None:
             PrefetchingLoader(data, **options)
     with pytest.raises(ValueError, match="no_such"):
         PrefetchingLoader(data, equalize="no_such")
+
+
+def test_no_state_where_another_loader_reads_by_the_sampler() -> None:
+    """A trainer that rebuilds the loader: its place is not known, and the state of the beginning would be another."""
+    loader: Any = PrefetchingLoader(Numbers(12), 2, shuffle=True, seed=0, collate_fn=as_they_are)
+    before = loader.state_dict()
+    assert len(loader.sampler) == 12
+    assert loader.state_dict() == before
+    for read in (loader.sampler, loader.batch_sampler):
+        next(iter(read))
+        with pytest.raises(StateError, match=r"another loader.* Iterate the PrefetchingLoader itself"):
+            loader.state_dict()
+        loader.sampler.set_epoch(0)
+    batches = iter(loader)
+    next(batches)
+    begun = loader.state_dict()
+    list(loader.batch_sampler)
+    assert loader.state_dict() == begun
+
+
+def test_the_sampler_of_a_rank_is_one_that_trainers_leave_alone() -> None:
+    """Ray's ``prepare_data_loader`` replaces others; training loops find it at Ray's wrapper, which copies ``vars``."""
+    loader: Any = PrefetchingLoader(Numbers(9), 2, world=World(1, 3))
+    assert isinstance(loader.sampler, DistributedSampler)
+    vars(loader)["sampler"].set_epoch(2)
+    assert loader.state_dict()["epoch"] == 2

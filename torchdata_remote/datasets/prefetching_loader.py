@@ -6,14 +6,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-import torch
 from torch.utils.data import DataLoader
 
 from ..errors import UnsplitError
 from ..lightning_loops import current_fit_loop, set_progress
+from ..read_ahead import current_readers
 from ..shares import EqualizeMode
 from ..world import World, detect_world, place_in
-from ._epoch import Batched, Epoch, batches_of
+from ._drawn import drawn
+from ._epoch import Batched
+from ._loader_options import OF_TORCH, check_options
 from ._loader_state import LoaderState, Order
 from ._rank_sampler import RankSampler
 from ._sampler_follower import SamplerFollower, seeds_of
@@ -21,10 +23,6 @@ from ._sampler_order import SamplerOrder, set_epoch_of_sampler
 from ._split_order import SplitOrder
 
 T = TypeVar("T")
-
-_OPTIONS = {"batch_size", "collate_fn", "drop_last", "generator", "in_order", "multiprocessing_context"} | {
-    "persistent_workers", "pin_memory", "pin_memory_device", "prefetch_factor", "timeout", "worker_init_fn"
-}  # fmt: skip
 
 
 class PrefetchingLoader(Generic[T]):
@@ -103,18 +101,11 @@ class PrefetchingLoader(Generic[T]):
         generator: Any = None,
         **options: Any,
     ) -> None:
-        if not hasattr(dataset, "batches"):
-            raise TypeError(
-                "PrefetchingLoader is for RemoteFiles, RemoteImageFolder and ShardedDataset, got a "
-                f"{type(dataset).__name__}. For another dataset use DataLoader; for a part of one of these, a sampler."
-            )
-        if options.get("persistent_workers"):
-            raise ValueError("persistent_workers: workers of a PrefetchingLoader are started for each epoch.")
         self._has_sampler = sampler is not None or batch_sampler is not None
-        if seed is not None and (not shuffle or generator is not None or self._has_sampler):
-            raise ValueError("seed is of the order of shuffle=True, without a sampler and without a generator.")
-        if self._has_sampler and (equalize is not None or world is not None):
-            raise ValueError("A sampler decides what each rank reads: pass no equalize and no world with it.")
+        check_options(
+            dataset, shuffle=shuffle, seed=seed, generator=generator, has_sampler=self._has_sampler,
+            equalize=equalize, world=world, options=options,
+        )  # fmt: skip
         self.dataset, self.num_workers = dataset, num_workers
         self._loader: DataLoader[Any] = DataLoader(  # which checks all of this, and is never iterated
             dataset,  # type: ignore[arg-type]
@@ -136,18 +127,21 @@ class PrefetchingLoader(Generic[T]):
     @property
     def sampler(self) -> Any:
         """The sampler, which has ``set_epoch`` where ranks divide an order, or it is a ``DistributedSampler``."""
-        divided = self._is_divided()
-        return RankSampler(self._next_order, self.set_epoch, single=True) if divided else self._loader.sampler
+        if not self._is_divided():
+            return self._loader.sampler
+        # Ray's wrapper copies what is in vars() here, and training loops ask it for the sampler.
+        sampler = vars(self)["sampler"] = RankSampler(self, self._next_order, self._state.read_elsewhere, single=True)
+        return sampler
 
     @property
     def batch_sampler(self) -> Any:
         """The sampler of batches; ``None`` for single items."""
         if self._loader.batch_sampler is None or not self._is_divided():
             return self._loader.batch_sampler
-        return RankSampler(self._next_order, self.set_epoch, single=False)
+        return RankSampler(self, self._next_order, self._state.read_elsewhere, single=False)
 
     def __getattr__(self, name: str) -> Any:
-        if name in _OPTIONS and "_loader" in vars(self):  # trainers read them
+        if name in OF_TORCH and "_loader" in vars(self):  # trainers read them
             return getattr(self._loader, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
@@ -161,6 +155,10 @@ class PrefetchingLoader(Generic[T]):
         """Where the loader is, after the batch that was handed out last: plain JSON.
 
         After the last batch nothing is left of the epoch; when the pass has ended, it is the beginning of the next one.
+        A batch that Ray Train's wrapper has read ahead counts as not handed out.
+
+        Raises:
+            StateError: if a trainer has built another loader of this one's samplers, whose place is not known here.
         """
         if self._is_divided() or not (self._has_sampler or self._shuffle):
             begun = {"shuffle": self._shuffle, "seed": self._seed(self._place()), "items_done": 0, "moved": [0, 0]}
@@ -191,7 +189,9 @@ class PrefetchingLoader(Generic[T]):
         order, changes = self._next_order(), self._state.changes
         loader, seeds = self._loader, seeds_of(self._generator)
         followed = SamplerFollower(loader.sampler, loader.batch_sampler)
-        begin = partial(self._begin, seeds=seeds, followed=followed)
+        begin = partial(
+            drawn, dataset=self.dataset, loader=loader, seeds=seeds, followed=followed, options=self._options
+        )
         batches = None  # nothing is drawn before the first batch, as by DataLoader
         if self.num_workers > 0:
             batches = begin(order)
@@ -202,10 +202,11 @@ class PrefetchingLoader(Generic[T]):
         self, order: Order, changes: int, batches: Iterator[T] | None, begin: Callable[[Order], Iterator[T]]
     ) -> Iterator[T]:
         """Begins with the first batch only: Lightning drops iterators, and sets the epoch of one that it has made."""
+        readers = current_readers()
         if changes != self._state.changes and (batches is None or isinstance(order, SplitOrder)):
             order, batches = self._next_order(), None
         batches = begin(order) if batches is None else batches
-        yield from self._state.begin(order).counted(batches)
+        yield from self._state.begin(order, readers).counted(batches)
 
     def _place(self) -> World:
         return place_in(self._world, detect_world())
@@ -235,14 +236,3 @@ class PrefetchingLoader(Generic[T]):
         how: dict[str, Any] = {"seed": seed, "drop_last": self._drop_last, "equalize": self._equalize}
         epoch, start, batch_size = self._state.next_epoch, self._state.start_of_split(), loader.batch_size or 1
         return SplitOrder(len(self.dataset), world, batch_size, epoch=epoch, start=start, **how)
-
-    def _begin(self, order: Order, seeds: torch.Generator, followed: SamplerFollower) -> Iterator[T]:
-        """Draw the order of an epoch, and start its workers."""
-        loader = self._loader
-        single, first = loader.batch_sampler is None, order.batches_done if isinstance(order, SamplerOrder) else 0
-        epoch = Epoch(self.dataset, order.batches(), loader.collate_fn, single=single, first=first)
-        followed.rewind()
-        if isinstance(order, SamplerOrder):
-            order.check(epoch)
-            followed.draw(first)
-        return followed.beside(batches_of(epoch, num_workers=self.num_workers, generator=seeds, **self._options))
