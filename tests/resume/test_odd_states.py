@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import types
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +12,6 @@ import pytest
 import torchdata_remote as tdr
 from torchdata_remote.errors import StateError
 from torchdata_remote.iter_datapipe import IterableWrapper
-from torchdata_remote.resume.handover import Handover
 from torchdata_remote.trainers.nodes import merge_node_states
 
 
@@ -120,21 +117,3 @@ def test_states_of_other_steps_are_not_merged() -> None:
     """As the docstring of ``merge_node_states`` says."""
     with pytest.raises(StateError):
         merge_node_states([{"num_yielded": 3, "root": {}}, {"num_yielded": 5, "root": {}}])
-
-
-def test_the_file_of_a_handover_is_closed() -> None:
-    """No ``ResourceWarning`` when a loader with workers goes."""
-    handover = Handover()
-    handover.leave(0, b"listing")
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        del handover
-        gc.collect()
-    assert [warning for warning in told if warning.category is ResourceWarning] == []
-
-
-@pytest.mark.parametrize("world", ["dp", 1, object()])
-def test_a_world_that_is_none_is_refused_at_once(world: Any) -> None:
-    """Such as a ``DeviceMesh`` instead of ``World.from_mesh(mesh)``: by a ``TypeError`` that says so."""
-    with pytest.raises(TypeError, match="World"):
-        IterableWrapper(["memory://d/0.tar"]).sharding_filter_rank(world=world)
