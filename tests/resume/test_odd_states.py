@@ -12,7 +12,6 @@ import pytest
 import torchdata_remote as tdr
 from torchdata_remote.errors import StateError
 from torchdata_remote.iter_datapipe import IterableWrapper
-from torchdata_remote.trainers.nodes import merge_node_states
 
 
 def _pipe(name: str) -> Any:
@@ -111,9 +110,3 @@ def test_two_loaders_of_one_resumable() -> None:
     before = first.state_dict()
     next(others), next(others)
     assert first.state_dict() == before
-
-
-def test_states_of_other_steps_are_not_merged() -> None:
-    """As the docstring of ``merge_node_states`` says."""
-    with pytest.raises(StateError):
-        merge_node_states([{"num_yielded": 3, "root": {}}, {"num_yielded": 5, "root": {}}])

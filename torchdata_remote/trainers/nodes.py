@@ -10,8 +10,10 @@ from typing import Any
 from ..errors import StateError
 from ..iter_datapipe import IterDataPipe
 from ..resume import Resumable, merge_states
+from ..resume.states import ENDED
 
 _STATE = {"version", "chain", "listing", "epoch", "num_streams", "streams"}  # what a state of Resumable has
+_HANDED_OUT = "num_yielded"  # of Loader: items of the graph's root
 _STEPS = "steps_since_snapshot"  # of Prefetcher and ParallelMapper: items behind their source's last state
 
 
@@ -132,8 +134,33 @@ def merge_node_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     found = list(states)
     if not found:
         raise StateError("There is no state to merge.")
+    _require_same_step(found)
     merged: dict[str, Any] = _merged(found, "")
     return merged
+
+
+def _require_same_step(states: Sequence[Any]) -> None:
+    """Compare how many items the ranks' loaders have handed out: fewer only where a rank has no more.
+
+    Raises:
+        StateError: with the numbers.
+    """
+    steps = [state.get(_HANDED_OUT) if isinstance(state, Mapping) else None for state in states]
+    most = max((step for step in steps if isinstance(step, int)), default=0)
+    if any(step not in (None, most) and not _has_ended(state) for step, state in zip(steps, states, strict=True)):
+        raise StateError(
+            f"The states are of different steps: their loaders have handed out {steps} items. Merge the states that all "
+            "ranks have saved at the same step."
+        )
+
+
+def _has_ended(state: Any) -> bool:
+    """Whether nothing is left of a chain in a graph."""
+    if not isinstance(state, Mapping):
+        return False
+    if set(state) >= _STATE:
+        return all(at == ENDED for _, at in state["streams"])
+    return any(map(_has_ended, state.values()))
 
 
 def _merged(values: Sequence[Any], where: str) -> Any:
