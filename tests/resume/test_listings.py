@@ -332,7 +332,7 @@ def test_rank_0_lists_for_all_ranks(folder: Path) -> None:
         assert (name, "Rank 0" in message) == ("ObjectNotFoundError", False)
         name, message = ranks[1][f"failing {num_workers}"]
         assert name == "RemoteDataError"
-        assert "Rank 0, which lists for all ranks, failed: ObjectNotFoundError: " in message
+        assert "Rank 0 failed to list for all ranks: ObjectNotFoundError: " in message
     assert not listed
     for rank in ranks:
         assert rank["sent"] == [True]  # all have the same state: a digest

@@ -21,7 +21,6 @@ UNLIKE = (
     "PrefetchingLoader, seed",
     "PrefetchingLoader, epoch",
     "PrefetchingLoader, place",
-    "DataLoader(pipe), seed",
 )
 
 
@@ -37,14 +36,14 @@ def unlike(dataset: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", UNLIKE)
 def test_ranks_that_would_read_other_orders_say_so(unlike: list[dict[str, Any]], name: str) -> None:
-    """Today samples are lost and others repeated, without a word."""
+    """Otherwise samples would be lost and others repeated, without a word."""
     found = outcome(rank[name] for rank in unlike)
     assert found == "120 of 120" or "Error" in found, found
 
 
 @pytest.mark.parametrize("case", ["load in rank 0", "state in rank 0", "truncated", "None", "list_now in rank 0"])
 def test_what_one_rank_alone_does(dataset: Path, case: str) -> None:
-    """Today the other rank waits until the process group's timeout, or takes one exchange for another."""
+    """The other rank does not wait for it, and does not take one exchange for another."""
     ranks = launch(PROGRAM, 2, timeout_s=60, folder=str(dataset), case=case)
     for error in _errors(ranks, case):
         assert error == "none" or error.startswith(OURS), error
@@ -52,6 +51,6 @@ def test_what_one_rank_alone_does(dataset: Path, case: str) -> None:
 
 @pytest.mark.parametrize("case", ["no process group", "process group destroyed"])
 def test_a_state_of_all_ranks_needs_a_process_group(dataset: Path, case: str) -> None:
-    """Today it is that of one rank, which nobody notices until it is loaded."""
+    """It would be that of one rank, which is not noticed until it is loaded."""
     ranks = launch(PROGRAM, 2, timeout_s=60, folder=str(dataset), case=case)
     assert all(error.startswith("StateError") for error in _errors(ranks, case)), ranks

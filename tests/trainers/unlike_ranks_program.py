@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from torch.utils.data import DataLoader
 
 import torchdata_remote as tdr
 from torchdata_remote.iter_datapipe import IterableWrapper, IterDataPipe
@@ -61,7 +60,6 @@ def loaders(folder: Path, rank: int) -> dict[str, Callable[[], Any]]:
         "PrefetchingLoader, seed": lambda: _images(folder, seed=rank),
         "PrefetchingLoader, epoch": lambda: _with_epoch(_images(folder), rank),
         "PrefetchingLoader, place": lambda: _images(folder, world=tdr.World(0, 2)),
-        "DataLoader(pipe), seed": lambda: DataLoader(_chain(folder, seed=rank), 4),
     }
 
 

@@ -128,12 +128,20 @@ def _require_same_ranks(accelerator: Any, world_size: int) -> None:
     """Compare the loader's ranks with those that are to have batches of their own.
 
     Raises:
-        StateError: where tensor or context parallel processes need equal batches, and the chain knows of no groups.
+        StateError: where tensor or context parallel processes need equal batches, and the chain knows of no groups; or
+            where the chain gives each process everything, or counts other processes than Accelerate.
     """
     alike = getattr(getattr(accelerator, "parallelism_config", None), "non_data_parallel_size", 1)
-    if alike > 1 and world_size * alike != accelerator.num_processes:
+    if world_size * alike == accelerator.num_processes:
+        return
+    if alike > 1:
         raise StateError(
             f"Accelerate: groups of {alike} of the {accelerator.num_processes} processes (tensor or context parallel) "
             f"need equal batches, and this chain gives {world_size} ranks different ones: tell it this process's place "
             "among the data-parallel groups, sharding_filter_rank(world=World(rank=..., world_size=...))."
         )
+    raise StateError(
+        f"Accelerate runs {accelerator.num_processes} processes, and this chain is divided over {world_size}: samples "
+        "would be read several times, or not at all. Leave world= out of sharding_filter_rank(), stream_shards() or "
+        "stream_files(), so that the chain takes the processes' own numbers."
+    )

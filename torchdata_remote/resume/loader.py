@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import torch
@@ -24,15 +22,17 @@ from ..lightning_loops import (
     warn_of_repeated_samples,
 )
 from ..loader_length import num_batches
+from ..rank_exchange import in_group
 from ..world import World
 from .accelerated import Accelerated
-from .ranks import in_group, merged_in_group, require_same_listing, states_of_all
+from .all_ranks import ALL_RANKS, given_states
+from .ranks import compared_first, merged_in_group, states_of_all
 from .read_ahead import ReadAhead, TakeState
 from .resumable import Resumable
 from .savers import stores_one_for_all_ranks
 from .states import State, begin_next_epoch, merge_states
+from .stream_share import end_together
 
-ALL_RANKS = "all_ranks"
 _MAX_SEED = (1 << 63) - 1
 
 
@@ -71,6 +71,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         self._batches: weakref.ref[Any] | None = None  # of that pass
         self._kept: tuple[bool, Any] = (False, None)  # where they were when they ended or were dropped
         self._num_passes = 0
+        self._compared = False  # whether ranks have, since the last state was loaded
         self._read_ahead = ReadAhead()
 
     def set_epoch(self, epoch: int) -> None:
@@ -144,9 +145,12 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         Raises:
             StateError: if a state is missing, or does not fit this chain.
         """
-        given = [state_dict] if isinstance(state_dict, Mapping) else list(state_dict)
-        given = [json.loads(state[ALL_RANKS]) if ALL_RANKS in state else state for state in given]
-        self._load(merge_states(states_of_all(self.dataset.world(), given)))
+        given, error = [], None
+        try:
+            given = given_states(state_dict)
+        except StateError as caught:  # the other ranks are waiting
+            error = caught
+        self._load(merge_states(states_of_all(self.dataset.world(), given, error)))
         loop = current_fit_loop(self)
         if loop is not None:
             with suppress(TypeError):  # a chain that does not tell its length
@@ -158,24 +162,30 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         for rank, world_size, num_workers, next_worker in merged.get("turns", []):
             if (rank, world_size, num_workers) == (world.rank, world.world_size, self.num_workers):
                 self.dataset.first_worker = next_worker
-        self._begun, self._state_before = False, None
+        self._begun, self._compared, self._state_before = False, False, None
 
     def __iter__(self) -> Iterator[Any]:
         self._follow_lightning()
         self._read_ahead.begin(self._state_before_pass)
         dataset = self.dataset
-        epoch, first_worker = dataset.next_epoch, dataset.first_worker
+        epoch, first_worker, resumed = dataset.next_epoch, dataset.first_worker, dataset.loaded is not None
         if self.num_workers > 0 and (dataset.loaded is not None or epoch != self._epoch + 1):
             self._iterator = None  # its workers would begin another epoch
         self.generator.manual_seed((torch.initial_seed() + epoch) & _MAX_SEED)
-        with dataset.listing_made(epoch, self.num_workers):  # workers have begun when the block ends
-            batches = super().__iter__()
+        try:
+            with dataset.listing_made(epoch, self.num_workers):  # workers have begun when the block ends
+                batches = super().__iter__()
+        except BaseException:
+            self._iterator = self._batches = None  # its workers are gone, and it forgot where they were
+            raise
         if self.num_workers > 0:
             dataset.pass_begun()
         self._epoch, self._first_worker, self._begun = epoch, first_worker, True
         self._batches, self._kept = weakref.ref(batches), self._place_in(batches)
         self._num_passes += 1
-        return self.for_accelerator(self._with_place_kept(batches, self._num_passes))
+        return self.for_accelerator(
+            self._with_place_kept(self._checked(batches, resumed=resumed), batches, self._num_passes)
+        )
 
     def _follow_lightning(self) -> None:
         """Begin the pass that its training loop is about to begin."""
@@ -197,30 +207,31 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
             return None
         return begin_next_epoch(state) if self._begun and state["epoch"] < self.dataset.next_epoch else state
 
-    def _with_place_kept(self, batches: Any, number: int) -> Iterator[Any]:
+    def _with_place_kept(self, checked: Iterator[Any], batches: Any, number: int) -> Iterator[Any]:
         """The batches of a pass; its place outlives them."""
         try:
-            for batch in self._checked(batches):
+            for batch in checked:
                 self._read_ahead.handed_out(self._take_state)
                 yield batch
         finally:
             if number == self._num_passes:
                 self._kept = self._place_in(batches)
 
-    def _checked(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The batches; before the first one, ranks compare what they list."""
-        if not in_group(self.dataset.world()):
-            yield from batches
-            return
-        first, error = [], None
-        try:
-            first = list(islice(batches, 1))
-        except Exception as caught:  # noqa: BLE001  # the other ranks are waiting
-            error = caught
-        listing = None if error is not None else self._state_of_this_rank()["listing"]
-        require_same_listing(self.dataset.world(), listing, error)
-        yield from first
-        yield from batches
+    def _checked(self, batches: Iterator[Any], *, resumed: bool) -> Iterator[Any]:
+        """The batches; before the first one, ranks compare what they read.
+
+        Where one of them may end its epoch before the others, it would wait for them while they wait for it in a step:
+        there they compare in the first pass only, and after a state was loaded.
+        """
+        if not in_group(self.dataset.world()) or (self._compared and not end_together(self.dataset.pipe)):
+            return batches
+        self._compared = True
+        return compared_first(self.dataset.world(), batches, partial(self._what_is_read, resumed=resumed))
+
+    def _what_is_read(self, *, resumed: bool) -> tuple[dict[str, Any], Any]:
+        state = self._state_of_this_rank()
+        reads = {"chain": state["chain"], "number of streams": state["num_streams"], "epoch": self._epoch}
+        return {**reads, "place where they resume": resumed}, state["listing"]
 
     def __len__(self) -> int:
         """Batches of an epoch, in this rank.

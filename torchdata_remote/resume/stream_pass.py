@@ -95,10 +95,20 @@ class Pass:
     def __init__(self, template: Template, epoch: int, num_streams: int, streams: list[Stream]) -> None:
         self._template, self.epoch, self.num_streams, self._streams = template, epoch, num_streams, streams
         self.listing: list[dict[str, Any]] | None = None
+        self._has_begun = False
         self._failed: str | None = None
+
+    def has_begun_epoch(self, epoch: int) -> bool:
+        """Whether it is of this epoch and was asked for items."""
+        return self._has_begun and self.epoch == epoch
+
+    def is_about_to_begin(self, epoch: int) -> bool:
+        """Whether it is of this epoch and was not asked for items: trainers announce an epoch after it was begun."""
+        return not self._has_begun and self.epoch == epoch
 
     def items(self, expected_listing: list[Any] | None) -> Iterator[Any]:
         """The items of all streams, by turns: always of the one that has handed out least."""
+        self._has_begun = True
         try:
             listings = self._template.listings
             self.listing = self._template.fingerprints()

@@ -149,8 +149,8 @@ def _require_same_step(states: Sequence[Any]) -> None:
     most = max((step for step in steps if isinstance(step, int)), default=0)
     if any(step not in (None, most) and not _has_ended(state) for step, state in zip(steps, states, strict=True)):
         raise StateError(
-            f"The states are of different steps: their loaders have handed out {steps} items. Merge the states that all "
-            "ranks have saved at the same step."
+            f"The states are of different steps: their loaders have handed out {steps} items. Merge the states that "
+            "all ranks have saved at the same step."
         )
 
 

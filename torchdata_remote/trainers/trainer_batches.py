@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from ..callers import callers
 from ..errors import StateError
+from ..rank_exchange import exchanged
 from ..resume import StatefulLoader
-from ..resume.ranks import gathered
 from ..world import World
 
 Record = dict[str, Any]
@@ -121,7 +121,7 @@ class TrainerBatches(DataLoader[Any]):
         """What is left of the epoch; if that is nothing, the next one."""
         batches = iter(self.loader)
         first = list(islice(batches, 1))
-        if not any(gathered(self.loader.dataset.world(), bool(first))):
+        if not any(exchanged(self.loader.dataset.world(), "go on with an epoch", bool(first)).values()):
             self._num_done = 0
             batches = iter(()) if self.has_ended else iter(self.loader)
         yield from first
