@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable
 from functools import partial
@@ -58,6 +59,7 @@ def main(*, folder: str, checkpoints: str, num_workers: list[int], stop: bool, s
     if single:
         for check in CHECKS:
             attempt(check.__name__, lambda: check(Path(folder)))  # noqa: B023
+    gc.collect()  # workers of graphs that were left hold the pipes of this process
     dist.destroy_process_group()
 
 
