@@ -13,6 +13,7 @@ from ..lightning_loops import current_fit_loop, set_progress
 from ..read_ahead import current_readers
 from ..shares import EqualizeMode
 from ..world import World, detect_world, place_in
+from ._alike import RankComparison
 from ._drawn import drawn
 from ._epoch import Batched
 from ._loader_options import OF_TORCH, check_options
@@ -37,7 +38,9 @@ class PrefetchingLoader(Generic[T]):
     **Several ranks** without a sampler divide one order, which depends on seed and epoch only. All ranks together read
     every item once, and each has as many batches: where the number of items is not divisible, the last batch or the
     last two are shorter in some ranks than in others. Where a batch is one item (``batch_size=1`` or ``None``), or
-    there are fewer items than ranks, that is impossible and an error that asks for ``equalize``.
+    there are fewer items than ranks, that is impossible and an error that asks for ``equalize``. With a process group,
+    ranks compare items, seed, epoch and place before the first batch of each pass, so all of them have to begin it;
+    pass ``world=World()`` to a loader that one rank alone reads.
 
     **Each pass is an epoch**, from 0, or as ``set_epoch`` or a loaded state tells. Without a sampler ``state_dict`` is
     the same in all ranks, which must be at the same step, so save one of them. Any number of ranks and workers resumes
@@ -66,7 +69,8 @@ class PrefetchingLoader(Generic[T]):
     Raises:
         UnsplitError: when iteration begins, if some ranks would have more batches than others; or if several ranks
             shuffle by a ``generator``, which may differ from rank to rank.
-        StateError: when iteration begins, if the loaded state is of another order or number of items.
+        StateError: when iteration begins, if the loaded state is of another order or number of items; or, as also
+            UnequalListingError, if the ranks would not divide one order of the same items.
 
     Example:
         >>> import fsspec
@@ -122,6 +126,7 @@ class PrefetchingLoader(Generic[T]):
         self._generator, self._options = generator, options
         self._shuffle, self._drop_last, self._world = bool(shuffle), drop_last, world
         self._equalize = None if equalize is None else EqualizeMode(equalize)
+        self._comparison = RankComparison(dataset, divided=not self._has_sampler)
         self._state = LoaderState(len(dataset), shuffle=self._shuffle, seed=seed, has_sampler=self._has_sampler)
 
     @property
@@ -186,27 +191,33 @@ class PrefetchingLoader(Generic[T]):
         return len(self._next_order() if current is None or current.ended else current.order)
 
     def __iter__(self) -> Iterator[T]:
-        order, changes = self._next_order(), self._state.changes
-        loader, seeds = self._loader, seeds_of(self._generator)
-        followed = SamplerFollower(loader.sampler, loader.batch_sampler)
-        begin = partial(
-            drawn, dataset=self.dataset, loader=loader, seeds=seeds, followed=followed, options=self._options
-        )
-        batches = None  # nothing is drawn before the first batch, as by DataLoader
-        if self.num_workers > 0:
-            batches = begin(order)
-            followed.draw((loader.prefetch_factor or 0) * self.num_workers)
+        try:
+            order, changes = self._next_order(), self._state.changes
+            loader, seeds, options = self._loader, seeds_of(self._generator), self._options
+            followed = SamplerFollower(loader.sampler, loader.batch_sampler)
+            begin = partial(drawn, dataset=self.dataset, loader=loader, seeds=seeds, followed=followed, options=options)
+            batches = None  # nothing is drawn before the first batch, as by DataLoader
+            if self.num_workers > 0:
+                batches = begin(order)
+                followed.draw((loader.prefetch_factor or 0) * self.num_workers)
+        except Exception as error:
+            self._comparison.require_alike(self._place(), None, error)
+            raise
         return self._pass(order, changes, batches, begin)
 
     def _pass(
         self, order: Order, changes: int, batches: Iterator[T] | None, begin: Callable[[Order], Iterator[T]]
     ) -> Iterator[T]:
         """Begins with the first batch only: Lightning drops iterators, and sets the epoch of one that it has made."""
-        readers = current_readers()
-        if changes != self._state.changes and (batches is None or isinstance(order, SplitOrder)):
-            order, batches = self._next_order(), None
-        batches = begin(order) if batches is None else batches
-        yield from self._state.begin(order, readers).counted(batches)
+        try:
+            if changes != self._state.changes and (batches is None or isinstance(order, SplitOrder)):
+                order, batches = self._next_order(), None
+            begun = begin(order) if batches is None else batches
+        except Exception as error:
+            self._comparison.require_alike(self._place(), order, error)
+            raise
+        self._comparison.require_alike(self._place(), order)
+        yield from self._state.begin(order, current_readers()).counted(begun)
 
     def _place(self) -> World:
         return place_in(self._world, detect_world())
