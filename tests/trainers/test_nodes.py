@@ -55,6 +55,9 @@ def test_exactly_once_and_resumed_by_one_two_and_three_ranks(dataset: Path, tmp_
     assert {name: one[0][name] for name in CHECKS} == dict.fromkeys(CHECKS, True)
     rows = []
     for workers in WORKERS:
+        for rank in two:
+            assert isinstance(rank[f"load in rank 0, {workers} workers"], list), rank
+            assert "ranks 0 and 1 differ in the chain" in rank[f"another seed, {workers} workers"]["error"]
         epochs = [rank[f"epochs, {workers} workers"] for rank in two]
         for number in range(3):
             rows.append(Row(FRAMEWORK, LOADER, "2", workers, outcome(_part(epochs, number))))
