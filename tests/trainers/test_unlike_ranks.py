@@ -21,6 +21,11 @@ UNLIKE = (
     "PrefetchingLoader, seed",
     "PrefetchingLoader, epoch",
     "PrefetchingLoader, place",
+    "PrefetchingLoader, state",
+    "PrefetchingLoader, batch_size",
+    "PrefetchingLoader, images",
+    "PrefetchingLoader, names",
+    "PrefetchingLoader, state of another order",
 )
 
 
@@ -39,6 +44,8 @@ def test_ranks_that_would_read_other_orders_say_so(unlike: list[dict[str, Any]],
     """Otherwise samples would be lost and others repeated, without a word."""
     found = outcome(rank[name] for rank in unlike)
     assert found == "120 of 120" or "Error" in found, found
+    if found != "120 of 120":
+        assert all(error.startswith(OURS) for error in _errors(unlike, name)), unlike
 
 
 @pytest.mark.parametrize("case", ["load in rank 0", "state in rank 0", "truncated", "None", "list_now in rank 0"])

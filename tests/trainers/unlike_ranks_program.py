@@ -13,7 +13,7 @@ import torch.distributed as dist
 import torchdata_remote as tdr
 from torchdata_remote.iter_datapipe import IterableWrapper, IterDataPipe
 
-from .data import NUM_STREAMS, examples_of_pairs, numbers_of, of_sample, to_example
+from .data import NUM_SAMPLES, NUM_STREAMS, examples_of_pairs, numbers_of, of_sample, to_example
 from .launch import attempt, report, run_as_rank
 
 
@@ -29,9 +29,11 @@ def _loader(pipe: Any, num_streams: int = NUM_STREAMS, **options: Any) -> Any:
     return tdr.stateful_loader(pipe, batch_size=4, num_streams=num_streams, **options)
 
 
-def _images(folder: Path, **options: Any) -> Any:
-    images = tdr.RemoteImageFolder(f"{folder}/images/", transform=to_example)
-    return tdr.PrefetchingLoader(images, 4, shuffle=True, collate_fn=examples_of_pairs, **{"seed": 0, **options})
+def _images(folder: Path, numbers: range = range(NUM_SAMPLES), **options: Any) -> Any:
+    index = [f"{number % 3}/{number:03d}.png" for number in numbers]
+    images = tdr.RemoteImageFolder(f"{folder}/images/", transform=to_example, index=index)
+    given = {"batch_size": 4, "seed": 0, **options}
+    return tdr.PrefetchingLoader(images, shuffle=True, collate_fn=examples_of_pairs, **given)
 
 
 def _with_epoch(loader: Any, rank: int) -> Any:
@@ -49,6 +51,14 @@ def _dropped(folder: Path, make: Callable[[], Any], rank: int) -> Any:
     return _with_epoch(again, rank)
 
 
+def _loaded(before: Any, after: Any) -> Any:
+    """A loader with the state of another one."""
+    batches = iter(before)
+    next(batches)
+    after.load_state_dict(before.state_dict())
+    return after
+
+
 def loaders(folder: Path, rank: int) -> dict[str, Callable[[], Any]]:
     """Loaders that differ from those of the other rank."""
     return {
@@ -59,6 +69,11 @@ def loaders(folder: Path, rank: int) -> dict[str, Callable[[], Any]]:
         "stateful_loader, state": lambda: _dropped(folder, lambda: _loader(_chain(folder)), rank),
         "PrefetchingLoader, seed": lambda: _images(folder, seed=rank),
         "PrefetchingLoader, epoch": lambda: _with_epoch(_images(folder), rank),
+        "PrefetchingLoader, state": lambda: _dropped(folder, lambda: _images(folder), rank),
+        "PrefetchingLoader, batch_size": lambda: _images(folder, batch_size=4 + rank),
+        "PrefetchingLoader, images": lambda: _images(folder, numbers=range(NUM_SAMPLES - rank)),
+        "PrefetchingLoader, names": lambda: _images(folder, numbers=range(rank, NUM_SAMPLES - 1 + rank)),
+        "PrefetchingLoader, state of another order": lambda: _loaded(_images(folder), _images(folder, seed=rank)),
         "PrefetchingLoader, place": lambda: _images(folder, world=tdr.World(0, 2)),
     }
 
