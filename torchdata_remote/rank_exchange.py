@@ -116,7 +116,7 @@ def from_rank_0(world: World, doing: str, make: Callable[[], T]) -> T:
 
 def _number(world: World) -> int:
     """This process's rank as logs of the job show it."""
-    return world.rank if world.group is None else torch.distributed.get_rank()
+    return torch.distributed.get_rank()
 
 
 def _gathered(world: World, doing: str, mine: Any) -> list[Any]:
