@@ -94,6 +94,26 @@ def test_a_rank_lists_once_an_epoch_or_once(folder: Path, num_workers: int, list
         assert num_listings(server) == (1 if list_once else 5)
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_the_length_is_computed_once_an_epoch(folder: Path, num_workers: int) -> None:
+    """Progress bars and trainers ask for it at each step; the manifest may have megabytes."""
+    with served(folder) as server:
+        url = f"{server.url}/index.json"
+        urls = IterableWrapper([url]).list_remote().shuffle_shards(seed=1).sharding_filter_rank()
+        chain = urls.shard_tar_reader().equalize_ranks(mode="drop").to_tuple("__key__").map(key_of)
+        loader = stateful_loader(
+            chain, batch_size=2, num_streams=4, num_workers=num_workers, multiprocessing_context="fork"
+        )
+        for epoch in range(2):
+            before = num_listings(server)
+            lengths = {len(loader) for _ in range(5)}
+            dataset_lengths = {len(loader.dataset) for _ in range(5)}
+            assert num_listings(server) - before <= 2, epoch  # of the loader and of its dataset
+            batches = list(loader)
+            assert lengths == {len(batches)}
+            assert dataset_lengths == {sum(samples(batches).values())}
+
+
 @pytest.mark.parametrize(("method", "num_workers"), [("forkserver", 2), ("spawn", 1)])
 def test_it_is_handed_to_workers_that_share_no_memory(folder: Path, method: str, num_workers: int) -> None:
     """To those that start, and in the next epoch to those that run."""

@@ -64,6 +64,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         self.generator = torch.Generator()  # of the workers' seeds; without it torch takes from the global one
         self.state_of_all_ranks = state_of_all_ranks
         dataset.listings.once, dataset.listings.in_rank_0 = list_once, list_in_rank_0
+        dataset.read_by_workers = None
         dataset.expected_workers = max(1, self.num_workers)
         self._epoch, self._first_worker = -1, 0  # of the pass that has begun: which one's streams its first worker has
         self._begun = False  # whether there is one, and nothing was loaded since

@@ -77,10 +77,13 @@ def states_of_all(world: World, given: Sequence[Mapping[str, Any]]) -> list[Mapp
 
     Where all have the same, as from one checkpoint, only a digest of it is exchanged.
     """
-    digest = blake2b(json.dumps(given, sort_keys=True).encode(), digest_size=16).digest()
-    everybodys = [given] if len(set(gathered(world, digest))) == 1 else gathered(world, given)
+    everybodys = [given] if len(set(gathered(world, _digest(given)))) == 1 else gathered(world, given)
     states = {json.dumps(state, sort_keys=True): state for states in everybodys for state in states}
     return list(states.values())
+
+
+def _digest(value: Any) -> bytes:
+    return blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=16).digest()
 
 
 def merged_in_group(world: World, state_of_this_rank: Callable[[], State]) -> str:
@@ -146,6 +149,8 @@ def _warn(after_s: float) -> None:
 def require_same_listing(world: World, listing: Any, error: Exception | None) -> None:
     """Compare what the ranks list; all of them have to call this, also with an error.
 
+    Where all list the same, only a digest of it is exchanged.
+
     Args:
         world: this rank's place.
         listing: of this rank; ``None`` if it has nothing to read.
@@ -155,6 +160,9 @@ def require_same_listing(world: World, listing: Any, error: Exception | None) ->
         UnequalListingError: in all ranks, if they list different objects.
         RemoteDataError: in the others, if one has an error; in that one, the error.
     """
+    digests = gathered(world, "error" if error is not None else None if listing is None else _digest(listing))
+    if "error" not in digests and len(set(digests) - {None}) <= 1:
+        return
     told = _exchanged(
         world, listing, error, lambda rank, why: RemoteDataError(f"Rank {rank} failed before its first batch: {why}")
     )

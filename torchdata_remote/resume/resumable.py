@@ -25,7 +25,8 @@ from .listed import Listed
 from .listings import Listings
 from .states import State, check_same, check_state, make_state, state_of_rank
 from .stream_pass import Pass, Stream, place_of
-from .stream_share import require_equal_shares, warn_of_memory
+from .stream_share import number_of_streams, require_equal_shares, warn_of_memory
+from .worker_mark import WorkerMark
 
 
 class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
@@ -76,12 +77,14 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
         self.num_streams = num_streams
         self.listings = Listings()
         self.expected_workers = 1  # of a loader that has not started them
+        self.read_by_workers: WorkerMark | None = WorkerMark()  # None where a loader asks its workers for their state
         self.first_worker = 0  # of a loader: which one's streams the first worker has in the next pass
         self._world: World | None = None  # of the process that sent this to a worker
         self._next_epoch = 0
         self._loaded: State | None = None
         self._loaded_streams: int | None = None  # how many there were in the state that was loaded last
         self._pass: Pass | None = None
+        self._known_lengths: dict[tuple[Any, ...], list[int]] = {}
 
     def world(self) -> World:
         """This process' place: as ``sharding_filter_rank(world=...)`` tells it, else as torch does."""
@@ -116,8 +119,14 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
         After the last item it tells that nothing is left of this epoch.
 
         Raises:
-            StateError: after a pass that ended by an error.
+            StateError: after a pass that ended by an error; or where workers of a plain ``DataLoader`` have read their
+                copies, of which this one knows nothing.
         """
+        if self.read_by_workers:
+            raise StateError(
+                "Workers of a DataLoader have read their copies of this Resumable, and have the state. Use "
+                "stateful_loader(pipe, num_workers=...) and its state_dict(), or num_workers=0."
+            )
         if self._pass is not None and self._loaded is None:
             now = self._pass
             return make_state(self.chain, now.listing, now.epoch, now.num_streams, now.state())
@@ -148,6 +157,8 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         end_worker_with_trainer()
+        if self.read_by_workers is not None:
+            self.read_by_workers.set_in_worker()
         self._refuse_second_split()
         warn_where_no_state_is_resumed()
         state, epoch = self._loaded, self.next_epoch
@@ -177,30 +188,24 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
     def _share(self, world: World) -> tuple[int, range]:
         """How many streams there are, and which of them a slot carries."""
         world = replace(world, worker=(world.worker + self.first_worker) % world.num_workers)
-        num_streams = self._num_streams(world)
+        wanted = self._loaded_streams if self.num_streams is None else self.num_streams
+        num_streams = number_of_streams(world, wanted, self.expected_workers)
         return num_streams, range(world.slot, num_streams, world.num_slots)
-
-    def _num_streams(self, world: World) -> int:
-        num_streams = self._loaded_streams if self.num_streams is None else self.num_streams
-        if num_streams is None:
-            return world.world_size * max(world.num_workers, self.expected_workers)
-        if num_streams < world.num_slots:
-            raise StateError(
-                f"{world.num_slots} slots ({world.world_size} ranks x {world.num_workers} workers) for {num_streams} "
-                f"streams: use at most {num_streams} slots, or begin anew with num_streams={world.num_slots} or more."
-            )
-        return num_streams
 
     def __len__(self) -> int:
         return told_length(lambda num_workers: self.share_lengths(self.world().workers(num_workers)))
 
     def share_lengths(self, worlds: Sequence[World]) -> list[int]:
-        """How many items slots hand out in an epoch.
+        """How many items slots hand out in an epoch; lists once for each epoch, however often this is asked.
 
         Raises:
             TypeError: if the chain does not tell.
         """
-        return self._lengths(worlds, {})
+        question = (self.next_epoch, self._loaded_streams, self.expected_workers, self.first_worker, *worlds)
+        if question not in self._known_lengths:
+            of_epoch = {known: lengths for known, lengths in self._known_lengths.items() if known[0] == question[0]}
+            self._known_lengths = {**of_epoch, question: self._lengths(worlds, {})}
+        return list(self._known_lengths[question])
 
     def lengths_left(self, worlds: Sequence[World]) -> list[int]:
         """How many items slots hand out in the pass with which the loaded state goes on.

@@ -9,8 +9,30 @@ from ..errors import StateError
 from ..iter_datapipe import IterDataPipe
 from ..pipes import EqualizeRanks, ShuffleSamples
 from ..state import all_pipes
+from ..world import World
 
 _MANY_SAMPLES = 50_000
+
+
+def number_of_streams(world: World, wanted: int | None, expected_workers: int) -> int:
+    """How many streams there are in the whole world.
+
+    Args:
+        world: of a slot.
+        wanted: by the user or by a loaded state; ``None`` takes one for each slot.
+        expected_workers: of each rank, where they have not started.
+
+    Raises:
+        StateError: if there are more slots than streams.
+    """
+    if wanted is None:
+        return world.world_size * max(world.num_workers, expected_workers)
+    if wanted < world.num_slots:
+        raise StateError(
+            f"{world.num_slots} slots ({world.world_size} ranks x {world.num_workers} workers) for {wanted} streams: "
+            f"use at most {wanted} slots, or begin anew with num_streams={world.num_slots} or more."
+        )
+    return wanted
 
 
 def require_equal_shares(pipe: IterDataPipe[Any], num_streams: int, world_size: int) -> None:
