@@ -114,16 +114,22 @@ class LoaderState:
                 "loader as they were, or begin anew."
             )
 
-    def state_dict(self, order_begun: dict[str, Any]) -> dict[str, Any]:
+    def state_dict(self, order_begun: dict[str, Any], num_not_done: int = 0) -> dict[str, Any]:
         """The state.
 
         Args:
             order_begun: what is to be told of the order where no batch of the epoch is done.
+            num_not_done: batches that were handed out, and count as if they had not been.
         """
         common = {"version": VERSION, "epoch": self.next_epoch, "num_items": self._num_items}
         if self.current is not None and not self.current.ended:
             now = self.current
-            return {**common, "epoch": now.epoch, **order_begun, **now.order.state(now.num_batches)}
+            return {
+                **common,
+                "epoch": now.epoch,
+                **order_begun,
+                **now.order.state(max(0, now.num_batches - num_not_done)),
+            }
         return dict(self._loaded) if self._loaded is not None else {**common, **order_begun, "batches_done": 0}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

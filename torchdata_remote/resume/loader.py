@@ -6,7 +6,6 @@ import json
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -101,9 +100,9 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
             return self._with_turn(self.dataset.state_dict(), self.dataset.first_worker)
         state = self._read_ahead.state() or self._take_state()()
         loop = current_fit_loop(self)
-        if loop is not None and epoch_ends(loop) and not self._read_ahead.is_untouched():
-            return begin_next_epoch(state)
-        return state
+        if loop is None or not epoch_ends(loop) or self._read_ahead.is_untouched():
+            return state
+        return begin_next_epoch(state) if state["epoch"] == self._epoch else state
 
     def _take_state(self) -> TakeState:
         """Note where the pass is now, at little cost."""
@@ -149,8 +148,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         self._load(merge_states(states_of_all(self.dataset.world(), given)))
         loop = current_fit_loop(self)
         if loop is not None:
-            with suppress(TypeError):  # a chain that does not tell its length
-                set_progress(loop, len(self) - self._num_batches(self.dataset.lengths_left))
+            set_progress(loop, self)
 
     def _load(self, merged: State) -> None:
         self.dataset.load_state_dict(merged)
@@ -185,7 +183,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         left = take_state_left(loop, self)
         if left is not None:
             self.load_state_dict(left)
-        elif self._begun and self._read_ahead.first is not None and self._read_ahead.is_untouched():
+        elif self._begun and not self._kept[0] and self._read_ahead.first and self._read_ahead.is_untouched():
             self._load(self._read_ahead.first)  # it asks twice
         elif self._num_passes == 0 and self.dataset.loaded is None and resumes_in_mid_epoch(loop):
             warn_of_repeated_samples("stateful_loader(pipe)")
@@ -229,6 +227,14 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
             TypeError: if the chain does not tell its length, as ``equalize_ranks`` does.
         """
         return self._num_batches(self.dataset.share_lengths)
+
+    def num_batches_left(self) -> int:
+        """Batches of the pass with which the loaded state goes on, in this rank.
+
+        Raises:
+            TypeError: if the chain does not tell its length.
+        """
+        return self._num_batches(self.dataset.lengths_left)
 
     def _num_batches(self, lengths_of: Callable[[list[World]], list[int]]) -> int:
         lengths = lengths_of(self.dataset.world().workers(self.num_workers))

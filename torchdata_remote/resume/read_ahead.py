@@ -7,28 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 from ..callers import callers
-from ..lightning_loops import current_fetcher, num_read_ahead
+from ..lightning_loops import current_fetcher, current_progress, num_not_trained_on
 from .states import State
 
 _MOST_AHEAD = 1  # of Lightning where it knows no length, and of Ray Train's prepare_data_loader
+_IN_STEP = 1  # a batch that Lightning has handed to a step which has not finished
 _RAY = ("ray.train.torch.train_loop_utils",)
 
 TakeState = Callable[[], State]
-
-
-def _current_reader() -> Any:
-    """What reads ahead among the callers: Lightning's fetcher, Ray's prepared loader, or ``None``."""
-    found = current_fetcher()
-    return found or next((caller for caller in callers(*_RAY) if hasattr(caller, "next_batch")), None)
-
-
-def _num_ahead(reader: Any) -> int:
-    """Batches that it has taken and not handed out."""
-    if reader is None:
-        return 0
-    if hasattr(reader, "prefetch_batches"):
-        return num_read_ahead(reader)
-    return 0 if reader.next_batch is None else 1
 
 
 class ReadAhead:
@@ -38,14 +24,22 @@ class ReadAhead:
     """
 
     def __init__(self) -> None:
-        self._reader: Any = None
-        self._states: deque[TakeState] = deque(maxlen=_MOST_AHEAD + 1)
+        self._fetcher: Any = None  # of Lightning
+        self._ray: Any = None  # what reads ahead in Ray
+        self._progress: Any = None  # of Lightning's training loop
+        self._states: deque[TakeState] = deque(maxlen=_MOST_AHEAD + _IN_STEP + 1)
         self._num_batches = 0  # of this pass
         self.first: State | None = None  # with which a framework has begun the pass
 
+    def _num_ahead(self) -> int:
+        """Batches that were handed out, and that nothing was trained on."""
+        if self._fetcher is not None:
+            return num_not_trained_on(self._fetcher, self._progress)
+        return 0 if self._ray is None or self._ray.next_batch is None else 1
+
     def is_untouched(self) -> bool:
         """Whether a framework has begun the pass, and has trained on no batch of it."""
-        return self.first is not None and self._num_batches == _num_ahead(self._reader)
+        return self.first is not None and self._num_batches == self._num_ahead()
 
     def begin(self, take_first: Callable[[], State | None]) -> None:
         """A pass begins.
@@ -53,10 +47,14 @@ class ReadAhead:
         Args:
             take_first: takes the state with which it does, if there is one.
         """
-        before, self._reader, self._num_batches = self._reader, _current_reader(), 0
-        if self._reader is not before:
+        before, self._num_batches = (self._fetcher, self._ray), 0
+        self._fetcher = current_fetcher()
+        self._ray = next((caller for caller in callers(*_RAY) if hasattr(caller, "next_batch")), None)
+        self._progress = None if self._fetcher is None else current_progress(self._fetcher)
+        reader = (self._fetcher, self._ray)
+        if any(new is not old for new, old in zip(reader, before, strict=True)):
             self._states.clear()
-        self.first = first = None if self._reader is None else take_first()
+        self.first = first = None if reader == (None, None) else take_first()
         if first is not None:
             if self._states:
                 self._states.pop()  # after the last batch of the pass before
@@ -69,10 +67,11 @@ class ReadAhead:
             take: notes where the pass is after it.
         """
         self._num_batches += 1
-        if self._reader is not None and getattr(self._reader, "length", None) is None:
+        may_fail_in_step = self._progress is not None
+        if may_fail_in_step or self._ray is not None or getattr(self._fetcher, "length", 0) is None:
             self._states.append(take())
 
     def state(self) -> State | None:
         """Where the pass is after the last batch that was trained on; ``None`` where that is the last one of all."""
-        num_ahead = _num_ahead(self._reader)
+        num_ahead = self._num_ahead()
         return self._states[-1 - num_ahead]() if 0 < num_ahead < len(self._states) else None
