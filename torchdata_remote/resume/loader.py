@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -23,8 +23,9 @@ from ..lightning_loops import (
     warn_of_repeated_samples,
 )
 from ..loader_length import num_batches
-from ..world import World
 from .accelerated import Accelerated
+from .batches_left import require_equal_batches
+from .copies import reduced
 from .ranks import in_group, merged_in_group, require_same_listing, states_of_all
 from .read_ahead import ReadAhead, TakeState
 from .resumable import Resumable
@@ -148,7 +149,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         self._load(merge_states(states_of_all(self.dataset.world(), given)))
         loop = current_fit_loop(self)
         if loop is not None:
-            set_progress(loop, self)
+            require_equal_batches(self, partial(set_progress, loop, self))
 
     def _load(self, merged: State) -> None:
         self.dataset.load_state_dict(merged)
@@ -226,7 +227,8 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         Raises:
             TypeError: if the chain does not tell its length, as ``equalize_ranks`` does.
         """
-        return self._num_batches(self.dataset.share_lengths)
+        lengths = self.dataset.share_lengths(self.dataset.world().workers(self.num_workers))
+        return num_batches(lengths, self.batch_size, drop_last=self.drop_last)
 
     def num_batches_left(self) -> int:
         """Batches of the pass with which the loaded state goes on, in this rank.
@@ -234,8 +236,9 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         Raises:
             TypeError: if the chain does not tell its length.
         """
-        return self._num_batches(self.dataset.lengths_left)
-
-    def _num_batches(self, lengths_of: Callable[[list[World]], list[int]]) -> int:
-        lengths = lengths_of(self.dataset.world().workers(self.num_workers))
+        lengths = self.dataset.lengths_left(self.dataset.world().workers(self.num_workers))
         return num_batches(lengths, self.batch_size, drop_last=self.drop_last)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For ``ddp_spawn`` and ``copy``: a loader that goes on where this one is."""
+        return reduced(self, self._state_of_this_rank() if self._begun else None)
