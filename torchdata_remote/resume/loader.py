@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
+from multiprocessing.context import get_spawning_popen
 from typing import Any
 
 import torch
@@ -240,5 +241,6 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         return num_batches(lengths, self.batch_size, drop_last=self.drop_last)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For ``ddp_spawn`` and ``copy``: a loader that goes on where this one is."""
-        return reduced(self, self._state_of_this_rank() if self._begun else None)
+        """A copy goes on where this is; a process that is started, as by ``ddp_spawn``, begins this one's next pass."""
+        goes_on = self._begun and get_spawning_popen() is None
+        return reduced(self, self._state_of_this_rank() if goes_on else None)
