@@ -57,6 +57,12 @@ def num_not_trained_on(fetcher: Any, progress: Any) -> int:
     return ahead + in_step
 
 
+def num_fetches(fetcher: Any) -> int:
+    """How often a fetcher has asked its loaders in this pass; a loader that has ended gives nothing."""
+    iterator = fetcher.combined_loader._iterator
+    return 0 if iterator is None else int(iterator._idx)
+
+
 def num_in_step_or_ahead(loader: Any) -> int:
     """Batches of a loader that the training loop which has called has taken, and not trained on."""
     loop = current_fit_loop(loader)
@@ -93,6 +99,12 @@ def epoch_ends(loop: Any) -> bool:
     """Whether the loop has trained on the last batch of its epoch."""
     progress = loop.epoch_loop.batch_progress
     return bool(progress.is_last_batch and progress.current.processed == progress.current.ready)
+
+
+def goes_on_without(loader: Any) -> bool:
+    """Whether a training loop's epoch goes on after this loader's pass: ``CombinedLoader(mode="max_size")``."""
+    loop = current_fit_loop(loader)
+    return loop is not None and loop._combined_loader._mode == "max_size" and not epoch_ends(loop)
 
 
 def take_state_left(loop: Any, loader: Any) -> Mapping[str, Any] | None:

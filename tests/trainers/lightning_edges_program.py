@@ -21,6 +21,7 @@ BATCH = 8  # 15 batches an epoch
 def main(*, folder: str) -> None:
     """Report for each case the batches of a whole training, epoch after epoch, and of one that was stopped."""
     import lightning.pytorch as pl
+    from lightning.pytorch.utilities import CombinedLoader
 
     warnings.filterwarnings("ignore", category=UserWarning)
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -74,6 +75,9 @@ def main(*, folder: str) -> None:
     def two(kind: str, batch_size: int = BATCH) -> Any:
         return {"long": make(kind, batch_size), "short": make(kind, 2 * batch_size)}
 
+    def first_ended(kind: str, batch_size: int = BATCH) -> Any:
+        return CombinedLoader(two(kind, batch_size), "max_size")
+
     def one_batch() -> Any:
         loader, alone = make("no length", 120), make("no length", 120)
         trained = [flat(fit(loader, max_epochs=1))[0][1] for _ in range(3)]
@@ -93,6 +97,8 @@ def main(*, folder: str) -> None:
         attempt(f"{kind}, max_steps", partial(resume, kind, 15, BATCH, steps, {}, make))
         attempt(f"{kind}, two loaders", partial(resume, kind, 10, BATCH, {}, step, two))
         attempt(f"{kind}, two loaders, other size", partial(resume, kind, 5, 12, {}, step, two))
+        for at in (8, 9):
+            attempt(f"{kind}, first has ended, {at}", partial(resume, kind, at, BATCH, {}, step, first_ended))
         for at in (5, 14):
             attempt(f"{kind}, exception, {at}", partial(exception, kind, at))
     attempt("one batch", one_batch)

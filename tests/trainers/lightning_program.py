@@ -168,11 +168,11 @@ def model_of(lightning: Any) -> Any:
             self.steps: list[int] = []
 
         def training_step(self, batch: Any, batch_idx: int) -> Any:
-            parts = batch if "x" not in batch else {"": batch}
-            numbers = [number for part in parts.values() for number in numbers_of(part)]
+            parts = [batch] if "x" in batch else [part for part in batch.values() if part is not None]
+            numbers = [number for part in parts for number in numbers_of(part)]
             self.seen.setdefault(self.trainer.current_epoch, []).append(numbers)
             self.steps.append(self.trainer.global_step)
-            return sum(self.linear(part["x"]).sum() for part in parts.values())
+            return sum(self.linear(part["x"]).sum() for part in parts)
 
         def validation_step(self, batch: Any, batch_idx: int) -> None:
             if not self.trainer.sanity_checking:

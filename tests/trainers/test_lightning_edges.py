@@ -70,6 +70,14 @@ def test_two_loaders_go_on_as_they_would_have(told: dict[str, Any], kind: str) -
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("at", [8, 9])
+def test_a_loader_that_has_ended_stays_ended_until_the_next_epoch(told: dict[str, Any], kind: str, at: int) -> None:
+    """``CombinedLoader(mode="max_size")``."""
+    case = told[f"{kind}, first has ended, {at}"]
+    assert case["stopped"] == case["whole"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_longer_one_of_two_loaders_is_read_to_its_end(told: dict[str, Any], kind: str) -> None:
     """With another batch size."""
     batches = [epoch for epoch, _ in told[f"{kind}, two loaders, other size"]["stopped"]]

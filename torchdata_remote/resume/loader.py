@@ -18,6 +18,7 @@ from ..errors import StateError
 from ..lightning_loops import (
     current_fit_loop,
     epoch_ends,
+    goes_on_without,
     resumes_in_mid_epoch,
     set_progress,
     take_state_left,
@@ -111,6 +112,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         # Trainers set loader._iterator to None when they stop, so it is not asked for.
         batches = None if self._batches is None else self._batches()
         finished, snapshot = self._kept if batches is None else self._place_in(batches)
+        finished = finished and not goes_on_without(self)
         place = self.dataset.state_dict() if self.num_workers == 0 else snapshot
         return partial(self._state_at, place, self._first_worker, finished=finished)
 

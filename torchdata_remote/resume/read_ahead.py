@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..callers import callers
-from ..lightning_loops import current_fetcher, current_progress, num_not_trained_on
+from ..lightning_loops import current_fetcher, current_progress, num_fetches, num_not_trained_on
 from .states import State
 
 _MOST_AHEAD = 1  # of Lightning where it knows no length, and of Ray Train's prepare_data_loader
@@ -29,12 +29,14 @@ class ReadAhead:
         self._progress: Any = None  # of Lightning's training loop
         self._states: deque[TakeState] = deque(maxlen=_MOST_AHEAD + _IN_STEP + 1)
         self._num_batches = 0  # of this pass
+        self._last_fetch = 0  # of Lightning, in which this loader has given a batch
         self.first: State | None = None  # with which a framework has begun the pass
 
     def _num_ahead(self) -> int:
         """Batches that were handed out, and that nothing was trained on."""
         if self._fetcher is not None:
-            return num_not_trained_on(self._fetcher, self._progress)
+            num_without = max(0, num_fetches(self._fetcher) - self._last_fetch)
+            return max(0, num_not_trained_on(self._fetcher, self._progress) - num_without)
         return 0 if self._ray is None or self._ray.next_batch is None else 1
 
     def is_untouched(self) -> bool:
@@ -47,7 +49,7 @@ class ReadAhead:
         Args:
             take_first: takes the state with which it does, if there is one.
         """
-        before, self._num_batches = (self._fetcher, self._ray), 0
+        before, self._num_batches, self._last_fetch = (self._fetcher, self._ray), 0, 0
         self._fetcher = current_fetcher()
         self._ray = next((caller for caller in callers(*_RAY) if hasattr(caller, "next_batch")), None)
         self._progress = None if self._fetcher is None else current_progress(self._fetcher)
@@ -67,6 +69,8 @@ class ReadAhead:
             take: notes where the pass is after it.
         """
         self._num_batches += 1
+        if self._fetcher is not None:
+            self._last_fetch = num_fetches(self._fetcher) + 1
         may_fail_in_step = self._progress is not None
         if may_fail_in_step or self._ray is not None or getattr(self._fetcher, "length", 0) is None:
             self._states.append(take())
