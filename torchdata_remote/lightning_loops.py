@@ -14,8 +14,9 @@ from .callers import callers, calling_module, is_in
 
 _TRAINERS = ("lightning.pytorch", "pytorch_lightning")
 _LOOPS = tuple(f"{package}.loops" for package in _TRAINERS)
+_COMBINED = tuple(f"{package}.utilities.combined_loader" for package in _TRAINERS)
 _SAVERS = (
-    *(f"{package}.utilities.combined_loader" for package in _TRAINERS),
+    *_COMBINED,
     "lightning.fabric.strategies",
     "lightning_fabric.strategies",
 )
@@ -105,6 +106,25 @@ def goes_on_without(loader: Any) -> bool:
     """Whether a training loop's epoch goes on after this loader's pass: ``CombinedLoader(mode="max_size")``."""
     loop = current_fit_loop(loader)
     return loop is not None and loop._combined_loader._mode == "max_size" and not epoch_ends(loop)
+
+
+def has_begun_again(loader: Any) -> bool:
+    """Whether a training loop's epoch has read a whole pass of this loader, and goes on with another one."""
+    loop = current_fit_loop(loader)
+    if loop is None or epoch_ends(loop):
+        return False
+    consumed = getattr(loop._combined_loader._iterator, "_consumed", None) or []
+    return any(had for had, found in zip(consumed, loop._combined_loader.flattened, strict=False) if found is loader)
+
+
+def set_begun_again(loader: Any) -> None:
+    """Let the cycle of loaders that asks this one for a batch know so: Lightning's checkpoints do not tell."""
+    for cycle in callers(*_COMBINED):
+        consumed = getattr(cycle, "_consumed", None)
+        if consumed:
+            consumed[:] = [
+                had or found is loader for had, found in zip(consumed, vars(cycle)["iterables"], strict=True)
+            ]
 
 
 def take_state_left(loop: Any, loader: Any) -> Mapping[str, Any] | None:

@@ -19,6 +19,7 @@ from ..lightning_loops import (
     current_fit_loop,
     epoch_ends,
     goes_on_without,
+    has_begun_again,
     resumes_in_mid_epoch,
     set_progress,
     take_state_left,
@@ -34,7 +35,7 @@ from .resumable import Resumable
 from .savers import stores_one_for_all_ranks
 from .states import State, begin_next_epoch, merge_states
 
-ALL_RANKS = "all_ranks"
+ALL_RANKS, AGAIN = "all_ranks", "again"  # again: Lightning's epoch has had a whole pass before this one
 _MAX_SEED = (1 << 63) - 1
 
 
@@ -94,7 +95,8 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         """
         if not (self.state_of_all_ranks or stores_one_for_all_ranks()):
             return self._state_of_this_rank()
-        return {ALL_RANKS: merged_in_group(self.dataset.world(), self._state_of_this_rank)}
+        merged = merged_in_group(self.dataset.world(), self._state_of_this_rank)
+        return {ALL_RANKS: merged, **({AGAIN: True} if has_begun_again(self) else {})}
 
     def _state_of_this_rank(self) -> State:
         if self._state_before is not None:
@@ -150,6 +152,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         given = [state_dict] if isinstance(state_dict, Mapping) else list(state_dict)
         given = [json.loads(state[ALL_RANKS]) if ALL_RANKS in state else state for state in given]
         self._load(merge_states(states_of_all(self.dataset.world(), given)))
+        self._read_ahead.has_begun_again = isinstance(state_dict, Mapping) and AGAIN in state_dict
         loop = current_fit_loop(self)
         if loop is not None:
             require_equal_batches(self, partial(set_progress, loop, self))
@@ -203,7 +206,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         """The batches of a pass; its place outlives them."""
         try:
             for batch in self._checked(batches):
-                self._read_ahead.handed_out(self._take_state)
+                self._read_ahead.handed_out(self, self._take_state)
                 yield batch
         finally:
             if number == self._num_passes:
@@ -244,5 +247,4 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy goes on where this is; a process that is started, as by ``ddp_spawn``, begins this one's next pass."""
-        goes_on = self._begun and get_spawning_popen() is None
-        return reduced(self, self._state_of_this_rank() if goes_on else None)
+        return reduced(self, self._state_of_this_rank() if self._begun and get_spawning_popen() is None else None)

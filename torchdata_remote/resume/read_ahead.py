@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..callers import callers
-from ..lightning_loops import current_fetcher, current_progress, num_fetches, num_not_trained_on
+from ..lightning_loops import current_fetcher, current_progress, num_fetches, num_not_trained_on, set_begun_again
 from .states import State
 
 _MOST_AHEAD = 1  # of Lightning where it knows no length, and of Ray Train's prepare_data_loader
@@ -30,6 +30,7 @@ class ReadAhead:
         self._states: deque[TakeState] = deque(maxlen=_MOST_AHEAD + _IN_STEP + 1)
         self._num_batches = 0  # of this pass
         self._last_fetch = 0  # of Lightning, in which this loader has given a batch
+        self.has_begun_again = False  # loaded: whether Lightning's epoch has had a whole pass before this one
         self.first: State | None = None  # with which a framework has begun the pass
 
     def _num_ahead(self) -> int:
@@ -62,13 +63,17 @@ class ReadAhead:
                 self._states.pop()  # after the last batch of the pass before
             self._states.append(lambda: first)
 
-    def handed_out(self, take: Callable[[], TakeState]) -> None:
+    def handed_out(self, loader: Any, take: Callable[[], TakeState]) -> None:
         """One more batch is handed out.
 
         Args:
+            loader: which does.
             take: notes where the pass is after it.
         """
         self._num_batches += 1
+        if self.has_begun_again:
+            set_begun_again(loader)
+            self.has_begun_again = False
         if self._fetcher is not None:
             self._last_fetch = num_fetches(self._fetcher) + 1
         may_fail_in_step = self._progress is not None
