@@ -50,6 +50,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def make(*of_rank_1: Any) -> None:
         queued = iter(of_rank_1)
         monkeypatch.setattr(rank_exchange, "in_group", lambda world: world == HERE)
+        monkeypatch.setattr(rank_exchange, "_number", lambda world: world.rank)
         monkeypatch.setattr(rank_exchange, "_gathered", lambda world, doing, mine: [mine, next(queued)])
 
     return make
@@ -106,6 +107,7 @@ def test_of_equal_values_a_digest_is_exchanged(monkeypatch: pytest.MonkeyPatch) 
         return [mine, (mine[0], 1, 1, mine[3], None)]
 
     monkeypatch.setattr(rank_exchange, "in_group", lambda world: True)
+    monkeypatch.setattr(rank_exchange, "_number", lambda world: world.rank)
     monkeypatch.setattr(rank_exchange, "_gathered", gathered)
     assert all_alike(HERE, "compare", ["s3://b/0.tar"] * 1000)
     assert [len(value) for value in sent] == [32]

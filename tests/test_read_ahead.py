@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from torchdata_remote.read_ahead import ReadAhead, current_readers, num_ahead
+from torchdata_remote.read_ahead import ReadAhead, current_wrappers, num_ahead
 
 
 def test_nothing_is_kept_where_no_framework_reads_ahead() -> None:
     """Loaders ask in each pass, whatever iterates them, and a state is large."""
-    assert current_readers() == []
+    assert current_wrappers() == []
     assert num_ahead([]) == 0
     read_ahead = ReadAhead()
     read_ahead.begin(lambda: {"taken": True})
-    read_ahead.handed_out(lambda: lambda: {"taken": True})
+    read_ahead.handed_out(None, lambda: lambda: {"taken": True})
     assert read_ahead.first is None
     assert read_ahead.state() is None

@@ -1,4 +1,4 @@
-"""What frameworks read ahead of the batches they train on, and the states of loaders before that."""
+"""Batches that frameworks have taken and not trained on, and where loaders were before those."""
 
 from __future__ import annotations
 
@@ -7,34 +7,23 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .callers import callers
-from .lightning_loops import current_fetcher, num_read_ahead
+from .lightning_loops import current_fetcher, current_progress, num_fetches, num_not_trained_on, set_begun_again
 
 _RAY = ("ray.train.torch.train_loop_utils",)
+_OF_LIGHTNING = 2  # one that its fetcher reads ahead, where it knows no length; one in a step that has not finished
 
 State = dict[str, Any]
 TakeState = Callable[[], State]
 
 
-def current_readers() -> list[Any]:
-    """What reads a batch ahead among the callers: Lightning's fetcher, and Ray's prepared loaders, one in another."""
-    found = {id(caller): caller for caller in callers(*_RAY) if hasattr(caller, "next_batch")}
-    fetcher = current_fetcher()
-    return [*found.values()] if fetcher is None else [fetcher, *found.values()]
+def current_wrappers() -> list[Any]:
+    """Ray's prepared loaders among the callers, one in another, of which each reads a batch ahead."""
+    return list({id(caller): caller for caller in callers(*_RAY) if hasattr(caller, "next_batch")}.values())
 
 
-def num_ahead(readers: Sequence[Any]) -> int:
-    """Batches that they have taken and not handed out."""
-    return sum(map(_num_ahead_of, readers))
-
-
-def _num_ahead_of(reader: Any) -> int:
-    if hasattr(reader, "prefetch_batches"):
-        return num_read_ahead(reader)
-    return 0 if reader.next_batch is None else 1
-
-
-def _may_be_ahead(reader: Any) -> bool:
-    return getattr(reader, "length", None) is None  # Lightning's fetcher asks for the length, and needs not read ahead
+def num_ahead(wrappers: Sequence[Any]) -> int:
+    """Batches that Ray's prepared loaders have taken and not handed out."""
+    return sum(wrapper.next_batch is not None for wrapper in wrappers)
 
 
 class ReadAhead:
@@ -44,14 +33,26 @@ class ReadAhead:
     """
 
     def __init__(self) -> None:
-        self._readers: list[Any] = []
+        self._fetcher: Any = None  # of Lightning
+        self._wrappers: list[Any] = []  # of Ray
+        self._progress: Any = None  # of Lightning's training loop
         self._states: deque[TakeState] = deque()
         self._num_batches = 0  # of this pass
+        self._last_fetch = 0  # of Lightning, in which this loader has given a batch
+        self.has_begun_again = False  # loaded: whether Lightning's epoch has had a whole pass before this one
         self.first: State | None = None  # with which a framework has begun the pass
+
+    def _num_ahead(self) -> int:
+        """Batches that were handed out, and that nothing was trained on."""
+        ahead = num_ahead(self._wrappers)
+        if self._fetcher is not None:
+            num_without = max(0, num_fetches(self._fetcher) - self._last_fetch)
+            ahead += max(0, num_not_trained_on(self._fetcher, self._progress) - num_without)
+        return ahead
 
     def is_untouched(self) -> bool:
         """Whether a framework has begun the pass, and has trained on no batch of it."""
-        return self.first is not None and self._num_batches == num_ahead(self._readers)
+        return self.first is not None and self._num_batches == self._num_ahead()
 
     def begin(self, take_first: Callable[[], State | None]) -> None:
         """A pass begins.
@@ -59,27 +60,37 @@ class ReadAhead:
         Args:
             take_first: takes the state with which it does, if there is one.
         """
-        before, self._readers, self._num_batches = self._readers, current_readers(), 0
-        is_same = list(map(id, self._readers)) == list(map(id, before))
-        # Each reads one batch ahead, and the state before that is kept, too
-        self._states = deque(self._states if is_same else (), maxlen=len(self._readers) + 1)
-        self.first = first = take_first() if self._readers else None
+        before, self._num_batches, self._last_fetch = [self._fetcher, *self._wrappers], 0, 0
+        self._fetcher, self._wrappers = current_fetcher(), current_wrappers()
+        self._progress = None if self._fetcher is None else current_progress(self._fetcher)
+        readers = [self._fetcher, *self._wrappers]
+        is_same = list(map(id, readers)) == list(map(id, before))
+        most_ahead = len(self._wrappers) + (0 if self._fetcher is None else _OF_LIGHTNING)
+        self._states = deque(self._states if is_same else (), maxlen=most_ahead + 1)
+        self.first = first = take_first() if most_ahead else None
         if first is not None:
             if self._states:
                 self._states.pop()  # after the last batch of the pass before
             self._states.append(lambda: first)
 
-    def handed_out(self, take: Callable[[], TakeState]) -> None:
+    def handed_out(self, loader: Any, take: Callable[[], TakeState]) -> None:
         """One more batch is handed out.
 
         Args:
+            loader: which does.
             take: notes where the pass is after it.
         """
         self._num_batches += 1
-        if any(map(_may_be_ahead, self._readers)):
+        if self.has_begun_again:
+            set_begun_again(loader)
+            self.has_begun_again = False
+        if self._fetcher is not None:
+            self._last_fetch = num_fetches(self._fetcher) + 1
+        may_fail_in_step = self._progress is not None
+        if may_fail_in_step or self._wrappers or getattr(self._fetcher, "length", 0) is None:
             self._states.append(take())
 
     def state(self) -> State | None:
         """Where the pass is after the last batch that was trained on; ``None`` where that is the last one of all."""
-        ahead = num_ahead(self._readers)
+        ahead = self._num_ahead()
         return self._states[-1 - ahead]() if 0 < ahead < len(self._states) else None

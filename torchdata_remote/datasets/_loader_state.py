@@ -23,11 +23,11 @@ class Pass:
     Args:
         epoch: from 0.
         order: of its batches.
-        readers: what takes them, and may be ahead of what is trained on.
+        wrappers: Ray's prepared loaders, which read batches ahead.
     """
 
-    def __init__(self, epoch: int, order: Order, readers: Sequence[Any] = ()) -> None:
-        self.epoch, self.order, self._readers = epoch, order, readers
+    def __init__(self, epoch: int, order: Order, wrappers: Sequence[Any] = ()) -> None:
+        self.epoch, self.order, self._wrappers = epoch, order, wrappers
         self.num_batches, self.ended = 0, False
 
     def counted(self, batches: Iterator[T]) -> Iterator[T]:
@@ -37,9 +37,13 @@ class Pass:
             yield batch
         self.ended = True
 
-    def state(self) -> dict[str, Any] | None:
-        """Where it is after the last batch that was trained on; ``None`` if nothing is left of the epoch."""
-        ahead = num_ahead(self._readers)
+    def state(self, num_not_done: int) -> dict[str, Any] | None:
+        """Where it is after the last batch that was trained on; ``None`` if nothing is left of the epoch.
+
+        Args:
+            num_not_done: batches that others than Ray's loaders have taken, and not trained on.
+        """
+        ahead = num_not_done + num_ahead(self._wrappers)
         return None if self.ended and not ahead else self.order.state(max(0, self.num_batches - ahead))
 
 
@@ -75,11 +79,11 @@ class LoaderState:
         """Another loader reads the epoch, unless a pass of this one does."""
         self._read_elsewhere = self.current is None or self.current.ended
 
-    def begin(self, order: Order, readers: Sequence[Any] = ()) -> Pass:
+    def begin(self, order: Order, wrappers: Sequence[Any] = ()) -> Pass:
         """Begin the pass of the next epoch: its first batch is about to be handed out."""
         self.changes += 1
         self._read_elsewhere = False
-        self.current = Pass(self.next_epoch, order, readers)
+        self.current = Pass(self.next_epoch, order, wrappers)
         self.next_epoch, self._loaded = self.next_epoch + 1, None
         return self.current
 
@@ -127,11 +131,12 @@ class LoaderState:
                 "loader as they were, or begin anew."
             )
 
-    def state_dict(self, order_begun: dict[str, Any]) -> dict[str, Any]:
+    def state_dict(self, order_begun: dict[str, Any], num_not_done: int = 0) -> dict[str, Any]:
         """The state.
 
         Args:
             order_begun: what is to be told of the order where no batch of the epoch is done.
+            num_not_done: batches that were handed out, and count as if they had not been.
 
         Raises:
             StateError: if another loader reads the epoch.
@@ -144,7 +149,7 @@ class LoaderState:
             )
         common = {"version": VERSION, "epoch": self.next_epoch, "num_items": self._num_items}
         now = self.current
-        if now is not None and (place := now.state()) is not None:
+        if now is not None and (place := now.state(num_not_done)) is not None:
             return {**common, "epoch": now.epoch, **order_begun, **place}
         return dict(self._loaded) if self._loaded is not None else {**common, **order_begun, "batches_done": 0}
 

@@ -8,9 +8,8 @@ from typing import Any, Generic, TypeVar
 
 from torch.utils.data import DataLoader
 
-from ..errors import UnsplitError
-from ..lightning_loops import current_fit_loop, set_progress
-from ..read_ahead import current_readers
+from ..lightning_loops import current_fit_loop, epoch_ends, num_in_step_or_ahead, set_progress
+from ..read_ahead import current_wrappers
 from ..shares import EqualizeMode
 from ..world import World, detect_world, place_in
 from ._alike import RankComparison
@@ -21,7 +20,7 @@ from ._loader_state import LoaderState, Order
 from ._rank_sampler import RankSampler
 from ._sampler_follower import SamplerFollower, seeds_of
 from ._sampler_order import SamplerOrder, set_epoch_of_sampler
-from ._split_order import SplitOrder
+from ._split_order import SplitOrder, refuse_generator
 
 T = TypeVar("T")
 
@@ -165,11 +164,10 @@ class PrefetchingLoader(Generic[T]):
         Raises:
             StateError: if a trainer has built another loader of this one's samplers, whose place is not known here.
         """
+        begun: dict[str, Any] = {"order": None}
         if self._is_divided() or not (self._has_sampler or self._shuffle):
             begun = {"shuffle": self._shuffle, "seed": self._seed(self._place()), "items_done": 0, "moved": [0, 0]}
-        else:
-            begun = {"order": None}
-        return self._state.state_dict(begun)
+        return self._state.state_dict(begun, num_in_step_or_ahead(self))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Let the next pass go on there, without reading what is done.
@@ -181,12 +179,19 @@ class PrefetchingLoader(Generic[T]):
             StateError: if it is no state of this class; when the pass begins, if it fits neither dataset nor order.
         """
         self._state.load_state_dict(state_dict)
-        loop = current_fit_loop(self)
-        if loop is not None and isinstance(order := self._next_order(), SplitOrder):
-            set_progress(loop, order.num_not_left())
+        if (loop := current_fit_loop(self)) is not None:
+            if epoch_ends(loop) and state_dict["batches_done"]:
+                self.set_epoch(state_dict["epoch"] + 1)
+            set_progress(loop, self)
+
+    def num_batches_left(self) -> int:
+        """Batches of the next pass in this rank."""
+        return self._next_order().num_left()
 
     def __len__(self) -> int:
-        """Batches of the epoch in this rank; also of an epoch that is gone on with, those done included."""
+        """Batches of the epoch in this rank, those done included; for Lightning, which asks once, of a whole one."""
+        if current_fit_loop(self) is not None:
+            return self._next_order().num_in_epoch()
         current = self._state.current
         return len(self._next_order() if current is None or current.ended else current.order)
 
@@ -217,7 +222,7 @@ class PrefetchingLoader(Generic[T]):
             self._comparison.require_alike(self._place(), order, error)
             raise
         self._comparison.require_alike(self._place(), order)
-        yield from self._state.begin(order, current_readers()).counted(begun)
+        yield from self._state.begin(order, current_wrappers()).counted(begun)
 
     def _place(self) -> World:
         return place_in(self._world, detect_world())
@@ -239,11 +244,7 @@ class PrefetchingLoader(Generic[T]):
         seed = self._seed(world)
         if self._has_sampler or (self._shuffle and seed is None):
             return SamplerOrder(loader, *self._state.start_of_sampler())
-        if self._shuffle and self._generator is not None:
-            raise UnsplitError(
-                f"PrefetchingLoader: {world.world_size} ranks shuffle by a generator, whose order may differ from rank "
-                "to rank. Pass seed= instead; or a sampler, if each rank is to have its own order."
-            )
+        refuse_generator(self._generator if self._shuffle else None, world.world_size)
         how: dict[str, Any] = {"seed": seed, "drop_last": self._drop_last, "equalize": self._equalize}
         epoch, start, batch_size = self._state.next_epoch, self._state.start_of_split(), loader.batch_size or 1
         return SplitOrder(len(self.dataset), world, batch_size, epoch=epoch, start=start, **how)

@@ -10,6 +10,7 @@ from ..errors import StateError
 from .states import State
 
 ALL_RANKS = "all_ranks"
+AGAIN = "again"  # beside it: Lightning's epoch has had a whole pass before this one
 
 
 def given_states(given: Any) -> list[State]:

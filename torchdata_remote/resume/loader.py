@@ -5,8 +5,8 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
+from multiprocessing.context import get_spawning_popen
 from typing import Any
 
 import torch
@@ -16,6 +16,8 @@ from ..errors import StateError
 from ..lightning_loops import (
     current_fit_loop,
     epoch_ends,
+    goes_on_without,
+    has_begun_again,
     resumes_in_mid_epoch,
     set_progress,
     take_state_left,
@@ -23,11 +25,13 @@ from ..lightning_loops import (
 )
 from ..loader_length import num_batches
 from ..rank_exchange import in_group
+from ..read_ahead import ReadAhead, TakeState
 from ..world import World
 from .accelerated import Accelerated
-from .all_ranks import ALL_RANKS, given_states
+from .all_ranks import AGAIN, ALL_RANKS, given_states
+from .batches_left import require_equal_batches
+from .copies import reduced
 from .ranks import compared_first, merged_in_group, states_of_all
-from .read_ahead import ReadAhead, TakeState
 from .resumable import Resumable
 from .savers import stores_one_for_all_ranks
 from .states import State, begin_next_epoch, merge_states
@@ -64,8 +68,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         self.generator = torch.Generator()  # of the workers' seeds; without it torch takes from the global one
         self.state_of_all_ranks = state_of_all_ranks
         dataset.listings.once, dataset.listings.in_rank_0 = list_once, list_in_rank_0
-        dataset.read_by_workers = None
-        dataset.expected_workers = max(1, self.num_workers)
+        dataset.read_by_workers, dataset.expected_workers = None, max(1, self.num_workers)
         self._epoch, self._first_worker = -1, 0  # of the pass that has begun: which one's streams its first worker has
         self._begun = False  # whether there is one, and nothing was loaded since
         self._batches: weakref.ref[Any] | None = None  # of that pass
@@ -82,8 +85,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
     def state_dict(self) -> State:
         """Where this rank is, after the batch that was handed out last: plain JSON.
 
-        ``merge_states`` makes one of those of all ranks. When the pass has ended, it is the beginning of the next
-        epoch.
+        When the pass has ended, it is the beginning of the next epoch. ``merge_states`` makes one of all ranks' states.
 
         With ``state_of_all_ranks``, every rank has to call this, and each gets where all ranks are: one ``str`` of JSON
         under the key ``"all_ranks"``. It is the same, without the option, where a framework calls that asks every rank
@@ -93,7 +95,8 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         """
         if not (self.state_of_all_ranks or stores_one_for_all_ranks()):
             return self._state_of_this_rank()
-        return {ALL_RANKS: merged_in_group(self.dataset.world(), self._state_of_this_rank)}
+        again = {AGAIN: True} if has_begun_again(self) else {}
+        return {ALL_RANKS: merged_in_group(self.dataset.world(), self._state_of_this_rank), **again}
 
     def _state_of_this_rank(self) -> State:
         if self._state_before is not None:
@@ -102,15 +105,15 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
             return self._with_turn(self.dataset.state_dict(), self.dataset.first_worker)
         state = self._read_ahead.state() or self._take_state()()
         loop = current_fit_loop(self)
-        if loop is not None and epoch_ends(loop) and not self._read_ahead.is_untouched():
-            return begin_next_epoch(state)
-        return state
+        ended = loop is not None and epoch_ends(loop) and not self._read_ahead.is_untouched()
+        return begin_next_epoch(state) if ended and state["epoch"] == self._epoch else state
 
     def _take_state(self) -> TakeState:
         """Note where the pass is now, at little cost."""
         # Trainers set loader._iterator to None when they stop, so it is not asked for.
         batches = None if self._batches is None else self._batches()
         finished, snapshot = self._kept if batches is None else self._place_in(batches)
+        finished = finished and not goes_on_without(self)
         place = self.dataset.state_dict() if self.num_workers == 0 else snapshot
         return partial(self._state_at, place, self._first_worker, finished=finished)
 
@@ -145,16 +148,10 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         Raises:
             StateError: if a state is missing, or does not fit this chain.
         """
-        given, error = [], None
-        try:
-            given = given_states(state_dict)
-        except StateError as caught:  # the other ranks are waiting
-            error = caught
-        self._load(merge_states(states_of_all(self.dataset.world(), given, error)))
-        loop = current_fit_loop(self)
-        if loop is not None:
-            with suppress(TypeError):  # a chain that does not tell its length
-                set_progress(loop, len(self) - self._num_batches(self.dataset.lengths_left))
+        self._load(merge_states(states_of_all(self.dataset.world(), partial(given_states, state_dict))))
+        self._read_ahead.has_begun_again = isinstance(state_dict, Mapping) and AGAIN in state_dict
+        if (loop := current_fit_loop(self)) is not None:
+            require_equal_batches(self, partial(set_progress, loop, self))
 
     def _load(self, merged: State) -> None:
         self.dataset.load_state_dict(merged)
@@ -183,19 +180,16 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         self._epoch, self._first_worker, self._begun = epoch, first_worker, True
         self._batches, self._kept = weakref.ref(batches), self._place_in(batches)
         self._num_passes += 1
-        return self.for_accelerator(
-            self._with_place_kept(self._checked(batches, resumed=resumed), batches, self._num_passes)
-        )
+        checked = self._checked(batches, resumed=resumed)
+        return self.for_accelerator(self._with_place_kept(checked, batches, self._num_passes))
 
     def _follow_lightning(self) -> None:
         """Begin the pass that its training loop is about to begin."""
-        loop = current_fit_loop(self)
-        if loop is None:
+        if (loop := current_fit_loop(self)) is None:
             return
-        left = take_state_left(loop, self)
-        if left is not None:
+        if (left := take_state_left(loop, self)) is not None:
             self.load_state_dict(left)
-        elif self._begun and self._read_ahead.first is not None and self._read_ahead.is_untouched():
+        elif self._begun and not self._kept[0] and self._read_ahead.first and self._read_ahead.is_untouched():
             self._load(self._read_ahead.first)  # it asks twice
         elif self._num_passes == 0 and self.dataset.loaded is None and resumes_in_mid_epoch(loop):
             warn_of_repeated_samples("stateful_loader(pipe)")
@@ -211,7 +205,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         """The batches of a pass; its place outlives them."""
         try:
             for batch in checked:
-                self._read_ahead.handed_out(self._take_state)
+                self._read_ahead.handed_out(self, self._take_state)
                 yield batch
         finally:
             if number == self._num_passes:
@@ -220,16 +214,14 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
     def _checked(self, batches: Iterator[Any], *, resumed: bool) -> Iterator[Any]:
         """The batches; before the first one, ranks compare what they read.
 
-        Where one of them may end its epoch before the others, it would wait for them while they wait for it in a step:
-        there they compare in the first pass only, and after a state was loaded.
+        Ranks that need not end together compare in the first pass and after a load only: later they would deadlock.
         """
         if not in_group(self.dataset.world()) or (self._compared and not end_together(self.dataset.pipe)):
             return batches
-        self._compared = True
         return compared_first(self.dataset.world(), batches, partial(self._what_is_read, resumed=resumed))
 
     def _what_is_read(self, *, resumed: bool) -> tuple[dict[str, Any], Any]:
-        state = self._state_of_this_rank()
+        self._compared, state = True, self._state_of_this_rank()
         reads = {"chain": state["chain"], "number of streams": state["num_streams"], "epoch": self._epoch}
         return {**reads, "place where they resume": resumed}, state["listing"]
 
@@ -241,6 +233,18 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         """
         return self._num_batches(self.dataset.share_lengths)
 
+    def num_batches_left(self) -> int:
+        """Batches of the pass with which the loaded state goes on, in this rank.
+
+        Raises:
+            TypeError: if the chain does not tell its length.
+        """
+        return self._num_batches(self.dataset.lengths_left)
+
     def _num_batches(self, lengths_of: Callable[[list[World]], list[int]]) -> int:
-        lengths = lengths_of(self.dataset.world().workers(self.num_workers))
-        return num_batches(lengths, self.batch_size, drop_last=self.drop_last)
+        workers = self.dataset.world().workers(self.num_workers)
+        return num_batches(lengths_of(workers), self.batch_size, drop_last=self.drop_last)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy goes on where this is; a process that is started, as by ``ddp_spawn``, begins this one's next pass."""
+        return reduced(self, self._state_of_this_rank() if self._begun and get_spawning_popen() is None else None)

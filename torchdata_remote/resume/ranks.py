@@ -16,23 +16,25 @@ from .states import State, merge_states
 _ADVICE = "Build the loader with the same options in each rank, and call set_epoch and load_state_dict in each."
 
 
-def states_of_all(
-    world: World, given: Sequence[Mapping[str, Any]], error: Exception | None = None
-) -> list[Mapping[str, Any]]:
+def states_of_all(world: World, read: Callable[[], Sequence[Mapping[str, Any]]]) -> list[Mapping[str, Any]]:
     """The states that the ranks have, each once; all of them have to call this.
 
     Where all have the same, as from one checkpoint, only a digest of it is exchanged.
 
     Args:
         world: this rank's place.
-        given: the states that this rank has.
-        error: because of which it has none.
+        read: gives the states that this rank has.
     """
     doing = "load a state"
-    if all_alike(world, doing, list(given), error):
-        of_each = [list(given)]
-    else:
-        of_each = list(exchanged(world, f"{doing}, whole", list(given)).values())
+    given: list[Mapping[str, Any]] = []
+    error = None
+    try:
+        given = list(read())
+    except StateError as caught:  # the other ranks are waiting
+        error = caught
+    of_each = [given]
+    if not all_alike(world, doing, given, error):
+        of_each = list(exchanged(world, f"{doing}, whole", given).values())
     states = {json.dumps(state, sort_keys=True): state for states in of_each for state in states}
     return list(states.values())
 
