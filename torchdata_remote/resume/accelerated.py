@@ -25,6 +25,7 @@ class Accelerated:
     use_stateful_dataloader = True  # save_state and load_state ask for this
     remainder = -1  # no samples are repeated to fill the last batch, so gather_for_metrics has none to drop
 
+    dataset: Any  # has the chain's ``world()``
     _accelerator: Any = None  # that prepared this
     _batches_ahead: Sequence[Any] = ()  # one that was read, and not handed out
     _state_before: Any = None  # this rank's, before that was read
@@ -36,7 +37,7 @@ class Accelerated:
         found = next((caller for caller in callers("accelerate") if hasattr(caller, "prepare_data_loader")), None)
         if found is not None:
             _require_plain_split(found)
-            _require_same_ranks(found, self._world_size())
+            _require_same_ranks(found, self.dataset.world().world_size)
             self._accelerator = found
         return True
 
@@ -55,9 +56,6 @@ class Accelerated:
         return self._batches_ahead[0] is _END
 
     def _state_of_this_rank(self) -> Any:
-        raise NotImplementedError
-
-    def _world_size(self) -> int:
         raise NotImplementedError
 
     def for_accelerator(self, batches: Iterator[Any]) -> Iterator[Any]:

@@ -106,7 +106,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         state = self._read_ahead.state() or self._take_state()()
         loop = current_fit_loop(self)
         ended = loop is not None and epoch_ends(loop) and not self._read_ahead.is_untouched()
-        return begin_next_epoch(state) if ended and state["epoch"] == self._epoch else state
+        return self._next(state) if ended and state["epoch"] == self._epoch else state
 
     def _take_state(self) -> TakeState:
         """Note where the pass is now, at little cost."""
@@ -123,10 +123,10 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         else:
             state = merge_states(worker["dataset_state"] for worker in place["_worker_snapshots"].values())
             next_worker = (first_worker + place["_last_yielded_worker_id"] + 1) % self.num_workers
-        return begin_next_epoch(state) if finished else self._with_turn(state, next_worker)
+        return self._next(state) if finished else self._with_turn(state, next_worker)
 
-    def _world_size(self) -> int:
-        return self.dataset.world().world_size
+    def _next(self, state: State) -> State:
+        return begin_next_epoch(state, keep_listing=self.dataset.listings.once)
 
     def _place_in(self, batches: Any) -> tuple[bool, Any]:
         """Whether the pass has ended, and what its workers have sent about where they were at the last batch."""
@@ -199,7 +199,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
             state = self._state_of_this_rank()
         except StateError:  # the pass before has failed
             return None
-        return begin_next_epoch(state) if self._begun and state["epoch"] < self.dataset.next_epoch else state
+        return self._next(state) if self._begun and state["epoch"] < self.dataset.next_epoch else state
 
     def _with_place_kept(self, checked: Iterator[Any], batches: Any, number: int) -> Iterator[Any]:
         """The batches of a pass; its place outlives them."""

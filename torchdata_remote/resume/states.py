@@ -132,10 +132,17 @@ def check_same_listing(
             raise StateError(f"The listing of the state is another one than here: {differs}. {advice}")
 
 
-def begin_next_epoch(state: State) -> State:
-    """The state after a pass that has ended for all who took part in it."""
+def begin_next_epoch(state: State, *, keep_listing: bool = False) -> State:
+    """The state after a pass that has ended for all who took part in it.
+
+    Args:
+        state: of the pass.
+        keep_listing: whether the next epoch reads what this one has listed. Otherwise it lists anew, and nothing of
+            the state depends on what there was.
+    """
     streams = dict.fromkeys(number for number, _ in state["streams"])
-    return make_state(state["chain"], state["listing"], state["epoch"] + 1, state["num_streams"], streams)
+    listing = state["listing"] if keep_listing else None
+    return make_state(state["chain"], listing, state["epoch"] + 1, state["num_streams"], streams)
 
 
 def state_of_rank(state: State, world: World) -> State:
