@@ -3,7 +3,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from torchdata_remote.callers import callers, calling_module
+import pytest
+
+from torchdata_remote import World
+from torchdata_remote.callers import callers, calling_module, raised_here
+from torchdata_remote.parallel import in_parallel
 
 
 class _Trainer:
@@ -45,3 +49,14 @@ def test_the_calling_module_is_the_first_outside_the_package() -> None:
     """Here it is this one, also for a caller further down."""
     assert calling_module() == __name__
     assert _Trainer().run(calling_module) == __name__
+
+
+def test_an_error_of_a_function_that_the_package_has_called_was_not_raised_in_it() -> None:
+    """Only one that a line of the package has raised."""
+    assert not raised_here(KeyError("never raised"))
+    with pytest.raises(ZeroDivisionError) as of_a_user:
+        list(in_parallel([lambda wait: 1 // 0], max_threads=1))
+    assert not raised_here(of_a_user.value)
+    with pytest.raises(ValueError, match="RANK") as of_the_package:
+        World(rank=2, world_size=2)
+    assert raised_here(of_the_package.value)

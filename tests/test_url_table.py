@@ -58,3 +58,10 @@ def test_a_url_takes_little() -> None:
     table = UrlTable(RemoteUrl(url, 94_000, etag) for url in urls)
     characters = sum(len(url) + len(etag) for url in urls)
     assert sum(column.nbytes for column in table.columns().values()) <= characters + 24 * len(urls)
+
+
+def test_the_digest_of_texts_depends_on_their_order_and_borders() -> None:
+    """Not on their characters alone."""
+    digests = {Texts(texts).digest() for texts in (["ab", "c"], ["a", "bc"], ["c", "ab"], ["ab", "c", ""], [])}
+    assert len(digests) == 5
+    assert Texts(["ab", "c"]).digest() in digests

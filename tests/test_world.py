@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
+import fsspec
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
+import torchdata_remote as tdr
+from torchdata_remote.iter_datapipe import IterableWrapper
 from torchdata_remote.rank_group import RankGroup
 from torchdata_remote.testing import all_worlds
 from torchdata_remote.world import World, detect_rank, detect_world, place_in, world_from_sharding
@@ -125,3 +129,31 @@ def test_workers_do_without_a_rank_in_the_environment(monkeypatch: pytest.Monkey
 class _Ranks(torch.utils.data.IterableDataset[tuple[int, int]]):
     def __iter__(self) -> Iterator[tuple[int, int]]:
         yield detect_rank()
+
+
+@pytest.mark.parametrize("world", ["dp", 1, object()])
+def test_what_is_no_world_is_refused_when_the_chain_or_loader_is_built(world: Any) -> None:
+    """Such as a ``DeviceMesh``: the error says how a ``World`` is made of it."""
+    fsspec.filesystem("memory").pipe({"/worlds/0.txt": b""})
+    files = tdr.RemoteFiles("memory://worlds/")
+    builds: list[Callable[[], Any]] = [
+        lambda: IterableWrapper(["memory://d/0.tar"]).sharding_filter_rank(world=world),
+        lambda: tdr.stream_shards("memory://d/0.tar", world=world),
+        lambda: tdr.PrefetchingLoader(files, world=world),
+    ]
+    for build in builds:
+        with pytest.raises(TypeError, match=r"expected a World or None, got .*World\.from_mesh"):
+            build()
+
+
+def test_what_is_no_mesh_or_group_is_refused() -> None:
+    """By its type and the method that takes it; ``None`` is the group of all ranks, of which there is none here."""
+    made: Any
+    for made in (None, "dp", IterableWrapper([])):
+        with pytest.raises(TypeError, match=r"Expected a torch\.distributed DeviceMesh, got"):
+            World.from_mesh(made, "dp")
+    for made in ("dp", IterableWrapper([])):
+        with pytest.raises(TypeError, match=r"Expected a torch\.distributed ProcessGroup, got .*from_mesh"):
+            World.from_group(made)
+    with pytest.raises(ValueError, match="init_process_group"):
+        World.from_group(None)

@@ -35,6 +35,14 @@ def calling_module() -> str:
     return ""
 
 
+def raised_here(error: BaseException) -> bool:
+    """Whether an error was raised by a line of this package, and not by what it has called."""
+    innermost = error.__traceback__
+    while innermost is not None and innermost.tb_next is not None:
+        innermost = innermost.tb_next
+    return innermost is not None and is_in(str(innermost.tb_frame.f_globals.get("__name__", "")), (_PACKAGE,))
+
+
 def is_in(module: str, packages: tuple[str, ...]) -> bool:
     """Whether a module is one of some packages or modules, or inside one."""
     return any(module == package or module.startswith(f"{package}.") for package in packages)

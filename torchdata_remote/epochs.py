@@ -12,6 +12,7 @@ from .datapipe import DataPipe
 from .iter_datapipe import IterDataPipe
 from .lightning_loops import warn_where_no_state_is_resumed
 from .parent_watch import end_worker_with_trainer
+from .second_split import warn_of_skipping
 from .state import all_pipes
 from .world import World
 
@@ -98,6 +99,7 @@ class EpochPipe(DataPipe[T_co]):
         """Not for users: torch's loaders call it, with a random number that is not used, when a pass begins."""
         self._epochs.announce()
         warn_where_no_state_is_resumed()
+        warn_of_skipping()
         end_worker_with_trainer()
         return self
 

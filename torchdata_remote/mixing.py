@@ -15,7 +15,7 @@ from .errors import EmptyShareError
 from .iter_datapipe import IterDataPipe
 from .permutation import uniforms
 from .sources import pipe_of
-from .state import all_pipes, begin_together, load_state, state_of
+from .state import all_pipes, begin, load_state, state_of, take_together
 from .world import World, detect_world
 
 _PASSES = 1 << 32  # more than there are epochs
@@ -98,7 +98,7 @@ class Mixed(SeededPipe[Any], StatefulPipe[Any]):
             _Source(name, self.sources[name], num_passes, at).open(self._epoch) for name, num_passes, at in begins
         ]
         self._has_begun = True
-        return begin_together(self.sources[source.name] for source in self._taking_part)
+        return take_together(begin(self.sources[source.name]) for source in self._taking_part)
 
     def __iter__(self) -> Iterator[Any]:
         if not self._has_begun:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -106,8 +107,16 @@ def of_mesh(mesh: DeviceMesh, dp: str | Sequence[str] | None) -> tuple[int, int,
         dp: names of the data-parallel dimensions, slowest first; ``None`` for a mesh of one dimension.
 
     Raises:
+        TypeError: if it is no mesh, or these are no names.
         ValueError: if a dimension does not exist, or this process is not part of the mesh.
     """
+    _require(mesh, "torch.distributed.device_mesh", "DeviceMesh", "World.from_group(group) takes a process group.")
+    wanted = (dp,) if isinstance(dp, str) or not isinstance(dp, Sequence) else tuple(dp)
+    if dp is not None and not all(isinstance(name, str) for name in wanted):
+        raise TypeError(
+            f"dp={dp!r}: expected the names of one or more dimensions, such as "
+            f'dp=("dp_replicate", "dp_shard"); {_shown(mesh.mesh_dim_names)}.'
+        )
     names = mesh.mesh_dim_names
     coordinate = mesh.get_coordinate()
     if coordinate is None:
@@ -123,7 +132,6 @@ def of_mesh(mesh: DeviceMesh, dp: str | Sequence[str] | None) -> tuple[int, int,
             )
         group = mesh.get_group()
         return coordinate[0], int(mesh.mesh.numel()), _of_process_groups([group])
-    wanted = (dp,) if isinstance(dp, str) else tuple(dp)
     if not wanted or len(set(wanted)) < len(wanted):
         raise ValueError(f"dp={dp!r}: expected the names of one or more dimensions, each once; {_shown(names)}.")
     rank, size, groups = 0, 1, []
@@ -140,12 +148,22 @@ def of_mesh(mesh: DeviceMesh, dp: str | Sequence[str] | None) -> tuple[int, int,
     return rank, size, _of_process_groups(groups)
 
 
-def of_group(group: ProcessGroup) -> tuple[int, int, RankGroup]:
+def of_group(group: ProcessGroup | None) -> tuple[int, int, RankGroup]:
     """This process's number in a process group, its size, and the group.
 
+    Args:
+        group: ``None`` for all ranks of the job.
+
     Raises:
-        ValueError: if this process is not part of it.
+        TypeError: if it is no process group.
+        ValueError: if this process is not part of it, or there is none.
     """
+    if group is None:
+        group = torch.distributed.group.WORLD
+    if group is None:
+        raise ValueError("World.from_group(None) is all ranks of the job: call init_process_group() first.")
+    if not isinstance(group, int):
+        _require(group, "torch.distributed", "ProcessGroup", "World.from_mesh(mesh, dp=...) takes a DeviceMesh.")
     rank = -1 if isinstance(group, int) else torch.distributed.get_rank(group)
     if rank < 0:  # new_group() gives -100 to the others
         raise ValueError(
@@ -153,6 +171,16 @@ def of_group(group: ProcessGroup) -> tuple[int, int, RankGroup]:
             "its ranks only; or give the other ranks a group of their own, such as that of their own model copy."
         )
     return rank, torch.distributed.get_world_size(group), _of_process_groups([group])
+
+
+def _require(value: object, module: str, name: str, advice: str) -> None:
+    """Refuse a value of another type.
+
+    Raises:
+        TypeError: with its type.
+    """
+    if not isinstance(value, getattr(importlib.import_module(module), name)):
+        raise TypeError(f"Expected a torch.distributed {name}, got {type(value).__name__}: {value!r:.200}. {advice}")
 
 
 def _of_process_groups(groups: Sequence[ProcessGroup]) -> RankGroup:

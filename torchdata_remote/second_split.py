@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterator
 
 from torch.utils.data import get_worker_info
 
 from .callers import callers
 from .errors import SplitTwiceError
+from .iter_datapipe import IterDataPipe
 from .world import detect_rank
 
 # Modules whose classes rebuild a DataLoader over an IterableDataset: rank 0 reads and sends each rank its part
@@ -36,6 +38,24 @@ def second_splitter() -> str | None:
     if not any(module in sys.modules for module in _MODULES):
         return None
     return next((_name(reader) for reader in _readers() if _splits(reader)), None)
+
+
+def warn_of_skipping() -> None:
+    """Warn if a chain is read again from an epoch's beginning, in order to skip what was trained on before.
+
+    Accelerate's ``skip_first_batches`` and a resumed ``Trainer`` do it, and tell the chain of no epoch.
+    """
+    for caller in callers(_MODULES[0]):
+        if getattr(caller, "skip_batches", 0) and isinstance(getattr(caller, "dataset", None), IterDataPipe):
+            in_trainer = next(callers("transformers.trainer"), None) is not None
+            warnings.warn(
+                "Accelerate's skip_first_batches reads a chain from its beginning, in the order of its first epoch. In "
+                "a later epoch samples are repeated, and others left out. "
+                f"{_FOR_TRAINER if in_trainer else _FOR_ACCELERATE}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return
 
 
 def _readers() -> Iterator[object]:

@@ -38,11 +38,11 @@ def begin(pipe: IterDataPipe[Any]) -> Iterator[None]:
     return steps
 
 
-def begin_together(pipes: Iterable[IterDataPipe[Any]]) -> Iterator[None]:
-    """The steps of several pipes by turns, so that the requests of all are under way at the same time."""
-    under_way = [begin(pipe) for pipe in pipes]
+def take_together(steps: Iterable[Iterator[None]]) -> Iterator[None]:
+    """The steps of several pipes' :func:`begin` by turns, so that the requests of all are under way at once."""
+    under_way = list(steps)
     while under_way:
-        under_way = [steps for steps in under_way if next(steps, _ENDED) is not _ENDED]
+        under_way = [of_one for of_one in under_way if next(of_one, _ENDED) is not _ENDED]
         yield
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,12 @@ class Texts(Sequence[str]):
         end = self._ends[index]
         start = self._ends[index - 1] if index % len(self) else 0
         return self._data[start:end].decode("utf-8", "surrogateescape")
+
+    def digest(self) -> str:
+        """Of all strings, in their order."""
+        found = blake2b(self._data, digest_size=16)
+        found.update(self._ends.tobytes())
+        return found.hexdigest()
 
     def columns(self) -> dict[str, Column]:
         """As arrays: the bytes of all, and where each ends."""

@@ -62,6 +62,7 @@ class World:
             dp: names of the dimensions that split the data, slowest first; ``None`` for a mesh of one dimension.
 
         Raises:
+            TypeError: if it is no mesh, or these are no names.
             ValueError: if a dimension does not exist, or this process is not part of the mesh.
 
         Example:
@@ -74,14 +75,16 @@ class World:
         return cls(rank, world_size, group=group)
 
     @classmethod
-    def from_group(cls, group: ProcessGroup) -> World:
+    def from_group(cls, group: ProcessGroup | None) -> World:
         """This process's place in the process group whose ranks split the data.
 
         Args:
-            group: of ``torch.distributed.new_group``, ``mesh.get_group("dp")``, or Megatron's data-parallel group.
+            group: of ``torch.distributed.new_group``, ``mesh.get_group("dp")``, or Megatron's data-parallel group;
+                ``None`` for all ranks of the job, as torch takes it.
 
         Raises:
-            ValueError: if this process is not part of it.
+            TypeError: if it is no process group.
+            ValueError: if this process is not part of it, or there is none.
         """
         rank, world_size, own = of_group(group)
         return cls(rank, world_size, group=own)
@@ -108,6 +111,19 @@ class World:
         if num_workers <= 1:
             return [self]
         return [replace(self, worker=worker, num_workers=num_workers) for worker in range(num_workers)]
+
+
+def require_world(world: object) -> None:
+    """Refuse what is neither a :class:`World` nor ``None``, such as a ``DeviceMesh``.
+
+    Raises:
+        TypeError: says how a ``World`` is made of it.
+    """
+    if world is not None and not isinstance(world, World):
+        raise TypeError(
+            f"world={world!r:.200}: expected a World or None, got a {type(world).__name__}. Make one by "
+            'World.from_mesh(mesh, dp="dp"), by World.from_group(group), or by World(rank, world_size).'
+        )
 
 
 def detect_rank() -> tuple[int, int]:

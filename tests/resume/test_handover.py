@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import pickle
 from collections.abc import Callable
@@ -98,3 +99,17 @@ def test_without_room_workers_list_by_themselves(
     handover.clear()
     assert handover.take(0) is None
     assert "workers, which list by themselves" in caplog.text
+
+
+def test_the_file_is_closed_with_what_holds_it(recwarn: pytest.WarningsRecorder) -> None:
+    """Without a ``ResourceWarning``."""
+    handover = Handover()
+    handover.leave(0, b"listing")
+    fd = handover._fd
+    assert fd is not None
+    os.fstat(fd)
+    del handover
+    gc.collect()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+    assert not [warning for warning in recwarn if warning.category is ResourceWarning]

@@ -20,7 +20,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from tests.integration.test_distributed import run_ranks
 from tests.servers.scripted import Request, Response, Scripted, scripted
 from torchdata_remote import Resumable, StatefulLoader, World, stateful_loader
-from torchdata_remote.errors import EmptyListingError, ObjectNotFoundError
+from torchdata_remote.errors import EmptyListingError, ObjectNotFoundError, StateError
 from torchdata_remote.testing import write_small_shards
 
 NUM_SHARDS, SAMPLES_PER_SHARD = 6, 3
@@ -92,6 +92,21 @@ def test_a_rank_lists_once_an_epoch_or_once(folder: Path, num_workers: int, list
         loader.load_state_dict(json.loads(json.dumps(state)))
         assert sum((samples(head) + samples(loader)).values()) == NUM_SAMPLES
         assert num_listings(server) == (1 if list_once else 5)
+
+
+@pytest.mark.parametrize("list_once", [False, True])
+def test_objects_that_are_added_between_two_epochs(tmp_path: Path, list_once: bool) -> None:
+    """A state of an epoch's end begins an epoch with them; where all epochs read one listing, it is refused."""
+    write_small_shards(f"{tmp_path}/a", num_shards=4, samples_per_shard=3)
+    loader, again = (loader_of(str(tmp_path), 0, pattern="*.tar", list_once=list_once) for _ in range(2))
+    assert sum(samples(loader).values()) == 12
+    write_small_shards(f"{tmp_path}/b", num_shards=4, samples_per_shard=2)
+    again.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+    if list_once:
+        with pytest.raises(StateError, match="4 objects and 8"):
+            list(again)
+    else:
+        assert sum(samples(again).values()) == 20
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -292,9 +307,9 @@ everybodys = [None, None]
 gather(everybodys, state)
 merged = tdr.merge_states(everybodys)
 loader.load_state_dict(merged)
-told["sent"] = [isinstance(one, bytes) for one in sent]
+told["sent"] = [isinstance(one[3], str) for one in sent]
 loader.load_state_dict(state)
-told["sent own"] = [isinstance(one, bytes) for one in sent]
+told["sent own"] = [isinstance(one[3], str) for one in sent]
 told["rest"] = list(loader)
 print(json.dumps(told))
 torch.distributed.barrier()
@@ -332,7 +347,7 @@ def test_rank_0_lists_for_all_ranks(folder: Path) -> None:
         assert (name, "Rank 0" in message) == ("ObjectNotFoundError", False)
         name, message = ranks[1][f"failing {num_workers}"]
         assert name == "RemoteDataError"
-        assert "Rank 0, which lists for all ranks, failed: ObjectNotFoundError: " in message
+        assert "Rank 0 failed to list for all ranks: ObjectNotFoundError: " in message
     assert not listed
     for rank in ranks:
         assert rank["sent"] == [True]  # all have the same state: a digest

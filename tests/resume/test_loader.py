@@ -582,7 +582,7 @@ def test_ranks_that_list_different_objects(ranks: list[dict[str, Any]]) -> None:
 def test_a_rank_that_fails_is_told_of(ranks: list[dict[str, Any]]) -> None:
     """The others do not wait for it: they raise which rank it was and why, it raises its own error."""
     assert ranks[0]["failing"][0] == "RemoteDataError"
-    assert ranks[0]["failing"][1].startswith("Rank 1 failed before its first batch: ")
+    assert ranks[0]["failing"][1].startswith("Rank 1 failed to take its first batch: ")
     assert ranks[1]["failing"][0] != "RemoteDataError"
     assert ranks[1]["failing"][0] in ranks[0]["failing"][1]
 
@@ -601,3 +601,21 @@ def test_a_distributed_checkpoint_holds_the_state_of_all_ranks(folder: str, tmp_
     load({"loader": again}, checkpoint_id=tmp_path, no_dist=True)
     assert list(again) == list(batches)
     assert "streams" in stopped.state_dict()
+
+
+def test_a_pass_that_could_not_begin_keeps_the_place(folder: str) -> None:
+    """A worker is killed between two epochs: the state is the next epoch's beginning, and the same loader reads it."""
+    loader, other = loader_of(folder, 1, timeout_s=0), loader_of(folder, 1)
+    assert keys(list(loader)) == all_keys()
+    before = loader.state_dict()
+    iterator: Any = loader._iterator
+    (worker,) = iterator._workers
+    del iterator
+    worker.kill()
+    worker.join()
+    with failing(RuntimeError, "exited unexpectedly|killed"):
+        list(loader)
+    assert loader.state_dict() == before
+    second = list(loader)
+    other.set_epoch(1)
+    assert second == list(other)

@@ -1,66 +1,58 @@
-"""Exchanges between ranks; ``test_loader.py`` runs them with a process group."""
+"""What ranks have to agree on; ``test_loader.py`` and ``trainers/test_unlike_ranks.py`` run it with a process group."""
 
 from __future__ import annotations
 
-import threading
-import warnings
 from typing import Any
 
 import pytest
 
 from torchdata_remote import World
-from torchdata_remote.errors import UnequalListingError
+from torchdata_remote.errors import StateError, UnequalListingError
 from torchdata_remote.resume import ranks
 from torchdata_remote.resume.fingerprints import fingerprint
-from torchdata_remote.resume.ranks import warning_of_missing_ranks
+
+HERE = World(0, 2)
 
 
-def test_an_exchange_that_takes_long_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs that save in the main process only would wait without a word."""
-    told: list[str] = []
-    warned = threading.Event()
+@pytest.fixture
+def other_rank(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Lets another rank read this."""
 
-    def warn(message: str, *_: Any, **__: Any) -> None:
-        told.append(message)
-        warned.set()
+    def make(reads: dict[str, Any], listing: Any) -> None:
+        monkeypatch.setattr(ranks, "all_alike", lambda *_: False)
+        monkeypatch.setattr(ranks, "exchanged", lambda world, doing, value: {0: value, 3: (reads, listing)})
 
-    monkeypatch.setattr(warnings, "warn", warn)
-    with warning_of_missing_ranks(after_s=0):
-        assert warned.wait(timeout=60)
-    assert "Save in every process" in told[0]
+    return make
 
 
-def test_an_exchange_that_ends_in_time_does_not_warn() -> None:
-    """The thread that would warn ends with it."""
-    before = threading.active_count()
-    with warning_of_missing_ranks(after_s=3600):
-        timers = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
-        assert timers
-    for timer in timers:
-        timer.join(timeout=60)
-    assert threading.active_count() <= before
+def test_other_listings_are_refused(other_rank: Any) -> None:
+    """By the ranks' numbers and what differs."""
+    here, there = ([fingerprint([f"s3://b/{i}.tar" for i in range(count)])] for count in (5000, 1))
+    other_rank({"epoch": 0}, there)
+    with pytest.raises(UnequalListingError, match="Rank 0 and rank 3 list different objects: 5,000 objects and 1"):
+        ranks.require_same_pass(HERE, {"epoch": 0}, here, None)
 
 
-@pytest.mark.parametrize(("others", "num_exchanges"), [("as here", 1), ("nothing to read", 1), ("something else", 2)])
-def test_equal_listings_are_compared_by_a_digest(
-    others: str, num_exchanges: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At 4,096 ranks the fingerprints of 4 kB would be 16 MB in each rank, in every epoch."""
-    here = [fingerprint([f"s3://b/{i}.tar" for i in range(5000)])]
-    there = {"as here": here, "nothing to read": None, "something else": [fingerprint(["s3://b/0.tar"])]}[others]
-    exchanged = []
+def test_ranks_without_a_share_list_nothing(other_rank: Any) -> None:
+    """That is no difference."""
+    other_rank({"epoch": 0}, None)
+    ranks.require_same_pass(HERE, {"epoch": 0}, [fingerprint(["s3://b/0.tar"])], None)
 
-    def gathered(_world: World, mine: Any) -> list[Any]:
-        exchanged.append(mine)
-        if isinstance(mine, tuple):
-            return [mine, (1, there, None)]
-        return [mine, ranks._digest(there) if there is not None else None]
 
-    monkeypatch.setattr(ranks, "gathered", gathered)
-    if num_exchanges == 1:
-        ranks.require_same_listing(World(0, 2), here, None)
-    else:
-        with pytest.raises(UnequalListingError, match="5,000 objects and 1"):
-            ranks.require_same_listing(World(0, 2), here, None)
-    assert len(exchanged) == num_exchanges
-    assert len(exchanged[0]) == 16
+@pytest.mark.parametrize(
+    ("name", "here", "there", "shown"),
+    [("epoch", 0, 1, "0 and 1"), ("chain", ["ListRemote()", "A(seed=0)"], ["ListRemote()", "A(seed=1)"], "seed=1")],
+)
+def test_other_orders_are_refused(other_rank: Any, name: str, here: Any, there: Any, shown: str) -> None:
+    """With both values; of two chains, with the pipe that differs."""
+    other_rank({name: there}, None)
+    with pytest.raises(StateError, match=f"Ranks 0 and 3 differ in the {name}: .*{shown}") as refused:
+        ranks.require_same_pass(HERE, {name: here}, None, None)
+    assert "ListRemote" not in str(refused.value)
+
+
+def test_a_state_of_all_ranks_has_all_streams() -> None:
+    """Where ranks cannot exchange, it would be that of one rank."""
+    state = {"version": 1, "chain": [], "listing": None, "epoch": 0, "num_streams": 2, "streams": [[0, None]]}
+    with pytest.raises(StateError, match=r"1 of 2 streams.*there is no process group"):
+        ranks.merged_in_group(HERE, lambda: state)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset, IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from torchdata_remote import Resumable, World, merge_states
+from torchdata_remote import Resumable, ShardWriter, World, merge_states
 from torchdata_remote.errors import EmptyShareError, StateError
 from torchdata_remote.testing import all_worlds, assert_resumes_everywhere, write_small_shards
 
@@ -380,3 +380,24 @@ def test_any_number_of_resumes(stops: list[int], worlds: list[int]) -> None:
             states.append(through_json(data.state_dict()))
         state = merge_states(states)
     assert sorted(seen) == [f"{number:05d}" for number in range(40)]
+
+
+def test_set_epoch_of_the_pass_that_has_begun_keeps_its_state() -> None:
+    """Accelerate (use_stateful_dataloader=True) asks its StatefulDataLoader for a state first, which begins a pass.
+
+    Then it calls ``set_epoch(0)`` and reads on: the state saved after some batches is that of the beginning.
+    """
+    with ShardWriter("memory://set-epoch/{shard}.tar", overwrite=True) as writer:
+        for number in range(6):
+            writer.write({"__key__": str(number), "cls": number})
+
+    def make() -> Resumable:
+        return Resumable(IterableWrapper(["memory://set-epoch/0.tar"]).shard_tar_reader().to_tuple("__key__"))
+
+    data = make()
+    items = iter(data)
+    data.set_epoch(0)
+    first = [next(items), next(items)]
+    again = make()
+    again.load_state_dict(data.state_dict())
+    assert [*first, *again] == [(str(number),) for number in range(6)]

@@ -171,9 +171,10 @@ def test_epochs_that_do_not_go_together(ahead: dict[str, Any]) -> None:
 
 
 def test_the_next_epoch() -> None:
-    """All streams begin it at their beginning, with the same listing."""
+    """All streams begin it at their beginning; it lists anew, unless all epochs read one listing."""
     ended = state({0: ENDED, 1: place(7)}, epoch=4)
-    assert begin_next_epoch(ended) == state({0: None, 1: None}, epoch=5)
+    assert begin_next_epoch(ended, keep_listing=True) == state({0: None, 1: None}, epoch=5)
+    assert begin_next_epoch(ended) == {**state({0: None, 1: None}, epoch=5), "listing": None}
 
 
 def test_turns_of_ranks_are_kept() -> None:

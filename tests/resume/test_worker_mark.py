@@ -63,4 +63,4 @@ def test_copies_for_other_purposes_do_not_set_it() -> None:
     assert data.state_dict()["epoch"] == 0
     mark = WorkerMark()
     mark.set_in_worker()
-    assert not mark
+    mark.require_unset()

@@ -143,9 +143,11 @@ def errors(mesh: DeviceMesh, world: tdr.World) -> None:
     attempt("no such dimension", lambda: repr(tdr.World.from_mesh(mesh, dp=("dp", "cp"))))
     attempt("which dimension", lambda: repr(tdr.World.from_mesh(mesh)))
     attempt("twice", lambda: repr(tdr.World.from_mesh(mesh, dp=("dp", "dp"))))
+    attempt("numbers", lambda: repr(tdr.World.from_mesh(mesh, dp=(0,))))  # type: ignore[arg-type]
     attempt("without names", lambda: repr(tdr.World.from_mesh(init_device_mesh("cpu", (2, 2)), dp="dp")))
     attempt("not in the mesh", lambda: repr(tdr.World.from_mesh(DeviceMesh("cpu", [0, 1]))))
     attempt("another order", lambda: others_order(mesh))
+    attempt("None is all ranks", lambda: tdr.World.from_group(None).world_size)
     report("part of a mesh", tdr.World.from_mesh(mesh["dp"]) == world)
     report("copy", copy.deepcopy(world).group.gather(world.rank, dist.get_rank()))  # type: ignore[union-attr]
     passing = dist.new_group([0, 1, 2, 3])

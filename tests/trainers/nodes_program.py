@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable
 from functools import partial
@@ -54,10 +55,13 @@ def main(*, folder: str, checkpoints: str, num_workers: list[int], stop: bool, s
             attempt(f"epochs, {workers} workers", lambda: _epochs(model, make()))  # noqa: B023
             attempt(f"stop, {workers} workers", lambda: _stop(model, make(), file))  # noqa: B023
             dist.barrier()
+            attempt(f"load in rank 0, {workers} workers", lambda: _load_in_rank_0(make(), make(), file))  # noqa: B023
+            attempt(f"another seed, {workers} workers", lambda: list(_another_seed(Path(folder))))
         attempt(f"resume, {workers} workers", lambda: _resume(model, make(), file))  # noqa: B023
     if single:
         for check in CHECKS:
             attempt(check.__name__, lambda: check(Path(folder)))  # noqa: B023
+    gc.collect()  # workers of graphs that were left hold the pipes of this process
     dist.destroy_process_group()
 
 
@@ -86,6 +90,22 @@ def _stop(model: torch.nn.Module, loader: Any, file: Path) -> list[int]:
 def _resume(model: torch.nn.Module, loader: Any, file: Path) -> list[list[int]]:
     loader.load_state_dict(torch.load(file))
     return [_train(model, loader) for _ in range(2)]
+
+
+def _load_in_rank_0(loader: Any, again: Any, file: Path) -> list[int]:
+    """One rank resumes, and the other one begins; then both resume."""
+    if dist.get_rank() == 0:
+        loader.load_state_dict(torch.load(file))
+    with pytest.raises(StateError, match=r"ranks 0 and 1 differ in the place where they begin"):
+        iter(loader)
+    again.load_state_dict(torch.load(file))
+    return numbers_of(next(iter(again)))
+
+
+def _another_seed(folder: Path) -> Any:
+    """Of the shards' order."""
+    urls = tdr.IterableWrapper([f"{folder}/shards/index.json"]).list_remote().shuffle_shards(seed=dist.get_rank())
+    return tn.Loader(tdr.to_node(urls.sharding_filter_rank(), num_streams=NUM_STREAMS))
 
 
 def _keys(folder: Path, **options: Any) -> Any:

@@ -211,3 +211,54 @@ def test_a_plain_loader_in_one_process_is_left_to_accelerate(dataset: Path) -> N
 
     loader = Accelerator(cpu=True).prepare(torch.utils.data.DataLoader(pipe_of(dataset), 16))
     assert sorted(n for batch in loader for n in numbers_of(batch)) == list(range(NUM_SAMPLES))
+
+
+@pytest.mark.parametrize("stop", [0, 4])
+def test_a_resumable_under_accelerates_own_state_in_one_process(dataset: Path, tmp_path: Path, stop: int) -> None:
+    """``DataLoader(Resumable)`` with ``use_stateful_dataloader=True``: saved and resumed, each sample once."""
+    from accelerate import Accelerator, DataLoaderConfiguration
+
+    numbers: list[int] = []
+    for half in range(2):
+        options = DataLoaderConfiguration(use_stateful_dataloader=True)
+        accelerator = Accelerator(cpu=True, dataloader_config=options)
+        loader = accelerator.prepare(torch.utils.data.DataLoader(tdr.Resumable(pipe_of(dataset), num_streams=12), 4))
+        if half == 1:
+            accelerator.load_state(str(tmp_path))
+        for number, batch in enumerate(loader):
+            numbers += numbers_of(batch)
+            if half == 0 and number == stop:
+                accelerator.save_state(str(tmp_path))
+                break
+    assert sorted(numbers) == list(range(NUM_SAMPLES))
+
+
+@pytest.mark.parametrize("damaged", ['{"ver', None, 5, "{}"])
+def test_a_damaged_state_of_all_ranks_is_told_as_such(dataset: Path, damaged: object) -> None:
+    """One that a killed or full disk has left."""
+    _, loader = prepared(dataset)
+    with pytest.raises(StateError):
+        loader.load_state_dict({"all_ranks": damaged})
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_a_chain_that_is_divided_over_other_ranks_is_refused(dataset: Path, world_size: int) -> None:
+    """Such as one that gives each process everything: each sample would be trained on by each of them."""
+    from types import SimpleNamespace
+
+    from torchdata_remote.resume.accelerated import _require_same_ranks
+
+    accelerator = SimpleNamespace(num_processes=2, parallelism_config=None)
+    with pytest.raises(StateError, match=f"2 processes, and this chain is divided over {world_size}"):
+        _require_same_ranks(accelerator, world_size)
+    _require_same_ranks(accelerator, 2)
+
+
+def test_skipping_is_refused_also_of_a_prepared_loader(dataset: Path) -> None:
+    """Accelerate makes another class of it then."""
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    loader = accelerator.prepare(torch.utils.data.DataLoader(tdr.Resumable(pipe_of(dataset), num_streams=12), 4))
+    with pytest.raises(StateError, match="skip_first_batches"):
+        list(accelerator.skip_first_batches(loader, 2))

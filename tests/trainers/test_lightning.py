@@ -10,7 +10,7 @@ import pytest
 
 from .data import LOADERS, NUM_SAMPLES
 from .launch import Row, launch, outcome
-from .lightning_program import CASES, STOP_AFTER
+from .lightning_program import CASES, STOP_AFTER, UNEVEN
 
 FRAMEWORK = "Lightning"
 SAVED_WITH = 2  # ranks
@@ -29,7 +29,7 @@ def saved(dataset: Path, checkpoints: Path) -> list[dict[str, Any]]:
     """What two ranks have reported: rows, whole trainings, and those that they resumed."""
     return launch(
         "tests.trainers.lightning_program", SAVED_WITH, folder=str(dataset), package="lightning.pytorch",
-        loaders=list(LOADERS), cases=[*CASES, "stateless"], save=str(checkpoints), resume=str(checkpoints),
+        loaders=list(LOADERS), cases=[*CASES, UNEVEN, "stateless"], save=str(checkpoints), resume=str(checkpoints),
     )  # fmt: skip
 
 
@@ -37,7 +37,7 @@ def resumed(dataset: Path, checkpoints: Path, world_size: int, package: str) -> 
     """What another number of ranks has reported: rows, and the trainings of two ranks that it resumed."""
     return launch(
         "tests.trainers.lightning_program", world_size, folder=str(dataset), package=package,
-        loaders=list(LOADERS), cases=ONE_LOADER, save="", resume=str(checkpoints),
+        loaders=list(LOADERS), cases=[*ONE_LOADER, UNEVEN], save="", resume=str(checkpoints),
     )  # fmt: skip
 
 
@@ -117,6 +117,12 @@ def test_other_ranks_finish_the_epoch_of_two(
         rows.append(Row(FRAMEWORK, case, f"{world_size}", 2 if "workers" in case else 0, found, "next epoch"))
     wrong = [row for row in rows if row.result != f"{NUM_SAMPLES} of {NUM_SAMPLES}"]
     assert not wrong, "\n".join(map(str, wrong))
+    uneven = [rank[f"resumed: {UNEVEN}"] for rank in ranks]
+    if world_size == 1:
+        assert outcome(before_stop(saved, UNEVEN) + numbers(ranks, f"resumed: {UNEVEN}", 0)) == "120 of 120"
+    else:
+        expected = "36, 37, 37. Those with fewer would wait for the others at its end. Resume with batch_size=5, "
+        assert all(expected in rank["error"] for rank in uneven), uneven
 
 
 @pytest.mark.parametrize("workers", [0, 2])

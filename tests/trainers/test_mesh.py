@@ -133,6 +133,7 @@ def test_listings_that_differ_within_a_group_are_noticed(job: Ranks) -> None:
         ("no such dimension", "ValueError: The mesh has no dimension 'cp': its dimensions are 'dp', 'tp'."),
         ("which dimension", "ValueError: A mesh of 2 dimensions (its dimensions are 'dp', 'tp'): which of them split"),
         ("twice", "ValueError: dp=('dp', 'dp'): expected the names of one or more dimensions, each once"),
+        ("numbers", "TypeError: dp=(0,): expected the names of one or more dimensions, such as"),
         ("without names", "ValueError: The mesh has no dimension 'dp': its dimensions have no names"),
         ("destroyed", "RuntimeError: RankGroup(members=((0, 1, 2, 3),)) has no process group in this process"),
     ],
@@ -158,6 +159,11 @@ def test_ranks_that_name_other_dimensions_are_noticed(job: Ranks) -> None:
     assert (
         sum("Pass the same data-parallel dimensions" in rank["error"] for rank in found if isinstance(rank, dict)) == 3
     )
+
+
+def test_no_group_is_that_of_all_ranks(job: Ranks) -> None:
+    """As torch takes ``group=None``."""
+    assert reported(job, "None is all ranks") == [4] * 4
 
 
 def test_a_part_of_a_mesh_and_a_copy_are_the_same_group(job: Ranks) -> None:

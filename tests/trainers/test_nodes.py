@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 import torchdata_remote as tdr
+from torchdata_remote.errors import StateError
 
 from .data import samples_of
 from .launch import ROOT, Row, launch, outcome
@@ -54,6 +55,9 @@ def test_exactly_once_and_resumed_by_one_two_and_three_ranks(dataset: Path, tmp_
     assert {name: one[0][name] for name in CHECKS} == dict.fromkeys(CHECKS, True)
     rows = []
     for workers in WORKERS:
+        for rank in two:
+            assert isinstance(rank[f"load in rank 0, {workers} workers"], list), rank
+            assert "ranks 0 and 1 differ in the chain" in rank[f"another seed, {workers} workers"]["error"]
         epochs = [rank[f"epochs, {workers} workers"] for rank in two]
         for number in range(3):
             rows.append(Row(FRAMEWORK, LOADER, "2", workers, outcome(_part(epochs, number))))
@@ -99,6 +103,20 @@ def test_the_recipe_goes_on_with_another_number_of_processes(tmp_path: Path) -> 
     printed = run(1)
     assert "epoch 0: 24 samples by 1 ranks" in printed
     assert "epoch 1: 48 samples by 1 ranks" in printed
+
+
+def test_states_of_other_steps_are_not_merged() -> None:
+    """Unless a rank has fewer items, and all of them were handed out."""
+
+    def state(num_yielded: int, stream: int, at: Any) -> dict[str, Any]:
+        of_chain = {"version": 1, "chain": [], "listing": None, "epoch": 0, "num_streams": 2, "streams": [[stream, at]]}
+        return {"num_yielded": num_yielded, "root": {"source": of_chain}}
+
+    begun = {"passed": 3, "at": {"next": 1}}
+    with pytest.raises(StateError, match=r"different steps: their loaders have handed out \[3, 5\] items"):
+        tdr.merge_node_states([state(3, 0, begun), state(5, 1, begun)])
+    merged = tdr.merge_node_states([state(5, 0, begun), state(3, 1, "ended")])
+    assert merged["root"]["source"]["streams"] == [[0, begun], [1, "ended"]]
 
 
 @pytest.mark.skipif(HAS_NODES, reason="torchdata has nodes")

@@ -90,7 +90,8 @@ def test_an_evaluation_has_each_sample_once_or_is_refused(
     for rank in runs[world_size]:
         for n in workers_of(runs[world_size]):
             found = rank[f"evaluated, {n} workers"]
-            assert found == {"metrics": [NUM_SAMPLES] * 2, "numbers": [list(range(NUM_SAMPLES))] * 2}
+            numbers = [list(range(NUM_SAMPLES))] * 2
+            assert found == {"metrics": [NUM_SAMPLES] * 2, "numbers": numbers, "examples": NUM_SAMPLES}
         unequal = rank["evaluated, unequal"]
         if world_size > 1:
             assert "StateError: transformers Trainer, evaluation" in unequal["error"]

@@ -150,7 +150,8 @@ def _evaluate(folder: Path, workers: int, output: str) -> dict[str, Any]:
 
     arguments = _arguments(output, workers, label_names=["number"])
     trainer = ChainTrainer(Model(), arguments, eval_dataset=pipe_of(folder), compute_metrics=metrics)
-    return {"metrics": [trainer.evaluate()["eval_distinct"] for _ in range(2)], "numbers": found}
+    examples = trainer.num_examples(trainer.get_eval_dataloader())  # of which it reports speeds
+    return {"metrics": [trainer.evaluate()["eval_distinct"] for _ in range(2)], "numbers": found, "examples": examples}
 
 
 def _evaluate_unequal(folder: Path, output: str) -> dict[str, float]:

@@ -62,6 +62,10 @@ class FilesDataset(MapStyle[Any]):
     def __len__(self) -> int:
         return len(self._urls)
 
+    def names_digest(self) -> str:
+        """Of the paths below the folder, in the order of the items."""
+        return self._paths.digest()
+
     def _decoder(self) -> Callable[[bytes], Any] | None:
         """What is made of the bytes, in a thread; ``None``: nothing."""
         raise NotImplementedError

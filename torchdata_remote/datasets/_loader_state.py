@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ..errors import StateError
+from ..read_ahead import num_ahead
 from ._sampler_order import SamplerOrder
 from ._split_order import SplitOrder, Start
 
@@ -22,10 +23,11 @@ class Pass:
     Args:
         epoch: from 0.
         order: of its batches.
+        wrappers: Ray's prepared loaders, which read batches ahead.
     """
 
-    def __init__(self, epoch: int, order: Order) -> None:
-        self.epoch, self.order = epoch, order
+    def __init__(self, epoch: int, order: Order, wrappers: Sequence[Any] = ()) -> None:
+        self.epoch, self.order, self._wrappers = epoch, order, wrappers
         self.num_batches, self.ended = 0, False
 
     def counted(self, batches: Iterator[T]) -> Iterator[T]:
@@ -34,6 +36,15 @@ class Pass:
             self.num_batches += 1
             yield batch
         self.ended = True
+
+    def state(self, num_not_done: int) -> dict[str, Any] | None:
+        """Where it is after the last batch that was trained on; ``None`` if nothing is left of the epoch.
+
+        Args:
+            num_not_done: batches that others than Ray's loaders have taken, and not trained on.
+        """
+        ahead = num_not_done + num_ahead(self._wrappers)
+        return None if self.ended and not ahead else self.order.state(max(0, self.num_batches - ahead))
 
 
 class LoaderState:
@@ -53,20 +64,26 @@ class LoaderState:
         self.changes = 0  # of where the next pass begins
         self._loaded: dict[str, Any] | None = None
         self.current: Pass | None = None  # the pass that began last, unless something was loaded or set since
+        self._read_elsewhere = False  # another loader reads the epoch, by a sampler of this one
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be this epoch; a loaded state of another epoch is dropped."""
         if epoch < 0:
             raise ValueError(f"epoch must be at least 0, got {epoch}")
         self.changes += epoch != self.next_epoch
-        self.next_epoch, self.current = epoch, None
+        self.next_epoch, self.current, self._read_elsewhere = epoch, None, False
         if self._loaded is not None and self._loaded["epoch"] != epoch:
             self._loaded = None
 
-    def begin(self, order: Order) -> Pass:
+    def read_elsewhere(self) -> None:
+        """Another loader reads the epoch, unless a pass of this one does."""
+        self._read_elsewhere = self.current is None or self.current.ended
+
+    def begin(self, order: Order, wrappers: Sequence[Any] = ()) -> Pass:
         """Begin the pass of the next epoch: its first batch is about to be handed out."""
         self.changes += 1
-        self.current = Pass(self.next_epoch, order)
+        self._read_elsewhere = False
+        self.current = Pass(self.next_epoch, order, wrappers)
         self.next_epoch, self._loaded = self.next_epoch + 1, None
         return self.current
 
@@ -114,16 +131,26 @@ class LoaderState:
                 "loader as they were, or begin anew."
             )
 
-    def state_dict(self, order_begun: dict[str, Any]) -> dict[str, Any]:
+    def state_dict(self, order_begun: dict[str, Any], num_not_done: int = 0) -> dict[str, Any]:
         """The state.
 
         Args:
             order_begun: what is to be told of the order where no batch of the epoch is done.
+            num_not_done: batches that were handed out, and count as if they had not been.
+
+        Raises:
+            StateError: if another loader reads the epoch.
         """
+        if self._read_elsewhere:
+            raise StateError(
+                "PrefetchingLoader: another loader, which a trainer has built of this one's samplers, reads the epoch, "
+                "so its place is not known here. Iterate the PrefetchingLoader itself: do not let the trainer prepare "
+                "it, since it divides its order over the ranks."
+            )
         common = {"version": VERSION, "epoch": self.next_epoch, "num_items": self._num_items}
-        if self.current is not None and not self.current.ended:
-            now = self.current
-            return {**common, "epoch": now.epoch, **order_begun, **now.order.state(now.num_batches)}
+        now = self.current
+        if now is not None and (place := now.state(num_not_done)) is not None:
+            return {**common, "epoch": now.epoch, **order_begun, **place}
         return dict(self._loaded) if self._loaded is not None else {**common, **order_begun, "batches_done": 0}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -138,6 +165,7 @@ class LoaderState:
                 f"{state!r:.200}"
             )
         self.changes += 1
+        self._read_elsewhere = False
         self._loaded, self.next_epoch, self.current = dict(state), state["epoch"], None
         if self.seed is None and self._shuffle and not self._has_sampler:
             self.seed = state.get("seed")
@@ -146,8 +174,16 @@ class LoaderState:
 def _is_sound(state: Mapping[str, Any]) -> bool:
     moved = state.get("moved", [0, 0])
     numbers = [state.get("epoch"), state.get("num_items"), state.get("batches_done"), state.get("items_done", 0)]
+    if not isinstance(moved, (list, tuple)) or len(moved) != 2 or not all(map(_is_number, [*numbers, *moved])):
+        return False
+    seed, order, num_items = state.get("seed"), state.get("order"), state["num_items"]
     return (
-        isinstance(moved, (list, tuple))
-        and len(moved) == 2
-        and all(isinstance(number, int) and number >= 0 for number in [*numbers, *moved])
+        max(*moved, state.get("items_done", 0)) <= num_items
+        and (state["batches_done"] == 0 or ("items_done" in state) == ("moved" in state))
+        and (seed is None or isinstance(seed, int))
+        and (order is None or isinstance(order, str))
     )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

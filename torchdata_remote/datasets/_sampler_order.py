@@ -27,6 +27,14 @@ class SamplerOrder:
     def __len__(self) -> int:
         return len(self._loader)
 
+    def num_left(self) -> int:
+        """Batches of the pass."""
+        return len(self._loader) - self.batches_done
+
+    def num_in_epoch(self) -> int:
+        """Batches of a whole epoch."""
+        return len(self._loader)
+
     def batches(self) -> Any:
         """All batches of the epoch."""
         if self._loader.batch_sampler is None:

@@ -76,9 +76,13 @@ class SplitOrder:
         """Batches of the epoch: those done before the pass, and those of the pass."""
         return self.start.batches_done + len(self.ends)
 
-    def num_not_left(self) -> int:
-        """Batches of an epoch of so many ranks, without those of the pass."""
-        return len(replace(self, start=Start())) - len(self.ends)
+    def num_left(self) -> int:
+        """Batches of the pass."""
+        return len(self.ends)
+
+    def num_in_epoch(self) -> int:
+        """Batches of a whole epoch of so many ranks."""
+        return len(replace(self, start=Start()).ends)
 
     def _num_repeated(self) -> int:
         if self.equalize is not EqualizeMode.REPEAT:
@@ -141,3 +145,16 @@ class SplitOrder:
             "batches_done": self.start.batches_done + num_batches,
             "moved": list(self.moved),
         }
+
+
+def refuse_generator(generator: object, num_ranks: int) -> None:
+    """Refuse to divide an order that depends on each rank's generator.
+
+    Raises:
+        UnsplitError: if there is one.
+    """
+    if generator is not None:
+        raise UnsplitError(
+            f"PrefetchingLoader: {num_ranks} ranks shuffle by a generator, whose order may differ from rank to rank. "
+            "Pass seed= instead; or a sampler, if each rank is to have its own order."
+        )

@@ -6,25 +6,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-import torch
 from torch.utils.data import DataLoader
 
-from ..errors import UnsplitError
-from ..lightning_loops import current_fit_loop, set_progress
+from ..lightning_loops import current_fit_loop, epoch_ends, num_in_step_or_ahead, set_progress
+from ..read_ahead import current_wrappers
 from ..shares import EqualizeMode
 from ..world import World, detect_world, place_in
-from ._epoch import Batched, Epoch, batches_of
+from ._alike import RankComparison
+from ._drawn import drawn
+from ._epoch import Batched
+from ._loader_options import OF_TORCH, check_options
 from ._loader_state import LoaderState, Order
 from ._rank_sampler import RankSampler
 from ._sampler_follower import SamplerFollower, seeds_of
 from ._sampler_order import SamplerOrder, set_epoch_of_sampler
-from ._split_order import SplitOrder
+from ._split_order import SplitOrder, refuse_generator
 
 T = TypeVar("T")
-
-_OPTIONS = {"batch_size", "collate_fn", "drop_last", "generator", "in_order", "multiprocessing_context"} | {
-    "persistent_workers", "pin_memory", "pin_memory_device", "prefetch_factor", "timeout", "worker_init_fn"
-}  # fmt: skip
 
 
 class PrefetchingLoader(Generic[T]):
@@ -39,7 +37,9 @@ class PrefetchingLoader(Generic[T]):
     **Several ranks** without a sampler divide one order, which depends on seed and epoch only. All ranks together read
     every item once, and each has as many batches: where the number of items is not divisible, the last batch or the
     last two are shorter in some ranks than in others. Where a batch is one item (``batch_size=1`` or ``None``), or
-    there are fewer items than ranks, that is impossible and an error that asks for ``equalize``.
+    there are fewer items than ranks, that is impossible and an error that asks for ``equalize``. With a process group,
+    ranks compare items, seed, epoch and place before the first batch of each pass, so all of them have to begin it;
+    pass ``world=World()`` to a loader that one rank alone reads.
 
     **Each pass is an epoch**, from 0, or as ``set_epoch`` or a loaded state tells. Without a sampler ``state_dict`` is
     the same in all ranks, which must be at the same step, so save one of them. Any number of ranks and workers resumes
@@ -68,7 +68,8 @@ class PrefetchingLoader(Generic[T]):
     Raises:
         UnsplitError: when iteration begins, if some ranks would have more batches than others; or if several ranks
             shuffle by a ``generator``, which may differ from rank to rank.
-        StateError: when iteration begins, if the loaded state is of another order or number of items.
+        StateError: when iteration begins, if the loaded state is of another order or number of items; or, as also
+            UnequalListingError, if the ranks would not divide one order of the same items.
 
     Example:
         >>> import fsspec
@@ -103,18 +104,11 @@ class PrefetchingLoader(Generic[T]):
         generator: Any = None,
         **options: Any,
     ) -> None:
-        if not hasattr(dataset, "batches"):
-            raise TypeError(
-                "PrefetchingLoader is for RemoteFiles, RemoteImageFolder and ShardedDataset, got a "
-                f"{type(dataset).__name__}. For another dataset use DataLoader; for a part of one of these, a sampler."
-            )
-        if options.get("persistent_workers"):
-            raise ValueError("persistent_workers: workers of a PrefetchingLoader are started for each epoch.")
         self._has_sampler = sampler is not None or batch_sampler is not None
-        if seed is not None and (not shuffle or generator is not None or self._has_sampler):
-            raise ValueError("seed is of the order of shuffle=True, without a sampler and without a generator.")
-        if self._has_sampler and (equalize is not None or world is not None):
-            raise ValueError("A sampler decides what each rank reads: pass no equalize and no world with it.")
+        check_options(
+            dataset, shuffle=shuffle, seed=seed, generator=generator, has_sampler=self._has_sampler,
+            equalize=equalize, world=world, options=options,
+        )  # fmt: skip
         self.dataset, self.num_workers = dataset, num_workers
         self._loader: DataLoader[Any] = DataLoader(  # which checks all of this, and is never iterated
             dataset,  # type: ignore[arg-type]
@@ -131,23 +125,27 @@ class PrefetchingLoader(Generic[T]):
         self._generator, self._options = generator, options
         self._shuffle, self._drop_last, self._world = bool(shuffle), drop_last, world
         self._equalize = None if equalize is None else EqualizeMode(equalize)
+        self._comparison = RankComparison(dataset, divided=not self._has_sampler)
         self._state = LoaderState(len(dataset), shuffle=self._shuffle, seed=seed, has_sampler=self._has_sampler)
 
     @property
     def sampler(self) -> Any:
         """The sampler, which has ``set_epoch`` where ranks divide an order, or it is a ``DistributedSampler``."""
-        divided = self._is_divided()
-        return RankSampler(self._next_order, self.set_epoch, single=True) if divided else self._loader.sampler
+        if not self._is_divided():
+            return self._loader.sampler
+        # Ray's wrapper copies what is in vars() here, and training loops ask it for the sampler.
+        sampler = vars(self)["sampler"] = RankSampler(self, self._next_order, self._state.read_elsewhere, single=True)
+        return sampler
 
     @property
     def batch_sampler(self) -> Any:
         """The sampler of batches; ``None`` for single items."""
         if self._loader.batch_sampler is None or not self._is_divided():
             return self._loader.batch_sampler
-        return RankSampler(self._next_order, self.set_epoch, single=False)
+        return RankSampler(self, self._next_order, self._state.read_elsewhere, single=False)
 
     def __getattr__(self, name: str) -> Any:
-        if name in _OPTIONS and "_loader" in vars(self):  # trainers read them
+        if name in OF_TORCH and "_loader" in vars(self):  # trainers read them
             return getattr(self._loader, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
@@ -161,12 +159,15 @@ class PrefetchingLoader(Generic[T]):
         """Where the loader is, after the batch that was handed out last: plain JSON.
 
         After the last batch nothing is left of the epoch; when the pass has ended, it is the beginning of the next one.
+        A batch that Ray Train's wrapper has read ahead counts as not handed out.
+
+        Raises:
+            StateError: if a trainer has built another loader of this one's samplers, whose place is not known here.
         """
+        begun: dict[str, Any] = {"order": None}
         if self._is_divided() or not (self._has_sampler or self._shuffle):
             begun = {"shuffle": self._shuffle, "seed": self._seed(self._place()), "items_done": 0, "moved": [0, 0]}
-        else:
-            begun = {"order": None}
-        return self._state.state_dict(begun)
+        return self._state.state_dict(begun, num_in_step_or_ahead(self))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Let the next pass go on there, without reading what is done.
@@ -178,34 +179,50 @@ class PrefetchingLoader(Generic[T]):
             StateError: if it is no state of this class; when the pass begins, if it fits neither dataset nor order.
         """
         self._state.load_state_dict(state_dict)
-        loop = current_fit_loop(self)
-        if loop is not None and isinstance(order := self._next_order(), SplitOrder):
-            set_progress(loop, order.num_not_left())
+        if (loop := current_fit_loop(self)) is not None:
+            if epoch_ends(loop) and state_dict["batches_done"]:
+                self.set_epoch(state_dict["epoch"] + 1)
+            set_progress(loop, self)
+
+    def num_batches_left(self) -> int:
+        """Batches of the next pass in this rank."""
+        return self._next_order().num_left()
 
     def __len__(self) -> int:
-        """Batches of the epoch in this rank; also of an epoch that is gone on with, those done included."""
+        """Batches of the epoch in this rank, those done included; for Lightning, which asks once, of a whole one."""
+        if current_fit_loop(self) is not None:
+            return self._next_order().num_in_epoch()
         current = self._state.current
         return len(self._next_order() if current is None or current.ended else current.order)
 
     def __iter__(self) -> Iterator[T]:
-        order, changes = self._next_order(), self._state.changes
-        loader, seeds = self._loader, seeds_of(self._generator)
-        followed = SamplerFollower(loader.sampler, loader.batch_sampler)
-        begin = partial(self._begin, seeds=seeds, followed=followed)
-        batches = None  # nothing is drawn before the first batch, as by DataLoader
-        if self.num_workers > 0:
-            batches = begin(order)
-            followed.draw((loader.prefetch_factor or 0) * self.num_workers)
+        try:
+            order, changes = self._next_order(), self._state.changes
+            loader, seeds, options = self._loader, seeds_of(self._generator), self._options
+            followed = SamplerFollower(loader.sampler, loader.batch_sampler)
+            begin = partial(drawn, dataset=self.dataset, loader=loader, seeds=seeds, followed=followed, options=options)
+            batches = None  # nothing is drawn before the first batch, as by DataLoader
+            if self.num_workers > 0:
+                batches = begin(order)
+                followed.draw((loader.prefetch_factor or 0) * self.num_workers)
+        except Exception as error:
+            self._comparison.require_alike(self._place(), None, error)
+            raise
         return self._pass(order, changes, batches, begin)
 
     def _pass(
         self, order: Order, changes: int, batches: Iterator[T] | None, begin: Callable[[Order], Iterator[T]]
     ) -> Iterator[T]:
         """Begins with the first batch only: Lightning drops iterators, and sets the epoch of one that it has made."""
-        if changes != self._state.changes and (batches is None or isinstance(order, SplitOrder)):
-            order, batches = self._next_order(), None
-        batches = begin(order) if batches is None else batches
-        yield from self._state.begin(order).counted(batches)
+        try:
+            if changes != self._state.changes and (batches is None or isinstance(order, SplitOrder)):
+                order, batches = self._next_order(), None
+            begun = begin(order) if batches is None else batches
+        except Exception as error:
+            self._comparison.require_alike(self._place(), order, error)
+            raise
+        self._comparison.require_alike(self._place(), order)
+        yield from self._state.begin(order, current_wrappers()).counted(begun)
 
     def _place(self) -> World:
         return place_in(self._world, detect_world())
@@ -227,22 +244,7 @@ class PrefetchingLoader(Generic[T]):
         seed = self._seed(world)
         if self._has_sampler or (self._shuffle and seed is None):
             return SamplerOrder(loader, *self._state.start_of_sampler())
-        if self._shuffle and self._generator is not None:
-            raise UnsplitError(
-                f"PrefetchingLoader: {world.world_size} ranks shuffle by a generator, whose order may differ from rank "
-                "to rank. Pass seed= instead; or a sampler, if each rank is to have its own order."
-            )
+        refuse_generator(self._generator if self._shuffle else None, world.world_size)
         how: dict[str, Any] = {"seed": seed, "drop_last": self._drop_last, "equalize": self._equalize}
         epoch, start, batch_size = self._state.next_epoch, self._state.start_of_split(), loader.batch_size or 1
         return SplitOrder(len(self.dataset), world, batch_size, epoch=epoch, start=start, **how)
-
-    def _begin(self, order: Order, seeds: torch.Generator, followed: SamplerFollower) -> Iterator[T]:
-        """Draw the order of an epoch, and start its workers."""
-        loader = self._loader
-        single, first = loader.batch_sampler is None, order.batches_done if isinstance(order, SamplerOrder) else 0
-        epoch = Epoch(self.dataset, order.batches(), loader.collate_fn, single=single, first=first)
-        followed.rewind()
-        if isinstance(order, SamplerOrder):
-            order.check(epoch)
-            followed.draw(first)
-        return followed.beside(batches_of(epoch, num_workers=self.num_workers, generator=seeds, **self._options))

@@ -25,6 +25,7 @@ from ..shard_set import base_name, read_shard_set
 from ..sources import url_of
 from ..storage.patterns import literal_url
 from ..tar import BLOCK, END_OF_ARCHIVE, TarOptions, first_name, read_runs
+from ..url_table import Texts
 from ..urls import RemoteUrl, redact
 from ._map_style import MapStyle
 
@@ -104,6 +105,10 @@ class ShardedDataset(MapStyle[Any]):
 
     def __len__(self) -> int:
         return int(self._ends[-1])
+
+    def names_digest(self) -> str:
+        """Of the shards' names and numbers of samples, in the order of the items."""
+        return Texts(f"{base_name(shard)} {shard.num_samples}" for shard in self._shards).digest()
 
     def _items(self, batches: Iterable[Sequence[int]]) -> Generator[list[Any], None, None]:
         self._engine.keep()

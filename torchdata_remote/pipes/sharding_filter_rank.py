@@ -15,7 +15,7 @@ from ..second_split import refuse_second_split, second_splitter
 from ..shares import EqualizeMode, SampleOrder
 from ..sources import pipe_of
 from ..state import all_pipes
-from ..world import World, detect_world, place_in, world_from_sharding
+from ..world import World, detect_world, place_in, require_world, world_from_sharding
 
 
 @functional_datapipe("sharding_filter_rank")
@@ -43,6 +43,7 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
         str: shard URLs in source order; a ``RemoteUrl`` tells if only some of its samples are meant.
 
     Raises:
+        TypeError: for a ``world`` that is none, such as a ``DeviceMesh``.
         ValueError: for a chain that is split already, or for ``world`` where nothing is to be split.
         SplitTwiceError: if a training framework splits what is read (Accelerate, the transformers Trainer).
         EmptyShareError: in every slot, before the first URL, if there are fewer URLs than slots and nobody tells how
@@ -57,6 +58,7 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
     def __init__(self, source_datapipe: IterDataPipe[str], *, world: World | None = None, split: bool = True) -> None:
         super().__init__()
         pipe_of(source_datapipe, of="sharding_filter_rank")
+        require_world(world)
         if not split and world is not None:
             raise ValueError(
                 f"sharding_filter_rank(split=False) hands all URLs to every reader, and {world!r} says which share of "

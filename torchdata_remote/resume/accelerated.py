@@ -25,6 +25,7 @@ class Accelerated:
     use_stateful_dataloader = True  # save_state and load_state ask for this
     remainder = -1  # no samples are repeated to fill the last batch, so gather_for_metrics has none to drop
 
+    dataset: Any  # has the chain's ``world()``
     _accelerator: Any = None  # that prepared this
     _batches_ahead: Sequence[Any] = ()  # one that was read, and not handed out
     _state_before: Any = None  # this rank's, before that was read
@@ -36,7 +37,7 @@ class Accelerated:
         found = next((caller for caller in callers("accelerate") if hasattr(caller, "prepare_data_loader")), None)
         if found is not None:
             _require_plain_split(found)
-            _require_same_ranks(found, self._world_size())
+            _require_same_ranks(found, self.dataset.world().world_size)
             self._accelerator = found
         return True
 
@@ -55,9 +56,6 @@ class Accelerated:
         return self._batches_ahead[0] is _END
 
     def _state_of_this_rank(self) -> Any:
-        raise NotImplementedError
-
-    def _world_size(self) -> int:
         raise NotImplementedError
 
     def for_accelerator(self, batches: Iterator[Any]) -> Iterator[Any]:
@@ -99,12 +97,22 @@ def refuse_skipping(dataset: object) -> None:
         StateError: if Accelerate's ``skip_first_batches`` has made a loader over this dataset.
     """
     for caller in callers("accelerate.data_loader"):
-        if type(caller).__name__ == "SkipDataLoader" and getattr(caller, "dataset", None) is dataset:
+        if getattr(caller, "skip_batches", 0) and getattr(caller, "dataset", None) is dataset:
+            in_trainer = next(callers("transformers.trainer"), None) is not None
             raise StateError(
                 "Accelerate's skip_first_batches would read batches again and drop them, also those after a loaded "
-                "state. Leave it out: accelerator.load_state(), or loader.load_state_dict(), continues after the last "
-                "batch that was handed out."
+                f"state. {_IN_TRAINER if in_trainer else _LEAVE_IT_OUT}"
             )
+
+
+_LEAVE_IT_OUT = (
+    "Leave it out: accelerator.load_state(), or loader.load_state_dict(), continues after the last batch that was "
+    "handed out."
+)
+_IN_TRAINER = (
+    "The transformers Trainer resumes a chain as train_dataset=pipe of class MyTrainer(RemoteTrainerMixin, Trainer), "
+    "from torchdata_remote.trainers, which makes the loader itself."
+)
 
 
 def _require_plain_split(accelerator: Any) -> None:
@@ -128,12 +136,20 @@ def _require_same_ranks(accelerator: Any, world_size: int) -> None:
     """Compare the loader's ranks with those that are to have batches of their own.
 
     Raises:
-        StateError: where tensor or context parallel processes need equal batches, and the chain knows of no groups.
+        StateError: where tensor or context parallel processes need equal batches, and the chain knows of no groups; or
+            where the chain gives each process everything, or counts other processes than Accelerate.
     """
     alike = getattr(getattr(accelerator, "parallelism_config", None), "non_data_parallel_size", 1)
-    if alike > 1 and world_size * alike != accelerator.num_processes:
+    if world_size * alike == accelerator.num_processes:
+        return
+    if alike > 1:
         raise StateError(
             f"Accelerate: groups of {alike} of the {accelerator.num_processes} processes (tensor or context parallel) "
             f"need equal batches, and this chain gives {world_size} ranks different ones: tell it this process's place "
             "among the data-parallel groups, sharding_filter_rank(world=World(rank=..., world_size=...))."
         )
+    raise StateError(
+        f"Accelerate runs {accelerator.num_processes} processes, and this chain is divided over {world_size}: samples "
+        "would be read several times, or not at all. Leave world= out of sharding_filter_rank(), stream_shards() or "
+        "stream_files(), so that the chain takes the processes' own numbers."
+    )

@@ -6,6 +6,7 @@ import logging
 import os
 import struct
 import tempfile
+import weakref
 from multiprocessing import context, reduction
 from typing import Any
 
@@ -21,15 +22,18 @@ class Handover:
     """
 
     def __init__(self) -> None:
-        self._file: Any = None  # where it was made, until then and elsewhere
         self._fd: int | None = None
+
+    def _keep(self, fd: int) -> None:
+        self._fd = fd
+        weakref.finalize(self, os.close, fd).atexit = False  # the process closes it, too
 
     def leave(self, number: int, data: bytes) -> None:
         """Let workers take this under a number, instead of what was there."""
         try:
             if self._fd is None and hasattr(os, "pread"):
-                self._file = tempfile.TemporaryFile(prefix="torchdata_remote-")  # noqa: SIM115  # kept
-                self._fd = self._file.fileno()
+                with tempfile.TemporaryFile(prefix="torchdata_remote-") as file:
+                    self._keep(os.dup(file.fileno()))
             if self._fd is not None:
                 self._write(data, _HEAD.size)
                 self._write(_HEAD.pack(number, len(data)), 0)
@@ -70,4 +74,5 @@ class Handover:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__()  # type: ignore[misc]
-        self._fd = None if state["file"] is None else state["file"].detach()
+        if state["file"] is not None:
+            self._keep(state["file"].detach())

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ..rank_exchange import exchanged, from_rank_0, in_group
 from ..world import World
 from .handover import Handover
 from .listed import Listed, packed, unpacked
-from .ranks import from_rank_0, in_group
 
 
 class Listings:
@@ -52,6 +52,9 @@ class Listings:
             num_workers: processes that begin one; without any this process does.
         """
         data = self._of_all_passes
+        if self.in_rank_0 and in_group(world):
+            kept = exchanged(world, "begin a pass with what rank 0 lists", data is not None)
+            data = data if all(kept.values()) else None
         if data is None:
             data = self._listed(make, world, num_workers)
         if data is not None and num_workers > 0:
@@ -69,7 +72,7 @@ class Listings:
         if not (num_workers > 0 or self.once or are_several):
             return None
         try:
-            found = from_rank_0(world, lambda: packed(make())) if are_several else make()
+            found = from_rank_0(world, "list for all ranks", lambda: packed(make())) if are_several else make()
         except Exception as error:  # noqa: BLE001  # raised where the pass begins
             return _packed_error(error)
         try:

@@ -83,7 +83,7 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
         self._next_epoch = 0
         self._loaded: State | None = None
         self._loaded_streams: int | None = None  # how many there were in the state that was loaded last
-        self._pass: Pass | None = None
+        self._pass: Pass | None = None  # that began last
         self._known_lengths: dict[tuple[Any, ...], list[int]] = {}
 
     def world(self) -> World:
@@ -97,7 +97,9 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
     @property
     def next_epoch(self) -> int:
         """The epoch of the next pass."""
-        return self._next_epoch if self._loaded is None else int(self._loaded["epoch"])
+        if self._loaded is not None:
+            return int(self._loaded["epoch"])
+        return self._next_epoch + (self._pass is not None and self._pass.has_begun_epoch(self._next_epoch))
 
     @property
     def loaded(self) -> State | None:
@@ -109,7 +111,9 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
         if epoch < 0:
             raise ValueError(f"epoch must be at least 0, got {epoch}")
         self._refuse_second_split()  # trainers call this in each rank, before they read
-        self._next_epoch, self._pass = epoch, None
+        self._next_epoch = epoch
+        if self._pass is not None and not self._pass.is_about_to_begin(epoch):
+            self._pass = None
         if self._loaded is not None and self._loaded["epoch"] != epoch:
             self._loaded, self.first_worker = None, 0
 
@@ -122,11 +126,8 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
             StateError: after a pass that ended by an error; or where workers of a plain ``DataLoader`` have read their
                 copies, of which this one knows nothing.
         """
-        if self.read_by_workers:
-            raise StateError(
-                "Workers of a DataLoader have read their copies of this Resumable, and have the state. Use "
-                "stateful_loader(pipe, num_workers=...) and its state_dict(), or num_workers=0."
-            )
+        if self.read_by_workers is not None:
+            self.read_by_workers.require_unset()
         if self._pass is not None and self._loaded is None:
             now = self._pass
             return make_state(self.chain, now.listing, now.epoch, now.num_streams, now.state())

@@ -102,7 +102,7 @@ def stateful_loader(
     if isinstance(pipe, Resumable):
         if num_streams is not None:
             raise ValueError("num_streams belongs to the Resumable that was passed.")
-        dataset = pipe
+        dataset = _of_one_loader(pipe)
     else:
         dataset = Resumable(pipe, num_streams=num_streams)
     workers: dict[str, Any] = {}
@@ -126,3 +126,13 @@ def stateful_loader(
         list_in_rank_0=list_in_rank_0,
         **workers,
     )
+
+
+def _of_one_loader(dataset: Resumable) -> Resumable:
+    """This, or a twin if a loader has it: each loader has a place of its own."""
+    if dataset.read_by_workers is not None:
+        return dataset
+    twin = Resumable(dataset.pipe, num_streams=dataset.num_streams)
+    if dataset.listings.kept is not None:
+        twin.listings.keep(dataset.listings.kept)
+    return twin

@@ -60,6 +60,12 @@ def check_state(state: Any) -> None:
     for name, is_sound in _FORMS.items():
         if name in state and not is_sound(state[name]):
             raise StateError(f"The state is damaged: its {name} is {state[name]!r:.200}. Load another one.")
+    numbers = [number for number, _ in state["streams"]]
+    if len(set(numbers)) < len(numbers) or max(numbers, default=-1) >= state["num_streams"]:
+        raise StateError(
+            f"The state is damaged: of {state['num_streams']} streams, each at most once, it has the numbers "
+            f"{sorted(numbers)!r:.200}. Load another one."
+        )
 
 
 def _is_number(value: object) -> bool:
@@ -71,7 +77,13 @@ def _are(rows: object, is_sound: Callable[[Any], bool]) -> bool:
 
 
 def _is_stream(row: object) -> bool:
-    return isinstance(row, (list, tuple)) and len(row) == 2 and _is_number(row[0])
+    return isinstance(row, (list, tuple)) and len(row) == 2 and _is_number(row[0]) and _is_place(row[1])
+
+
+def _is_place(at: object) -> bool:
+    if isinstance(at, Mapping):
+        return "at" in at and _is_number(at.get("passed"))
+    return at is None or at == ENDED
 
 
 _FORMS: dict[str, Callable[[Any], bool]] = {
@@ -120,10 +132,17 @@ def check_same_listing(
             raise StateError(f"The listing of the state is another one than here: {differs}. {advice}")
 
 
-def begin_next_epoch(state: State) -> State:
-    """The state after a pass that has ended for all who took part in it."""
+def begin_next_epoch(state: State, *, keep_listing: bool = False) -> State:
+    """The state after a pass that has ended for all who took part in it.
+
+    Args:
+        state: of the pass.
+        keep_listing: whether the next epoch reads what this one has listed. Otherwise it lists anew, and nothing of
+            the state depends on what there was.
+    """
     streams = dict.fromkeys(number for number, _ in state["streams"])
-    return make_state(state["chain"], state["listing"], state["epoch"] + 1, state["num_streams"], streams)
+    listing = state["listing"] if keep_listing else None
+    return make_state(state["chain"], listing, state["epoch"] + 1, state["num_streams"], streams)
 
 
 def state_of_rank(state: State, world: World) -> State:

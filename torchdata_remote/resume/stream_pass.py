@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from ..errors import StateError
+from ..callers import raised_here
+from ..errors import RemoteDataError, StateError
 from ..iter_datapipe import IterDataPipe
-from ..state import begin_together, load_state, state_of
+from ..state import begin, load_state, state_of, take_together
 from ..world import World
 from .chains import Template
 from .states import ENDED, check_same_listing
+
+# What comes of a value of another kind than expected, and of a number out of bounds.
+_OF_DAMAGE = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 
 
 class Stream:
@@ -32,16 +37,41 @@ class Stream:
         """The chain that reads it."""
         chain = template.stream(World(rank=self.number, world_size=num_streams))
         if self._at is not None:
-            load_state(chain, self._at["at"])
+            with self._refusing_damage(by_any_pipe=True):
+                load_state(chain, self._at["at"])
         return chain
+
+    def begin(self, chain: IterDataPipe[Any]) -> Iterator[None]:
+        """Bring what its first item needs, in steps."""
+        with self._refusing_damage():
+            yield from begin(chain)
 
     def items(self, chain: IterDataPipe[Any]) -> Generator[Any, None, None]:
         """Its items, from where it begins."""
-        for item in chain:
-            self._chain = chain
-            self.num_passed += 1
-            yield item
+        with self._refusing_damage():
+            for item in chain:
+                self._chain = chain
+                self.num_passed += 1
+                yield item
         self.ended = True
+
+    @contextmanager
+    def _refusing_damage(self, *, by_any_pipe: bool = False) -> Iterator[None]:
+        """Raise a ``StateError`` where a chain cannot begin with the place, as the error of one of our pipes shows.
+
+        A function of the user is called by our pipes, too: its errors are raised as they are.
+        """
+        try:
+            yield
+        except _OF_DAMAGE as error:
+            has_begun = self._at is None or self._chain is not None
+            if has_begun or isinstance(error, RemoteDataError) or not (by_any_pipe or raised_here(error)):
+                raise
+            what = f"{type(error).__name__}: {error}".partition("\n")[0]
+            raise StateError(
+                f"Stream {self.number}: the chain cannot begin at {self._at!r:.300} ({what}). The state is damaged: "
+                "load another one."
+            ) from error
 
     def num_left(self, template: Template, num_streams: int) -> int:
         """How many items it has from where it begins.
@@ -65,10 +95,20 @@ class Pass:
     def __init__(self, template: Template, epoch: int, num_streams: int, streams: list[Stream]) -> None:
         self._template, self.epoch, self.num_streams, self._streams = template, epoch, num_streams, streams
         self.listing: list[dict[str, Any]] | None = None
+        self._has_begun = False
         self._failed: str | None = None
+
+    def has_begun_epoch(self, epoch: int) -> bool:
+        """Whether it is of this epoch and was asked for items."""
+        return self._has_begun and self.epoch == epoch
+
+    def is_about_to_begin(self, epoch: int) -> bool:
+        """Whether it is of this epoch and was not asked for items: trainers announce an epoch after it was begun."""
+        return not self._has_begun and self.epoch == epoch
 
     def items(self, expected_listing: list[Any] | None) -> Iterator[Any]:
         """The items of all streams, by turns: always of the one that has handed out least."""
+        self._has_begun = True
         try:
             listings = self._template.listings
             self.listing = self._template.fingerprints()
@@ -84,7 +124,7 @@ class Pass:
             if len(streams) == 1:
                 yield from streams[0].items(chains[0])
             else:
-                for _ in begin_together(chains):
+                for _ in take_together(map(Stream.begin, streams, chains)):
                     pass
                 yield from _by_turns(streams, chains)
         except GeneratorExit:  # where an item was handed out

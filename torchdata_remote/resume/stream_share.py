@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import StateError
 from ..iter_datapipe import IterDataPipe
 from ..pipes import EqualizeRanks, ShuffleSamples
-from ..state import all_pipes
+from ..state import all_pipes, sources_of
 from ..world import World
 
 _MANY_SAMPLES = 50_000
@@ -47,6 +47,16 @@ def require_equal_shares(pipe: IterDataPipe[Any], num_streams: int, world_size: 
             "equalize_ranks does. Use a number of ranks that divides the number of streams, or begin anew with "
             f"num_streams={-(-num_streams // world_size) * world_size}."
         )
+
+
+def end_together(pipe: IterDataPipe[Any]) -> bool:
+    """Whether all ranks hand out equally many items, so that they begin and end each epoch together."""
+    while not isinstance(pipe, EqualizeRanks):
+        sources = [source for _, _, source in sources_of(pipe)]
+        if len(sources) != 1 or not hasattr(type(pipe), "__len__"):  # what drops items has no length
+            return False
+        pipe = sources[0]
+    return True
 
 
 def warn_of_memory(pipe: IterDataPipe[Any], num_here: int) -> None:

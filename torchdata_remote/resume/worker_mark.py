@@ -8,6 +8,8 @@ from typing import Any
 
 from torch.utils.data import get_worker_info
 
+from ..errors import StateError
+
 
 class WorkerMark:
     """Whether copies of a dataset in worker processes have begun to read it, of which its original knows nothing.
@@ -23,8 +25,17 @@ class WorkerMark:
         if get_worker_info() is not None:
             self._shared[0] = 1
 
-    def __bool__(self) -> bool:
-        return get_worker_info() is None and self._shared[0] != 0
+    def require_unset(self) -> None:
+        """Refuse to give a state that is in other processes.
+
+        Raises:
+            StateError: if workers have begun.
+        """
+        if get_worker_info() is None and self._shared[0] != 0:
+            raise StateError(
+                "Workers of a DataLoader have read their copies of this Resumable, and have the state. Use "
+                "stateful_loader(pipe, num_workers=...) and its state_dict(), or num_workers=0."
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         if get_spawning_popen() is not None:

@@ -9,9 +9,12 @@ from typing import Any
 
 from ..errors import StateError
 from ..iter_datapipe import IterDataPipe
+from ..rank_exchange import exchanged, in_group
 from ..resume import Resumable, merge_states
+from ..resume.states import ENDED
 
 _STATE = {"version", "chain", "listing", "epoch", "num_streams", "streams"}  # what a state of Resumable has
+_HANDED_OUT = "num_yielded"  # of Loader: items of the graph's root
 _STEPS = "steps_since_snapshot"  # of Prefetcher and ParallelMapper: items behind their source's last state
 
 
@@ -24,6 +27,9 @@ def to_node(pipe: IterDataPipe[Any] | Resumable, *, num_streams: int | None = No
 
     The node's state is that of :class:`Resumable`, plain JSON. Resumed by as many ranks, each loads its own state. For
     another number of ranks merge those of all ranks by :func:`merge_node_states`.
+
+    With a process group, ranks compare chain, streams, epoch and place when the graph is first begun, by
+    ``iter(loader)`` or ``loader.state_dict()``, so all of them have to do that.
 
     Each ``iter(loader)`` is a new epoch, from 0, counted over resumes. One that was left before its first item is none.
 
@@ -72,11 +78,15 @@ def _node_class() -> Any:
             self._epoch = resumable.next_epoch  # of the next pass, or of the one that has begun
             self._begun = False
             self._items: Iterator[Any] | None = None
+            self._compared = False
 
         def reset(self, initial_state: Mapping[str, Any] | None = None) -> None:
             """Begin the next epoch, or go on with that of a state."""
             super().reset(initial_state)
             self._close()
+            if not self._compared:
+                self._compared = True  # later ones, in threads and where a source is repeated, are not made together
+                _require_alike(self.resumable, initial_state)
             if initial_state is not None:
                 self.resumable.load_state_dict(initial_state)
                 self._epoch = initial_state["epoch"]
@@ -103,6 +113,33 @@ def _node_class() -> Any:
                     items.close()
 
     return PipeNode
+
+
+def _require_alike(resumable: Resumable, state: Mapping[str, Any] | None) -> None:
+    """Compare what the ranks are about to read; all of them have to call this.
+
+    Raises:
+        StateError: in all ranks, if they would read other chains, epochs or streams, or if only some have a state.
+    """
+    world = resumable.world()
+    if not in_group(world):
+        return
+    mine: dict[str, Any] = {
+        "place where they begin": "the beginning" if state is None else "a state",
+        "chain": resumable.chain,
+        "number of streams": resumable.num_streams,
+        "epoch": resumable.next_epoch if state is None else state["epoch"],
+    }
+    found = exchanged(world, "begin a torchdata.nodes graph", mine)
+    first, expected = next(iter(found.items()))
+    for rank, other in found.items():
+        for name, here in expected.items():
+            if other[name] != here:
+                raise StateError(
+                    f"to_node: ranks {first} and {rank} differ in the {name}: {here!r:.300} and {other[name]!r:.300}. "
+                    "Samples would be lost and others repeated: build the same graph in each rank, and load the "
+                    "state in every rank or in none."
+                )
 
 
 def merge_node_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -132,8 +169,33 @@ def merge_node_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     found = list(states)
     if not found:
         raise StateError("There is no state to merge.")
+    _require_same_step(found)
     merged: dict[str, Any] = _merged(found, "")
     return merged
+
+
+def _require_same_step(states: Sequence[Any]) -> None:
+    """Compare how many items the ranks' loaders have handed out: fewer only where a rank has no more.
+
+    Raises:
+        StateError: with the numbers.
+    """
+    steps = [state.get(_HANDED_OUT) if isinstance(state, Mapping) else None for state in states]
+    most = max((step for step in steps if isinstance(step, int)), default=0)
+    if any(step not in (None, most) and not _has_ended(state) for step, state in zip(steps, states, strict=True)):
+        raise StateError(
+            f"The states are of different steps: their loaders have handed out {steps} items. Merge the states that "
+            "all ranks have saved at the same step."
+        )
+
+
+def _has_ended(state: Any) -> bool:
+    """Whether nothing is left of a chain in a graph."""
+    if not isinstance(state, Mapping):
+        return False
+    if set(state) >= _STATE:
+        return all(at == ENDED for _, at in state["streams"])
+    return any(map(_has_ended, state.values()))
 
 
 def _merged(values: Sequence[Any], where: str) -> Any:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import json
-import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,9 @@ import torch
 from ..errors import StateError
 from ..iter_datapipe import IterDataPipe
 from ..resume import Resumable, StatefulLoader, stateful_loader
-from ..world import World
-from .trainer_batches import Record, TrainerBatches
-
-LOADER_FILE = "torchdata_remote.json"
+from .eval_batches import EvalBatches, require_equal_shares
+from .loader_record import Record, read_record, write_record
+from .trainer_batches import TrainerBatches
 
 
 class RemoteTrainerMixin:
@@ -33,8 +31,11 @@ class RemoteTrainerMixin:
     equal size.
 
     After a change of the number of processes, workers or the batch size within an epoch, ``Trainer`` counts optimizer
-    steps only: ``state.epoch`` in its logs is then the done share of all steps. With ``gradient_accumulation_steps``,
-    batches at the end of an epoch that do not fill a step are added to the next one.
+    steps only, and the loader counts ``state.epoch``. Without ``equalize_ranks``, ``state.epoch`` is the number of
+    passes plus the share of ``max_steps`` that this one has done, as ``Trainer`` computes it. With
+    ``gradient_accumulation_steps``, batches at the end of an epoch that do not fill a step are added to the next one.
+
+    Workers of an evaluation end with it, unless ``dataloader_persistent_workers`` is set.
 
     Attributes:
         num_streams: of the chains, as for :class:`Resumable`; ``None`` takes one for each worker of each process. Set
@@ -43,84 +44,133 @@ class RemoteTrainerMixin:
     Raises:
         StateError: when training is resumed from a checkpoint without the loader's state; and when processes would
             have different numbers of batches.
+        EmptyShareError: when an epoch has fewer samples than one batch, and ``drop_last`` is set.
+        TypeError: when a class has the mixin after ``Trainer``.
     """
 
     num_streams: int | None = None
 
     args: Any  # of Trainer
     accelerator: Any
+    callback_handler: Any
+    state: Any
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        trainer = next((kind for kind in cls.__mro__ if kind.__module__ == "transformers.trainer"), None)
+        if trainer is not None and cls.__mro__.index(trainer) < cls.__mro__.index(RemoteTrainerMixin):
+            raise TypeError(
+                f"{cls.__name__}: RemoteTrainerMixin must stand before Trainer, which would override it: "
+                f"class {cls.__name__}(RemoteTrainerMixin, {cls.__bases__[0].__name__})"
+            )
+        if trainer is not None and not hasattr(trainer, "_save_rng_state"):
+            raise TypeError(
+                f"{cls.__name__}: Trainer of this release of transformers has no _save_rng_state, by which "
+                "RemoteTrainerMixin stores where the loader is. Install transformers 4.57 to 5.23."
+            )
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._record: Record | None = None  # of the checkpoint from which training is resumed
-        self._num_steps_done = 0
+        self._num_steps_saved = 0  # when it was saved
         self._batches: TrainerBatches | None = None
-        self.add_callback(_saving_callback(self))  # type: ignore[attr-defined]  # Trainer's
+        self._kept: dict[str, EvalBatches] = {}  # with persistent workers
+        self._resumes = False
+        self._max_steps: int = self.args.max_steps  # as the user has set it
+        self._recorded_at = -1  # step of the checkpoint saved last
+        self.add_callback(_callback(self))  # type: ignore[attr-defined]  # Trainer's
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **options: Any) -> Any:
         """As ``Trainer.train``."""
-        max_steps = self.args.max_steps
+        self._max_steps, self._batches, self._resumes = self.args.max_steps, None, bool(resume_from_checkpoint)
         if _is_chain(getattr(self, "train_dataset", None)):
             self._read_record(resume_from_checkpoint)
         try:
             return super().train(resume_from_checkpoint, *args, **options)  # type: ignore[misc]  # Trainer's
         finally:
-            self.args.max_steps, self._record = max_steps, None
+            self.args.max_steps, self._record, self._num_steps_saved = self._max_steps, None, 0
 
     def _read_record(self, checkpoint: str | bool | None) -> None:
         if checkpoint is True:
             checkpoint = importlib.import_module("transformers.trainer_utils").get_last_checkpoint(self.args.output_dir)
-        if not checkpoint:
+        if checkpoint:
+            self._record, self._num_steps_saved = read_record(Path(str(checkpoint)))
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        """As ``Trainer._save_rng_state``: each process calls it, before older checkpoints are deleted."""
+        super()._save_rng_state(output_dir)  # type: ignore[misc]  # Trainer's
+        batches = self._training()
+        if batches is None:
             return
-        folder = Path(str(checkpoint))
-        try:
-            self._record = json.loads((folder / LOADER_FILE).read_text())
-            self._num_steps_done = json.loads((folder / "trainer_state.json").read_text())["global_step"]
-        except FileNotFoundError as error:
-            raise StateError(
-                f"{error.filename}: this checkpoint of the transformers Trainer does not tell where the loader was. "
-                "Save checkpoints by a Trainer with RemoteTrainerMixin and save_only_model=False; or begin anew."
-            ) from error
+        record = batches.record()  # exchanged between all processes
+        if self.args.should_save:
+            write_record(Path(output_dir), record)
+        self._recorded_at = self.state.global_step
+
+    def _training(self) -> TrainerBatches | None:
+        """The batches that are trained on, although callbacks may have called ``get_train_dataloader`` since."""
+        batches = getattr(self.callback_handler, "train_dataloader", None)
+        return batches if isinstance(batches, TrainerBatches) else self._batches  # wrapped by a user's own method
 
     def get_train_dataloader(self) -> Any:
         """As ``Trainer.get_train_dataloader``."""
         dataset = getattr(self, "train_dataset", None)
         if not _is_chain(dataset):
             return super().get_train_dataloader()  # type: ignore[misc]  # Trainer's
-        loader = self._loader(dataset, self._train_batch_size, "training")  # type: ignore[attr-defined]  # Trainer's
+        own = _own(dataset, self.num_streams)
+        if isinstance(dataset, Resumable) and dataset.loaded is not None:
+            own.load_state_dict(dataset.loaded)
+        loader = self._loader(own, self._train_batch_size, "training")  # type: ignore[attr-defined]  # Trainer's
         accumulation = self.args.gradient_accumulation_steps
-        self._batches = batches = TrainerBatches(loader, accumulation=accumulation, record=self._record)
-        if self.args.max_steps <= 0:
-            max_steps = batches.max_steps(self._num_steps_done, self.args.num_train_epochs)
-            self.args.max_steps = self.args.max_steps if max_steps is None else max_steps
+        self._batches = batches = TrainerBatches(
+            loader,
+            accumulation=accumulation,
+            num_steps=lambda: self.state.global_step,
+            record=self._record,
+            num_steps_saved=self._num_steps_saved,
+        )
+        if self._max_steps <= 0:  # also where Trainer tries a smaller batch
+            max_steps = batches.max_steps(self.args.num_train_epochs)
+            self.args.max_steps = self._max_steps if max_steps is None else max_steps
         return batches
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
         """As ``Trainer.get_eval_dataloader``."""
         dataset = getattr(self, "eval_dataset", None) if eval_dataset is None else eval_dataset
+        key = dataset if isinstance(dataset, str) else ""
         if isinstance(dataset, str):
             dataset = self.eval_dataset[dataset]  # type: ignore[attr-defined]  # Trainer's
         if not _is_chain(dataset):
             return super().get_eval_dataloader(eval_dataset)  # type: ignore[misc]  # Trainer's
-        return self._eval_loader(dataset, "evaluation")
+        return self._eval_batches(dataset, "evaluation", key)
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
         """As ``Trainer.get_test_dataloader``."""
         if not _is_chain(test_dataset):
             return super().get_test_dataloader(test_dataset)  # type: ignore[misc]  # Trainer's
-        return self._eval_loader(test_dataset, "test")
+        return self._eval_batches(test_dataset, "test")
 
-    def _eval_loader(self, dataset: Any, description: str) -> StatefulLoader:
-        loader = self._loader(dataset, self.args.eval_batch_size, description)
-        loader.set_epoch(0)  # in the same order each time
-        _require_equal_shares(loader, description)
-        return loader
+    def _eval_batches(self, dataset: Any, description: str, key: str = "") -> EvalBatches:
+        keep_workers, key = self.args.dataloader_persistent_workers, f"{description} {key}"
+        batches = self._kept.pop(key, None)
+        if batches is not None and batches.given is not dataset:
+            batches.end_workers()
+            batches = None
+        if batches is None:
+            loader = self._loader(_own(dataset, self.num_streams), self.args.eval_batch_size, description)
+            self.accelerator._dataloaders.remove(loader)  # which would keep those of all evaluations
+            batches = EvalBatches(loader, dataset, keep_workers=keep_workers)
+        if keep_workers:
+            self._kept[key] = batches
+        batches.loader.set_epoch(0)  # of whose samples the shares are compared
+        require_equal_shares(batches.loader, description)
+        return batches
 
-    def _loader(self, dataset: Any, batch_size: int, description: str) -> StatefulLoader:
+    def _loader(self, dataset: Resumable, batch_size: int, description: str) -> StatefulLoader:
         args = self.args
         of_columns = getattr(self, "_get_collator_with_removed_columns", lambda collator, **_: collator)
         loader = stateful_loader(
-            dataset if isinstance(dataset, Resumable) else Resumable(dataset, num_streams=self.num_streams),
+            dataset,
             batch_size=batch_size,
             num_workers=args.dataloader_num_workers,
             drop_last=args.dataloader_drop_last,
@@ -138,50 +188,60 @@ def _is_chain(dataset: Any) -> bool:
     return isinstance(dataset, (IterDataPipe, Resumable))
 
 
-def _saving_callback(trainer: RemoteTrainerMixin) -> Any:
-    """What ``Trainer`` calls: saves the loader's state in each checkpoint, and ends with the last epoch."""
+def _own(dataset: Any, num_streams: int | None) -> Resumable:
+    """A ``Resumable`` for one loader: of several loaders that read the same one, each would move the others."""
+    if not isinstance(dataset, Resumable):
+        return Resumable(dataset, num_streams=num_streams)
+    own = Resumable(dataset.pipe, num_streams=dataset.num_streams)
+    listed = dataset.listings.kept
+    if listed is not None:
+        own.listings.keep(listed)
+    return own
+
+
+def _callback(trainer: RemoteTrainerMixin) -> Any:
+    """What ``Trainer`` calls."""
     transformers = importlib.import_module("transformers")
 
     class LoaderCallback(transformers.TrainerCallback):  # type: ignore[misc, name-defined]  # is loaded by name
+        def on_train_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **_: Any) -> None:
+            if isinstance(train_dataloader, StatefulLoader):
+                _refuse_to_resume(args, resumes=trainer._resumes)
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            batches = trainer._training()
+            if batches is not None and batches.epoch is not None:
+                state.epoch = batches.epoch
+
         def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            batches = trainer._batches
-            if batches is None or args.save_only_model:
-                return
-            record = batches.record()  # each process calls this
-            folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-            if args.should_save and folder.is_dir():
-                (folder / f"{LOADER_FILE}.new").write_text(json.dumps(record))
-                os.replace(folder / f"{LOADER_FILE}.new", folder / LOADER_FILE)
+            is_recorded = args.save_only_model or trainer._recorded_at == state.global_step
+            if trainer._training() is not None and not is_recorded:
+                warnings.warn(
+                    f"checkpoint-{state.global_step} does not hold the place of the loader, and training cannot be "
+                    "resumed from it: the trainer's own _save_checkpoint has to call self._save_rng_state(folder).",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
 
         def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            if trainer._batches is not None and trainer._batches.has_ended:
+            batches = trainer._training()
+            if batches is not None and batches.has_ended:
                 control.should_training_stop = True
 
     return LoaderCallback()
 
 
-def _require_equal_shares(loader: StatefulLoader, description: str) -> None:
-    """Refuse an evaluation in which processes would hand out batches of different sizes.
+def _refuse_to_resume(args: Any, *, resumes: bool) -> None:
+    """Refuse, or warn in time, where ``Trainer`` would begin the epoch anew or read its first batches again.
 
     Raises:
-        StateError: in each process.
+        StateError: if it is to resume.
     """
-    dataset, num_workers = loader.dataset, max(1, loader.num_workers)
-    world_size = dataset.world().world_size
-    if world_size == 1:
-        return
-    places = [
-        World(rank, world_size, worker, num_workers) for rank in range(world_size) for worker in range(num_workers)
-    ]
-    try:
-        lengths = dataset.share_lengths(places)
-        what = f"{[sum(lengths[rank * num_workers : (rank + 1) * num_workers]) for rank in range(world_size)]} samples"
-    except TypeError:
-        lengths, what = list(range(len(places))), "numbers of samples that the chain does not tell"
-    if any(
-        lengths[:num_workers] != lengths[first : first + num_workers] for first in range(0, len(places), num_workers)
-    ):
-        raise StateError(
-            f"transformers Trainer, {description}: {world_size} processes would have {what}, and Trainer gathers "
-            "batches of equal size. Chain .equalize_ranks() after the reader, or evaluate in one process."
-        )
+    message = (
+        "transformers Trainer: get_train_dataloader returns a stateful_loader, whose place Trainer does not store in "
+        "its checkpoints. Leave that method as RemoteTrainerMixin has it, and pass train_dataset=pipe."
+    )
+    if resumes:
+        raise StateError(message)
+    if args.save_strategy != "no":
+        warnings.warn(f"{message} These checkpoints cannot be resumed.", RuntimeWarning, stacklevel=2)

@@ -1,0 +1,63 @@
+"""Ranks that are not alike: an error in each of them that says what differs, and no lost or repeated sample."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .launch import launch, outcome
+
+PROGRAM = "tests.trainers.unlike_ranks_program"
+OURS = ("StateError", "RemoteDataError", "UnequalListingError", "UnsplitError", "ValueError: The ranks")
+UNLIKE = (
+    "stateful_loader, seed",
+    "stateful_loader, epoch",
+    "stateful_loader, num_streams",
+    "stateful_loader, place",
+    "stateful_loader, state",
+    "PrefetchingLoader, seed",
+    "PrefetchingLoader, epoch",
+    "PrefetchingLoader, place",
+    "PrefetchingLoader, state",
+    "PrefetchingLoader, batch_size",
+    "PrefetchingLoader, images",
+    "PrefetchingLoader, names",
+    "PrefetchingLoader, state of another order",
+)
+
+
+def _errors(ranks: Sequence[dict[str, Any]], name: str) -> list[str]:
+    return [str(rank[name].get("error")) if isinstance(rank[name], dict) else "none" for rank in ranks]
+
+
+@pytest.fixture(scope="module")
+def unlike(dataset: Path) -> list[dict[str, Any]]:
+    """Two ranks, whose loaders differ in one thing."""
+    return launch(PROGRAM, 2, timeout_s=100, folder=str(dataset), case="unlike")
+
+
+@pytest.mark.parametrize("name", UNLIKE)
+def test_ranks_that_would_read_other_orders_say_so(unlike: list[dict[str, Any]], name: str) -> None:
+    """Otherwise samples would be lost and others repeated, without a word."""
+    found = outcome(rank[name] for rank in unlike)
+    assert found == "120 of 120" or "Error" in found, found
+    if found != "120 of 120":
+        assert all(error.startswith(OURS) for error in _errors(unlike, name)), unlike
+
+
+@pytest.mark.parametrize("case", ["load in rank 0", "state in rank 0", "truncated", "None", "list_now in rank 0"])
+def test_what_one_rank_alone_does(dataset: Path, case: str) -> None:
+    """The other rank does not wait for it, and does not take one exchange for another."""
+    ranks = launch(PROGRAM, 2, timeout_s=60, folder=str(dataset), case=case)
+    for error in _errors(ranks, case):
+        assert error == "none" or error.startswith(OURS), error
+
+
+@pytest.mark.parametrize("case", ["no process group", "process group destroyed"])
+def test_a_state_of_all_ranks_needs_a_process_group(dataset: Path, case: str) -> None:
+    """It would be that of one rank, which is not noticed until it is loaded."""
+    ranks = launch(PROGRAM, 2, timeout_s=60, folder=str(dataset), case=case)
+    assert all(error.startswith("StateError") for error in _errors(ranks, case)), ranks

@@ -1,0 +1,44 @@
+"""What a ``PrefetchingLoader`` can be built with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..world import require_world
+
+OF_TORCH = {"batch_size", "collate_fn", "drop_last", "generator", "in_order", "multiprocessing_context"} | {
+    "persistent_workers", "pin_memory", "pin_memory_device", "prefetch_factor", "timeout", "worker_init_fn"
+}  # fmt: skip
+"""Options of torch's ``DataLoader``, which trainers read."""
+
+
+def check_options(
+    dataset: object,
+    *,
+    shuffle: bool | None,
+    seed: int | None,
+    generator: Any,
+    has_sampler: bool,
+    equalize: object,
+    world: Any,
+    options: Mapping[str, Any],
+) -> None:
+    """Refuse options that contradict each other, with what to pass instead.
+
+    Raises:
+        TypeError: for another dataset or world.
+        ValueError: for such options.
+    """
+    if not hasattr(dataset, "batches"):
+        raise TypeError(
+            "PrefetchingLoader is for RemoteFiles, RemoteImageFolder and ShardedDataset, got a "
+            f"{type(dataset).__name__}. For another dataset use DataLoader; for a part of one of these, a sampler."
+        )
+    require_world(world)
+    if options.get("persistent_workers"):
+        raise ValueError("persistent_workers: workers of a PrefetchingLoader are started for each epoch.")
+    if seed is not None and (not shuffle or generator is not None or has_sampler):
+        raise ValueError("seed is of the order of shuffle=True, without a sampler and without a generator.")
+    if has_sampler and (equalize is not None or world is not None):
+        raise ValueError("A sampler decides what each rank reads: pass no equalize and no world with it.")

@@ -1,0 +1,66 @@
+"""Whether ranks that resume in another world have as many batches left of the epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..errors import StateError
+from ..loader_length import num_batches
+from ..rank_exchange import exchanged
+
+_LARGEST_FACTOR = 2  # of the batch sizes that are tried
+
+
+def require_equal_batches(loader: Any, count: Callable[[], int | None]) -> None:
+    """Compare what ranks have left; all of them have to call this, also where counting fails.
+
+    Args:
+        loader: a ``StatefulLoader`` that has loaded a state.
+        count: batches that this rank is to have; ``None`` where that is not known, in all ranks.
+
+    Raises:
+        StateError: in all ranks, if they have different numbers of batches left, or if another one cannot count; names
+            a batch size that fits, if there is one.
+    """
+    world = loader.dataset.world()
+    mine, error = None, None
+    try:
+        mine = count()
+    except Exception as caught:  # noqa: BLE001  # the other ranks are waiting
+        error = caught
+    counts = list(exchanged(world, "count the batches left", mine, error, of_rank=StateError).values())
+    if len(set(counts)) == 1:
+        return
+    lengths_here = loader.dataset.lengths_left(world.workers(loader.num_workers))
+    lengths = list(exchanged(world, "count the samples left", lengths_here).values())
+    fitting = None
+    if loader.batch_size is not None:
+        fitting = fitting_batch_size(lengths, loader.batch_size, drop_last=loader.drop_last)
+    saved_by = {turn[1] for turn in (loader.dataset.loaded or {}).get("turns", [])}
+    other_size = "" if fitting is None else f"with batch_size={fitting}, "
+    raise StateError(
+        f"The ranks have different numbers of batches left of this epoch: {', '.join(map(str, counts))}. Those with "
+        f"fewer would wait for the others at its end. Resume {other_size}with as many ranks as saved the state "
+        f"({', '.join(map(str, sorted(saved_by)))}), or from a checkpoint of an epoch's end."
+    )
+
+
+def fitting_batch_size(lengths: Sequence[Sequence[int]], batch_size: int, *, drop_last: bool) -> int | None:
+    """The batch size next to this one with which ranks have equally many batches, and at least one.
+
+    Args:
+        lengths: of each rank, of each of its workers the number of samples.
+        batch_size: that does not fit.
+        drop_last: whether a worker's last batch is left out if it is short.
+
+    Example:
+        >>> fitting_batch_size([[36], [37], [37]], 2, drop_last=False)
+        5
+    """
+    sizes = sorted(range(1, _LARGEST_FACTOR * max(batch_size, 4) + 1), key=lambda size: abs(size - batch_size))
+    for size in sizes:
+        counts = {num_batches(rank, size, drop_last=drop_last) for rank in lengths}
+        if len(counts) == 1 and counts != {0}:
+            return size
+    return None
