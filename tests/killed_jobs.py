@@ -14,10 +14,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).parent.parent
+from tests.support.paths import ROOT
+
 _LONGEST_S = 40
 _SIGNALS = {"kill": signal.SIGKILL, "interrupt": signal.SIGINT, "stop": signal.SIGSTOP}
 _RENAMES = ("os.rename", "os.link", "os.remove")

@@ -12,7 +12,9 @@ import pytest
 from PIL import Image
 from slow_store import StoreNotInstalledError, nginx_path
 
-FOLDER = Path(__file__).parent.parent / "benchmarks"
+from tests.support.paths import ROOT
+
+FOLDER = ROOT / "benchmarks"
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 from torch.utils.data import IterDataPipe
 
 import torchdata_remote as tdr
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parent.parent
 PIPES = sorted(path.stem for path in (ROOT / "torchdata_remote" / "pipes").glob("[!_]*.py"))
 README = (ROOT / "README.md").read_text()
 

@@ -13,9 +13,8 @@ import pytest
 from PIL import Image
 
 from tests.servers.s3 import S3Server
+from tests.support.paths import ROOT
 from torchdata_remote import stream_shards
-
-ROOT = Path(__file__).parent.parent
 
 
 def run_quickstart(picture: Path, environment: dict[str, str]) -> str:

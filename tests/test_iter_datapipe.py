@@ -18,12 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import torchdata_remote as tdr
+from tests.support.paths import ROOT
 from torchdata_remote import iter_datapipe
 from torchdata_remote.iter_datapipe import _base, _pipes, _stream_wrapper
 from torchdata_remote.state import name_of
 
-TESTS = Path(__file__).parent
-PACKAGE = TESTS.parent / "torchdata_remote"
+TESTS = ROOT / "tests"
+PACKAGE = ROOT / "torchdata_remote"
 OWN = iter_datapipe.IterDataPipe.__module__.startswith("torchdata_remote")
 NUM_SAMPLES, WANTED = 60, [i for i in range(60) if i % 10 != 3]
 
@@ -259,7 +260,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def _read_and_resume(folder: str, num_workers: int, start_method: str, *, without: bool) -> Any:
     script = TESTS / "without_datapipes"
-    paths = [str(TESTS.parent), *([str(script)] if without else [])]
+    paths = [str(ROOT), *([str(script)] if without else [])]
     process = subprocess.run(
         [sys.executable, str(script / "read_and_resume.py"), folder, str(num_workers), start_method],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
@@ -328,7 +329,7 @@ def test_a_deprecation_in_torch_is_not_reported_for_this_package(category: str) 
     """torch may warn of imports and subclasses, even by errors: only a user's own subclass is reported."""
     process = subprocess.run(
         [sys.executable, "-c", _DEPRECATED.replace("CATEGORY", category)],
-        env={**os.environ, "PYTHONPATH": str(TESTS.parent)},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=100,

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.support.paths import ROOT
+
 MODULES = sorted(
     path for folder in ("torchdata_remote", "examples", "benchmarks", "tests") for path in (ROOT / folder).rglob("*.py")
 )

@@ -6,12 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-TESTS = Path(__file__).parent
+from tests.support.paths import ROOT
+
+TESTS = ROOT / "tests"
 
 
 @pytest.fixture(scope="module", params=["macos", "windows"])
@@ -25,7 +26,7 @@ def told(platform: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = str(tmp_path_factory.mktemp(platform))
     process = subprocess.run(
         [sys.executable, str(TESTS / "platforms" / "write_and_read.py"), platform, folder],
-        env={**os.environ, "PYTHONPATH": str(TESTS.parent)},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         cwd=folder,
         capture_output=True,
         text=True,

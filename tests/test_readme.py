@@ -11,8 +11,8 @@ from pathlib import Path
 from PIL import Image
 
 from tests.jobs.pods import free_port
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
 

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.paths import ROOT
 from torchdata_remote import labels
 from torchdata_remote.sharding.dataset import shard_dataset
 
-ROOT = Path(__file__).parent.parent.parent
 SOON_S = 30.0  # on a busy machine; a worker that is waited for never ends
 PACKAGES = {"dask": "distributed", "mpi": "mpi4py", "ray": "ray"}
 

@@ -15,11 +15,12 @@ import yaml  # type: ignore[import-untyped]  # it carries no types
 from tests.jobs.pods import run_pods
 from tests.jobs.schemas import require_valid
 from tests.servers.service import running_service
+from tests.support.paths import ROOT
 from torchdata_remote import push, shard_dataset
 from torchdata_remote.cli import main
 from torchdata_remote.labels import parent_directory
 
-EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+EXAMPLES = ROOT / "examples"
 KUBERNETES = EXAMPLES / "kubernetes"
 NUM_IMAGES = 48
 

@@ -8,7 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-NOTEBOOK = Path(__file__).parent.parent.parent / "examples" / "loose_files.ipynb"
+from tests.support.paths import ROOT
+
+NOTEBOOK = ROOT / "examples" / "loose_files.ipynb"
 
 # As a notebook's kernel does: cells in order, in one set of names; the value of an expression at the end is shown.
 KERNEL = """

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.support.paths import ROOT
 from torchdata_remote import ShardWriter
 
-EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "resume_training.py"
+EXAMPLE = ROOT / "examples" / "resume_training.py"
 NUM_SAMPLES, NUM_EPOCHS = 2_400, 4
 
 

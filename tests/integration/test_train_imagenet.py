@@ -20,8 +20,9 @@ from PIL import Image
 import torchdata_remote as tdr
 from tests.servers.s3 import S3Server
 from tests.shard_places import Place
+from tests.support.paths import ROOT
 
-EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "train_imagenet.py"
+EXAMPLE = ROOT / "examples" / "train_imagenet.py"
 NUM_IMAGES, CLASSES = 36, ("ant", "bee", "cat")
 SMALL = ("--image-size", "28", "--batch-size", "6", "--workers", "1", "--model", "tiny")
 

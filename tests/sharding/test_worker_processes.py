@@ -21,10 +21,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.servers.s3 import wait_until
+from tests.support.paths import ROOT
 from torchdata_remote.errors import LabelError, WorkerLostError
 from torchdata_remote.sharding.worker_processes import WorkerProcesses
 
-ROOT = Path(__file__).parent.parent
 _set_up: list[str] = []
 
 

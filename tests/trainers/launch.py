@@ -12,14 +12,13 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tests.servers.s3 import free_port
+from tests.support.paths import ROOT
 
 from .data import NUM_SAMPLES
 
-ROOT = Path(__file__).parent.parent.parent
 _REPORT = "report: "
 
 

@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 
 import torchdata_remote as tdr
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 NUM_SAMPLES, STOP_AFTER = 120, 2  # 5 steps of 24 samples to an epoch
 
 

@@ -18,7 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.support.paths import ROOT
+
 _LONGEST_S = 60
 
 
