@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 import torchdata_remote as tdr
-from tests.killed_jobs import ROOT
 from tests.servers.s3 import S3Server
 from tests.servers.scripted import Response, scripted
 from tests.shard_places import Place, memory_place, some_files, tar_of
+from tests.support.paths import ROOT
 from torchdata_remote import labels
 from torchdata_remote.options import FetchOptions
 from torchdata_remote.sample_table import SampleTable

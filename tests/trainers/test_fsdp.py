@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.paths import ROOT
+
 from .data import LOADERS, NUM_SAMPLES
-from .launch import ROOT, Row, launch, outcome
+from .launch import Row, launch, outcome
 
 FRAMEWORK = "FSDP2"
 KINDS = {"save": (0, True), "async_save": (2, False)}

@@ -14,10 +14,11 @@ import pytest
 from PIL import Image
 
 import torchdata_remote as tdr
+from tests.support.paths import ROOT
 from torchdata_remote.errors import StateError
 
 from .data import samples_of
-from .launch import ROOT, Row, launch, outcome
+from .launch import Row, launch, outcome
 
 FRAMEWORK, LOADER, WORKERS = "torchdata.nodes", "to_node(pipe)", (0, 2)
 CHECKS = (

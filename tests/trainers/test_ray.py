@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.paths import ROOT
+
 from .data import LOADERS, NUM_SAMPLES
-from .launch import ROOT, Row, launch, outcome
+from .launch import Row, launch, outcome
 from .ray_program import STOP_AFTER
 
 FRAMEWORK = "Ray Train"

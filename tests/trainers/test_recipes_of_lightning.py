@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .launch import ROOT
+from tests.support.paths import ROOT
 
 
 @pytest.mark.parametrize("framework", ["lightning", "fabric"])
