@@ -247,7 +247,7 @@ def test_parts_that_are_there_are_not_sent_again(proxy: Proxy, proxy_url: str, t
     write_tree(tmp_path / "s", {"a": LARGE})
 
     def stop(seen: Seen) -> None:
-        if sum(one.method == "PUT" for one in proxy.seen) == 4:
+        if sum(one.method == "PUT" for one in proxy.seen) >= 4:  # and the part that another thread may send meanwhile
             raise ConnectionError
 
     proxy.on_request = stop
