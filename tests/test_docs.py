@@ -6,10 +6,12 @@ A block ```` ```python ```` is run. All blocks of a page are one program, from t
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,11 +27,6 @@ PAGES = {str(path.relative_to(DOCS)): path.read_text("utf-8") for path in sorted
 FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^\n]*)\n(?P<body>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!\\)\]\((?P<target>[^)\s]+)(?: \"[^\"]*\")?\)")
 END_OF_BLOCK = "--- end of block ---"
-
-
-def blocks(page: str) -> list[tuple[str, str]]:
-    """The page's fenced blocks: what stands behind the opening fence, and the text."""
-    return [(block["info"].strip(), block["body"]) for block in FENCE.finditer(page)]
 
 
 def anchors(page: str) -> set[str]:
@@ -48,25 +45,44 @@ def as_pattern(output: str) -> str:
     return ".*?".join(map(re.escape, output.strip().split("...")))
 
 
+def program_of(page: str) -> tuple[str, list[str]]:
+    """The page's code, each line where it is in the page, and the outputs that the page shows."""
+    lines, outputs = [""] * page.count("\n"), []
+    for block in FENCE.finditer(page):
+        first = page[: block.start("body")].count("\n")
+        if block["info"].split(" ")[0] == "python":
+            lines[first : first + block["body"].count("\n")] = block["body"].splitlines()
+        elif 'title="Output"' in block["info"]:
+            lines[first] = f"print({END_OF_BLOCK!r})"
+            outputs.append(block["body"])
+    return "\n".join(lines), outputs
+
+
+@pytest.fixture(scope="module")
+def page_runner() -> Iterator[subprocess.Popen[str]]:
+    """A process that has imported torch once, for all pages."""
+    runner = [sys.executable, "-W", "error", str(ROOT / "tests" / "page_runner.py")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    with subprocess.Popen(runner, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+
+
 @pytest.mark.parametrize("name", [name for name, page in PAGES.items() if "```python" in page])
-def test_python_blocks_of_a_page_run_and_print_the_shown_output(name: str, tmp_path: Path) -> None:
-    """Pasted into one interpreter, in order, with warnings as errors."""
-    program, expected = [], [""]
-    for info, body in blocks(PAGES[name]):
-        if info.split(" ")[0] == "python":
-            program.append(body)
-        elif 'title="Output"' in info:
-            program.append(f"print({END_OF_BLOCK!r})\n")
-            expected[-1] = body
-            expected.append("")
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", "\n".join(program)],
-        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    printed = done.stdout.split(END_OF_BLOCK)
-    for shown, real in zip(expected[:-1], printed[:-1], strict=True):
+def test_python_blocks_of_a_page_run_and_print_the_shown_output(
+    name: str, tmp_path: Path, page_runner: subprocess.Popen[str]
+) -> None:
+    """In one fresh process, from top to bottom, with warnings as errors."""
+    program, outputs = program_of(PAGES[name])
+    assert page_runner.stdin is not None
+    assert page_runner.stdout is not None
+    page = {"name": str(DOCS / name), "program": program, "folder": str(tmp_path)}
+    print(json.dumps(page), file=page_runner.stdin, flush=True)
+    done = json.loads(page_runner.stdout.readline())
+    assert done["code"] == 0, done["output"]
+    printed = done["output"].split(END_OF_BLOCK)
+    for shown, real in zip(outputs, printed[:-1], strict=True):
         assert re.fullmatch(as_pattern(shown), real.strip(), re.DOTALL), f"shown:\n{shown}\nprinted:\n{real}"
 
 
