@@ -1,7 +1,7 @@
 """Run programs in fresh processes that have torch and the package imported already.
 
 Each line of standard input is JSON: ``name`` of the page, ``program``, ``folder`` to run it in. Each line of standard
-output is JSON: exit ``code``, and ``output`` of both streams.
+output is JSON: exit ``code``, ``output`` and ``errors``.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ def run(name: str, program: str, folder: str) -> None:
 if __name__ == "__main__":
     for line in sys.stdin:
         page = json.loads(line)
-        with tempfile.TemporaryFile("w+") as output:
+        with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
             child = os.fork()
             if child == 0:
                 os.dup2(output.fileno(), 1)
-                os.dup2(output.fileno(), 2)
+                os.dup2(errors.fileno(), 2)
                 sys.stdin.close()
                 run(**page)
                 sys.exit()
             code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             output.seek(0)
-            sys.stdout.write(json.dumps({"code": code, "output": output.read()}) + "\n")
+            errors.seek(0)
+            sys.stdout.write(json.dumps({"code": code, "output": output.read(), "errors": errors.read()}) + "\n")
             sys.stdout.flush()

@@ -80,7 +80,7 @@ def test_python_blocks_of_a_page_run_and_print_the_shown_output(
     page = {"name": str(DOCS / name), "program": program, "folder": str(tmp_path)}
     print(json.dumps(page), file=page_runner.stdin, flush=True)
     done = json.loads(page_runner.stdout.readline())
-    assert done["code"] == 0, done["output"]
+    assert done["code"] == 0, done["errors"]
     printed = done["output"].split(END_OF_BLOCK)
     for shown, real in zip(outputs, printed[:-1], strict=True):
         assert re.fullmatch(as_pattern(shown), real.strip(), re.DOTALL), f"shown:\n{shown}\nprinted:\n{real}"
