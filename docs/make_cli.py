@@ -58,9 +58,8 @@ def parsers() -> dict[str, tuple[str, argparse.ArgumentParser]]:
         found.append(parser)
         raise Parsed
 
-    with mock.patch.object(argparse.ArgumentParser, "parse_args", stop):
-        with contextlib.suppress(Parsed):
-            cli.main([])
+    with mock.patch.object(argparse.ArgumentParser, "parse_args", stop), contextlib.suppress(Parsed):
+        cli.main([])
     (commands,) = (action for action in found[0]._actions if isinstance(action, argparse._SubParsersAction))
     summaries = {choice.dest: choice.help or "" for choice in commands._choices_actions}
     return {name: (summaries[name], parser) for name, parser in commands.choices.items()}
