@@ -1,7 +1,7 @@
 """The shell commands of the manual run and print the shown output.
 
-A block ```` ```sh ```` is run; all blocks of a page are one script. ```` ```text title="Shell output" ```` behind one holds what it
-prints; ``...`` stands for any text. Blocks ```` ```bash ```` need a cluster or a server, and are not run.
+A block ```` ```sh ```` is run; all blocks of a page are one script. A block ```` ```text title="Shell output" ````
+behind it holds what it prints; ``...`` stands for any text. Blocks ```` ```bash ```` need a cluster, and are not run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from tests.jobs.pods import free_port
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = {str(path.relative_to(DOCS)): path.read_text("utf-8") for path in sorted(DOCS.rglob("*.md"))}
-BLOCK = re.compile(r'^```sh\n(?P<commands>.*?)^```$(?:\n\n```text title="Shell output"\n(?P<output>.*?)^```$)?', re.M | re.S)
+OUTPUT = r'```text title="Shell output"\n(?P<output>.*?)^```$'
+BLOCK = re.compile(rf"^```sh\n(?P<commands>.*?)^```$(?:\n\n{OUTPUT})?", re.MULTILINE | re.DOTALL)
 END_OF_BLOCK = "--- end of block ---"
 
 
