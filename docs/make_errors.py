@@ -113,7 +113,7 @@ CASES: dict[str, list[Case]] = {
     "EmptyShareError": [
         Case(
             "Use fewer workers, or write more and smaller shards (`max_shard_samples=`). Or list the manifest "
-            "(`.../index.json`) and add `equalize_ranks()` after the reader: then a shard is split among several readers.",
+            "(`.../index.json`) instead of the folder: then a shard is split among several readers.",
             code=_PHOTOS
             + """
             source = IterableWrapper(["memory://photos/"]).list_remote(pattern="*.tar")
@@ -132,7 +132,7 @@ CASES: dict[str, list[Case]] = {
     "UnsplitError": [
         Case(
             "Add `.sharding_filter_rank()` after the listing. If every reader must read everything, or you split the URLs "
-            "yourself, write `.sharding_filter_rank(split=False)`.",
+            "yourself, write `.sharding_filter_rank(split=False)`. See [slots](../concepts/slots-streams-state.md).",
             hidden=_PHOTOS
             + """
             import os
@@ -152,7 +152,7 @@ CASES: dict[str, list[Case]] = {
     "SplitTwiceError": [
         Case(
             "Under Accelerate pass a `stateful_loader` to `prepare`. Under the transformers `Trainer` use "
-            "`RemoteTrainerMixin`. See the page about your framework.",
+            "`RemoteTrainerMixin`. See [trainers](../tasks/trainers.md).",
             text="Resumable: accelerate's IterableDatasetShard would split over the processes what this chain has split "
             "already, so that samples would be lost. Under Accelerate prepare a loader that it leaves as it is: "
             "accelerator.prepare(torchdata_remote.stateful_loader(pipe, batch_size=..., num_workers=...)). ...",
