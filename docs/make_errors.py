@@ -458,8 +458,10 @@ CASES: dict[str, list[Case]] = {
             'with replaced shards on purpose, set the state\'s `"listing"` to `None`.',
             code=_PHOTOS
             + """
+
             def loader(seed):
                 return tdr.stateful_loader(tdr.stream_shards("memory://photos/", seed=seed), batch_size=2)
+
 
             state = loader(seed=0).state_dict()
             resumed = loader(seed=1)
@@ -581,7 +583,7 @@ def overview() -> str:
     ]
     for kind in public_errors():
         depth = len([parent for parent in kind.__mro__ if parent in public_errors()]) - 1
-        indent = "&emsp;" * depth
+        indent = "&nbsp;" * 3 * depth  # does not wrap
         parents = ", ".join(f"`{parent.__name__}`" for parent in _builtin_parents(kind))
         lines.append(f"| {indent}[{kind.__name__}]({kind.__name__}.md) | {parents} | {_meaning(kind)} |")
     return "\n".join([*lines, ""])
