@@ -97,6 +97,14 @@ CASES: dict[str, list[Case]] = {
             list(tdr.stream_shards("s3:///train/"))
             """,
         ),
+        Case(
+            "Write a brace range in ascending order and without a step: `{000000..000099}`.",
+            code="""
+            import torchdata_remote as tdr
+
+            list(tdr.stream_shards("memory://photos/{9..0}.tar"))
+            """,
+        ),
     ],
     "EmptyListingError": [
         Case(
