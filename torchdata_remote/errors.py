@@ -3,31 +3,31 @@
 ::
 
     RemoteDataError
-    ├── UrlError (ValueError)                   a URL that nobody can read
+    ├── UrlError (ValueError)                   a URL that cannot be used
     ├── EmptyListingError (FileNotFoundError)   a source URL under which nothing was found
     ├── EmptyShareError (ValueError)            fewer shards than readers
     ├── UnequalListingError (ValueError)        ranks that list different objects
     ├── UnsplitError (ValueError)               readers that would all hand out the same samples
-    ├── SplitTwiceError (ValueError)            a trainer that would split anew what the chain splits already
-    ├── StorageError (OSError)                  the store said no
+    ├── SplitTwiceError (ValueError)            a trainer that would split samples a second time
+    ├── StorageError (OSError)                  the store refused a request
     │   ├── ObjectNotFoundError (FileNotFoundError)
     │   ├── AccessDeniedError (PermissionError)
-    │   │   └── ExpiredCredentialsError         renewed once, and still refused
-    │   ├── ObjectExistsError (FileExistsError) nothing is overwritten unless asked for
+    │   │   └── ExpiredCredentialsError         expired, also after one renewal
+    │   ├── ObjectExistsError (FileExistsError) the target exists, and overwrite=False
     │   ├── ObjectChangedError                  replaced while it was being read
-    │   ├── ContentEncodingError (ValueError)   stored compressed, under a name that does not say so
-    │   └── TransientStorageError (ConnectionError)  worth repeating, and was repeated
-    ├── ShardReadError (ValueError)             bytes that are not the shard that was written
-    │   ├── BadMemberError                      a member that cannot be part of a sample, in a sound archive
+    │   ├── ContentEncodingError (ValueError)   stored with a Content-Encoding
+    │   └── TransientStorageError (ConnectionError)  still failing after all retries
+    ├── ShardReadError (ValueError)             a shard that is incomplete or damaged
+    │   ├── BadMemberError                      a member that cannot be part of a sample
     │   ├── MissingEndError                     a tar without its end-of-archive blocks
-    │   └── ShardCorruptError                   they differ from the manifest's checksums, twice
-    ├── ShardWriteError (ValueError)            samples that cannot become a shard
-    ├── WorkerLostError (RuntimeError)          a process that wrote shards did not come back
+    │   └── ShardCorruptError                   bytes that differ from the manifest's checksums
+    ├── ShardWriteError (ValueError)            samples that cannot be written
+    ├── WorkerLostError (RuntimeError)          a worker process that was lost repeatedly
     ├── ManifestError (ValueError)              an index.json that cannot be used
     ├── JobError (ValueError)                   a training job that cannot be rendered
-    ├── ServiceError (RuntimeError)             the dataset service cannot be started so
-    ├── StateError (ValueError)                 a chain that cannot be resumed, or a state that is not of this one
-    └── SampleError (ValueError)                one sample is not what the pipe needs
+    ├── ServiceError (RuntimeError)             the dataset service cannot be started
+    ├── StateError (ValueError)                 a chain without state, or a state of another chain
+    └── SampleError (ValueError)                a sample that a pipe cannot process
         ├── DecodeError
         ├── EncodeError
         ├── LabelError (LookupError)
@@ -44,7 +44,7 @@ class RemoteDataError(Exception):
     """Base of all errors of this package.
 
     Args:
-        message: where, what came, what was expected, and what to do.
+        message: where it happened, what was received, what was expected, and what to do.
         url: the object or prefix concerned, without credentials.
     """
 
@@ -57,34 +57,34 @@ class RemoteDataError(Exception):
 
 
 class UrlError(RemoteDataError, ValueError):
-    """A URL without a scheme that is known here, without a bucket, or with a broken brace range."""
+    """A URL cannot be used: unknown scheme, no bucket, credentials inside, an invalid brace range."""
 
 
 class EmptyListingError(RemoteDataError, FileNotFoundError):
-    """Nothing was found under a source URL, or nothing that matches the pattern."""
+    """A source URL has no objects, or none that match the pattern."""
 
 
 class EmptyShareError(RemoteDataError, ValueError):
-    """There are fewer shards than slots (ranks x workers), so that one of them would wait for ever."""
+    """There are fewer shards than slots (ranks x workers), so one reader would have no data."""
 
 
 class UnequalListingError(RemoteDataError, ValueError):
-    """The ranks of a training list different objects, so that their shares would not make up the whole."""
+    """The ranks list different objects, so their shares would not add up to the dataset."""
 
 
 class UnsplitError(RemoteDataError, ValueError):
-    """Several ranks or workers would each hand out everything, and repetition was not asked for."""
+    """Several ranks or workers would each read the whole dataset, because the chain is not split."""
 
 
 class SplitTwiceError(RemoteDataError, ValueError):
-    """A training framework would split the samples over its processes, and the chain has done so already."""
+    """A training framework would split the samples of a chain that is already split, and lose samples."""
 
 
 class StorageError(RemoteDataError, OSError):
-    """A store refused a request, or a file system a call.
+    """A store refused a request, or a file system call failed.
 
     Args:
-        message: where, what came, what was expected, and what to do.
+        message: where it happened, what was received, what was expected, and what to do.
         url: the object or prefix concerned, without credentials.
         start_byte: first byte asked for, where a range was read.
         end_byte: byte after the last one asked for; ``None`` for the object's end.
@@ -110,31 +110,31 @@ class StorageError(RemoteDataError, OSError):
 
 
 class ObjectNotFoundError(StorageError, FileNotFoundError):
-    """No such object or bucket."""
+    """The object or bucket does not exist."""
 
 
 class AccessDeniedError(StorageError, PermissionError):
-    """The store does not let these credentials do that, or there are no credentials."""
+    """The credentials are missing, or do not permit the request."""
 
 
 class ExpiredCredentialsError(AccessDeniedError):
-    """The store takes the credentials for expired, or the clock for wrong, also after they were looked up anew."""
+    """The store reports expired credentials or a wrong clock, also after the credentials were looked up again."""
 
 
 class ObjectExistsError(StorageError, FileExistsError):
-    """Something is there already, and overwriting was not asked for."""
+    """The target exists already and ``overwrite`` is off, or another writer uses it."""
 
 
 class ObjectChangedError(StorageError):
-    """The object's etag or size is no longer what the listing or the first part said."""
+    """The object was replaced while it was read: its etag or size differs from the listing or from its first part."""
 
 
 class ContentEncodingError(StorageError, ValueError):
-    """The object is stored with a Content-Encoding such as ``gzip``: its bytes are not those of the file it names."""
+    """The object is stored with a Content-Encoding such as ``gzip``: its bytes are not what its name promises."""
 
 
 class TransientStorageError(StorageError, ConnectionError):
-    """A fault that may pass: a reset, a time-out, a 5xx answer. Raised once retries have ended."""
+    """A temporary fault (reset, time-out, 5xx response) lasted until the retries ended."""
 
     likely_permanent = False  # a broken answer or an unknown host name: repeated a few times, not until the deadline
     overloaded = False  # whether the store asked for fewer requests (503, 429)
@@ -142,14 +142,14 @@ class TransientStorageError(StorageError, ConnectionError):
 
 
 class ShardReadError(RemoteDataError, ValueError):
-    """A shard that is cut short, damaged, or not made of samples."""
+    """A shard is incomplete, damaged, or does not consist of samples."""
 
 
 class BadMemberError(ShardReadError):
-    """A member of a sound archive that cannot be part of a sample: without an extension, or with one that is there.
+    """A member of an intact archive cannot be part of a sample: it has no extension, or the same one as another member.
 
     Args:
-        message: where, what came, what was expected, and what to do.
+        message: where it happened, what was received, what was expected, and what to do.
         url: of the shard, without credentials.
         member: its name.
         reason: why, such as ``"it has no extension"``: the same for all members of that kind.
@@ -165,52 +165,52 @@ class BadMemberError(ShardReadError):
 
 
 class MissingEndError(ShardReadError):
-    """A tar that ends after a member, where its end-of-archive blocks should be: cut short, or written without them."""
+    """A tar has no end-of-archive blocks: it was cut short, or written without them."""
 
 
 class ShardCorruptError(ShardReadError):
-    """A block of a shard that differs from its checksum in the manifest, also when it was fetched again."""
+    """A block of a shard differs from its checksum in the manifest, also after a second download."""
 
 
 class ShardWriteError(RemoteDataError, ValueError):
-    """A template or a sample that cannot be written as part of a shard."""
+    """A template or a sample cannot be written as a shard."""
 
 
 class WorkerLostError(RemoteDataError, RuntimeError):
-    """An executor did not bring back what it was given, several times."""
+    """The worker of a task was lost several times."""
 
 
 class ManifestError(RemoteDataError, ValueError):
-    """An ``index.json`` that does not describe shards."""
+    """An ``index.json`` is missing information or does not describe shards."""
 
 
 class JobError(RemoteDataError, ValueError):
-    """A ``TrainingJob``, or a setting for it, of which no manifests can be made."""
+    """A ``TrainingJob`` or a setting for it is invalid."""
 
 
 class ServiceError(RemoteDataError, RuntimeError):
-    """The dataset service cannot begin: its folder is served already, or others could reach it without a token."""
+    """The dataset service cannot start: its folder is already served, or it would be reachable without a token."""
 
 
 class StateError(RemoteDataError, ValueError):
-    """A chain that has no state, or a state that does not fit the chain, the listing or the world."""
+    """A chain cannot be resumed, or a state does not fit the chain, the listing, or the ranks and workers."""
 
 
 class SampleError(RemoteDataError, ValueError):
-    """A sample that a pipe cannot work on."""
+    """A pipe cannot process a sample."""
 
 
 class DecodeError(SampleError):
-    """The bytes of a member are not what its extension says."""
+    """The bytes of a member cannot be decoded as its extension says."""
 
 
 class EncodeError(SampleError):
-    """A value that cannot be written under its extension."""
+    """A value cannot be encoded as its extension says."""
 
 
 class LabelError(SampleError, LookupError):
-    """No label, or a label that is not among the classes."""
+    """A file or sample has no label, or one that is not among the classes."""
 
 
 class MissingMemberError(SampleError, KeyError):
-    """A sample lacks every member that was asked for."""
+    """A sample has none of the requested members."""
