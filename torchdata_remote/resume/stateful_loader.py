@@ -56,8 +56,10 @@ def stateful_loader(
 
     Each rank lists once an epoch, in the process that calls this, and hands what it found to its workers.
 
-    Where there is a process group, ranks compare what they list before the first batch of each pass, and
-    ``load_state_dict`` exchanges the ranks' states; ``state_dict`` does not wait for anybody.
+    Where there is a process group, ranks compare shards, chain, epoch, number of streams and places before the first
+    batch: in each pass with ``equalize_ranks``, otherwise in the first one and after a state was loaded.
+    ``load_state_dict`` exchanges the ranks' states. ``state_dict`` waits for the other ranks only with
+    ``state_of_all_ranks``, or where a framework stores one answer for all.
 
     Args:
         pipe: the chain, with ``sharding_filter_rank`` behind its URLs.
