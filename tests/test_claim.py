@@ -309,7 +309,8 @@ def test_a_beat_that_finds_another_owner_stops_the_writer(tmp_path: Path) -> Non
     writer.write(SAMPLE)
     document = json.loads(place.files()[CLAIM_NAME])
     document["owner"]["token"] = "another"
-    place.put({CLAIM_NAME: json.dumps(document).encode()})
+    with claim._lock:  # never between a beat's look and its writing, which would put the old owner back
+        place.put({CLAIM_NAME: json.dumps(document).encode()})
     claim._heart.join(60)
     with pytest.raises(ObjectExistsError, match="another job"):
         writer.write({"__key__": "b", "txt": b""})

@@ -70,6 +70,25 @@ def exchanged(
     return {number: found for _, _, number, found, _ in sorted(answers, key=lambda answer: answer[1])}
 
 
+def made_by_each(
+    world: World, doing: str, make: Callable[[], Any], *, of_rank: Callable[[str], Exception] = RemoteDataError
+) -> dict[int, Any]:
+    """What each rank makes; all ranks have to call this, and an error of one is one of all.
+
+    Args:
+        world: as for :func:`exchanged`.
+        doing: as for :func:`exchanged`.
+        make: called in each rank.
+        of_rank: as for :func:`exchanged`.
+    """
+    made, error = None, None
+    try:
+        made = make()
+    except Exception as caught:  # noqa: BLE001  # the other ranks are waiting
+        error = caught
+    return exchanged(world, doing, made, error, of_rank=of_rank)
+
+
 def all_alike(world: World, doing: str, value: Any, error: Exception | None = None) -> bool:
     """Whether all ranks have the same value, of which a digest is exchanged; all of them have to call this.
 

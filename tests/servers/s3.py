@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -59,8 +60,14 @@ class S3Server:
     def new_bucket(self) -> str:
         """Make a bucket with a new name; Ceph takes no location constraint."""
         name = f"test-{uuid.uuid4().hex[:12]}"
-        self.client().create_bucket(Bucket=name)
+        _client_of(self).create_bucket(Bucket=name)
         return name
+
+
+@functools.cache
+def _client_of(server: S3Server) -> Any:
+    """Making one takes a tenth of a second, and nearly every test wants a bucket."""
+    return server.client()
 
 
 def free_port() -> int:

@@ -240,7 +240,7 @@ def test_a_full_disk_midway(pets: str, jobs: Jobs, tmp_path: Path) -> None:
     """Is an error that names the file; asked again with room, it goes on with what is there."""
     write_tree(tmp_path / "s", {**TREE, "huge": bytes(40_000)})
     small_push(tmp_path / "s", pets)
-    told = jobs.run("pull", pets, str(tmp_path / "t"), part_bytes=1000, fsize=20_000)
+    told = jobs.run("pull", pets, str(tmp_path / "t"), part_bytes=1000, fsize=20_000, max_in_flight=1)
     assert "StorageError" in told["error"]
     assert "File too large" in told["error"]
     assert "are free" in told["error"]

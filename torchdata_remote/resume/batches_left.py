@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import StateError
 from ..loader_length import num_batches
-from ..rank_exchange import exchanged
+from ..rank_exchange import exchanged, made_by_each
 
 _LARGEST_FACTOR = 2  # of the batch sizes that are tried
 
@@ -24,12 +24,7 @@ def require_equal_batches(loader: Any, count: Callable[[], int | None]) -> None:
             a batch size that fits, if there is one.
     """
     world = loader.dataset.world()
-    mine, error = None, None
-    try:
-        mine = count()
-    except Exception as caught:  # noqa: BLE001  # the other ranks are waiting
-        error = caught
-    counts = list(exchanged(world, "count the batches left", mine, error, of_rank=StateError).values())
+    counts = list(made_by_each(world, "count the batches left", count, of_rank=StateError).values())
     if len(set(counts)) == 1:
         return
     lengths_here = loader.dataset.lengths_left(world.workers(loader.num_workers))

@@ -1,9 +1,11 @@
-"""Copies of loaders: what pickle keeps of one, since it cannot keep the generator that torchdata's own one holds."""
+"""Copies of loaders and of their datasets."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+
+from .resumable import Resumable
 
 _OPTIONS = (
     "batch_size",
@@ -19,8 +21,16 @@ _OPTIONS = (
 )
 
 
+def twin_of(dataset: Resumable) -> Resumable:
+    """One for another loader, since each loader moves its own; with the listing that all passes read."""
+    twin = Resumable(dataset.pipe, num_streams=dataset.num_streams)
+    if dataset.listings.kept is not None:
+        twin.listings.keep(dataset.listings.kept)
+    return twin
+
+
 def reduced(loader: Any, state: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """What ``__reduce__`` of a ``StatefulLoader`` returns.
+    """What ``__reduce__`` of a ``StatefulLoader`` returns: pickle cannot keep the generator that torchdata's own holds.
 
     Args:
         loader: of which a copy is made. The copy has workers of its own.

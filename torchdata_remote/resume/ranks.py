@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 from ..errors import StateError, UnequalListingError
-from ..rank_exchange import all_alike, exchanged, in_group
+from ..rank_exchange import all_alike, exchanged, in_group, made_by_each
 from ..world import World
 from .fingerprints import difference
 from .states import State, merge_states
@@ -46,12 +46,7 @@ def merged_in_group(world: World, state_of_this_rank: Callable[[], State]) -> st
         StateError: in each rank, if one of them has no state, in that one its own error; or if ranks are missing,
             because they cannot exchange.
     """
-    mine, error = None, None
-    try:
-        mine = state_of_this_rank()
-    except Exception as caught:  # noqa: BLE001  # the other ranks are waiting
-        error = caught
-    merged = merge_states(exchanged(world, "give its state", mine, error, of_rank=StateError).values())
+    merged = merge_states(made_by_each(world, "give its state", state_of_this_rank, of_rank=StateError).values())
     if len(merged["streams"]) < merged["num_streams"]:
         why = "there is no process group" if not in_group(world) else "not all of them are in the group"
         raise StateError(
@@ -111,7 +106,7 @@ def compared_first(
     Args:
         world: this rank's place.
         batches: of this rank.
-        reads: tells what has to be the same, and the listing, once the first batch is there.
+        reads: gives what has to be the same, and the listing, once the first batch is there.
     """
     first, error = [], None
     told: tuple[Mapping[str, Any], Any] = {}, None

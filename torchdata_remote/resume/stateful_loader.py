@@ -12,6 +12,7 @@ import torch
 
 from ..iter_datapipe import IterDataPipe
 from ..parent_watch import end_worker_with_trainer
+from .copies import twin_of
 from .loader import StatefulLoader
 from .resumable import Resumable
 
@@ -104,7 +105,8 @@ def stateful_loader(
     if isinstance(pipe, Resumable):
         if num_streams is not None:
             raise ValueError("num_streams belongs to the Resumable that was passed.")
-        dataset = _of_one_loader(pipe)
+        is_of_a_loader = pipe.read_by_workers is None
+        dataset = twin_of(pipe) if is_of_a_loader else pipe
     else:
         dataset = Resumable(pipe, num_streams=num_streams)
     workers: dict[str, Any] = {}
@@ -128,13 +130,3 @@ def stateful_loader(
         list_in_rank_0=list_in_rank_0,
         **workers,
     )
-
-
-def _of_one_loader(dataset: Resumable) -> Resumable:
-    """This, or a twin if a loader has it: each loader has a place of its own."""
-    if dataset.read_by_workers is not None:
-        return dataset
-    twin = Resumable(dataset.pipe, num_streams=dataset.num_streams)
-    if dataset.listings.kept is not None:
-        twin.listings.keep(dataset.listings.kept)
-    return twin

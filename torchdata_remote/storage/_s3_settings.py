@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import threading
@@ -88,6 +89,7 @@ def make_session(settings: S3Settings, url: str) -> Any:
     try:
         session = botocore.session.Session(profile=settings.profile)
         session.get_config_variable("region")  # reads the profile
+        session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
     except ProfileNotFound as error:
         raise AccessDeniedError(f"{url}: {error}. Look into ~/.aws/config.", url=url) from error
     if settings.key is not None:
@@ -95,6 +97,14 @@ def make_session(settings: S3Settings, url: str) -> Any:
     elif settings.fallback_key is not None and settings.fallback_secret is not None:
         append_fallback(session, settings.fallback_key, settings.fallback_secret, settings.fallback_token)
     return session
+
+
+@functools.cache
+def _loader(data_path: str | None) -> Any:
+    """One description of S3 for all sessions: each of its own would read 13 MB of objects in 0.2 s."""
+    from botocore.loaders import create_loader
+
+    return create_loader(data_path)
 
 
 def _require_pair(key: str | None, secret: str | None, token: str | None, url: str, prefix: str = "") -> None:

@@ -12,6 +12,7 @@ import torch
 from ..errors import StateError
 from ..iter_datapipe import IterDataPipe
 from ..resume import Resumable, StatefulLoader, stateful_loader
+from ..resume.copies import twin_of
 from .eval_batches import EvalBatches, require_equal_shares
 from .loader_record import Record, read_record, write_record
 from .trainer_batches import TrainerBatches
@@ -192,11 +193,7 @@ def _own(dataset: Any, num_streams: int | None) -> Resumable:
     """A ``Resumable`` for one loader: of several loaders that read the same one, each would move the others."""
     if not isinstance(dataset, Resumable):
         return Resumable(dataset, num_streams=num_streams)
-    own = Resumable(dataset.pipe, num_streams=dataset.num_streams)
-    listed = dataset.listings.kept
-    if listed is not None:
-        own.listings.keep(listed)
-    return own
+    return twin_of(dataset)
 
 
 def _callback(trainer: RemoteTrainerMixin) -> Any:
