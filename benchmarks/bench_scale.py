@@ -23,7 +23,7 @@ from report import print_table
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import torchdata_remote as tdr
-from torchdata_remote.checksums import BLOCK_BYTES, Checksums
+from torchdata_remote.core.checksums import BLOCK_BYTES, Checksums
 from torchdata_remote.manifest import ShardInfo, dump_manifest
 from torchdata_remote.resume.chains import Template
 from torchdata_remote.resume.listed import Listed, packed, unpacked

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 import torchdata_remote as tdr
-from torchdata_remote.iter_datapipe import IterableWrapper
+from torchdata_remote.core.iter_datapipe import IterableWrapper
 
 NUM_STREAMS = 24  # any number of ranks x workers that divides this resumes
 

@@ -20,10 +20,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchdata_remote import mapped
 from torchdata_remote.cache import DiskCache, Filling
 from torchdata_remote.cache_blocks import object_bytes
 from torchdata_remote.cached_file import CachedFile
+from torchdata_remote.core import local_view as mapped
 
 URL, ETAG = "s3://photos/a", '"1"'
 LARGE = 1 << 40

@@ -15,12 +15,12 @@ from tests.test_cached_read import CountingStore, cached, epoch, options
 from torchdata_remote import cache_blocks, cached_file
 from torchdata_remote.cache import DiskCache
 from torchdata_remote.cached_file import DamagedError
-from torchdata_remote.checksums import Checksums
+from torchdata_remote.core.checksums import Checksums
+from torchdata_remote.core.options import RetryPolicy, StorageOptions
+from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.engine import Engine
 from torchdata_remote.errors import ShardCorruptError
-from torchdata_remote.options import RetryPolicy, StorageOptions
 from torchdata_remote.streams import stream_objects
-from torchdata_remote.urls import RemoteUrl
 
 
 def flip(path: str | Path, bit: int) -> None:

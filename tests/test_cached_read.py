@@ -21,15 +21,15 @@ from tests.servers.s3 import S3Server
 from tests.test_cache import answer_of, bytes_in, child_of, objects_in, partials_in
 from tests.test_fetch import wait_for
 from torchdata_remote import cached_read
+from torchdata_remote.core.options import FetchOptions, RetryPolicy, StorageOptions
+from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.engine import Engine
 from torchdata_remote.errors import AccessDeniedError, TransientStorageError
 from torchdata_remote.fetch import Fetcher
 from torchdata_remote.object_stream import ObjectStream
-from torchdata_remote.options import FetchOptions, RetryPolicy, StorageOptions
 from torchdata_remote.storage import Answer, Entry
 from torchdata_remote.streams import stream_objects
 from torchdata_remote.testing import FaultyStore, write_small_shards
-from torchdata_remote.urls import RemoteUrl
 
 AT_ONCE = RetryPolicy(first_wait_s=0, max_wait_s=0)
 

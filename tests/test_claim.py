@@ -19,10 +19,10 @@ from tests.servers.s3 import S3Server
 from tests.shard_places import Place, memory_place, some_files
 from torchdata_remote import ShardTarReader, ShardWriter, WriteShards, shard_dataset
 from torchdata_remote.claim import CLAIM_NAME, Claim
+from torchdata_remote.core.options import StorageOptions
+from torchdata_remote.core.process_identity import this_process
 from torchdata_remote.destination import Destination
 from torchdata_remote.errors import ObjectExistsError, ShardWriteError
-from torchdata_remote.options import StorageOptions
-from torchdata_remote.owner import this_process
 from torchdata_remote.shard_template import ShardTemplate
 from torchdata_remote.storage import PARTIAL_SUFFIX
 from torchdata_remote.testing import FaultyStore

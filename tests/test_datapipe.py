@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 import torchdata_remote as tdr
+from torchdata_remote.core.iter_datapipe import IterDataPipe
 from torchdata_remote.datapipe import DataPipe
-from torchdata_remote.iter_datapipe import IterDataPipe
 
 PIPES = [
     value

@@ -19,12 +19,12 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.test_fetch import engine_threads, options, store_of, wait_for
 from torchdata_remote import AsyncPrefetch
+from torchdata_remote.core.options import FetchOptions, StorageOptions
+from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.engine import Engine
 from torchdata_remote.errors import StorageError
 from torchdata_remote.fetch import Fetcher
 from torchdata_remote.object_stream import ObjectStream
-from torchdata_remote.options import FetchOptions, StorageOptions
-from torchdata_remote.urls import RemoteUrl
 
 SIZE = 1000
 

@@ -18,6 +18,8 @@ import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
+from torchdata_remote.core.options import FetchOptions, RetryPolicy, StorageOptions
+from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.engine import Engine
 from torchdata_remote.errors import (
     AccessDeniedError,
@@ -28,10 +30,8 @@ from torchdata_remote.errors import (
 )
 from torchdata_remote.fetch import Fetcher
 from torchdata_remote.object_stream import ObjectStream
-from torchdata_remote.options import FetchOptions, RetryPolicy, StorageOptions
 from torchdata_remote.storage import Answer, RangeNotSatisfiableError
 from torchdata_remote.streams import stream_objects
-from torchdata_remote.urls import RemoteUrl
 
 DEADLINE_S = 20.0
 AT_ONCE = RetryPolicy(first_wait_s=0, max_wait_s=0)

@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.test_fetch import FakeStore, options, store_of
+from torchdata_remote.core.options import StorageOptions
+from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.engine import Engine
 from torchdata_remote.errors import ObjectChangedError
 from torchdata_remote.fetch import Fetcher
 from torchdata_remote.fetched_object import FetchedObject, Part
 from torchdata_remote.object_stream import ObjectStream
-from torchdata_remote.options import StorageOptions
 from torchdata_remote.reading import Found
 from torchdata_remote.storage import Answer, Connection, in_one
-from torchdata_remote.urls import RemoteUrl
 
 
 def an_object(url: str, *, may_ignore_ranges: bool = False) -> FetchedObject:

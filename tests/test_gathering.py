@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from tests.shard_places import Place, memory_place
 from torchdata_remote import gathering
+from torchdata_remote.core.options import FetchOptions, StorageOptions
+from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.engine import Engine
 from torchdata_remote.errors import ObjectChangedError, ObjectNotFoundError, StorageError
 from torchdata_remote.gathering import Gatherer
-from torchdata_remote.options import FetchOptions, StorageOptions
 from torchdata_remote.sample_table import Members
-from torchdata_remote.urls import RemoteUrl
 
 GAP, CHUNK = 64, 256  # instead of 128 KiB and 8 MiB
 CONTENT = np.random.default_rng(0).bytes(40_000)

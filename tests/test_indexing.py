@@ -24,12 +24,12 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from tests.archive_bytes import make_member, pack_tar
 from tests.servers.s3 import S3Server
 from torchdata_remote import ShardInfo, ShardTarReader, ShardWriter
+from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import EmptyListingError, ObjectExistsError, ShardReadError
 from torchdata_remote.indexing import index_shards
 from torchdata_remote.manifest import MANIFEST_NAME, load_manifest
 from torchdata_remote.tar import END_OF_ARCHIVE
 from torchdata_remote.testing import write_small_shards
-from torchdata_remote.urls import RemoteUrl
 
 Sample = dict[str, Any]
 KEYS = st.text("abcé01", min_size=1, max_size=4) | st.just("n" * 120) | st.just("p" * 160 + "/é")

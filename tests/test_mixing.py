@@ -18,8 +18,8 @@ from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from torchdata_remote import Mixed, Resumable, Stop, World, mix
+from torchdata_remote.core.rank_group import RankGroup
 from torchdata_remote.errors import EmptyShareError, StateError
-from torchdata_remote.rank_group import RankGroup
 from torchdata_remote.testing import assert_resumes_everywhere
 
 STOPS = [Stop.FIRST_EXHAUSTED, Stop.ALL_EXHAUSTED, 70]

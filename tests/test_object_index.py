@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from tests.servers.s3 import S3Server
 from tests.servers.scripted import Response, scripted
 from tests.shard_places import Place
+from torchdata_remote.core.options import RetryPolicy, StorageOptions
+from torchdata_remote.core.urls import join_url, split_url
 from torchdata_remote.errors import (
     EmptyListingError,
     ManifestError,
@@ -26,11 +28,9 @@ from torchdata_remote.errors import (
     UrlError,
 )
 from torchdata_remote.object_index import Index, read_index, write_index
-from torchdata_remote.options import RetryPolicy, StorageOptions
 from torchdata_remote.storage import publish, read_whole
 from torchdata_remote.storage.listing import list_source
 from torchdata_remote.testing import FaultyStore
-from torchdata_remote.urls import join_url, split_url
 
 RETRY = RetryPolicy(max_attempts=1)
 PART = st.sampled_from(["a", "b.jpg", "a b", "é", "%20", "[1]", "{x,y}", "..", ".", "~", "http:", "q?x", "\U0001f600"])

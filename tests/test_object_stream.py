@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.test_fetch import FakeStore, options, store_of
-from torchdata_remote.checksums import BlockSummer
+from torchdata_remote.core.checksums import BlockSummer
+from torchdata_remote.core.options import StorageOptions
+from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.engine import Engine
 from torchdata_remote.errors import ShardCorruptError
 from torchdata_remote.fetch import Fetcher
 from torchdata_remote.object_stream import ObjectStream
-from torchdata_remote.options import StorageOptions
-from torchdata_remote.urls import RemoteUrl
 
 TEXTLIKE = st.lists(st.sampled_from([b"a", b"\n", b"\r\n", b"long word", b"\0"]), max_size=40).map(b"".join)
 SIZES = st.one_of(st.none(), st.integers(-1, 30))

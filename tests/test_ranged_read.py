@@ -12,7 +12,9 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from tests.test_retry import Clock
+from tests.core.test_retry import Clock
+from torchdata_remote.core.concurrency_limit import InFlight
+from torchdata_remote.core.options import PROGRESS_BYTES, RetryPolicy
 from torchdata_remote.errors import (
     AccessDeniedError,
     ObjectChangedError,
@@ -20,8 +22,6 @@ from torchdata_remote.errors import (
     StorageError,
     TransientStorageError,
 )
-from torchdata_remote.in_flight import InFlight
-from torchdata_remote.options import PROGRESS_BYTES, RetryPolicy
 from torchdata_remote.ranged_read import read_range
 from torchdata_remote.reading import CHANGED_ANSWERS, Found, Range
 from torchdata_remote.storage import Answer, RangeNotSatisfiableError

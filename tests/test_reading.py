@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchdata_remote.checksums import BlockSummer
+from torchdata_remote.core.checksums import BlockSummer
 from torchdata_remote.errors import ObjectChangedError, ShardCorruptError, TransientStorageError
 from torchdata_remote.reading import CHANGED_ANSWERS, Found, Range, Reading
 from torchdata_remote.storage import Answer

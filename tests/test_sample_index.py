@@ -18,14 +18,14 @@ from tests.archive_bytes import pack_tar
 from tests.servers.s3 import S3Server
 from tests.shard_places import header_places, tar_of
 from torchdata_remote import ShardedDataset, ShardTarReader, ShardWriter, World, index_shards, stream_shards
+from torchdata_remote.core.options import RetryPolicy, StorageOptions
+from torchdata_remote.core.urls import RemoteUrl, whole_and_part
 from torchdata_remote.errors import ManifestError
 from torchdata_remote.inspection import verify_shards
 from torchdata_remote.manifest import ShardInfo, load_manifest
-from torchdata_remote.options import RetryPolicy, StorageOptions
 from torchdata_remote.sample_index import dump_index, index_url
 from torchdata_remote.sample_ranges import read_offsets, wanted_bytes
 from torchdata_remote.testing import FaultyStore, write_small_shards
-from torchdata_remote.urls import RemoteUrl, whole_and_part
 
 NUM_SAMPLES = 7
 REMEDY = r"torchdata-remote manifest --overwrite FOLDER"

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.sample_table import SampleTable
-from torchdata_remote.urls import RemoteUrl
 
 NAMES = st.binary(max_size=12).map(os.fsdecode)  # of files: bytes that are no UTF-8 become surrogates
 MEMBER = st.tuples(NAMES, st.integers(0, 1 << 62), st.integers(0, 1 << 62))

@@ -11,10 +11,10 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 import torchdata_remote  # noqa: F401  # registers the pipes' names
 from tests.test_fetch import engine_threads, options, store_of, wait_for
+from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.engine import Engine
 from torchdata_remote.errors import RemoteDataError, StateError
 from torchdata_remote.input_streams import known, number_of, streams_of, under_way
-from torchdata_remote.options import StorageOptions
 from torchdata_remote.streams import parts_of, stream_objects
 
 

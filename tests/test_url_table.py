@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.url_table import Texts, UrlTable
-from torchdata_remote.urls import RemoteUrl
 
 NAMES = st.text(st.characters(codec="utf-8"), max_size=20) | st.binary(max_size=8).map(
     lambda name: name.decode("utf-8", "surrogateescape")

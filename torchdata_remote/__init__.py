@@ -4,12 +4,16 @@ Importing registers the functional names: ``IterableWrapper(["s3://b/train/"]).l
 """
 
 from . import decoders, encoders, errors, labels, testing
+from .core.iter_datapipe import IterableWrapper
+from .core.options import Backend, RetryPolicy, StorageOptions
+from .core.partition import EqualizeMode
+from .core.stats.report import Stats, record_stats, stats
+from .core.urls import RemoteUrl
+from .core.world import World
 from .datasets import PrefetchingLoader, RemoteFiles, RemoteImageFolder, ShardedDataset
 from .indexing import index_shards
-from .iter_datapipe import IterableWrapper
 from .manifest import ShardInfo
 from .mixing import Mixed, Stop, mix
-from .options import Backend, RetryPolicy, StorageOptions
 from .pipes import (
     AsyncPrefetch,
     DecodeSample,
@@ -29,13 +33,9 @@ from .policies import Skipped, accept_missing_end, raise_error, skip_with_warnin
 from .recipes import stream_files, stream_shards
 from .resume import Resumable, StatefulLoader, merge_states, stateful_loader
 from .sharding.dataset import shard_dataset
-from .shares import EqualizeMode
-from .stage_stats import Stats, record_stats, stats
 from .storage.patterns import escape_url
 from .trainers.nodes import merge_node_states, to_node
 from .transfer import TransferProgress, Transferred, pull, push
-from .urls import RemoteUrl
-from .world import World
 from .writer import ShardWriter
 
 __all__ = [

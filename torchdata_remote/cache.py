@@ -22,9 +22,9 @@ import zlib
 from .cache_blocks import ArrivingBlocks, file_bytes, object_bytes, pack_trailer
 from .cache_folder import is_own_file, make_own_folder, open_own_file, private_folder
 from .cached_file import CachedFile, DamagedError
+from .core.local_view import view_of_file
+from .core.urls import redact
 from .errors import StorageError
-from .mapped import view_of_file
-from .urls import redact
 
 try:
     import fcntl

@@ -7,7 +7,7 @@ import os
 import zlib
 
 from .cache_blocks import BLOCK_BYTES, file_bytes, num_blocks, unpack_trailer
-from .mapped import view_of_file
+from .core.local_view import view_of_file
 
 
 class DamagedError(Exception):

@@ -7,9 +7,9 @@ import threading
 
 from .cache import DiskCache, Filling
 from .cached_file import CachedFile, DamagedError
+from .core.urls import redact
 from .errors import StorageError, TransientStorageError
 from .storage import Answer, Store, in_one
-from .urls import redact
 
 _log = logging.getLogger("torchdata_remote")
 

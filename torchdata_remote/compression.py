@@ -10,9 +10,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from .core.threads.background import in_thread
 from .errors import ShardReadError
 from .limits import FREE_BYTES, MAX_DECOMPRESSED_BYTES, MAX_RATIO
-from .one_thread import in_thread
 from .tar import BLOCK, is_header
 
 if sys.version_info >= (3, 14):

@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .compressing import is_compressed
+from .core.options import RetryPolicy, StorageOptions
+from .core.process_identity import describe, is_this_process
+from .core.retry import call_with_retries
+from .core.urls import redact
 from .errors import ManifestError, ObjectExistsError, ObjectNotFoundError
 from .manifest import CLASSES_NAME, LATER_PROVENANCE, MANIFEST_NAME, PROVENANCE_NAME, ShardInfo, jobs_of, load_manifest
-from .options import RetryPolicy, StorageOptions
-from .owner import describe, is_this_process
-from .retry import call_with_retries
 from .sample_index import index_url
 from .shard_template import ShardTemplate
 from .storage import open_store, publish, read_whole
 from .storage._folder import list_folder
-from .urls import redact
 
 UNFINISHED = "_unfinished-"  # begins the names of what only an unfinished job needs
 

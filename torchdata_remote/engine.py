@@ -8,11 +8,11 @@ from enum import Enum
 from typing import Any
 
 from .cache import DiskCache
+from .core.concurrency_limit import InFlight
+from .core.options import FetchOptions, StorageOptions
+from .core.threads.finalizer_lock import FinalizerLock
+from .core.threads.pool import Pool
 from .errors import StorageError
-from .finalizer_lock import FinalizerLock
-from .in_flight import InFlight
-from .options import FetchOptions, StorageOptions
-from .pool import Pool
 from .storage import Connection
 
 

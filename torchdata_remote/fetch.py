@@ -12,14 +12,14 @@ import os
 import queue
 from collections.abc import Callable, Generator, Iterator
 
-from .counters import FETCH
+from .core.stats.counters import FETCH
+from .core.threads.finalizer_lock import FinalizerLock
+from .core.threads.pool import PoolClosedError, next_item
+from .core.urls import redact
 from .engine import Engine
 from .fetched_object import FetchedObject, Part
-from .finalizer_lock import FinalizerLock
-from .pool import PoolClosedError, next_item
 from .ranged_read import read_range
 from .reading import Found
-from .urls import redact
 
 _OBJECTS_WAITING = 4
 

@@ -7,11 +7,11 @@ from collections import deque
 
 from .cache import DiskCache
 from .cached_read import CachedObject
+from .core.options import StorageOptions
+from .core.urls import RemoteUrl, redact
 from .errors import ObjectChangedError
-from .options import StorageOptions
 from .reading import Found, Range, Source
 from .storage import Connection, open_store
-from .urls import RemoteUrl, redact
 
 
 class Part:

@@ -10,15 +10,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .counters import FETCH
+from .core.options import MIB, StorageOptions
+from .core.stats.counters import FETCH
+from .core.threads.pool import next_item
+from .core.urls import RemoteUrl
 from .engine import Engine, Running
-from .options import MIB, StorageOptions
-from .pool import next_item
 from .ranged_read import read_range
 from .reading import Range
 from .sample_table import Int64s, Members
 from .storage import Store, open_store
-from .urls import RemoteUrl
 
 GAP_BYTES = 128 << 10  # that nobody wants are read along: they cost less than another request
 _CHUNK_BYTES = 8 * MIB  # of one request

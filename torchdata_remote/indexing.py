@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Any
 
+from .core.options import FetchOptions, RetryPolicy, StorageOptions
+from .core.urls import RemoteUrl, join_url, redact, split_url
 from .engine import Engine
 from .errors import ObjectExistsError
 from .manifest import MANIFEST_NAME, ShardInfo, dump_manifest
-from .options import FetchOptions, RetryPolicy, StorageOptions
 from .policies import MemberGuard, OnBadMember, Skipped, raise_error
 from .sample_index import dump_index, index_url
 from .shard_digest import Summed, sample_offsets
@@ -20,7 +21,6 @@ from .storage._folder import list_folder
 from .storage.listing import list_source
 from .storage.patterns import literal_url
 from .streams import parts_of, stream_objects
-from .urls import RemoteUrl, join_url, redact, split_url
 
 
 def index_shards(

@@ -8,13 +8,13 @@ from contextlib import closing
 from itertools import chain
 from typing import Any
 
+from .core.iter_datapipe import IterDataPipe
+from .core.urls import redact
 from .engine import Engine
 from .errors import RemoteDataError, StateError
-from .iter_datapipe import IterDataPipe
 from .sources import url_of
 from .state import bearer, load_state
 from .streams import StreamsState, stream_objects
-from .urls import redact
 
 
 def streams_of(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from .checksums import MAX_BLOCK_BYTES, MIN_BLOCK_BYTES, Checksums
+from .core.checksums import MAX_BLOCK_BYTES, MIN_BLOCK_BYTES, Checksums
 from .errors import ManifestError
 
 MANIFEST_NAME = "index.json"

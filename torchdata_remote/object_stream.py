@@ -6,8 +6,8 @@ import io
 import sys
 from collections.abc import Iterator
 
+from .core.urls import redact
 from .fetch import Fetcher
-from .urls import redact
 
 
 class ObjectStream(io.BufferedIOBase):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .compressing import is_compressed, open_compressor
+from .core.urls import redact
 from .encoders import encode_member
 from .errors import EncodeError, ShardWriteError
 from .limits import MAX_MEMBER_BYTES
@@ -16,7 +17,6 @@ from .sample import Sample, extensions
 from .sample_index import dump_index
 from .storage import PendingObject
 from .tar import END_OF_ARCHIVE, pack_header, pack_member, padding
-from .urls import redact
 
 Data = bytes | memoryview
 

@@ -6,14 +6,14 @@ import contextlib
 import time
 from collections.abc import Callable, Generator, Iterator
 
-from .counters import FETCH
+from .core.concurrency_limit import InFlight
+from .core.options import RetryPolicy
+from .core.retry import Attempts
+from .core.stats.counters import FETCH
+from .core.urls import redact
 from .errors import StorageError, TransientStorageError
-from .in_flight import InFlight
-from .options import RetryPolicy
 from .reading import Found, Range, Reading, Source
-from .retry import Attempts
 from .storage import RangeNotSatisfiableError
-from .urls import redact
 
 
 def read_range(

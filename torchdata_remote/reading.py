@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
-from .checksums import BlockCheck, Checksums
+from .core.checksums import BlockCheck, Checksums
+from .core.options import PROGRESS_BYTES
+from .core.urls import redact
 from .errors import ObjectChangedError, ShardCorruptError, TransientStorageError
-from .options import PROGRESS_BYTES
 from .storage import Answer, RangeNotSatisfiableError
-from .urls import redact
 
 CHANGED_ANSWERS = 4  # of the same other version, until it is believed
 

@@ -6,12 +6,12 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .iter_datapipe import IterableWrapper, IterDataPipe
+from .core.iter_datapipe import IterableWrapper, IterDataPipe
+from .core.world import World
 from .pipes import AsyncPrefetch, FileReader, ListRemote, ShardingFilterRank, ShardTarReader, ShuffleShards
 from .policies import OnBadMember, OnBadShard, raise_error
 from .sample import Sample
 from .sources import urls_of
-from .world import World
 
 Source = str | os.PathLike[str]
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from .core.urls import redact
 from .errors import ShardWriteError
 from .limits import MAX_NAME_LENGTH
-from .urls import redact
 
 Sample = dict[str, Any]
 KEY = "__key__"

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .core.urls import RemoteUrl
 from .url_table import Texts, UrlTable
-from .urls import RemoteUrl
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 

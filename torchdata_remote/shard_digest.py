@@ -7,14 +7,14 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 
-from .checksums import BLOCK_BYTES, BlockSummer
 from .compression import CompressionLimits, decompressed
+from .core.checksums import BLOCK_BYTES, BlockSummer
+from .core.urls import redact
 from .grouping import samples_of
 from .manifest import ShardInfo
 from .place import Place
 from .policies import OnBadMember, raise_error
 from .tar import TarOptions, read_runs
-from .urls import redact
 
 
 class Summed:

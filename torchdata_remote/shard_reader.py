@@ -8,14 +8,15 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
-from .counters import FETCH, READ, timed
+from .core.iter_datapipe import Filter, IterDataPipe
+from .core.options import FetchOptions, StorageOptions
+from .core.parent_watch import end_worker_with_trainer
+from .core.stats.counters import FETCH, READ, timed
+from .core.urls import redact, whole_and_part
 from .datapipe import StatefulPipe
 from .engine import Engine
 from .errors import RemoteDataError, StateError
 from .input_streams import known, number_of, part_refused, streams_of, under_way
-from .iter_datapipe import Filter, IterDataPipe
-from .options import FetchOptions, StorageOptions
-from .parent_watch import end_worker_with_trainer
 from .place import Place, Position
 from .policies import OnBadMember, OnBadShard, ShardGuard, Skipped, raise_error
 from .sample import Sample
@@ -23,7 +24,6 @@ from .sources import pipe_of
 from .split import SplitReader, require_split
 from .state import all_pipes
 from .turns import by_turns
-from .urls import redact, whole_and_part
 
 
 class _OpenShard:

@@ -8,16 +8,16 @@ from enum import Enum
 from functools import partial
 
 from .compressing import is_compressed
+from .core.options import StorageOptions
+from .core.urls import redact
 from .errors import ShardWriteError
 from .limits import MAX_DECOMPRESSED_BYTES, MAX_MEMBER_BYTES
 from .manifest import ShardInfo
 from .open_shard import OpenShard, pack_sample
-from .options import StorageOptions
 from .sample import Sample, check_writable
 from .sample_index import index_url
 from .storage import open_store, publish
 from .tar import END_OF_ARCHIVE
-from .urls import redact
 
 
 class SeriesState(Enum):

@@ -7,16 +7,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .core.options import RetryPolicy, StorageOptions
+from .core.urls import HTTP, RemoteUrl, join_url, object_path, redact, split_url
 from .errors import AccessDeniedError, EmptyListingError, ManifestError, ObjectNotFoundError
 from .inner_archives import is_archive_name
 from .manifest import MANIFEST_NAME, ShardInfo, load_manifest
-from .options import RetryPolicy, StorageOptions
 from .sources import url_of
 from .storage import read_whole
 from .storage._folder import list_folder
 from .storage.listing import list_source
 from .storage.patterns import literal_url
-from .urls import HTTP, RemoteUrl, join_url, object_path, redact, split_url
 
 
 def base_name(url: str) -> str:

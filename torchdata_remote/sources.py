@@ -9,9 +9,9 @@ import os
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
+from .core.iter_datapipe import IterableWrapper
+from .core.urls import redact
 from .errors import UrlError
-from .iter_datapipe import IterableWrapper
-from .urls import redact
 
 T = TypeVar("T")
 

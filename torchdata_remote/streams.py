@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
-from .counters import FETCH
+from .core.stats.counters import FETCH
+from .core.urls import redact, whole_and_part
 from .engine import Engine
 from .errors import RemoteDataError, StateError
 from .fetch import Fetcher
@@ -13,7 +14,6 @@ from .fetched_object import FetchedObject
 from .object_stream import ObjectStream
 from .sample_ranges import wanted_bytes
 from .sources import url_of
-from .urls import redact, whole_and_part
 
 _OBJECTS_AHEAD = 16  # times max_in_flight: enough for a consumer that takes a batch at a time
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .urls import RemoteUrl
+from .core.urls import RemoteUrl
 
 Column = np.ndarray[Any, Any]
 

@@ -8,15 +8,15 @@ from types import TracebackType
 from typing import Any
 
 from .claim import Claim
+from .core.options import MIB, StorageOptions
+from .core.urls import redact
 from .destination import Destination
 from .errors import ObjectExistsError, ShardWriteError
 from .limits import MAX_MEMBER_BYTES
 from .manifest import MANIFEST_NAME, ShardInfo, dump_manifest
-from .options import MIB, StorageOptions
 from .sample import Sample
 from .shard_series import SeriesState, ShardSeries
 from .shard_template import ShardTemplate
-from .urls import redact
 
 DEFAULT_MAX_SHARD_BYTES = 256 * MIB
 DEFAULT_MAX_SHARD_SAMPLES = 100_000

@@ -45,6 +45,7 @@ from tests.servers.faulty_s3 import faulty
 from tests.servers.s3 import S3Server
 from tests.servers.scripted import Response, scripted
 from tests.shard_places import Place, memory_place
+from torchdata_remote.core.options import Backend
 from torchdata_remote.datasets import RemoteFiles
 from torchdata_remote.errors import (
     AccessDeniedError,
@@ -54,7 +55,6 @@ from torchdata_remote.errors import (
     StorageError,
     TransientStorageError,
 )
-from torchdata_remote.options import Backend
 from torchdata_remote.testing import Faults, FaultyStore
 
 NUM_FILES = 23

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from torchdata_remote.counters import Span
+from torchdata_remote.core.stats.counters import Span
 from torchdata_remote.inspection.timeline import draw_timeline, lanes
 
 SPANS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 6)), max_size=20).map(

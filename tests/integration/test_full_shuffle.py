@@ -22,10 +22,10 @@ from tests.servers.scripted import Response, scripted
 from tests.shard_places import Place, memory_place, some_files, tar_of
 from tests.support.paths import ROOT
 from torchdata_remote import labels
-from torchdata_remote.options import FetchOptions
+from torchdata_remote.core.options import FetchOptions
+from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.sample_table import SampleTable
 from torchdata_remote.sharding.dataset import shard_dataset
-from torchdata_remote.urls import RemoteUrl
 
 NUM_SAMPLES, NUM_BINS, SEEDS = 600, 10, range(8)
 MAX_DEVIATIONS = 4.0  # one in 30,000 uniform orders is further off; and the seeds are fixed

@@ -29,6 +29,7 @@ from tests.servers.faulty_s3 import faulty
 from tests.servers.s3 import S3Server
 from tests.shard_places import Place, compressed_by_zstd, header_places, members_of, memory_place, some_files, tar_of
 from torchdata_remote import labels
+from torchdata_remote.core.options import RetryPolicy
 from torchdata_remote.errors import (
     EmptyListingError,
     EncodeError,
@@ -41,7 +42,6 @@ from torchdata_remote.errors import (
     StorageError,
 )
 from torchdata_remote.manifest import load_manifest
-from torchdata_remote.options import RetryPolicy
 from torchdata_remote.sharding.dataset import shard_dataset
 from torchdata_remote.testing import Faults, FaultyStore
 

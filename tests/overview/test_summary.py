@@ -22,7 +22,7 @@ from tests.servers.faulty_s3 import faulty
 from tests.servers.s3 import S3Server
 from tests.shard_places import Place, memory_place
 from torchdata_remote import ShardWriter
-from torchdata_remote.options import StorageOptions
+from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.overview import Summary, draw_sheet, summarize
 from torchdata_remote.overview._looking import Budget, list_dataset, look_into, spread
 from torchdata_remote.overview._training_code import ADDRESS

@@ -28,14 +28,8 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from tests.archive_bytes import pack_tar
 from tests.test_fetch import store_of
 from torchdata_remote import RemoteUrl, ShardTarReader, accept_missing_end, raise_error, skip_with_warning
-from torchdata_remote.checksums import BlockSummer
-from torchdata_remote.errors import (
-    MissingEndError,
-    ObjectNotFoundError,
-    RemoteDataError,
-    ShardReadError,
-    StorageError,
-)
+from torchdata_remote.core.checksums import BlockSummer
+from torchdata_remote.errors import MissingEndError, ObjectNotFoundError, RemoteDataError, ShardReadError, StorageError
 from torchdata_remote.policies import OnBadShard
 from torchdata_remote.sample_index import dump_index
 from torchdata_remote.tar import END_OF_ARCHIVE

@@ -24,12 +24,12 @@ from torch.utils.data.graph_settings import apply_sharding
 
 from tests.servers.s3 import S3Server
 from torchdata_remote import Resumable, ShardingFilterRank, ShardWriter, World
-from torchdata_remote.checksums import BLOCK_BYTES
+from torchdata_remote.core.checksums import BLOCK_BYTES
+from torchdata_remote.core.partition import EqualizeMode
+from torchdata_remote.core.urls import RemoteUrl, whole_and_part
 from torchdata_remote.datapipe import SharedList
 from torchdata_remote.errors import EmptyShareError, ManifestError, RemoteDataError
-from torchdata_remote.shares import EqualizeMode
 from torchdata_remote.testing import FaultyStore, all_worlds, assert_resumes_everywhere
-from torchdata_remote.urls import RemoteUrl, whole_and_part
 
 RANKS = WORKERS = st.integers(1, 4)
 COPIES = "memory://copies/"
@@ -160,7 +160,7 @@ def test_same_share_however_it_is_told(num_urls: int, ranks: int, workers: int, 
     assert list(by_loader2) == expected
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("torchdata_remote.world.get_worker_info", lambda: WorkerInfo(worker, workers))
+        patch.setattr("torchdata_remote.core.world.get_worker_info", lambda: WorkerInfo(worker, workers))
         by_loader = share_of(num_urls)
         apply_sharding(by_loader, ranks * workers, worker * ranks + rank)
         assert list(by_loader) == expected

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchdata_remote import stateful_loader
-from torchdata_remote.iter_datapipe import IterableWrapper
-from torchdata_remote.loader_length import num_batches
+from torchdata_remote.core.frameworks.loader_length import num_batches
+from torchdata_remote.core.iter_datapipe import IterableWrapper
 from torchdata_remote.resume.batches_left import fitting_batch_size, require_equal_batches
 
 LENGTHS = st.lists(st.lists(st.integers(0, 50), min_size=1, max_size=3), min_size=1, max_size=4)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from torchdata_remote import StatefulLoader, stateful_loader
-from torchdata_remote.iter_datapipe import IterableWrapper
+from torchdata_remote.core.iter_datapipe import IterableWrapper
 from torchdata_remote.testing import write_small_shards
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchdata_remote import RemoteUrl
-from torchdata_remote.checksums import Checksums
+from torchdata_remote.core.checksums import Checksums
 from torchdata_remote.errors import EmptyListingError
 from torchdata_remote.resume.listed import Listed, packed, unpacked
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import torchdata_remote as tdr
+from torchdata_remote.core.iter_datapipe import IterableWrapper
 from torchdata_remote.errors import StateError
-from torchdata_remote.iter_datapipe import IterableWrapper
 
 
 def _pipe(name: str) -> Any:

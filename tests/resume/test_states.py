@@ -11,14 +11,7 @@ from hypothesis import strategies as st
 
 from torchdata_remote import World, merge_states
 from torchdata_remote.errors import StateError
-from torchdata_remote.resume.states import (
-    ENDED,
-    begin_next_epoch,
-    check_same,
-    check_state,
-    make_state,
-    state_of_rank,
-)
+from torchdata_remote.resume.states import ENDED, begin_next_epoch, check_same, check_state, make_state, state_of_rank
 from torchdata_remote.testing import all_worlds
 
 CHAIN = ["IterableWrapper()", "ShardingFilterRank()"]

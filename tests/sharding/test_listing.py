@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.shard_places import Place, memory_place
+from torchdata_remote.core.options import RetryPolicy, StorageOptions
 from torchdata_remote.errors import EmptyListingError, ShardReadError
 from torchdata_remote.manifest import ShardInfo, dump_manifest
-from torchdata_remote.options import RetryPolicy, StorageOptions
 from torchdata_remote.sample import split_key
 from torchdata_remote.sharding.listing import Listing, list_samples
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import ShardReadError, ShardWriteError
 from torchdata_remote.open_shard import pack_sample
 from torchdata_remote.sample_table import SampleTable
@@ -21,7 +22,6 @@ from torchdata_remote.sharding.plan import (
     sample_order,
 )
 from torchdata_remote.sharding.samples import key_of
-from torchdata_remote.urls import RemoteUrl
 
 END_BYTES = 1024  # of an archive: two empty blocks
 STEMS = st.text("ab/é", max_size=8).map(lambda text: f"s{text}x") | st.integers(80, 300).map(

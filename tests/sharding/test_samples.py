@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tests.shard_places import memory_place
+from torchdata_remote.core.options import StorageOptions
+from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import ShardWriteError
-from torchdata_remote.options import StorageOptions
 from torchdata_remote.sample_table import SampleTable
 from torchdata_remote.sharding.samples import DatasetSamples, FileSamples, keep_dataset, key_of, sample_of
-from torchdata_remote.urls import RemoteUrl
 
 
 @given(

@@ -11,9 +11,9 @@ import pytest
 
 from tests.shard_places import Place, memory_place, tar_of
 from torchdata_remote import labels
+from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.destination import Destination
 from torchdata_remote.errors import ShardWriteError
-from torchdata_remote.options import StorageOptions
 from torchdata_remote.shard_template import ShardTemplate
 from torchdata_remote.sharding.samples import DatasetSamples
 from torchdata_remote.sharding.source import DatasetSource, FilesSource, ShardSource, open_source

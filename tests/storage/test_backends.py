@@ -10,8 +10,8 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.servers.s3 import S3Server
 from torchdata_remote import Backend, ShardWriter, stream_shards
+from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import UrlError
-from torchdata_remote.options import StorageOptions
 from torchdata_remote.storage import Connection, open_store
 from torchdata_remote.storage._fsspec import FsspecStore
 from torchdata_remote.storage._http import HttpStore

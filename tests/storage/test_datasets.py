@@ -23,6 +23,7 @@ from tests.read_once import read_once
 from tests.servers.scripted import Request, Response, scripted
 from tests.servers.service import running_service
 from torchdata_remote import Backend, RetryPolicy
+from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import (
     AccessDeniedError,
     EmptyListingError,
@@ -33,7 +34,6 @@ from torchdata_remote.errors import (
     TransientStorageError,
     UrlError,
 )
-from torchdata_remote.options import StorageOptions
 from torchdata_remote.storage import Connection, RangeNotSatisfiableError, _datasets_upload, open_store, publish
 from torchdata_remote.storage.datasets import DatasetFile, DatasetsStore, open_service
 from torchdata_remote.storage.listing import list_source

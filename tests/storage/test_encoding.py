@@ -12,9 +12,9 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from tests.servers.s3 import S3Server
 from tests.servers.scripted import Request, Response, scripted
 from torchdata_remote import Backend, RetryPolicy, ShardWriter, stream_shards
+from torchdata_remote.core.options import FetchOptions, StorageOptions
 from torchdata_remote.engine import Engine
 from torchdata_remote.errors import ContentEncodingError
-from torchdata_remote.options import FetchOptions, StorageOptions
 from torchdata_remote.storage._encoding import require_unencoded
 from torchdata_remote.streams import stream_objects
 

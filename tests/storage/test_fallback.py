@@ -14,9 +14,9 @@ from fsspec.implementations.memory import MemoryFileSystem
 from tests.servers.s3 import S3Server
 from tests.servers.scripted import Request, Response, Scripted, scripted
 from torchdata_remote import Backend, RemoteUrl, RetryPolicy, StorageOptions
+from torchdata_remote.core.options import FetchOptions
 from torchdata_remote.engine import Engine
 from torchdata_remote.errors import AccessDeniedError
-from torchdata_remote.options import FetchOptions
 from torchdata_remote.storage import Connection, open_store
 from torchdata_remote.storage._fsspec import FsspecStore
 from torchdata_remote.storage._http import HttpStore

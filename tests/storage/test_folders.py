@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tests.servers.s3 import S3Server
 from tests.shard_places import Place, memory_place
+from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import AccessDeniedError, ObjectExistsError
-from torchdata_remote.options import StorageOptions
 from torchdata_remote.storage import FolderStore, open_store
 
 PATHS = sorted(["a", "a.b", "b/c", "b/d/e", "b/d/f", "b.", "b0", "c/\u00e9", "c/\U0001f600", "c/z/z/z", "z"])

@@ -20,6 +20,7 @@ import urllib3
 from fsspec.exceptions import FSTimeoutError
 from fsspec.implementations.memory import MemoryFileSystem
 
+from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import (
     AccessDeniedError,
     ObjectChangedError,
@@ -27,7 +28,6 @@ from torchdata_remote.errors import (
     StorageError,
     TransientStorageError,
 )
-from torchdata_remote.options import StorageOptions
 from torchdata_remote.storage._errors import from_foreign
 from torchdata_remote.storage._fsspec import FsspecStore
 

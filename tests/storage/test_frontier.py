@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.servers.s3 import S3Server
+from torchdata_remote.core.options import RetryPolicy, StorageOptions
 from torchdata_remote.errors import AccessDeniedError, StorageError, TransientStorageError
-from torchdata_remote.options import RetryPolicy, StorageOptions
 from torchdata_remote.storage import Entry, Page, _paging
 from torchdata_remote.storage._frontier import MAX_IN_FLIGHT, MAX_PAGES_AHEAD, Ask, Frontier
 from torchdata_remote.storage._paging import list_prefix

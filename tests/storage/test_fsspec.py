@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.read_once import read_once
+from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import (
     AccessDeniedError,
     ObjectChangedError,
@@ -21,7 +22,6 @@ from torchdata_remote.errors import (
     TransientStorageError,
     UrlError,
 )
-from torchdata_remote.options import StorageOptions
 from torchdata_remote.storage import RangeNotSatisfiableError, Store, open_store
 from torchdata_remote.storage._fsspec import FsspecStore
 

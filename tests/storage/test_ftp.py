@@ -11,8 +11,8 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.servers.ftp import Ftp, ftp_server
 from torchdata_remote import RetryPolicy, ShardWriter, stream_shards
+from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import ObjectNotFoundError, StorageError
-from torchdata_remote.options import StorageOptions
 from torchdata_remote.storage import open_store
 from torchdata_remote.storage._folder import list_folder
 

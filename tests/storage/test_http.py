@@ -18,6 +18,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from tests.read_once import read_once
 from tests.servers.s3 import S3Server
 from torchdata_remote import AsyncPrefetch, Backend, ListRemote, RemoteUrl, RetryPolicy, stream_shards
+from torchdata_remote.core.options import FetchOptions, StorageOptions
 from torchdata_remote.engine import Engine
 from torchdata_remote.errors import (
     AccessDeniedError,
@@ -29,7 +30,6 @@ from torchdata_remote.errors import (
     TransientStorageError,
     UrlError,
 )
-from torchdata_remote.options import FetchOptions, StorageOptions
 from torchdata_remote.storage import RangeNotSatisfiableError, Store, open_store
 from torchdata_remote.streams import stream_objects
 from torchdata_remote.testing import write_small_shards

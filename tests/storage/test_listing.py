@@ -19,6 +19,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.servers.s3 import S3Server
+from torchdata_remote.core.options import RetryPolicy, StorageOptions
+from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import (
     AccessDeniedError,
     EmptyListingError,
@@ -29,12 +31,10 @@ from torchdata_remote.errors import (
     TransientStorageError,
     UrlError,
 )
-from torchdata_remote.options import RetryPolicy, StorageOptions
 from torchdata_remote.storage import Entry, Page, _paging, listing
 from torchdata_remote.storage._folder import list_folder
 from torchdata_remote.storage.listing import list_source
 from torchdata_remote.testing import write_small_shards
-from torchdata_remote.urls import RemoteUrl
 
 ONE_ATTEMPT = RetryPolicy(max_attempts=1)
 SEGMENT = st.sampled_from(["a", "ab", "b", "t-1", "t-02", "x.tar", "y.tar", "a b", "a+b", "%20", "é", "A"])

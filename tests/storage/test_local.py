@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import (
     AccessDeniedError,
     ObjectChangedError,
@@ -18,7 +19,6 @@ from torchdata_remote.errors import (
     TransientStorageError,
     UrlError,
 )
-from torchdata_remote.options import StorageOptions
 from torchdata_remote.storage import PARTIAL_SUFFIX, RangeNotSatisfiableError, Store, open_store
 from torchdata_remote.storage._local import LocalStore
 

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from tests.servers.raw import answer, raw
 from tests.servers.scripted import Request, Response, scripted
 from torchdata_remote import Backend, RemoteUrl, RetryPolicy
+from torchdata_remote.core.options import FetchOptions, StorageOptions
+from torchdata_remote.core.retry import MAX_LIKELY_PERMANENT
 from torchdata_remote.engine import Engine
 from torchdata_remote.errors import ObjectChangedError, StorageError, TransientStorageError
-from torchdata_remote.options import FetchOptions, StorageOptions
-from torchdata_remote.retry import MAX_LIKELY_PERMANENT
 from torchdata_remote.storage import _errors
 from torchdata_remote.storage._preferred import MAX_UNUSABLE
 from torchdata_remote.storage._spans import Span, length_of, span_of

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from tests.read_once import read_once
 from tests.servers.s3 import S3Server, free_port
+from torchdata_remote.core.options import RetryPolicy, StorageOptions
 from torchdata_remote.errors import (
     AccessDeniedError,
     ObjectChangedError,
@@ -31,7 +32,6 @@ from torchdata_remote.errors import (
     TransientStorageError,
     UrlError,
 )
-from torchdata_remote.options import RetryPolicy, StorageOptions
 from torchdata_remote.storage import RangeNotSatisfiableError, Store, _s3_upload, open_store
 from torchdata_remote.storage._fsspec import FsspecStore
 from torchdata_remote.storage._obstore import s3_reader

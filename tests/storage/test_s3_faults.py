@@ -11,6 +11,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.servers.scripted import Request, Response, scripted
 from torchdata_remote import Backend, RemoteUrl, RetryPolicy
+from torchdata_remote.core.options import FetchOptions, StorageOptions
 from torchdata_remote.engine import Engine
 from torchdata_remote.errors import (
     AccessDeniedError,
@@ -19,7 +20,6 @@ from torchdata_remote.errors import (
     StorageError,
     TransientStorageError,
 )
-from torchdata_remote.options import FetchOptions, StorageOptions
 from torchdata_remote.storage import Connection, _s3_settings, open_store
 from torchdata_remote.storage.listing import list_source
 from torchdata_remote.streams import stream_objects

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.servers.scripted import Response, scripted
+from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import RemoteDataError
-from torchdata_remote.options import StorageOptions
 from torchdata_remote.storage import Entry, Page, open_store
 from torchdata_remote.storage._s3_pages import _take_contents
 

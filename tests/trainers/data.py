@@ -11,7 +11,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, SequentialSampler
 
 import torchdata_remote as tdr
-from torchdata_remote.iter_datapipe import IterableWrapper, IterDataPipe
+from torchdata_remote.core.iter_datapipe import IterableWrapper, IterDataPipe
 
 NUM_SAMPLES, NUM_SHARDS, NUM_STREAMS = 120, 12, 12
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import torchdata_remote as tdr
-from torchdata_remote.iter_datapipe import IterableWrapper, IterDataPipe
+from torchdata_remote.core.iter_datapipe import IterableWrapper, IterDataPipe
 
 from .data import NUM_STREAMS, loader_of, numbers_of, of_sample, pipe_of
 from .launch import attempt, run_as_rank

@@ -11,7 +11,7 @@ from typing import Any
 import torch.distributed as dist
 
 import torchdata_remote as tdr
-from torchdata_remote.iter_datapipe import IterableWrapper, IterDataPipe
+from torchdata_remote.core.iter_datapipe import IterableWrapper, IterDataPipe
 
 from .data import NUM_SAMPLES, NUM_STREAMS, examples_of_pairs, numbers_of, of_sample, to_example
 from .launch import attempt, report, run_as_rank

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchdata_remote import RetryPolicy
+from torchdata_remote.core.threads.pool import PoolClosedError
 from torchdata_remote.errors import TransientStorageError
-from torchdata_remote.pool import PoolClosedError
 from torchdata_remote.transfer.crew import Crew, Job
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 import torchdata_remote as tdr
-from torchdata_remote.iter_datapipe import IterDataPipe
+from torchdata_remote.core.iter_datapipe import IterDataPipe
 
 
 def number(sample: Any) -> int:

@@ -7,16 +7,16 @@ import time
 from collections.abc import Iterator
 from statistics import quantiles
 
-from ..counters import FETCH, Span, watched
+from ..core.options import RetryPolicy, StorageOptions
+from ..core.stats.counters import FETCH, Span, watched
+from ..core.stats.report import stats
 from ..errors import RemoteDataError
 from ..inner_archives import is_archive_name
 from ..inspection.timeline import draw_timeline
 from ..manifest import MANIFEST_NAME
-from ..options import RetryPolicy, StorageOptions
 from ..recipes import stream_files, stream_shards
 from ..sample import Sample
 from ..shard_set import base_name
-from ..stage_stats import stats
 from ..storage.listing import list_source
 from ._shared import Commands, add_command, add_storage_options, count, printable, say
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
+from ..core.options import RetryPolicy, StorageOptions
+from ..core.urls import redact
 from ..object_index import write_index
-from ..options import RetryPolicy, StorageOptions
 from ..storage.listing import list_source
-from ..urls import redact
 from ._shared import Commands, add_command, add_storage_options, printable, say
 
 

@@ -8,10 +8,10 @@ import json
 from statistics import median
 from typing import Any
 
+from ..core.options import RetryPolicy, StorageOptions
+from ..core.urls import redact
 from ..inspection.inspecting import ShardContents, inspect_shard
-from ..options import RetryPolicy, StorageOptions
 from ..shard_set import ShardSet, find_shards
-from ..urls import redact
 from ._shared import Commands, add_command, add_storage_options, count_or_none, printable, say
 
 _MOST_LABELS = 20

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from ..core.urls import redact
 from ..shard_set import list_objects
-from ..urls import redact
 from ._shared import Commands, add_command, add_storage_options, printable, say
 
 

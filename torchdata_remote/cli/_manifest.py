@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from ..core.urls import redact
 from ..indexing import index_shards
 from ..manifest import ShardInfo
-from ..urls import redact
 from ._bad_members import CHOICES, HELP, bad_member_choice, policy_of
 from ._shared import Commands, add_command, add_storage_options, printable, say
 

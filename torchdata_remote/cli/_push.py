@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from ..core.urls import redact
 from ..transfer import push
-from ..urls import redact
 from ._shared import Commands, add_command, printable, say
 from ._transfer import add_transfer_options, shown_progress, store_options, summary
 

@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
+from ..core.urls import split_url
 from ..sharding.dataset import shard_dataset
-from ..urls import split_url
 from ._bad_members import CHOICES, HELP, bad_member_choice, policy_of
 from ._label_forms import LABEL_OPTIONS, labeller
 from ._manifest import say_shard, say_total

@@ -9,11 +9,11 @@ import sys
 
 from PIL import Image
 
+from ..core.new_file import make_new_file
 from ..decoders import rgb
 from ..errors import LabelError, RemoteDataError
 from ..inspection.contact_sheet import Cell, contact_sheet
 from ..inspection.pictures import Picture, class_names, pictures
-from ..new_file import make_new_file
 from ._shared import Commands, add_command, add_storage_options, count, printable, say
 
 _DEFAULT_PICTURES = 36

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..core.rank_exchange import exchanged, in_group
+from ..core.world import World
 from ..errors import RemoteDataError, StateError, UnequalListingError
-from ..rank_exchange import exchanged, in_group
-from ..world import World
 from ._split_order import SplitOrder
 
 _ITEMS = "items"

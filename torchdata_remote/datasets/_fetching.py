@@ -12,12 +12,12 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from torch.utils.data import get_worker_info
 
-from ..counters import DECODE, FETCH, timed
+from ..core.stats.counters import DECODE, FETCH, timed
+from ..core.threads.ordered_map import Task, in_parallel
+from ..core.urls import redact
 from ..engine import Engine
 from ..errors import DecodeError, RemoteDataError
-from ..parallel import Task, in_parallel
 from ..streams import stream_objects
-from ..urls import redact
 
 T = TypeVar("T")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ..core.options import RetryPolicy, StorageOptions
+from ..core.urls import redact
 from ..errors import EmptyListingError
-from ..options import RetryPolicy, StorageOptions
 from ..storage.listing import list_source
 from ..storage.patterns import path_below
 from ..url_table import Texts, UrlTable
-from ..urls import redact
 
 
 def list_files(

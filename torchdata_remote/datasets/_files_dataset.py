@@ -8,13 +8,13 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import closing
 from typing import Any
 
+from ..core.options import FetchOptions, StorageOptions
+from ..core.urls import RemoteUrl
 from ..engine import Engine
 from ..errors import RemoteDataError
 from ..object_index import Index, read_index
-from ..options import FetchOptions, StorageOptions
 from ..sources import url_of
 from ..url_table import Texts, UrlTable
-from ..urls import RemoteUrl
 from ._fetching import Fetched, fetch_objects
 from ._file_list import list_files
 from ._map_style import MapStyle

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..world import require_world
+from ..core.world import require_world
 
 OF_TORCH = {"batch_size", "collate_fn", "drop_last", "generator", "in_order", "multiprocessing_context"} | {
     "persistent_workers", "pin_memory", "pin_memory_device", "prefetch_factor", "timeout", "worker_init_fn"

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.partition import EqualizeMode
+from ..core.permutation import order_of
+from ..core.world import World
 from ..errors import UnsplitError
-from ..permutation import order_of
-from ..shares import EqualizeMode
-from ..world import World
 
 Int64s = NDArray[np.int64]
 

@@ -8,10 +8,10 @@ from typing import Any, Generic, TypeVar
 
 from torch.utils.data import DataLoader
 
-from ..lightning_loops import current_fit_loop, epoch_ends, num_in_step_or_ahead, set_progress
-from ..read_ahead import current_wrappers
-from ..shares import EqualizeMode
-from ..world import World, detect_world, place_in
+from ..core.frameworks.lightning import current_fit_loop, epoch_ends, num_in_step_or_ahead, set_progress
+from ..core.frameworks.read_ahead import current_wrappers
+from ..core.partition import EqualizeMode
+from ..core.world import World, detect_world, place_in
 from ._alike import RankComparison
 from ._drawn import drawn
 from ._epoch import Batched

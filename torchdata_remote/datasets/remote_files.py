@@ -6,10 +6,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from ..core.options import Backend, FetchOptions, RetryPolicy
+from ..core.urls import redact
 from ..object_index import Index
-from ..options import Backend, FetchOptions, RetryPolicy
 from ..policies import raise_error
-from ..urls import redact
 from ._files_dataset import FilesDataset, OnError
 
 

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.options import Backend, FetchOptions, RetryPolicy
+from ..core.urls import redact
 from ..decoders import rgb
 from ..errors import LabelError
 from ..images import IMAGE_FOLDER_SUFFIXES
 from ..labels import Classes, Labeller, assign_labels, class_numbers, parent_directory
 from ..object_index import Index
-from ..options import Backend, FetchOptions, RetryPolicy
 from ..policies import raise_error
 from ..url_table import UrlTable
-from ..urls import redact
 from ._files_dataset import FilesDataset, OnError
 
 NO_CLASS = -1

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..core.options import Backend, FetchOptions, RetryPolicy, StorageOptions
+from ..core.threads.ordered_map import Task, in_parallel
+from ..core.urls import RemoteUrl, redact
 from ..engine import Engine
 from ..errors import ShardReadError
 from ..gathering import Gatherer, Gathering
 from ..grouping import samples_of
 from ..manifest import MANIFEST_NAME
-from ..options import Backend, FetchOptions, RetryPolicy, StorageOptions
-from ..parallel import Task, in_parallel
 from ..policies import MemberGuard, OnBadMember, Skipped, raise_error
 from ..sample import Sample, is_meta, split_key
 from ..sample_index import Offsets
@@ -26,7 +27,6 @@ from ..sources import url_of
 from ..storage.patterns import literal_url
 from ..tar import BLOCK, END_OF_ARCHIVE, TarOptions, first_name, read_runs
 from ..url_table import Texts
-from ..urls import RemoteUrl, redact
 from ._map_style import MapStyle
 
 _BATCHES_AHEAD = 4

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, NamedTuple
 
+from ..core.concurrency_limit import InFlight
+from ..core.options import RetryPolicy, StorageOptions
+from ..core.threads.ordered_map import in_parallel
 from ..errors import ShardReadError
 from ..grouping import samples_of
-from ..in_flight import InFlight
-from ..options import RetryPolicy, StorageOptions
-from ..parallel import in_parallel
 from ..policies import MemberGuard, Skipped
 from ..sample import KEY, split_key
 from ..tar import Head

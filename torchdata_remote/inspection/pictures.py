@@ -12,17 +12,17 @@ from functools import partial
 from itertools import accumulate, chain, islice
 from typing import Any
 
+from ..core.concurrency_limit import InFlight
+from ..core.options import RetryPolicy, StorageOptions
+from ..core.threads.ordered_map import in_parallel
+from ..core.urls import RemoteUrl, redact
 from ..errors import EmptyListingError, ShardReadError
 from ..grouping import samples_of
 from ..images import IMAGE_EXTENSIONS
-from ..in_flight import InFlight
 from ..labels import CLASSES_NAME, load_table
-from ..options import RetryPolicy, StorageOptions
-from ..parallel import in_parallel
 from ..sample import KEY, split_key
 from ..shard_set import ShardSet, find_shards, read_if_there
 from ..tar import Head
-from ..urls import RemoteUrl, redact
 from .heads import ShardHeads
 
 _MAX_IMAGE_BYTES = 64 << 20

@@ -6,7 +6,7 @@ import heapq
 import os
 from collections.abc import Sequence
 
-from ..counters import DECODE, FETCH, Span
+from ..core.stats.counters import DECODE, FETCH, Span
 
 MAX_SPANS = 4_000  # that can be told apart in a picture
 _COLOURS = {FETCH.name: "#4c78a8", DECODE.name: "#f58518"}

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
-from ..checksums import BLOCK_BYTES
+from ..core.checksums import BLOCK_BYTES
+from ..core.options import FetchOptions, RetryPolicy, StorageOptions
+from ..core.urls import RemoteUrl, redact
 from ..engine import Engine
 from ..errors import RemoteDataError, ShardReadError
 from ..inner_archives import is_archive_name
 from ..manifest import MANIFEST_NAME, ShardInfo
 from ..object_stream import ObjectStream
-from ..options import FetchOptions, RetryPolicy, StorageOptions
 from ..policies import MemberGuard, Skipped
 from ..sample_index import dump_index, index_url
 from ..shard_digest import Summed, sample_offsets
@@ -23,7 +24,6 @@ from ..shard_set import ShardSet, base_name, read_shard_set
 from ..storage import read_whole
 from ..storage.patterns import literal_url
 from ..streams import parts_of, stream_objects
-from ..urls import RemoteUrl, redact
 
 _MOST_BLOCKS_NAMED = 5
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-from ..in_flight import InFlight
-from ..options import RetryPolicy, StorageOptions
+from ..core.concurrency_limit import InFlight
+from ..core.options import RetryPolicy, StorageOptions
+from ..core.urls import RemoteUrl
 from ..ranged_read import read_range
 from ..reading import Found, Range
 from ..storage import Connection, open_store
-from ..urls import RemoteUrl
 
 LEAST_BYTES = 4 << 10  # some headers and a small member between them
 MOST_BYTES = 1 << 20

@@ -22,15 +22,7 @@ from ..manifest import CLASSES_NAME
 from ._assign import assign_labels, merged_tables
 from ._classes import classes_json, meta_mat
 from ._numbered import by_number, ground_truth
-from ._paths import (
-    Classes,
-    Labeller,
-    class_numbers,
-    from_pattern,
-    label_number,
-    label_text,
-    parent_directory,
-)
+from ._paths import Classes, Labeller, class_numbers, from_pattern, label_number, label_text, parent_directory
 from ._table import ClassEntry, dump_table, load_table
 
 __all__ = [

@@ -11,10 +11,10 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
+from ..core.options import RetryPolicy, StorageOptions
+from ..core.urls import redact
 from ..errors import LabelError
-from ..options import RetryPolicy, StorageOptions
 from ..storage import read_whole
-from ..urls import redact
 
 Location = str | os.PathLike[str]
 MAX_LABEL = (1 << 31) - 1  # labels are kept as int32

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import TypedDict
 
-from ..urls import redact
+from ..core.urls import redact
 from ._sources import Origin, parse_json
 
 

@@ -12,22 +12,22 @@ from typing import Any
 
 from PIL import Image
 
+from ..core.concurrency_limit import InFlight
+from ..core.options import StorageOptions
+from ..core.threads.ordered_map import in_parallel
+from ..core.urls import RemoteUrl
 from ..decoders import rgb
 from ..errors import RemoteDataError, ShardReadError
 from ..images import IMAGE_FOLDER_SUFFIXES
-from ..in_flight import InFlight
 from ..inner_archives import is_archive_name
 from ..inspection import contact_sheet
 from ..inspection.contact_sheet import Cell
 from ..inspection.heads import ShardHeads
 from ..inspection.pictures import Picture, class_names
-from ..options import StorageOptions
-from ..parallel import in_parallel
 from ..sample import KEY, split_key
 from ..sample_index import index_url
 from ..storage import read_whole
 from ..tar import Head
-from ..urls import RemoteUrl
 from ._looking import BRIEFLY, Budget, Folder, is_small_label, list_dataset, samples_in, spread, text_of
 
 MAX_FILES = 200_000

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..core.iter_datapipe import IterDataPipe, StreamWrapper, functional_datapipe
+from ..core.options import MIB, Backend, FetchOptions, RetryPolicy, StorageOptions
+from ..core.parent_watch import end_worker_with_trainer
 from ..datapipe import StatefulPipe
 from ..engine import Engine
 from ..errors import StateError
-from ..iter_datapipe import IterDataPipe, StreamWrapper, functional_datapipe
-from ..options import MIB, Backend, FetchOptions, RetryPolicy, StorageOptions
-from ..parent_watch import end_worker_with_trainer
 from ..sources import pipe_of
 from ..split import SplitReader, require_split
 from ..streams import stream_objects

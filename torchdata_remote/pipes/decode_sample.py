@@ -6,11 +6,11 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TypeGuard
 
-from ..counters import DECODE
+from ..core.iter_datapipe import IterDataPipe, functional_datapipe
+from ..core.stats.counters import DECODE
 from ..datapipe import OneForOne
 from ..decoders import DEFAULT_DECODERS, Decoder
 from ..errors import DecodeError
-from ..iter_datapipe import IterDataPipe, functional_datapipe
 from ..sample import Sample, describe, sample_url
 from ..sources import pipe_of
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
+from ..core.frameworks.loader_length import told_length
+from ..core.iter_datapipe import Batcher, Filter, IterDataPipe, functional_datapipe
+from ..core.partition import EqualizeMode
 from ..datapipe import StatefulPipe
 from ..errors import SampleError
-from ..iter_datapipe import Batcher, Filter, IterDataPipe, functional_datapipe
-from ..loader_length import told_length
-from ..shares import EqualizeMode
 from ..sources import pipe_of
 from ..state import all_pipes, begin, load_state, state_of
 

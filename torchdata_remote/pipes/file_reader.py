@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
+from ..core.iter_datapipe import IterDataPipe, functional_datapipe
+from ..core.options import FetchOptions, StorageOptions
+from ..core.parent_watch import end_worker_with_trainer
+from ..core.urls import object_path, redact, whole_and_part
 from ..datapipe import StatefulPipe
 from ..engine import Engine
 from ..errors import SampleError
 from ..input_streams import known, number_of, part_refused, streams_of, under_way
-from ..iter_datapipe import IterDataPipe, functional_datapipe
-from ..options import FetchOptions, StorageOptions
-from ..parent_watch import end_worker_with_trainer
 from ..sample import KEY, URL, Sample, split_key
 from ..sources import pipe_of
 from ..split import SplitReader, require_split
 from ..streams import parts_of
-from ..urls import object_path, redact, whole_and_part
 
 
 @functional_datapipe("file_reader")

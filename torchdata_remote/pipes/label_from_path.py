@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..datapipe import OneForOne
 from ..errors import LabelError
-from ..iter_datapipe import IterDataPipe, functional_datapipe
 from ..labels import Classes, class_numbers, label_number, label_text
 from ..sample import KEY, Sample, describe, sample_url
 from ..sources import pipe_of

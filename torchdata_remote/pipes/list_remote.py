@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..iter_datapipe import IterDataPipe, functional_datapipe
-from ..options import RetryPolicy, StorageOptions
-from ..parent_watch import end_worker_with_trainer
+from ..core.iter_datapipe import IterDataPipe, functional_datapipe
+from ..core.options import RetryPolicy, StorageOptions
+from ..core.parent_watch import end_worker_with_trainer
+from ..core.urls import RemoteUrl
 from ..sources import pipe_of, url_of
 from ..split import SplitReader, require_split
 from ..storage.listing import list_source
-from ..urls import RemoteUrl
 
 
 @functional_datapipe("list_remote")

@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from ..compression import CompressionLimits, decompressed
+from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..grouping import samples_of
 from ..inner_archives import Prefixes
-from ..iter_datapipe import IterDataPipe, functional_datapipe
 from ..place import Place, Position
 from ..policies import OnBadMember, OnBadShard, ShardGuard, raise_error
 from ..sample import Sample, is_meta

@@ -6,9 +6,9 @@ import io
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..errors import RemoteDataError
 from ..grouping import samples_of
-from ..iter_datapipe import IterDataPipe, functional_datapipe
 from ..limits import MAX_MEMBER_BYTES, MAX_RATIO
 from ..place import Place
 from ..policies import OnBadMember, OnBadShard, ShardGuard, raise_error

@@ -7,15 +7,15 @@ from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
 
+from ..core.frameworks.second_split import refuse_second_split, second_splitter
+from ..core.iter_datapipe import SHARDING_PRIORITIES, IterDataPipe, functional_datapipe
+from ..core.partition import EqualizeMode, SampleOrder
+from ..core.world import World, detect_world, place_in, require_world, world_from_sharding
 from ..datapipe import SharedList, StatefulPipe
 from ..epochs import EpochPipe, uncounted
-from ..iter_datapipe import SHARDING_PRIORITIES, IterDataPipe, functional_datapipe
 from ..sample_shares import order_of, pieces_of
-from ..second_split import refuse_second_split, second_splitter
-from ..shares import EqualizeMode, SampleOrder
 from ..sources import pipe_of
 from ..state import all_pipes
-from ..world import World, detect_world, place_in, require_world, world_from_sharding
 
 
 @functional_datapipe("sharding_filter_rank")

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, TypeVar
 
+from ..core.iter_datapipe import IterDataPipe, functional_datapipe
+from ..core.permutation import permutation
 from ..datapipe import StatefulPipe
 from ..epochs import SeededPipe
 from ..errors import StateError
-from ..iter_datapipe import IterDataPipe, functional_datapipe
-from ..permutation import permutation
 from ..sources import pipe_of
 from ..state import begin, load_state, state_of
 

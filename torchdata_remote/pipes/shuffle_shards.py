@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..core.iter_datapipe import IterDataPipe, functional_datapipe
+from ..core.permutation import permutation
 from ..epochs import SeededPipe
-from ..iter_datapipe import IterDataPipe, functional_datapipe
-from ..permutation import permutation
 from ..sources import pipe_of
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..datapipe import OneForOne
 from ..errors import MissingMemberError
-from ..iter_datapipe import IterDataPipe, functional_datapipe
 from ..sample import Sample, describe, sample_url
 from ..sources import pipe_of
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..core.iter_datapipe import IterDataPipe, functional_datapipe
+from ..core.options import StorageOptions
+from ..core.world import detect_world
 from ..datapipe import DataPipe
 from ..errors import ShardWriteError
-from ..iter_datapipe import IterDataPipe, functional_datapipe
 from ..limits import MAX_MEMBER_BYTES
 from ..manifest import ShardInfo
-from ..options import StorageOptions
 from ..sample import Sample
 from ..sources import pipe_of
-from ..world import detect_world
 from ..writer import DEFAULT_MAX_SHARD_BYTES, DEFAULT_MAX_SHARD_SAMPLES, ShardWriter
 
 _GIVE_UP_S = 2.0

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ..callers import callers
+from ..core.frameworks.call_stack import callers
 from ..errors import StateError
 
 _END = object()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..core.frameworks.loader_length import num_batches
+from ..core.rank_exchange import exchanged, made_by_each
 from ..errors import StateError
-from ..loader_length import num_batches
-from ..rank_exchange import exchanged, made_by_each
 
 _LARGEST_FACTOR = 2  # of the batch sizes that are tried
 

@@ -6,13 +6,13 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+from ..core.iter_datapipe import Filter, IterableWrapper, IterDataPipe, Mapper
+from ..core.world import World
 from ..datapipe import DataPipe, OneForOne, SharedList
 from ..errors import StateError
-from ..iter_datapipe import Filter, IterableWrapper, IterDataPipe, Mapper
 from ..mixing import Mixed
 from ..pipes import AsyncPrefetch, EqualizeRanks, ListRemote, ShardingFilterRank, ShuffleSamples, ShuffleShards
 from ..state import TRANSPARENT, all_pipes, name_of, require_state, sources_of
-from ..world import World
 from .fingerprints import Fingerprint, digest_of_sizes, fingerprint, sorted_names
 from .listed import Listed
 

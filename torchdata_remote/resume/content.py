@@ -7,10 +7,10 @@ import zlib
 from collections.abc import Sequence
 from typing import Any
 
+from ..core.options import StorageOptions
+from ..core.urls import WITHOUT_BUCKET
 from ..errors import RemoteDataError
-from ..options import StorageOptions
 from ..storage import open_store
-from ..urls import WITHOUT_BUCKET
 
 _MOST_SUMMED = 1_024  # objects of a listing
 _WINDOW_BYTES = 4 << 10  # at the beginning and in the middle

@@ -12,8 +12,8 @@ from itertools import islice
 from typing import Any
 from zlib import crc32
 
+from ..core.urls import LOCAL, RemoteUrl, redact
 from ..errors import StateError
-from ..urls import LOCAL, RemoteUrl, redact
 from .content import content_sums
 from .sums import ALIKE, COUNTS, GROUPS, PRIME, Pair, encoded, groups_of, mark, marks_of, packed, pairs, unpacked
 

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ..urls import RemoteUrl
+from ..core.urls import RemoteUrl
 from .fingerprints import Fingerprint
 
 _LEVEL = 1  # URLs of one folder shrink to a quarter already

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..rank_exchange import exchanged, from_rank_0, in_group
-from ..world import World
+from ..core.rank_exchange import exchanged, from_rank_0, in_group
+from ..core.world import World
 from .handover import Handover
 from .listed import Listed, packed, unpacked
 

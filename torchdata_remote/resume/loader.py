@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from ..errors import StateError
-from ..lightning_loops import (
+from ..core.frameworks.lightning import (
     current_fit_loop,
     epoch_ends,
     goes_on_without,
@@ -23,10 +22,11 @@ from ..lightning_loops import (
     take_state_left,
     warn_of_repeated_samples,
 )
-from ..loader_length import num_batches
-from ..rank_exchange import in_group
-from ..read_ahead import ReadAhead, TakeState
-from ..world import World
+from ..core.frameworks.loader_length import num_batches
+from ..core.frameworks.read_ahead import ReadAhead, TakeState
+from ..core.rank_exchange import in_group
+from ..core.world import World
+from ..errors import StateError
 from .accelerated import Accelerated
 from .all_ranks import AGAIN, ALL_RANKS, given_states
 from .batches_left import require_equal_batches

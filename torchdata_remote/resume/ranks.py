@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from ..core.rank_exchange import all_alike, exchanged, in_group, made_by_each
+from ..core.world import World
 from ..errors import StateError, UnequalListingError
-from ..rank_exchange import all_alike, exchanged, in_group, made_by_each
-from ..world import World
 from .fingerprints import difference
 from .states import State, merge_states
 

@@ -9,16 +9,16 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
+from ..core.frameworks.lightning import warn_where_no_state_is_resumed
+from ..core.frameworks.loader_length import told_length
+from ..core.frameworks.second_split import refuse_second_split, second_splitter
+from ..core.iter_datapipe import IterDataPipe
+from ..core.parent_watch import WatchedWhenUnpickled, end_worker_with_trainer
+from ..core.world import World, detect_world, place_in
 from ..errors import StateError
-from ..iter_datapipe import IterDataPipe
-from ..lightning_loops import warn_where_no_state_is_resumed
-from ..loader_length import told_length
-from ..parent_watch import WatchedWhenUnpickled, end_worker_with_trainer
 from ..pipes import ShardingFilterRank
-from ..second_split import refuse_second_split, second_splitter
 from ..sources import pipe_of
 from ..state import all_pipes, describe
-from ..world import World, detect_world, place_in
 from .accelerated import refuse_skipping
 from .chains import Template, check_resumable, is_sharded
 from .listed import Listed

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..callers import callers
-from ..lightning_loops import asks_all_ranks
+from ..core.frameworks.call_stack import callers
+from ..core.frameworks.lightning import asks_all_ranks
 
 _SAVERS = ("torch.distributed.checkpoint", "accelerate.checkpointing")
 

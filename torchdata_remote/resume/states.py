@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from ..core.world import World
 from ..errors import StateError
-from ..world import World
 from .fingerprints import difference
 
 VERSION = 1

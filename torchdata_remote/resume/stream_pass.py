@@ -7,11 +7,11 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ..callers import raised_here
+from ..core.frameworks.call_stack import raised_here
+from ..core.iter_datapipe import IterDataPipe
+from ..core.world import World
 from ..errors import RemoteDataError, StateError
-from ..iter_datapipe import IterDataPipe
 from ..state import begin, load_state, state_of, take_together
-from ..world import World
 from .chains import Template
 from .states import ENDED, check_same_listing
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+from ..core.iter_datapipe import IterDataPipe
+from ..core.world import World
 from ..errors import StateError
-from ..iter_datapipe import IterDataPipe
 from ..pipes import EqualizeRanks, ShuffleSamples
 from ..state import all_pipes, sources_of
-from ..world import World
 
 _MANY_SAMPLES = 50_000
 

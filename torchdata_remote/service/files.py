@@ -13,11 +13,7 @@ from ..dataset_protocol import digest_field
 from ..errors import ObjectChangedError, ObjectNotFoundError
 from ..storage import Entry
 from .bodies import in_thread, receive_file, require_file_body
-from .conditions import (
-    content_range,
-    may_replace,
-    require_match,
-)
+from .conditions import content_range, may_replace, require_match
 from .digests import one_at_a_time, publish
 from .hosting import Hosting
 from .names import require_beginning, require_path, require_text, require_upload_id

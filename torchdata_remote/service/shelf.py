@@ -9,14 +9,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
+from ..core.concurrency_limit import InFlight
+from ..core.options import RetryPolicy, StorageOptions
+from ..core.retry import call_with_retries
+from ..core.urls import join_url, split_url
 from ..errors import ObjectExistsError, UrlError
-from ..in_flight import InFlight
-from ..options import RetryPolicy, StorageOptions
 from ..ranged_read import read_range
 from ..reading import Range
-from ..retry import call_with_retries
 from ..storage import Entry, FolderStore, LocalStore, Page, PendingObject, open_store
-from ..urls import join_url, split_url
 from .links import refuse_links, remove_if_empty
 from .names import require_dataset_name, require_path
 from .problems import Problem

@@ -7,6 +7,7 @@ from contextlib import closing
 from typing import Any
 
 from ..compression import CompressionLimits, decompressed
+from ..core.urls import RemoteUrl, redact
 from ..engine import Engine
 from ..errors import ShardReadError
 from ..grouping import samples_of
@@ -16,7 +17,6 @@ from ..sample import KEY, URL, Sample, is_meta, naming_fault
 from ..sample_table import SampleTable
 from ..streams import parts_of, stream_objects
 from ..tar import TarOptions, first_name, read_archives, read_member_places, read_runs
-from ..urls import RemoteUrl, redact
 from .scratch import Scratch
 
 _Parts = Iterable[bytes | memoryview]

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from concurrent.futures import Executor
 from typing import Any
 
+from ..core.options import StorageOptions
+from ..core.urls import split_url
 from ..destination import Destination
 from ..labels import Labeller
 from ..limits import MAX_MEMBER_BYTES
 from ..manifest import ShardInfo
-from ..options import StorageOptions
 from ..policies import OnBadMember, raise_error
 from ..shard_template import ShardTemplate
-from ..urls import split_url
 from ..writer import DEFAULT_MAX_SHARD_BYTES, DEFAULT_MAX_SHARD_SAMPLES
 from .job import SOURCES, Job
 from .journal import Journal

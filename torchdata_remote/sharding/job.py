@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.urls import redact
 from ..destination import UNFINISHED, Destination
 from ..errors import ShardWriteError, StorageError, TransientStorageError
 from ..labels import dump_table, load_table
@@ -19,7 +20,6 @@ from ..open_shard import pack_sample
 from ..sample import check_writable
 from ..sample_index import index_url
 from ..sample_table import Int64s
-from ..urls import redact
 from .journal import Journal, Left
 from .plan import cut_by_bytes, cut_evenly, sample_order
 from .progress import Progress

@@ -6,12 +6,13 @@ import hashlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from ..core.options import RetryPolicy, StorageOptions
+from ..core.retry import call_with_retries
+from ..core.urls import RemoteUrl, object_path, redact
 from ..errors import BadMemberError, ShardReadError
 from ..inner_archives import is_archive_name
 from ..manifest import CLASSES_NAME, LATER_PROVENANCE, MANIFEST_NAME, PROVENANCE_NAME
-from ..options import RetryPolicy, StorageOptions
 from ..policies import MemberGuard, OnBadMember, Skipped, raise_error
-from ..retry import call_with_retries
 from ..sample import naming_fault, split_key
 from ..sample_index import index_url
 from ..sample_table import SampleTable
@@ -19,7 +20,6 @@ from ..shard_set import read_shard_set
 from ..storage import open_store
 from ..storage.listing import list_source
 from ..storage.patterns import literal_url, path_below
-from ..urls import RemoteUrl, object_path, redact
 
 _BESIDE = (MANIFEST_NAME, CLASSES_NAME, PROVENANCE_NAME)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ..core.permutation import order_of
 from ..errors import ShardReadError, ShardWriteError
-from ..permutation import order_of
 from ..sample import writing_fault
 from ..sample_table import Int64s, SampleTable
 from ..tar import BLOCK, END_OF_ARCHIVE, pack_header

@@ -7,7 +7,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ..options import MIB
+from ..core.options import MIB
 
 
 class Progress:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ..core.options import RetryPolicy, StorageOptions
+from ..core.urls import redact
 from ..errors import ManifestError
-from ..options import RetryPolicy, StorageOptions
 from ..storage import open_store, read_whole
-from ..urls import redact
 
 
 def merge_sources(urls: Iterable[str], to: str, options: StorageOptions) -> None:

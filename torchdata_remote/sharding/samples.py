@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from PIL import Image
 
+from ..core.options import FetchOptions, StorageOptions
 from ..engine import Engine
 from ..errors import ShardWriteError
 from ..gathering import Gatherer
-from ..options import FetchOptions, StorageOptions
 from ..sample import KEY, Sample, split_key
 from ..sample_table import Int64s, Members
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..options import MIB, RetryPolicy, StorageOptions
-from ..retry import call_with_retries
+from ..core.options import MIB, RetryPolicy, StorageOptions
+from ..core.retry import call_with_retries
+from ..core.urls import RemoteUrl
 from ..storage import PendingObject, open_store
 from ..storage._folder import list_folder
-from ..urls import RemoteUrl
 
 OBJECT_BYTES = 256 * MIB
 

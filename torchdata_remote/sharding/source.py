@@ -7,16 +7,16 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from ..core.options import FetchOptions, RetryPolicy, StorageOptions
+from ..core.urls import join_url, redact, split_url
 from ..destination import UNFINISHED, Destination
 from ..engine import Engine
 from ..errors import ShardWriteError
 from ..labels import ClassEntry, Labeller, assign_labels, merged_tables
-from ..options import FetchOptions, RetryPolicy, StorageOptions
 from ..policies import OnBadMember, raise_error
 from ..sample_table import Int64s, SampleTable
 from ..sources import url_of
 from ..storage.patterns import literal_url
-from ..urls import join_url, redact, split_url
 from .archives import index_archives
 from .listing import list_samples
 from .plan import Labels, folders_to_drop, packed_bytes, require_writable

@@ -8,12 +8,13 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from ..core.options import MIB, FetchOptions, RetryPolicy, StorageOptions
+from ..core.retry import call_with_retries
+from ..core.urls import RemoteUrl
 from ..engine import Engine
 from ..errors import RemoteDataError, ShardReadError, ShardWriteError, StorageError
 from ..limits import MAX_MEMBER_BYTES
 from ..manifest import ShardInfo
-from ..options import MIB, FetchOptions, RetryPolicy, StorageOptions
-from ..retry import call_with_retries
 from ..sample import Sample
 from ..sample_index import dump_index, index_url
 from ..shard_digest import Summed, sample_offsets
@@ -21,7 +22,6 @@ from ..shard_series import ShardSeries
 from ..shard_template import ShardTemplate
 from ..storage import open_store, publish, read_whole
 from ..streams import parts_of, stream_objects
-from ..urls import RemoteUrl
 from .samples import LABEL, Drawn, PlannedSamples
 
 Transform = Callable[[Sample], Sample | None]

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from multiprocessing import connection, forkserver
 from typing import Any, Generic, NoReturn, TypeVar
 
+from ..core.parent_watch import wait_for_parent
 from ..errors import WorkerLostError
-from ..parent_watch import wait_for_parent
 from .task_failure import ATTEMPTS, Failure, Safely, cannot_travel, lost
 
 T = TypeVar("T")

@@ -27,10 +27,10 @@ from typing import NamedTuple
 
 import fsspec
 
+from ..core.options import Backend, RetryPolicy, StorageOptions
+from ..core.retry import call_with_retries
+from ..core.urls import HTTP, LOCAL, S3, join_url, redact, split_url
 from ..errors import StorageError, UrlError
-from ..options import Backend, RetryPolicy, StorageOptions
-from ..retry import call_with_retries
-from ..urls import HTTP, LOCAL, S3, join_url, redact, split_url
 from . import _obstore
 from ._datasets import DATASETS, DatasetsStore
 from ._fallback import without_fallback
@@ -38,16 +38,7 @@ from ._fsspec import FsspecStore
 from ._http import HttpStore
 from ._local import LocalStore
 from ._local_order import PARTIAL_SUFFIX, link_refused, never_listed
-from ._protocol import (
-    Answer,
-    Entry,
-    FolderStore,
-    Page,
-    PendingObject,
-    RangeNotSatisfiableError,
-    Store,
-    in_one,
-)
+from ._protocol import Answer, Entry, FolderStore, Page, PendingObject, RangeNotSatisfiableError, Store, in_one
 from ._s3 import S3Store
 from ._s3_settings import s3_settings
 

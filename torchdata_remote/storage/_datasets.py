@@ -7,8 +7,8 @@ import email.utils
 import json
 from collections.abc import Callable
 
+from ..core.options import StorageOptions
 from ..errors import ObjectExistsError, ObjectNotFoundError
-from ..options import StorageOptions
 from ._datasets_listing import MAX_PAGE, DatasetFile, Listing
 from ._datasets_reading import DatasetsReader
 from ._datasets_requests import ServiceClient

@@ -11,9 +11,9 @@ from typing import Any
 
 from fsspec.spec import AbstractBufferedFile
 
+from ..core.options import RetryPolicy
+from ..core.retry import call_with_retries
 from ..errors import TransientStorageError
-from ..options import RetryPolicy
-from ..retry import call_with_retries
 from ._protocol import PendingObject, RangeNotSatisfiableError, Store
 
 READ_BYTES = 32 << 20  # of one request

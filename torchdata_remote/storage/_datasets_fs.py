@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+from ..core.options import StorageOptions
 from ..errors import ObjectExistsError, ObjectNotFoundError
-from ..options import StorageOptions
 from ._datasets import DATASETS
 from ._datasets_file import READ_BYTES, ReadFile, WrittenFile, read_checked
 from ._datasets_tree import DatasetsTree

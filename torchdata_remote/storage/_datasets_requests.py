@@ -14,8 +14,8 @@ from urllib.parse import quote, urlencode
 import urllib3
 from urllib3.exceptions import LocationParseError
 
+from ..core.options import StorageOptions
 from ..errors import AccessDeniedError, ObjectNotFoundError, StorageError, UrlError
-from ..options import StorageOptions
 from ._encoding import IDENTITY, require_unencoded
 from ._error_tables import from_urllib3
 from ._errors import note_answer, translated

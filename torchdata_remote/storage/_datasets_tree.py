@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 from fsspec import AbstractFileSystem
 
+from ..core.options import RetryPolicy, StorageOptions
+from ..core.retry import call_with_retries
 from ..errors import ObjectNotFoundError, StorageError
-from ..options import RetryPolicy, StorageOptions
-from ..retry import call_with_retries
 from ._datasets import DATASETS, MAX_PAGE, DatasetsStore
 from ._protocol import Entry
 from .datasets import open_service

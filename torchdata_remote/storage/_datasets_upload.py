@@ -10,10 +10,10 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
+from ..core.options import RetryPolicy
+from ..core.retry import call_with_retries
 from ..dataset_protocol import digest_field
 from ..errors import ObjectNotFoundError, StorageError
-from ..options import RetryPolicy
-from ..retry import call_with_retries
 from ._datasets_requests import ServiceClient
 
 T = TypeVar("T")

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from ..core.urls import HTTP, S3, redact
 from ..errors import ContentEncodingError
-from ..urls import HTTP, S3, redact
 
 IDENTITY = {"Accept-Encoding": "identity"}
 _NO_CODING = {"", "identity", "aws-chunked"}  # the last is left over from some uploads to S3, and means nothing

@@ -6,14 +6,8 @@ import re
 
 from urllib3.exceptions import HTTPError, LocationParseError
 
-from ..errors import (
-    AccessDeniedError,
-    ObjectNotFoundError,
-    RemoteDataError,
-    StorageError,
-    UrlError,
-)
-from ..urls import redact
+from ..core.urls import redact
+from ..errors import AccessDeniedError, ObjectNotFoundError, RemoteDataError, StorageError, UrlError
 from ._errors import as_ours, broken_answer, from_foreign, from_status, network_error
 from ._protocol import RedirectWithoutPlaceError, UnusableAnswerError
 

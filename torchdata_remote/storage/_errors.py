@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 
+from ..core.urls import redact
 from ..errors import (
     AccessDeniedError,
     ExpiredCredentialsError,
@@ -20,7 +21,6 @@ from ..errors import (
     StorageError,
     TransientStorageError,
 )
-from ..urls import redact
 from ._protocol import RangeNotSatisfiableError, UnsupportedRequestError
 
 Table = Callable[..., Exception]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..options import FALLBACK_NAMES, StorageOptions
+from ..core.options import FALLBACK_NAMES, StorageOptions
 
 METHOD = "fallback of storage_options"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..options import RetryPolicy, StorageOptions
-from ..urls import RemoteUrl, join_url, split_url
+from ..core.options import RetryPolicy, StorageOptions
+from ..core.urls import RemoteUrl, join_url, split_url
 from ._paging import list_prefix
 
 

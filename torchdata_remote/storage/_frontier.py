@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
+from ..core.urls import redact
 from ..errors import AccessDeniedError, StorageError
-from ..urls import redact
 from ._protocol import Entry, Page
 
 MAX_IN_FLIGHT = 16

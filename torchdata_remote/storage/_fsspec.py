@@ -12,9 +12,9 @@ from typing import Any
 import fsspec
 import fsspec.core
 
+from ..core.options import StorageOptions
+from ..core.urls import HTTP, LOCAL, S3, join_url
 from ..errors import ObjectNotFoundError, UrlError
-from ..options import StorageOptions
-from ..urls import HTTP, LOCAL, S3, join_url
 from ._encoding import refusing_encoded
 from ._error_tables import from_os
 from ._errors import from_status, note_answer, translated

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 
+from ..core.urls import join_url, redact
 from ..errors import ObjectNotFoundError, UrlError
-from ..urls import join_url, redact
 from . import _obstore
 from ._preferred import PreferredRead
 from ._protocol import Answer, Entry, Page, PendingObject

@@ -10,9 +10,9 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 
+from ..core.local_view import view_of_file
+from ..core.new_file import make_new_file
 from ..errors import ObjectNotFoundError, UrlError
-from ..mapped import view_of_file
-from ..new_file import make_new_file
 from ._error_tables import from_os
 from ._errors import from_status, translated
 from ._local_order import PARTIAL_SUFFIX, in_order, never_listed

@@ -9,12 +9,12 @@ from collections.abc import Generator, Iterator
 from functools import partial
 from itertools import chain
 
-from ..counters import LIST
+from ..core.options import RetryPolicy, StorageOptions
+from ..core.retry import call_with_retries
+from ..core.stats.counters import LIST
+from ..core.threads.pool import Pool, next_item
+from ..core.urls import redact
 from ..errors import StorageError
-from ..options import RetryPolicy, StorageOptions
-from ..pool import Pool, next_item
-from ..retry import call_with_retries
-from ..urls import redact
 from . import Connection, open_store
 from ._frontier import MAX_IN_FLIGHT, Ask, Frontier
 from ._protocol import Entry, Page

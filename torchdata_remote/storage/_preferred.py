@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from ..core.urls import redact
 from ..errors import TransientStorageError
-from ..urls import redact
 from ._errors import note_answer
 from ._protocol import Answer, RedirectWithoutPlaceError, UnusableAnswerError
 

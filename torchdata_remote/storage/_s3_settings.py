@@ -9,9 +9,9 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
+from ..core.options import FALLBACK_NAMES, StorageOptions
+from ..core.urls import redact
 from ..errors import AccessDeniedError, RemoteDataError, StorageError, UrlError
-from ..options import FALLBACK_NAMES, StorageOptions
-from ..urls import redact
 from ._error_tables import from_botocore
 from ._errors import translated
 from ._fallback import METHOD, append_fallback, has_fallback, without_fallback

@@ -6,9 +6,9 @@ import hashlib
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, Protocol
 
+from ..core.options import RetryPolicy
+from ..core.retry import call_with_retries
 from ..errors import ObjectExistsError, ObjectNotFoundError, StorageError
-from ..options import RetryPolicy
-from ..retry import call_with_retries
 from ._errors import from_status
 from ._protocol import Entry, UnsupportedRequestError
 from ._s3_uploads import MultipartUploads

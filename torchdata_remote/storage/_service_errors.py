@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 
+from ..core.urls import redact
 from ..errors import AccessDeniedError
-from ..urls import redact
 from ._error_tables import STATUS, from_obstore
 from ._errors import from_status
 

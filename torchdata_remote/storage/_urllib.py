@@ -12,8 +12,8 @@ from typing import Any
 import urllib3
 from urllib3.exceptions import MaxRetryError, ResponseError
 
+from ..core.urls import redact
 from ..errors import RemoteDataError, StorageError
-from ..urls import redact
 from ._encoding import IDENTITY, require_unencoded
 from ._error_tables import from_urllib3
 from ._errors import as_ours, broken_answer, from_status

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ..core.options import StorageOptions
+from ..core.urls import redact, split_url
 from ..errors import UrlError
-from ..options import StorageOptions
-from ..urls import redact, split_url
 from . import Connection, open_store
 from ._datasets import DATASETS, DatasetFile, DatasetsStore
 

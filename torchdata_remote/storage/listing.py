@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable, Iterator
 from itertools import chain
 
+from ..core.options import RetryPolicy, StorageOptions
+from ..core.retry import call_with_retries
+from ..core.urls import HTTP, RemoteUrl, join_url, object_path, redact, split_url
 from ..errors import EmptyListingError
 from ..globs import glob_regex, glob_start, unescape
 from ..manifest import MANIFEST_NAME, ShardInfo, load_manifest
-from ..options import RetryPolicy, StorageOptions
-from ..retry import call_with_retries
-from ..urls import HTTP, RemoteUrl, join_url, object_path, redact, split_url
 from . import Connection, open_store, read_whole
 from ._paging import list_prefix
 from ._protocol import Entry

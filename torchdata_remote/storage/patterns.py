@@ -6,9 +6,9 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 
+from ..core.urls import HTTP, RemoteUrl, join_url, object_path, redact, split_url
 from ..errors import UrlError
 from ..globs import glob_start, marks, unescape
-from ..urls import HTTP, RemoteUrl, join_url, object_path, redact, split_url
 
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _STEPS = re.compile(r"\d+\.\.\d+\.\.\d+")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
-from ..iter_datapipe import IterDataPipe
+from ..core.iter_datapipe import IterDataPipe
 from ..resume import Resumable
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..core.world import World
 from ..sample import Sample
-from ..world import World
 from ..writer import ShardWriter
 
 

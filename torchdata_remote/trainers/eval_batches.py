@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from ..core.world import World
 from ..errors import StateError
 from ..resume import StatefulLoader
-from ..world import World
 
 
 class LoaderBatches(DataLoader[Any]):

@@ -7,9 +7,9 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ..core.iter_datapipe import IterDataPipe
+from ..core.rank_exchange import exchanged, in_group
 from ..errors import StateError
-from ..iter_datapipe import IterDataPipe
-from ..rank_exchange import exchanged, in_group
 from ..resume import Resumable, merge_states
 from ..resume.states import ENDED
 

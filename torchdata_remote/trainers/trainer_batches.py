@@ -8,15 +8,15 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from ..callers import callers
+from ..core.frameworks.call_stack import callers
+from ..core.frameworks.loader_length import num_batches
+from ..core.rank_exchange import exchanged
+from ..core.world import World
 from ..errors import EmptyShareError, StateError
-from ..loader_length import num_batches
-from ..rank_exchange import exchanged
 from ..resume import StatefulLoader
 from ..resume.all_ranks import ALL_RANKS
 from ..resume.ranks import merged_in_group
 from ..resume.states import State
-from ..world import World
 from .eval_batches import LoaderBatches
 from .loader_record import Record
 

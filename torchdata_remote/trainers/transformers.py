@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from ..core.iter_datapipe import IterDataPipe
 from ..errors import StateError
-from ..iter_datapipe import IterDataPipe
 from ..resume import Resumable, StatefulLoader, stateful_loader
 from ..resume.copies import twin_of
 from .eval_batches import EvalBatches, require_equal_shares

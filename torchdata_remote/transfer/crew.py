@@ -11,11 +11,11 @@ from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
+from ..core.concurrency_limit import InFlight
+from ..core.options import MIB, RetryPolicy
+from ..core.retry import call_with_retries
+from ..core.threads.pool import Pool, PoolClosedError, next_item
 from ..errors import TransientStorageError
-from ..in_flight import InFlight
-from ..options import MIB, RetryPolicy
-from ..pool import Pool, PoolClosedError, next_item
-from ..retry import call_with_retries
 
 T = TypeVar("T")
 _MAX_BUFFER_BYTES = 256 * MIB

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
+from ..core.options import RetryPolicy
 from ..errors import ObjectChangedError, ObjectNotFoundError, StorageError
-from ..options import RetryPolicy
 from ..ranged_read import read_range
 from ..reading import Range
 from ..storage.datasets import DatasetFile

@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from ..core.options import RetryPolicy
 from ..errors import AccessDeniedError, EmptyListingError, StorageError
-from ..options import RetryPolicy
 from ..sources import url_of
 from .crew import Crew
 from .download import Downloads

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..options import RetryPolicy
+from ..core.options import RetryPolicy
 from ..sources import url_of
 from .crew import Crew, Job
 from .names import folders_of, is_reserved

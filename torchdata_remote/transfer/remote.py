@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
+from ..core.options import RetryPolicy, StorageOptions
+from ..core.retry import call_with_retries
+from ..core.urls import redact
 from ..errors import ObjectNotFoundError, StorageError, UrlError
-from ..options import RetryPolicy, StorageOptions
-from ..retry import call_with_retries
 from ..storage import Connection
 from ..storage.datasets import DatasetFile, open_service
-from ..urls import redact
 
 T = TypeVar("T")
 

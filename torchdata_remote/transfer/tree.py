@@ -8,9 +8,9 @@ import stat
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from ..core.options import MIB
 from ..dataset_protocol import what_is_wrong
 from ..errors import EmptyListingError, ObjectChangedError, StorageError
-from ..options import MIB
 from .faults import faults_at
 from .names import is_reserved
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+from ..core.options import MIB
 from ..errors import ObjectExistsError, StorageError
-from ..options import MIB
 from .crew import Crew, Job
 from .names import upload_id
 from .ranges import missing, parts

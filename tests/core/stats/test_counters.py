@@ -1,0 +1,108 @@
+"""Counters of what the stages do."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from torchdata_remote.core.stats.counters import FETCH, Span, StageCounter, StageStats, timed, watched
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What the time is, in its only element."""
+    now = [100.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    return now
+
+
+def test_no_count_is_lost_among_threads() -> None:
+    """Eight threads that count at once are all counted."""
+    stage = StageCounter("stage")
+
+    def work() -> None:
+        for _ in range(5_000):
+            stage.add(items=1, num_bytes=2, requests=3, retries=4, wait_s=0.5, busy_s=0.25)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert stage.snapshot() == StageStats(40_000, 80_000, 20_000.0, 10_000.0, 120_000, 160_000)
+
+
+def test_work_is_told_to_those_who_watch(clock: list[float]) -> None:
+    """From when to when, as long as they watch."""
+    stage, spans = StageCounter("stage"), list[Span]()
+    with watched(spans.append):
+        clock[0] = 103.0
+        stage.worked(101.0, 7, items=1, requests=2, wait=True)
+    stage.worked(102.0, 5)
+    assert spans == [Span("stage", 101.0, 103.0, 7)]
+    assert stage.snapshot() == StageStats(items=1, num_bytes=12, wait_s=2.0, busy_s=3.0, requests=2)
+
+
+@pytest.mark.parametrize("num_items", [0, 1, 255, 256, 257, 700])
+def test_each_item_is_timed(num_items: int, clock: list[float]) -> None:
+    """Without the time that its taker takes, and without what was waited for the stage before."""
+    outer, inner = StageCounter("outer"), StageCounter("inner")
+
+    def items() -> Iterator[int]:
+        for number in range(num_items):
+            clock[0] += 3
+            inner.add(wait_s=1)
+            yield number
+
+    for _ in timed(items(), outer, within=inner):
+        clock[0] += 50  # a training step
+    assert outer.snapshot() == StageStats(num_items, 0, 2.0 * num_items, 2.0 * num_items)
+
+
+def test_what_others_work_is_only_waited_for(clock: list[float]) -> None:
+    """Items and work are counted where the work is done."""
+    outer, inner = StageCounter("outer"), StageCounter("inner")
+
+    def items() -> Iterator[int]:
+        clock[0] += 2
+        yield 0
+
+    assert list(timed(items(), outer, within=inner, elsewhere=True)) == [0]
+    assert outer.snapshot() == StageStats(wait_s=2.0)
+
+
+def test_an_early_end_is_counted_and_passed_on(clock: list[float]) -> None:
+    """The source is closed, at once."""
+    closed: list[bool] = []
+
+    def items() -> Iterator[int]:
+        try:
+            clock[0] += 1
+            yield 0
+        finally:
+            closed.append(True)
+
+    stage = StageCounter("stage")
+    some = timed(items(), stage, within=StageCounter("inner"))
+    next(some)
+    some.close()
+    assert closed == [True]
+    assert stage.snapshot() == StageStats(1, 0, 1.0, 1.0)
+
+
+def _counted_in_child(answers: multiprocessing.SimpleQueue[StageStats]) -> None:
+    answers.put(FETCH.snapshot())
+
+
+def test_a_forked_process_begins_anew() -> None:
+    """What its parent did is not its own."""
+    FETCH.add(items=1)
+    context = multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+    child = context.Process(target=_counted_in_child, args=(answers,))
+    child.start()
+    assert answers.get() == StageStats()
+    child.join()

@@ -1,0 +1,113 @@
+"""Where the time goes, told by chains that run."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+from torch.utils.data.datapipes.iter import IterableWrapper
+
+import torchdata_remote as tdr
+from tests.servers.s3 import S3Server
+from torchdata_remote.core.stats.counters import StageStats
+from torchdata_remote.core.stats.report import Stats, record_stats, stats
+from torchdata_remote.testing import FaultyStore
+
+NUM_FILES, FILE_BYTES = 30, 2_000
+
+
+@pytest.fixture
+def files(moto: S3Server) -> str:
+    """The URL of some files."""
+    bucket = moto.new_bucket()
+    for number in range(NUM_FILES):
+        moto.client().put_object(Bucket=bucket, Key=f"f/{number}.txt", Body=b"x" * FILE_BYTES)
+    return f"s3://{bucket}/f/"
+
+
+def test_a_chain_over_files(files: str, moto: S3Server) -> None:
+    """Items, bytes and requests are those of the chain; waiting and the rest make up the time."""
+    pipe = IterableWrapper([files]).list_remote(storage_options=moto.storage_options)
+    chain = pipe.async_prefetch(storage_options=moto.storage_options).file_reader().decode_sample()
+    before = stats()
+    assert len(list(chain)) == NUM_FILES
+    did = chain.stats() - before
+    assert (did.list.items, did.fetch.items, did.decode.items) == (NUM_FILES, NUM_FILES, NUM_FILES)
+    assert did.fetch.num_bytes == did.decode.num_bytes == NUM_FILES * FILE_BYTES
+    assert (did.fetch.requests, did.fetch.retries) == (NUM_FILES, 0)
+    assert did.list.requests >= 1
+    assert did.fetch.busy_s > 0
+    waited_s = did.list.wait_s + did.fetch.wait_s + did.read.wait_s + did.decode.wait_s
+    assert waited_s + did.rest_s == pytest.approx(did.elapsed_s)
+
+
+def test_retries_are_counted(files: str, moto: S3Server) -> None:
+    """Each request that failed and was repeated; bytes count once they came."""
+    with FaultyStore(moto.endpoint_url) as broken:
+        options = {**moto.storage_options, "endpoint_url": broken.endpoint_url}
+        urls = list(IterableWrapper([files]).list_remote(storage_options=options))
+        broken.script("internal_error", "reset", "early_end")
+        before = stats()
+        policy = tdr.RetryPolicy(first_wait_s=0)
+        dataset = tdr.RemoteFiles(files, index=urls, storage_options=options, retry=policy)
+        assert len(dataset.__getitems__(list(range(NUM_FILES)))) == NUM_FILES
+        did = stats() - before
+    assert (did.fetch.requests, did.fetch.retries) == (NUM_FILES + 3, 3)
+    assert did.fetch.num_bytes == NUM_FILES * FILE_BYTES
+
+
+def test_shards_are_read(memory_folder: str) -> None:
+    """Samples count at the reader, also when it is left early."""
+    with tdr.ShardWriter(f"{memory_folder}/{{shard}}.tar") as writer:
+        for number in range(40):
+            writer.write({"__key__": str(number), "txt": "text"})
+    before = stats()
+    source = iter(tdr.stream_shards(memory_folder))
+    for _ in range(10):
+        next(source)
+    del source
+    assert (stats() - before).read.items == 10
+
+
+def test_the_longest_wait_is_the_bottleneck() -> None:
+    """Or what comes after all stages."""
+    none = StageStats()
+    assert Stats(10, none, StageStats(wait_s=6), none, StageStats(wait_s=1, busy_s=30)).bottleneck == "fetch"
+    assert Stats(10, none, StageStats(wait_s=2), none, StageStats(wait_s=1, busy_s=30)).bottleneck == "rest"
+
+
+def test_the_table() -> None:
+    """A line for each stage, with its part of the time."""
+    did = Stats(8, StageStats(), StageStats(1000, 2_000_000, 4.0, 9.5, 1001, 1), StageStats(), StageStats())
+    lines = str(did).splitlines()
+    assert [line.split()[0] for line in lines] == ["stage", "list", "fetch", "read", "decode", "rest"]
+    assert lines[2].split() == ["fetch", "1,000", "2.0", "4.00", "50%", "9.50", "1,001", "1"]
+    assert lines[5].split() == ["rest", "4.00", "50%"]
+    assert {len(line) for line in lines[:5]} == {len(lines[0])}
+
+
+def test_lines_of_json(tmp_path: Path) -> None:
+    """Now and then, and at the end; with the number of the process."""
+    path = tmp_path / "stats.jsonl"
+    with record_stats(path, every_s=0.01):
+        deadline = time.monotonic() + 30
+        while not path.read_text().count("\n") and time.monotonic() < deadline:
+            pass
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len(lines) >= 2
+    assert {line["pid"] for line in lines} == {os.getpid()}
+    assert set(lines[0]) == {"pid", "elapsed_s", "list", "fetch", "read", "decode", "rest_s"}
+    assert set(lines[0]["fetch"]) == {"items", "num_bytes", "wait_s", "busy_s", "requests", "retries"}
+
+
+def test_a_recording_is_closed_twice(tmp_path: Path) -> None:
+    """The second time nothing happens; and seconds are positive."""
+    recording = record_stats(tmp_path / "stats.jsonl", every_s=3600)
+    recording.close()
+    recording.close()
+    assert (tmp_path / "stats.jsonl").read_text().count("\n") == 1
+    with pytest.raises(ValueError, match="every_s must be positive"):
+        record_stats(tmp_path / "stats.jsonl", every_s=0)

@@ -1,0 +1,254 @@
+"""Who reads which samples, against a list of all of them."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+
+import numpy as np
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+from torch.utils.data.datapipes.iter import IterableWrapper
+
+from torchdata_remote import Resumable, World, merge_states
+from torchdata_remote.core.partition import EqualizeMode, Piece, SampleOrder
+from torchdata_remote.resume.states import make_state
+
+Samples = list[tuple[int, int]]  # shard, number in it
+COUNTS = st.lists(st.integers(0, 9), min_size=1, max_size=8)
+SLOTS = st.integers(1, 12)
+EPOCHS = st.integers(0, 1_000)
+
+
+def in_order(counts: list[int]) -> Samples:
+    """The naive model: every sample of an epoch."""
+    return [(shard, number) for shard, count in enumerate(counts) for number in range(count)]
+
+
+def samples_of(pieces: Iterable[Piece]) -> Samples:
+    return [(piece.shard, number) for piece in pieces for number in range(piece.first, piece.last)]
+
+
+def joined(shares: list[Samples]) -> Samples:
+    return list(chain.from_iterable(shares))
+
+
+def shares_of(order: SampleOrder, num_slots: int) -> list[Samples]:
+    return [samples_of(order.share(slot, num_slots)) for slot in range(num_slots)]
+
+
+def equalized(counts: list[int], num_slots: int, epoch: int, mode: EqualizeMode, listed: list[int]) -> SampleOrder:
+    return SampleOrder.of(counts).equalized(num_slots, epoch, mode, np.array(listed))
+
+
+@given(counts=COUNTS, num_slots=SLOTS)
+@example(counts=[0, 0, 0], num_slots=3)
+@example(counts=[1], num_slots=12)
+def test_shares_make_up_the_order(counts: list[int], num_slots: int) -> None:
+    """One after the other, all samples in order; of empty shards none; no two shares differ by more than a sample."""
+    order, expected = SampleOrder.of(counts), in_order(counts)
+    shares = shares_of(order, num_slots)
+    assert joined(shares) == expected
+    assert len(order) == len(expected)
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+@given(counts=COUNTS, num_slots=SLOTS)
+def test_pieces_are_few_and_none_is_empty(counts: list[int], num_slots: int) -> None:
+    """A share has one piece of each shard that it touches, in order, so that each is opened once."""
+    for slot in range(num_slots):
+        pieces = list(SampleOrder.of(counts).share(slot, num_slots))
+        assert all(0 <= piece.first < piece.last <= counts[piece.shard] for piece in pieces)
+        assert [piece.shard for piece in pieces] == sorted({piece.shard for piece in pieces})
+
+
+@given(counts=COUNTS, ends=st.tuples(st.integers(0, 80), st.integers(0, 80)))
+def test_between_is_a_slice(counts: list[int], ends: tuple[int, int]) -> None:
+    """Any two places in the order give what the list's slice gives."""
+    expected = in_order(counts)
+    start, stop = (min(end, len(expected)) for end in ends)
+    assert samples_of(SampleOrder.of(counts).between(start, stop)) == expected[start:stop]
+
+
+@given(counts=COUNTS, num_slots=SLOTS, epoch=EPOCHS, data=st.data())
+def test_drop_loses_fewer_than_slots(counts: list[int], num_slots: int, epoch: int, data: st.DataObject) -> None:
+    """Shares are equal, what is left stays in its order and comes once, and fewer samples than slots are left out.
+
+    With fewer samples than slots each share would be empty; ``sharding_filter_rank`` refuses that.
+    """
+    listed = data.draw(st.permutations(range(len(counts))))
+    expected = in_order(counts)
+    assume(len(expected) >= num_slots)
+    shares = shares_of(equalized(counts, num_slots, epoch, EqualizeMode.DROP, listed), num_slots)
+    assert {len(share) for share in shares} == {len(expected) // num_slots}
+    kept = joined(shares)
+    assert kept == [sample for sample in expected if sample in set(kept)]
+    assert len(expected) - len(kept) < num_slots
+
+
+@given(counts=COUNTS, num_slots=SLOTS, epoch=EPOCHS, data=st.data())
+def test_repeat_leaves_nothing_out(counts: list[int], num_slots: int, epoch: int, data: st.DataObject) -> None:
+    """Shares are equal, all samples come in their order, and then fewer than slots once more, none more than another.
+
+    None can be repeated where there are no samples at all.
+    """
+    listed = data.draw(st.permutations(range(len(counts))))
+    expected = in_order(counts)
+    assume(expected)
+    shares = shares_of(equalized(counts, num_slots, epoch, EqualizeMode.REPEAT, listed), num_slots)
+    assert {len(share) for share in shares} == {-(-len(expected) // num_slots)}
+    handed_out = joined(shares)
+    assert handed_out[: len(expected)] == expected
+    assert len(handed_out) - len(expected) < num_slots
+    times = Counter(handed_out)
+    assert set(times) == set(expected)
+    assert max(times.values()) - min(times.values()) <= 1
+
+
+@pytest.mark.parametrize("mode", EqualizeMode)
+@given(counts=COUNTS.filter(any), num_slots=SLOTS, epoch=EPOCHS, data=st.data())
+def test_the_next_epoch_has_others(
+    mode: EqualizeMode, counts: list[int], num_slots: int, epoch: int, data: st.DataObject
+) -> None:
+    """What is left out or repeated in two consecutive epochs, each with an order of its own, has no sample in common.
+
+    Shards are known by their names here, since each epoch numbers them anew. Where more than half of the samples are
+    repeated, two epochs must share some.
+    """
+    names = range(len(counts))
+    windows = []
+    for number in (epoch, epoch + 1):
+        order = data.draw(st.permutations(names))
+        shuffled = [counts[name] for name in order]
+        listed = sorted(names, key=order.__getitem__)
+        result = equalized(shuffled, num_slots, number, mode, listed)
+        times = Counter((order[shard], k) for shard, k in samples_of(result.between(0, len(result))))
+        usual = 1 if mode is EqualizeMode.DROP else min(times.values())
+        every = [(name, k) for name in names for k in range(counts[name])]
+        windows.append({sample for sample in every if times[sample] != usual})
+    assert len(windows[0]) == len(windows[1])
+    if 2 * len(windows[0]) <= sum(counts) and sum(counts) >= num_slots:
+        assert not windows[0] & windows[1]
+
+
+@given(counts=COUNTS, num_slots=SLOTS, data=st.data())
+def test_in_time_each_sample_is_dropped_equally_often(counts: list[int], num_slots: int, data: st.DataObject) -> None:
+    """The window goes round the whole listing: over as many epochs as samples, no sample is favoured."""
+    expected, listed = in_order(counts), data.draw(st.permutations(range(len(counts))))
+    assume(len(expected) >= num_slots)
+    times: Counter[tuple[int, int]] = Counter()
+    for epoch in range(len(expected)):
+        result = equalized(counts, num_slots, epoch, EqualizeMode.DROP, listed)
+        times.update(samples_of(result.between(0, len(result))))
+    assert len({times[sample] for sample in expected}) == 1
+
+
+@given(counts=COUNTS.filter(any), factor=st.integers(1, 5))
+def test_what_divides_is_left_alone(counts: list[int], factor: int) -> None:
+    """Neither mode changes an order whose length the slots divide."""
+    total = sum(counts)
+    for mode in EqualizeMode:
+        result = equalized(counts, total, factor, mode, list(range(len(counts))))
+        assert samples_of(result.between(0, total)) == in_order(counts)
+
+
+def test_modes_are_their_names() -> None:
+    """An option that was spelled as a string is the same one, and another one is refused with the two that are."""
+    assert EqualizeMode("drop") is EqualizeMode.DROP
+    assert EqualizeMode("repeat").value == "repeat"
+    with pytest.raises(ValueError, match="halve"):
+        EqualizeMode("halve")
+
+
+# At scale: 4,096 ranks x 8 workers, 100,000 shards, 1.3e9 samples
+
+RANKS, WORKERS, SHARDS, SAMPLES = 4_096, 8, 100_000, 1_300_000_000
+SLOTS_AT_SCALE = RANKS * WORKERS
+MAX_S, MAX_BYTES = 10.0, 100_000_000
+
+
+@contextmanager
+def bounded() -> Iterator[None]:
+    """Within seconds, and far below a list of samples, which would take 10 GB for the pointers alone."""
+    tracemalloc.start()
+    began = time.monotonic()
+    try:
+        yield
+        assert time.monotonic() - began < MAX_S
+        assert tracemalloc.get_traced_memory()[1] < MAX_BYTES
+    finally:
+        tracemalloc.stop()
+
+
+def counts_at_scale() -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    counts = np.random.default_rng(0).integers(10_000, 16_001, SHARDS)
+    counts[: abs(int(counts.sum()) - SAMPLES) // 500 + 1] += np.sign(SAMPLES - int(counts.sum())) * 500
+    counts[-1] += SAMPLES - int(counts.sum())
+    assert int(counts.sum()) == SAMPLES
+    assert counts.min() > 0
+    return counts
+
+
+def check_consecutive(order: SampleOrder, num_slots: int, lengths: set[int]) -> int:
+    """Whether each share begins where the one before ended; returns how many pieces all have."""
+    num_pieces, num_samples, end = 0, 0, (0, 0)
+    for slot in range(num_slots):
+        length = 0
+        for piece in order.share(slot, num_slots):
+            assert (piece.shard, piece.first) >= end
+            length, end, num_pieces = length + piece.last - piece.first, (piece.shard, piece.last), num_pieces + 1
+        assert length in lengths
+        num_samples += length
+    assert num_samples == len(order)
+    return num_pieces
+
+
+def test_shares_of_all_slots_at_scale() -> None:
+    """The shares of 32,768 slots, of which each slot computes but its own, make up 1.3e9 samples."""
+    counts = counts_at_scale()
+    with bounded():
+        num_pieces = check_consecutive(SampleOrder.of(counts), SLOTS_AT_SCALE, {39_672, 39_673})
+    assert num_pieces <= SHARDS + SLOTS_AT_SCALE
+
+
+@pytest.mark.parametrize("mode", EqualizeMode)
+def test_equal_lengths_at_scale(mode: EqualizeMode) -> None:
+    """All 32,768 slots have as many samples, in an order of the epoch's own."""
+    counts, listed = counts_at_scale(), np.random.default_rng(1).permutation(SHARDS)
+    with bounded():
+        order = SampleOrder.of(counts).equalized(SLOTS_AT_SCALE, 3, mode, listed)
+        length = 39_672 if mode is EqualizeMode.DROP else 39_673
+        assert len(order) == length * SLOTS_AT_SCALE
+        if mode is EqualizeMode.DROP:
+            check_consecutive(order, SLOTS_AT_SCALE, {length})
+        else:
+            pieces = [order.share(slot, SLOTS_AT_SCALE) for slot in range(SLOTS_AT_SCALE)]
+            assert {sum(piece.last - piece.first for piece in share) for share in pieces} == {length}
+
+
+def test_resharding_at_scale() -> None:
+    """The states of 4,096 ranks are merged, and their streams dealt to 24,000 slots, each to one."""
+    urls = IterableWrapper([f"memory://shards/{number}.tar" for number in range(3)])
+    pipe = Resumable(urls.sharding_filter_rank().shard_tar_reader(), num_streams=SLOTS_AT_SCALE)
+    names, listing = pipe.chain, [{"num_urls": SHARDS, "digest": "ab" * 16}]
+    places = {stream: {"passed": stream % 9, "at": {"open": [], "next": 2}} for stream in range(SLOTS_AT_SCALE)}
+    of_ranks = [
+        make_state(names, listing, 1, SLOTS_AT_SCALE, {v: places[v] for v in range(rank, SLOTS_AT_SCALE, RANKS)})
+        for rank in range(RANKS)
+    ]
+    with bounded():
+        merged = merge_states(reversed(of_ranks))
+        assert dict(merged["streams"]) == places
+        pipe.load_state_dict(merged)
+        dealt = [
+            stream
+            for rank in range(2_000)
+            for worker in range(12)
+            for stream in pipe._share(World(rank, 2_000, worker, 12))[1]
+        ]
+    assert sorted(dealt) == list(range(SLOTS_AT_SCALE))

@@ -1,0 +1,1 @@
+"""What every room stands on: URLs, options, the world of ranks, retries, threads."""

@@ -1,0 +1,1 @@
+"""Training frameworks that read a loader: found on the stack."""

@@ -1,0 +1,43 @@
+"""Lengths of streams, told so that a ``DataLoader`` with workers counts its batches right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch.utils.data import DataLoader, get_worker_info
+
+from .call_stack import callers
+
+_LOADERS = ("torch.utils.data.dataloader", "torchdata.stateful_dataloader")
+
+
+def num_batches(lengths: Sequence[int], batch_size: int | None, *, drop_last: bool) -> int:
+    """Batches of a loader whose workers hand out these numbers of samples; samples where it does not batch.
+
+    Example:
+        >>> num_batches([30, 30], 4, drop_last=False)
+        16
+    """
+    if batch_size is None:
+        return sum(lengths)
+    return sum((length + (0 if drop_last else batch_size - 1)) // batch_size for length in lengths)
+
+
+def told_length(lengths_of: Callable[[int], Sequence[int]]) -> int:
+    """The length that a stream tells: its number of samples, or what gives the loader that asks its number of batches.
+
+    ``DataLoader`` divides the samples of all workers by the batch size, although each worker has a last batch of its
+    own. Frameworks that stop after ``len(loader)`` batches would leave the rest out.
+
+    Args:
+        lengths_of: number of workers -> how many samples each of them has.
+    """
+    loader = None
+    if get_worker_info() is None:
+        loader = next((found for found in callers(*_LOADERS) if isinstance(found, DataLoader)), None)
+    if loader is None or loader.num_workers <= 1:
+        return sum(lengths_of(1))
+    lengths = lengths_of(loader.num_workers)
+    if loader.batch_size is None:
+        return sum(lengths)
+    return num_batches(lengths, loader.batch_size, drop_last=loader.drop_last) * loader.batch_size

@@ -1,0 +1,15 @@
+"""Option objects: frozen, checked when built, with units in their names and no secret in their ``repr``."""
+
+from .credential_file import FALLBACK_NAMES
+from .fetching import MIB, PROGRESS_BYTES, Backend, FetchOptions, RetryPolicy
+from .stores import StorageOptions
+
+__all__ = [
+    "FALLBACK_NAMES",
+    "MIB",
+    "PROGRESS_BYTES",
+    "Backend",
+    "FetchOptions",
+    "RetryPolicy",
+    "StorageOptions",
+]

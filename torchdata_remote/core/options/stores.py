@@ -1,0 +1,115 @@
+"""A user's options for a store, and the file that they may come from."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from .credential_file import FALLBACK_NAMES, read_credential_file
+
+_SERVER = re.compile("endpoint|host|port|url|account|connection|profile", re.IGNORECASE)
+_SERVER_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_PROFILE")  # s3's
+
+
+class StorageOptions(Mapping[str, Any]):
+    """A user's ``storage_options``, in fsspec's vocabulary, unchanged, with a ``repr`` that shows only names.
+
+    Args:
+        options: for s3: ``key``, ``secret``, ``token``, ``endpoint_url``, ``anon``, ``profile``,
+            ``client_kwargs={"region_name": ...}``, and three names of ours, ``fallback_key``, ``fallback_secret``,
+            ``fallback_token``: credentials for where neither ``key`` nor the AWS environment (variables, ``~/.aws``,
+            SSO, role) has any. Other stores never see those three; they get what their fsspec filesystem takes.
+
+    Example:
+        >>> StorageOptions({"key": "a", "secret": "b"})
+        StorageOptions(key, secret)
+    """
+
+    def __init__(self, options: Mapping[str, Any] | None = None) -> None:
+        if options is not None and not isinstance(options, Mapping):
+            raise TypeError(f"storage_options must be a dict, got {type(options).__name__}")
+        self._options = dict(options or {})
+        if not all(isinstance(name, str) for name in self._options):
+            raise TypeError(f"storage_options must have names that are str, got {sorted(map(repr, self._options))}")
+        self._bucket_name = options.bucket_name if isinstance(options, StorageOptions) else None
+        self._downloads = options.downloads if isinstance(options, StorageOptions) else {}
+        self._identity: str | None = None
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str]) -> StorageOptions:
+        """Credentials from a local JSON file, which are used only where the AWS environment has none.
+
+        The file holds ``access_key`` and ``secret``; or ``aws_access_key_id`` and ``aws_secret_access_key``, and with
+        them any of ``aws_session_token``, ``bucket_name``, and ``train_index_file_download_url``,
+        ``train_classes_file_download_url``, ``val_index_file_download_url``, ``val_classes_file_download_url``,
+        ``test_index_file_download_url``. One of these that is ``null`` or empty is as good as absent.
+
+        Args:
+            path: of the file.
+
+        Returns:
+            StorageOptions: ``fallback_key``, ``fallback_secret`` and perhaps ``fallback_token``; what else the file
+            says is in ``bucket_name`` and ``downloads``. Further options go beside them:
+            ``{**StorageOptions.from_file(path), "endpoint_url": ...}``.
+
+        Raises:
+            OSError: if the file cannot be read.
+            ValueError: if it is not such a file. The message names the file and its fields, never a value.
+
+        Example:
+            >>> import tempfile
+            >>> with tempfile.NamedTemporaryFile("w") as file:
+            ...     _ = file.write('{"access_key": "a", "secret": "b"}')
+            ...     file.flush()
+            ...     StorageOptions.from_file(file.name)
+            StorageOptions(fallback_key, fallback_secret)
+        """
+        found = read_credential_file(path)
+        options = cls({name: found.credentials[name] for name in FALLBACK_NAMES if name in found.credentials})
+        options._bucket_name, options._downloads = found.bucket_name, found.downloads
+        return options
+
+    @property
+    def bucket_name(self) -> str | None:
+        """The bucket that the credential file names. It is not part of the mapping."""
+        return self._bucket_name
+
+    @property
+    def downloads(self) -> dict[str, str]:
+        """URLs in the credential file, by ``train_index``, ``val_classes``, ...; not part of the mapping."""
+        return dict(self._downloads)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._options[name]
+
+    def __iter__(self) -> Any:
+        return iter(self._options)
+
+    def __len__(self) -> int:
+        return len(self._options)
+
+    def identity(self) -> str:
+        """Equal for equal options: a key for what is kept per process. Holds secrets; never shown."""
+        if self._identity is None:  # made when it is asked for, because ids differ between processes
+            self._identity = json.dumps(self._options, sort_keys=True, default=lambda value: f"object {id(value)}")
+        return self._identity
+
+    def server(self) -> str:
+        """What these options and the AWS environment say of the server: two stores may each have a bucket of one name.
+
+        Credentials are no part of it, so that new ones find what was kept. May hold secrets; never shown.
+        """
+        nested = self._options.get("client_kwargs")
+        options = {**(nested if isinstance(nested, Mapping) else {}), **self._options}
+        named = {name: str(value) for name, value in options.items() if _SERVER.search(name)}
+        found = {name: os.environ[name] for name in _SERVER_VARIABLES if name in os.environ}
+        return json.dumps([named, found], sort_keys=True) if named or found else ""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_identity": None}
+
+    def __repr__(self) -> str:
+        return f"StorageOptions({', '.join(sorted(self._options))})"

@@ -1,0 +1,1 @@
+"""What each stage of a process has done, and where its time went."""

@@ -1,0 +1,1 @@
+"""Threads that survive forks, finalizers and the interpreter's end."""

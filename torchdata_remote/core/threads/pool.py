@@ -1,0 +1,204 @@
+"""Threads for blocking requests: as many as needed up to a limit, gone when the pool is closed.
+
+``concurrent.futures`` is not used because it joins its threads at exit without a limit: a stalled read would keep
+a finished program from ending.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import multiprocessing
+import os
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ...errors import StorageError
+from .finalizer_lock import FinalizerLock
+
+_AT_EXIT_S = 2.0
+_SLICE_S = 0.5
+_LOOK_EVERY_S = 5.0
+
+T = TypeVar("T")
+_live: weakref.WeakSet[Pool] = weakref.WeakSet()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: _live.clear())  # the threads stayed with the parent
+
+
+def next_item(items: queue.SimpleQueue[T]) -> T:
+    """The next item. A worker whose training process was killed does not wait for a store that stands still.
+
+    Raises:
+        SystemExit: if this process was started by another one, which is gone. torch would catch any ``Exception``, and
+            under forkserver its workers do not notice themselves that they have nobody left to work for.
+    """
+    while True:
+        try:
+            return items.get(timeout=_LOOK_EVERY_S)
+        except queue.Empty:  # noqa: PERF203  # once in five seconds
+            parent = multiprocessing.parent_process()
+            if parent is not None and not parent.is_alive():
+                raise SystemExit("the process that started this worker is gone") from None
+
+
+class PoolClosedError(StorageError):
+    """Nothing more is fetched: what it was for is closed, or the interpreter ends."""
+
+
+_CLOSED = (
+    "Nothing is fetched after the interpreter has begun to end. Read before that, or register the atexit handler that "
+    "reads after torchdata_remote was imported."
+)
+
+_Task = tuple[Callable[..., None], tuple[Any, ...], Callable[[PoolClosedError], object]]
+
+
+class Pool:
+    """Runs functions in up to ``max_threads`` daemon threads."""
+
+    def __init__(self, max_threads: int) -> None:
+        self._max_threads = max_threads
+        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._starting = FinalizerLock(self._start_thread)
+        self._idle: queue.SimpleQueue[None] = queue.SimpleQueue()  # one for each thread that waits; while some lack
+        self._closed = [False]
+        # A queue and not an Event: close() may run in a finalizer, at any allocation of any thread.
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
+        _live.add(self)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more can be submitted."""
+        return self._closed[0]
+
+    def submit(
+        self,
+        function: Callable[..., None],
+        *arguments: Any,
+        on_dropped: Callable[[PoolClosedError], object] = lambda error: None,
+    ) -> None:
+        """Run ``function`` in a thread. It must not raise. Safe in a finalizer.
+
+        Args:
+            function: called with ``arguments``.
+            arguments: for it.
+            on_dropped: called instead, in any thread, if the pool is closed before its turn comes; must not raise. A
+                consumer that waits for the function has to be told.
+
+        Raises:
+            PoolClosedError: if the pool is closed, as all are when the interpreter ends, or no thread can be started.
+        """
+        if self._closed[0]:
+            raise PoolClosedError(_CLOSED)
+        self._tasks.put((function, arguments, on_dropped))
+        if len(self._threads) < self._max_threads and not self._take_idle():
+            self._starting.settle(None)
+
+    def _start_thread(self, _: None) -> None:  # by one thread at a time
+        if len(self._threads) < self._max_threads:
+            thread = threading.Thread(
+                target=_work,
+                args=(self._tasks, self._idle, self._closed, self._threads, self._max_threads),
+                name="torchdata_remote",
+                daemon=True,
+            )
+            try:
+                thread.start()
+            except RuntimeError as error:  # no more threads are to be had; those that run will do
+                if not self._threads:
+                    raise PoolClosedError(f"No thread can be started: {error}. {_CLOSED}") from error
+            else:
+                self._threads.append(thread)
+
+    def _take_idle(self) -> bool:
+        try:
+            self._idle.get_nowait()
+        except queue.Empty:
+            return False
+        return True
+
+    def check(self) -> None:
+        """Raise if the pool is closed.
+
+        Raises:
+            PoolClosedError: if it is.
+        """
+        if self._closed[0]:
+            raise PoolClosedError(_CLOSED)
+
+    def sleep(self, seconds: float, *, is_closed: Callable[[], bool] = lambda: False) -> None:
+        """Wait, unless the pool is closed meanwhile, or what the sleeper works for, which is looked at now and then.
+
+        Raises:
+            PoolClosedError: if one of them is.
+        """
+        while seconds > 0 and not is_closed():
+            try:
+                self._wake.get(timeout=min(seconds, _SLICE_S))
+            except queue.Empty:  # noqa: PERF203  # twice a second
+                seconds -= _SLICE_S
+            else:
+                raise PoolClosedError(_CLOSED)
+        if is_closed():
+            raise PoolClosedError(_CLOSED)
+
+    def close(self) -> None:
+        """End the threads after what they are at. Does not wait."""
+        self._closed[0] = True
+        for _ in range(self._max_threads):
+            self._wake.put(None)
+            self._tasks.put(None)
+
+    def join(self, deadline: float) -> None:
+        """Wait for the threads until ``time.monotonic()`` is ``deadline``."""
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def drop_queued(self) -> None:
+        """After ``close``: drop what no thread has taken, because all of them are busy or gone. Not for finalizers."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                task = self._tasks.get_nowait()
+                if task is not None:
+                    task[2](PoolClosedError(_CLOSED))
+
+
+def _work(
+    tasks: queue.SimpleQueue[_Task | None],
+    idle: queue.SimpleQueue[None],
+    closed: list[bool],
+    threads: list[threading.Thread],
+    max_threads: int,
+) -> None:
+    # Holds no reference to the pool, so that a forgotten one can be collected.
+    while True:
+        task = tasks.get()
+        if task is None:
+            return
+        function, arguments, on_dropped = task
+        if closed[0]:
+            on_dropped(PoolClosedError(_CLOSED))
+        else:
+            function(*arguments)
+        del task, function, arguments, on_dropped
+        if len(threads) < max_threads:
+            idle.put(None)
+
+
+@atexit.register
+def _close_all() -> None:
+    """Let requests end before the interpreter does: a thread that it stops inside a native call aborts the process."""
+    pools = list(_live)
+    for pool in pools:
+        pool.close()
+    deadline = time.monotonic() + _AT_EXIT_S
+    for pool in pools:
+        pool.join(deadline)
+    for pool in pools:
+        pool.drop_queued()
