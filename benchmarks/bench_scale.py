@@ -24,7 +24,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 import torchdata_remote as tdr
 from torchdata_remote.core.checksums import BLOCK_BYTES, Checksums
-from torchdata_remote.manifest import ShardInfo, dump_manifest
+from torchdata_remote.formats.manifest import ShardInfo, dump_manifest
 from torchdata_remote.resume.chains import Template
 from torchdata_remote.resume.listed import Listed, packed, unpacked
 from torchdata_remote.resume.states import make_state, state_of_rank

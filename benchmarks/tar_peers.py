@@ -12,7 +12,7 @@ from object_peers import OURS, TORCHDATA
 from shard_peers import WEBDATASET, sample_bytes
 
 LITDATA_FOLDER = "litdata"
-TAR = ("torchdata_remote.tar", "torchdata_remote.grouping")
+TAR = ("torchdata_remote.formats.tar", "torchdata_remote.formats.grouping")
 
 
 def paths(job: Job) -> list[str]:
@@ -42,7 +42,7 @@ def mapped(job: Job) -> Iterator[list[memoryview]]:
 
 def walk(job: Job) -> Iterator[int]:
     """Names and bytes of members, by the tar room alone: no pipe, no thread, no sample."""
-    from torchdata_remote.tar import read_members
+    from torchdata_remote.formats.tar import read_members
 
     for parts in mapped(job):
         members = read_members(parts, url="")
@@ -52,8 +52,8 @@ def walk(job: Job) -> Iterator[int]:
 
 def walk_samples(job: Job) -> Iterator[int]:
     """The same, and members grouped into samples."""
-    from torchdata_remote.grouping import samples_of
-    from torchdata_remote.tar import TarOptions, read_runs
+    from torchdata_remote.formats.grouping import samples_of
+    from torchdata_remote.formats.tar import TarOptions, read_runs
 
     for parts in mapped(job):
         yield from sample_bytes(samples_of(read_runs(parts, url="", options=TarOptions()), url=""))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import pairwise
 
-from torchdata_remote.tar import BLOCK, END_OF_ARCHIVE, pack_header, padding
+from torchdata_remote.formats.tar import BLOCK, END_OF_ARCHIVE, pack_header, padding
 
 
 def pack_tar(members: Iterable[tuple[str, bytes]]) -> bytes:

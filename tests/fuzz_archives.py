@@ -67,7 +67,7 @@ def seeds() -> Iterator[bytes]:
         yield b"\1" + archive
     outer = _tar([("a.tar", tars[0]), ("b.tgz", gzip.compress(tars[1]))], tarfile.USTAR_FORMAT)
     yield b"\2" + outer
-    zstd = import_module("torchdata_remote.compression").zstd
+    zstd = import_module("torchdata_remote.formats.compression.decompress").zstd
     for compress in (gzip.compress, bz2.compress, lzma.compress, zstd.compress):
         yield b"\3" + compress(tars[0])
         yield b"\2" + compress(outer)
@@ -163,7 +163,7 @@ def main() -> None:
     with nullcontext() if atheris is None else atheris.instrument_imports(include=["torchdata_remote"]):
         readers, plain, scan = (
             Readers(),
-            *map(import_module, ("torchdata_remote.tar.plain", "torchdata_remote.tar.scan")),
+            *map(import_module, ("torchdata_remote.formats.tar.fast_path", "torchdata_remote.formats.tar.vector_scan")),
         )
     for module, name, value in ((plain, "_STEPS", 1), (plain, "_WORTH_BYTES", BLOCK), (scan, "_WORTH_MEMBERS", 1)):
         assert hasattr(module, name)

@@ -17,7 +17,7 @@ import pytest
 from tests.archive_bytes import pack_tar
 from tests.servers.s3 import S3Server
 from torchdata_remote import cli
-from torchdata_remote.manifest import MANIFEST_NAME, load_manifest
+from torchdata_remote.formats.manifest import MANIFEST_NAME, load_manifest
 from torchdata_remote.testing import write_small_shards
 
 SHARD = pack_tar([(f"{number}.txt", b"text") for number in range(3)])

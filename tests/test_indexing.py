@@ -26,9 +26,9 @@ from tests.servers.s3 import S3Server
 from torchdata_remote import ShardInfo, ShardTarReader, ShardWriter
 from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import EmptyListingError, ObjectExistsError, ShardReadError
+from torchdata_remote.formats.manifest import MANIFEST_NAME, load_manifest
+from torchdata_remote.formats.tar import END_OF_ARCHIVE
 from torchdata_remote.indexing import index_shards
-from torchdata_remote.manifest import MANIFEST_NAME, load_manifest
-from torchdata_remote.tar import END_OF_ARCHIVE
 from torchdata_remote.testing import write_small_shards
 
 Sample = dict[str, Any]

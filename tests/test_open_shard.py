@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchdata_remote.errors import EncodeError, ShardWriteError
-from torchdata_remote.manifest import ShardInfo
+from torchdata_remote.formats.manifest import ShardInfo
+from torchdata_remote.formats.tar import END_OF_ARCHIVE
 from torchdata_remote.open_shard import CHUNK_BYTES, OpenShard, pack_sample
-from torchdata_remote.tar import END_OF_ARCHIVE
 
 
 class Pending:

@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchdata_remote.background_md5 import MAX_BEHIND_BYTES
-from torchdata_remote.compressing import open_compressor
 from torchdata_remote.core.checksums import BlockSummer
+from torchdata_remote.formats.compression.compress import open_compressor
 from torchdata_remote.outgoing import MAX_WAITING_BYTES, OutgoingObject, Written
 
 

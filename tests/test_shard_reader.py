@@ -19,9 +19,9 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from tests.test_fetch import engine_threads, store_of, wait_for
 from torchdata_remote import raise_error
 from torchdata_remote.errors import MissingEndError, ShardReadError, StateError
-from torchdata_remote.place import Place
-from torchdata_remote.policies import OnBadShard, ShardGuard
-from torchdata_remote.sample import Sample
+from torchdata_remote.formats.error_policy import OnBadShard, ShardGuard
+from torchdata_remote.formats.position import Place
+from torchdata_remote.formats.sample import Sample
 from torchdata_remote.shard_reader import ShardReader
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.shard_places import Place, header_places, members_of, memory_place
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import ObjectExistsError, ShardWriteError
-from torchdata_remote.manifest import ShardInfo
+from torchdata_remote.formats.manifest import ShardInfo
 from torchdata_remote.open_shard import pack_sample
 from torchdata_remote.shard_series import SeriesState, ShardSeries
 

@@ -14,8 +14,8 @@ from tests.servers.s3 import S3Server
 from torchdata_remote.core.options import RetryPolicy, StorageOptions
 from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import EmptyListingError, ManifestError, ObjectNotFoundError
-from torchdata_remote.inner_archives import is_archive_name
-from torchdata_remote.manifest import MANIFEST_NAME
+from torchdata_remote.formats.manifest import MANIFEST_NAME
+from torchdata_remote.formats.nested import is_archive_name
 from torchdata_remote.shard_set import base_name, find_shards, list_objects, read_if_there, read_shard_set
 from torchdata_remote.storage import read_whole
 from torchdata_remote.testing import write_small_shards

@@ -37,7 +37,7 @@ from torchdata_remote.errors import (
     StorageError,
     UrlError,
 )
-from torchdata_remote.manifest import MANIFEST_NAME, load_manifest
+from torchdata_remote.formats.manifest import MANIFEST_NAME, load_manifest
 from torchdata_remote.storage._local import _LocalPending
 from torchdata_remote.testing import FaultyStore
 

@@ -3,7 +3,7 @@
 Importing registers the functional names: ``IterableWrapper(["s3://b/train/"]).list_remote().async_prefetch()...``
 """
 
-from . import decoders, encoders, errors, labels, testing
+from . import errors, labels, testing
 from .core.iter_datapipe import IterableWrapper
 from .core.options import Backend, RetryPolicy, StorageOptions
 from .core.partition import EqualizeMode
@@ -11,8 +11,10 @@ from .core.stats.report import Stats, record_stats, stats
 from .core.urls import RemoteUrl
 from .core.world import World
 from .datasets import PrefetchingLoader, RemoteFiles, RemoteImageFolder, ShardedDataset
+from .formats import decoders, encoders
+from .formats.error_policy import Skipped, accept_missing_end, raise_error, skip_with_warning
+from .formats.manifest import ShardInfo
 from .indexing import index_shards
-from .manifest import ShardInfo
 from .mixing import Mixed, Stop, mix
 from .pipes import (
     AsyncPrefetch,
@@ -29,7 +31,6 @@ from .pipes import (
     ToTuple,
     WriteShards,
 )
-from .policies import Skipped, accept_missing_end, raise_error, skip_with_warning
 from .recipes import stream_files, stream_shards
 from .resume import Resumable, StatefulLoader, merge_states, stateful_loader
 from .sharding.dataset import shard_dataset

@@ -6,14 +6,22 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .compressing import is_compressed
 from .core.options import RetryPolicy, StorageOptions
 from .core.process_identity import describe, is_this_process
 from .core.retry import call_with_retries
 from .core.urls import redact
 from .errors import ManifestError, ObjectExistsError, ObjectNotFoundError
-from .manifest import CLASSES_NAME, LATER_PROVENANCE, MANIFEST_NAME, PROVENANCE_NAME, ShardInfo, jobs_of, load_manifest
-from .sample_index import index_url
+from .formats.compression.compress import is_compressed
+from .formats.manifest import (
+    CLASSES_NAME,
+    LATER_PROVENANCE,
+    MANIFEST_NAME,
+    PROVENANCE_NAME,
+    ShardInfo,
+    jobs_of,
+    load_manifest,
+)
+from .formats.sample_index import index_url
 from .shard_template import ShardTemplate
 from .storage import open_store, publish, read_whole
 from .storage._folder import list_folder

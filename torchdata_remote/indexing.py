@@ -11,10 +11,10 @@ from .core.options import FetchOptions, RetryPolicy, StorageOptions
 from .core.urls import RemoteUrl, join_url, redact, split_url
 from .engine import Engine
 from .errors import ObjectExistsError
-from .manifest import MANIFEST_NAME, ShardInfo, dump_manifest
-from .policies import MemberGuard, OnBadMember, Skipped, raise_error
-from .sample_index import dump_index, index_url
-from .shard_digest import Summed, sample_offsets
+from .formats.error_policy import MemberGuard, OnBadMember, Skipped, raise_error
+from .formats.manifest import MANIFEST_NAME, ShardInfo, dump_manifest
+from .formats.sample_index import dump_index, index_url
+from .formats.shard_digest import Summed, sample_offsets
 from .sources import url_of
 from .storage import publish
 from .storage._folder import list_folder

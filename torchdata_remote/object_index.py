@@ -7,12 +7,12 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from .compressing import open_compressor
-from .compression import CompressionLimits, decompressed
 from .core.options import RetryPolicy, StorageOptions
 from .core.retry import call_with_retries
 from .core.urls import HTTP, LOCAL, S3, RemoteUrl, join_url, redact, split_url
 from .errors import EmptyListingError, ManifestError, ObjectExistsError, ShardReadError
+from .formats.compression.compress import open_compressor
+from .formats.compression.decompress import CompressionLimits, decompressed
 from .storage import Connection, open_store, read_whole
 from .storage.patterns import folder_before_choice, literal_url
 

@@ -6,17 +6,17 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from .compressing import is_compressed, open_compressor
 from .core.urls import redact
-from .encoders import encode_member
 from .errors import EncodeError, ShardWriteError
-from .limits import MAX_MEMBER_BYTES
-from .manifest import ShardInfo
+from .formats.compression.compress import is_compressed, open_compressor
+from .formats.encoders import encode_member
+from .formats.limits import MAX_MEMBER_BYTES
+from .formats.manifest import ShardInfo
+from .formats.sample import Sample, extensions
+from .formats.sample_index import dump_index
+from .formats.tar import END_OF_ARCHIVE, pack_header, pack_member, padding
 from .outgoing import OutgoingObject, Written
-from .sample import Sample, extensions
-from .sample_index import dump_index
 from .storage import PendingObject
-from .tar import END_OF_ARCHIVE, pack_header, pack_member, padding
 
 Data = bytes | memoryview
 

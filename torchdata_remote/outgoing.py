@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from .background_md5 import BackgroundMd5
-from .compressing import Compressor
 from .core.checksums import BlockSummer, Checksums
 from .core.threads.pool import next_item
+from .formats.compression.compress import Compressor
 from .storage import PendingObject
 
 MAX_WAITING_BYTES = 4 << 20  # between whoever writes and the store

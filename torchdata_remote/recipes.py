@@ -8,9 +8,9 @@ from typing import Any
 
 from .core.iter_datapipe import IterableWrapper, IterDataPipe
 from .core.world import World
+from .formats.error_policy import OnBadMember, OnBadShard, raise_error
+from .formats.sample import Sample
 from .pipes import AsyncPrefetch, FileReader, ListRemote, ShardingFilterRank, ShardTarReader, ShuffleShards
-from .policies import OnBadMember, OnBadShard, raise_error
-from .sample import Sample
 from .sources import urls_of
 
 Source = str | os.PathLike[str]

@@ -13,10 +13,10 @@ from .core.options import RetryPolicy, StorageOptions
 from .core.retry import call_with_retries
 from .core.urls import RemoteUrl, redact
 from .errors import ManifestError, ObjectNotFoundError, ShardReadError
-from .sample import naming_fault, split_key
-from .sample_index import ENTRY_BYTES, Offsets, index_url
+from .formats.sample import naming_fault, split_key
+from .formats.sample_index import ENTRY_BYTES, Offsets, index_url
+from .formats.tar import BLOCK, TarOptions, read_heads
 from .storage import Connection, RangeNotSatisfiableError, open_store, read_whole
-from .tar import BLOCK, TarOptions, read_heads
 
 _MOST_CHECKED = 131_071  # samples of which the whole index, 1 MiB, is read to compare its checksum
 

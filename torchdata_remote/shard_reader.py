@@ -16,10 +16,10 @@ from .core.urls import redact, whole_and_part
 from .datapipe import StatefulPipe
 from .engine import Engine
 from .errors import RemoteDataError, StateError
+from .formats.error_policy import OnBadMember, OnBadShard, ShardGuard, Skipped, raise_error
+from .formats.position import Place, Position
+from .formats.sample import Sample
 from .input_streams import known, number_of, part_refused, streams_of, under_way
-from .place import Place, Position
-from .policies import OnBadMember, OnBadShard, ShardGuard, Skipped, raise_error
-from .sample import Sample
 from .sources import pipe_of
 from .split import SplitReader, require_split
 from .state import all_pipes

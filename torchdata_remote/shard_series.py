@@ -7,17 +7,17 @@ from collections.abc import Callable
 from enum import Enum
 from functools import partial
 
-from .compressing import is_compressed
 from .core.options import StorageOptions
 from .core.urls import redact
 from .errors import ShardWriteError
-from .limits import MAX_DECOMPRESSED_BYTES, MAX_MEMBER_BYTES
-from .manifest import ShardInfo
+from .formats.compression.compress import is_compressed
+from .formats.limits import MAX_DECOMPRESSED_BYTES, MAX_MEMBER_BYTES
+from .formats.manifest import ShardInfo
+from .formats.sample import Sample, check_writable
+from .formats.sample_index import index_url
+from .formats.tar import END_OF_ARCHIVE
 from .open_shard import OpenShard, pack_sample
-from .sample import Sample, check_writable
-from .sample_index import index_url
 from .storage import open_store, publish
-from .tar import END_OF_ARCHIVE
 
 
 class SeriesState(Enum):

@@ -10,8 +10,8 @@ from typing import Any
 from .core.options import RetryPolicy, StorageOptions
 from .core.urls import HTTP, RemoteUrl, join_url, object_path, redact, split_url
 from .errors import AccessDeniedError, EmptyListingError, ManifestError, ObjectNotFoundError
-from .inner_archives import is_archive_name
-from .manifest import MANIFEST_NAME, ShardInfo, load_manifest
+from .formats.manifest import MANIFEST_NAME, ShardInfo, load_manifest
+from .formats.nested import is_archive_name
 from .sources import url_of
 from .storage import read_whole
 from .storage._folder import list_folder

@@ -12,9 +12,9 @@ from .core.options import MIB, StorageOptions
 from .core.urls import redact
 from .destination import Destination
 from .errors import ObjectExistsError, ShardWriteError
-from .limits import MAX_MEMBER_BYTES
-from .manifest import MANIFEST_NAME, ShardInfo, dump_manifest
-from .sample import Sample
+from .formats.limits import MAX_MEMBER_BYTES
+from .formats.manifest import MANIFEST_NAME, ShardInfo, dump_manifest
+from .formats.sample import Sample
 from .shard_series import SeriesState, ShardSeries
 from .shard_template import ShardTemplate
 

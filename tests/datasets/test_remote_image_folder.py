@@ -26,7 +26,7 @@ from tests.shard_places import Place, memory_place
 from torchdata_remote import labels
 from torchdata_remote.datasets import RemoteImageFolder
 from torchdata_remote.errors import DecodeError, EmptyListingError, LabelError, ObjectNotFoundError, RemoteDataError
-from torchdata_remote.images import IMAGE_FOLDER_SUFFIXES
+from torchdata_remote.formats.images import IMAGE_FOLDER_SUFFIXES
 
 
 def picture(number: int, mode: str = "RGB", kind: str = "PNG") -> bytes:

@@ -18,9 +18,9 @@ from tests.servers.faulty_s3 import faulty
 from tests.servers.s3 import S3Server
 from torchdata_remote import ShardWriter
 from torchdata_remote.errors import EmptyListingError, LabelError, ShardReadError
+from torchdata_remote.formats.manifest import MANIFEST_NAME
+from torchdata_remote.formats.sample import Sample
 from torchdata_remote.inspection.pictures import Picture, class_names, pictures
-from torchdata_remote.manifest import MANIFEST_NAME
-from torchdata_remote.sample import Sample
 
 SHARDS, SAMPLES = 4, 10
 

@@ -13,8 +13,8 @@ from tests.servers.faulty_s3 import faulty
 from tests.servers.s3 import S3Server
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.core.urls import RemoteUrl
-from torchdata_remote.cursor import Cursor, Jumping
 from torchdata_remote.errors import ObjectChangedError, ObjectNotFoundError
+from torchdata_remote.formats.byte_reader import Cursor, Jumping
 from torchdata_remote.inspection.windows import FAR_BYTES, LEAST_BYTES, MOST_BYTES, Windows
 from torchdata_remote.testing import Faults
 

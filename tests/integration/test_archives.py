@@ -24,8 +24,8 @@ from webdataset.tariterators import group_by_keys, tar_file_iterator
 from tests.archive_bytes import make_header, make_member, pack_tar
 from torchdata_remote import ShardTarReader, ShardWriter, ShardZipReader, WriteShards
 from torchdata_remote.errors import ShardReadError
-from torchdata_remote.grouping import samples_of
-from torchdata_remote.tar import END_OF_ARCHIVE, read_members
+from torchdata_remote.formats.grouping import samples_of
+from torchdata_remote.formats.tar import END_OF_ARCHIVE, read_members
 
 Members = list[tuple[str, bytes]]
 

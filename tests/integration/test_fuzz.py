@@ -25,7 +25,9 @@ from tests import fuzz_archives
 from tests.archive_bytes import in_parts, make_header, octal_size, pax_line
 from torchdata_remote import ShardTarReader
 from torchdata_remote.errors import ShardReadError
-from torchdata_remote.tar import TarOptions, plain, read_members, read_runs, scan
+from torchdata_remote.formats.tar import TarOptions, read_members, read_runs
+from torchdata_remote.formats.tar import fast_path as plain
+from torchdata_remote.formats.tar import vector_scan as scan
 
 URL = "s3://b/t-000.tar"
 PROGRAM = Path(fuzz_archives.__file__)

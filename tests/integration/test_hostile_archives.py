@@ -24,8 +24,8 @@ from tests.archive_bytes import make_header, make_member, octal_size, pack_tar, 
 from tests.fuzz_archives import within_limits
 from torchdata_remote import RetryPolicy, ShardTarReader, ShardWriter, ShardZipReader
 from torchdata_remote.errors import ShardCorruptError, ShardReadError
-from torchdata_remote.policies import accept_missing_end, skip_with_warning
-from torchdata_remote.tar import END_OF_ARCHIVE
+from torchdata_remote.formats.error_policy import accept_missing_end, skip_with_warning
+from torchdata_remote.formats.tar import END_OF_ARCHIVE
 
 if sys.version_info >= (3, 14):
     from compression import zstd

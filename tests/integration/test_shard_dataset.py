@@ -41,7 +41,7 @@ from torchdata_remote.errors import (
     ShardWriteError,
     StorageError,
 )
-from torchdata_remote.manifest import load_manifest
+from torchdata_remote.formats.manifest import load_manifest
 from torchdata_remote.sharding.dataset import shard_dataset
 from torchdata_remote.testing import Faults, FaultyStore
 

@@ -12,7 +12,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from tests.servers.faulty_s3 import FaultyS3, faulty
 from tests.servers.s3 import S3Server
 from torchdata_remote import RetryPolicy, ShardWriter
-from torchdata_remote.sample import Sample
+from torchdata_remote.formats.sample import Sample
 from torchdata_remote.testing import Faults, FaultyStore
 
 NUM_SHARDS, SHARD_SAMPLES = 40, 50

@@ -10,8 +10,8 @@ from PIL import Image
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from torchdata_remote import DecodeSample
-from torchdata_remote.encoders import encode_member
 from torchdata_remote.errors import DecodeError
+from torchdata_remote.formats.encoders import encode_member
 from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
 
 Sample = dict[str, Any]

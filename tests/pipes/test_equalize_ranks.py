@@ -17,7 +17,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 from torchdata_remote import EqualizeRanks, Resumable, ShardWriter, World, stateful_loader
 from torchdata_remote.errors import EmptyShareError, ManifestError, SampleError
-from torchdata_remote.policies import skip_with_warning
+from torchdata_remote.formats.error_policy import skip_with_warning
 from torchdata_remote.testing import all_worlds, assert_resumes_everywhere, write_small_shards
 
 Keys = list[str]

@@ -30,9 +30,9 @@ from tests.test_fetch import store_of
 from torchdata_remote import RemoteUrl, ShardTarReader, accept_missing_end, raise_error, skip_with_warning
 from torchdata_remote.core.checksums import BlockSummer
 from torchdata_remote.errors import MissingEndError, ObjectNotFoundError, RemoteDataError, ShardReadError, StorageError
-from torchdata_remote.policies import OnBadShard
-from torchdata_remote.sample_index import dump_index
-from torchdata_remote.tar import END_OF_ARCHIVE
+from torchdata_remote.formats.error_policy import OnBadShard
+from torchdata_remote.formats.sample_index import dump_index
+from torchdata_remote.formats.tar import END_OF_ARCHIVE
 from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
 
 if sys.version_info >= (3, 14):

@@ -20,7 +20,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from torchdata_remote import ShardInfo, ShardTarReader, ShardWriter, WriteShards
 from torchdata_remote.core.checksums import BLOCK_BYTES, BlockSummer, Checksums
 from torchdata_remote.errors import EncodeError, ObjectExistsError, ShardWriteError
-from torchdata_remote.manifest import MANIFEST_NAME, load_manifest
+from torchdata_remote.formats.manifest import MANIFEST_NAME, load_manifest
 
 Sample = dict[str, Any]
 

@@ -26,8 +26,8 @@ from starlette.testclient import TestClient
 from tests.servers.service import Service
 from tests.service.clients import all_files, ask, below, client_of, digest_field, in_tar, new_dataset, tar_bytes
 from tests.shard_places import compressed_by_zstd
+from torchdata_remote.formats.tar import TarOptions, Walk
 from torchdata_remote.service.limits import ServiceLimits
-from torchdata_remote.tar import TarOptions, Walk
 
 FILES = {"cat/1.jpg": b"1" * 700, "cat/é.jpg": b"", "dog/" + "d" * 150 + ".jpg": b"2" * 5_000, "top.txt": b"top"}
 

@@ -20,7 +20,7 @@ from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.core.process_identity import this_process
 from torchdata_remote.destination import Destination
 from torchdata_remote.errors import ManifestError, ObjectExistsError, TransientStorageError
-from torchdata_remote.manifest import ShardInfo
+from torchdata_remote.formats.manifest import ShardInfo
 from torchdata_remote.shard_template import ShardTemplate
 from torchdata_remote.sharding.journal import Journal, Left
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.shard_places import Place, memory_place
 from torchdata_remote.core.options import RetryPolicy, StorageOptions
 from torchdata_remote.errors import EmptyListingError, ShardReadError
-from torchdata_remote.manifest import ShardInfo, dump_manifest
-from torchdata_remote.sample import split_key
+from torchdata_remote.formats.manifest import ShardInfo, dump_manifest
+from torchdata_remote.formats.sample import split_key
 from torchdata_remote.sharding.listing import Listing, list_samples
 
 SHARDS = {"0.tar": b"0", "0.tar.idx": b"i", "1.tar": b"11", "1.tar.idx": b"i"}

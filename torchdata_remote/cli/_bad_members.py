@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from ..errors import BadMemberError
-from ..policies import OnBadMember, raise_error, skip_with_warning
+from ..formats.error_policy import OnBadMember, raise_error, skip_with_warning
 from ._shared import printable, say
 
 CHOICES = "raise|skip"

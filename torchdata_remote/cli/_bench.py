@@ -11,11 +11,11 @@ from ..core.options import RetryPolicy, StorageOptions
 from ..core.stats.counters import FETCH, Span, watched
 from ..core.stats.report import stats
 from ..errors import RemoteDataError
-from ..inner_archives import is_archive_name
+from ..formats.manifest import MANIFEST_NAME
+from ..formats.nested import is_archive_name
+from ..formats.sample import Sample
 from ..inspection.timeline import draw_timeline
-from ..manifest import MANIFEST_NAME
 from ..recipes import stream_files, stream_shards
-from ..sample import Sample
 from ..shard_set import base_name
 from ..storage.listing import list_source
 from ._shared import Commands, add_command, add_storage_options, count, printable, say

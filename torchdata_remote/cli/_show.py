@@ -10,8 +10,8 @@ import sys
 from PIL import Image
 
 from ..core.new_file import make_new_file
-from ..decoders import rgb
 from ..errors import LabelError, RemoteDataError
+from ..formats.decoders import rgb
 from ..inspection.contact_sheet import Cell, contact_sheet
 from ..inspection.pictures import Picture, class_names, pictures
 from ._shared import Commands, add_command, add_storage_options, count, printable, say

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from ..core.options import Backend, FetchOptions, RetryPolicy
 from ..core.urls import redact
-from ..decoders import rgb
 from ..errors import LabelError
-from ..images import IMAGE_FOLDER_SUFFIXES
+from ..formats.decoders import rgb
+from ..formats.error_policy import raise_error
+from ..formats.images import IMAGE_FOLDER_SUFFIXES
 from ..labels import Classes, Labeller, assign_labels, class_numbers, parent_directory
 from ..object_index import Index
-from ..policies import raise_error
 from ..url_table import UrlTable
 from ._files_dataset import FilesDataset, OnError
 

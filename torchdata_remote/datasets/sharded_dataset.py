@@ -14,18 +14,18 @@ from ..core.threads.ordered_map import Task, in_parallel
 from ..core.urls import RemoteUrl, redact
 from ..engine import Engine
 from ..errors import ShardReadError
+from ..formats.error_policy import MemberGuard, OnBadMember, Skipped, raise_error
+from ..formats.grouping import samples_of
+from ..formats.manifest import MANIFEST_NAME
+from ..formats.sample import Sample, is_meta, split_key
+from ..formats.sample_index import Offsets
+from ..formats.tar import BLOCK, END_OF_ARCHIVE, TarOptions, first_name, read_runs
 from ..gathering import Gatherer, Gathering
-from ..grouping import samples_of
-from ..manifest import MANIFEST_NAME
-from ..policies import MemberGuard, OnBadMember, Skipped, raise_error
-from ..sample import Sample, is_meta, split_key
-from ..sample_index import Offsets
 from ..sample_ranges import read_offsets
 from ..sample_table import Int64s, Members
 from ..shard_set import base_name, read_shard_set
 from ..sources import url_of
 from ..storage.patterns import literal_url
-from ..tar import BLOCK, END_OF_ARCHIVE, TarOptions, first_name, read_runs
 from ..url_table import Texts
 from ._map_style import MapStyle
 

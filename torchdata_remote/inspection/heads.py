@@ -9,16 +9,16 @@ from contextlib import closing
 
 import numpy as np
 
-from ..compression import CompressionLimits, decompressed
 from ..core.concurrency_limit import InFlight
 from ..core.options import FetchOptions, RetryPolicy, StorageOptions
 from ..core.urls import RemoteUrl, redact
 from ..engine import Engine
 from ..errors import ShardReadError
-from ..sample_index import index_url
+from ..formats.compression.decompress import CompressionLimits, decompressed
+from ..formats.sample_index import index_url
+from ..formats.tar import BLOCK, Head, TarOptions, read_heads
 from ..shard_set import read_if_there
 from ..streams import parts_of, stream_objects
-from ..tar import BLOCK, Head, TarOptions, read_heads
 from .windows import LEAST_BYTES, Windows
 
 Heads = Generator[Head, None, None]

@@ -12,10 +12,10 @@ from ..core.concurrency_limit import InFlight
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.threads.ordered_map import in_parallel
 from ..errors import ShardReadError
-from ..grouping import samples_of
-from ..policies import MemberGuard, Skipped
-from ..sample import KEY, split_key
-from ..tar import Head
+from ..formats.error_policy import MemberGuard, Skipped
+from ..formats.grouping import samples_of
+from ..formats.sample import KEY, split_key
+from ..formats.tar import Head
 from .heads import NOT_ITS_INDEX, ShardHeads
 from .windows import FAR_BYTES, LEAST_BYTES, MOST_BYTES
 

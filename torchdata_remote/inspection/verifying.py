@@ -14,12 +14,12 @@ from ..core.options import FetchOptions, RetryPolicy, StorageOptions
 from ..core.urls import RemoteUrl, redact
 from ..engine import Engine
 from ..errors import RemoteDataError, ShardReadError
-from ..inner_archives import is_archive_name
-from ..manifest import MANIFEST_NAME, ShardInfo
+from ..formats.error_policy import MemberGuard, Skipped
+from ..formats.manifest import MANIFEST_NAME, ShardInfo
+from ..formats.nested import is_archive_name
+from ..formats.sample_index import dump_index, index_url
+from ..formats.shard_digest import Summed, sample_offsets
 from ..object_stream import ObjectStream
-from ..policies import MemberGuard, Skipped
-from ..sample_index import dump_index, index_url
-from ..shard_digest import Summed, sample_offsets
 from ..shard_set import ShardSet, base_name, read_shard_set
 from ..storage import read_whole
 from ..storage.patterns import literal_url

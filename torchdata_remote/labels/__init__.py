@@ -18,7 +18,7 @@ labeller                                      label
 ============================================= ======================================================================
 """
 
-from ..manifest import CLASSES_NAME
+from ..formats.manifest import CLASSES_NAME
 from ._assign import assign_labels, merged_tables
 from ._classes import classes_json, meta_mat
 from ._numbered import by_number, ground_truth

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import LabelError, RemoteDataError
-from ..manifest import CLASSES_NAME
+from ..formats.manifest import CLASSES_NAME
 from ._paths import Labeller
 from ._sources import MAX_LABEL, Origin, whole_number
 from ._table import ClassEntry, read_table

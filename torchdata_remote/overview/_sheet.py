@@ -16,18 +16,18 @@ from ..core.concurrency_limit import InFlight
 from ..core.options import StorageOptions
 from ..core.threads.ordered_map import in_parallel
 from ..core.urls import RemoteUrl
-from ..decoders import rgb
 from ..errors import RemoteDataError, ShardReadError
-from ..images import IMAGE_FOLDER_SUFFIXES
-from ..inner_archives import is_archive_name
+from ..formats.decoders import rgb
+from ..formats.images import IMAGE_FOLDER_SUFFIXES
+from ..formats.nested import is_archive_name
+from ..formats.sample import KEY, split_key
+from ..formats.sample_index import index_url
+from ..formats.tar import Head
 from ..inspection import contact_sheet
 from ..inspection.contact_sheet import Cell
 from ..inspection.heads import ShardHeads
 from ..inspection.pictures import Picture, class_names
-from ..sample import KEY, split_key
-from ..sample_index import index_url
 from ..storage import read_whole
-from ..tar import Head
 from ._looking import BRIEFLY, Budget, Folder, is_small_label, list_dataset, samples_in, spread, text_of
 
 MAX_FILES = 200_000

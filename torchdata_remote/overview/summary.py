@@ -13,9 +13,9 @@ from typing import Any
 from ..core.options import StorageOptions
 from ..core.threads.ordered_map import in_parallel
 from ..core.urls import RemoteUrl
-from ..images import IMAGE_FOLDER_SUFFIXES
-from ..inner_archives import is_archive_name
-from ..sample import split_key
+from ..formats.images import IMAGE_FOLDER_SUFFIXES
+from ..formats.nested import is_archive_name
+from ..formats.sample import split_key
 from ._looking import Budget, Folder, ShardLook, list_dataset, look_into, samples_by_manifests, spread, without_place
 from ._sheet import MAX_FILES, names_beside
 from ._training_code import Source, files_code, image_folder_code, stream_code

@@ -9,9 +9,9 @@ from typing import TypeGuard
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.stats.counters import DECODE
 from ..datapipe import OneForOne
-from ..decoders import DEFAULT_DECODERS, Decoder
 from ..errors import DecodeError
-from ..sample import Sample, describe, sample_url
+from ..formats.decoders import DEFAULT_DECODERS, Decoder
+from ..formats.sample import Sample, describe, sample_url
 from ..sources import pipe_of
 
 

@@ -12,8 +12,8 @@ from ..core.urls import object_path, redact, whole_and_part
 from ..datapipe import StatefulPipe
 from ..engine import Engine
 from ..errors import SampleError
+from ..formats.sample import KEY, URL, Sample, split_key
 from ..input_streams import known, number_of, part_refused, streams_of, under_way
-from ..sample import KEY, URL, Sample, split_key
 from ..sources import pipe_of
 from ..split import SplitReader, require_split
 from ..streams import parts_of

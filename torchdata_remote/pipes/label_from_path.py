@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..datapipe import OneForOne
 from ..errors import LabelError
+from ..formats.sample import KEY, Sample, describe, sample_url
 from ..labels import Classes, class_numbers, label_number, label_text
-from ..sample import KEY, Sample, describe, sample_url
 from ..sources import pipe_of
 
 

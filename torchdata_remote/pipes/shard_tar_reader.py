@@ -8,16 +8,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ..compression import CompressionLimits, decompressed
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
-from ..grouping import samples_of
-from ..inner_archives import Prefixes
-from ..place import Place, Position
-from ..policies import OnBadMember, OnBadShard, ShardGuard, raise_error
-from ..sample import Sample, is_meta
+from ..formats.compression.decompress import CompressionLimits, decompressed
+from ..formats.error_policy import OnBadMember, OnBadShard, ShardGuard, raise_error
+from ..formats.grouping import samples_of
+from ..formats.nested import Prefixes
+from ..formats.position import Place, Position
+from ..formats.sample import Sample, is_meta
+from ..formats.tar import Inner, TarOptions, read_archives, read_runs
 from ..shard_reader import ShardReader
 from ..streams import parts_of
-from ..tar import Inner, TarOptions, read_archives, read_runs
 
 Data = bytes | memoryview
 _Samples = Iterator[Sample]

@@ -8,14 +8,14 @@ from typing import Any
 
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..errors import RemoteDataError
-from ..grouping import samples_of
-from ..limits import MAX_MEMBER_BYTES, MAX_RATIO
-from ..place import Place
-from ..policies import OnBadMember, OnBadShard, ShardGuard, raise_error
-from ..sample import Sample
+from ..formats.error_policy import OnBadMember, OnBadShard, ShardGuard, raise_error
+from ..formats.grouping import samples_of
+from ..formats.limits import MAX_MEMBER_BYTES, MAX_RATIO
+from ..formats.position import Place
+from ..formats.sample import Sample
+from ..formats.zip import Entry, read_directory, read_members
 from ..shard_reader import ShardReader
 from ..streams import parts_of
-from ..zip import Entry, read_directory, read_members
 
 
 @functional_datapipe("shard_zip_reader")

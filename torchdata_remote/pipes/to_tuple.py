@@ -8,7 +8,7 @@ from typing import Any
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..datapipe import OneForOne
 from ..errors import MissingMemberError
-from ..sample import Sample, describe, sample_url
+from ..formats.sample import Sample, describe, sample_url
 from ..sources import pipe_of
 
 

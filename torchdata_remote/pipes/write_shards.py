@@ -10,9 +10,9 @@ from ..core.options import StorageOptions
 from ..core.world import detect_world
 from ..datapipe import DataPipe
 from ..errors import ShardWriteError
-from ..limits import MAX_MEMBER_BYTES
-from ..manifest import ShardInfo
-from ..sample import Sample
+from ..formats.limits import MAX_MEMBER_BYTES
+from ..formats.manifest import ShardInfo
+from ..formats.sample import Sample
 from ..sources import pipe_of
 from ..writer import DEFAULT_MAX_SHARD_BYTES, DEFAULT_MAX_SHARD_SAMPLES, ShardWriter
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import NamedTuple
 
-from ..compression import CompressionLimits, decompressed
 from ..errors import ObjectChangedError, ObjectNotFoundError
+from ..formats.compression.decompress import CompressionLimits, decompressed
+from ..formats.tar import END_OF_ARCHIVE, TarOptions, Walk, pack_header, padding
+from ..formats.zip import read_directory, read_pieces
 from ..storage import Entry
-from ..tar import END_OF_ARCHIVE, TarOptions, Walk, pack_header, padding
-from ..zip import read_directory, read_pieces
 from .digests import Digests, publish
 from .limits import ServiceLimits
 from .names import require_path

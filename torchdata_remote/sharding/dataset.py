@@ -10,10 +10,10 @@ from typing import Any
 from ..core.options import StorageOptions
 from ..core.urls import split_url
 from ..destination import Destination
+from ..formats.error_policy import OnBadMember, raise_error
+from ..formats.limits import MAX_MEMBER_BYTES
+from ..formats.manifest import ShardInfo
 from ..labels import Labeller
-from ..limits import MAX_MEMBER_BYTES
-from ..manifest import ShardInfo
-from ..policies import OnBadMember, raise_error
 from ..shard_template import ShardTemplate
 from ..writer import DEFAULT_MAX_SHARD_BYTES, DEFAULT_MAX_SHARD_SAMPLES
 from .job import SOURCES, Job

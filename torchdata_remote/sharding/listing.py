@@ -10,11 +10,11 @@ from ..core.options import RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
 from ..core.urls import RemoteUrl, object_path, redact
 from ..errors import BadMemberError, ShardReadError
-from ..inner_archives import is_archive_name
-from ..manifest import CLASSES_NAME, LATER_PROVENANCE, MANIFEST_NAME, PROVENANCE_NAME
-from ..policies import MemberGuard, OnBadMember, Skipped, raise_error
-from ..sample import naming_fault, split_key
-from ..sample_index import index_url
+from ..formats.error_policy import MemberGuard, OnBadMember, Skipped, raise_error
+from ..formats.manifest import CLASSES_NAME, LATER_PROVENANCE, MANIFEST_NAME, PROVENANCE_NAME
+from ..formats.nested import is_archive_name
+from ..formats.sample import naming_fault, split_key
+from ..formats.sample_index import index_url
 from ..sample_table import SampleTable
 from ..shard_set import read_shard_set
 from ..storage import open_store

@@ -13,8 +13,8 @@ from PIL import Image
 from ..core.options import FetchOptions, StorageOptions
 from ..engine import Engine
 from ..errors import ShardWriteError
+from ..formats.sample import KEY, Sample, split_key
 from ..gathering import Gatherer
-from ..sample import KEY, Sample, split_key
 from ..sample_table import Int64s, Members
 
 _IN_FLIGHT = 32

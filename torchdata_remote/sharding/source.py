@@ -12,8 +12,8 @@ from ..core.urls import join_url, redact, split_url
 from ..destination import UNFINISHED, Destination
 from ..engine import Engine
 from ..errors import ShardWriteError
+from ..formats.error_policy import OnBadMember, raise_error
 from ..labels import ClassEntry, Labeller, assign_labels, merged_tables
-from ..policies import OnBadMember, raise_error
 from ..sample_table import Int64s, SampleTable
 from ..sources import url_of
 from ..storage.patterns import literal_url

@@ -13,11 +13,11 @@ from ..core.retry import call_with_retries
 from ..core.urls import RemoteUrl
 from ..engine import Engine
 from ..errors import RemoteDataError, ShardReadError, ShardWriteError, StorageError
-from ..limits import MAX_MEMBER_BYTES
-from ..manifest import ShardInfo
-from ..sample import Sample
-from ..sample_index import dump_index, index_url
-from ..shard_digest import Summed, sample_offsets
+from ..formats.limits import MAX_MEMBER_BYTES
+from ..formats.manifest import ShardInfo
+from ..formats.sample import Sample
+from ..formats.sample_index import dump_index, index_url
+from ..formats.shard_digest import Summed, sample_offsets
 from ..shard_series import ShardSeries
 from ..shard_template import ShardTemplate
 from ..storage import open_store, publish, read_whole

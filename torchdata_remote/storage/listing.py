@@ -10,8 +10,8 @@ from ..core.options import RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
 from ..core.urls import HTTP, RemoteUrl, join_url, object_path, redact, split_url
 from ..errors import EmptyListingError
+from ..formats.manifest import MANIFEST_NAME, ShardInfo, load_manifest
 from ..globs import glob_regex, glob_start, unescape
-from ..manifest import MANIFEST_NAME, ShardInfo, load_manifest
 from . import Connection, open_store, read_whole
 from ._paging import list_prefix
 from ._protocol import Entry

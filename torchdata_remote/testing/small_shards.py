@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..core.world import World
-from ..sample import Sample
+from ..formats.sample import Sample
 from ..writer import ShardWriter
 
 

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import tracemalloc
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchdata_remote.errors import BadMemberError, ShardReadError
+from torchdata_remote.formats.grouping import samples_of
+from torchdata_remote.formats.sample import is_meta, naming_fault, split_key
+
+URL = "s3://b/t-000.tar"
+NAMES = st.text("ab./_A\n", min_size=1, max_size=12) | st.from_regex(r"\A[ab]{1,2}\.(jpg|JPG|cls|seg\.png)\Z")
+
+
+def _by_the_rules(names: list[str], *, bad: list[str] | None = None) -> list[dict[str, Any]] | None:
+    """What the rules give, applied name by name; ``None`` for an error. The data of a member is its number.
+
+    ``bad`` takes the names of bad members, which are left out then.
+    """
+    samples: list[dict[str, Any]] = []
+    for number, name in enumerate(names):
+        if is_meta(name):
+            continue
+        path = name.removeprefix("./")
+        key, extension = split_key(path)
+        if naming_fault(path) is not None:
+            if bad is None:
+                return None
+            bad.append(name)
+            continue
+        if not samples or samples[-1]["__key__"] != key:
+            if any(sample["__key__"] == key for sample in samples):
+                return None
+            samples.append({"__key__": key, "__url__": URL})
+        if extension in samples[-1]:
+            if bad is None:
+                return None
+            bad.append(name)
+            continue
+        samples[-1][extension] = bytes([number])
+    return samples or None
+
+
+@given(runs=st.lists(st.lists(NAMES, min_size=1, max_size=5), max_size=4))
+def test_runs_are_grouped_as_single_names_are(runs: list[list[str]]) -> None:
+    """Whatever names come together in a run, each is judged as if it came alone: samples, order and errors."""
+    names = [name for run in runs for name in run]
+    expected = _by_the_rules(names)
+    numbers = iter(range(len(names)))
+    given_runs = [(run, [bytes([next(numbers)]) for _ in run]) for run in runs]
+    if expected is None:
+        with pytest.raises(ShardReadError, match=URL):
+            list(samples_of(given_runs, url=URL))
+    else:
+        assert list(samples_of(given_runs, url=URL)) == expected
+
+
+@given(runs=st.lists(st.lists(NAMES, min_size=1, max_size=5), max_size=4))
+def test_bad_members_are_left_out_one_by_one(runs: list[list[str]]) -> None:
+    """Whatever names come in a run: the others give what they give without them, and each one is reported once."""
+    names = [name for run in runs for name in run]
+    bad: list[str] = []
+    expected = _by_the_rules(names, bad=bad)
+    numbers = iter(range(len(names)))
+    given_runs = [(run, [bytes([next(numbers)]) for _ in run]) for run in runs]
+    told: list[BadMemberError] = []
+    if expected is None:
+        with pytest.raises(ShardReadError, match=URL) as caught:
+            list(samples_of(given_runs, url=URL, on_bad_member=told.append))
+        assert type(caught.value) is ShardReadError
+        return
+    assert list(samples_of(given_runs, url=URL, on_bad_member=told.append)) == expected
+    assert [error.member for error in told] == bad
+    assert all(error.reason and URL in str(error) and "on_bad_member" in str(error) for error in told)
+
+
+def test_values_are_taken_one_by_one() -> None:
+    """A run's data may be made as they are asked for: a sample is handed on before the next one's data are made."""
+    made = []
+
+    def values() -> Any:
+        for number in range(4):
+            made.append(number)
+            yield bytes([number])
+
+    samples = samples_of([(["a.x", "b.x", "c.x", "d.x"], values())], url=URL)
+    assert next(samples)["x"] == b"\0"
+    assert made == [0, 1]
+
+
+def test_meta_members_are_counted() -> None:
+    """They are passed over, and whoever asks is told."""
+    counted: Counter[str] = Counter()
+    names = ["__meta__", "a/__info.json__", "a.x"]
+    samples = list(samples_of([(names, [b"1", b"2", b"3"])], url=URL, on_skip=lambda kind: counted.update([kind])))
+    assert [sample["__key__"] for sample in samples] == ["a"]
+    assert counted == {"meta": 2}
+
+
+def test_a_prefix_comes_before_each_key() -> None:
+    """Keys of an archive inside another one begin with its name; errors say which archive it was."""
+    assert [sample["__key__"] for sample in samples_of([(["a.x"], [b""])], url=URL, prefix="n01/")] == ["n01/a"]
+    with pytest.raises(ShardReadError, match=r"^s3://b/t-000.tar, in 'n01.tar': member"):
+        list(samples_of([(["a"], [b""])], url=URL, inside=f"{URL}, in 'n01.tar'"))
+
+
+def test_many_extensions_do_not_fill_memory() -> None:
+    """Extensions are remembered up to a limit, and read rightly beyond it."""
+    names = [f"a.{number}" for number in range(3000)]
+    (sample,) = samples_of([(names, [b""] * 3000)], url=URL)
+    assert len(sample) == 3002
+
+
+def test_a_remembered_key_takes_100_to_200_bytes() -> None:
+    """As the README says, for keys such as n01440764_10026; a set that has just grown takes most."""
+    runs = (([f"n01440764_{number:05}.jpg"], [b""]) for number in range(20_001))
+    samples = samples_of(runs, url=URL)
+    tracemalloc.start()
+    try:
+        for _ in range(20_000):
+            next(samples)
+        taken_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 100 * 20_000 < taken_bytes < 200 * 20_000

@@ -1,0 +1,1 @@
+"""Bytes to members, samples and values, and back; no network."""

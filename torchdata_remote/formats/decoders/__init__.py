@@ -1,0 +1,24 @@
+"""Decoders: bytes of a member to a value, chosen by extension. None of them unpickles anything."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..images import IMAGE_EXTENSIONS
+from ._jpeg_sizes import MAX_PIXELS
+from ._rgb import RgbAtLeast, rgb
+from ._values import integer, npy, text
+
+__all__ = ["DEFAULT_DECODERS", "MAX_PIXELS", "Decoder", "RgbAtLeast", "integer", "npy", "rgb", "text"]
+
+Decoder = Callable[[bytes], Any]
+
+DEFAULT_DECODERS: Mapping[str, Decoder] = {
+    **dict.fromkeys(IMAGE_EXTENSIONS, rgb),
+    "cls": integer,
+    "json": json.loads,
+    "txt": text,
+    "npy": npy,
+}

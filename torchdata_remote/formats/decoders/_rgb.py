@@ -1,0 +1,111 @@
+"""``rgb``: pictures of any usual format to ``PIL.Image`` in mode RGB."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import overload
+
+import numpy as np
+from PIL import Image
+
+from ._jpeg_sizes import MAX_PIXELS, check_size, divisor
+from ._turbojpeg import decode_plain_jpeg
+
+# What Pillow may try. Leaving out the rest keeps its rarer and less tested parsers away from files of strangers.
+_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+
+
+@dataclass(frozen=True)
+class RgbAtLeast:
+    """The decoder that ``rgb(min_size=...)`` makes.
+
+    Args:
+        min_size: pixels that both sides keep, of images that have as many.
+
+    Raises:
+        ValueError: for less than one.
+    """
+
+    min_size: int
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.min_size, int) and self.min_size >= 1):
+            raise ValueError(f"min_size must be an int of at least 1, got {self.min_size!r}")
+
+    def __call__(self, data: bytes) -> Image.Image:
+        return _decode(data, self.min_size)
+
+
+@overload
+def rgb(data: bytes, *, min_size: int | None = None) -> Image.Image: ...
+
+
+@overload
+def rgb(*, min_size: int) -> RgbAtLeast: ...
+
+
+def rgb(data: bytes | None = None, *, min_size: int | None = None) -> Image.Image | RgbAtLeast:
+    """Decode an image to RGB, 8 bits per channel, whatever its mode: gray, 16-bit gray, palette, CMYK, alpha.
+
+    Alpha is dropped, as torchvision's loader does; 16-bit gray is scaled, where Pillow alone would clip it. The result
+    is pixels as they are stored: EXIF and colour profiles are not kept, and a picture is not turned after them. JPEG
+    is decoded by simplejpeg where that is installed (``pip install 'torchdata_remote[turbo]'``), else by Pillow, to
+    the same pixels. Both work beside other threads of Python.
+
+    Args:
+        data: a whole file. Without it, ``rgb(min_size=...)`` is a decoder, for ``decode_sample`` for example.
+        min_size: an image that will be made smaller anyway may come with half, a quarter or an eighth of its width and
+            height (rounded up), as long as both are at least this many pixels. JPEG gains time by it; images of other
+            formats, and those that are too small already, come as they are.
+
+    Raises:
+        ValueError: if it has more than ``MAX_PIXELS`` pixels, or 32 bits a pixel in one channel.
+        OSError: if it is not an image, or cut short.
+
+    Example:
+        >>> file = io.BytesIO()
+        >>> Image.new("L", (1000, 501)).save(file, "JPEG")
+        >>> image = rgb(file.getvalue())
+        >>> image.mode, image.size
+        ('RGB', (1000, 501))
+        >>> decoder = rgb(min_size=224)
+        >>> decoder(file.getvalue()).size
+        (500, 251)
+    """
+    if data is None:
+        if min_size is None:
+            raise TypeError("rgb needs the bytes of an image, rgb(data), or makes a decoder, rgb(min_size=224)")
+        return RgbAtLeast(min_size)
+    return _decode(data, None) if min_size is None else RgbAtLeast(min_size)(data)
+
+
+def _decode(data: bytes, min_size: int | None) -> Image.Image:
+    image = decode_plain_jpeg(data, min_size)
+    return _decode_by_pillow(data, min_size) if image is None else image
+
+
+def _decode_by_pillow(data: bytes, min_size: int | None) -> Image.Image:
+    try:
+        opened = Image.open(io.BytesIO(data), formats=_FORMATS)
+    except Image.DecompressionBombError as error:
+        raise ValueError(f"more pixels than the limit of {MAX_PIXELS:,}: {error}") from error
+    with opened:
+        image: Image.Image = opened
+        width, height = image.size
+        check_size(width, height)
+        by = divisor(width, height, min_size)
+        if by > 1:
+            opened.draft(None, (width // by, height // by))  # for JPEG: these sides are at most what it makes of them
+        image.load()
+        if image.mode == "F" or (image.mode == "I" and opened.format not in ("PNG", "PPM")):
+            raise ValueError(
+                f"mode {image.mode} has no range that could be scaled to 8 bits; pass a decoder of your own"
+            )
+        if image.mode.startswith("I"):
+            image = Image.fromarray((np.asarray(image).astype(np.uint32) >> 8).clip(0, 255).astype(np.uint8))
+        elif image.mode == "P" and "transparency" in image.info:
+            image = image.convert("RGBA")
+        image = image.convert("RGB")
+        image.info = {}  # of which simplejpeg tells nothing
+        return image

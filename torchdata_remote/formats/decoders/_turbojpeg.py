@@ -1,0 +1,42 @@
+"""JPEG by simplejpeg, where that is installed (extra ``turbo``): libjpeg-turbo, straight from memory into an array."""
+
+from __future__ import annotations
+
+from PIL import Image
+
+from ._jpeg_sizes import check_size, divisor
+
+try:
+    import simplejpeg  # type: ignore[import-untyped]
+except (ImportError, ValueError):  # the latter where it was built for another numpy
+    simplejpeg = None
+
+_COLOURS = ("RGB", "YCbCr", "Gray")
+_MIN_SIDE = 8  # below it libjpeg-turbo has several scales that give the same size
+
+
+def decode_plain_jpeg(data: bytes, min_size: int | None) -> Image.Image | None:
+    """Decode a plain JPEG; ``None`` leaves the data to Pillow.
+
+    Pillow decides about all that is not plain (other formats, CMYK, YCCK) and all that simplejpeg refuses, which is
+    whatever libjpeg warns of: so the same files are errors, with the same words, as without simplejpeg.
+
+    Raises:
+        ValueError: for more than ``MAX_PIXELS`` pixels.
+    """
+    if simplejpeg is None or data[:3] != b"\xff\xd8\xff":
+        return None
+    try:
+        height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
+    except (ValueError, KeyError):  # of colours that it has no name for
+        return None
+    check_size(width, height)
+    if colours not in _COLOURS or min(width, height) < _MIN_SIDE:
+        return None
+    by = divisor(width, height, min_size)
+    least = {} if by == 1 else {"min_width": -(-width // by), "min_height": -(-height // by)}
+    try:
+        pixels = simplejpeg.decode_jpeg(data, **least)
+    except ValueError:
+        return None
+    return Image.fromarray(pixels)

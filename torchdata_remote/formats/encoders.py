@@ -1,0 +1,66 @@
+"""Encoders: a value to the bytes of a member, chosen by extension. Bytes stay as they are."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from ..errors import EncodeError
+
+_IMAGE_FORMATS = {
+    "jpg": "JPEG",
+    "jpeg": "JPEG",
+    "png": "PNG",
+    "webp": "WEBP",
+    "bmp": "BMP",
+    "gif": "GIF",
+    "tif": "TIFF",
+    "tiff": "TIFF",
+    "ppm": "PPM",
+    "pgm": "PPM",
+}
+_SAVE_OPTIONS: dict[str, dict[str, Any]] = {"JPEG": {"quality": 95}, "WEBP": {"lossless": True, "exact": True}}
+
+
+def encode_member(extension: str, value: Any) -> bytes:
+    """The bytes to write for ``value`` under ``extension``.
+
+    ``bytes`` and ``memoryview`` stay as they are, so a JPEG is never encoded again. ``str`` becomes UTF-8, ``int``
+    its decimal digits, a ``PIL.Image`` the format that the extension names (JPEG at quality 95, WebP without loss),
+    a NumPy array ``npy``. Under ``json`` every value but bytes, a ``str`` too, is written as JSON.
+
+    Raises:
+        EncodeError: if there is no encoding for this type under this extension.
+    """
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    kind = extension.rpartition(".")[2]
+    try:
+        if isinstance(value, Image.Image) and kind in _IMAGE_FORMATS:
+            return _encode_image(_IMAGE_FORMATS[kind], value)
+        if kind == "json":
+            return json.dumps(value, sort_keys=True, allow_nan=False).encode()
+        if isinstance(value, np.ndarray) and kind == "npy":
+            buffer = io.BytesIO()
+            np.save(buffer, value, allow_pickle=False)
+            return buffer.getvalue()
+        if isinstance(value, str):
+            return value.encode("utf-8")
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise EncodeError(f"A {type(value).__name__} cannot be written as {extension!r}: {error}") from error
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return str(int(value)).encode()
+    raise EncodeError(
+        f"A {type(value).__name__} cannot be written as {extension!r}. Members are bytes, str, int, a PIL.Image "
+        f"({', '.join(_IMAGE_FORMATS)}), a NumPy array (npy), or anything that JSON knows (json)."
+    )
+
+
+def _encode_image(image_format: str, image: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, format=image_format, **_SAVE_OPTIONS.get(image_format, {}))
+    return buffer.getvalue()

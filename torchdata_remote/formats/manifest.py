@@ -1,0 +1,169 @@
+"""The manifest: ``index.json`` beside the shards, written last, in the fields of WebDataset's wids."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from ..core.checksums import MAX_BLOCK_BYTES, MIN_BLOCK_BYTES, Checksums
+from ..errors import ManifestError
+
+MANIFEST_NAME = "index.json"
+CLASSES_NAME, PROVENANCE_NAME = "classes.json", "provenance.json"  # may lie beside it
+LATER_PROVENANCE = re.compile(r"provenance-\d+\.json")  # of data that were added; named by their first shard
+_KIND = "wids-shard-index-v1"
+
+
+@dataclass(frozen=True)
+class ShardInfo:
+    """A finished shard.
+
+    Args:
+        url: full address.
+        num_samples: samples in it.
+        num_bytes: size of the object, headers and padding included.
+        md5: hexadecimal MD5 of the object, against damage, not against forgery.
+        checksums: of its blocks, by which it is checked when it is read; ``None`` in manifests of others.
+        index_crc32: CRC-32 of the index beside it; ``None`` in manifests of others, and where there is no index.
+    """
+
+    url: str
+    num_samples: int
+    num_bytes: int
+    md5: str
+    checksums: Checksums | None = None
+    index_crc32: int | None = None
+
+
+def dump_manifest(shards: Sequence[ShardInfo], jobs: Sequence[Any] = ()) -> bytes:
+    """The manifest of shards that lie beside it: URLs are base names, so that the folder can move.
+
+    Args:
+        shards: in their order.
+        jobs: what made them, for :func:`jobs_of`.
+
+    Raises:
+        ManifestError: if two of them are the same object.
+    """
+    if shards:
+        _require_distinct(shards, shards[0].url)
+    document: dict[str, Any] = {"__kind__": _KIND, "wids_version": 1, "shardlist": list(map(dump_entry, shards))}
+    if jobs:
+        document["jobs"] = list(jobs)
+    return (json.dumps(document, indent=1) + "\n").encode()
+
+
+def dump_entry(shard: ShardInfo) -> dict[str, Any]:
+    """A shard as the manifest has it."""
+    entry: dict[str, Any] = {
+        "url": shard.url.rpartition("/")[2],
+        "md5sum": shard.md5,
+        "nsamples": shard.num_samples,
+        "filesize": shard.num_bytes,
+    }
+    if shard.checksums is not None:
+        entry["crc32_block_bytes"] = shard.checksums.block_bytes
+        entry["crc32"] = " ".join(f"{crc32:08x}" for crc32 in shard.checksums.crc32s)
+    if shard.index_crc32 is not None:
+        entry["index_crc32"] = f"{shard.index_crc32:08x}"
+    return entry
+
+
+def load_manifest(data: bytes, url: str) -> list[ShardInfo]:
+    """The shards that the manifest at ``url`` names.
+
+    Raises:
+        ManifestError: if it is not such a manifest, names a shard outside its own folder, or names one twice, also in
+            two spellings.
+    """
+    try:
+        document = json.loads(data)
+        kind = document.get("__kind__")
+        entries = [load_entry(entry, url) for entry in document["shardlist"]] if kind == _KIND else None
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise ManifestError(f"{url} is not a manifest of shards: {error!r}", url=url) from error
+    if entries is None:
+        raise ManifestError(f"{url}: expected __kind__ {_KIND!r}, found {kind!r}.", url=url)
+    _require_distinct(entries, url)
+    return entries
+
+
+def _require_distinct(shards: Sequence[ShardInfo], url: str) -> None:
+    """Refuse two entries for one object, whose samples would be read twice."""
+    known: dict[str, int] = {}
+    for number, shard in enumerate(shards):
+        first = known.setdefault(_one_spelling(shard.url), number)
+        if first != number:
+            names = " and ".join(repr(shards[entry].url.rpartition("/")[2]) for entry in (first, number))
+            raise ManifestError(
+                f"{url}: entries {first} and {number} of shardlist name the same shard: {names}. Its samples would be "
+                "read twice. Remove one of the entries, or write the manifest again: torchdata-remote manifest "
+                "--overwrite FOLDER.",
+                url=url,
+            )
+
+
+def _one_spelling(url: str) -> str:
+    """The same text for all base names by which a transport reads the same object.
+
+    A web server takes ``%30`` for ``0`` and is never sent what follows a ``#``. Disks of macOS take composed and
+    decomposed letters for the same. In a bucket each spelling is an object of its own.
+    """
+    scheme, separator, _ = url.partition("://")
+    folder, slash, name = url.rpartition("/")
+    if _is_http(url):
+        path, _, query = name.partition("#")[0].partition("?")
+        name = unquote(path, errors="surrogateescape") + ("?" + query if query else "")
+    elif not separator or scheme.lower() in ("file", "local"):
+        name = unicodedata.normalize("NFC", name)
+    return folder + slash + name
+
+
+def _is_http(url: str) -> bool:
+    return url.partition("://")[0].lower() in ("http", "https")
+
+
+def jobs_of(data: bytes) -> list[Any]:
+    """What made the shards of a manifest, where it tells."""
+    jobs = json.loads(data).get("jobs")
+    return jobs if isinstance(jobs, list) else []
+
+
+def load_entry(entry: dict[str, Any], url: str) -> ShardInfo:
+    """What :func:`dump_entry` made, of the manifest at ``url``.
+
+    Raises:
+        KeyError, TypeError, ValueError: if it is something else.
+    """
+    name = entry["url"]
+    if not isinstance(name, str) or "/" in name or not _is_base_name(name, url):
+        raise ValueError(f"shard {name!r} is not a base name")
+    num_samples, num_bytes = int(entry["nsamples"]), int(entry["filesize"])
+    if num_samples < 0 or num_bytes < 0:
+        raise ValueError(f"shard {name!r} has {num_samples} samples and {num_bytes} bytes")
+    folder, md5 = url[: url.rindex("/") + 1], str(entry["md5sum"])
+    index_crc32 = int(entry["index_crc32"], 16) if "index_crc32" in entry else None
+    if index_crc32 is not None and not 0 <= index_crc32 < 1 << 32:
+        raise ValueError(f"index_crc32 of shard {name!r} is {entry['index_crc32']!r}")
+    return ShardInfo(folder + name, num_samples, num_bytes, md5, _checksums(entry, num_bytes), index_crc32)
+
+
+def _is_base_name(name: str, url: str) -> bool:
+    """Whether a name stays in the folder of a manifest, also where a web server decodes it: ``%2e%2e%2f0.tar``."""
+    path = unquote(re.split("[?#]", name, maxsplit=1)[0]) if _is_http(url) else name
+    return "/" not in path and path not in ("", ".", "..")
+
+
+def _checksums(entry: dict[str, Any], num_bytes: int) -> Checksums | None:
+    if "crc32" not in entry:
+        return None
+    block_bytes = int(entry["crc32_block_bytes"])
+    crc32s = tuple(int(crc32, 16) for crc32 in entry["crc32"].split())
+    if not MIN_BLOCK_BYTES <= block_bytes <= MAX_BLOCK_BYTES or len(crc32s) != -(-num_bytes // block_bytes):
+        raise ValueError(f"{len(crc32s)} checksums of {block_bytes} bytes for {num_bytes} bytes")
+    return Checksums(block_bytes, crc32s)

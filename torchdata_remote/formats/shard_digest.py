@@ -1,0 +1,67 @@
+"""Sizes, checksums and sample offsets of a shard, computed while its bytes pass."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+
+from ..core.checksums import BLOCK_BYTES, BlockSummer
+from ..core.urls import redact
+from .compression.decompress import CompressionLimits, decompressed
+from .error_policy import OnBadMember, raise_error
+from .grouping import samples_of
+from .manifest import ShardInfo
+from .position import Place
+from .tar.members import read_runs
+from .tar.parser import TarOptions
+
+
+class Summed:
+    """An object's bytes, which are summed up while they pass. It is iterated once, but by several in turn.
+
+    Args:
+        parts: the bytes.
+        block_bytes: of the blocks that have checksums of their own.
+    """
+
+    def __init__(self, parts: Iterable[bytes | memoryview], block_bytes: int = BLOCK_BYTES) -> None:
+        self._parts = iter(parts)
+        self._md5, self._blocks = hashlib.md5(usedforsecurity=False), BlockSummer(block_bytes)
+        self._num_bytes = 0
+
+    def __iter__(self) -> Iterator[bytes | memoryview]:
+        for part in self._parts:
+            self._num_bytes += len(part)
+            self._md5.update(part)
+            self._blocks.update(part)
+            yield part
+
+    def info(self, url: str, num_samples: int, index: bytes | None = None) -> ShardInfo:
+        """What a manifest is to say of the shard, once all has passed, and of its index."""
+        index_crc32 = None if index is None else zlib.crc32(index)
+        md5, checksums = self._md5.hexdigest(), self._blocks.checksums()
+        return ShardInfo(url, num_samples, self._num_bytes, md5, checksums, index_crc32)
+
+
+def sample_offsets(
+    url: str, parts: Iterable[bytes | memoryview], on_bad_member: OnBadMember = raise_error
+) -> tuple[str | None, list[int]]:
+    """A shard's compression (``None``: none), and where its samples begin and the last one ends, in the tar's bytes.
+
+    Args:
+        url: of the shard.
+        parts: its bytes, all of which are taken.
+        on_bad_member: asked about members that cannot be part of a sample; those that are left out lie within the bytes
+            of the sample before them, or of the first one.
+
+    Raises:
+        ShardReadError: for a shard that is damaged, or not made of samples.
+    """
+    shown, place = redact(url), Place()
+    compression, bare = decompressed(parts, url=shown, limits=CompressionLimits())
+    with closing(bare):
+        runs = read_runs(bare, url=shown, options=TarOptions(copy=False), place=place)
+        samples = samples_of(runs, url=shown, on_bad_member=on_bad_member, of=place)
+        return compression, [0, *(place.archive_end if place.ended else place.next_byte() for _ in samples)]

@@ -1,0 +1,173 @@
+"""From header to header: one member at a time, every field checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from ...errors import MissingEndError, ShardReadError
+from ..byte_reader import Cursor
+from ..limits import MAX_MEMBER_BYTES
+from .extended_headers import EXTENDED_TYPES, MAX_RECORD_BYTES, SPARSE, Extended
+from .header import BLOCK, CUT_SHORT, checksum_fits, fault, name_field, number_field, padding
+
+_ZERO_BLOCK = bytes(BLOCK)
+_FILE_TYPES = frozenset(b"0\x007")
+_SKIPPED_TYPES = {**dict.fromkeys(b"12", "link"), **dict.fromkeys(b"346", "device"), ord("5"): "directory"}
+_SPARSE_TYPE = ord("S")
+_ZEROS_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class TarOptions:
+    """How an archive is read.
+
+    Args:
+        num_bytes: length of the archive where it is known.
+        first_byte: where in the archive its bytes begin: at a header.
+        last_byte: where they end, if that is between two members and not at the archive's end.
+        max_member_bytes: a member that claims more is an error, before memory is taken for it.
+        copy: whether data are ``bytes``; otherwise slices of the parts, which stay in memory as long as they.
+        on_skip: called with ``"directory"``, ``"link"`` or ``"device"`` for each member that is passed over.
+        on_missing_end: asked where the archive ends after a member, without its end-of-archive blocks; if it returns
+            something true that is taken for the end.
+    """
+
+    num_bytes: int | None = None
+    first_byte: int = 0
+    last_byte: int | None = None
+    max_member_bytes: int = MAX_MEMBER_BYTES
+    copy: bool = True
+    on_skip: Callable[[str], object] = lambda kind: None
+    on_missing_end: Callable[[ShardReadError], object] = lambda error: False
+
+
+class Walk:
+    """Goes through one archive. Whoever is told of a member takes its data before going on.
+
+    Args:
+        parts: the archive's bytes, in consecutive parts of any length.
+        url: for error messages.
+        options: limits.
+    """
+
+    def __init__(self, parts: Iterable[bytes | memoryview], url: str, options: TarOptions) -> None:
+        self.cursor = Cursor(parts, options.first_byte)
+        self._url, self._options = url, options
+        self._extended = Extended(url)
+        self._start = 0  # of the header at hand
+        self.member_start = 0  # of its extended headers, if it has some
+
+    def next_member(self) -> tuple[str, int] | None:
+        """Name and size of the next regular file; ``None`` at the archive's end.
+
+        Raises:
+            ShardReadError: for anything that is not a whole archive.
+        """
+        cursor, url = self.cursor, self._url
+        while True:
+            self._start = start = cursor.offset
+            if not self._extended:
+                self.member_start = start
+            header = cursor.take(BLOCK)
+            if header == _ZERO_BLOCK:
+                self._expect_end()
+                return None
+            if len(header) < BLOCK:
+                self._end_early(len(header))
+                return None
+            if not checksum_fits(header):
+                what = f"a header whose checksum field says {header[148:156]!r}, which does not fit its bytes"
+                raise fault(url, start, what)
+            kind, size = header[156], number_field(header[124:136], url, start)
+            if kind in EXTENDED_TYPES:
+                if size > MAX_RECORD_BYTES:
+                    raise fault(url, start, f"a {size:,} byte extended header (limit {MAX_RECORD_BYTES:,})")
+                self._extended.add(kind, self.take(size, "an extended header"), start)
+                continue
+            name = name_field(header)
+            if self._extended:
+                name, size = self._extended.applied(name, size)
+            if kind in _FILE_TYPES and not (kind == 0 and name.endswith("/")):
+                self._check_size(name, size)
+                return name, size
+            if kind not in _SKIPPED_TYPES and kind != 0:
+                what = SPARSE if kind == _SPARSE_TYPE else "which cannot be read as a stream"
+                raise fault(url, start, f"member {name!r:.200} of type {chr(kind)!r}, {what}")
+            # Links and directories have no data, whatever their size field tells: of the target, of a quota.
+            self._options.on_skip(_SKIPPED_TYPES.get(kind, "directory"))
+
+    def _check_size(self, name: str, size: int) -> None:
+        limit, num_bytes = self._options.max_member_bytes, self._options.num_bytes
+        if size > limit:
+            what = f"member {name!r:.200} claims {size:,} bytes (max_member_bytes={limit:,})"
+            raise fault(self._url, self._start, what, advice="Raise that limit, or write smaller members into")
+        if num_bytes is not None and self.cursor.offset + size > num_bytes:
+            left = f"{num_bytes - self.cursor.offset:,}"
+            what = f"member {name!r:.200} claims {size:,} bytes where the object has {left} left"
+            raise fault(self._url, self._start, what, advice=CUT_SHORT)
+
+    def take(self, size: int, what: str) -> bytes:
+        """The data of the member at hand, and its padding passed over.
+
+        Raises:
+            ShardReadError: if the archive ends before that; ``what`` was being read.
+        """
+        data = self.cursor.take(size)
+        self._finish(size, size - len(data), what)
+        return data
+
+    def pass_over(self, size: int, what: str) -> None:
+        """Leave out the data of the member at hand, and its padding.
+
+        Raises:
+            ShardReadError: as :meth:`take`.
+        """
+        self._finish(size, size - self.cursor.skip(size), what)
+
+    def pieces(self, size: int, what: str, *, taken: int = 0) -> Iterator[memoryview]:
+        """The data of the member at hand as they come, after those taken, and its padding passed over at the end."""
+        left = size - taken
+        for piece in self.cursor.pieces(left):
+            left -= len(piece)
+            yield piece
+        self._finish(size, left, what)
+
+    def _finish(self, size: int, missing: int, what: str) -> None:
+        if missing:
+            message = f"{what} holds {size - missing:,} of {size:,} bytes"
+            raise fault(self._url, self._start, message, advice=CUT_SHORT)
+        if self.cursor.skip(padding(size)) < padding(size):
+            raise fault(self._url, self._start, f"the archive ends in the padding of {what}", advice=CUT_SHORT)
+
+    def _end_early(self, num_bytes: int) -> None:
+        if self._start == self._options.last_byte and not self._extended:
+            return
+        if num_bytes or self._extended:
+            where = "in a header" if num_bytes else "after an extended header, without its member"
+            raise fault(self._url, self._start, f"the archive ends {where}", advice=CUT_SHORT)
+        error = MissingEndError(
+            f"{self._url}: at byte {self._start:,}: the archive ends without its end-of-archive blocks. The upload "
+            "was cut short: write the shard again; or, if its writer leaves them out, pass "
+            "on_bad_shard=accept_missing_end.",
+            url=self._url,
+        )
+        try:
+            if not self._options.on_missing_end(error):
+                raise error
+        finally:
+            del error  # or error and frame would keep each other
+
+    def _expect_end(self) -> None:
+        """After the first zero block: another one, then nothing but zeros."""
+        url, start = self._url, self.cursor.offset
+        if self._extended:
+            raise fault(url, start, "an extended header without a member")
+        second = self.cursor.take(BLOCK)
+        if len(second) < BLOCK:
+            raise fault(url, start, "the archive ends between its two end-of-archive blocks", advice=CUT_SHORT)
+        while second:
+            if second.strip(b"\0"):
+                raise fault(url, start, "data after the end of the archive; tars cannot be put together by appending")
+            start = self.cursor.offset
+            second = self.cursor.take(_ZEROS_BYTES)
