@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torchdata_remote.core.concurrency_limit import InFlight
 from torchdata_remote.core.options import RetryPolicy
-from torchdata_remote.ranged_read import read_range
-from torchdata_remote.reading import CHANGED_ANSWERS, Range, Source
+from torchdata_remote.fetch.range_download import CHANGED_ANSWERS, Range, Source
+from torchdata_remote.fetch.range_reader import read_range
 
 
 def read_once(

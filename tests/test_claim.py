@@ -24,7 +24,7 @@ from torchdata_remote.core.process_identity import this_process
 from torchdata_remote.destination import Destination
 from torchdata_remote.errors import ObjectExistsError, ShardWriteError
 from torchdata_remote.shard_template import ShardTemplate
-from torchdata_remote.storage import PARTIAL_SUFFIX
+from torchdata_remote.storage.registry import PARTIAL_SUFFIX
 from torchdata_remote.testing import FaultyStore
 
 SAMPLE = {"__key__": "a", "txt": b"small"}

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from tests.test_fetch import engine_threads, store_of, wait_for
+from tests.fetch.test_scheduler import engine_threads, store_of, wait_for
 from torchdata_remote import raise_error
 from torchdata_remote.errors import MissingEndError, ShardReadError, StateError
 from torchdata_remote.formats.error_policy import OnBadShard, ShardGuard

@@ -38,7 +38,7 @@ from torchdata_remote.errors import (
     UrlError,
 )
 from torchdata_remote.formats.manifest import MANIFEST_NAME, load_manifest
-from torchdata_remote.storage._local import _LocalPending
+from torchdata_remote.storage.local.store import _LocalPending
 from torchdata_remote.testing import FaultyStore
 
 if sys.version_info >= (3, 14):

@@ -11,6 +11,7 @@ from .core.stats.report import Stats, record_stats, stats
 from .core.urls import RemoteUrl
 from .core.world import World
 from .datasets import PrefetchingLoader, RemoteFiles, RemoteImageFolder, ShardedDataset
+from .fetch.listing.patterns import escape_url
 from .formats import decoders, encoders
 from .formats.error_policy import Skipped, accept_missing_end, raise_error, skip_with_warning
 from .formats.manifest import ShardInfo
@@ -34,7 +35,6 @@ from .pipes import (
 from .recipes import stream_files, stream_shards
 from .resume import Resumable, StatefulLoader, merge_states, stateful_loader
 from .sharding.dataset import shard_dataset
-from .storage.patterns import escape_url
 from .trainers.nodes import merge_node_states, to_node
 from .transfer import TransferProgress, Transferred, pull, push
 from .writer import ShardWriter

@@ -23,8 +23,8 @@ from .formats.manifest import (
 )
 from .formats.sample_index import index_url
 from .shard_template import ShardTemplate
-from .storage import open_store, publish, read_whole
-from .storage._folder import list_folder
+from .storage.listing.folder import list_folder
+from .storage.registry import open_store, publish, read_whole
 
 UNFINISHED = "_unfinished-"  # begins the names of what only an unfinished job needs
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from .core.iter_datapipe import IterDataPipe
 from .core.urls import redact
-from .engine import Engine
 from .errors import RemoteDataError, StateError
-from .sources import url_of
+from .fetch.listing.source_argument import url_of
+from .fetch.session import Engine
+from .fetch.streams import StreamsState, stream_objects
 from .state import bearer, load_state
-from .streams import StreamsState, stream_objects
 
 
 def streams_of(

@@ -15,7 +15,7 @@ from .core.world import World, detect_world
 from .datapipe import StatefulPipe
 from .epochs import SeededPipe
 from .errors import EmptyShareError
-from .sources import pipe_of
+from .fetch.listing.source_argument import pipe_of
 from .state import all_pipes, begin, load_state, state_of, take_together
 
 _PASSES = 1 << 32  # more than there are epochs

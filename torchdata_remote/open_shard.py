@@ -16,7 +16,7 @@ from .formats.sample import Sample, extensions
 from .formats.sample_index import dump_index
 from .formats.tar import END_OF_ARCHIVE, pack_header, pack_member, padding
 from .outgoing import OutgoingObject, Written
-from .storage import PendingObject
+from .storage.registry import PendingObject
 
 Data = bytes | memoryview
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from .core.iter_datapipe import IterableWrapper, IterDataPipe
 from .core.world import World
+from .fetch.listing.source_argument import urls_of
 from .formats.error_policy import OnBadMember, OnBadShard, raise_error
 from .formats.sample import Sample
 from .pipes import AsyncPrefetch, FileReader, ListRemote, ShardingFilterRank, ShardTarReader, ShuffleShards
-from .sources import urls_of
 
 Source = str | os.PathLike[str]
 

@@ -14,13 +14,13 @@ from .core.parent_watch import end_worker_with_trainer
 from .core.stats.counters import FETCH, READ, timed
 from .core.urls import redact, whole_and_part
 from .datapipe import StatefulPipe
-from .engine import Engine
 from .errors import RemoteDataError, StateError
+from .fetch.listing.source_argument import pipe_of
+from .fetch.session import Engine
 from .formats.error_policy import OnBadMember, OnBadShard, ShardGuard, Skipped, raise_error
 from .formats.position import Place, Position
 from .formats.sample import Sample
 from .input_streams import known, number_of, part_refused, streams_of, under_way
-from .sources import pipe_of
 from .split import SplitReader, require_split
 from .state import all_pipes
 from .turns import by_turns

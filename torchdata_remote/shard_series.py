@@ -17,7 +17,7 @@ from .formats.sample import Sample, check_writable
 from .formats.sample_index import index_url
 from .formats.tar import END_OF_ARCHIVE
 from .open_shard import OpenShard, pack_sample
-from .storage import open_store, publish
+from .storage.registry import open_store, publish
 
 
 class SeriesState(Enum):

@@ -12,7 +12,7 @@ import pytest
 from tests.servers.s3 import S3Server
 from torchdata_remote.cli import main
 from torchdata_remote.core.options import RetryPolicy, StorageOptions
-from torchdata_remote.object_index import read_index
+from torchdata_remote.fetch.listing.index_file import read_index
 
 NAMES = ["train/cat/1.jpg", "train/cat/2.txt", "train/dog/1.jpg", "val/cat/1.jpg"]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.core.test_retry import Clock
-from tests.test_fetch import DEADLINE_S, wait_for
+from tests.fetch.test_scheduler import DEADLINE_S, wait_for
 from torchdata_remote.core.concurrency_limit import InFlight
 
 

@@ -13,7 +13,7 @@ import pytest
 import torchdata_remote
 from torchdata_remote.cli._show import _save
 from torchdata_remote.core.new_file import make_new_file
-from torchdata_remote.storage._local import LocalStore
+from torchdata_remote.storage.local.store import LocalStore
 
 
 @pytest.mark.parametrize("umask", [0, 0o022, 0o027, 0o077])

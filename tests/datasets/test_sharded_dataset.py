@@ -51,9 +51,9 @@ from torchdata_remote.errors import (
     StorageError,
     TransientStorageError,
 )
+from torchdata_remote.fetch.coalesced import GAP_BYTES
 from torchdata_remote.formats.sample import Sample
 from torchdata_remote.formats.sample_index import dump_index
-from torchdata_remote.gathering import GAP_BYTES
 from torchdata_remote.testing import FaultyStore
 from torchdata_remote.testing.faults import Faults
 

@@ -21,10 +21,10 @@ from torchdata_remote import ShardedDataset, ShardTarReader, ShardWriter, World,
 from torchdata_remote.core.options import RetryPolicy, StorageOptions
 from torchdata_remote.core.urls import RemoteUrl, whole_and_part
 from torchdata_remote.errors import ManifestError
+from torchdata_remote.fetch.sample_ranges import read_offsets, wanted_bytes
 from torchdata_remote.formats.manifest import ShardInfo, load_manifest
 from torchdata_remote.formats.sample_index import dump_index, index_url
 from torchdata_remote.inspection import verify_shards
-from torchdata_remote.sample_ranges import read_offsets, wanted_bytes
 from torchdata_remote.testing import FaultyStore, write_small_shards
 
 NUM_SAMPLES = 7

@@ -19,9 +19,9 @@ from tests.servers.faulty_s3 import faulty
 from tests.servers.s3 import S3Server
 from torchdata_remote import ShardWriter, index_shards
 from torchdata_remote.errors import AccessDeniedError, EmptyListingError, ManifestError, ObjectNotFoundError
+from torchdata_remote.fetch.streams import parts_of
 from torchdata_remote.formats.manifest import MANIFEST_NAME
 from torchdata_remote.inspection.verifying import Fault, Verification, verify_shards
-from torchdata_remote.streams import parts_of
 from torchdata_remote.testing import Faults, write_small_shards
 
 SHARDS, SAMPLES = 3, 4

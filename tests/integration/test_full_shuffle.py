@@ -24,7 +24,7 @@ from tests.support.paths import ROOT
 from torchdata_remote import labels
 from torchdata_remote.core.options import FetchOptions
 from torchdata_remote.core.urls import RemoteUrl
-from torchdata_remote.sample_table import SampleTable
+from torchdata_remote.fetch.sample_table import SampleTable
 from torchdata_remote.sharding.dataset import shard_dataset
 
 NUM_SAMPLES, NUM_BINS, SEEDS = 600, 10, range(8)

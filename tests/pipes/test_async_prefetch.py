@@ -1,4 +1,4 @@
-"""``async_prefetch`` as a pipe; the engine below it is tested in ``tests/test_fetch.py``."""
+"""``async_prefetch`` as a pipe; the engine below it is tested in ``tests/fetch/test_scheduler.py``."""
 
 from __future__ import annotations
 

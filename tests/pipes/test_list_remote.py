@@ -1,4 +1,4 @@
-"""``list_remote`` as a pipe; what a source URL stands for is tested in ``tests/storage/test_listing.py``."""
+"""``list_remote`` as a pipe; what a source URL stands for is tested in ``tests/fetch/listing/test_sources.py``."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 pytest.importorskip("starlette", reason="the service's libraries are not installed")
 
-from torchdata_remote.dataset_protocol import digest_field
 from torchdata_remote.service.conditions import (
     byte_range,
     content_range,
@@ -21,6 +20,7 @@ from torchdata_remote.service.conditions import (
     wants_digest,
 )
 from torchdata_remote.service.problems import Problem
+from torchdata_remote.storage.dataset_service.protocol import digest_field
 
 
 @given(size=st.integers(0, 50), first=st.none() | st.integers(0, 60), last=st.none() | st.integers(0, 60))

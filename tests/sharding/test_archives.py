@@ -14,9 +14,9 @@ from tests.archive_bytes import pack_tar
 from tests.shard_places import Place, memory_place, tar_of
 from torchdata_remote.core.options import FetchOptions, StorageOptions
 from torchdata_remote.core.urls import RemoteUrl
-from torchdata_remote.engine import Engine
 from torchdata_remote.errors import ShardReadError
-from torchdata_remote.sample_table import SampleTable
+from torchdata_remote.fetch.sample_table import SampleTable
+from torchdata_remote.fetch.session import Engine
 from torchdata_remote.sharding.archives import index_archives
 from torchdata_remote.sharding.scratch import Scratch
 

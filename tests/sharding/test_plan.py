@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import ShardReadError, ShardWriteError
+from torchdata_remote.fetch.sample_table import SampleTable
 from torchdata_remote.open_shard import pack_sample
-from torchdata_remote.sample_table import SampleTable
 from torchdata_remote.sharding.plan import (
     cut_by_bytes,
     cut_evenly,

@@ -17,7 +17,7 @@ from tests.shard_places import memory_place
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import ShardWriteError
-from torchdata_remote.sample_table import SampleTable
+from torchdata_remote.fetch.sample_table import SampleTable
 from torchdata_remote.sharding.samples import DatasetSamples, FileSamples, keep_dataset, key_of, sample_of
 
 

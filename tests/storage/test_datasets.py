@@ -34,9 +34,10 @@ from torchdata_remote.errors import (
     TransientStorageError,
     UrlError,
 )
-from torchdata_remote.storage import Connection, RangeNotSatisfiableError, _datasets_upload, open_store, publish
+from torchdata_remote.fetch.listing.sources import list_source
+from torchdata_remote.storage.dataset_service import upload as _datasets_upload
 from torchdata_remote.storage.datasets import DatasetFile, DatasetsStore, open_service
-from torchdata_remote.storage.listing import list_source
+from torchdata_remote.storage.registry import Connection, RangeNotSatisfiableError, open_store, publish
 from torchdata_remote.testing import Faults, FaultyStore
 
 NONE = StorageOptions()

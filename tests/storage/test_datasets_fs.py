@@ -24,8 +24,9 @@ from hypothesis import strategies as st
 from tests.servers.scripted import Response, scripted
 from tests.servers.service import running_service
 from torchdata_remote.errors import AccessDeniedError, ObjectChangedError, ObjectExistsError, StorageError
-from torchdata_remote.storage import _datasets_file, _datasets_upload
+from torchdata_remote.storage import _datasets_file
 from torchdata_remote.storage._datasets_fs import DatasetsFileSystem
+from torchdata_remote.storage.dataset_service import upload as _datasets_upload
 
 
 @pytest.fixture(scope="module")

@@ -28,8 +28,8 @@ from torchdata_remote.errors import (
     StorageError,
     TransientStorageError,
 )
-from torchdata_remote.storage._errors import from_foreign
-from torchdata_remote.storage._fsspec import FsspecStore
+from torchdata_remote.storage.errors import from_foreign
+from torchdata_remote.storage.fsspec_store import FsspecStore
 
 
 class HfHubHTTPError(Exception):

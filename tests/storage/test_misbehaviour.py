@@ -19,13 +19,13 @@ from tests.servers.scripted import Request, Response, scripted
 from torchdata_remote import Backend, RemoteUrl, RetryPolicy
 from torchdata_remote.core.options import FetchOptions, StorageOptions
 from torchdata_remote.core.retry import MAX_LIKELY_PERMANENT
-from torchdata_remote.engine import Engine
 from torchdata_remote.errors import ObjectChangedError, StorageError, TransientStorageError
-from torchdata_remote.storage import _errors
-from torchdata_remote.storage._preferred import MAX_UNUSABLE
-from torchdata_remote.storage._spans import Span, length_of, span_of
-from torchdata_remote.storage.listing import list_source
-from torchdata_remote.streams import stream_objects
+from torchdata_remote.fetch.listing.sources import list_source
+from torchdata_remote.fetch.session import Engine
+from torchdata_remote.fetch.streams import stream_objects
+from torchdata_remote.storage import errors as _errors
+from torchdata_remote.storage.http.content_range import Span, length_of, span_of
+from torchdata_remote.storage.preferred_reader import MAX_UNUSABLE
 
 DATA = b"0123456789"
 KNOWN = ('ETag: "1"', "Last-Modified: Sat, 21 Nov 2026 00:00:00 GMT")

@@ -11,13 +11,13 @@ from ..core.options import RetryPolicy, StorageOptions
 from ..core.stats.counters import FETCH, Span, watched
 from ..core.stats.report import stats
 from ..errors import RemoteDataError
+from ..fetch.listing.shard_set import base_name
+from ..fetch.listing.sources import list_source
 from ..formats.manifest import MANIFEST_NAME
 from ..formats.nested import is_archive_name
 from ..formats.sample import Sample
 from ..inspection.timeline import draw_timeline
 from ..recipes import stream_files, stream_shards
-from ..shard_set import base_name
-from ..storage.listing import list_source
 from ._shared import Commands, add_command, add_storage_options, count, printable, say
 
 _LOOK_AT = 1_000  # URLs at the most, to see whether there are shards

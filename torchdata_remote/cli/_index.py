@@ -6,8 +6,8 @@ import argparse
 
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.urls import redact
-from ..object_index import write_index
-from ..storage.listing import list_source
+from ..fetch.listing.index_file import write_index
+from ..fetch.listing.sources import list_source
 from ._shared import Commands, add_command, add_storage_options, printable, say
 
 

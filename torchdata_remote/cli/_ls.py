@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ..core.urls import redact
-from ..shard_set import list_objects
+from ..fetch.listing.shard_set import list_objects
 from ._shared import Commands, add_command, add_storage_options, printable, say
 
 

@@ -15,9 +15,9 @@ from torch.utils.data import get_worker_info
 from ..core.stats.counters import DECODE, FETCH, timed
 from ..core.threads.ordered_map import Task, in_parallel
 from ..core.urls import redact
-from ..engine import Engine
 from ..errors import DecodeError, RemoteDataError
-from ..streams import stream_objects
+from ..fetch.session import Engine
+from ..fetch.streams import stream_objects
 
 T = TypeVar("T")
 

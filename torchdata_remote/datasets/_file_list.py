@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.urls import redact
 from ..errors import EmptyListingError
-from ..storage.listing import list_source
-from ..storage.patterns import path_below
-from ..url_table import Texts, UrlTable
+from ..fetch.listing.patterns import path_below
+from ..fetch.listing.sources import list_source
+from ..fetch.listing.url_table import Texts, UrlTable
 
 
 def list_files(

@@ -10,11 +10,11 @@ from typing import Any
 
 from ..core.options import FetchOptions, StorageOptions
 from ..core.urls import RemoteUrl
-from ..engine import Engine
 from ..errors import RemoteDataError
-from ..object_index import Index, read_index
-from ..sources import url_of
-from ..url_table import Texts, UrlTable
+from ..fetch.listing.index_file import Index, read_index
+from ..fetch.listing.source_argument import url_of
+from ..fetch.listing.url_table import Texts, UrlTable
+from ..fetch.session import Engine
 from ._fetching import Fetched, fetch_objects
 from ._file_list import list_files
 from ._map_style import MapStyle

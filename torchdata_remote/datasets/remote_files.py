@@ -8,8 +8,8 @@ from typing import Any
 
 from ..core.options import Backend, FetchOptions, RetryPolicy
 from ..core.urls import redact
+from ..fetch.listing.index_file import Index
 from ..formats.error_policy import raise_error
-from ..object_index import Index
 from ._files_dataset import FilesDataset, OnError
 
 

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from ..core.options import Backend, FetchOptions, RetryPolicy
 from ..core.urls import redact
 from ..errors import LabelError
+from ..fetch.listing.index_file import Index
+from ..fetch.listing.url_table import UrlTable
 from ..formats.decoders import rgb
 from ..formats.error_policy import raise_error
 from ..formats.images import IMAGE_FOLDER_SUFFIXES
 from ..labels import Classes, Labeller, assign_labels, class_numbers, parent_directory
-from ..object_index import Index
-from ..url_table import UrlTable
 from ._files_dataset import FilesDataset, OnError
 
 NO_CLASS = -1

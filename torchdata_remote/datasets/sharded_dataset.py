@@ -12,21 +12,21 @@ import numpy as np
 from ..core.options import Backend, FetchOptions, RetryPolicy, StorageOptions
 from ..core.threads.ordered_map import Task, in_parallel
 from ..core.urls import RemoteUrl, redact
-from ..engine import Engine
 from ..errors import ShardReadError
+from ..fetch.coalesced import Gatherer, Gathering
+from ..fetch.listing.patterns import literal_url
+from ..fetch.listing.shard_set import base_name, read_shard_set
+from ..fetch.listing.source_argument import url_of
+from ..fetch.listing.url_table import Texts
+from ..fetch.sample_ranges import read_offsets
+from ..fetch.sample_table import Int64s, Members
+from ..fetch.session import Engine
 from ..formats.error_policy import MemberGuard, OnBadMember, Skipped, raise_error
 from ..formats.grouping import samples_of
 from ..formats.manifest import MANIFEST_NAME
 from ..formats.sample import Sample, is_meta, split_key
 from ..formats.sample_index import Offsets
 from ..formats.tar import BLOCK, END_OF_ARCHIVE, TarOptions, first_name, read_runs
-from ..gathering import Gatherer, Gathering
-from ..sample_ranges import read_offsets
-from ..sample_table import Int64s, Members
-from ..shard_set import base_name, read_shard_set
-from ..sources import url_of
-from ..storage.patterns import literal_url
-from ..url_table import Texts
 from ._map_style import MapStyle
 
 _BATCHES_AHEAD = 4

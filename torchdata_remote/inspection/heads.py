@@ -12,14 +12,14 @@ import numpy as np
 from ..core.concurrency_limit import InFlight
 from ..core.options import FetchOptions, RetryPolicy, StorageOptions
 from ..core.urls import RemoteUrl, redact
-from ..engine import Engine
 from ..errors import ShardReadError
+from ..fetch.listing.shard_set import read_if_there
+from ..fetch.read_ahead import LEAST_BYTES, Windows
+from ..fetch.session import Engine
+from ..fetch.streams import parts_of, stream_objects
 from ..formats.compression.decompress import CompressionLimits, decompressed
 from ..formats.sample_index import index_url
 from ..formats.tar import BLOCK, Head, TarOptions, read_heads
-from ..shard_set import read_if_there
-from ..streams import parts_of, stream_objects
-from .windows import LEAST_BYTES, Windows
 
 Heads = Generator[Head, None, None]
 Wanted = Callable[[str, int], bool]

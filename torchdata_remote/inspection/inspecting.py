@@ -12,12 +12,12 @@ from ..core.concurrency_limit import InFlight
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.threads.ordered_map import in_parallel
 from ..errors import ShardReadError
+from ..fetch.read_ahead import FAR_BYTES, LEAST_BYTES, MOST_BYTES
 from ..formats.error_policy import MemberGuard, Skipped
 from ..formats.grouping import samples_of
 from ..formats.sample import KEY, split_key
 from ..formats.tar import Head
 from .heads import NOT_ITS_INDEX, ShardHeads
-from .windows import FAR_BYTES, LEAST_BYTES, MOST_BYTES
 
 _MAX_LABEL_BYTES = 64
 _WORTH_AN_INDEX_BYTES = 512 << 10  # a smaller shard is read sooner without

@@ -17,12 +17,12 @@ from ..core.options import RetryPolicy, StorageOptions
 from ..core.threads.ordered_map import in_parallel
 from ..core.urls import RemoteUrl, redact
 from ..errors import EmptyListingError, ShardReadError
+from ..fetch.listing.shard_set import ShardSet, find_shards, read_if_there
 from ..formats.grouping import samples_of
 from ..formats.images import IMAGE_EXTENSIONS
 from ..formats.sample import KEY, split_key
 from ..formats.tar import Head
 from ..labels import CLASSES_NAME, load_table
-from ..shard_set import ShardSet, find_shards, read_if_there
 from .heads import ShardHeads
 
 _MAX_IMAGE_BYTES = 64 << 20

@@ -12,18 +12,18 @@ from typing import Any, NamedTuple
 from ..core.checksums import BLOCK_BYTES
 from ..core.options import FetchOptions, RetryPolicy, StorageOptions
 from ..core.urls import RemoteUrl, redact
-from ..engine import Engine
 from ..errors import RemoteDataError, ShardReadError
+from ..fetch.listing.patterns import literal_url
+from ..fetch.listing.shard_set import ShardSet, base_name, read_shard_set
+from ..fetch.object_stream import ObjectStream
+from ..fetch.session import Engine
+from ..fetch.streams import parts_of, stream_objects
 from ..formats.error_policy import MemberGuard, Skipped
 from ..formats.manifest import MANIFEST_NAME, ShardInfo
 from ..formats.nested import is_archive_name
 from ..formats.sample_index import dump_index, index_url
 from ..formats.shard_digest import Summed, sample_offsets
-from ..object_stream import ObjectStream
-from ..shard_set import ShardSet, base_name, read_shard_set
-from ..storage import read_whole
-from ..storage.patterns import literal_url
-from ..streams import parts_of, stream_objects
+from ..storage.registry import read_whole
 
 _MOST_BLOCKS_NAMED = 5
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from ..dataset_protocol import DATASET_NAME
+from ..storage.dataset_service.protocol import DATASET_NAME
 from .place import Place, dns_label, mapping, part, text
 from .template import require_template
 

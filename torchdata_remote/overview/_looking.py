@@ -14,14 +14,14 @@ from typing import Any
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.urls import RemoteUrl, join_url, redact, split_url
 from ..errors import RemoteDataError, ShardReadError
+from ..fetch.read_ahead import FAR_BYTES, LEAST_BYTES
 from ..formats.grouping import samples_of
 from ..formats.manifest import MANIFEST_NAME, load_manifest
 from ..formats.sample import KEY, Sample, split_key
 from ..formats.tar import Head
 from ..inspection.heads import ShardHeads
-from ..inspection.windows import FAR_BYTES, LEAST_BYTES
-from ..storage import read_whole
-from ..storage._folder import list_folder
+from ..storage.listing.folder import list_folder
+from ..storage.registry import read_whole
 
 BRIEFLY = RetryPolicy(deadline_s=5.0, progress_timeout_s=5.0)  # somebody waits for the page
 _MAX_LABEL_BYTES = 64

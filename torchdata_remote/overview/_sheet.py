@@ -27,7 +27,7 @@ from ..inspection import contact_sheet
 from ..inspection.contact_sheet import Cell
 from ..inspection.heads import ShardHeads
 from ..inspection.pictures import Picture, class_names
-from ..storage import read_whole
+from ..storage.registry import read_whole
 from ._looking import BRIEFLY, Budget, Folder, is_small_label, list_dataset, samples_in, spread, text_of
 
 MAX_FILES = 200_000

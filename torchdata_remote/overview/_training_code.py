@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..storage.patterns import escape_url
+from ..fetch.listing.patterns import escape_url
 
 ADDRESS = "datasets://HOST:PORT/NAME"  # what whoever shows the lines puts the dataset's own address for
 PLAIN = '"secure": False'  # True where the service is behind https

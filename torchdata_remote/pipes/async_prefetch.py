@@ -9,11 +9,11 @@ from ..core.iter_datapipe import IterDataPipe, StreamWrapper, functional_datapip
 from ..core.options import MIB, Backend, FetchOptions, RetryPolicy, StorageOptions
 from ..core.parent_watch import end_worker_with_trainer
 from ..datapipe import StatefulPipe
-from ..engine import Engine
 from ..errors import StateError
-from ..sources import pipe_of
+from ..fetch.listing.source_argument import pipe_of
+from ..fetch.session import Engine
+from ..fetch.streams import stream_objects
 from ..split import SplitReader, require_split
-from ..streams import stream_objects
 
 
 @functional_datapipe("async_prefetch")

@@ -10,7 +10,7 @@ from ..core.iter_datapipe import Batcher, Filter, IterDataPipe, functional_datap
 from ..core.partition import EqualizeMode
 from ..datapipe import StatefulPipe
 from ..errors import SampleError
-from ..sources import pipe_of
+from ..fetch.listing.source_argument import pipe_of
 from ..state import all_pipes, begin, load_state, state_of
 
 T = TypeVar("T")

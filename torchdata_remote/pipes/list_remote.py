@@ -9,9 +9,9 @@ from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.parent_watch import end_worker_with_trainer
 from ..core.urls import RemoteUrl
-from ..sources import pipe_of, url_of
+from ..fetch.listing.source_argument import pipe_of, url_of
+from ..fetch.listing.sources import list_source
 from ..split import SplitReader, require_split
-from ..storage.listing import list_source
 
 
 @functional_datapipe("list_remote")

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
+from ..fetch.streams import parts_of
 from ..formats.compression.decompress import CompressionLimits, decompressed
 from ..formats.error_policy import OnBadMember, OnBadShard, ShardGuard, raise_error
 from ..formats.grouping import samples_of
@@ -17,7 +18,6 @@ from ..formats.position import Place, Position
 from ..formats.sample import Sample, is_meta
 from ..formats.tar import Inner, TarOptions, read_archives, read_runs
 from ..shard_reader import ShardReader
-from ..streams import parts_of
 
 Data = bytes | memoryview
 _Samples = Iterator[Sample]

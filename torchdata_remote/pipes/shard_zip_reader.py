@@ -8,6 +8,7 @@ from typing import Any
 
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..errors import RemoteDataError
+from ..fetch.streams import parts_of
 from ..formats.error_policy import OnBadMember, OnBadShard, ShardGuard, raise_error
 from ..formats.grouping import samples_of
 from ..formats.limits import MAX_MEMBER_BYTES, MAX_RATIO
@@ -15,7 +16,6 @@ from ..formats.position import Place
 from ..formats.sample import Sample
 from ..formats.zip import Entry, read_directory, read_members
 from ..shard_reader import ShardReader
-from ..streams import parts_of
 
 
 @functional_datapipe("shard_zip_reader")

@@ -13,8 +13,8 @@ from ..core.partition import EqualizeMode, SampleOrder
 from ..core.world import World, detect_world, place_in, require_world, world_from_sharding
 from ..datapipe import SharedList, StatefulPipe
 from ..epochs import EpochPipe, uncounted
+from ..fetch.listing.source_argument import pipe_of
 from ..sample_shares import order_of, pieces_of
-from ..sources import pipe_of
 from ..state import all_pipes
 
 

@@ -12,7 +12,7 @@ from ..core.permutation import permutation
 from ..datapipe import StatefulPipe
 from ..epochs import SeededPipe
 from ..errors import StateError
-from ..sources import pipe_of
+from ..fetch.listing.source_argument import pipe_of
 from ..state import begin, load_state, state_of
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.permutation import permutation
 from ..epochs import SeededPipe
-from ..sources import pipe_of
+from ..fetch.listing.source_argument import pipe_of
 
 
 @functional_datapipe("shuffle_shards")

@@ -16,8 +16,8 @@ from ..core.iter_datapipe import IterDataPipe
 from ..core.parent_watch import WatchedWhenUnpickled, end_worker_with_trainer
 from ..core.world import World, detect_world, place_in
 from ..errors import StateError
+from ..fetch.listing.source_argument import pipe_of
 from ..pipes import ShardingFilterRank
-from ..sources import pipe_of
 from ..state import all_pipes, describe
 from .accelerated import refuse_skipping
 from .chains import Template, check_resumable, is_sharded

@@ -10,7 +10,7 @@ import anyio
 import anyio.to_thread
 from starlette.requests import Request
 
-from ..storage import PendingObject
+from ..storage.registry import PendingObject
 from .conditions import require_digest
 from .limits import ServiceLimits
 from .names import HEAD_BYTES

@@ -13,8 +13,8 @@ import anyio
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from ..dataset_protocol import digest_field
-from ..storage import Entry
+from ..storage.dataset_service.protocol import digest_field
+from ..storage.registry import Entry
 from .archives import Unpacked, check, tar_of, unpack, write_file
 from .bodies import in_thread, pieces_of, receive_file, require_file_body
 from .digests import publish

@@ -6,7 +6,7 @@ from functools import cache
 from importlib.metadata import version
 from typing import Any
 
-from ..dataset_protocol import DATASET_NAME, MAX_PATH_BYTES, MAX_SEGMENT_BYTES
+from ..storage.dataset_service.protocol import DATASET_NAME, MAX_PATH_BYTES, MAX_SEGMENT_BYTES
 from .archives import Unpacked
 from .files import MAX_PAGE
 from .names import BEGINNING, PATH, UPLOAD

@@ -10,7 +10,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 
-from ..storage import Entry, PendingObject
+from ..storage.registry import Entry, PendingObject
 from .conditions import require_match
 from .shelf import Shelf
 from .versions import etag_of

@@ -9,9 +9,9 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from ..dataset_protocol import digest_field
 from ..errors import ObjectChangedError, ObjectNotFoundError
-from ..storage import Entry
+from ..storage.dataset_service.protocol import digest_field
+from ..storage.registry import Entry
 from .bodies import in_thread, receive_file, require_file_body
 from .conditions import content_range, may_replace, require_match
 from .digests import one_at_a_time, publish

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from ..storage import link_refused
+from ..storage.registry import link_refused
 
 
 def remove_if_empty(path: str) -> bool:

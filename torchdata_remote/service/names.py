@@ -8,8 +8,8 @@ from email.message import Message
 from email.utils import collapse_rfc2231_value
 from urllib.parse import quote
 
-from ..dataset_protocol import DATASET_NAME, FORBIDDEN, MAX_PATH_BYTES, MAX_SEGMENT_BYTES, what_is_wrong
-from ..storage import PARTIAL_SUFFIX, never_listed
+from ..storage.dataset_service.protocol import DATASET_NAME, FORBIDDEN, MAX_PATH_BYTES, MAX_SEGMENT_BYTES, what_is_wrong
+from ..storage.registry import PARTIAL_SUFFIX, never_listed
 from .problems import Problem
 
 _SEGMENT = r"(?!\.{1,2}(?:/|$))[^/\\\x00-\x1f\x7f]{1,255}"

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Iterator
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from ..dataset_protocol import digest_field
 from ..errors import ObjectChangedError
-from ..storage import Entry
+from ..storage.dataset_service.protocol import digest_field
+from ..storage.registry import Entry
 from .bodies import in_thread
 from .conditions import byte_range, is_not_modified, range_holds, wants_digest
 from .hosting import Hosting

@@ -14,9 +14,9 @@ from ..core.options import RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
 from ..core.urls import join_url, split_url
 from ..errors import ObjectExistsError, UrlError
-from ..ranged_read import read_range
-from ..reading import Range
-from ..storage import Entry, FolderStore, LocalStore, Page, PendingObject, open_store
+from ..fetch.range_download import Range
+from ..fetch.range_reader import read_range
+from ..storage.registry import Entry, FolderStore, LocalStore, Page, PendingObject, open_store
 from .links import refuse_links, remove_if_empty
 from .names import require_dataset_name, require_path
 from .problems import Problem

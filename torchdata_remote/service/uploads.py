@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 
 from ..errors import ObjectChangedError, ObjectNotFoundError
-from ..storage import Entry, PendingObject
+from ..storage.registry import Entry, PendingObject
 from .bodies import check_room
 from .conditions import may_replace, require_digest, require_match
 from .digests import Digests, publish

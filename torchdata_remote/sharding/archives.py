@@ -7,16 +7,16 @@ from contextlib import closing
 from typing import Any
 
 from ..core.urls import RemoteUrl, redact
-from ..engine import Engine
 from ..errors import ShardReadError
+from ..fetch.sample_table import SampleTable
+from ..fetch.session import Engine
+from ..fetch.streams import parts_of, stream_objects
 from ..formats.compression.decompress import CompressionLimits, decompressed
 from ..formats.error_policy import MemberGuard, OnBadMember, Skipped, raise_error
 from ..formats.grouping import samples_of
 from ..formats.nested import Prefixes, bad_inner, is_archive_name, without_ending
 from ..formats.sample import KEY, URL, Sample, is_meta, naming_fault
 from ..formats.tar import TarOptions, first_name, read_archives, read_member_places, read_runs
-from ..sample_table import SampleTable
-from ..streams import parts_of, stream_objects
 from .scratch import Scratch
 
 _Parts = Iterable[bytes | memoryview]

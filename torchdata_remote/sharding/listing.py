@@ -10,16 +10,16 @@ from ..core.options import RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
 from ..core.urls import RemoteUrl, object_path, redact
 from ..errors import BadMemberError, ShardReadError
+from ..fetch.listing.patterns import literal_url, path_below
+from ..fetch.listing.shard_set import read_shard_set
+from ..fetch.listing.sources import list_source
+from ..fetch.sample_table import SampleTable
 from ..formats.error_policy import MemberGuard, OnBadMember, Skipped, raise_error
 from ..formats.manifest import CLASSES_NAME, LATER_PROVENANCE, MANIFEST_NAME, PROVENANCE_NAME
 from ..formats.nested import is_archive_name
 from ..formats.sample import naming_fault, split_key
 from ..formats.sample_index import index_url
-from ..sample_table import SampleTable
-from ..shard_set import read_shard_set
-from ..storage import open_store
-from ..storage.listing import list_source
-from ..storage.patterns import literal_url, path_below
+from ..storage.registry import open_store
 
 _BESIDE = (MANIFEST_NAME, CLASSES_NAME, PROVENANCE_NAME)
 

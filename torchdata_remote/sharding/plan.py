@@ -9,9 +9,9 @@ import numpy as np
 
 from ..core.permutation import order_of
 from ..errors import ShardReadError, ShardWriteError
+from ..fetch.sample_table import Int64s, SampleTable
 from ..formats.sample import writing_fault
 from ..formats.tar import BLOCK, END_OF_ARCHIVE, pack_header
-from ..sample_table import Int64s, SampleTable
 from .samples import LABEL, key_of
 
 _PLAIN_NAME = 100  # characters that fit a header's name field

@@ -11,11 +11,11 @@ import numpy as np
 from PIL import Image
 
 from ..core.options import FetchOptions, StorageOptions
-from ..engine import Engine
 from ..errors import ShardWriteError
+from ..fetch.coalesced import Gatherer
+from ..fetch.sample_table import Int64s, Members
+from ..fetch.session import Engine
 from ..formats.sample import KEY, Sample, split_key
-from ..gathering import Gatherer
-from ..sample_table import Int64s, Members
 
 _IN_FLIGHT = 32
 LABEL = "cls"

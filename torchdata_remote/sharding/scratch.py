@@ -7,8 +7,8 @@ from typing import NamedTuple
 from ..core.options import MIB, RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
 from ..core.urls import RemoteUrl
-from ..storage import PendingObject, open_store
-from ..storage._folder import list_folder
+from ..storage.listing.folder import list_folder
+from ..storage.registry import PendingObject, open_store
 
 OBJECT_BYTES = 256 * MIB
 

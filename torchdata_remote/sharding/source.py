@@ -10,13 +10,13 @@ from typing import Any, Protocol
 from ..core.options import FetchOptions, RetryPolicy, StorageOptions
 from ..core.urls import join_url, redact, split_url
 from ..destination import UNFINISHED, Destination
-from ..engine import Engine
 from ..errors import ShardWriteError
+from ..fetch.listing.patterns import literal_url
+from ..fetch.listing.source_argument import url_of
+from ..fetch.sample_table import Int64s, SampleTable
+from ..fetch.session import Engine
 from ..formats.error_policy import OnBadMember, raise_error
 from ..labels import ClassEntry, Labeller, assign_labels, merged_tables
-from ..sample_table import Int64s, SampleTable
-from ..sources import url_of
-from ..storage.patterns import literal_url
 from .archives import index_archives
 from .listing import list_samples
 from .plan import Labels, folders_to_drop, packed_bytes, require_writable

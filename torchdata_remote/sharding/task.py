@@ -11,8 +11,9 @@ from typing import Any
 from ..core.options import MIB, FetchOptions, RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
 from ..core.urls import RemoteUrl
-from ..engine import Engine
 from ..errors import RemoteDataError, ShardReadError, ShardWriteError, StorageError
+from ..fetch.session import Engine
+from ..fetch.streams import parts_of, stream_objects
 from ..formats.limits import MAX_MEMBER_BYTES
 from ..formats.manifest import ShardInfo
 from ..formats.sample import Sample
@@ -20,8 +21,7 @@ from ..formats.sample_index import dump_index, index_url
 from ..formats.shard_digest import Summed, sample_offsets
 from ..shard_series import ShardSeries
 from ..shard_template import ShardTemplate
-from ..storage import open_store, publish, read_whole
-from ..streams import parts_of, stream_objects
+from ..storage.registry import open_store, publish, read_whole
 from .samples import LABEL, Drawn, PlannedSamples
 
 Transform = Callable[[Sample], Sample | None]

@@ -10,9 +10,9 @@ from typing import Any
 
 from ..core.options import StorageOptions
 from ..errors import ObjectExistsError, ObjectNotFoundError
-from ._datasets import DATASETS
 from ._datasets_file import READ_BYTES, ReadFile, WrittenFile, read_checked
 from ._datasets_tree import DatasetsTree
+from .dataset_service.store import DATASETS
 
 _IN_FLIGHT = 16
 

@@ -12,9 +12,9 @@ from fsspec import AbstractFileSystem
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
 from ..errors import ObjectNotFoundError, StorageError
-from ._datasets import DATASETS, MAX_PAGE, DatasetsStore
-from ._protocol import Entry
+from .dataset_service.store import DATASETS, MAX_PAGE, DatasetsStore
 from .datasets import open_service
+from .protocol import Entry
 
 T = TypeVar("T")
 _RETRY = RetryPolicy()

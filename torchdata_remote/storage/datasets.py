@@ -5,8 +5,8 @@ from __future__ import annotations
 from ..core.options import StorageOptions
 from ..core.urls import redact, split_url
 from ..errors import UrlError
-from . import Connection, open_store
-from ._datasets import DATASETS, DatasetFile, DatasetsStore
+from .dataset_service.store import DATASETS, DatasetFile, DatasetsStore
+from .registry import Connection, open_store
 
 __all__ = ["DatasetFile", "DatasetsStore", "open_service"]
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from ..core.options import RetryPolicy
 from ..errors import ObjectChangedError, ObjectNotFoundError, StorageError
-from ..ranged_read import read_range
-from ..reading import Range
+from ..fetch.range_download import Range
+from ..fetch.range_reader import read_range
 from ..storage.datasets import DatasetFile
 from .crew import Crew, Job
 from .names import partial_name, ranges_name

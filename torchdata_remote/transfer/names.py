@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 
-from ..storage import PARTIAL_SUFFIX, never_listed
+from ..storage.registry import PARTIAL_SUFFIX, never_listed
 
 STATE_NAME = ".torchdata_remote-pull.json"
 LOCK_NAME = ".torchdata_remote-pull.lock"

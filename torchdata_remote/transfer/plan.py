@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from ..core.options import MIB
-from ..dataset_protocol import what_is_wrong
 from ..errors import ObjectChangedError, ObjectNotFoundError, StorageError
+from ..storage.dataset_service.protocol import what_is_wrong
 from ..storage.datasets import DatasetFile
 from .crew import Crew, Job
 from .names import folders_of, is_reserved

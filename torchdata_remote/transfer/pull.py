@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.options import RetryPolicy
 from ..errors import AccessDeniedError, EmptyListingError, StorageError
-from ..sources import url_of
+from ..fetch.listing.source_argument import url_of
 from .crew import Crew
 from .download import Downloads
 from .faults import faults_at, free_bytes

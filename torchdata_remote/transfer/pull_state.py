@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ..errors import ObjectExistsError, ObjectNotFoundError, StorageError
-from ..storage import PARTIAL_SUFFIX
+from ..storage.registry import PARTIAL_SUFFIX
 from .names import STATE_NAME
 from .target import Found, Target
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..core.options import RetryPolicy
-from ..sources import url_of
+from ..fetch.listing.source_argument import url_of
 from .crew import Crew, Job
 from .names import folders_of, is_reserved
 from .remote import RemoteFolder

@@ -10,8 +10,8 @@ from ..core.options import RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
 from ..core.urls import redact
 from ..errors import ObjectNotFoundError, StorageError, UrlError
-from ..storage import Connection
 from ..storage.datasets import DatasetFile, open_service
+from ..storage.registry import Connection
 
 T = TypeVar("T")
 

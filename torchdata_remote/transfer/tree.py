@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from ..core.options import MIB
-from ..dataset_protocol import what_is_wrong
 from ..errors import EmptyListingError, ObjectChangedError, StorageError
+from ..storage.dataset_service.protocol import what_is_wrong
 from .faults import faults_at
 from .names import is_reserved
 

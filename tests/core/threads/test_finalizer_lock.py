@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from torchdata_remote import storage
 from torchdata_remote.core.concurrency_limit import InFlight
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.core.stats import counters
 from torchdata_remote.core.stats.counters import StageCounter, StageStats, timed
 from torchdata_remote.core.threads.finalizer_lock import FinalizerLock
+from torchdata_remote.storage import registry as storage
 
 
 def test_settles_at_once_when_nobody_holds_it() -> None:

@@ -1,0 +1,411 @@
+"""Reading through the cache: what is there is not asked for again, and what comes is kept as it was."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, IterDataPipe
+from torch.utils.data.datapipes.iter import IterableWrapper
+
+from tests.fetch.cache.test_disk_cache import answer_of, bytes_in, child_of, objects_in, partials_in
+from tests.fetch.test_scheduler import wait_for
+from tests.servers.faulty_s3 import faulty
+from tests.servers.s3 import S3Server
+from torchdata_remote.core.options import FetchOptions, RetryPolicy, StorageOptions
+from torchdata_remote.core.urls import RemoteUrl
+from torchdata_remote.errors import AccessDeniedError, TransientStorageError
+from torchdata_remote.fetch.cache import cached_object as cached_read
+from torchdata_remote.fetch.object_stream import ObjectStream
+from torchdata_remote.fetch.scheduler import Fetcher
+from torchdata_remote.fetch.session import Engine
+from torchdata_remote.fetch.streams import stream_objects
+from torchdata_remote.storage.registry import Answer, Entry
+from torchdata_remote.testing import FaultyStore, write_small_shards
+
+AT_ONCE = RetryPolicy(first_wait_s=0, max_wait_s=0)
+
+
+class CountingStore:
+    """Objects in a dict, sent in chunks; ``faults`` are what becomes of the next answers."""
+
+    def __init__(self, objects: dict[str, bytes], chunk_bytes: int = 4) -> None:
+        self.objects, self.chunk_bytes = objects, chunk_bytes
+        self.may_ignore_ranges = False
+        self.maps_files = False
+        self.has_etags = True
+        self.gets = self.heads = 0
+        self.faults: list[str] = []
+        self.lock = threading.Lock()
+        self.before_stat: Callable[[], None] = lambda: None
+
+    def etag(self, path: str) -> str | None:
+        return f'"{hash(self.objects[path])}"' if self.has_etags else None
+
+    def stat(self, path: str) -> Entry:
+        self.heads += 1
+        self.before_stat()
+        return Entry(path, len(self.objects[path]), self.etag(path))
+
+    def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
+        with self.lock:
+            self.gets += 1
+            fault = self.faults.pop(0) if self.faults else ""
+        data = self.objects[path]
+        if fault == "whole" or self.may_ignore_ranges:
+            start, end = 0, None
+        body = data[start:end]
+        return Answer(start, start + len(body), len(data), self.etag(path), self.chunks(body, fault))
+
+    def chunks(self, body: bytes, fault: str) -> Generator[memoryview, None, None]:
+        cut = len(body) // 2 if fault in ("cut", "reset") else len(body)
+        for at in range(0, cut, self.chunk_bytes):
+            yield memoryview(body)[at : min(at + self.chunk_bytes, cut)]
+        if fault == "reset":
+            raise TransientStorageError("reset")
+
+
+@contextmanager
+def cached(objects: dict[str, bytes], **more: Any) -> Iterator[tuple[CountingStore, str]]:
+    """The engine reads this store for every URL; and an empty folder for the cache."""
+    store = CountingStore(objects, **more)
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("torchdata_remote.fetch.object_download.open_store", lambda url, *rest: (store, str(url)))
+        yield store, folder
+
+
+def options(folder: str, cache_bytes: int = 1 << 40, **more: Any) -> FetchOptions:
+    chosen: dict[str, Any] = {"max_in_flight": 3, "part_bytes": 10, "max_buffer_bytes": 1_000, "retry": AT_ONCE} | more
+    return FetchOptions(cache_dir=folder, cache_bytes=cache_bytes, **chosen)
+
+
+def epoch(store: CountingStore, chosen: FetchOptions, *, listed: bool) -> dict[str, bytes]:
+    urls = [RemoteUrl(url, len(data), store.etag(url)) if listed else url for url, data in store.objects.items()]
+    return {str(url): stream.read() for url, stream in stream_objects(urls, Engine(chosen, StorageOptions()))}
+
+
+OBJECTS = st.lists(st.binary(max_size=60), max_size=6).map(lambda them: dict(zip("abcdef", them, strict=False)))
+
+
+@settings(max_examples=60)
+@given(objects=OBJECTS, listed=st.booleans(), in_order=st.booleans(), ranges=st.booleans(), chunk=st.integers(1, 20))
+def test_second_epoch(objects: dict[str, bytes], listed: bool, in_order: bool, ranges: bool, chunk: int) -> None:
+    """The second epoch sends no GET; a HEAD for each object of which neither size nor etag is known, and no other."""
+    with cached(objects, chunk_bytes=chunk) as (store, folder):
+        store.may_ignore_ranges = not ranges
+        chosen = options(folder, in_order=in_order)
+        assert epoch(store, chosen, listed=listed) == objects
+        gets, heads = store.gets, store.heads
+        assert heads == (0 if listed else len(objects))
+        assert epoch(store, chosen, listed=listed) == objects
+        assert (store.gets, store.heads) == (gets, 2 * heads)
+        assert not partials_in(folder)
+
+
+@settings(max_examples=40)
+@given(objects=OBJECTS, cache_bytes=st.integers(1, 150), in_order=st.booleans(), listed=st.booleans())
+def test_bound_smaller_than_the_data(objects: dict[str, bytes], cache_bytes: int, in_order: bool, listed: bool) -> None:
+    """Whatever does not fit is fetched again, and the bytes are right in every epoch."""
+    with cached(objects) as (store, folder):
+        for _ in range(3):
+            assert epoch(store, options(folder, cache_bytes, in_order=in_order), listed=listed) == objects
+            assert sum(objects_in(folder).values()) <= cache_bytes
+
+
+@settings(max_examples=200)
+@given(
+    size=st.integers(1, 60),
+    faults=st.lists(st.sampled_from(["", "cut", "reset", "whole"]), max_size=8),
+    part_bytes=st.integers(1, 30),
+    chunk=st.integers(1, 20),
+    listed=st.booleans(),
+    stop_at=st.integers(0, 60),
+)
+def test_faults_do_not_spoil_the_cache(
+    size: int, faults: list[str], part_bytes: int, chunk: int, listed: bool, stop_at: int
+) -> None:
+    """Bodies that break, and ranges that are ignored: a kept file is the object, also when reading stops anywhere."""
+    data = bytes(range(1, size + 1))
+    with cached({"a": data}, chunk_bytes=chunk) as (store, folder):
+        store.faults = list(faults)
+        url = RemoteUrl("a", size, store.etag("a")) if listed else "a"
+        chosen = options(folder, part_bytes=part_bytes, max_in_flight=1, max_buffer_bytes=1)
+        [(_, stream)] = stream_objects([url], Engine(chosen, StorageOptions()))
+        assert stream.read(stop_at) == data[:stop_at]
+        for path in objects_in(folder):  # others may read it from now on
+            assert bytes_in(path) == data
+        stream.read()
+        stream.close()
+        assert [bytes_in(path) for path in objects_in(folder)] in ([data], [])  # "whole" may keep it out
+
+
+def test_replaced_object() -> None:
+    """A new version is fetched; neither is mixed with the other, nor the old one handed out."""
+    with cached({"a": b"old" * 10}) as (store, folder):
+        for listed in (True, False):
+            for data in (b"old" * 10, b"new" * 10, b"newer" * 7):
+                store.objects["a"] = data
+                assert epoch(store, options(folder), listed=listed) == {"a": data}
+        assert store.gets == 3 + 3 + 4
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_without_an_etag(listed: bool) -> None:
+    """An object without an etag is read, and not kept."""
+    with cached({"a": bytes(35)}) as (store, folder):
+        store.has_etags = False
+        for _ in range(2):
+            assert epoch(store, options(folder), listed=listed) == {"a": bytes(35)}
+        assert store.gets == 8
+        assert not objects_in(folder)
+        assert not partials_in(folder)
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_answers_without_an_etag(listed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes whose answer does not tell their version are not kept as the version that listing or HEAD told."""
+    with cached({"a": b"replaced since then."}) as (store, folder):
+        store.has_etags = False
+        monkeypatch.setattr(store, "stat", lambda path: Entry(path, 20, '"before"'))
+        url = RemoteUrl("a", 20, '"before"') if listed else "a"
+        for _, stream in stream_objects([url], Engine(options(folder), StorageOptions())):
+            stream.read()
+        assert not objects_in(folder)
+
+
+def read_range(store: CountingStore, folder: str, start: int, stop: int | None, *, listed: bool) -> bytes:
+    """A range of the object ``a``, as a pass that goes on in the middle of it asks for it."""
+    fetcher = Fetcher(Engine(options(folder), StorageOptions()))
+    url = RemoteUrl("a", len(store.objects["a"]), store.etag("a")) if listed else "a"
+    with ObjectStream(fetcher, url, start=start, stop=stop) as stream:
+        fetcher.release()
+        return stream.read()
+
+
+@settings(max_examples=60)
+@given(start=st.integers(0, 59), stop=st.none() | st.integers(1, 59), listed=st.booleans(), chunk=st.integers(1, 20))
+def test_an_object_begun_in_the_middle(start: int, stop: int | None, listed: bool, chunk: int) -> None:
+    """It is served from the cache if it is there; else it is read, and not kept, since it is not whole."""
+    assume(stop is None or start < stop)
+    data = bytes(range(60))
+    with cached({"a": data}, chunk_bytes=chunk) as (store, folder):
+        in_part = (start, stop) != (0, None)
+        assert read_range(store, folder, start, stop, listed=listed) == data[start:stop]
+        assert len(objects_in(folder)) == (0 if in_part else 1)
+        assert not partials_in(folder)
+        assert epoch(store, options(folder), listed=listed) == {"a": data}
+        [path] = objects_in(folder)
+        gets = store.gets
+        assert read_range(store, folder, start, stop, listed=listed) == data[start:stop]
+        assert store.gets == gets
+        assert bytes_in(path) == data
+
+
+def test_store_that_refuses_head() -> None:
+    """An object whose size and etag cannot be asked for is read as it is without a cache."""
+    with cached({"a": b"abc"}) as (store, folder):
+
+        def refuse() -> None:
+            raise AccessDeniedError("403 Forbidden")
+
+        store.before_stat = refuse
+        assert epoch(store, options(folder), listed=False) == {"a": b"abc"}
+
+
+@pytest.mark.parametrize("stop_at", [0, 1, 10, 25])
+def test_given_up_halfway(stop_at: int) -> None:
+    """A stream that is closed, or an iterator that is left, half-way leaves no partial file."""
+    with cached({"a": bytes(50), "b": bytes(50), "c": bytes(50)}) as (store, folder):
+        urls = [RemoteUrl(url, 50, store.etag(url)) for url in store.objects]
+        for _, stream in stream_objects(urls, Engine(options(folder, max_buffer_bytes=20), StorageOptions())):
+            stream.read(stop_at)
+            stream.close()
+            break
+        wait_for(lambda: not partials_in(folder))
+
+
+def test_closed_during_the_first_request() -> None:
+    """A stream that is closed while its HEAD is under way leaves no partial file, also if it is still referred to."""
+    asked, may_answer, before = threading.Event(), threading.Event(), set(threading.enumerate())
+    with cached({"a": bytes(50)}) as (store, folder):
+
+        def before_stat() -> None:
+            asked.set()
+            assert may_answer.wait(20)
+
+        store.before_stat = before_stat
+        iterator = stream_objects(["a"], Engine(options(folder), StorageOptions()))
+        _, stream = next(iterator)
+        assert asked.wait(20)
+        stream.close()
+        assert list(iterator) == []
+        may_answer.set()
+        wait_for(lambda: not set(threading.enumerate()) - before)
+        assert not partials_in(folder)
+
+
+@pytest.mark.parametrize("max_in_flight", [1, 4])
+def test_disk_is_full(max_in_flight: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full disk reading goes on, with one warning."""
+    data = os.urandom(95)
+    warnings: list[str] = []  # as text: pytest's own records would keep the error, and by its traceback the file
+    monkeypatch.setattr(cached_read._log, "warning", lambda text, *more: warnings.append(text % more))
+
+    def no_space(*arguments: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with cached({"a": data}) as (store, folder), monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", no_space)
+        assert epoch(store, options(folder, max_in_flight=max_in_flight), listed=True) == {"a": data}
+        assert not objects_in(folder)
+        wait_for(lambda: not partials_in(folder))  # threads let go of it as they end
+    assert len(warnings) == 1, warnings
+    assert "No space left" in warnings[0]
+
+
+@pytest.mark.parametrize("spoiled", ["usage", "link"])
+def test_spoiled_folder(spoiled: str) -> None:
+    """Whatever lies in the folder, the object is read."""
+    with cached({"a": b"abc"}) as (store, folder):
+        if spoiled == "link":
+            epoch(store, options(folder), listed=True)
+            [path] = objects_in(folder)
+            os.unlink(path)
+            os.symlink("/etc/hostname", path)
+        else:
+            Path(folder, "usage").write_bytes(b"x")
+        assert epoch(store, options(folder), listed=True) == {"a": b"abc"}
+
+
+@pytest.fixture(scope="module")
+def photos(moto: S3Server) -> tuple[str, dict[str, bytes]]:
+    """A bucket, and what its objects hold by URL; some are longer than a part."""
+    bucket, client = moto.new_bucket(), moto.client()
+    objects = {f"s3://{bucket}/{number}.bin": os.urandom(1 + 9_000 * number) for number in range(8)}
+    for url, data in objects.items():
+        client.put_object(Bucket=bucket, Key=url.rpartition("/")[2], Body=data)
+    return f"s3://{bucket}/", objects
+
+
+def pipe_of(
+    urls: list[str],
+    server: S3Server,
+    folder: Path,
+    *,
+    listed: bool,
+    pattern: str | None = None,
+    split: bool = True,
+    **more: Any,
+) -> IterDataPipe[Any]:
+    source = IterableWrapper(urls)
+    if listed:
+        source = source.list_remote(pattern=pattern, storage_options=server.storage_options)
+    pipe: IterDataPipe[Any] = source.sharding_filter_rank(split=split).async_prefetch(
+        cache_dir=str(folder), cache_bytes=1 << 30, storage_options=server.storage_options, **more
+    )
+    return pipe
+
+
+def read_all(pipe: IterDataPipe[Any]) -> dict[str, bytes]:
+    return {str(url): stream.read() for url, stream in pipe}
+
+
+def gets(store: FaultyStore) -> int:
+    return sum(one.method == "GET" and "list-type" not in one.query for one in store.requests)
+
+
+def heads(store: FaultyStore) -> int:
+    return sum(one.method == "HEAD" for one in store.requests)
+
+
+@pytest.mark.parametrize("backend", ["obstore", "botocore", "fsspec"])
+@pytest.mark.parametrize("listed", [True, False])
+def test_s3(moto: S3Server, photos: tuple[str, dict[str, bytes]], tmp_path: Path, backend: str, listed: bool) -> None:
+    """From a real server the second epoch sends no GET, through each backend; of bare URLs one HEAD an object."""
+    prefix, objects = photos
+    with faulty(moto) as (server, store):
+        urls = [prefix] if listed else list(objects)
+        pipe = pipe_of(urls, server, tmp_path, listed=listed, backend=backend, part_bytes=10_000)
+        assert read_all(pipe) == objects
+        num_gets, num_heads = gets(store), heads(store)
+        assert num_gets >= len(objects)
+        assert read_all(pipe) == objects
+        assert gets(store) == num_gets
+        if not listed and backend != "fsspec":  # which asks as it likes
+            assert heads(store) - num_heads == len(objects)
+
+
+def test_servers_share_no_objects(moto: S3Server, photos: tuple[str, dict[str, bytes]], tmp_path: Path) -> None:
+    """A bucket of the same name on another server has objects of its own, also of equal size and etag."""
+    prefix, objects = photos
+    for _ in range(2):
+        with faulty(moto) as (server, store):  # each is another endpoint
+            assert read_all(pipe_of([prefix], server, tmp_path, listed=True)) == objects
+            assert gets(store) >= len(objects)
+
+
+def read_elsewhere(pipe: Any, prefix: str, server: S3Server, folder: Path) -> None:
+    """In another process: one epoch."""
+    pipe.send(read_all(pipe_of([prefix], server, folder, listed=True)))
+
+
+def test_second_process_and_workers(moto: S3Server, photos: tuple[str, dict[str, bytes]], tmp_path: Path) -> None:
+    """What one process fetched, another one and DataLoader workers find."""
+    prefix, objects = photos
+    with faulty(moto) as (server, store):
+        plain = S3Server("plain", server.endpoint_url, server.key, server.secret)
+        assert read_all(pipe_of([prefix], plain, tmp_path, listed=True, part_bytes=10_000)) == objects
+        num_gets = gets(store)
+        with child_of(read_elsewhere, prefix, plain, tmp_path) as (_, pipe):
+            assert answer_of(pipe) == objects
+        loaded = pipe_of([prefix], plain, tmp_path, listed=True, split=False).map(_bytes_of)
+        loader: DataLoader[Any] = DataLoader(
+            loaded, batch_size=None, num_workers=2, multiprocessing_context="forkserver", timeout=60
+        )
+        assert dict(loader) == objects
+        assert gets(store) == num_gets
+
+
+def _bytes_of(pair: tuple[str, Any]) -> tuple[str, bytes]:
+    return str(pair[0]), pair[1].read()
+
+
+def test_shards(moto: S3Server, tmp_path: Path) -> None:
+    """Reading shards to their end of archive keeps them whole, in parts of any size."""
+    url = f"s3://{moto.new_bucket()}/train/"
+    write_small_shards(url, num_shards=3, samples_per_shard=9, storage_options=moto.storage_options)
+    with faulty(moto) as (server, store):
+        pipe = pipe_of([url], server, tmp_path, listed=True, pattern="*.tar", part_bytes=1_024, max_buffer_bytes=1_024)
+        first = list(pipe.shard_tar_reader())
+        num_gets = gets(store)
+        assert [sample["__key__"] for sample in pipe.shard_tar_reader()] == [sample["__key__"] for sample in first]
+        assert gets(store) == num_gets
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+@pytest.mark.parametrize("listed", [True, False])
+def test_an_empty_object_is_kept(listed: bool, in_order: bool) -> None:
+    """As any other one: the second epoch sends no GET."""
+    with cached({"a": b"", "b": b"abc", "c": b""}) as (store, folder):
+        assert epoch(store, options(folder, in_order=in_order), listed=listed) == store.objects
+        assert len(objects_in(folder)) == 3
+        gets = store.gets
+        assert epoch(store, options(folder, in_order=in_order), listed=listed) == store.objects
+        assert store.gets == gets
+
+
+def test_an_object_larger_than_the_cache_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    """Once in all epochs, with both numbers."""
+    with cached({"a": bytes(95), "b": bytes(96)}) as (store, folder):
+        for _ in range(2):
+            assert epoch(store, options(folder, 90), listed=True) == store.objects
+    [record] = caplog.records
+    assert "95 bytes, more than cache_bytes=90" in record.getMessage()

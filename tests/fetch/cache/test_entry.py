@@ -1,0 +1,154 @@
+"""Objects in the cache whose bytes were altered: they are dropped and fetched, never handed on."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.fetch.cache.test_cached_object import CountingStore, cached, epoch, options
+from tests.fetch.cache.test_disk_cache import ETAG, LARGE, URL, bytes_in, keep, kept, objects_in, path_of
+from torchdata_remote.core.checksums import Checksums
+from torchdata_remote.core.options import RetryPolicy, StorageOptions
+from torchdata_remote.core.urls import RemoteUrl
+from torchdata_remote.errors import ShardCorruptError
+from torchdata_remote.fetch.cache import block_checksums as cache_blocks
+from torchdata_remote.fetch.cache import entry as cached_file
+from torchdata_remote.fetch.cache.disk_cache import DiskCache
+from torchdata_remote.fetch.cache.entry import DamagedError
+from torchdata_remote.fetch.session import Engine
+from torchdata_remote.fetch.streams import stream_objects
+
+
+def flip(path: str | Path, bit: int) -> None:
+    """Flip one bit of a file, as a failing disk does."""
+    data = bytearray(Path(path).read_bytes())
+    data[bit // 8 % len(data)] ^= 1 << bit % 8
+    status = os.stat(path)
+    Path(path).write_bytes(data)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@settings(max_examples=60)
+@given(
+    size=st.integers(1, 60),
+    bit=st.integers(0, 8 * 100),
+    part_bytes=st.integers(1, 30),
+    block_bytes=st.sampled_from([8, 32, 64]),
+    in_order=st.booleans(),
+)
+def test_a_flipped_bit_is_never_handed_on(
+    size: int, bit: int, part_bytes: int, block_bytes: int, in_order: bool
+) -> None:
+    """Wherever it is, in the object or its checksums, and however the object is cut: it is fetched, then kept again."""
+    data = bytes(range(1, size + 1))
+    with cached({"a": data}) as (store, folder), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cache_blocks, "BLOCK_BYTES", block_bytes)
+        patch.setattr(cached_file, "BLOCK_BYTES", block_bytes)
+        chosen = options(folder, part_bytes=part_bytes, in_order=in_order)
+        assert epoch(store, chosen, listed=True) == {"a": data}
+        [path] = objects_in(folder)
+        flip(path, bit)
+        gets = store.gets
+        assert epoch(store, chosen, listed=True) == {"a": data}
+        assert store.gets > gets, "the damage was seen"
+        assert epoch(store, chosen, listed=True) == {"a": data}  # which may be the pass that keeps it
+        gets = store.gets
+        assert epoch(store, chosen, listed=True) == {"a": data}
+        assert store.gets == gets
+        assert [bytes_in(path) for path in objects_in(folder)] == [data]
+
+
+def read_with_checksums(store: CountingStore, folder: str, crc32: int, retry: RetryPolicy) -> bytes:
+    """Read the object ``a`` as a manifest with checksums lists it."""
+    url = RemoteUrl("a", len(store.objects["a"]), store.etag("a"), checksums=Checksums(1 << 16, (crc32,)))
+    engine = Engine(options(folder, retry=retry), StorageOptions())
+    [data] = [stream.read() for _, stream in stream_objects([url], engine)]
+    return data
+
+
+@pytest.mark.parametrize("max_attempts", [1, 4])
+def test_the_store_is_not_blamed_for_the_cache(max_attempts: int) -> None:
+    """Bytes that were damaged on the way into the cache, before there was a manifest, are dropped and fetched."""
+    sound, retry = bytes(range(50)), RetryPolicy(first_wait_s=0, max_wait_s=0, max_attempts=max_attempts)
+    with cached({"a": sound}) as (store, folder):
+        etag = store.etag("a")
+        keep(DiskCache(folder, LARGE), bytes(50), "a", str(etag))
+        assert read_with_checksums(store, folder, zlib.crc32(sound), retry) == sound
+        assert not objects_in(folder)
+        assert read_with_checksums(store, folder, zlib.crc32(sound), retry) == sound
+        assert [bytes_in(path) for path in objects_in(folder)] == [sound]
+
+
+def test_an_object_that_is_damaged_in_the_store_is_an_error_with_a_cache_too() -> None:
+    """It was asked for again: the error is the store's, and nothing of it is kept."""
+    with cached({"a": bytes(50)}) as (store, folder):
+        keep(DiskCache(folder, LARGE), bytes(50), "a", str(store.etag("a")))
+        with pytest.raises(ShardCorruptError, match="also when it was fetched again"):
+            read_with_checksums(store, folder, 1, RetryPolicy(first_wait_s=0, max_wait_s=0))
+        assert store.gets == 2
+        assert not objects_in(folder)
+
+
+def test_each_block_is_compared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For each object that is opened, however its bytes are asked for."""
+    monkeypatch.setattr(cache_blocks, "BLOCK_BYTES", 10)
+    monkeypatch.setattr(cached_file, "BLOCK_BYTES", 10)
+    keep(disk := DiskCache(str(tmp_path), LARGE), data := os.urandom(35))
+    compared: list[int] = []
+
+    def crc32(data: memoryview) -> int:
+        compared.append(len(data))
+        return zlib.crc32(data)
+
+    monkeypatch.setattr(cached_file, "zlib", type("zlib", (), {"crc32": staticmethod(crc32)}))
+    found = disk.find(URL, 35, ETAG)
+    assert found is not None
+    for start, end in ((12, 15), (12, 15), (9, 31), (0, None), (34, 99)):
+        assert found.view(start, end) == data[start:end]
+    assert sorted(compared) == [5, 10, 10, 10]
+
+
+def test_an_object_under_another_ones_name_is_not_handed_out(tmp_path: Path) -> None:
+    """Checksums belong to one URL, size and etag: a file that was moved is damage."""
+    disk = DiskCache(str(tmp_path), LARGE)
+    first, second = (path_of(disk, tmp_path, data, data.decode()) for data in (b"aaaa", b"bbbb"))
+    os.replace(first, second)
+    assert kept(disk, 4, "bbbb") is None
+
+
+def test_a_file_without_checksums_is_not_trusted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Those that an earlier version kept are fetched once more, without a warning for each."""
+    disk = DiskCache(str(tmp_path), LARGE)
+    path = path_of(disk, tmp_path, b"abcde")
+    path.write_bytes(b"abcde")
+    assert kept(disk, 5) is None
+    assert not path.exists()
+    assert not caplog.records
+
+
+def test_a_removed_object_is_that_one_and_no_other(tmp_path: Path) -> None:
+    """Another process may have kept a sound one in its place since."""
+    disk = DiskCache(str(tmp_path), LARGE)
+    path = path_of(disk, tmp_path, b"abcde")
+    found = disk.find(URL, 5, ETAG)
+    assert found is not None
+    path.unlink()
+    keep(disk, b"abcde")
+    found.remove()
+    assert kept(disk, 5) == b"abcde"
+
+
+def test_a_shortened_file_is_an_error(tmp_path: Path) -> None:
+    """And not fewer bytes."""
+    disk = DiskCache(str(tmp_path), LARGE)
+    path = path_of(disk, tmp_path, bytes(50))
+    found = disk.find(URL, 50, ETAG)
+    assert found is not None
+    os.truncate(path, 20)
+    with pytest.raises((EOFError, DamagedError)):
+        found.view(0, None)

@@ -1,0 +1,153 @@
+"""A cache in a folder where other users can write: nothing of theirs is taken, followed or overwritten."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.fetch.cache.test_disk_cache import ETAG, LARGE, URL, child_of, keep, kept, objects_in, path_of
+from torchdata_remote.fetch.cache.disk_cache import DiskCache
+from torchdata_remote.fetch.cache.folder import open_own_file, private_folder
+
+OTHER = 12_345
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
+
+
+@pytest.mark.parametrize("instead", ["link", "dangling link", "hard link", "fifo", "writable by others"])
+def test_the_usage_file_is_this_users_own(tmp_path: Path, instead: str) -> None:
+    """Whatever lies in its place is removed, not followed and not overwritten, and nothing waits for a FIFO."""
+    target, usage = tmp_path / "target", tmp_path / "cache" / "usage"
+    disk = DiskCache(str(tmp_path / "cache"), 100)
+    target.write_bytes(b"precious")
+    if instead == "fifo":
+        os.mkfifo(usage)
+    elif instead == "hard link":
+        os.link(target, usage)
+    elif instead == "writable by others":
+        usage.write_bytes(b"0")
+        usage.chmod(0o666)
+    else:
+        usage.symlink_to(target if instead == "link" else tmp_path / "nowhere")
+    keep(disk, b"abc")
+    assert kept(disk, 3) == b"abc"
+    assert target.read_bytes() == b"precious"
+    assert not (tmp_path / "nowhere").exists()
+    assert usage.read_bytes() == b"3"
+    assert usage.lstat().st_mode == 0o100600
+
+
+def test_an_object_that_cannot_be_counted_is_not_kept(tmp_path: Path) -> None:
+    """Where the usage file cannot be had the folder would grow without a bound."""
+    disk = DiskCache(str(tmp_path), 100)
+    (tmp_path / "usage").mkdir()
+    with pytest.raises(OSError, match="usage"):
+        keep(disk, b"abc")
+    assert not objects_in(tmp_path)
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+def test_an_object_that_others_can_write_is_not_taken(tmp_path: Path, mode: int) -> None:
+    """It is fetched anew, and then it is this user's own."""
+    disk = DiskCache(str(tmp_path), LARGE)
+    path_of(disk, tmp_path, b"abc").chmod(mode)
+    assert kept(disk, 3) is None
+    keep(disk, b"abc")
+    assert kept(disk, 3) == b"abc"
+
+
+@pytest.mark.parametrize("name", ["partial/torchdata_remote-x", "ab/" + "ab" * 32])
+def test_nothing_waits_for_a_fifo(tmp_path: Path, name: str) -> None:
+    """Not when leftovers are looked for, nor when objects are removed."""
+    DiskCache(str(tmp_path), LARGE)
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    os.mkfifo(tmp_path / name)
+    disk = DiskCache(str(tmp_path), 5)
+    for number in range(3):
+        keep(disk, b"abc", f"{number}")
+
+
+@pytest.mark.parametrize("name", ["partial", "objects"])
+def test_a_folder_that_is_a_link_is_not_written_to(tmp_path: Path, name: str) -> None:
+    """Neither partial files nor objects go elsewhere."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    disk = DiskCache(str(tmp_path / "cache"), LARGE)
+    if name == "partial":
+        (tmp_path / "cache" / "partial").rmdir()
+        (tmp_path / "cache" / "partial").symlink_to(elsewhere)
+        with pytest.raises(PermissionError, match="choose another cache_dir"):
+            DiskCache(str(tmp_path / "cache"), LARGE)
+    else:
+        path = path_of(disk, tmp_path / "cache", b"abc")
+        path.unlink()
+        path.parent.rmdir()
+        path.parent.symlink_to(elsewhere)
+        with pytest.raises(PermissionError, match="choose another cache_dir"):
+            keep(disk, b"abc")
+    assert not list(elsewhere.iterdir())
+
+
+def test_only_this_user_can_read_what_is_kept(tmp_path: Path) -> None:
+    """Whatever the umask is."""
+    before = os.umask(0)
+    try:
+        disk = DiskCache(str(tmp_path / "cache"), LARGE)
+        path = path_of(disk, tmp_path / "cache", b"abc")
+    finally:
+        os.umask(before)
+    modes = {path.lstat().st_mode & 0o777 for path in (tmp_path / "cache").rglob("*") if path.is_dir()}
+    assert modes == {0o700}
+    assert path.lstat().st_mode & 0o777 == 0o600
+
+
+@as_root
+def test_an_object_of_another_user_is_not_taken(tmp_path: Path) -> None:
+    """Not even one with the right checksums."""
+    disk = DiskCache(str(tmp_path), LARGE)
+    os.chown(path_of(disk, tmp_path, b"abc"), OTHER, OTHER)
+    assert kept(disk, 3) is None
+    keep(disk, b"abc")
+    assert kept(disk, 3) == b"abc"
+
+
+def keep_as_another_user(pipe: object, folder: str) -> None:
+    """In another process, as another user: keep an object, and tell what was found before and after."""
+    os.setgid(OTHER)
+    os.setuid(OTHER)
+    disk = DiskCache(folder, LARGE)
+    before = kept(disk, 3)
+    keep(disk, b"xyz")
+    pipe.send((before, kept(disk, 3)))  # type: ignore[attr-defined]
+
+
+@as_root
+def test_users_who_share_a_folder_have_their_own_objects(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The owner's lie in the folder, another user's in a folder in it; neither sees the other's."""
+    folder = Path("/tmp", f"torchdata_remote-{os.getpid()}-shared")  # others cannot enter pytest's
+    folder.mkdir()
+    try:
+        folder.chmod(0o1777)
+        disk = DiskCache(str(folder), LARGE)
+        keep(disk, b"abc")
+        with child_of(keep_as_another_user, str(folder)) as (_, pipe):
+            assert pipe.poll(60)
+            assert pipe.recv() == (None, b"xyz")
+        assert kept(disk, 3) == b"abc"
+        assert private_folder(str(folder)) == (str(folder), 0)
+        assert len(objects_in(folder / f"user-{OTHER}")) == 1
+    finally:
+        import shutil
+
+        shutil.rmtree(folder)
+
+
+def test_an_own_file_is_opened_as_it_is(tmp_path: Path) -> None:
+    """Its bytes stay."""
+    (tmp_path / "own").write_bytes(b"abc")
+    (tmp_path / "own").chmod(0o600)
+    descriptor = open_own_file(str(tmp_path / "own"), os.stat(tmp_path).st_uid)
+    assert os.read(descriptor, 9) == b"abc"
+    os.close(descriptor)
+    assert kept(DiskCache(str(tmp_path / "cache"), LARGE), 3, URL, ETAG) is None

@@ -1,0 +1,67 @@
+"""Tables of texts and of URLs."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchdata_remote.core.urls import RemoteUrl
+from torchdata_remote.fetch.listing.url_table import Texts, UrlTable
+
+NAMES = st.text(st.characters(codec="utf-8"), max_size=20) | st.binary(max_size=8).map(
+    lambda name: name.decode("utf-8", "surrogateescape")
+)
+URLS = st.builds(
+    RemoteUrl,
+    st.text("abcé/.", min_size=1).map("s3://b/{}".format),
+    st.none() | st.integers(0, 1 << 50),
+    st.none() | st.text("0123456789abcdef-", min_size=1),
+)
+
+
+def told(url: RemoteUrl) -> tuple[str, int | None, str | None]:
+    return str(url), url.size, url.etag
+
+
+@given(st.lists(NAMES, max_size=8))
+def test_texts_come_back(texts: list[str]) -> None:
+    """One by one, by slices, by iteration, and through columns; also names of files that are no UTF-8."""
+    kept = Texts(texts)
+    again = Texts.from_columns(**kept.columns())
+    again.append("more")
+    assert list(again) == [*texts, "more"]
+    assert (list(kept), len(kept), kept[1:5:2], kept[::-1]) == (texts, len(texts), texts[1:5:2], texts[::-1])
+    assert [kept[index] for index in range(len(texts))] == texts
+    with pytest.raises(IndexError):
+        kept[len(texts)]
+
+
+@given(st.lists(URLS, max_size=8))
+def test_urls_come_back(urls: list[RemoteUrl]) -> None:
+    """With size and etag where they have them, by number, from behind, by slices, and through columns."""
+    table = UrlTable(urls)
+    again = UrlTable.from_columns(table.columns())
+    again.append("s3://b/more")
+    assert list(map(told, table)) == list(map(told, urls))
+    assert list(map(told, table[::-2])) == list(map(told, urls[::-2]))
+    assert [told(table[-number]) for number in range(1, len(urls) + 1)] == list(map(told, urls[::-1]))
+    assert told(again[-1]) == ("s3://b/more", None, None)
+    with pytest.raises(IndexError):
+        table[len(urls)]
+
+
+def test_a_url_takes_little() -> None:
+    """24 bytes more than its characters and those of its etag."""
+    etag = "d41d8cd98f00b204e9800998ecf8427e"
+    urls = [f"s3://bucket/train/n{number:08d}/{number:08d}.JPEG" for number in range(10_000)]
+    table = UrlTable(RemoteUrl(url, 94_000, etag) for url in urls)
+    characters = sum(len(url) + len(etag) for url in urls)
+    assert sum(column.nbytes for column in table.columns().values()) <= characters + 24 * len(urls)
+
+
+def test_the_digest_of_texts_depends_on_their_order_and_borders() -> None:
+    """Not on their characters alone."""
+    digests = {Texts(texts).digest() for texts in (["ab", "c"], ["a", "bc"], ["c", "ab"], ["ab", "c", ""], [])}
+    assert len(digests) == 5
+    assert Texts(["ab", "c"]).digest() in digests

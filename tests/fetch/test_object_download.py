@@ -1,0 +1,115 @@
+"""What is planned of an object that is fetched in parts."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.fetch.test_scheduler import FakeStore, options, store_of
+from torchdata_remote.core.options import StorageOptions
+from torchdata_remote.core.urls import RemoteUrl
+from torchdata_remote.errors import ObjectChangedError
+from torchdata_remote.fetch.object_download import FetchedObject, Part
+from torchdata_remote.fetch.object_stream import ObjectStream
+from torchdata_remote.fetch.range_download import Found
+from torchdata_remote.fetch.scheduler import Fetcher
+from torchdata_remote.fetch.session import Engine
+from torchdata_remote.storage.registry import Answer, Connection, in_one
+
+
+def an_object(url: str, *, may_ignore_ranges: bool = False) -> FetchedObject:
+    with store_of({}) as store:
+        store.may_ignore_ranges = may_ignore_ranges
+        return FetchedObject(url, StorageOptions(), Connection(), None)
+
+
+def plan_all(target: FetchedObject, part_bytes: int) -> list[Part]:
+    parts = []
+    while target.can_plan():
+        expected = target.next_part_bytes(part_bytes)
+        parts.append(target.plan(part_bytes))
+        assert parts[-1].reserved_bytes == expected
+    return parts
+
+
+@given(size=st.integers(0, 500), part_bytes=st.integers(1, 600))
+def test_listed_object_is_covered_once(size: int, part_bytes: int) -> None:
+    """Parts follow one another from the first byte to the last, none longer than asked; an empty object has one."""
+    target = an_object(RemoteUrl("a", size, "v1"))
+    parts = plan_all(target, part_bytes)
+    assert target.completely_planned()
+    assert list(target.parts) == parts
+    assert target.num_unfinished == len(parts) == max(1, -(-size // part_bytes))
+    ranges = [target.range_of(part.start, part.end) for part in parts]
+    assert all((wanted.size, wanted.etag, wanted.path) == (size, "v1", "a") for wanted in ranges)
+    if size == 0:
+        assert [(wanted.start, wanted.end) for wanted in ranges] == [(0, None)]
+    else:
+        ends = [wanted.end or 0 for wanted in ranges]
+        assert [wanted.start for wanted in ranges] == [0, *ends[:-1]]
+        assert ends[-1] == size
+        assert all(part.reserved_bytes == (part.end or 0) - part.start <= part_bytes for part in parts)
+
+
+@given(size=st.integers(0, 500), part_bytes=st.integers(1, 600), whole=st.booleans(), listed=st.booleans())
+def test_learned_object_is_covered_once(size: int, part_bytes: int, whole: bool, listed: bool) -> None:
+    """Without a size one part waits for the first answer; what that did not bring follows, once."""
+    target = an_object(RemoteUrl("a", size, None) if listed else "a", may_ignore_ranges=listed)
+    assert target.can_plan()
+    [first] = plan_all(target, part_bytes)
+    assert (first.start, first.end, first.reserved_bytes) == (0, part_bytes, part_bytes)
+    assert not target.completely_planned()
+    end = size if whole else min(size, part_bytes)
+    target.learn(Found(size, "v1", end))
+    others = plan_all(target, part_bytes)
+    assert target.completely_planned()
+    ends = [end, *(part.end or 0 for part in others)]
+    assert [part.start for part in others] == ends[:-1]
+    assert ends[-1] == size
+    assert all(target.range_of(part.start, part.end).etag == "v1" for part in others)
+
+
+def test_the_first_etag_is_kept() -> None:
+    """What the listing told, or else the first answer, is the version; a size that was known plans nothing again."""
+    target = an_object(RemoteUrl("a", 30, "listed"))
+    target.plan(10)
+    target.learn(Found(30, "listed", 10))
+    assert (target.etag, target.planned_bytes) == ("listed", 10)
+
+
+def test_closed_object() -> None:
+    """Nothing more is planned of an object that was closed, wherever it was."""
+    for planned in (0, 1, 2):
+        target = an_object(RemoteUrl("a", 25))
+        for _ in range(planned):
+            target.plan(10)
+        target.close()
+        assert target.completely_planned()
+        assert not target.can_plan()
+
+
+def test_parts_of_two_versions_are_not_mixed() -> None:
+    """A listing that tells a size and no etag: parts of two versions of that size are an ObjectChangedError."""
+
+    class Replaced(FakeStore):
+        def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
+            both.wait(20)  # both parts are asked for before either is answered
+            assert end is not None
+            version = "v1" if start == 0 else "v2"
+            return Answer(start, end, 20, version, in_one(version[1:].encode() * (end - start)))
+
+    both = threading.Barrier(2)
+    with store_of({}) as store:
+        store.read = Replaced({}).read  # type: ignore[method-assign]
+        fetcher = Fetcher(Engine(options(max_in_flight=2, part_bytes=10), StorageOptions()))
+        stream = ObjectStream(fetcher, RemoteUrl("a", 20))
+        fetcher.release()
+        try:
+            with pytest.raises(ObjectChangedError):
+                stream.read()
+        finally:
+            stream.close()
+            both.abort()

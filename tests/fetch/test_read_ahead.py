@@ -1,0 +1,104 @@
+"""An object by windows, with jumps."""
+
+from __future__ import annotations
+
+import uuid
+
+import fsspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.servers.faulty_s3 import faulty
+from tests.servers.s3 import S3Server
+from torchdata_remote.core.options import StorageOptions
+from torchdata_remote.core.urls import RemoteUrl
+from torchdata_remote.errors import ObjectChangedError, ObjectNotFoundError
+from torchdata_remote.fetch.read_ahead import FAR_BYTES, LEAST_BYTES, MOST_BYTES, Windows
+from torchdata_remote.formats.byte_reader import Cursor, Jumping
+from torchdata_remote.testing import Faults
+
+NO_OPTIONS = StorageOptions()
+
+
+def put(data: bytes) -> str:
+    url = f"memory://{uuid.uuid4().hex}/object"
+    fsspec.filesystem("memory").pipe(url.removeprefix("memory:/"), data)
+    return url
+
+
+@given(
+    num_bytes=st.integers(0, 400_000),
+    steps=st.lists(st.tuples(st.booleans(), st.integers(0, 150_000)), max_size=8),
+    known=st.booleans(),
+    start=st.integers(0, 50_000),
+    stop=st.none() | st.integers(50_000, 450_000),
+)
+def test_a_cursor_over_windows_sees_the_object(
+    num_bytes: int, steps: list[tuple[bool, int]], known: bool, start: int, stop: int | None
+) -> None:
+    """Whatever is taken and passed over, in whatever order, it is what a cursor over all bytes gives."""
+    data = b"".join(number.to_bytes(4, "big") for number in range(num_bytes // 4 + 1))[:num_bytes]
+    start = min(start, num_bytes)
+    url = RemoteUrl(put(data), num_bytes if known else None)
+    windows = Windows(url, NO_OPTIONS, start=start if known else 0, stop=stop)
+    jumping, plain = Cursor(windows, windows.start), Cursor([data[windows.start : stop]], windows.start)
+    plain.take(0), windows.head()
+    for take, length in steps:
+        if take:
+            assert jumping.take(length) == plain.take(length)
+        else:
+            assert jumping.skip(length) == plain.skip(length)
+        assert jumping.offset == plain.offset
+    assert windows.fetched_bytes <= num_bytes
+    assert windows.find_num_bytes() == num_bytes
+
+
+def test_windows_double_until_much_is_left_out() -> None:
+    """From the least to the most, so that a sequential reader needs few requests; behind a far jump from the least."""
+    windows = Windows(put(bytes(8 << 20)), NO_OPTIONS)
+    parts = iter(windows)
+    lengths = [len(next(parts)) for _ in range(11)]
+    assert lengths == [min(LEAST_BYTES << step, MOST_BYTES) for step in range(11)]
+    assert windows.jump(FAR_BYTES) == FAR_BYTES
+    assert len(next(parts)) == MOST_BYTES, "that was near"
+    assert windows.jump(FAR_BYTES) + windows.jump(1) == FAR_BYTES + 1
+    assert [len(next(parts)) for _ in range(2)] == [LEAST_BYTES, 2 * LEAST_BYTES]
+    assert windows.num_requests == 14
+
+
+def test_the_head_is_a_window_that_iteration_begins_with() -> None:
+    """Looking at the beginning costs no request of its own."""
+    windows = Windows(put(bytes(range(200)) * 100), NO_OPTIONS)
+    assert windows.head() == windows.head() == (bytes(range(200)) * 100)[:LEAST_BYTES]
+    assert b"".join(windows) == bytes(range(200)) * 100
+    assert windows.num_requests == 3
+    assert isinstance(windows, Jumping)
+
+
+def test_an_object_that_was_replaced_is_noticed(moto: S3Server) -> None:
+    """Later windows ask for the version of the first one."""
+    bucket = moto.new_bucket()
+    moto.client().put_object(Bucket=bucket, Key="a", Body=b"1" * 100_000)
+    windows = iter(Windows(f"s3://{bucket}/a", StorageOptions(moto.storage_options)))
+    assert next(windows) == b"1" * LEAST_BYTES
+    moto.client().put_object(Bucket=bucket, Key="a", Body=b"2" * 100_000)
+    with pytest.raises(ObjectChangedError):
+        list(windows)
+
+
+def test_faults_are_survived(moto: S3Server) -> None:
+    """Each window is read as any range is: what broke is asked for again."""
+    bucket = moto.new_bucket()
+    moto.client().put_object(Bucket=bucket, Key="a", Body=bytes(range(250)) * 800)
+    with faulty(moto, Faults.storm(0.4), seed=1) as (server, store):
+        waits: list[float] = []
+        windows = Windows(f"s3://{bucket}/a", StorageOptions(server.storage_options), sleep=waits.append)
+        assert b"".join(windows) == bytes(range(250)) * 800
+    assert sum(count for fault, count in store.counts.items() if fault != "well") >= len(waits) > 0
+
+
+def test_an_object_that_is_not_there() -> None:
+    """An error of storage, when its first byte is wanted."""
+    with pytest.raises(ObjectNotFoundError):
+        Windows("memory://nowhere/at-all", NO_OPTIONS).head()

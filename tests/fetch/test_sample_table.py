@@ -1,0 +1,80 @@
+"""A table of where samples lie."""
+
+from __future__ import annotations
+
+import os
+from itertools import accumulate
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchdata_remote.core.urls import RemoteUrl
+from torchdata_remote.fetch.sample_table import SampleTable
+
+NAMES = st.binary(max_size=12).map(os.fsdecode)  # of files: bytes that are no UTF-8 become surrogates
+MEMBER = st.tuples(NAMES, st.integers(0, 1 << 62), st.integers(0, 1 << 62))
+SAMPLES = st.lists(st.lists(MEMBER, max_size=3), max_size=6)
+OBJECT = st.builds(RemoteUrl, NAMES, st.none() | st.integers(0, 1 << 62), st.none() | st.text("ab\"'", min_size=1))
+OBJECTS = st.lists(st.tuples(OBJECT, SAMPLES), max_size=4)
+Filled = list[tuple[RemoteUrl, list[list[tuple[str, int, int]]]]]
+
+
+def filled(objects: Filled) -> SampleTable:
+    table = SampleTable()
+    for url, samples in objects:
+        table.add_object(url)
+        for members in samples:
+            table.begin_sample()
+            for member in members:
+                table.add_member(*member)
+    return table
+
+
+def told(url: RemoteUrl) -> tuple[str, int | None, str | None]:
+    return str(url), url.size, url.etag
+
+
+@given(objects=OBJECTS, data=st.data(), dumped=st.booleans())
+def test_any_samples_in_any_order(objects: Filled, data: st.DataObject, dumped: bool) -> None:
+    """What was put in is selected, with its object's size and etag, also after a dump."""
+    table = filled(objects)
+    if dumped:
+        table = SampleTable.load(table.dump())
+    every = [(url, members) for url, samples in objects for members in samples]
+    wanted = data.draw(st.lists(st.integers(0, len(every) - 1), max_size=8) if every else st.just([]))
+    found = table.select(np.array(wanted, np.int64))
+    assert found.counts.tolist() == [len(every[index][1]) for index in wanted]
+    expected = [(told(every[index][0]), *member) for index in wanted for member in every[index][1]]
+    urls = [told(found.urls[index]) for index in found.objects.tolist()]
+    assert list(zip(urls, found.names, found.starts.tolist(), found.sizes.tolist(), strict=True)) == expected
+    assert len(found.urls) == len(set(found.objects.tolist())), "only objects that are used"
+
+
+@given(OBJECTS)
+def test_columns(objects: Filled) -> None:
+    """Counts, sizes and borders of samples are those of what was put in."""
+    table = filled(objects)
+    every = [members for _, samples in objects for members in samples]
+    assert (len(table), table.num_objects) == (len(every), len(objects))
+    assert table.firsts().tolist() == [0, *accumulate(map(len, every))]
+    assert table.sizes().tolist() == [size for members in every for _, _, size in members]
+    assert [told(table.urls[index]) for index in range(len(objects))] == [told(url) for url, _ in objects]
+
+
+def test_first_names_and_rows_after_reading() -> None:
+    """Each sample by its first member; a table that was read goes on being filled."""
+    table = filled([(RemoteUrl("a"), [[("x.jpg", 0, 1), ("x.txt", 1, 2)], [("y.jpg", 3, 4)]])])
+    assert table.sizes().tolist() == [1, 2, 4]
+    assert list(table.first_names()) == ["x.jpg", "y.jpg"]
+    again = SampleTable.load(table.dump())
+    again.begin_sample()
+    again.add_member("z.jpg", 9, 9)
+    assert list(again.first_names()) == ["x.jpg", "y.jpg", "z.jpg"]
+
+
+def test_nothing_is_unpickled() -> None:
+    """A dump is arrays of numbers, and nothing else is taken for one."""
+    with pytest.raises(ValueError, match="pickle"):
+        SampleTable.load(b"\x80\x04N.")

@@ -1,0 +1,1086 @@
+"""The fetch engine, over a store whose answers the test lets through."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import itertools
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
+
+import pytest
+from hypothesis import Phase, example, given, settings
+from hypothesis import strategies as st
+
+from torchdata_remote.core.options import FetchOptions, RetryPolicy, StorageOptions
+from torchdata_remote.core.urls import RemoteUrl
+from torchdata_remote.errors import (
+    AccessDeniedError,
+    ObjectChangedError,
+    ObjectNotFoundError,
+    StorageError,
+    TransientStorageError,
+)
+from torchdata_remote.fetch.object_stream import ObjectStream
+from torchdata_remote.fetch.scheduler import Fetcher
+from torchdata_remote.fetch.session import Engine
+from torchdata_remote.fetch.streams import stream_objects
+from torchdata_remote.storage.registry import Answer, RangeNotSatisfiableError
+
+DEADLINE_S = 20.0
+AT_ONCE = RetryPolicy(first_wait_s=0, max_wait_s=0)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.002)
+
+
+def engine_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "torchdata_remote"}
+
+
+def in_pieces(data: bytes, piece_bytes: int) -> Generator[memoryview, None, None]:
+    for start in range(0, len(data), piece_bytes):
+        yield memoryview(data)[start : start + piece_bytes]
+
+
+class FakeStore:
+    """Objects in a dict, by URL. ``before_read`` may block, count or raise."""
+
+    def __init__(self, objects: dict[str, bytes]) -> None:
+        self.objects = objects
+        self.may_ignore_ranges = False
+        self.maps_files = False
+        self.reads: list[tuple[str, int, int | None, str | None]] = []
+        self.lock = threading.Lock()
+        self.running = self.most = 0
+        self.before_read: Callable[[str, int], None] = lambda path, start: None
+        self.piece_bytes = 1 << 30
+
+    def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
+        with self.lock:
+            self.reads.append((path, start, end, etag))
+            self.running += 1
+            self.most = max(self.most, self.running)
+        try:
+            self.before_read(path, start)
+            data = self.objects[path]
+            if end is not None and start >= len(data):
+                raise RangeNotSatisfiableError("behind the end")
+            if self.may_ignore_ranges:
+                return Answer(0, len(data), len(data), "etag of " + path, in_pieces(data, self.piece_bytes))
+            piece = data[start:end]
+            return Answer(start, start + len(piece), len(data), "etag of " + path, in_pieces(piece, self.piece_bytes))
+        finally:
+            with self.lock:
+                self.running -= 1
+
+
+@contextlib.contextmanager
+def store_of(objects: dict[str, bytes]) -> Iterator[FakeStore]:
+    """The engine reads this store for every URL."""
+    store = FakeStore(objects)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "torchdata_remote.fetch.object_download.open_store", lambda url, options, connection: (store, str(url))
+        )
+        yield store
+
+
+def options(
+    max_in_flight: int = 4, part_bytes: int = 10, max_buffer_bytes: int = 1000, *, in_order: bool = True
+) -> FetchOptions:
+    return FetchOptions(
+        max_in_flight=max_in_flight,
+        part_bytes=part_bytes,
+        max_buffer_bytes=max_buffer_bytes,
+        in_order=in_order,
+        retry=AT_ONCE,
+    )
+
+
+def streams(store: FakeStore, chosen: FetchOptions, *, listed: bool) -> Iterator[tuple[str, ObjectStream]]:
+    """All objects of the store, as a listing tells them or as plain URLs."""
+    urls = [RemoteUrl(url, len(data), "etag of " + url) if listed else url for url, data in store.objects.items()]
+    return stream_objects(urls, Engine(chosen, StorageOptions()))
+
+
+OBJECTS = st.lists(st.binary(max_size=60), max_size=8).map(lambda them: {f"{n}": data for n, data in enumerate(them)})
+
+
+@given(
+    objects=OBJECTS,
+    part_bytes=st.integers(1, 70),
+    bound=st.integers(1, 100),
+    in_flight=st.integers(1, 5),
+    listed=st.booleans(),
+)
+def test_every_byte_once_and_in_order(
+    objects: dict[str, bytes], part_bytes: int, bound: int, in_flight: int, listed: bool
+) -> None:
+    """Objects come whole and in order, and the ranges asked for cover each of them exactly once."""
+    with store_of(objects) as store:
+        got = {
+            url: stream.read() for url, stream in streams(store, options(in_flight, part_bytes, bound), listed=listed)
+        }
+        assert got == objects
+        assert list(got) == list(objects)
+        for url, data in objects.items():
+            spans = sorted(
+                ((start, end) for path, start, end, _ in store.reads if path == url), key=lambda span: span[0]
+            )
+            if not data:
+                assert {start for start, _ in spans} == {0}
+                assert len(spans) <= (1 if listed else 2)
+                continue
+            ends = [len(data) if end is None else min(end, len(data)) for _, end in spans]
+            assert [start for start, _ in spans] == [0, *ends[:-1]]
+            assert ends[-1] == len(data)
+            assert all(end - start <= part_bytes for (start, _), end in zip(spans, ends, strict=True))
+
+
+@given(objects=OBJECTS, part_bytes=st.integers(1, 70))
+def test_store_that_ignores_ranges(objects: dict[str, bytes], part_bytes: int) -> None:
+    """Where a store sends everything instead of a range, each object is asked for once and comes whole."""
+    with store_of(objects) as store:
+        store.may_ignore_ranges = True
+        got = {url: stream.read() for url, stream in streams(store, options(part_bytes=part_bytes), listed=True)}
+        assert got == objects
+        assert len(store.reads) <= 2 * len(objects)
+        assert len(store.reads) == sum(1 if data else 2 for data in objects.values())
+
+
+@given(
+    sizes=st.lists(st.integers(0, 60), min_size=1, max_size=8),
+    part_bytes=st.integers(1, 70),
+    bound=st.integers(1, 100),
+    listed=st.booleans(),
+)
+@settings(max_examples=60)
+def test_bytes_in_memory_are_bounded(sizes: list[int], part_bytes: int, bound: int, listed: bool) -> None:
+    """What is fetched or being fetched and not yet consumed stays below the bound, but for one part."""
+    objects = {f"{number}": bytes(size) for number, size in enumerate(sizes)}
+    with store_of(objects) as store:
+        begun, consumed, most = 0, 0, 0
+
+        def before_read(path: str, start: int) -> None:
+            nonlocal begun, most
+            with store.lock:
+                begun += min(part_bytes, len(objects[path]) - start)
+                most = max(most, begun - consumed)
+
+        store.before_read = before_read
+        for _, stream in streams(store, options(8, part_bytes, bound), listed=listed):
+            for part in stream.parts():
+                # Asking for the next part gives this one back, and the engine may fetch as much at once.
+                with store.lock:
+                    consumed += len(part)
+        assert consumed == sum(sizes)
+    largest_part = min(part_bytes, max(sizes))
+    assert most <= max(bound, largest_part) if listed else most <= bound + largest_part
+
+
+def test_nothing_more_is_fetched_while_nobody_reads() -> None:
+    """Once the bound is reached, requests wait for the consumer."""
+    with store_of({f"{number}": bytes(10) for number in range(100)}) as store:
+        iterator = streams(store, options(max_in_flight=50, part_bytes=10, max_buffer_bytes=70), listed=True)
+        url, stream = next(iterator)
+        wait_for(lambda: len(store.reads) == 7 and store.running == 0)
+        assert (url, stream.read()) == ("0", bytes(10))
+        wait_for(lambda: len(store.reads) == 8 and store.running == 0)
+        assert len(list(iterator)) == 99
+        assert len(store.reads) <= 8 + 99
+
+
+def test_object_larger_than_the_bound() -> None:
+    """An object streams through a bound that is smaller than itself, and than one part."""
+    data = os.urandom(5_000)
+    for bound in (1, 99, 100, 250):
+        with store_of({"a": data, "b": data}) as store:
+            assert [stream.read() for _, stream in streams(store, options(4, 100, bound), listed=True)] == [data, data]
+            assert store.most <= max(1, bound // 100)
+
+
+@pytest.mark.parametrize("max_in_flight", [1, 2, 7])
+def test_requests_in_flight(max_in_flight: int) -> None:
+    """As many requests as allowed are under way at once, over parts and over objects, and never more."""
+    for objects in ({"a": bytes(300)}, {f"{number}": bytes(10) for number in range(30)}):
+        with store_of(objects) as store:
+            full = threading.Event()
+
+            def before_read(path: str, start: int, store: FakeStore = store, full: threading.Event = full) -> None:
+                if store.running == max_in_flight:
+                    full.set()
+                assert full.wait(DEADLINE_S)
+
+            store.before_read = before_read
+            for _, stream in streams(store, options(max_in_flight), listed=True):
+                stream.read()
+            assert store.most == max_in_flight
+
+
+@settings(max_examples=30)
+@given(order=st.permutations(range(6)), one_object=st.booleans())
+def test_answers_in_any_order(order: list[int], one_object: bool) -> None:
+    """Whatever order answers come in, bytes are handed on in theirs."""
+    whole = bytes(range(60))
+    objects = {"0": whole} if one_object else {f"{n}": whole[10 * n : 10 * n + 10] for n in range(6)}
+    with store_of(objects) as store:
+        gates = [threading.Event() for _ in range(6)]
+        answered = [threading.Event() for _ in range(6)]
+
+        def before_read(path: str, start: int) -> None:
+            number = start // 10 if one_object else int(path)
+            assert gates[number].wait(DEADLINE_S)
+            answered[number].set()
+
+        def open_gates() -> None:
+            wait_for(lambda: store.running == 6)
+            for number in order:
+                gates[number].set()
+                assert answered[number].wait(DEADLINE_S)
+
+        store.before_read = before_read
+        opener = threading.Thread(target=open_gates)
+        opener.start()
+        got = b"".join(stream.read() for _, stream in streams(store, options(max_in_flight=6), listed=True))
+        opener.join(DEADLINE_S)
+        assert got == whole
+
+
+def test_source_is_pulled_by_the_consumer_only() -> None:
+    """URLs are pulled from the thread that iterates, and not all at once."""
+    with store_of({f"{number}": bytes(10) for number in range(2_000)}) as store:
+        pulled: list[threading.Thread] = []
+
+        def urls() -> Iterator[str]:
+            for url in store.objects:
+                pulled.append(threading.current_thread())
+                yield RemoteUrl(url, 10)
+
+        iterator = stream_objects(urls(), Engine(options(max_in_flight=2, max_buffer_bytes=50), StorageOptions()))
+        next(iterator)
+        assert len(pulled) < 40
+        assert sum(1 for _ in iterator) == 1_999
+        assert set(pulled) == {threading.current_thread()}
+
+
+def test_version_is_pinned() -> None:
+    """All parts are asked for by the etag of the listing or, without one, of the first answer."""
+    for listed in (True, False):
+        with store_of({"a": bytes(35)}) as store:
+            [(_, stream)] = streams(store, options(), listed=listed)
+            stream.read()
+            [first, *others] = sorted(store.reads, key=lambda read: read[1])
+            assert first[3] == ("etag of a" if listed else None)
+            assert [etag for *_, etag in others] == ["etag of a"] * 3
+
+
+@pytest.mark.parametrize("size", [0, 1, 9, 10, 11, 24, 26, 35, 100])
+def test_size_that_is_not_what_was_listed(size: int) -> None:
+    """An object that has another size than the listing said is an ObjectChangedError, not more or fewer bytes."""
+    with store_of({"a": bytes(size)}):
+        for listed_size in (0, 25):
+            if size == listed_size:
+                continue
+            stream = ObjectStream(Fetcher(Engine(options(), StorageOptions())), RemoteUrl("a", listed_size))
+            with pytest.raises(ObjectChangedError, match=r"^a"):
+                stream.read()
+            stream.close()
+
+
+def test_size_that_changes_in_between() -> None:
+    """An object that shrinks or grows while it is read is an ObjectChangedError."""
+    for size_then in (0, 5, 15, 20, 29, 31, 100):
+        with store_of({"a": bytes(30)}) as store:
+            stream = ObjectStream(Fetcher(Engine(options(max_buffer_bytes=10), StorageOptions())), "a")
+            assert len(stream.read(10)) == 10
+            store.objects["a"] = bytes(size_then)
+            with pytest.raises(ObjectChangedError):
+                stream.read()
+            stream.close()
+
+
+@pytest.mark.parametrize("extra", [-1, 1])
+def test_answer_of_the_wrong_length(extra: int) -> None:
+    """A body that is shorter or longer than the range is never handed on."""
+    with store_of({"a": bytes(40)}) as store:
+        honest = store.read
+
+        def dishonest(path: str, start: int, end: int | None, etag: str | None) -> Answer:
+            assert end is not None
+            return honest(path, start, end + extra, etag) if start == 10 else honest(path, start, end, etag)
+
+        store.read = dishonest  # type: ignore[method-assign]
+        three_attempts = FetchOptions(part_bytes=10, retry=RetryPolicy(max_attempts=3, first_wait_s=0))
+        for url in (RemoteUrl("a", 40), "a"):
+            stream = ObjectStream(Fetcher(Engine(three_attempts, StorageOptions())), url)
+            with pytest.raises(StorageError):
+                stream.read()
+            stream.close()
+
+
+@settings(max_examples=30)
+@given(faults=st.dictionaries(st.integers(0, 5), st.integers(1, 4)))
+def test_passing_faults_are_repeated(faults: dict[int, int]) -> None:
+    """Parts that fail for a passing reason are asked for again, by themselves; nobody notices."""
+    data = os.urandom(60)
+    with store_of({"a": data}) as store:
+        left = dict(faults)
+
+        def before_read(path: str, start: int) -> None:
+            with store.lock:
+                failing = left.get(start // 10, 0)
+                left[start // 10] = failing - 1
+            if failing > 0:
+                raise TransientStorageError("try again")
+
+        store.before_read = before_read
+        [(_, stream)] = streams(store, options(), listed=True)
+        assert stream.read() == data
+        assert len(store.reads) == 6 + sum(faults.values())
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_error_comes_at_its_place(listed: bool) -> None:
+    """An error belongs to its object: those before and after it can be read."""
+    faults = {"1": ObjectNotFoundError("gone"), "3": AccessDeniedError("denied"), "4": ZeroDivisionError("a bug")}
+    with store_of({f"{number}": bytes([number]) * 25 for number in range(6)}) as store:
+
+        def before_read(path: str, start: int) -> None:
+            if path in faults and start == (10 if path == "4" else 0):
+                raise faults[path]
+
+        store.before_read = before_read
+        for url, stream in streams(store, options(), listed=listed):
+            if url in faults:
+                with pytest.raises(type(faults[url])):
+                    stream.read()
+                stream.close()
+            else:
+                assert stream.read() == bytes([int(url)]) * 25
+
+
+@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize("broken_part", [0, 1, 2])
+def test_a_broken_stream_stays_broken(listed: bool, broken_part: int) -> None:
+    """After an error every further read raises it again: neither a hole nor an early end passes for the object."""
+    with store_of({"a": os.urandom(40)}) as store:
+
+        def before_read(path: str, start: int) -> None:
+            if start == 10 * broken_part:
+                raise AccessDeniedError("denied")
+
+        store.before_read = before_read
+        [(_, stream)] = streams(store, options(), listed=listed)
+        with pytest.raises(AccessDeniedError):
+            stream.read()
+        for again in (
+            lambda: stream.read(),
+            lambda: stream.read(1),
+            lambda: stream.readline(),
+            lambda: list(stream.parts()),
+        ):
+            with pytest.raises(AccessDeniedError):
+                again()
+        stream.close()
+
+
+def test_error_of_the_source_comes_after_what_came_before_it() -> None:
+    """When the source of URLs fails, the objects before are handed on first, as without prefetching."""
+    with store_of({f"{number}": bytes([number]) for number in range(5)}) as store:
+
+        def urls() -> Iterator[str]:
+            yield from store.objects
+            raise ZeroDivisionError
+
+        got = []
+        with pytest.raises(ZeroDivisionError):  # noqa: PT012  # the loop is what raises, at its end
+            for _, stream in stream_objects(urls(), Engine(options(), StorageOptions())):
+                got.append(stream.read())
+        assert got == list(store.objects.values())
+
+
+def test_failed_part_gives_its_bytes_back() -> None:
+    """Errors do not eat up the byte bound: many in a row leave room for the rest."""
+    with store_of({f"{number}": bytes(10) for number in range(50)}) as store:
+
+        def before_read(path: str, start: int) -> None:
+            if int(path) < 49:
+                raise AccessDeniedError("denied")
+
+        store.before_read = before_read
+        for listed in (True, False):
+            for url, stream in streams(store, options(2, 10, 20), listed=listed):
+                if url == "49":
+                    assert stream.read() == bytes(10)
+                else:
+                    with pytest.raises(AccessDeniedError):
+                        stream.read()
+                    stream.close()
+
+
+def test_closed_streams_give_their_bytes_back() -> None:
+    """A stream that is closed half-read makes room for the others; what had not begun is not fetched."""
+    with store_of({f"{number}": bytes(100) for number in range(20)}) as store:
+        for number, (_, stream) in enumerate(streams(store, options(2, 10, 40), listed=True)):
+            if number < 19:
+                assert stream.read(5) == bytes(5)
+                stream.close()
+            else:
+                assert stream.read() == bytes(100)
+        assert len(store.reads) < 19 * 6 + 10
+
+
+def test_threads_end_with_the_iterator() -> None:
+    """Threads end when iteration does: at the end, on ``break``, on ``del``, on an exception, and unread."""
+    with store_of({f"{number}": bytes(100) for number in range(20)}) as store:
+        before = engine_threads()
+
+        def all_gone() -> bool:
+            return not engine_threads() - before
+
+        for _, stream in streams(store, options(), listed=True):
+            stream.read()
+        wait_for(all_gone)
+
+        for _, stream in streams(store, options(), listed=True):
+            stream.read(1)
+            break
+        assert engine_threads() - before
+        del _, stream
+        gc.collect()
+        wait_for(all_gone)
+
+        def fail() -> None:
+            for _, stream in streams(store, options(), listed=True):
+                stream.read(1)
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            fail()
+        gc.collect()
+        wait_for(all_gone)
+
+        iterator = streams(store, options(), listed=True)
+        next(iterator)
+        del iterator
+        gc.collect()
+        wait_for(all_gone)
+
+        for _ in streams(store, options(), listed=True):
+            pass
+        del _
+        gc.collect()
+        wait_for(all_gone)
+
+
+def test_threads_end_while_requests_are_repeated() -> None:
+    """A pass that is given up while a request waits for its next attempt ends at once."""
+    with store_of({"a": bytes(100)}) as store:
+        before = engine_threads()
+
+        def before_read(path: str, start: int) -> None:
+            raise TransientStorageError("never")
+
+        store.before_read = before_read
+        patient = FetchOptions(retry=RetryPolicy(deadline_s=3600, first_wait_s=3000, max_wait_s=3000))
+        iterator = streams(store, patient, listed=True)
+        _, stream = next(iterator)
+        wait_for(lambda: len(store.reads) == 1 and store.running == 0)
+        stream.close()
+        iterator.close()  # type: ignore[attr-defined]
+        wait_for(lambda: not engine_threads() - before)
+
+
+def test_a_stream_outlives_its_iterator() -> None:
+    """``next(iter(pipe))`` gives a stream that can be read to its end."""
+    data = os.urandom(300)
+    with store_of({"a": data, "b": data}) as store:
+        before = engine_threads()
+        _, stream = next(streams(store, options(max_buffer_bytes=20), listed=True))
+        gc.collect()
+        assert stream.read() == data
+        wait_for(lambda: not engine_threads() - before)
+
+
+@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize("backwards", [False, True])
+def test_all_streams_before_any_byte(listed: bool, backwards: bool) -> None:
+    """A list of more streams than the bound holds can be read afterwards, in any order."""
+    objects = {f"{number}": os.urandom(45) for number in range(300)}
+    with store_of(objects) as store:
+        pairs = list(streams(store, options(3, 10, 100), listed=listed))
+        assert sum(min(end or 45, 45) - start for _, start, end, _ in store.reads) <= 100
+        for url, stream in reversed(pairs) if backwards else pairs:
+            assert stream.read() == objects[url]
+
+
+def test_streams_by_turns() -> None:
+    """Reading many streams a little at a time works within a small bound."""
+    objects = {f"{number}": os.urandom(40) for number in range(30)}
+    with store_of(objects) as store:
+        open_streams = list(streams(store, options(3, 10, 30), listed=True))
+        got = dict.fromkeys(objects, b"")
+        for _ in range(8):
+            for url, stream in open_streams:
+                got[url] += stream.read(5)
+        assert got == objects
+
+
+def test_streams_by_turns_share_the_bound() -> None:
+    """Each of several that are read at once is fetched ahead, although the first one alone would fill the bound."""
+    objects = {f"{number}": os.urandom(1000) for number in range(3)}
+    with store_of(objects) as store:
+        open_streams = list(streams(store, options(3, 10, 120), listed=True))
+        for _ in range(40):
+            for _, stream in open_streams:
+                stream.read(10)
+        wait_for(lambda: store.running == 0 and len(store.reads) == 3 * 40 + 9)
+        fetched = [sum(path == url for path, *_ in store.reads) for url in objects]
+        assert min(fetched) >= 42, "two parts ahead and one at hand, of the four that are its share"
+        assert all(stream.read() == objects[url][400:] for url, stream in open_streams)
+
+
+@pytest.mark.parametrize("interleave", [2, 3, 4])
+def test_streams_that_will_be_read_at_once_share_the_bound_from_the_start(interleave: int) -> None:
+    """Before a byte is read, each has its share of the bound, and no more is under way."""
+    objects = {f"{number}": os.urandom(1000) for number in range(6)}
+    with store_of(objects) as store:
+        chosen = replace(options(12, 10, 120), interleave=interleave)
+        open_streams = dict(itertools.islice(streams(store, chosen, listed=True), interleave))
+        wait_for(lambda: store.running == 0 and len(store.reads) == 12)
+        fetched = [sum(path == url for path, *_ in store.reads) for url in open_streams]
+        assert fetched == [12 // interleave] * interleave
+        assert all(stream.read() == objects[url] for url, stream in open_streams.items())
+
+
+def test_streams_in_several_threads() -> None:
+    """Streams of one pass may be read in different threads."""
+    objects = {f"{number}": os.urandom(95) for number in range(40)}
+    with store_of(objects) as store:
+        pairs = list(streams(store, options(4, 10, 50), listed=True))
+        got: dict[str, bytes] = {}
+
+        def read(share: list[tuple[str, ObjectStream]]) -> None:
+            for url, stream in share:
+                got[url] = stream.read()
+
+        readers = [threading.Thread(target=read, args=(pairs[n::4],), daemon=True) for n in range(4)]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join(DEADLINE_S)
+        assert got == objects
+
+
+def test_many_streams_are_not_quadratic() -> None:
+    """Eight times the objects take about eight times as long, also when none of them is read."""
+    seconds = []
+    for count in (500, 4_000):
+        with store_of({f"{number}": b"1" for number in range(count)}) as store:
+            start = time.process_time()
+            kept = list(streams(store, options(1, 1, 10), listed=True))
+            seconds.append(time.process_time() - start)
+            for _, stream in kept:
+                stream.close()
+    assert seconds[1] < 24 * seconds[0], seconds
+
+
+COLLECTED_UNDER_THE_LOCK = """
+import gc, os, threading
+from torchdata_remote import engine, fetch, fetched_object
+from torchdata_remote.options import FetchOptions, StorageOptions
+from torchdata_remote.storage import Answer, in_one
+from torchdata_remote.object_stream import ObjectStream
+
+class Store:
+    may_ignore_ranges = False
+    maps_files = False
+    def read(self, path, start, end, etag):
+        data = bytes(100)[start:end]
+        return Answer(start, start + len(data), 100, None, in_one(data))
+
+fetched_object.open_store = lambda url, options, connection: (Store(), url)
+fetcher = fetch.Fetcher(engine.Engine(FetchOptions(part_bytes=10), StorageOptions()))
+gc.disable()
+forgotten = [ObjectStream(fetcher, "a")]
+forgotten.append(forgotten)  # what an exception's traceback does
+del forgotten
+Part = fetched_object.Part
+
+def part_that_collects(*arguments):
+    gc.collect()
+    return Part(*arguments)
+
+fetched_object.Part = part_that_collects
+done = []
+reader = threading.Thread(target=lambda: done.append(ObjectStream(fetcher, "b").read()), daemon=True)
+reader.start()
+reader.join(10)
+os._exit(0 if done == [bytes(100)] else 3)
+"""
+
+
+def test_a_forgotten_stream_is_collected_at_any_moment() -> None:
+    """The garbage collector may close a stream while the engine is at work in the same thread, and nothing hangs."""
+    command = [sys.executable, "-c", COLLECTED_UNDER_THE_LOCK]
+    assert subprocess.run(command, timeout=60, check=False).returncode == 0
+
+
+def test_forgotten_streams_release_the_threads() -> None:
+    """Streams that are dropped unread, also in a cycle, let the threads go."""
+    with store_of({f"{number}": bytes(100) for number in range(10)}) as store:
+        before = engine_threads()
+        cycle: list[object] = list(streams(store, options(), listed=True))
+        cycle.append(cycle)
+        del cycle
+        gc.collect()
+        wait_for(lambda: not engine_threads() - before)
+
+
+def test_reads_in_a_forked_child_are_refused() -> None:
+    """A stream that was opened before a fork says so in the child, and does not hang."""
+    with store_of({"a": bytes(100)}) as store:
+        iterator = streams(store, options(), listed=True)
+        _, stream = next(iterator)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            with contextlib.suppress(BaseException):
+                try:
+                    stream.read()
+                except RuntimeError as error:
+                    code = 7 if "another process" in str(error) else 2
+                stream.close()
+                del iterator
+            os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert stream.read() == bytes(100)
+
+
+def test_counts_are_back_at_the_start() -> None:
+    """After all sorts of ends nothing is reserved any more."""
+    with store_of({f"{number}": bytes(7 * number) for number in range(12)}) as store:
+        fetcher = Fetcher(Engine(options(3, 10, 40), StorageOptions()))
+        opened = [
+            ObjectStream(fetcher, RemoteUrl(url, len(data)) if number % 2 else url)
+            for number, (url, data) in enumerate(store.objects.items())
+        ]
+        for stream, kind in zip(opened, itertools.cycle(["read", "half", "close"]), strict=False):
+            if kind == "read":
+                stream.read()
+            elif kind == "half":
+                stream.read(5)
+            stream.close()
+        wait_for(lambda: store.running == 0)
+        assert fetcher._reserved_bytes == 0
+        fetcher.release()
+        assert fetcher._users == 0
+
+
+def in_time(function: Callable[[], None]) -> None:
+    """Run it in a thread that may hang: a deadlock is a failure, not the end of the tests."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            function()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive(), "it hangs"
+    if errors:
+        raise errors[0]
+
+
+@settings(max_examples=40)
+@given(order=st.permutations(range(6)), listed=st.booleans())
+def test_by_completion(order: list[int], listed: bool) -> None:
+    """With ``in_order=False`` objects are handed on in the order of their answers, whatever that is."""
+    with store_of({f"{number}": bytes([number]) * 10 for number in range(6)}) as store:
+        gates = [threading.Event() for _ in range(6)]
+
+        def before_read(path: str, start: int) -> None:
+            assert gates[int(path)].wait(DEADLINE_S)
+
+        store.before_read = before_read
+        iterator = streams(store, options(6, in_order=False), listed=listed)
+        got: list[tuple[int, bytes]] = []
+
+        def consume() -> None:
+            for number in order:
+                gates[number].set()
+                url, stream = next(iterator)
+                got.append((int(url), stream.read()))
+            assert next(iterator, None) is None
+
+        in_time(consume)
+        assert got == [(number, bytes([number]) * 10) for number in order]
+
+
+def consume(pairs: Iterator[tuple[str, ObjectStream]], how: str) -> dict[str, bytes]:
+    """Take streams as consumers do, and read each to its end."""
+    got: dict[str, bytes] = {}
+    kept: list[tuple[str, ObjectStream]] = []
+    for url, stream in pairs:
+        assert url not in got
+        got[url] = stream.read(3) if how == "a little of each first" else b""
+        if how == "one after another" or (how == "every second at once" and len(got) % 2):
+            got[url] += stream.read()
+        else:
+            kept.append((url, stream))
+    for url, stream in reversed(kept) if how == "backwards" else kept:
+        got[url] += stream.read()
+    return got
+
+
+HOW = ["one after another", "all kept", "backwards", "a little of each first", "every second at once"]
+
+
+@settings(max_examples=200, phases=[Phase.explicit, Phase.reuse, Phase.generate])  # a hang takes too long to shrink
+@given(
+    objects=OBJECTS,
+    part_bytes=st.integers(1, 70),
+    bound=st.integers(1, 100),
+    in_flight=st.integers(1, 5),
+    piece_bytes=st.integers(1, 80),
+    listed=st.booleans(),
+    how=st.sampled_from(HOW),
+    in_order=st.booleans(),
+    ignores_ranges=st.booleans(),
+)
+@example({"0": bytes(35), "1": bytes(5), "2": bytes(35)}, 10, 10, 1, 10, True, HOW[3], False, False)
+@example({"0": bytes(35), "1": bytes(5), "2": bytes(35)}, 10, 10, 4, 3, False, HOW[1], False, False)
+def test_every_object_once_however_it_is_consumed(
+    objects: dict[str, bytes],
+    part_bytes: int,
+    bound: int,
+    in_flight: int,
+    piece_bytes: int,
+    listed: bool,
+    how: str,
+    in_order: bool,
+    ignores_ranges: bool,
+) -> None:
+    """In order or not, within any bound, in pieces of any size and read in any way: each object once, and whole."""
+    with store_of(objects) as store:
+        store.piece_bytes, store.may_ignore_ranges = piece_bytes, ignores_ranges
+        chosen = options(in_flight, part_bytes, bound, in_order=in_order)
+
+        def run() -> None:
+            got = consume(streams(store, chosen, listed=listed), how)
+            assert got == objects
+            if in_order:
+                assert list(got) == list(objects)
+
+        in_time(run)
+        if not ignores_ranges:
+            asked = [(path, start) for path, start, end, _ in store.reads if objects[path]]
+            assert len(asked) == len(set(asked))
+
+
+@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize("read_bytes", [0, 1, 10, 11, 25])
+def test_no_object_fits_the_bound(listed: bool, read_bytes: int) -> None:
+    """Many objects larger than the bound are all handed on, whether nothing, a little or a part of each is read."""
+    with store_of({f"{number}": os.urandom(95) for number in range(60)}) as store:
+
+        def run() -> None:
+            kept = [
+                (url, stream, stream.read(read_bytes))
+                for url, stream in streams(store, options(3, 10, 20, in_order=False), listed=listed)
+            ]
+            assert {url: first + stream.read() for url, stream, first in kept} == store.objects
+
+        in_time(run)
+
+
+def test_next_object_while_a_part_of_the_last_one_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for an object gets one when the last request ends, whichever object that was for."""
+    with store_of({"0": bytes(40), "1": bytes(40)}) as store:
+        asked, gate, consumer = threading.Event(), threading.Event(), []
+
+        def before_read(path: str, start: int) -> None:
+            if (path, start) == ("0", 10):
+                asked.set()
+                assert gate.wait(DEADLINE_S)
+
+        look = Fetcher._hand_on_if_stuck
+
+        def looked(fetcher: Fetcher) -> None:
+            look(fetcher)
+            if threading.current_thread() in consumer:
+                gate.set()  # from here on, with the lock still held, the consumer only waits
+
+        store.before_read = before_read
+        monkeypatch.setattr(Fetcher, "_hand_on_if_stuck", looked)
+        iterator = streams(store, options(2, 10, 10, in_order=False), listed=True)
+
+        def run() -> None:
+            _, first = next(iterator)
+            assert len(first.read(10)) == 10
+            reader = threading.Thread(target=first.read, args=(1,), daemon=True)
+            reader.start()  # gives the first part back; the second one is asked for, and held
+            assert asked.wait(DEADLINE_S)
+            consumer.append(threading.current_thread())
+            assert next(iterator)[0] == "1"
+
+        in_time(run)
+
+
+@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize("broken_part", [0, 1, 3])
+def test_by_completion_an_error_belongs_to_its_object(listed: bool, broken_part: int) -> None:
+    """An object of which a part fails is handed on, once, and raises when it is read; the others are whole."""
+    with store_of({f"{number}": bytes([number]) * 35 for number in range(6)}) as store:
+
+        def before_read(path: str, start: int) -> None:
+            if int(path) % 2 and start == 10 * broken_part:
+                raise AccessDeniedError("denied")
+
+        store.before_read = before_read
+
+        def run(bound: int) -> None:
+            seen = []
+            for url, stream in list(streams(store, options(3, 10, bound, in_order=False), listed=listed)):
+                seen.append(url)
+                if int(url) % 2:
+                    with pytest.raises(AccessDeniedError):
+                        stream.read()
+                    with pytest.raises(AccessDeniedError):
+                        stream.read(1)
+                    stream.close()
+                else:
+                    assert stream.read() == store.objects[url]
+            assert sorted(seen) == list(store.objects)
+
+        for bound in (5, 20, 70, 1000):
+            in_time(lambda bound=bound: run(bound))  # type: ignore[misc]
+
+
+@given(count=st.integers(0, 8), bound=st.integers(1, 60), listed=st.booleans())
+def test_by_completion_the_sources_error_comes_last(count: int, bound: int, listed: bool) -> None:
+    """When the source of URLs fails, the objects before it all come first."""
+    with store_of({f"{number}": bytes([number]) * 15 for number in range(count)}) as store:
+
+        def urls() -> Iterator[str]:
+            yield from (RemoteUrl(url, 15) if listed else url for url in store.objects)
+            raise ZeroDivisionError
+
+        got = {}
+
+        def run() -> None:
+            for url, stream in stream_objects(urls(), Engine(options(2, 10, bound, in_order=False), StorageOptions())):
+                got[url] = stream.read()
+
+        with pytest.raises(ZeroDivisionError):
+            in_time(run)
+        assert got == store.objects
+
+
+@pytest.mark.parametrize("taken", [0, 1, 5])
+@pytest.mark.parametrize("read_bytes", [0, 5])
+def test_by_completion_threads_end_on_break(taken: int, read_bytes: int) -> None:
+    """Threads end with the iterator also where objects are handed on as they are complete."""
+    with store_of({f"{number}": bytes(100) for number in range(20)}) as store:
+        before = engine_threads()
+        iterator = streams(store, options(3, 10, 120, in_order=False), listed=True)
+        for _, stream in itertools.islice(iterator, taken):
+            stream.read(read_bytes)
+            del stream
+        iterator.close()  # type: ignore[attr-defined]
+        del iterator
+        gc.collect()
+        wait_for(lambda: not engine_threads() - before)
+
+
+@given(
+    sizes=st.lists(st.integers(0, 60), min_size=1, max_size=8),
+    part_bytes=st.integers(1, 70),
+    bound=st.integers(1, 100),
+    piece_bytes=st.integers(1, 80),
+    listed=st.booleans(),
+    in_order=st.booleans(),
+)
+@settings(max_examples=100)
+def test_bytes_in_memory_are_bounded_piece_by_piece(
+    sizes: list[int], part_bytes: int, bound: int, piece_bytes: int, listed: bool, in_order: bool
+) -> None:
+    """The bound holds, but for one part, in order or not, when parts are consumed piece by piece."""
+    objects = {f"{number}": bytes(size) for number, size in enumerate(sizes)}
+    with store_of(objects) as store:
+        store.piece_bytes = piece_bytes
+        begun, consumed, most = 0, 0, 0
+
+        def before_read(path: str, start: int) -> None:
+            nonlocal begun, most
+            with store.lock:
+                begun += min(part_bytes, len(objects[path]) - start)
+                most = max(most, begun - consumed)
+
+        store.before_read = before_read
+
+        def run() -> None:
+            nonlocal consumed
+            for _, stream in streams(store, options(8, part_bytes, bound, in_order=in_order), listed=listed):
+                for piece in stream.parts():
+                    with store.lock:
+                        consumed += len(piece)
+
+        in_time(run)
+        assert consumed == sum(sizes)
+    assert most <= bound + min(part_bytes, max(sizes))
+
+
+def test_pieces_are_handed_on_as_they_arrive() -> None:
+    """The first bytes of a part can be read while the rest of it is on the way."""
+    with store_of({"a": bytes(range(40))}) as store:
+        rest = threading.Event()
+
+        def slowly(path: str, start: int, end: int | None, etag: str | None) -> Answer:
+            def chunks() -> Generator[memoryview, None, None]:
+                yield memoryview(bytes(range(5)))
+                assert rest.wait(DEADLINE_S)
+                yield memoryview(bytes(range(5, 40)))
+
+            return Answer(0, 40, 40, etag, chunks())
+
+        store.read = slowly  # type: ignore[method-assign]
+        [(_, stream)] = streams(store, options(part_bytes=40), listed=True)
+        got: list[bytes] = []
+        in_time(lambda: got.append(stream.read(5)))
+        assert got == [bytes(range(5))]
+        rest.set()
+        assert stream.read() == bytes(range(5, 40))
+
+
+# holds the frame that holds both the part and ``pieces``, so that the open answer lives until a collection.
+@pytest.mark.parametrize("others_open", [True, False])
+def test_a_request_under_way_ends_with_its_stream(others_open: bool) -> None:
+    """A stream that is closed in mid-body closes the answer with the next piece, without the garbage collector."""
+    with store_of({"a": bytes(40)}) as store:
+        asked, go_on, closed = threading.Event(), threading.Event(), threading.Event()
+
+        def slowly(path: str, start: int, end: int | None, etag: str | None) -> Answer:
+            def chunks() -> Generator[memoryview, None, None]:
+                try:
+                    for _ in range(4):
+                        yield memoryview(bytes(10))
+                        asked.set()
+                        assert go_on.wait(DEADLINE_S)
+                finally:
+                    closed.set()
+
+            return Answer(0, 40, 40, "v1", chunks())
+
+        store.read = slowly  # type: ignore[method-assign]
+        fetcher = Fetcher(Engine(options(part_bytes=40), StorageOptions()))
+        stream = ObjectStream(fetcher, RemoteUrl("a", 40))
+        assert asked.wait(DEADLINE_S)
+        gc.disable()
+        try:
+            stream.close()
+            if not others_open:
+                fetcher.release()
+            go_on.set()
+            assert closed.wait(5)
+        finally:
+            gc.enable()
+            if others_open:
+                fetcher.release()
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, asyncio.CancelledError, MemoryError])
+def test_whatever_is_raised_in_a_thread_reaches_the_consumer(kind: type[BaseException]) -> None:
+    """Also what is no ``Exception`` is raised where the bytes are read, with the traceback of where it came from."""
+    with store_of({"a": bytes(30)}) as store:
+
+        def before_read(path: str, start: int) -> None:
+            if start == 10:
+                raise kind("in the engine")
+
+        store.before_read = before_read
+        [(_, stream)] = streams(store, options(), listed=True)
+        with pytest.raises(kind, match="in the engine") as caught:
+            stream.read()
+        assert any(entry.name == "before_read" for entry in caught.traceback)
+        stream.close()
+
+
+def test_a_source_that_cannot_begin() -> None:
+    """An error of ``iter(source)`` is raised at once, not waited for."""
+
+    class Source:
+        def __iter__(self) -> Iterator[str]:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        next(stream_objects(Source(), Engine(options(), StorageOptions())))
+
+
+def test_a_closed_stream_is_not_asked_for_again() -> None:
+    """A stream that is given up while its requests fail makes way for the others at once."""
+    with store_of({"a": bytes(10), "b": bytes(10)}) as store:
+
+        def before_read(path: str, start: int) -> None:
+            if path == "a":
+                raise TransientStorageError("never")
+
+        store.before_read = before_read
+        patient = FetchOptions(max_in_flight=1, retry=RetryPolicy(deadline_s=3600, first_wait_s=3000, max_wait_s=3000))
+        iterator = streams(store, patient, listed=True)
+        _, stream = next(iterator)
+        wait_for(lambda: len(store.reads) == 1 and store.running == 0)
+        stream.close()
+        _, other = next(iterator)
+        assert other.read() == bytes(10)
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_pass_that_goes_on_in_a_forked_child_is_refused(in_order: bool) -> None:
+    """An iterator that a child inherits says so and does not wait for threads that are not there."""
+    with store_of({f"{number}": bytes(10) for number in range(9)}) as store:
+        chosen = FetchOptions(max_in_flight=1, max_buffer_bytes=20, in_order=in_order, retry=AT_ONCE)
+        iterator = streams(store, chosen, listed=True)
+        _, stream = next(iterator)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                list(iterator)
+            except RuntimeError as error:
+                code = 7 if "another process" in str(error) else 2
+            os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        stream.close()
+
+
+def test_threads_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system gives one thread only, that one does the work."""
+    real, started = threading.Thread.start, list[str]()
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name == "torchdata_remote":
+            started.append(thread.name)
+            if len(started) > 1:
+                raise RuntimeError("can't start new thread")
+        real(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    objects = {f"{number}": bytes([number]) * 25 for number in range(9)}
+    with store_of(objects) as store:
+        assert {url: stream.read() for url, stream in streams(store, options(), listed=True)} == objects
+    assert len(started) > 1

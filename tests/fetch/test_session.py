@@ -1,0 +1,426 @@
+"""What the iterations of a pipe share: threads, requests, and the bound on bytes in memory."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import os
+import pickle
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data.datapipes.iter import IterableWrapper
+
+from tests.fetch.test_scheduler import engine_threads, options, store_of, wait_for
+from torchdata_remote import AsyncPrefetch
+from torchdata_remote.core.options import FetchOptions, StorageOptions
+from torchdata_remote.core.urls import RemoteUrl
+from torchdata_remote.errors import StorageError
+from torchdata_remote.fetch.object_stream import ObjectStream
+from torchdata_remote.fetch.scheduler import Fetcher
+from torchdata_remote.fetch.session import Engine
+
+SIZE = 1000
+
+
+def an_engine(chosen: FetchOptions, num_lanes: int = 1) -> Engine:
+    return Engine(chosen, StorageOptions({"name": "value"}), num_lanes)
+
+
+@contextmanager
+def lanes_of(engine: Engine, num_lanes: int) -> Iterator[list[Fetcher]]:
+    """That many iterations at once; those that the test has not taken out are released at the end."""
+    fetchers = [Fetcher(engine) for _ in range(num_lanes)]
+    try:
+        yield fetchers
+    finally:
+        for fetcher in fetchers:
+            fetcher.release()
+
+
+def large_object() -> RemoteUrl:
+    return RemoteUrl("a", SIZE, "etag of a")
+
+
+@settings(max_examples=40)
+@given(num_lanes=st.integers(1, 12), part_bytes=st.integers(1, 40), bound=st.integers(1, 400))
+def test_lanes_share_the_byte_bound(num_lanes: int, part_bytes: int, bound: int) -> None:
+    """All of them together hold no more, but for one part each, without which a lane could not go on."""
+    with store_of({"a": bytes(SIZE)}), ExitStack() as stack:
+        engine = an_engine(options(part_bytes=part_bytes, max_buffer_bytes=bound), num_lanes)
+        fetchers = stack.enter_context(lanes_of(engine, num_lanes))
+        streams = [stack.enter_context(closing(ObjectStream(fetcher, large_object()))) for fetcher in fetchers]
+        planned = [stream.target.planned_bytes for stream in streams]
+        share = bound // num_lanes
+        assert planned == [min(SIZE, max(1, share // part_bytes) * part_bytes)] * num_lanes
+        assert sum(planned) <= max(bound, num_lanes * part_bytes)
+        assert [stream.read(100) for stream in streams] == [bytes(100)] * num_lanes
+
+
+def held_bytes(stream: ObjectStream) -> int:
+    """Of what is planned, what was not handed on."""
+    return stream.target.planned_bytes - stream.tell()
+
+
+def read_a_piece(stream: ObjectStream) -> None:
+    """Give one part back and take the next."""
+    assert stream.read(10)
+    stream.peek()
+
+
+def test_a_lane_that_ended_leaves_its_share_to_the_others() -> None:
+    """They plan more with the next bytes that they consume."""
+    with store_of({"a": bytes(SIZE)}), lanes_of(an_engine(options(max_buffer_bytes=120), 3), 3) as fetchers:
+        streams = [ObjectStream(fetcher, large_object()) for fetcher in fetchers]
+        for num_left, share in ((3, 40), (2, 60), (1, 120)):
+            read_a_piece(streams[0])
+            assert held_bytes(streams[0]) == share
+            if num_left > 1:
+                streams.pop().close()
+                fetchers.pop().release()
+        streams[0].close()
+
+
+def test_shares_of_a_single_lane_are_the_whole() -> None:
+    """An engine that nobody prepared for more has no smaller bound than before."""
+    with store_of({"a": bytes(SIZE)}), lanes_of(an_engine(options(max_buffer_bytes=120)), 1) as [fetcher]:
+        stream = ObjectStream(fetcher, large_object())
+        assert stream.target.planned_bytes == 120
+        stream.close()
+
+
+def test_streams_that_are_read_after_the_last_was_opened_keep_to_the_bound() -> None:
+    """With interleave the last streams of each lane are open when its URLs end: they hold their shares, no more."""
+    with store_of({"a": bytes(SIZE)}), lanes_of(an_engine(options(max_buffer_bytes=120), 3), 3) as fetchers:
+        streams = [ObjectStream(fetcher, large_object()) for fetcher in fetchers]
+        while fetchers:
+            fetchers.pop().release()
+        for stream in streams:
+            read_a_piece(stream)
+        assert sum(map(held_bytes, streams)) <= 120
+        for stream in streams:
+            stream.close()
+
+
+def test_lanes_have_their_shares_while_a_stream_of_the_pass_before_is_open() -> None:
+    """Whoever keeps a stream of one pass, and begins the next one, has the same threads and the same bound for all."""
+    with store_of({"a": bytes(SIZE)}):
+        engine = an_engine(options(max_buffer_bytes=120), 3)
+        with lanes_of(engine, 3) as fetchers:
+            kept = ObjectStream(fetchers[0], RemoteUrl("a", SIZE))
+        with lanes_of(engine, 3) as fetchers:
+            streams = [ObjectStream(fetcher, large_object()) for fetcher in fetchers]
+            planned = [stream.target.planned_bytes for stream in streams]
+            for stream in [kept, *streams]:
+                stream.close()
+    assert planned == [30, 30, 30]
+
+
+def test_lanes_share_threads_and_requests() -> None:
+    """No more than ``max_in_flight`` at once, of all lanes together."""
+    with store_of({"a": bytes(SIZE)}) as store:
+        may_go_on = threading.Event()
+
+        def wait(path: str, start: int) -> None:
+            assert may_go_on.wait(20)
+
+        store.before_read = wait
+        before = engine_threads()
+        with lanes_of(an_engine(options(max_in_flight=3, max_buffer_bytes=4 * SIZE), 4), 4) as fetchers:
+            streams = [ObjectStream(fetcher, large_object()) for fetcher in fetchers]
+            wait_for(lambda: store.running == 3)
+            assert len(engine_threads() - before) == 3
+            may_go_on.set()
+            assert [stream.read() for stream in streams] == [bytes(SIZE)] * 4
+        assert store.most == 3
+        wait_for(lambda: not engine_threads() - before)
+
+
+def test_threads_end_with_the_last_user() -> None:
+    """With the last lane, or with the last stream that outlives its lane."""
+    with store_of({"a": bytes(SIZE)}):
+        before = engine_threads()
+        with lanes_of(engine := an_engine(options(), 2), 2) as fetchers:
+            streams = [ObjectStream(fetcher, large_object()) for fetcher in fetchers]
+            first = engine.start()
+            first.leave()
+        closed = [first.pool.closed]
+        streams[0].close()
+        closed.append(first.pool.closed)
+        assert streams[1].read() == bytes(SIZE)
+        closed.append(first.pool.closed)
+        assert closed == [False, False, True]
+        wait_for(lambda: not engine_threads() - before)
+
+
+def test_a_forgotten_lane_holds_no_threads() -> None:
+    """A fetcher and its stream that nobody closed, in a cycle."""
+    with store_of({"a": bytes(SIZE)}):
+        before = engine_threads()
+        fetcher = Fetcher(an_engine(options()))
+        fetcher.release()
+        forgotten: list[object] = [ObjectStream(fetcher, "a")]
+        forgotten.append(forgotten)
+        del fetcher, forgotten
+        gc.collect()
+        wait_for(lambda: not engine_threads() - before)
+
+
+def test_a_new_pass_begins_after_the_end() -> None:
+    """The threads of the one before are gone, new ones come; lanes that overlap have the same ones."""
+    engine = an_engine(options())
+    first, again = engine.start(), engine.start()
+    assert first is again
+    first.leave()
+    assert first.join()
+    for _ in range(2):
+        first.leave()
+    assert first.pool.closed
+    assert not first.join()
+    second = engine.start()
+    assert second is not first
+    assert not second.pool.closed
+    second.leave()
+    with store_of({"a": b"123"}):
+        for _ in range(2):
+            with lanes_of(engine, 1) as [fetcher]:
+                assert ObjectStream(fetcher, "a").read() == b"123"
+
+
+def test_a_copy_in_another_process_has_threads_of_its_own() -> None:
+    """It takes limits and options along, and nothing that runs."""
+    engine = an_engine(options(part_bytes=7), 5)
+    running = engine.start()
+    twin: Engine = pickle.loads(pickle.dumps(engine))
+    assert (twin.options, dict(twin.storage_options), twin.num_lanes) == (engine.options, {"name": "value"}, 5)
+    other = twin.start()
+    assert other is not running
+    assert other.pool is not running.pool
+    other.leave()
+    assert not running.pool.closed
+    running.leave()
+
+
+def test_an_engine_for_other_lanes_is_another_one() -> None:
+    """Of the same limits."""
+    engine = an_engine(options(part_bytes=7), 5)
+    other = engine.for_lanes(2)
+    assert (other.options, other.storage_options, other.num_lanes) == (engine.options, engine.storage_options, 2)
+    first, second = engine.start(), other.start()
+    assert first is not second
+    first.leave()
+    assert not second.pool.closed
+    second.leave()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_has_threads_of_its_own() -> None:
+    """Those of the parent are not there; the parent's go on."""
+    with store_of({"a": bytes(SIZE)}):
+        engine = an_engine(options())
+        with lanes_of(engine, 1) as [fetcher], closing(ObjectStream(fetcher, large_object())) as stream:
+            read_a_piece(stream)
+            running = engine.start()
+            child = os.fork()
+            if child == 0:
+                try:
+                    signal.alarm(20)
+                    mine = engine.start()
+                    data = ObjectStream(Fetcher(engine), large_object()).read()
+                    os._exit(7 if mine is not running and not running.join() and data == bytes(SIZE) else 8)
+                finally:
+                    os._exit(9)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+            running.leave()
+            assert stream.read() == bytes(SIZE - 10)
+
+
+def first_part_bytes(engine: Engine) -> int:
+    """How long the first part is that a lane asks for."""
+    fetcher = Fetcher(engine)
+    with closing(ObjectStream(fetcher, RemoteUrl("a", 4 << 20, "etag of a"))) as stream:
+        fetcher.release()
+        part = stream.target.parts[0]
+        assert part.end is not None
+        return part.end - part.start
+
+
+@pytest.mark.parametrize(("num_lanes", "part_bytes"), [(1, 768 << 10), (2, 768 << 10), (4, 384 << 10), (9, 256 << 10)])
+def test_parts_are_smaller_the_more_lanes_there_are(num_lanes: int, part_bytes: int) -> None:
+    """So that each lane has two of them, down to 256 KiB; a size that was chosen is taken."""
+    with store_of({"a": bytes(4 << 20)}):
+        chosen = FetchOptions(max_in_flight=4, max_buffer_bytes=4 << 20)
+        assert first_part_bytes(an_engine(chosen, num_lanes)) == part_bytes
+        assert first_part_bytes(an_engine(options(part_bytes=11), num_lanes)) == 11
+
+
+def test_copies_of_a_pipe_share_its_engine() -> None:
+    """Two that are read at once in one process send no more requests than one."""
+    with store_of({str(number): bytes(40) for number in range(20)}) as store:
+        pipe = AsyncPrefetch(IterableWrapper(list(store.objects)), max_in_flight=2, part_bytes=10)
+        before = engine_threads()
+        twin = copy.copy(pipe)
+        twin.source_datapipe = IterableWrapper(list(store.objects))  # torch lets only one iterator of a pipe go on
+        got = []
+        for (_, stream), (_, second) in zip(pipe, twin, strict=True):
+            got += [stream.read(), second.read()]
+            assert len(engine_threads() - before) <= 2
+        assert got == [bytes(40)] * 40
+        assert store.most <= 2
+        wait_for(lambda: not engine_threads() - before)
+
+
+def a_pass(engine: Engine) -> None:
+    """One lane that reads something."""
+    with lanes_of(engine, 1) as [fetcher]:
+        assert ObjectStream(fetcher, large_object()).read() == bytes(SIZE)
+
+
+def test_a_kept_engine_keeps_its_threads() -> None:
+    """The same ones serve the next pass, until the engine is gone."""
+    with store_of({"a": bytes(SIZE)}):
+        before = engine_threads()
+        engine = an_engine(options(part_bytes=100))
+        engine.keep()
+        assert engine_threads() == before, "they start with the first request"
+        for _ in range(3):
+            a_pass(engine)
+        first = engine_threads() - before
+        assert 0 < len(first) <= 4
+        engine.keep()
+        a_pass(engine)
+        assert engine_threads() - before >= first
+        assert len(engine_threads() - before) <= 4
+        del engine
+        gc.collect()
+        wait_for(lambda: not engine_threads() - before)
+
+
+def test_an_engine_that_was_not_kept_does_not_stay() -> None:
+    """Before and after it is kept, passes end as they always do; a copy is kept by itself."""
+    with store_of({"a": bytes(SIZE)}):
+        engine = an_engine(options())
+        running = engine.start()
+        running.open_no_more()
+        running.leave()
+        assert running.pool.closed
+        engine.keep()
+        kept = engine.start()
+        kept.leave()
+        twin: Engine = pickle.loads(pickle.dumps(engine))
+        copied = twin.start()
+        copied.leave()
+        assert (kept.pool.closed, copied.pool.closed) == (False, True)
+
+
+def test_what_an_engine_was_kept_for_may_outlive_it() -> None:
+    """The threads end with the last stream, if that is later than the engine's end."""
+    with store_of({"a": bytes(SIZE)}):
+        before = engine_threads()
+        engine = an_engine(options(part_bytes=10, max_buffer_bytes=20))
+        engine.keep()
+        with lanes_of(engine, 1) as [fetcher]:
+            stream = ObjectStream(fetcher, large_object())
+        running = engine.start()
+        running.open_no_more()
+        running.leave()
+        del engine, fetcher
+        gc.collect()
+        closed = [running.pool.closed]
+        assert stream.read() == bytes(SIZE)
+        closed.append(running.pool.closed)
+        assert closed == [False, True]
+        wait_for(lambda: not engine_threads() - before)
+
+
+def test_lanes_of_a_kept_engine_have_the_whole_bound() -> None:
+    """Those of passes that ended do not count any longer, and being kept is no lane."""
+    with store_of({"a": bytes(SIZE)}):
+        engine = an_engine(options(max_buffer_bytes=120))
+        for _ in range(3):
+            engine.keep()
+            with lanes_of(engine, 1) as [fetcher]:
+                stream = ObjectStream(fetcher, large_object())
+                assert stream.target.planned_bytes == 120
+                stream.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_keeps_threads_of_its_own() -> None:
+    """It begins with none; when its engine is gone, the parent's threads are still there."""
+    with store_of({"a": bytes(SIZE)}):
+        engine = an_engine(options())
+        engine.keep()
+        a_pass(engine)
+        running = engine.start()
+        child = os.fork()
+        if child == 0:
+            try:
+                signal.alarm(20)
+                engine.keep()
+                a_pass(engine)
+                mine = engine.start()
+                mine.leave()
+                same = mine is running
+                del engine
+                gc.collect()
+                os._exit(7 if not same and mine.pool.closed and not running.pool.closed else 8)
+            finally:
+                os._exit(9)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        running.leave()
+        a_pass(engine)
+        assert not running.pool.closed
+
+
+def test_threads_that_begin_at_once_each_have_a_lane() -> None:
+    """Whichever engine at work each of them gets, it has joined that one: none ends while another reads."""
+    with store_of({"a": bytes(SIZE)}):
+        before = engine_threads()
+        for _ in range(30):
+            engine, together, wrong = an_engine(options(part_bytes=500)), threading.Barrier(6), list[object]()
+
+            def read(
+                engine: Engine = engine, together: threading.Barrier = together, wrong: list[object] = wrong
+            ) -> None:
+                together.wait(20)
+                try:
+                    for _ in range(3):
+                        engine.keep()
+                        a_pass(engine)
+                except Exception as error:
+                    wrong.append(error)
+
+            readers = [threading.Thread(target=read) for _ in range(6)]
+            for reader in readers:
+                reader.start()
+            for reader in readers:
+                reader.join()
+            assert not wrong
+        del engine, read
+        gc.collect()
+        wait_for(lambda: not engine_threads() - before)
+
+
+@pytest.mark.parametrize("how", ["a file", "a link to nowhere", "a name with NUL", "a file in the folder"])
+def test_a_cache_folder_that_cannot_be_used_is_a_storage_error(tmp_path: Path, how: str) -> None:
+    """Whatever the operating system says, the exception is one of this package and names the folder."""
+    cache = tmp_path / "cache"
+    if how == "a file":
+        cache.write_bytes(b"")
+    elif how == "a link to nowhere":
+        cache.symlink_to(tmp_path / "nowhere" / "at all")
+    elif how == "a file in the folder":
+        cache.mkdir()
+        (cache / "partial").write_bytes(b"")
+    cache_dir = f"{cache}\0" if how == "a name with NUL" else str(cache)
+    (tmp_path / "a.bin").write_bytes(b"bytes")
+    pipe = AsyncPrefetch(IterableWrapper([f"{tmp_path}/a.bin"]), cache_dir=cache_dir, cache_bytes=1 << 20)
+    with pytest.raises(StorageError, match="cannot be used as a cache"):
+        list(pipe)

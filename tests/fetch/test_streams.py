@@ -1,0 +1,126 @@
+"""URLs to streams, from the first one or from where a state tells; and the bytes of any file."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data.datapipes.iter import IterableWrapper
+
+import torchdata_remote  # noqa: F401  # registers the pipes' names
+from tests.fetch.test_scheduler import engine_threads, options, store_of, wait_for
+from torchdata_remote.core.options import StorageOptions
+from torchdata_remote.errors import RemoteDataError, StateError
+from torchdata_remote.fetch.session import Engine
+from torchdata_remote.fetch.streams import parts_of, stream_objects
+from torchdata_remote.input_streams import known, number_of, streams_of, under_way
+
+
+def test_bare_urls_and_pairs() -> None:
+    """A reader's source may be URLs or pairs, not both."""
+    with store_of({"a": b"1", "b": b"2"}):
+        got = [(url, stream.read()) for url, stream in streams_of(["a", "b"], Engine(options(), StorageOptions()))]
+        assert got == [("a", b"1"), ("b", b"2")]
+        pairs = [("x", io.BytesIO(b"3")), ("y", io.BytesIO(b"4"))]
+        assert list(streams_of(iter(pairs), Engine(options(), StorageOptions()))) == pairs
+        assert list(streams_of([], Engine(options(), StorageOptions()))) == []
+        with pytest.raises(RemoteDataError, match="Expected a URL, as before, got tuple"):
+            list(streams_of(["a", pairs[0]], Engine(options(), StorageOptions())))
+        for wrong in (1, None, ("x", b"bytes"), ("x",), b"bytes", {"__key__": "1"}):
+            with pytest.raises(RemoteDataError, match=r"Expected a URL or a \(url, file_like\) pair"):
+                list(streams_of([wrong], Engine(options(), StorageOptions())))
+
+
+@given(data=st.binary(max_size=100), piece_bytes=st.integers(1, 30))
+def test_parts_of_any_file(data: bytes, piece_bytes: int) -> None:
+    """Files of others come in pieces too."""
+    assert b"".join(parts_of("x", io.BytesIO(data), piece_bytes)) == data
+
+
+def test_parts_of_a_text_file() -> None:
+    """A file that was opened as text is named as such."""
+    with pytest.raises(RemoteDataError, match="mode='rb'"):
+        list(parts_of("x", io.StringIO("text")))
+
+
+@given(
+    sizes=st.lists(st.integers(1, 40), max_size=8),
+    following=st.integers(0, 8),
+    again=st.lists(st.tuples(st.integers(0, 7), st.integers(0, 39)), max_size=4, unique_by=lambda one: one[0]),
+    max_in_flight=st.integers(1, 4),
+)
+def test_a_pass_goes_on_where_a_state_tells(
+    sizes: list[int], following: int, again: list[tuple[int, int]], max_in_flight: int
+) -> None:
+    """First the objects that are wanted again, in that order, each from its byte on; then all that follow, numbered."""
+    following = min(following, len(sizes))
+    again = [(number, start % sizes[number]) for number, start in again if number < following]
+    objects = {str(number): bytes([number]) * size for number, size in enumerate(sizes)}
+    state = {"next": following, "again": [list(one) for one in again]}
+    with store_of(objects) as store:
+        engine = Engine(options(max_in_flight=max_in_flight), StorageOptions())
+        got = [
+            (url, stream.number, stream.first_byte, stream.read())
+            for url, stream in stream_objects(objects, engine, state)
+        ]
+        expected = [*again, *((number, 0) for number in range(following, len(sizes)))]
+        assert got == [(str(n), n, start, bytes([n]) * (sizes[n] - start)) for n, start in expected]
+        assert {path for path, *_ in store.reads} == {str(number) for number, _ in expected}
+
+
+def test_a_state_of_objects_that_are_not_there_is_refused() -> None:
+    """Before anything is opened; how many there are and should be is told."""
+    with store_of({"a": b"1", "b": b"2"}):
+        state = {"next": 5, "again": [[1, 0], [4, 0]]}
+        streams = stream_objects(["a", "b"], Engine(options(), StorageOptions()), state)
+        with pytest.raises(StateError, match="tells of 5 URLs, and there are 2"):
+            next(streams)
+
+
+def test_a_state_behind_the_last_object_is_refused() -> None:
+    """A listing that has become shorter is no pass that has ended."""
+    with store_of({"a": b"1", "b": b"2"}), pytest.raises(StateError):
+        list(stream_objects(["a", "b"], Engine(options(), StorageOptions()), {"next": 5}))
+
+
+def test_streams_are_numbered_through_a_wrapper() -> None:
+    """Streams of others have no number, and a state of them is refused."""
+    assert number_of(io.BytesIO()) is None
+    assert known(0) == 0
+    with pytest.raises(StateError, match=r"chain the reader after URLs, or after async_prefetch\(in_order=True\)"):
+        known(None)
+    with store_of({"a": b"1", "b": b"2"}):
+        pipe = IterableWrapper(["a", "b"]).async_prefetch()
+        assert [known(number_of(stream)) for _, stream in streams_of(pipe, Engine(options(), StorageOptions()))] == [
+            0,
+            1,
+        ]
+
+
+def test_streams_that_are_under_way_are_the_same() -> None:
+    """The first one is opened at once; none is left open when they are closed, or if there are none at all."""
+    with store_of({"a": b"1", "b": b"2"}):
+        for urls in (["a", "b"], []):
+            streams = under_way(stream_objects(urls, Engine(options(), StorageOptions())))
+            assert [(url, stream.read()) for url, stream in streams] == list(zip(urls, [b"1", b"2"], strict=False))
+        before = engine_threads()
+        streams = under_way(stream_objects(["a", "b"], Engine(options(), StorageOptions())))
+        assert engine_threads() - before
+        _, stream = next(streams)
+        streams.close()
+        stream.close()
+        wait_for(lambda: not engine_threads() - before)
+
+
+def test_streams_that_were_used_up_do_not_come_again() -> None:
+    """A pipe that does not go on where it was would hand out samples twice."""
+    engine = Engine(options(), StorageOptions())
+    with store_of({"a": b"1", "b": b"2"}):
+        pairs = list(stream_objects(["a", "b"], engine))
+        assert len(list(streams_of(pairs, engine, {"next": 1, "again": [[0, 0]]}))) == 2
+        with pytest.raises(StateError, match=r"a was read before .* comes again"):
+            list(streams_of(pairs, engine, {"next": 1, "again": []}))
+        for _, stream in pairs:
+            stream.close()

@@ -1,0 +1,307 @@
+"""A listing folder by folder is the listing page by page, only sooner."""
+
+from __future__ import annotations
+
+import bisect
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import chain
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.servers.s3 import S3Server
+from torchdata_remote.core.options import RetryPolicy, StorageOptions
+from torchdata_remote.errors import AccessDeniedError, StorageError, TransientStorageError
+from torchdata_remote.storage.listing import pages as _paging
+from torchdata_remote.storage.listing.frontier import MAX_IN_FLIGHT, MAX_PAGES_AHEAD, Ask, Frontier
+from torchdata_remote.storage.listing.pages import list_prefix
+from torchdata_remote.storage.registry import Entry, Page
+from torchdata_remote.storage.s3.store import S3Store
+
+RETRY = RetryPolicy(max_attempts=2, first_wait_s=0)
+PART = st.sampled_from(["a", "a-", "a.b", "a0", "b", "é", "\U0001f600", " ", ""])
+KEY = st.tuples(st.lists(PART, min_size=1, max_size=4).map("/".join), st.sampled_from(["", "", "/"])).map("".join)
+KEYS = st.sets(KEY.filter(bool), max_size=40)
+PREFIX = st.sampled_from(["", "", "", "a", "a/", "a/a/", "a0"])
+
+
+class Bucket:
+    """Keys, listed in pages as S3 does: a folder takes the place of one key. It notes what it was asked."""
+
+    def __init__(self, keys: set[str], page_keys: int) -> None:
+        self.keys, self.page_keys = sorted(keys), page_keys
+        self.asked = list[tuple[str, bool, str | None]]()
+
+    def list_page(self, prefix: str, *, recursive: bool, token: str | None) -> Page:
+        self.asked.append((prefix, recursive, token))
+        at = bisect.bisect_left(self.keys, max(prefix, token or ""))
+        entries, folders = list[Entry](), list[str]()
+        while at < len(self.keys) and self.keys[at].startswith(prefix):
+            if len(entries) + len(folders) == self.page_keys:
+                return Page(entries, self.keys[at], folders)
+            slash = -1 if recursive else self.keys[at].find("/", len(prefix))
+            if slash < 0:
+                entries.append(Entry(self.keys[at], 1, None))
+                at += 1
+            else:
+                folders.append(self.keys[at][: slash + 1])
+                at = bisect.bisect_left(self.keys, folders[-1][:-1] + "0")
+        return Page(entries, None, folders)
+
+    def listed(self, prefix: str = "") -> Iterator[str]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_paging, "open_store", lambda url, options, connection: (self, ""))
+            for entry in list_prefix("s3://b/", prefix, True, StorageOptions(), RETRY):
+                yield entry.path
+
+
+def of_folders(num_folders: int, num_keys: int) -> set[str]:
+    return {f"{folder:03d}/{number:02d}" for folder in range(num_folders) for number in range(num_keys)}
+
+
+def threads_end(before: set[threading.Thread]) -> bool:
+    for thread in set(threading.enumerate()) - before:
+        thread.join(20)
+    return set(threading.enumerate()) <= before
+
+
+@given(keys=KEYS, page_keys=st.integers(1, 12), prefix=PREFIX)
+def test_it_is_the_listing_page_by_page(keys: set[str], page_keys: int, prefix: str) -> None:
+    """Whatever the keys: each comes once, in order, also those that are named as folders are."""
+    assert list(Bucket(keys, page_keys).listed(prefix)) == sorted(key for key in keys if key.startswith(prefix))
+
+
+@given(keys=KEYS, page_keys=st.integers(1, 12), prefix=PREFIX, data=st.data())
+def test_answers_may_come_in_any_order(keys: set[str], page_keys: int, prefix: str, data: st.DataObject) -> None:
+    """Pages that overtake each other are handed on in order; what is asked for ahead is bounded."""
+    bucket, frontier = Bucket(keys, page_keys), Frontier("s3://b/", prefix, recursive=True)
+    under_way, got = list[Ask](), list[str]()
+    while frontier:
+        under_way += frontier.to_ask()
+        assert len(under_way) <= MAX_IN_FLIGHT + 1
+        if under_way and (frontier.is_waiting or data.draw(st.booleans())):
+            ask = under_way.pop(data.draw(st.integers(0, len(under_way) - 1)))
+            frontier.answer(ask, bucket.list_page(ask.prefix, recursive=ask.recursive, token=ask.token))
+        elif not frontier.is_waiting:
+            got += [entry.path for entry in frontier.take()]
+    assert got == sorted(key for key in keys if key.startswith(prefix))
+
+
+@settings(max_examples=20)
+@given(keys=KEYS.filter(bool), page_keys=st.integers(1, 5))
+def test_on_a_real_server(moto: S3Server, keys: set[str], page_keys: int) -> None:
+    """With S3's own pages, tokens, encoding and folder markers, sizes and etags as the store tells them."""
+    bucket, folder = shared_bucket(moto), uuid.uuid4().hex
+    client = moto.client()
+    full = {f"{folder}/{key}": b"" if number % 3 == 0 else b"1" for number, key in enumerate(sorted(keys))}
+    etags = {key: client.put_object(Bucket=bucket, Key=key, Body=body)["ETag"] for key, body in full.items()}
+    page, paged = S3Store._page, list[dict[str, Any]]()
+
+    def small(self: S3Store, prefix: str, token: str | None, extra: dict[str, Any]) -> Page:
+        paged.append(extra)
+        return page(self, prefix, token, {"MaxKeys": page_keys, **extra})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(S3Store, "_page", small)
+        options = StorageOptions(moto.storage_options)
+        listed = list(list_prefix(f"s3://{bucket}/", f"{folder}/", True, options, RETRY))
+    objects = sorted(key for key, body in full.items() if body or not key.endswith("/"))
+    assert [entry[:3] for entry in listed] == [(key, len(full[key]), etags[key]) for key in objects]
+    assert len(paged) > 1 or len(full) <= page_keys
+
+
+_buckets: dict[str, str] = {}
+
+
+def shared_bucket(server: S3Server) -> str:
+    return _buckets.setdefault(server.endpoint_url, server.new_bucket())
+
+
+def test_what_fits_into_a_page_costs_one_request() -> None:
+    """A small listing is asked for once, with or without folders."""
+    for keys in (of_folders(4, 5), {"a"}, set[str]()):
+        bucket = Bucket(keys, 20)
+        assert list(bucket.listed()) == sorted(keys)
+        assert bucket.asked == [("", True, None)]
+
+
+@pytest.mark.parametrize("keys", [{f"{number:03d}" for number in range(95)}, of_folders(95, 1)])
+def test_without_folders_or_with_tiny_ones_nothing_is_divided(keys: set[str]) -> None:
+    """Each page is asked for once: more requests would bring nothing."""
+    bucket = Bucket(keys, 10)
+    assert list(bucket.listed()) == sorted(keys)
+    assert len(bucket.asked) == 10
+    assert all(recursive for _, recursive, _ in bucket.asked)
+
+
+def test_a_single_folder_is_gone_down_into() -> None:
+    """Down to where there are several; what the first page told is not asked for again."""
+    bucket = Bucket({f"data/train/{key}" for key in of_folders(5, 10)}, 10)
+    assert list(bucket.listed()) == bucket.keys
+    assert bucket.asked[:4] == [
+        ("", True, None),
+        ("", False, None),
+        ("data/", False, None),
+        ("data/train/", False, None),
+    ]
+    assert sorted(bucket.asked[4:]) == [(f"data/train/{folder:03d}/", True, None) for folder in range(5)]
+
+
+def test_a_large_folder_beside_another_is_divided_too() -> None:
+    """``train/`` beside ``val/`` is no reason to list it in one long row."""
+    bucket = Bucket({f"{part}/{key}" for part in ("train", "val") for key in of_folders(5, 10)}, 10)
+    assert list(bucket.listed()) == bucket.keys
+    assert {f"{part}/{folder:03d}/" for part in ("train", "val") for folder in range(5)} <= {
+        prefix for prefix, _, _ in bucket.asked
+    }
+    assert len(bucket.asked) <= 20
+
+
+def test_folders_are_listed_at_the_same_time() -> None:
+    """As many as may be under way."""
+    bucket = Bucket(of_folders(MAX_IN_FLIGHT, 10), 10)
+    barrier, honest = threading.Barrier(MAX_IN_FLIGHT, timeout=60), bucket.list_page
+
+    def together(prefix: str, *, recursive: bool, token: str | None) -> Page:
+        if prefix and token is None:
+            barrier.wait()
+        return honest(prefix, recursive=recursive, token=token)
+
+    bucket.list_page = together  # type: ignore[method-assign]
+    assert list(bucket.listed()) == bucket.keys
+
+
+def test_the_first_page_is_handed_on_at_once() -> None:
+    """Before any folder has answered."""
+    bucket = Bucket(of_folders(9, 10), 10)
+    answer, honest = threading.Event(), bucket.list_page
+
+    def late(prefix: str, *, recursive: bool, token: str | None) -> Page:
+        assert not prefix or answer.wait(60)
+        return honest(prefix, recursive=recursive, token=token)
+
+    bucket.list_page = late  # type: ignore[method-assign]
+    with closing(bucket.listed()) as listed:  # type: ignore[type-var]
+        assert [next(listed) for _ in range(10)] == bucket.keys[:10]
+        answer.set()
+        assert list(listed) == bucket.keys[10:]
+
+
+@pytest.mark.parametrize("fault", [TransientStorageError("never"), AccessDeniedError("not for you")])
+def test_a_folder_that_fails_for_good_is_an_error_in_its_place(fault: StorageError) -> None:
+    """What comes before it is handed on, nothing behind it, and the threads end."""
+    before = set(threading.enumerate())
+    bucket = Bucket(of_folders(40, 10), 10)
+    honest = bucket.list_page
+
+    def failing(prefix: str, *, recursive: bool, token: str | None) -> Page:
+        page = honest(prefix, recursive=recursive, token=token)
+        if prefix == "020/":
+            raise fault
+        return page
+
+    bucket.list_page = failing  # type: ignore[method-assign]
+    got = list[str]()
+    with pytest.raises(type(fault), match=str(fault)):
+        got.extend(bucket.listed())  # keeps what came before the error
+    assert got == bucket.keys[:200]
+    assert threads_end(before)
+
+
+def test_a_passing_fault_costs_one_page() -> None:
+    """Each page is retried by itself."""
+    bucket = Bucket(of_folders(20, 25), 10)
+    honest, failed = bucket.list_page, set[tuple[str, bool, str | None]]()
+
+    def failing(prefix: str, *, recursive: bool, token: str | None) -> Page:
+        if (prefix, recursive, token) not in failed:
+            failed.add((prefix, recursive, token))
+            raise TransientStorageError("once more")
+        return honest(prefix, recursive=recursive, token=token)
+
+    bucket.list_page = failing  # type: ignore[method-assign]
+    assert list(bucket.listed()) == bucket.keys
+    assert len(bucket.asked) == len(failed)
+
+
+def test_who_may_not_list_folders_lists_page_by_page() -> None:
+    """A policy may allow the one and not the other: that was no error before there were folders."""
+    bucket = Bucket(of_folders(6, 10), 10)
+    honest = bucket.list_page
+
+    def refusing(prefix: str, *, recursive: bool, token: str | None) -> Page:
+        if not recursive:
+            raise AccessDeniedError("no delimiters here")
+        return honest(prefix, recursive=recursive, token=token)
+
+    bucket.list_page = refusing  # type: ignore[method-assign]
+    assert list(bucket.listed()) == bucket.keys
+    assert len(bucket.asked) == 6
+
+
+@pytest.mark.parametrize("folder", ["", "a/", "a/000", "other/"])
+def test_a_folder_that_is_none_is_an_error(folder: str) -> None:
+    """A store that names a folder above or beside the prefix could lead in a circle."""
+    keys = {f"a/{key}" for key in of_folders(4, 10)}
+    bucket = Bucket(keys, 10)
+    honest = bucket.list_page
+
+    def lying(prefix: str, *, recursive: bool, token: str | None) -> Page:
+        page = honest(prefix, recursive=recursive, token=token)
+        return page if recursive else page._replace(folders=[folder, *page.folders])
+
+    bucket.list_page = lying  # type: ignore[method-assign]
+    with pytest.raises(StorageError):
+        list(bucket.listed("a/"))
+
+
+def test_an_abandoned_listing_ends_its_threads() -> None:
+    """Given up in its midst, while all of them are at work."""
+    before = set(threading.enumerate())
+    bucket = Bucket(of_folders(60, 30), 10)
+    with closing(bucket.listed()) as listed:  # type: ignore[type-var]
+        for _ in range(500):
+            next(listed)
+    assert threads_end(before)
+
+
+def test_a_slow_consumer_bounds_what_is_known() -> None:
+    """Pages that are not yet wanted are not asked for without end."""
+    bucket = Bucket(of_folders(90, 30), 10)
+    for number, _ in enumerate(bucket.listed()):
+        ahead = sum(recursive for _, recursive, _ in bucket.asked) - number // 10
+        assert ahead <= MAX_PAGES_AHEAD + MAX_IN_FLIGHT + 2
+
+
+def test_pages_behind_one_that_does_not_come_are_bounded() -> None:
+    """While the front waits, others are asked for until enough of them are known."""
+    bucket, frontier = Bucket(of_folders(200, 10), 10), Frontier("s3://b/", "", recursive=True)
+    under_way, num_answered = list(frontier.to_ask()), 0
+    while under_way:
+        ask = under_way.pop()
+        if ask.prefix != "001/":
+            frontier.answer(ask, bucket.list_page(ask.prefix, recursive=ask.recursive, token=ask.token))
+            num_answered += 1
+        under_way += frontier.to_ask()
+        if not frontier.is_waiting:
+            frontier.take()
+    assert MAX_PAGES_AHEAD <= num_answered <= MAX_PAGES_AHEAD + MAX_IN_FLIGHT
+
+
+def test_folders_that_come_twice_are_an_error() -> None:
+    """Their objects would come twice."""
+    bucket = Bucket(of_folders(4, 10), 10)
+    honest = bucket.list_page
+
+    def doubling(prefix: str, *, recursive: bool, token: str | None) -> Page:
+        page = honest(prefix, recursive=recursive, token=token)
+        return page._replace(folders=list(chain(page.folders, page.folders)))
+
+    bucket.list_page = doubling  # type: ignore[method-assign]
+    with pytest.raises(StorageError, match="overlap or are not in order"):
+        list(bucket.listed())

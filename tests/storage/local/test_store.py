@@ -1,0 +1,258 @@
+"""Local files as a store."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from torchdata_remote.core.options import StorageOptions
+from torchdata_remote.errors import (
+    AccessDeniedError,
+    ObjectChangedError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    StorageError,
+    TransientStorageError,
+    UrlError,
+)
+from torchdata_remote.storage.local.store import LocalStore
+from torchdata_remote.storage.registry import PARTIAL_SUFFIX, RangeNotSatisfiableError, Store, open_store
+
+NAMES = st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=20).filter(
+    lambda name: name not in (".", "..")
+)
+
+
+@pytest.fixture
+def store() -> Store:
+    return open_store("/", StorageOptions())[0]
+
+
+def write(store: Store, path: str, data: bytes, *, overwrite: bool = False) -> None:
+    pending = store.create(path, overwrite=overwrite)
+    pending.write(data)
+    pending.commit()
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}", "local://{}", "FILE://{}"])
+def test_forms_of_a_path(tmp_path: pathlib.Path, form: str) -> None:
+    """Bare paths and ``file://`` URLs are the same file, read without fsspec."""
+    (tmp_path / "a b%20#?.txt").write_bytes(b"12")
+    store, path = open_store(form.format(tmp_path / "a b%20#?.txt"), StorageOptions())
+    assert isinstance(store, LocalStore)
+    assert store.read(path, 0, None, None).whole() == b"12"
+
+
+def test_relative_path_and_home(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path is taken from the working directory, ``~`` from the home directory."""
+    (tmp_path / "a").write_bytes(b"1")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for url in ("a", "./a", "~/a"):
+        store, path = open_store(url, StorageOptions())
+        assert (path, store.stat(path).size) == (str(tmp_path / "a"), 1)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@given(name=NAMES, data=st.binary(max_size=300), start=st.integers(0, 300), length=st.integers(0, 310))
+def test_reads_what_was_written(tmp_path: pathlib.Path, name: str, data: bytes, start: int, length: int) -> None:
+    """Whatever the name and the range, the bytes are the slice; behind the end is an error."""
+    store, path = open_store(f"file://{tmp_path}/{name}", StorageOptions())
+    write(store, path, data, overwrite=True)
+    entry = store.stat(path)
+    assert entry.size == len(data)
+    if start and start >= len(data):
+        with pytest.raises(RangeNotSatisfiableError):
+            store.read(path, start, start + length, None)
+    else:
+        answer = store.read(path, start, start + length, entry.etag)
+        assert answer.whole() == data[start : start + length]
+        assert (answer.total_bytes, answer.etag) == (len(data), entry.etag)
+    assert store.find(path) == entry
+    store.delete(path)
+    assert os.listdir(tmp_path) == []
+
+
+def test_no_such_file(store: Store, tmp_path: pathlib.Path) -> None:
+    """A file that is not there, and a folder, are FileNotFoundErrors that name the URL."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_bytes(b"1")
+    for name in ("none", "folder", "none/none", "file/below"):
+        path = str(tmp_path / name)
+        for attempt in (store.stat, lambda path: store.read(path, 0, 1, None)):
+            with pytest.raises(ObjectNotFoundError, match=f"file://{path}") as caught:
+                attempt(path)
+            assert isinstance(caught.value, FileNotFoundError)
+        assert store.find(path) is None
+        if name != "folder":
+            store.delete(str(tmp_path / "none"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_denied(store: Store, tmp_path: pathlib.Path) -> None:
+    """What may not be read is a PermissionError, also while listing: nothing is left out."""
+    (tmp_path / "folder").mkdir(mode=0)
+    (tmp_path / "file").touch(mode=0)
+    with pytest.raises(AccessDeniedError, match="file"):
+        store.read(str(tmp_path / "file"), 0, 1, None)
+    with pytest.raises(AccessDeniedError):
+        store.list_page(f"{tmp_path}/", recursive=True, token=None)
+
+
+def test_never_overwrites_unless_told_to(store: Store, tmp_path: pathlib.Path) -> None:
+    """What is there stays, and the file that was being written goes with ``abort``."""
+    path = str(tmp_path / "a")
+    write(store, path, b"first")
+    pending = store.create(path, overwrite=False)
+    pending.write(b"second")
+    with pytest.raises(ObjectExistsError, match=f"file://{path} exists already"):
+        pending.commit()
+    pending.abort()
+    assert (tmp_path / "a").read_bytes() == b"first"
+    write(store, path, b"third", overwrite=True)
+    assert (tmp_path / "a").read_bytes() == b"third"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_appears_whole_or_not_at_all(store: Store, tmp_path: pathlib.Path) -> None:
+    """Until ``commit`` nothing is listed under any name; after ``abort`` nothing is left."""
+    path = str(tmp_path / "new/folder/a.tar")
+    pending = store.create(path, overwrite=False)
+    pending.write(bytes(3 << 20))
+    assert store.find(path) is None
+    assert store.list_page(f"{tmp_path}/", recursive=True, token=None).entries == []
+    [partial] = os.listdir(tmp_path / "new/folder")
+    assert partial.endswith(PARTIAL_SUFFIX)
+    pending.abort()
+    pending.abort()
+    assert os.listdir(tmp_path / "new/folder") == []
+    pending = store.create(path, overwrite=False)
+    pending.write(b"12")
+    pending.commit()
+    pending.abort()  # safe after a commit
+    assert os.listdir(tmp_path / "new/folder") == ["a.tar"]
+
+
+def test_permissions_follow_the_umask(store: Store, tmp_path: pathlib.Path) -> None:
+    """Others can read a finished file as far as the umask lets them."""
+    before = os.umask(0o027)
+    try:
+        write(store, str(tmp_path / "a"), b"1")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o640
+    write(store, str(tmp_path / ("n" * 250)), b"1")
+
+
+def test_old_version_is_refused(store: Store, tmp_path: pathlib.Path) -> None:
+    """A file that was replaced or grew is not the one that was listed."""
+    path = str(tmp_path / "a")
+    write(store, path, b"first")
+    etag = store.stat(path).etag
+    assert store.read(path, 0, None, etag).whole() == b"first"
+    write(store, path, b"other", overwrite=True)
+    with pytest.raises(ObjectChangedError, match=path):
+        store.read(path, 0, None, etag)
+    etag = store.stat(path).etag
+    with open(path, "ab") as file:
+        file.write(b"more")
+    with pytest.raises(ObjectChangedError, match=path):
+        store.read(path, 0, None, etag)
+
+
+def test_links(store: Store, tmp_path: pathlib.Path) -> None:
+    """Links to files and folders are followed, a circle of links once."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real/a").write_bytes(b"123")
+    (tmp_path / "linked").symlink_to(tmp_path / "real")
+    (tmp_path / "real/self").symlink_to(tmp_path)
+    entries = store.list_page(f"{tmp_path}/", recursive=True, token=None).entries
+    listed = sorted(os.path.relpath(entry.path, tmp_path) for entry in entries)
+    assert listed == ["linked/a", "real/a"]
+    assert {entry.size for entry in entries} == {3}
+
+
+def test_a_link_to_nowhere_is_not_left_out(store: Store, tmp_path: pathlib.Path) -> None:
+    """A link whose target is missing is an error: the listing would be short without a word."""
+    (tmp_path / "a").symlink_to(tmp_path / "gone")
+    (tmp_path / "b").write_bytes(b"")
+    with pytest.raises(ObjectNotFoundError, match="/a"):
+        store.list_page(f"{tmp_path}/", recursive=True, token=None)
+
+
+def test_name_that_is_a_folder(store: Store, tmp_path: pathlib.Path) -> None:
+    """A path that ends in a slash cannot be written, and neither can one below a file."""
+    with pytest.raises(UrlError, match="names a folder"):
+        store.create(f"{tmp_path}/a/", overwrite=False)
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError):
+        store.create(f"{tmp_path}/file/below", overwrite=False)
+
+
+def test_disk_full_is_not_repeated(store: Store) -> None:
+    """A full disk is a StorageError with its reason, and not one that passes."""
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full")
+    pending = store.create("/tmp/torchdata-remote-full", overwrite=True)
+    try:
+        pending._file.close()  # type: ignore[attr-defined]
+        pending._file = open("/dev/full", "wb")  # type: ignore[attr-defined]  # noqa: SIM115
+        pending.write(b"1")
+        with pytest.raises(StorageError, match="No space left") as caught:
+            pending.commit()
+        assert not isinstance(caught.value, TransientStorageError)
+    finally:
+        pending.abort()
+    assert not os.path.exists("/tmp/torchdata-remote-full")
+
+
+@pytest.mark.parametrize("directory", ["/", "."])
+def test_file_with_options_goes_through_fsspec(
+    tmp_path: pathlib.Path, directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Options for fsspec's local filesystem are not dropped, and paths are whole in any working directory."""
+    monkeypatch.chdir(directory)
+    monkeypatch.setattr("torchdata_remote.storage.registry._stores", {})
+    store, path = open_store(f"file://{tmp_path}/new/a", StorageOptions({"auto_mkdir": True}))
+    assert not isinstance(store, LocalStore)
+    write(store, path, b"12")
+    assert (tmp_path / "new/a").read_bytes() == b"12"
+    assert store.read(path, 1, 2, None).whole() == b"2"
+    [entry] = store.list_page(f"{tmp_path}/new/", recursive=True, token=None).entries
+    assert (entry.path, entry.size) == (f"{tmp_path}/new/a", 2)
+
+
+def test_leftovers_are_partial_files_of_the_folder(tmp_path: pathlib.Path, store: Store) -> None:
+    """Those of killed writers go; other hidden files, finished ones and folders below stay. No folder is fine."""
+    store.remove_leftovers(f"{tmp_path}/none/t-", lambda name: True)
+    kept = ["t-0.tar", f"not-hidden{PARTIAL_SUFFIX}", ".hidden", f"deep/.x{PARTIAL_SUFFIX}", f".x{PARTIAL_SUFFIX}.bak"]
+    (tmp_path / "deep").mkdir()
+    for name in [*kept, f".a{PARTIAL_SUFFIX}", f".b{PARTIAL_SUFFIX}"]:
+        (tmp_path / name).write_bytes(b"1")
+    left = store.create(f"{tmp_path}/t-1.tar", overwrite=False)
+    left.write(b"half")
+    store.remove_leftovers(f"{tmp_path}/t-", lambda name: name.startswith("t-"))
+    found = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
+    assert found == sorted(kept)
+    left.abort()
+
+
+def test_what_belongs_to_no_data_set_is_never_listed(tmp_path: pathlib.Path, store: Store) -> None:
+    """A folder that was pulled, and one that is served, list as if nothing of this package lay in them."""
+    kept = ["a/1.jpg", ".hidden", "torchdata_remote.txt"]
+    ours = [".torchdata_remote-pull.json", ".torchdata_remote/uploads/x/part", f"a/.1{PARTIAL_SUFFIX}"]
+    for name in [*kept, *ours]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"1")
+    assert isinstance(store, LocalStore)
+    pages = [
+        store.list_page(f"{tmp_path}/", recursive=True, token=None),
+        store.list_after(f"{tmp_path}/", recursive=True, after="", limit=99),
+    ]
+    for page in pages:
+        assert sorted(entry.path for entry in page.entries) == sorted(f"{tmp_path}/{name}" for name in kept)
+    assert store.list_after(f"{tmp_path}/", recursive=False, after="", limit=99).folders == [f"{tmp_path}/a/"]

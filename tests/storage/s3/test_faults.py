@@ -1,0 +1,269 @@
+"""What S3 answers when something is wrong with the request, the credentials, or the load."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.utils.data.datapipes.iter import IterableWrapper
+
+from tests.servers.scripted import Request, Response, scripted
+from torchdata_remote import Backend, RemoteUrl, RetryPolicy
+from torchdata_remote.core.options import FetchOptions, StorageOptions
+from torchdata_remote.errors import (
+    AccessDeniedError,
+    ExpiredCredentialsError,
+    ObjectNotFoundError,
+    StorageError,
+    TransientStorageError,
+)
+from torchdata_remote.fetch.listing.sources import list_source
+from torchdata_remote.fetch.session import Engine
+from torchdata_remote.fetch.streams import stream_objects
+from torchdata_remote.storage.registry import Connection, open_store
+from torchdata_remote.storage.s3 import settings as _s3_settings
+
+DATA = bytes(range(256)) * 10
+BOTH = pytest.mark.parametrize("backend", [Backend.OBSTORE, Backend.BOTOCORE])
+LISTING = (
+    b"<ListBucketResult><IsTruncated>false</IsTruncated>"
+    b"<Contents><Key>a</Key><Size>1</Size><ETag>1</ETag></Contents></ListBucketResult>"
+)
+QUICK = RetryPolicy(first_wait_s=0, max_attempts=4)
+
+
+def read(url: str, endpoint_url: str, backend: Backend = Backend.AUTOMATIC, **more: Any) -> bytes:
+    options: dict[str, Any] = {"endpoint_url": endpoint_url, "key": "k", "secret": "s", "token": "canary", **more}
+    chosen = FetchOptions(retry=QUICK, backend=backend)
+    [(_, stream)] = stream_objects([RemoteUrl(url, len(DATA), '"1"')], Engine(chosen, StorageOptions(options)))
+    with stream:
+        return stream.read()
+
+
+@pytest.mark.parametrize(("status", "code"), [(403, "AccessDenied"), (404, "NoSuchKey"), (401, "Unauthorized")])
+@BOTH
+def test_what_no_repetition_mends_costs_one_request(backend: Backend, status: int, code: str) -> None:
+    """Denied and missing objects are errors at once."""
+    with scripted(lambda request: Response.of_error(status, code)) as server:
+        with pytest.raises(ObjectNotFoundError if status == 404 else AccessDeniedError, match="s3://bucket/a"):
+            read("s3://bucket/a", server.url, backend)
+        assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("backend", ["obstore", "botocore", "fsspec"])
+@pytest.mark.parametrize("listed_etag", ["1f", '"1f"', "&quot;1f&quot;"])
+def test_etags_with_and_without_quotes_are_the_same(backend: str, listed_etag: str, tmp_path: Path) -> None:
+    """A listing without them, answers with them: If-Match has them, nothing is taken for changed, and it is cached."""
+
+    def respond(request: Request) -> Response:
+        if "list-type=2" in request.target:
+            return Response(200, LISTING.replace(b">1</", b">%d</" % len(DATA), 1).replace(b">1</", b">%b</" % listed))
+        if request.headers.get("if-match", '"1f"') != '"1f"':
+            return Response.of_error(412, "PreconditionFailed")
+        return Response.of_object(request, DATA, '"1f"')
+
+    listed = listed_etag.encode()
+    with scripted(respond) as server:
+        options: dict[str, Any] = {"endpoint_url": server.url, "key": "k", "secret": "s"}
+        source = IterableWrapper(["s3://bucket/"]).list_remote(storage_options=options)
+        pipe = source.async_prefetch(
+            backend=backend, cache_dir=str(tmp_path), cache_bytes=1 << 20, storage_options=options
+        )
+        for _ in range(2):
+            [(url, stream)] = [(url, stream.read()) for url, stream in pipe]
+            assert (url.etag, stream) == ('"1f"', DATA)
+        gets = [request for request in server.requests if request.method == "GET" and "list-type" not in request.target]
+        assert len(gets) == 1
+
+
+@pytest.mark.parametrize("backend", [Backend.OBSTORE, Backend.BOTOCORE])
+def test_an_empty_etag_is_none(backend: Backend) -> None:
+    """In listings and in answers."""
+
+    def respond(request: Request) -> Response:
+        if "list-type=2" in request.target:
+            return Response(200, LISTING.replace(b">1</ETag>", b"></ETag>"))
+        return Response.of_object(request, DATA, "")
+
+    with scripted(respond) as server:
+        options = StorageOptions({"endpoint_url": server.url, "key": "k", "secret": "s"})
+        store, path = open_store("s3://bucket/a", options, Connection(backend))
+        [entry] = store.list_page("", recursive=True, token=None).entries
+        answer = store.read(path, 0, 10, entry.etag)
+        assert (entry.etag, answer.etag, answer.whole()) == (None, None, DATA[:10])
+
+
+@pytest.mark.parametrize(("status", "code"), [(503, "SlowDown"), (500, "InternalError"), (429, "TooMany"), (504, "")])
+@BOTH
+def test_what_may_pass_is_repeated(backend: Backend, status: int, code: str) -> None:
+    """A busy store is asked again, by the range and version that were asked for, until it answers."""
+
+    def respond(request: Request) -> Response:
+        return Response.of_error(status, code) if request.number < 4 else Response.of_object(request, DATA)
+
+    with scripted(respond) as server:
+        assert read("s3://bucket/a", server.url, backend) == DATA
+        assert len(server.requests) == 4
+        assert {(each.headers["range"], each.headers["if-match"]) for each in server.requests} == {
+            (f"bytes=0-{len(DATA) - 1}", '"1"')
+        }
+
+
+def test_attempts_are_the_policys() -> None:
+    """No layer below repeats on its own: so many requests arrive as the policy allows, by either transport in turn."""
+    with scripted(lambda request: Response.of_error(503, "SlowDown")) as server:
+        with pytest.raises(TransientStorageError, match=r"Gave up after 4 attempts") as caught:
+            read("s3://bucket/a", server.url)
+        assert len(server.requests) == 4
+        assert (caught.value.attempts, caught.value.start_byte, caught.value.end_byte) == (4, 0, len(DATA))
+        assert caught.value.etag == '"1"'
+        assert "canary" not in str(caught.value)
+
+
+def test_retry_after_is_honoured() -> None:
+    """A store that says how long to wait is not asked earlier, although obstore does not show that header."""
+
+    def respond(request: Request) -> Response:
+        refusal = Response.of_error(503, "SlowDown", {"Retry-After": "1"})
+        return refusal if request.number < 3 else Response.of_object(request, DATA)
+
+    with scripted(respond) as server:
+        assert read("s3://bucket/a", server.url) == DATA
+        first, second, third = server.requests
+        assert "object_store" in first.headers["user-agent"]
+        assert "otocore" in second.headers["user-agent"]
+        assert third.time_s - second.time_s >= 1.0
+        assert "object_store" not in third.headers["user-agent"] or third.number == 3
+
+
+@pytest.mark.parametrize(("status", "code"), [(400, "ExpiredToken"), (403, "RequestTimeTooSkewed")])
+@BOTH
+def test_expired_credentials_are_looked_up_anew(
+    backend: Backend, status: int, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Credentials that expired while reading are replaced by those that are there now, without an error."""
+    for name, value in (("AWS_ACCESS_KEY_ID", "OLD"), ("AWS_SECRET_ACCESS_KEY", "s"), ("AWS_SESSION_TOKEN", "t")):
+        monkeypatch.setenv(name, value)
+
+    def respond(request: Request) -> Response:
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "NEW")
+        fresh = "Credential=NEW/" in request.headers["authorization"]
+        return Response.of_object(request, DATA) if fresh else Response.of_error(status, code)
+
+    with scripted(respond) as server:
+        from_environment = {"key": None, "secret": None, "token": None}
+        assert read("s3://bucket/a", server.url, backend, **from_environment) == DATA
+        assert len(server.requests) == 2
+
+
+@BOTH
+def test_expired_credentials_without_new_ones(backend: Backend) -> None:
+    """Where the credentials stay expired it is an error after the second request, which says what to do."""
+    with scripted(lambda request: Response.of_error(400, "ExpiredToken")) as server:
+        with pytest.raises(ExpiredCredentialsError, match="Renew the credentials") as caught:
+            read("s3://bucket/a", server.url, backend)
+        assert len(server.requests) == 2
+        assert "canary" not in repr(caught.value)
+
+
+def test_expired_credentials_while_listing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listing renews them as well."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "OLD")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+
+    def respond(request: Request) -> Response:
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "NEW")
+        fresh = "Credential=NEW/" in request.headers["authorization"]
+        return Response(200, LISTING) if fresh else Response.of_error(400, "ExpiredToken")
+
+    with scripted(respond) as server:
+        options = StorageOptions({"endpoint_url": server.url})
+        assert list(list_source("s3://b/", pattern=None, recursive=True, options=options, retry=QUICK)) == ["s3://b/a"]
+
+
+def test_redirects_to_another_origin_are_refused_by_botocore() -> None:
+    """A store that sends the client elsewhere gets neither its token there nor foreign bytes for its own."""
+    with scripted(lambda request: Response.of_object(request, DATA)) as other:
+
+        def respond(request: Request) -> Response:
+            return Response(307, b"", {"Location": f"{other.url}/bucket/a"})
+
+        with scripted(respond) as server:
+            with pytest.raises(StorageError, match=f"redirects to {other.url}/bucket/a"):
+                read("s3://bucket/a", server.url, Backend.BOTOCORE)
+            assert len(server.requests) == 1
+        assert not other.requests
+
+
+def test_a_bucket_in_another_region_is_read_by_botocore(caplog: pytest.LogCaptureFixture) -> None:
+    """Where AWS answers 301 without a place, botocore reads, which finds the region; obstore is not asked again."""
+
+    def respond(request: Request) -> Response:
+        by_obstore = "object_store" in request.headers["user-agent"]
+        return Response(301) if by_obstore else Response.of_object(request, DATA)
+
+    with scripted(respond) as server:
+        assert read("s3://bucket/a", server.url) == DATA
+        assert len(server.requests) == 2
+        assert "not in the configured region" in caplog.text
+        assert read("s3://bucket/b", server.url) == DATA
+        assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize("body", [b"", b"<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>"])
+def test_a_page_that_does_not_tell_its_end(body: bytes) -> None:
+    """An empty answer, for botocore an empty listing, is asked for again; so is one that is cut without its token."""
+
+    def respond(request: Request) -> Response:
+        return Response(200, body if request.number < 3 else LISTING)
+
+    options: dict[str, Any] = {"key": "k", "secret": "s"}
+    with scripted(respond) as server:
+        options["endpoint_url"] = server.url
+        found = list_source("s3://b/", pattern=None, recursive=True, options=StorageOptions(options), retry=QUICK)
+        assert list(found) == ["s3://b/a"]
+        assert len(server.requests) == 3
+
+
+def test_s3fs_repeats_nothing_by_itself() -> None:
+    """Attempts are the policy's also where s3fs reads."""
+    with scripted(lambda request: Response.of_error(503, "SlowDown")) as server:
+        with pytest.raises(TransientStorageError, match=r"Gave up after 4 attempts"):
+            read("s3://bucket/a", server.url, Backend.FSSPEC)
+        assert len(server.requests) == 4
+
+
+def test_retry_after_that_is_no_number() -> None:
+    """A header that nobody can read is as good as none."""
+    for value in ("soon", "\u00b2", "-1", "", f"Wed, 21 Oct 2015 07:28:00 +{'9' * 30}"):
+
+        def respond(request: Request, value: str = value) -> Response:
+            refusal = Response.of_error(503, "SlowDown", {"Retry-After": value})
+            return refusal if request.number < 3 else Response.of_object(request, DATA)
+
+        with scripted(respond) as server:
+            assert read("s3://bucket/a", server.url) == DATA
+
+
+@BOTH
+def test_credentials_that_cannot_be_fetched(backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A login that has ended, or a helper that fails, is an AccessDeniedError at once, by either transport."""
+    config = tmp_path / "config"
+    config.write_text("[profile broken]\ncredential_process = false\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    with scripted(lambda request: Response.of_object(request, DATA)) as server:
+        none = {"key": None, "secret": None, "token": None}
+        with pytest.raises(AccessDeniedError, match=r"s3://bucket/?a?: "):
+            read("s3://bucket/a", server.url, backend, profile="broken", **none)
+        assert not server.requests
+
+
+def test_a_fork_while_a_client_is_made() -> None:
+    """A child makes clients although another thread was making one when it was forked."""
+    with _s3_settings._client_lock:
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if _s3_settings._client_lock.acquire(timeout=5) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -1,0 +1,83 @@
+"""Pages of S3's listings, read past botocore."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.servers.scripted import Response, scripted
+from torchdata_remote.core.options import StorageOptions
+from torchdata_remote.errors import RemoteDataError
+from torchdata_remote.storage.registry import Entry, Page, open_store
+from torchdata_remote.storage.s3.page_parser import _take_contents
+
+SPACE = ' xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
+OBJECT = "<Contents><Key>a/%C3%A9&amp;</Key><LastModified>2026-01-01T00:00:00Z</LastModified>{}</Contents>"
+MODIFIED_S = 1_767_225_600.0  # of that object, since 1970
+SIZE = "<Size>7</Size><ETag>&quot;e&quot;</ETag>"
+
+
+def page_of(*objects: str, space: str = SPACE, more: str = "<IsTruncated>false</IsTruncated>") -> bytes:
+    kind = "<EncodingType>url</EncodingType>"
+    return f"<?xml version='1.0'?><ListBucketResult{space}>{kind}{more}{''.join(objects)}</ListBucketResult>".encode()
+
+
+def listed(body: bytes, status: int = 200) -> Page:
+    with scripted(lambda request: Response(status, body, {"Content-Type": "application/xml"})) as server:
+        options = StorageOptions({"endpoint_url": server.url, "key": "k", "secret": "s"})
+        return open_store("s3://bucket/", options)[0].list_page("", recursive=True, token=None)
+
+
+@pytest.mark.parametrize("space", ["", SPACE])
+def test_a_page(space: str) -> None:
+    """Keys, sizes and etags are what botocore makes of them, with or without a namespace."""
+    folders = "<CommonPrefixes><Prefix>a%20b/</Prefix></CommonPrefixes>"
+    more = f"<IsTruncated>true</IsTruncated><NextContinuationToken>t</NextContinuationToken>{folders}"
+    got = listed(page_of(OBJECT.format(SIZE), space=space, more=more))
+    assert got == Page([Entry("a/é&", 7, '"e"', MODIFIED_S)], "t", ["a b/"])
+    assert listed(page_of(OBJECT.format("<Size>7</Size>"), space=space)).entries == [Entry("a/é&", 7, None, MODIFIED_S)]
+    assert listed(page_of()) == Page([], None, [])
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"<html/>", b"\xff", page_of()[:-9], b"not XML"])
+def test_what_is_no_page_is_left_to_botocore(body: bytes) -> None:
+    """It is an error, as ever, and never an empty listing."""
+    with pytest.raises(RemoteDataError):
+        listed(body)
+
+
+@pytest.mark.parametrize("fields", ["", "<Size/>", "<Size>x</Size>", "<Size>-1</Size>"])
+@pytest.mark.parametrize("status", [200, 500])
+def test_an_object_that_is_none_leaves_the_page_as_it_is(fields: str, status: int) -> None:
+    """All of it is botocore's then."""
+    body = page_of(OBJECT.format(SIZE), OBJECT.format(fields if status == 200 else SIZE))
+    answer, taken = {"status_code": status, "body": body}, dict[str, Any]()
+    _take_contents(response_dict=answer, customized_response_dict=taken)
+    assert (answer["body"], taken) == (body, {})
+
+
+def test_botocore_is_spared_the_objects() -> None:
+    """What it gets has none left, or reading them here would be no help."""
+    answer, taken = {"status_code": 200, "body": page_of(*[OBJECT.format(SIZE)] * 9)}, dict[str, Any]()
+    _take_contents(response_dict=answer, customized_response_dict=taken)
+    assert len(taken["Contents"]) == 9
+    body = answer["body"]
+    assert isinstance(body, bytes)
+    assert b"Contents" not in body
+    assert b"IsTruncated" in body
+
+
+@given(
+    names=st.sets(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=9), max_size=5)
+)
+def test_any_name(names: set[str]) -> None:
+    """Also one that XML cannot express: S3 sends it as in a URL."""
+    quoted = "".join(f"<Contents><Key>{_quoted(name)}</Key>{SIZE}</Contents>" for name in names)
+    assert [entry.path for entry in listed(page_of(quoted)).entries] == list(names)
+
+
+def _quoted(name: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in name.encode())

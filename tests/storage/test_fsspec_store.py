@@ -1,0 +1,198 @@
+"""Stores that fsspec reaches, by the example of ``memory://``."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.read_once import read_once
+from torchdata_remote.core.options import StorageOptions
+from torchdata_remote.errors import (
+    AccessDeniedError,
+    ObjectChangedError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    StorageError,
+    TransientStorageError,
+    UrlError,
+)
+from torchdata_remote.storage.fsspec_store import FsspecStore
+from torchdata_remote.storage.registry import RangeNotSatisfiableError, Store, open_store
+
+
+def opened(url: str, **options: Any) -> tuple[Store, str]:
+    return open_store(url, StorageOptions(options))
+
+
+def write(store: Store, path: str, data: bytes, *, overwrite: bool = False) -> None:
+    pending = store.create(path, overwrite=overwrite)
+    pending.write(data)
+    pending.commit()
+
+
+@given(data=st.binary(max_size=300), start=st.integers(0, 300), length=st.integers(1, 310))
+def test_reads_what_was_written(data: bytes, start: int, length: int) -> None:
+    """Every range is the slice; behind the end is an error."""
+    store, path = opened(f"memory://{uuid.uuid4().hex}/a")
+    write(store, path, data)
+    assert store.find(path) == store.stat(path)
+    assert store.stat(path).size == len(data)
+    if start and start >= len(data):
+        with pytest.raises(RangeNotSatisfiableError):
+            store.read(path, start, start + length, None)
+    else:
+        answer = store.read(path, start, start + length, None)
+        assert (answer.whole(), answer.total_bytes) == (data[start : start + length], len(data))
+    assert store.read(path, 0, None, None).whole() == data
+    store.delete(path)
+    assert store.find(path) is None
+    store.delete(path)
+
+
+@pytest.mark.parametrize("name", ["a b", "%20", "a#b", "a?b", "a+b", "å", "a[1]", "{1,2}", "*"])
+def test_odd_names(memory_folder: str, name: str) -> None:
+    """Nothing in a name is taken for anything else."""
+    store, path = opened(f"{memory_folder}/{name}")
+    write(store, path, b"12")
+    assert store.read(path, 0, None, None).whole() == b"12"
+    [entry] = store.list_page(path[: path.rindex("/") + 1], recursive=True, token=None).entries
+    assert (entry.path, entry.size) == (path, 2)
+
+
+def test_no_such_object(memory_folder: str) -> None:
+    """What is not there, and a folder, are FileNotFoundErrors that name the URL."""
+    store, path = opened(f"{memory_folder}/folder/a")
+    write(store, path, b"1")
+    for url in (f"{memory_folder}/none", f"{memory_folder}/folder"):
+        _, missing = opened(url)
+        with pytest.raises(ObjectNotFoundError, match=url):
+            store.stat(missing)
+        with pytest.raises(ObjectNotFoundError, match=url):
+            store.read(missing, 0, 1, None)
+        assert store.find(missing) is None
+
+
+def test_never_overwrites_unless_told_to(memory_folder: str) -> None:
+    """What is there stays."""
+    store, path = opened(f"{memory_folder}/a")
+    write(store, path, b"first")
+    with pytest.raises(ObjectExistsError, match=f"{memory_folder}/a exists already"):
+        write(store, path, b"second")
+    assert store.read(path, 0, None, None).whole() == b"first"
+    write(store, path, b"third", overwrite=True)
+    assert store.read(path, 0, None, None).whole() == b"third"
+
+
+def test_nothing_appears_before_commit(memory_folder: str) -> None:
+    """An object that is given up never appears."""
+    store, path = opened(f"{memory_folder}/a")
+    pending = store.create(path, overwrite=False)
+    pending.write(b"1")
+    assert store.find(path) is None
+    pending.abort()
+    assert store.find(path) is None
+
+
+def test_list_page(memory_folder: str) -> None:
+    """Folders are entered or not; sizes come along; what is not there has no entries."""
+    store, folder = opened(f"{memory_folder}/")
+    for name in ("b", "a", "sub/c", "sub/deep/d"):
+        write(store, folder + name, b"1" * len(name))
+    deep = store.list_page(folder, recursive=True, token=None)
+    assert sorted((entry.path.removeprefix(folder), entry.size) for entry in deep.entries) == [
+        ("a", 1),
+        ("b", 1),
+        ("sub/c", 5),
+        ("sub/deep/d", 10),
+    ]
+    assert deep.next_token is None
+    flat = store.list_page(folder, recursive=False, token=None)
+    assert sorted(entry.path.removeprefix(folder) for entry in flat.entries) == ["a", "b"]
+    assert store.list_page(folder + "none/", recursive=True, token=None).entries == []
+
+
+class PickyFileSystem(MemoryFileSystem):  # type: ignore[misc]
+    """Raises what it is told to, and tells its objects' etags."""
+
+    protocol = "picky"
+    cachable = False
+    fault: BaseException | None = None
+    etag = "1"
+
+    def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
+        if self.fault is not None:
+            raise self.fault
+        info: dict[str, Any] = {**super().info(path, **kwargs), "ETag": self.etag}
+        return info
+
+    def find(self, path: str, *args: Any, **kwargs: Any) -> Any:
+        if self.fault is not None:
+            raise self.fault
+        return super().find(path, *args, **kwargs)
+
+
+@pytest.fixture
+def picky() -> tuple[FsspecStore, PickyFileSystem]:
+    fsspec.register_implementation("picky", PickyFileSystem, clobber=True)
+    store = FsspecStore("picky", "bucket", StorageOptions(), 30.0)
+    filesystem = store._filesystem
+    assert isinstance(filesystem, PickyFileSystem)
+    return store, filesystem
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        (PermissionError("no"), AccessDeniedError),
+        (FileNotFoundError("no"), ObjectNotFoundError),
+        (TimeoutError("late"), TransientStorageError),
+        (ConnectionResetError("reset"), TransientStorageError),
+        (OSError(5, "input/output"), TransientStorageError),
+        (ZeroDivisionError("bug"), StorageError),
+    ],
+)
+def test_table_of_errors(
+    picky: tuple[FsspecStore, PickyFileSystem], fault: Exception, expected: type[Exception]
+) -> None:
+    """What the filesystem raises becomes ours, with the URL and its cause."""
+    store, filesystem = picky
+    filesystem.fault = fault
+    with pytest.raises(expected) as caught:
+        store.stat("a")
+    assert "picky://bucket/a" in str(caught.value)
+    assert caught.value.__cause__ is fault
+    if expected is not ObjectNotFoundError:
+        with pytest.raises(expected):
+            store.list_page("", recursive=True, token=None)
+
+
+def test_old_version_is_refused(picky: tuple[FsspecStore, PickyFileSystem]) -> None:
+    """Where the filesystem tells an etag, another one is an error."""
+    store, filesystem = picky
+    write(store, "a", b"12")
+    assert store.stat("a").etag == "1"
+    assert store.read("a", 0, 1, "1").whole() == b"1"
+    filesystem.etag = "2"
+    with pytest.raises(ObjectChangedError, match="etag 2, where it had an unknown size, etag 1"):
+        read_once(store, "a", 0, 1, "1")
+
+
+def test_unknown_scheme() -> None:
+    """A scheme that nobody knows is a UrlError that says which are known."""
+    with pytest.raises(UrlError, match=r"no transport for the scheme 'nope'.*Known are s3, http"):
+        opened("nope://bucket/a")
+
+
+def test_scheme_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scheme whose package is not installed says which one that is."""
+    fsspec.register_implementation(
+        "absent", "no_such_package_at_all.FileSystem", clobber=True, errtxt="Install no_such_package_at_all"
+    )
+    with pytest.raises(UrlError, match="no_such_package_at_all"):
+        opened("absent://bucket/a")

@@ -1,0 +1,1 @@
+"""From URLs to byte streams: listing, ranged downloads, concurrency, the disk cache."""

@@ -1,0 +1,1 @@
+"""Objects kept on a local disk."""

@@ -1,0 +1,1 @@
+"""From a source URL to the objects that it names."""

@@ -1,0 +1,146 @@
+"""Source URLs as patterns: globs, brace ranges, and characters that are escaped because they stand for themselves."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+from ...core.urls import HTTP, RemoteUrl, join_url, object_path, redact, split_url
+from ...errors import UrlError
+from .globs import glob_start, marks, unescape
+
+_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+_STEPS = re.compile(r"\d+\.\.\d+\.\.\d+")
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_SPECIAL, _SPECIAL_IN_HTTP = re.compile(r"[*?\[{}]"), re.compile(r"[\[{}]")
+
+
+def escape_url(url: str | os.PathLike[str]) -> str:
+    """Escape the characters of a URL that a source URL would take for a pattern: ``*``, ``?``, ``[``, ``{``, ``}``.
+
+    Each becomes a class of one character, as by Python's ``glob.escape``: ``[*]``. The result stands for that object or
+    folder only, wherever a source URL is taken. Parts of a pattern can be escaped by themselves:
+    ``escape_url(folder) + "/*.tar"``. URLs that come from a listing (:class:`RemoteUrl`) need no escaping.
+
+    Args:
+        url: of an object or a folder, or a local path. Of ``http``, which knows no globs, only brackets and braces are
+            escaped.
+
+    Example:
+        >>> escape_url("s3://photos/what is this?/{raw}/")
+        's3://photos/what is this[?]/[{]raw[}]/'
+    """
+    text = os.fspath(url) if isinstance(url, os.PathLike) else url
+    if not isinstance(text, str):
+        raise UrlError(f"escape_url: expected one URL or path, as str or os.PathLike, got {type(url).__name__}")
+    scheme = _ADDRESS.match(text)
+    special = _SPECIAL_IN_HTTP if scheme is not None and scheme[1].lower() in HTTP else _SPECIAL
+    return special.sub(r"[\g<0>]", text)
+
+
+def literal_url(url: str) -> str:
+    """The one URL that a source URL without a pattern stands for: what is escaped stands for itself.
+
+    >>> literal_url("s3://photos/what is this[?]/")
+    's3://photos/what is this?/'
+    """
+    return url if isinstance(url, RemoteUrl) else unescape(url)
+
+
+def choice_start(url: str) -> int | None:
+    """Index of the first character of a source URL that may be part of a glob or a brace group, or ``None``."""
+    return None if isinstance(url, RemoteUrl) else glob_start(url, others="{")
+
+
+def folder_before_choice(source: str) -> str | None:
+    """The path of the last folder before the first character that may be part of a pattern; ``None`` without one.
+
+    >>> folder_before_choice("s3://photos/train[?]/c*/")
+    'train?/'
+    """
+    scheme, _, path = split_url(source)
+    start = None if isinstance(source, RemoteUrl) else choice_start(path.partition("?")[0] if scheme in HTTP else path)
+    return None if start is None else literal_url(path[: path.rfind("/", 0, start) + 1])
+
+
+def path_below(source: str) -> Callable[[str], str]:
+    """A function from the URL of an object that a source URL stands for to its path below that folder.
+
+    >>> path_below("s3://photos/train")("s3://photos/train/cat/1.jpg")
+    'cat/1.jpg'
+    >>> path_below("s3://photos/train/c*/")("s3://photos/train/cat/1.jpg")
+    'cat/1.jpg'
+    """
+    start = choice_start(source)
+    literal = literal_url(source)
+    whole = join_url(*split_url(literal))
+    below = whole if whole.endswith("/") else whole + "/"
+    fixed = whole if start is None else join_url(*split_url(literal_url(source[:start]) + "*"))[:-1]
+    folder = fixed[: fixed.rindex("/") + 1]
+
+    def path_of(url: str) -> str:
+        start = below if url.startswith(below) else folder
+        return str(url)[len(start) :] if url.startswith(start) else object_path(url)
+
+    return path_of
+
+
+def expand_braces(url: str) -> Iterator[str]:
+    """All URLs that a brace range stands for, in order; asks no store. Other braces stay as they are.
+
+    >>> list(expand_braces("s3://b/{train,val}-{08..10}.tar"))[:4]
+    ['s3://b/train-08.tar', 's3://b/train-09.tar', 's3://b/train-10.tar', 's3://b/val-08.tar']
+    """
+    for group in _brace_groups(url):
+        choices = _choices(url, group)
+        if choices is not None:
+            for choice in choices:
+                yield from expand_braces(url[: group.start] + choice + url[group.stop :])
+            return
+    yield url
+
+
+def has_braces(url: str) -> bool:
+    """Whether :func:`expand_braces` would expand anything."""
+    return any(_choices(url, group) is not None for group in _brace_groups(url))
+
+
+def _braces(url: str) -> dict[int, int]:
+    """Index of each brace that is not escaped: 1 where it opens, -1 where it closes."""
+    return {index: 1 if character == "{" else -1 for index, character in marks(url) if character in "{}"}
+
+
+def _brace_groups(url: str) -> Iterator[slice]:
+    """Balanced ``{...}``, by where they begin, outer ones before those inside."""
+    braces = _braces(url)
+    for start in (index for index, step in braces.items() if step > 0):
+        depth = 0
+        for stop in range(start, len(url)):
+            depth += braces.get(stop, 0)
+            if depth == 0:
+                yield slice(start, stop + 1)
+                break
+
+
+def _choices(url: str, group: slice) -> Iterable[str] | None:
+    """What stands for a group: the numbers of a range, or its parts between commas."""
+    body = url[group][1:-1]
+    if _STEPS.fullmatch(body):
+        raise UrlError(f"{redact(url)}: the range {url[group]} has a step, which is not known.", url=redact(url))
+    numbers = _RANGE.fullmatch(body)
+    if numbers is not None:
+        first, last = int(numbers[1]), int(numbers[2])
+        if last < first:
+            raise UrlError(f"{redact(url)}: the range {url[group]} runs backwards.", url=redact(url))
+        padded = any(len(number) > 1 and number.startswith("0") for number in numbers.groups())
+        width = max(map(len, numbers.groups())) if padded else 0
+        return (f"{i:0{width}d}" for i in range(first, last + 1))
+    parts, depth, braces = [""], 0, _braces(body)
+    for index, character in enumerate(body):
+        depth += braces.get(index, 0)
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts if len(parts) > 1 else None

@@ -1,0 +1,160 @@
+"""From a source URL to the objects it stands for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from itertools import chain
+
+from ...core.options import RetryPolicy, StorageOptions
+from ...core.retry import call_with_retries
+from ...core.urls import HTTP, RemoteUrl, join_url, object_path, redact, split_url
+from ...errors import EmptyListingError
+from ...formats.manifest import MANIFEST_NAME, ShardInfo, load_manifest
+from ...storage.listing.pages import list_prefix
+from ...storage.protocol import Entry
+from ...storage.registry import Connection, open_store, read_whole
+from .globs import glob_regex, glob_start, unescape
+from .patterns import choice_start, escape_url, expand_braces, has_braces, literal_url
+
+_ENDS_WITH_EXTENSION = re.compile(r"\.[^*?\[\]/]+$")
+
+
+def list_source(
+    url: str,
+    *,
+    pattern: str | None,
+    recursive: bool,
+    options: StorageOptions,
+    retry: RetryPolicy,
+    match_named: bool = True,
+) -> Iterator[RemoteUrl]:
+    """The objects that a source URL stands for, sorted by path.
+
+    Args:
+        url: a prefix, a glob, a brace range, a manifest (``index.json``), or one object. What ``escape_url`` escaped
+            stands for itself, and so does all of a ``RemoteUrl``.
+        pattern: a glob that objects must match: by base name, or by the path below the source if it has a slash.
+        recursive: whether folders below a prefix are entered.
+        options: for the store.
+        retry: applied to each page of the listing.
+        match_named: whether the pattern also chooses among what the source names itself, and not in folders only.
+
+    Raises:
+        EmptyListingError: if there are none.
+    """
+    matches = in_folder = _matcher(pattern)
+    if not match_named:
+        matches = _matcher(None)
+    found, left_out = 0, ""
+    is_literal = isinstance(url, RemoteUrl)
+    are_choices = not is_literal and has_braces(url)
+    for single in expand_braces(url) if are_choices else [url]:
+        literal = literal_url(single)
+        scheme, bucket, path = split_url(literal)
+        is_glob = not is_literal and scheme not in HTTP and glob_start(split_url(single)[2]) is not None
+        if are_choices and not is_glob and not path.endswith("/"):
+            if matches(object_path(literal)):
+                found += 1
+                yield RemoteUrl(literal)
+            continue
+        if path.rpartition("/")[2] == MANIFEST_NAME:
+            for shard in _shards(literal, options, retry):
+                left_out = object_path(shard.url).rpartition("/")[2]
+                if matches(left_out):
+                    found += 1
+                    yield RemoteUrl(
+                        shard.url,
+                        shard.num_bytes,
+                        checksums=shard.checksums,
+                        num_samples=shard.num_samples,
+                        md5=shard.md5,
+                        index_crc32=shard.index_crc32,
+                    )
+            continue
+        chosen = matches if is_glob and _ENDS_WITH_EXTENSION.search(split_url(single)[2]) else in_folder
+        for entry, below in _entries(single, literal, is_glob, recursive, options, retry):
+            if (matches if entry.path == path else chosen)(below):
+                found += 1
+                yield RemoteUrl(join_url(scheme, bucket, entry.path), entry.size, entry.etag)
+    if not found:
+        shown = redact(url)
+        raise EmptyListingError(
+            f"{shown}: no objects found"
+            + (f" that match pattern={pattern!r}" if pattern is not None else "")
+            + (
+                f". The manifest names shards such as {left_out!r}: leave out the pattern, a manifest needs none."
+                if left_out
+                else ("" if recursive else ", with recursive=False")
+                + ". Check the bucket, the prefix and the pattern."
+                + _advice(url)
+            ),
+            url=shown,
+        )
+
+
+def _advice(url: str) -> str:
+    """For a source that may be the name of an object or a folder, taken for a pattern."""
+    if choice_start(url) is None or escape_url(url) == url:
+        return ""
+    escaped = redact(escape_url(literal_url(url)))
+    return f" If *, ?, [ or {{ belong to a name, pass tdr.escape_url(...) of it, such as {escaped!r}."
+
+
+def _shards(url: str, options: StorageOptions, retry: RetryPolicy) -> list[ShardInfo]:
+    """What a manifest names. A process that only lists can be forked: obstore is not used."""
+    return load_manifest(read_whole(url, options, retry, by_obstore=False), url)
+
+
+def _entries(
+    source: str, url: str, is_glob: bool, recursive: bool, options: StorageOptions, retry: RetryPolicy
+) -> Iterator[tuple[Entry, str]]:
+    """Entries of one source without braces, each with its path below it; ``url`` is the source without escaping."""
+    store, path = open_store(source if is_glob else url, options, Connection(read_timeout_s=retry.progress_timeout_s))
+    if is_glob:
+        regex = glob_regex(path + "**" if path.endswith("/") else path)
+        start = glob_start(path)
+        fixed = unescape(path[:start])
+        deep = "/" in path[start:] or "**" in path
+        matched = False
+        for entry in list_prefix(source, fixed, deep, options, retry):
+            if regex.fullmatch(entry.path):
+                matched = True
+                yield entry, entry.path[fixed.rfind("/") + 1 :]
+        if not matched and not path.endswith("/"):
+            yield from _called_so(source, options, retry)
+        return
+    found = False
+    if path and not path.endswith("/"):
+        exact = call_with_retries(lambda: store.find(path), retry)
+        folder = path + "/"
+        below = iter(()) if split_url(url)[0] in HTTP else list_prefix(url, folder, recursive, options, retry)
+        first = next(below, None)
+        if exact is not None and not (exact.size == 0 and first is not None):  # an empty one is the folder's marker
+            found = True
+            yield exact, object_path(url).rpartition("/")[2]
+        below = below if first is None else chain([first], below)
+    else:
+        folder = path
+        below = list_prefix(url, folder, recursive, options, retry)
+    for entry in below:
+        found = True
+        yield entry, entry.path[len(folder) :]
+    if not found and source != url and not source.endswith("/"):
+        yield from _called_so(source, options, retry)
+
+
+def _called_so(source: str, options: StorageOptions, retry: RetryPolicy) -> Iterator[tuple[Entry, str]]:
+    """The object of which a source that stands for nothing else is the name: one may hold brackets."""
+    store, path = open_store(source, options, Connection(read_timeout_s=retry.progress_timeout_s))
+    entry = call_with_retries(lambda: store.find(path), retry)
+    if entry is not None:
+        yield entry, path.rpartition("/")[2]
+
+
+def _matcher(pattern: str | None) -> Callable[[str], bool]:
+    """Whether a path below the source matches the pattern."""
+    if pattern is None:
+        return lambda below: True
+    regex, whole = glob_regex(pattern), "/" in pattern
+    return lambda below: regex.fullmatch(below if whole else below.rpartition("/")[2]) is not None

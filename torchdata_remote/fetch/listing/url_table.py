@@ -1,0 +1,100 @@
+"""Millions of URLs with what their listing told, without an object for each."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from ...core.urls import RemoteUrl
+
+Column = np.ndarray[Any, Any]
+
+
+class Texts(Sequence[str]):
+    """Strings without an object for each."""
+
+    def __init__(self, texts: Iterable[str] = ()) -> None:
+        self._data, self._ends = bytearray(), array("q")
+        for text in texts:
+            self.append(text)
+
+    def append(self, text: str) -> None:
+        """Add one at the end."""
+        self._data += text.encode("utf-8", "surrogateescape")
+        self._ends.append(len(self._data))
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        end = self._ends[index]
+        start = self._ends[index - 1] if index % len(self) else 0
+        return self._data[start:end].decode("utf-8", "surrogateescape")
+
+    def digest(self) -> str:
+        """Of all strings, in their order."""
+        found = blake2b(self._data, digest_size=16)
+        found.update(self._ends.tobytes())
+        return found.hexdigest()
+
+    def columns(self) -> dict[str, Column]:
+        """As arrays: the bytes of all, and where each ends."""
+        return {"data": np.frombuffer(self._data, np.uint8), "ends": np.frombuffer(self._ends, np.int64)}
+
+    @classmethod
+    def from_columns(cls, data: Column, ends: Column) -> Texts:
+        """What :meth:`columns` took apart."""
+        made = cls()
+        made._data, made._ends = bytearray(data.tobytes()), array("q", ends.tobytes())
+        return made
+
+
+class UrlTable(Sequence[RemoteUrl]):
+    """URLs with size and etag, 24 bytes more than their characters each.
+
+    Args:
+        urls: of which a plain ``str`` has neither.
+    """
+
+    def __init__(self, urls: Iterable[str] = ()) -> None:
+        self._urls, self._etags, self._sizes = Texts(), Texts(), array("q")
+        for url in urls:
+            self.append(url)
+
+    def append(self, url: str) -> None:
+        """Add one at the end."""
+        size, etag = (url.size, url.etag) if isinstance(url, RemoteUrl) else (None, None)
+        self._urls.append(url)
+        self._etags.append(etag or "")
+        self._sizes.append(-1 if size is None else size)
+
+    def __len__(self) -> int:
+        return len(self._urls)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        size = self._sizes[index]
+        return RemoteUrl(self._urls[index], None if size < 0 else size, self._etags[index] or None)
+
+    def columns(self) -> dict[str, Column]:
+        """As arrays, by name."""
+        found: dict[str, Column] = {"sizes": np.frombuffer(self._sizes, np.int64)}
+        for name, texts in (("urls", self._urls), ("etags", self._etags)):
+            found |= {f"{name}.{part}": column for part, column in texts.columns().items()}
+        return found
+
+    @classmethod
+    def from_columns(cls, columns: dict[str, Column]) -> UrlTable:
+        """What :meth:`columns` took apart."""
+        made = cls()
+        made._sizes = array("q", columns["sizes"].tobytes())
+        made._urls = Texts.from_columns(columns["urls.data"], columns["urls.ends"])
+        made._etags = Texts.from_columns(columns["etags.data"], columns["etags.ends"])
+        return made

@@ -1,0 +1,211 @@
+"""Find the bytes of samples by the index beside a shard, and check them against the shard."""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from ..core.options import RetryPolicy, StorageOptions
+from ..core.retry import call_with_retries
+from ..core.urls import RemoteUrl, redact
+from ..errors import ManifestError, ObjectNotFoundError, ShardReadError
+from ..formats.sample import naming_fault, split_key
+from ..formats.sample_index import ENTRY_BYTES, Offsets, index_url
+from ..formats.tar import BLOCK, TarOptions, read_heads
+from ..storage.registry import Connection, RangeNotSatisfiableError, open_store, read_whole
+
+_MOST_CHECKED = 131_071  # samples of which the whole index, 1 MiB, is read to compare its checksum
+
+
+_WINDOW_BYTES = 64 << 10
+
+
+def wanted_bytes(
+    url: str, samples: tuple[int, int], options: StorageOptions, retry: RetryPolicy
+) -> tuple[int, int | None]:
+    """Where samples of a shard lie: the first byte, and the one after the last; ``None`` for the shard's end.
+
+    The index is compared with the manifest's checksum of it. Where there is none, or the index is too large to be read
+    for a part, it is read in the shard whether samples begin at these places.
+
+    Args:
+        url: of the whole shard.
+        samples: the first one, and the one after the last.
+        options: for the store.
+        retry: what is done about faults that may pass.
+
+    Raises:
+        ManifestError: if there is no index, or it is not one of this shard.
+    """
+    first, last = samples
+    num_samples, size = (url.num_samples, url.size) if isinstance(url, RemoteUrl) else (None, None)
+    if not first < last <= (last if num_samples is None else num_samples):
+        shown = redact(url)
+        raise ManifestError(f"{shown}: no samples {first} to {last} in a shard of {num_samples}.", url=shown)
+    is_checked = _index_crc32(url) is not None and num_samples is not None and num_samples <= _MOST_CHECKED
+    # Of each border between two samples the entry before is wanted too, by which the border is checked
+    begin = 0 if is_checked else (first or last) - 1
+    end = num_samples if is_checked else (first if first and last == num_samples else last)
+    assert end is not None
+    store, path = open_store(index_url(url), options, Connection(read_timeout_s=retry.progress_timeout_s))
+    try:
+        answer = call_with_retries(lambda: store.read(path, begin * ENTRY_BYTES, (end + 1) * ENTRY_BYTES, None), retry)
+        data, index_bytes = answer.whole(), answer.total_bytes
+    except ObjectNotFoundError as error:
+        raise _unusable(url, "is missing") from error
+    except RangeNotSatisfiableError as error:
+        raise _unusable(url, "is too short") from error
+    found = index_bytes // ENTRY_BYTES - 1 if num_samples is None else num_samples
+    if index_bytes != (found + 1) * ENTRY_BYTES or len(data) != (end + 1 - begin) * ENTRY_BYTES or last > found:
+        raise _unusable(url, f"has {index_bytes:,} bytes, which is not right for {found:,} samples")
+    if is_checked:
+        _require_crc32(url, data)
+    offsets = dict(enumerate(np.frombuffer(data, "<u8").tolist(), begin))
+    start, stop = (offsets[first] if first else 0), (None if last == found else offsets[last])
+    most = size if size is not None else max(start + 1, stop or 0)
+    in_order = start < (most if stop is None else stop) <= most and (start > 0 or first == 0)
+    if not in_order or start % BLOCK or (stop or 0) % BLOCK:
+        raise _unusable(url, f"says that samples {first:,} to {last:,} lie in bytes {start:,} to {stop} of {size}")
+    if not is_checked:
+        for border in filter(None, (first, last if stop is not None else 0)):
+            _check_border(url, offsets[border - 1], offsets[border], options, retry)
+    return start, stop
+
+
+def _index_crc32(url: str) -> int | None:
+    """What the manifest says of the index."""
+    return url.index_crc32 if isinstance(url, RemoteUrl) else None
+
+
+def _require_crc32(url: str, data: bytes) -> None:
+    said = _index_crc32(url)
+    if said is not None and zlib.crc32(data) != said:
+        raise _unusable(url, f"has the CRC-32 {zlib.crc32(data):08x}, and the shard's manifest says {said:08x}")
+
+
+def _check_border(url: str, before: int, border: int, options: StorageOptions, retry: RetryPolicy) -> None:
+    """Whether a sample begins at a byte: the member that ends there has another key than the one that begins there.
+
+    Asks for 64 KiB, or for the headers of the sample before and one window more where that is longer.
+
+    Args:
+        url: of the shard.
+        before: where the sample before begins.
+        border: where the sample begins.
+        options: for the store.
+        retry: what is done about faults that may pass.
+    """
+    shown = redact(url)
+    if before >= border or before % BLOCK:
+        raise _unusable(url, f"says that a sample lies in bytes {before:,} to {border:,}")
+    window = _Window(url, options, retry)
+    try:
+        *_, last = [None, *_keys(window.parts(before, border), shown, TarOptions(first_byte=before, last_byte=border))]
+        following = next(_keys(window.parts(border, None), shown, TarOptions(first_byte=border)), None)
+    except ShardReadError as error:
+        raise _unusable(url, f"says that a sample begins at byte {border:,}, where none does") from error
+    if last is None or following is None:
+        raise _unusable(url, f"says that a sample lies in bytes {before:,} to {border:,}, and one behind it")
+    if last == following:
+        raise _unusable(url, f"cuts the sample {last!r:.200} in two, at byte {border:,}")
+
+
+def _keys(parts: Iterable[bytes], shown: str, options: TarOptions) -> Iterator[str]:
+    """The key of each member that belongs to a sample."""
+    for head in read_heads(parts, url=shown, options=replace(options, max_member_bytes=sys.maxsize)):
+        path = head.name.removeprefix("./")
+        if naming_fault(path) is None:
+            yield split_key(path)[0]
+
+
+class _Window:
+    """Reads a shard here and there; what was read last is kept.
+
+    Args:
+        url: of the shard.
+        options: for the store.
+        retry: what is done about faults that may pass.
+    """
+
+    def __init__(self, url: str, options: StorageOptions, retry: RetryPolicy) -> None:
+        self._store, self._path = open_store(url, options, Connection(read_timeout_s=retry.progress_timeout_s))
+        self._etag, self._retry = url.etag if isinstance(url, RemoteUrl) else None, retry
+        self._start, self._data = 0, b""
+
+    def parts(self, start: int, stop: int | None) -> _Parts:
+        """The bytes from one place to another."""
+        return _Parts(self._at, start, sys.maxsize if stop is None else stop)
+
+    def _at(self, start: int) -> bytes:
+        """Some bytes from a place on; none at the end."""
+        if not self._start <= start < self._start + len(self._data):
+            try:
+                self._data = call_with_retries(
+                    lambda: self._store.read(self._path, start, start + _WINDOW_BYTES, self._etag).whole(), self._retry
+                )
+            except RangeNotSatisfiableError:
+                return b""
+            self._start = start
+        return self._data[start - self._start :]
+
+
+class _Parts:
+    """Bytes of a shard, of which those that are passed over are not read.
+
+    Args:
+        at: some bytes from a place on.
+        start: the first one.
+        stop: behind the last one.
+    """
+
+    def __init__(self, at: Callable[[int], bytes], start: int, stop: int) -> None:
+        self._bytes_at, self._at, self._stop = at, start, stop
+
+    def __iter__(self) -> Iterator[bytes]:
+        while self._at < self._stop and (data := self._bytes_at(self._at)[: self._stop - self._at]):
+            self._at += len(data)
+            yield data
+
+    def jump(self, num_bytes: int) -> int:
+        """Leave out bytes; returns how many there were."""
+        num_bytes = min(num_bytes, self._stop - self._at)
+        self._at += num_bytes
+        return num_bytes
+
+
+def read_offsets(url: RemoteUrl, options: StorageOptions, retry: RetryPolicy) -> Offsets:
+    """At which byte each sample of a shard begins, and behind the last one where that ends; uint64.
+
+    Args:
+        url: of the shard, with its size and number of samples.
+        options: for the store.
+        retry: what is done about faults that may pass.
+
+    Raises:
+        ManifestError: if there is no index, or it is not one of this shard.
+    """
+    try:
+        data = read_whole(index_url(url), options, retry)
+    except ObjectNotFoundError as error:
+        raise _unusable(url, "is missing") from error
+    if len(data) % ENTRY_BYTES or len(data) != ((url.num_samples or 0) + 1) * ENTRY_BYTES:
+        raise _unusable(url, f"has {len(data):,} bytes, which is not right for {url.num_samples} samples")
+    _require_crc32(url, data)
+    offsets = np.frombuffer(data, "<u8")
+    if (offsets % BLOCK).any() or (offsets[1:] <= offsets[:-1]).any() or int(offsets[-1]) > (url.size or 0):
+        raise _unusable(url, f"tells of samples that do not lie one after the other in its {url.size} bytes")
+    return offsets
+
+
+def _unusable(url: str, why: str) -> ManifestError:
+    shown = redact(url)
+    return ManifestError(
+        f"{redact(index_url(url))} {why}. A part of {shown} is wanted only, and its index tells where samples begin. "
+        "Write it: torchdata-remote manifest --overwrite FOLDER. A compressed shard has none: write tars that are not "
+        "compressed, or read it from its beginning, by no more readers than there are shards.",
+        url=shown,
+    )

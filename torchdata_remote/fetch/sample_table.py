@@ -1,0 +1,124 @@
+"""Where the members of many samples lie: a table of columns, about 100 bytes a sample."""
+
+from __future__ import annotations
+
+import io
+from array import array
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..core.urls import RemoteUrl
+from .listing.url_table import Texts, UrlTable
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Members(NamedTuple):
+    """The members of some samples, in order.
+
+    ``names``, ``objects``, ``starts``, ``sizes`` have one entry for each member: its path below the source, which of
+    ``urls`` holds it, the first byte of its data there, and their number. ``counts`` tells how many members each
+    sample has.
+    """
+
+    urls: list[RemoteUrl]
+    names: list[str]
+    objects: Int64s
+    starts: Int64s
+    sizes: Int64s
+    counts: Int64s
+
+
+class SampleTable:
+    """Samples in the source's order. Members are added one after the other, those of a sample next to each other."""
+
+    def __init__(self) -> None:
+        self.names = Texts()  # of members: paths below the source
+        self._objects, self._starts, self._sizes = array("q"), array("q"), array("q")
+        self._firsts = array("q")  # member of each sample
+        self.urls = UrlTable()  # of objects
+
+    def add_object(self, url: RemoteUrl) -> None:
+        """Members that follow lie in this object."""
+        self.urls.append(url)
+
+    def begin_sample(self) -> None:
+        """Members that follow belong to a new sample."""
+        self._firsts.append(len(self.names))
+
+    def add_member(self, name: str, start: int, size: int) -> None:
+        """A member of the sample at hand, in the object added last."""
+        self.names.append(name)
+        self._objects.append(len(self.urls) - 1)
+        self._starts.append(start)
+        self._sizes.append(size)
+
+    def __len__(self) -> int:
+        return len(self._firsts)
+
+    @property
+    def num_objects(self) -> int:
+        """How many objects hold them."""
+        return len(self.urls)
+
+    def firsts(self) -> Int64s:
+        """The first member of each sample, and behind the last one; shape ``(num_samples + 1,)``."""
+        return np.append(np.frombuffer(self._firsts, np.int64), len(self.names))
+
+    def _places(self, samples: Int64s) -> tuple[Int64s, Int64s]:
+        """The first member of each of these, and how many it has; without a copy of the table."""
+        firsts = np.frombuffer(self._firsts, np.int64)
+        behind = np.full(len(samples), len(self.names))
+        has_next = samples + 1 < len(firsts)
+        behind[has_next] = firsts[samples[has_next] + 1]
+        return firsts[samples], behind - firsts[samples]
+
+    def sizes(self) -> Int64s:
+        """Bytes of each member."""
+        return np.frombuffer(self._sizes, np.int64)
+
+    def first_names(self) -> Iterator[str]:
+        """The name of each sample's first member."""
+        return map(self.names.__getitem__, self._firsts)
+
+    def select(self, samples: Int64s) -> Members:
+        """The members of these samples, in this order."""
+        firsts, counts = self._places(samples)
+        before = np.cumsum(counts) - counts
+        members = np.arange(counts.sum()) + np.repeat(firsts - before, counts)
+        objects = np.frombuffer(self._objects, np.int64)[members]
+        used, objects = np.unique(objects, return_inverse=True)
+        return Members(
+            [self.urls[int(index)] for index in used],
+            [self.names[int(member)] for member in members],
+            objects,
+            np.frombuffer(self._starts, np.int64)[members],
+            self.sizes()[members],
+            counts,
+        )
+
+    def dump(self) -> bytes:
+        """As one piece, for :meth:`load`."""
+        columns: dict[str, Any] = {name: np.frombuffer(getattr(self, name), np.int64) for name in _NUMBERS}
+        for prefix, table in (("names", self.names), ("urls", self.urls)):
+            columns |= {f"{prefix}.{name}": column for name, column in table.columns().items()}
+        buffer = io.BytesIO()
+        np.savez(buffer, **columns)
+        return buffer.getvalue()
+
+    @classmethod
+    def load(cls, data: bytes) -> SampleTable:
+        """What :meth:`dump` made."""
+        made = cls()
+        with np.load(io.BytesIO(data), allow_pickle=False) as columns:
+            for name in _NUMBERS:
+                setattr(made, name, array("q", columns[name].tobytes()))
+            made.names = Texts.from_columns(columns["names.data"], columns["names.ends"])
+            urls = {name.removeprefix("urls."): columns[name] for name in columns if name.startswith("urls.")}
+            made.urls = UrlTable.from_columns(urls)
+        return made
+
+
+_NUMBERS = ("_objects", "_starts", "_sizes", "_firsts")

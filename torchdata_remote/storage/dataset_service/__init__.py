@@ -1,0 +1,1 @@
+"""The dataset service as a store."""

@@ -1,0 +1,232 @@
+"""Requests to a dataset service: addresses, the token, one request each, the service's own words in errors."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import urllib3
+from urllib3.exceptions import LocationParseError
+
+from ...core.options import StorageOptions
+from ...errors import AccessDeniedError, ObjectNotFoundError, StorageError, UrlError
+from ..error_tables import from_urllib3
+from ..errors import note_answer, translated
+from ..http.content_encoding import IDENTITY, require_unencoded
+from ..s3.settings import CONNECT_TIMEOUT_S
+from .errors import from_service, sentence_of
+
+TOKEN_VARIABLE = "TORCHDATA_REMOTE_TOKEN"  # noqa: S105  # its name
+_KNOWN = {"token", "secure"}
+_TOKEN = re.compile(r"[\x21-\x7e]+")
+_MAX_ERROR_BYTES = 8192
+_WRITE_TIMEOUT_S = 120.0  # the service answers after the bytes are on its disk
+
+
+class ServiceClient:
+    """Speaks to one host. Shared by threads; not by processes.
+
+    Args:
+        host: with its port.
+        options: ``token`` and ``secure``.
+        read_timeout_s: without a byte, in seconds.
+
+    Raises:
+        UrlError: for an option that this transport does not know.
+    """
+
+    def __init__(self, host: str, options: StorageOptions, read_timeout_s: float) -> None:
+        self.root = f"datasets://{host}/"
+        unknown = sorted(set(options) - _KNOWN)
+        secure, token = options.get("secure"), options.get("token")
+        if unknown or not isinstance(secure, bool | None) or not isinstance(token, str | None):
+            raise UrlError(
+                f"{self.root}: storage_options for a dataset service are 'token' (a string; else the environment's "
+                f"{TOKEN_VARIABLE}) and 'secure' (True for https), got {options!r}.",
+                url=self.root,
+            )
+        self.origin = f"{'https' if secure else 'http'}://{host}"
+        self._given_token, self.read_timeout_s = token, read_timeout_s
+
+    @property
+    def token(self) -> str | None:
+        """The secret; of the environment as it is now.
+
+        Raises:
+            AccessDeniedError: if it cannot be part of a header. The message does not show it.
+        """
+        token = (self._given_token or os.environ.get(TOKEN_VARIABLE) or "").strip()
+        if token and not _TOKEN.fullmatch(token):
+            raise AccessDeniedError(f"{self.root}: the token has characters that no header can carry.", url=self.root)
+        return token or None
+
+    @property
+    def authorization(self) -> dict[str, str]:
+        """The header that carries the token, if there is one."""
+        token = self.token
+        return {} if token is None else {"Authorization": f"Bearer {token}"}
+
+    @cached_property
+    def _pool(self) -> Any:
+        try:
+            return urllib3.connection_from_url(self.origin, maxsize=1024)
+        except LocationParseError as error:
+            raise UrlError(f"{self.root}: not a host with a port.", url=self.root) from error
+
+    def target(self, *segments: str, **query: str | int | None) -> str:
+        """Path and query of a request, each segment percent-encoded once.
+
+        >>> ServiceClient("h", StorageOptions(), 1).target("photos", "files", "a b/50%.jpg", upload="x")
+        '/datasets/photos/files/a%20b/50%25.jpg?upload=x'
+        """
+        asked = {name: value for name, value in query.items() if value is not None}
+        try:
+            path = "/".join(["/datasets", *(quote(segment, safe="/") for segment in segments)])
+            return f"{path}?{urlencode(asked)}" if asked else path
+        except UnicodeEncodeError as error:
+            raise UrlError(f"{self.root}: {segments!r} cannot be written as UTF-8.", url=self.root) from error
+
+    def url(self, path: str) -> str:
+        """For errors."""
+        return self.root + path
+
+    def split(self, path: str) -> tuple[str, str]:
+        """Dataset and path of a file. urllib3 would resolve dots, and so ask for a file of another dataset.
+
+        Raises:
+            ObjectNotFoundError: if it names no file.
+            UrlError: if it cannot be the path of one.
+        """
+        name, _, file = path.partition("/")
+        if not file:
+            raise ObjectNotFoundError(f"{self.url(path)} names a dataset, not a file in it.", url=self.url(path))
+        if any(segment in ("", ".", "..") for segment in path.split("/")):
+            raise UrlError(
+                f"{self.url(path)}: the path of a file in a dataset has no empty segment, '.' or '..'.",
+                url=self.url(path),
+            )
+        return name, file
+
+    def file_target(self, path: str, **query: str | int | None) -> str:
+        """Path and query of a request about a file."""
+        name, file = self.split(path)
+        return self.target(name, "files", file, **query)
+
+    def folder_name(self, path: str) -> str:
+        """The dataset that a path without a file names.
+
+        Raises:
+            UrlError: if it names none, or a folder in one.
+        """
+        name = path.rstrip("/")
+        if not name or "/" in name or name in (".", ".."):
+            raise UrlError(f"{self.url(path)} is no dataset's name.", url=self.url(path))
+        return name
+
+    @contextlib.contextmanager
+    def understood(self, what: str, path: str) -> Iterator[None]:
+        """What goes wrong in the block when an answer is not as it was agreed on, as this package's error."""
+        try:
+            yield
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise StorageError(
+                f"{self.url(path)}: the answer has no {what} as expected ({type(error).__name__}: {error}). Is a "
+                "dataset service of this version listening there?",
+                url=self.url(path),
+            ) from error
+
+    @contextlib.contextmanager
+    def errors_of(self, url: str) -> Iterator[None]:
+        """What urllib3 raises in the block, as this package's errors."""
+        with translated(from_urllib3, url):
+            yield
+
+    def send(
+        self,
+        method: str,
+        target: str,
+        path: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | bytearray | None = None,
+        writing: bool = False,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """One request; its response, whose body has still to be read. Redirects are not followed.
+
+        Args:
+            method: of HTTP.
+            target: as :meth:`target` makes it.
+            path: what errors name.
+            headers: beside those that every request has.
+            body: what to send.
+            writing: whether it would make an object.
+            timeout_s: without a byte of the answer, in seconds.
+
+        Raises:
+            StorageError: for every answer that is not a success.
+        """
+        url = self.root + path
+        waits_s = timeout_s or (max(self.read_timeout_s, _WRITE_TIMEOUT_S) if writing else self.read_timeout_s)
+        with self.errors_of(url):
+            response = self._pool.urlopen(
+                method,
+                target,
+                body=body,
+                headers={**IDENTITY, **self.authorization, **(headers or {})},
+                retries=False,
+                redirect=False,
+                timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=waits_s),
+                preload_content=False,
+                enforce_content_length=True,
+            )
+            note_answer(self.root)
+            if response.status in (200, 201, 202, 204, 206):
+                with contextlib.ExitStack() as on_error:
+                    on_error.callback(response.close)
+                    require_unencoded(response.headers.get("Content-Encoding"), path, url)
+                    on_error.pop_all()
+                return response
+            said = response.read(_MAX_ERROR_BYTES, decode_content=False)
+            if response.length_remaining:
+                response.close()  # and the connection, rather than reading what is left
+            response.release_conn()
+        raise from_service(
+            response.status,
+            sentence_of(said.decode("utf-8", "replace")),
+            url,
+            writing=writing,
+            retry_after=response.headers.get("Retry-After"),
+        )
+
+    def ask(self, method: str, target: str, path: str, **options: Any) -> Any:
+        """One request; what its JSON says, ``None`` if it has none."""
+        response = self.send(method, target, path, **options)
+        with self.errors_of(self.root + path):
+            body = response.read(decode_content=False)
+            response.release_conn()
+        if not body:
+            return None
+        try:
+            return json.loads(body)
+        except ValueError as error:
+            raise StorageError(
+                f"{self.root}{path}: {method} was answered by {body[:80]!r}, which is no JSON. Is a dataset service "
+                "listening there?",
+                url=self.root + path,
+            ) from error
+
+    def head(self, path: str, headers: Mapping[str, str] | None = None) -> Mapping[str, str]:
+        """The headers of a file, their names in any case."""
+        response = self.send("HEAD", self.file_target(path), path, headers=headers)
+        with self.errors_of(self.url(path)):
+            response.drain_conn()  # or the connection is not ready for the next request
+            response.release_conn()
+        found: Mapping[str, str] = response.headers
+        return found

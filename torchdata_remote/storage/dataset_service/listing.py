@@ -1,0 +1,111 @@
+"""What a dataset service lists: the datasets of a host, and the files of each, page by page."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any, NamedTuple
+
+from ...errors import ObjectNotFoundError, UrlError
+from ..protocol import Entry, Page
+from .client import ServiceClient
+
+MAX_PAGE = 10_000  # entries, by the service's own limit
+
+
+class DatasetFile(NamedTuple):
+    """A file of a dataset: ``NAME/PATH``, bytes, etag with its quotes, SHA-256 in hex."""
+
+    path: str
+    size: int
+    etag: str
+    sha256: str
+
+
+def _seconds(modified: str | None) -> float | None:
+    """Since 1970, of RFC 3339."""
+    return None if modified is None else dt.datetime.fromisoformat(modified.replace("Z", "+00:00")).timestamp()
+
+
+class Listing:
+    """The listings of one host.
+
+    Args:
+        client: speaks to it.
+    """
+
+    def __init__(self, client: ServiceClient) -> None:
+        self._client = client
+
+    def names(self) -> list[str]:
+        """Of all datasets, sorted."""
+        answer = self._client.ask("GET", self._client.target(), "")
+        with self._client.understood("datasets", ""):
+            return sorted(str(one["name"]) for one in answer["datasets"])
+
+    def has_dataset(self, name: str) -> bool:
+        """Whether it is there."""
+        try:
+            self._files(name, name, limit=1)
+        except ObjectNotFoundError:
+            return False
+        return True
+
+    def _files(self, name: str, path: str, **query: str | int | None) -> Any:
+        if name in (".", ".."):
+            raise UrlError(f"{self._client.url(path)}: {name!r} is no dataset's name.", url=self._client.url(path))
+        return self._client.ask("GET", self._client.target(name, "files", **query), path)
+
+    def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
+        """A page of a dataset, or, for a prefix that does not name one, of all datasets one after the other."""
+        name, slash, below = prefix.partition("/")
+        if slash:
+            return self._page(name, below, recursive, after, limit)
+        folders = sorted(f"{name}/" for name in self.names() if name.startswith(prefix))  # "a-b/" is before "a/"
+        left = [folder for folder in folders if folder > after or (recursive and after.startswith(folder))]
+        if not recursive:
+            return Page([], left[limit - 1] if len(left) > limit else None, left[:limit])
+        if not left:
+            return Page([], None)
+        page = self._page(left[0][:-1], "", recursive, after, limit)
+        return page._replace(next_token=left[1]) if page.next_token is None and len(left) > 1 else page
+
+    def _page(self, name: str, below: str, recursive: bool, after: str, limit: int) -> Page:
+        root = f"{name}/"
+        if after > root and not after.startswith(root):
+            return Page([], None)
+        if any(segment in ("", ".", "..") for segment in below.split("/")[:-1]):
+            return Page([], None)  # no file has such a path, and the service refuses it
+        try:
+            answer = self._files(
+                name,
+                root + below,
+                prefix=below or None,
+                after=after[len(root) :] or None,
+                limit=min(limit, MAX_PAGE),
+                recursive=int(recursive),
+            )
+        except ObjectNotFoundError:
+            return Page([], None)
+        with self._client.understood("files", root + below):
+            entries = [
+                Entry(root + one["path"], int(one["size"]), str(one["etag"]), _seconds(one.get("modified")))
+                for one in answer["files"]
+            ]
+            folders = [root + folder for folder in answer["folders"]] if not recursive else []
+            then = answer["next"]
+        return Page(entries, None if then is None else f"{root}{then}", folders)
+
+    def digests(self, prefix: str, token: str | None) -> tuple[list[DatasetFile], str | None]:
+        """One page of a dataset's files, or of those that begin with ``NAME/...``, with SHA-256; the next page's token.
+
+        Raises:
+            ObjectNotFoundError: if there is no such dataset.
+        """
+        name, _, below = prefix.partition("/")
+        path = f"{name}/{below}"
+        answer = self._files(name, path, prefix=below or None, after=token, limit=MAX_PAGE, recursive=1, digests=1)
+        with self._client.understood("digests", path):
+            return [
+                DatasetFile(f"{name}/{one['path']}", int(one["size"]), str(one["etag"]), str(one["sha256"]))
+                for one in answer["files"]
+            ], answer["next"]

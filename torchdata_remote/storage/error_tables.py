@@ -1,0 +1,126 @@
+"""The tables from what each transport raises to what this package raises."""
+
+from __future__ import annotations
+
+import re
+
+from urllib3.exceptions import HTTPError, LocationParseError
+
+from ..core.urls import redact
+from ..errors import AccessDeniedError, ObjectNotFoundError, RemoteDataError, StorageError, UrlError
+from .errors import as_ours, broken_answer, from_foreign, from_status, network_error
+from .protocol import RedirectWithoutPlaceError, UnusableAnswerError
+
+STATUS = re.compile(r"status code: (\d{3})")
+_KIND = re.compile(r"kind: (Timeout|Interrupted|Connect|Request|Decode)\b")
+_UNUSABLE = re.compile(
+    r"Header missing from response|Content-Range header not present|Failed to parse value for CONTENT_RANGE|"
+    r"Received non-partial response|Range request not supported|Wanted range starting at|Requested \d+\.\.|"
+    r"Invalid last modified|Invalid content length|contained non UTF-8 characters|containing non-ASCII data|"
+    r"hyper::Error\(\s*Parse\("
+)
+_QUERY = re.compile(r"\?[^\s'\")]*")
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+
+
+def from_botocore(error: Exception, url: str, *, writing: bool = False) -> Exception:
+    """The error for what botocore raised."""
+    from botocore import exceptions as boto  # here: importing botocore costs a tenth of a second
+    from botocore.parsers import ResponseParserError
+
+    shown = redact(url)
+    if isinstance(error, boto.ClientError):
+        about = error.response.get("ResponseMetadata", {})
+        code = str(error.response.get("Error", {}).get("Code", ""))
+        return from_status(
+            int(about.get("HTTPStatusCode", 0)),
+            "" if code.isdigit() else code,
+            url,
+            writing=writing,
+            retry_after=about.get("HTTPHeaders", {}).get("retry-after"),
+        )
+    if isinstance(error, boto.NoCredentialsError | boto.PartialCredentialsError | boto.CredentialRetrievalError):
+        return AccessDeniedError(
+            f"{shown}: {error}. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or "
+            "storage_options={'key':, 'secret':}; a public bucket needs storage_options={'anon': True}.",
+            url=shown,
+        )
+    if isinstance(error, boto.ParamValidationError):
+        return UrlError(f"{shown}: {error}", url=shown)
+    if isinstance(error, boto.HTTPClientError | boto.ConnectionError | boto.IncompleteReadError | HTTPError):
+        details = f"{error} {getattr(error, 'kwargs', {}).get('error')!r} {error.__cause__!r}"
+        return network_error(url, f"{type(error).__name__}: {error}", details)
+    if isinstance(error, ResponseParserError):
+        return broken_answer(url, f"{type(error).__name__}: {_first_line(str(error))}")
+    if isinstance(error, boto.BotoCoreError):
+        return StorageError(f"{shown}: {type(error).__name__}: {error}", url=shown)
+    return error
+
+
+def from_obstore(error: Exception, url: str) -> Exception:
+    """The error for what obstore raised. Its generic errors tell the cause in their text only."""
+    text = str(error)
+    status, code = STATUS.search(text), _CODE.search(text)
+    if status:
+        return from_status(int(status[1]), code[1] if code else "", url)
+    if "redirect without LOCATION" in text:
+        return RedirectWithoutPlaceError(
+            f"{redact(url)}: the bucket lies in another region, or elsewhere.", url=redact(url)
+        )
+    if _UNUSABLE.search(text):
+        return UnusableAnswerError(f"{redact(url)}: {text.partition(chr(10))[0]}.", url=redact(url))
+    if type(error).__name__ in ("UnauthenticatedError", "PermissionDeniedError"):
+        return AccessDeniedError(
+            f"{redact(url)}: the credentials could not be had: {_first_line(text)}. Log in anew, or see the AWS "
+            "environment.",
+            url=redact(url),
+        )
+    if isinstance(error, OSError) or type(error).__module__ == "obstore.exceptions":
+        cause = text.partition("\n")[0].partition(" - ")[2] or text.partition("\n")[0]
+        kind = _KIND.search(text)
+        cause += f" ({kind[1]})" if kind else ""
+        return network_error(url, cause.replace(url, redact(url)), text)
+    return error
+
+
+def from_urllib3(error: Exception, url: str) -> Exception:
+    """The error for what urllib3 raised. Queries are cut from what it says."""
+    if isinstance(error, LocationParseError):
+        return UrlError(f"{redact(url)}: not a URL of http.", url=redact(url))
+    if isinstance(error, HTTPError):
+        said = _QUERY.sub("", str(error))
+        return network_error(url, f"{type(error).__name__}: {said}", f"{error!r} {getattr(error, 'reason', '')!r}")
+    return error
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]
+
+
+def from_os(error: Exception, url: str, *, passing: bool) -> Exception:
+    """The error for what a local or fsspec filesystem raised.
+
+    Args:
+        error: as raised.
+        url: what was asked for.
+        passing: whether an unknown ``OSError`` is worth a repetition, as on a network.
+    """
+    shown = redact(url)
+    if isinstance(error, FileNotFoundError) and error.__cause__ is not None and passing:
+        # some filesystems take every error for an object that is missing, such as fsspec's http and ftp
+        cause = error.__cause__
+        if isinstance(cause, RemoteDataError):
+            return cause
+        if isinstance(cause, Exception) and not isinstance(cause, FileNotFoundError | LookupError | StopIteration):
+            return as_ours(from_os, cause, url, passing=True)
+    if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
+        return ObjectNotFoundError(f"{shown}: no such object.", url=shown)
+    if isinstance(error, PermissionError):
+        return AccessDeniedError(f"{shown}: access denied: {error}.", url=shown)
+    if isinstance(error, FileExistsError):
+        return from_status(412, "", url, writing=True)
+    if isinstance(error, EOFError) and not passing:  # shorter than it was a moment ago
+        return from_status(412, "", url)
+    if isinstance(error, OSError) and not passing:
+        return StorageError(f"{shown}: {type(error).__name__}: {error}", url=shown)
+    return from_foreign(error, url)

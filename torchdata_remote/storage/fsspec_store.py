@@ -1,0 +1,231 @@
+"""Every protocol that fsspec knows, by its blocking calls."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import io
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import fsspec
+import fsspec.core
+
+from ..core.options import StorageOptions
+from ..core.urls import HTTP, LOCAL, S3, join_url
+from ..errors import ObjectNotFoundError, UrlError
+from .error_tables import from_os
+from .errors import from_status, note_answer, translated
+from .http.content_encoding import refusing_encoded
+from .protocol import Answer, Entry, Page, in_one, normalized_etag
+from .s3.settings import options_for_s3fs
+from .serial_filesystem import Filesystem, files_below, with_timeout
+
+_ONE_REQUEST: dict[str, Any] = {"retries": {"mode": "standard", "total_max_attempts": 1}}
+_MODIFIED = ("modified", "LastModified", "last_modified", "mtime", "updated", "created")  # each filesystem has its own
+_WITHOUT_FOLDERS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "adl", "hf", *HTTP}
+
+
+class FsspecStore:
+    """A bucket or host behind an fsspec filesystem.
+
+    Args:
+        scheme: protocol as in the URL.
+        bucket: bucket or host; empty for ``memory``.
+        options: handed to the filesystem unchanged, except that ``region`` becomes its ``client_kwargs`` entry, and
+            that s3fs is told to repeat nothing and given the fallback credentials only if there are no others.
+        read_timeout_s: without a byte, in seconds, where the filesystem can be told (s3).
+    """
+
+    may_ignore_ranges = False
+    maps_files = False
+
+    def __init__(self, scheme: str, bucket: str, options: StorageOptions, read_timeout_s: float) -> None:
+        keywords = dict(options)
+        if scheme in S3:
+            keywords = options_for_s3fs(options, f"s3://{bucket}")
+            keywords = {
+                **keywords,
+                "config_kwargs": {**_ONE_REQUEST, "read_timeout": read_timeout_s}
+                | dict(keywords.get("config_kwargs") or {}),
+                "skip_instance_cache": True,
+            }
+        if "region" in keywords:
+            keywords["client_kwargs"] = {"region_name": keywords.pop("region")} | keywords.get("client_kwargs", {})
+        keywords = refusing_encoded(scheme, keywords)
+        keywords = with_timeout(scheme, keywords, read_timeout_s)
+        self._scheme, self._bucket = scheme, bucket
+
+        def make() -> Any:
+            filesystem = fsspec.core.url_to_fs(join_url(scheme, bucket, ""), **keywords)[0]
+            if scheme in S3:
+                filesystem.retries = 1  # s3fs's own, above botocore's
+            return filesystem
+
+        try:
+            self._kind: Any = fsspec.get_filesystem_class(scheme)
+            self._opened = Filesystem(self._kind, make)
+        except (ValueError, ImportError) as error:
+            raise UrlError(
+                f"{scheme}://{bucket}: no transport for the scheme {scheme!r}: {error}. Known are s3, http, https, "
+                "file, memory, local paths, and what fsspec has a package for.",
+                url=f"{scheme}://{bucket}",
+            ) from error
+        self._publishing = threading.RLock() if scheme == "memory" else contextlib.nullcontext()
+        # Local paths are whole; their protocol alone stands for the working directory, wherever that is by now
+        self._root = "" if scheme in LOCAL else self._full("").rstrip("/") + "/"
+
+    @property
+    def _filesystem(self) -> Any:
+        """That of the moment; ``None`` after a fault."""
+        return self._opened.current
+
+    @contextlib.contextmanager
+    def _calls(self, path: str) -> Iterator[Any]:
+        """The filesystem, for the calls of the block, with this package's errors."""
+        with translated(from_os, self._url(path), passing=True), self._opened.use() as filesystem:
+            yield filesystem
+            note_answer(self._url(path))
+
+    def _url(self, path: str) -> str:
+        return join_url(self._scheme, self._bucket, path)
+
+    def _full(self, path: str) -> str:
+        return str(self._kind._strip_protocol(self._url(path)))
+
+    def list_page(self, prefix: str, *, recursive: bool, token: str | None) -> Page:
+        folder = prefix[: prefix.rfind("/") + 1]
+        found: dict[str, Any] = {}
+        with contextlib.suppress(ObjectNotFoundError), self._calls(folder) as filesystem:
+            filesystem.invalidate_cache()
+            found = files_below(filesystem, self._full(folder), recursive=recursive)
+        with translated(from_os, self._url(folder), passing=True):
+            entries = [self._entry(info) for info in found.values() if info.get("type", "file") == "file"]
+        return Page([entry for entry in entries if not entry.path.endswith("/")], None)
+
+    def _entry(self, info: dict[str, Any]) -> Entry:
+        name = str(info["name"])
+        path = name[len(self._root) :] if name.startswith(self._root) else name
+        size = info.get("size")
+        etag = info.get("ETag", info.get("etag"))
+        modified = next((info[name] for name in _MODIFIED if isinstance(info.get(name), dt.datetime | float)), None)
+        if isinstance(modified, dt.datetime):
+            modified = modified.timestamp()
+        if self._scheme in S3 and modified is not None:
+            modified = float(int(modified))  # whole seconds, as HEAD tells them
+        return Entry(
+            path,
+            None if size is None else int(size),
+            normalized_etag(etag) if self._scheme in S3 else etag if etag and isinstance(etag, str) else None,
+            modified,
+        )
+
+    def find(self, path: str) -> Entry | None:
+        try:
+            return self.stat(path)
+        except ObjectNotFoundError:
+            return None
+
+    def stat(self, path: str) -> Entry:
+        with self._calls(path) as filesystem:
+            filesystem.invalidate_cache()
+            info = filesystem.info(self._full(path))
+            if info.get("type") == "directory":
+                raise IsADirectoryError(path)
+            return self._entry(info)._replace(path=path)
+
+    def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
+        if etag is not None and end is not None:
+            return self._read_version(path, start, end)
+        entry = self.stat(path)
+        if start and entry.size is not None and start >= entry.size:
+            raise from_status(416, "", self._url(path))
+        with self._calls(path) as filesystem:
+            if entry.size is None:
+                data = filesystem.cat_file(self._full(path))
+                return Answer(0, len(data), len(data), entry.etag, in_one(data))
+            stop = entry.size if end is None else min(end, entry.size)
+            data = b"" if stop == start else filesystem.cat_file(self._full(path), start=start, end=stop)
+        return Answer(start, start + len(data), entry.size, entry.etag, in_one(data))
+
+    def _read_version(self, path: str, start: int, end: int) -> Answer:
+        """Without If-Match, what is there after the read is compared with what was listed before it."""
+        with self._calls(path) as filesystem:
+            data = filesystem.cat_file(self._full(path), start=start, end=end)
+        entry = self.stat(path)
+        if entry.size is None:
+            raise from_status(412, "", self._url(path))
+        return Answer(start, start + len(data), entry.size, entry.etag, in_one(data))
+
+    def create(self, path: str, *, overwrite: bool) -> _FsspecPending:
+        return _FsspecPending(self, path, overwrite)
+
+    def publish(self, path: str, data: bytes, *, overwrite: bool) -> None:
+        """Write an object in one call, which is the only one that fsspec's filesystems make whole or not at all."""
+        with self._publishing, self._calls(path) as filesystem:
+            full = self._full(path)
+            if not overwrite and filesystem.exists(full):
+                raise from_status(412, "", self._url(path), writing=True)
+            if self._scheme not in _WITHOUT_FOLDERS and "/" in full.strip("/"):
+                filesystem.makedirs(full.rpartition("/")[0], exist_ok=True)
+            filesystem.pipe_file(full, data)
+
+    def delete(self, path: str) -> None:
+        with contextlib.suppress(ObjectNotFoundError), self._calls(path) as filesystem:
+            filesystem.rm_file(self._full(path))
+
+    def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
+        """Nothing: objects are written in one call."""
+
+    def remove_old_leftovers(self, path: str, before_s: float) -> None:
+        """Nothing, likewise."""
+
+    def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
+        """A page of a listing of all: these filesystems have no other."""
+        folder = prefix[: prefix.rfind("/") + 1]
+        found: dict[str, Entry | None] = {
+            entry.path: entry for entry in self.list_page(folder, recursive=recursive, token=None).entries
+        }
+        if not recursive:
+            with contextlib.suppress(ObjectNotFoundError), self._calls(folder) as filesystem:
+                for info in filesystem.ls(self._full(folder), detail=True):
+                    if info.get("type") == "directory":
+                        found[self._entry(info).path.rstrip("/") + "/"] = None
+        paths = sorted(path for path in found if path.startswith(prefix) and path > after)
+        entries = [entry for path in paths[:limit] if (entry := found[path]) is not None]
+        folders = [path for path in paths[:limit] if found[path] is None]
+        return Page(entries, paths[limit - 1] if len(paths) > limit else None, folders)
+
+    def has_folder(self, path: str) -> bool:
+        with self._calls(path) as filesystem:
+            filesystem.invalidate_cache()
+            return bool(filesystem.isdir(self._full(path)))
+
+    def make_folder(self, path: str) -> None:
+        if self.has_folder(path):  # also one that is only there by its files, of which makedirs may not know
+            raise from_status(412, "", self._url(path), writing=True)
+        with self._calls(path) as filesystem:
+            filesystem.makedirs(self._full(path), exist_ok=False)
+
+    def remove_folder(self, path: str) -> None:
+        with contextlib.suppress(ObjectNotFoundError), self._calls(path) as filesystem:
+            filesystem.rm(self._full(path), recursive=True)
+
+
+class _FsspecPending:
+    """Bytes in memory until they are published in one call."""
+
+    def __init__(self, store: FsspecStore, path: str, overwrite: bool) -> None:
+        self._store, self._path, self._overwrite = store, path, overwrite
+        self._buffer = io.BytesIO()
+
+    def write(self, data: bytes) -> None:
+        self._buffer.write(data)
+
+    def commit(self) -> None:
+        self._store.publish(self._path, self._buffer.getvalue(), overwrite=self._overwrite)
+        self.abort()
+
+    def abort(self) -> None:
+        self._buffer = io.BytesIO()

@@ -1,0 +1,96 @@
+"""Refuse bodies that are encoded: their bytes are not those of the file that the URL names.
+
+Every request asks for ``Accept-Encoding: identity``, so a body is encoded only where the object is stored like that.
+Decoding is no choice: sizes, ranges, etags and checksums are all of the stored bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from ...core.urls import HTTP, S3, redact
+from ...errors import ContentEncodingError
+
+IDENTITY = {"Accept-Encoding": "identity"}
+_NO_CODING = {"", "identity", "aws-chunked"}  # the last is left over from some uploads to S3, and means nothing
+# A name that says what the stored bytes are. Shard readers find out by content how a tar is compressed.
+_NAMES = {
+    "gzip": (".gz", ".tgz", ".tar"),
+    "zstd": (".zst", ".tzst", ".tar"),
+    "bzip2": (".bz2", ".tbz", ".tbz2", ".tar"),
+    "xz": (".xz", ".txz", ".tar"),
+    "br": (".br",),
+    "compress": (".z",),
+}
+
+
+def require_unencoded(content_encoding: str | None, path: str, url: str) -> None:
+    """Accept an answer whose body is the object that the path names.
+
+    Args:
+        content_encoding: the header, if there was one.
+        path: of the object; a query is not looked at.
+        url: for errors.
+
+    Raises:
+        ContentEncodingError: if the body is encoded, and the path does not end as files of that encoding do.
+    """
+    if content_encoding is None:
+        return
+    codings = [part.strip().lower().removeprefix("x-") for part in content_encoding.split(",")]
+    codings = [coding for coding in codings if coding not in _NO_CODING]
+    if not codings:
+        return
+    name = path.partition("?")[0].lower()
+    if len(codings) == 1 and name.endswith(_NAMES.get(codings[0], ())):
+        return
+    shown, wanted = redact(url), ", ".join(_NAMES.get(codings[0], ("that says so",)))
+    raise ContentEncodingError(
+        f"{shown} came with Content-Encoding: {content_encoding}, so that its bytes are not those of the file it "
+        f"names. Store it without that header, decompressed, or under a name that tells the encoding ({wanted}).",
+        url=shown,
+    )
+
+
+def refusing_encoded(scheme: str, keywords: dict[str, Any]) -> dict[str, Any]:
+    """Options that let a filesystem of fsspec refuse encoded bodies: for s3 and http, whose answers can be watched.
+
+    Args:
+        scheme: protocol as in the URL.
+        keywords: for the filesystem; not changed.
+    """
+    if scheme in S3:
+        from aiobotocore.session import AioSession  # type: ignore[import-untyped]
+
+        keywords = dict(keywords)
+        profile = keywords.pop("profile", None)
+        session = keywords.get("session") or AioSession(profile=profile)
+        session.register("after-call.s3.GetObject", _after_get_object, unique_id="torchdata_remote-encoding")
+        return {**keywords, "session": session}
+    if scheme in HTTP:
+        import aiohttp
+
+        trace = aiohttp.TraceConfig()
+        trace.on_request_end.append(_after_request)
+        client = dict(keywords.get("client_kwargs") or {})
+        client["trace_configs"] = [*(client.get("trace_configs") or ()), trace]
+        client.setdefault("auto_decompress", False)
+        headers = {**IDENTITY, **(keywords.get("headers") or {})}
+        return {**keywords, "client_kwargs": client, "headers": headers}
+    return keywords
+
+
+def _after_get_object(http_response: Any, parsed: Mapping[str, Any], **_: Any) -> None:
+    _require_unencoded_answer(parsed.get("ContentEncoding"), str(http_response.url))
+
+
+async def _after_request(session: object, context: object, about: Any) -> None:
+    if about.response.status in (200, 206):
+        _require_unencoded_answer(about.response.headers.get("Content-Encoding"), str(about.url))
+
+
+def _require_unencoded_answer(content_encoding: str | None, url: str) -> None:
+    plain = url.partition("?")[0]
+    require_unencoded(content_encoding, unquote(urlsplit(plain).path), plain)

@@ -1,0 +1,57 @@
+"""Which bytes an HTTP answer holds: the rules of RFC 9110, and what stores make of them."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from ..errors import broken_answer
+
+_CONTENT_RANGE = re.compile(r"\s*bytes\s+(?:(\d+)\s*-\s*(-?\d+)|\*)\s*/\s*(\d+|\*)\s*", re.IGNORECASE)
+
+
+class Span(NamedTuple):
+    """First byte, the one after the last, and the size of the object, ``None`` where the answer does not tell it."""
+
+    start: int
+    end: int
+    total_bytes: int | None
+
+
+def length_of(content_length: str | None) -> int | None:
+    """Bytes by a Content-Length header, which may say the same number several times (RFC 9110, 8.6).
+
+    >>> length_of("10, 10"), length_of("10, 11"), length_of("-5"), length_of(None)
+    (10, None, None, None)
+    """
+    numbers = {part.strip() for part in (content_length or "").split(",")}
+    [number, *others] = numbers
+    return int(number) if not others and number.isascii() and number.isdigit() else None
+
+
+def span_of(status: int, content_range: str | None, num_bytes: int | None, url: str) -> Span:
+    """The bytes that an answer holds. A 200 with a Content-Range is believed if its length fits.
+
+    Args:
+        status: 200, 203 or 206.
+        content_range: the header, if there was one.
+        num_bytes: of the body, where Content-Length tells.
+        url: for errors.
+
+    Raises:
+        TransientStorageError: if the headers do not tell, or contradict each other.
+    """
+    match = _CONTENT_RANGE.fullmatch(content_range or "")
+    if match is not None:
+        total = None if match[3] == "*" else int(match[3])
+        if total == 0 and not num_bytes:
+            return Span(0, 0, 0)  # an empty object, which has no range that could be told
+        if match[1] is not None:
+            start, end = int(match[1]), int(match[2]) + 1
+            if start < end and num_bytes in (None, end - start) and (total is None or end <= total):
+                return Span(start, end, total)
+    if status != 206 and num_bytes is not None and (match is None or match[3] == str(num_bytes)):
+        return Span(0, num_bytes, num_bytes)
+    raise broken_answer(
+        url, f"the server answered {status} with Content-Range {content_range!r} and a body of {num_bytes} bytes"
+    )

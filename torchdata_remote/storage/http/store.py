@@ -1,0 +1,77 @@
+"""http and https: read by obstore, or by urllib3 where the URL has a query or obstore cannot be used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+
+from ...core.urls import join_url, redact
+from ...errors import ObjectNotFoundError, UrlError
+from .. import obstore_reader as _obstore
+from ..preferred_reader import PreferredRead
+from ..protocol import Answer, Entry, Page, PendingObject
+from .urllib3_reader import UrllibReader
+
+
+class HttpStore:
+    """One http host. It has no listing and takes no objects.
+
+    Args:
+        scheme: ``http`` or ``https``.
+        host: with its port.
+        read_timeout_s: without a byte, in seconds.
+        read_by_obstore: whether obstore may carry what it can express.
+    """
+
+    may_ignore_ranges = True
+    maps_files = False
+
+    def __init__(self, scheme: str, host: str, read_timeout_s: float, *, read_by_obstore: bool) -> None:
+        self._scheme, self._host = scheme, host
+        self._read_timeout_s = read_timeout_s
+        self._read = PreferredRead(
+            f"{scheme}://{host}",
+            lambda *asked: self._reader.read(*asked),
+            lambda *asked: self._general.read(*asked),
+            _obstore.can_express_http if read_by_obstore else None,
+        )
+
+    @cached_property
+    def _reader(self) -> _obstore.ObstoreReader:
+        return _obstore.http_reader(f"{self._scheme}://{self._host}", self._read_timeout_s)
+
+    @cached_property
+    def _general(self) -> UrllibReader:
+        return UrllibReader(f"{self._scheme}://{self._host}", self._read_timeout_s)
+
+    def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
+        return self._read(path, start, end, etag)
+
+    def read_without_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
+        """As :meth:`read`, by urllib3."""
+        return self._read.without_obstore(path, start, end, etag)
+
+    def stat(self, path: str) -> Entry:
+        return self._general.stat(path)  # obstore takes a server without HEAD for one without the object
+
+    def find(self, path: str) -> Entry | None:
+        try:
+            return self.stat(path)
+        except ObjectNotFoundError:
+            return None
+
+    def _cannot(self, path: str, what: str) -> UrlError:
+        url = redact(join_url(self._scheme, self._host, path))
+        return UrlError(f"{url}: http {what}.", url=url)
+
+    def list_page(self, prefix: str, *, recursive: bool, token: str | None) -> Page:
+        raise self._cannot(prefix, "has no listing. Name the objects, or a brace range such as t-{000000..000099}.tar")
+
+    def create(self, path: str, *, overwrite: bool) -> PendingObject:
+        raise self._cannot(path, "takes no objects. Write to s3, a local folder, or another store")
+
+    def delete(self, path: str) -> None:
+        raise self._cannot(path, "deletes no objects")
+
+    def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
+        raise self._cannot(prefix, "takes no objects")

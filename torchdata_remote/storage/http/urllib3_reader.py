@@ -1,0 +1,139 @@
+"""Reading http by urllib3: for URLs that obstore cannot express, and where obstore cannot be used.
+
+(fsspec's http is not used for them: it quotes a signed query anew and takes 403 for 404.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import urllib3
+from urllib3.exceptions import MaxRetryError, ResponseError
+
+from ...core.urls import redact
+from ...errors import RemoteDataError, StorageError
+from ..error_tables import from_urllib3
+from ..errors import as_ours, broken_answer, from_status
+from ..protocol import Answer, Entry, RangeNotSatisfiableError, in_one, normalized_etag
+from ..s3.settings import CONNECT_TIMEOUT_S
+from .content_encoding import IDENTITY, require_unencoded
+from .content_range import length_of, span_of
+
+_MAX_REDIRECTS = 5
+CHUNK_BYTES = 1 << 18
+
+
+def read_as_it_comes(response: Any) -> Iterator[memoryview]:
+    """The body of a urllib3 response, each piece as soon as it is there: a body that trickles can be noticed."""
+    while piece := response.read1(CHUNK_BYTES, decode_content=False):
+        yield memoryview(piece)
+
+
+class UrllibReader:
+    """Reads objects of one http host.
+
+    Args:
+        origin: such as ``https://host:port``.
+        read_timeout_s: without a byte, in seconds.
+    """
+
+    def __init__(self, origin: str, read_timeout_s: float) -> None:
+        self._origin = origin
+        self._pool = urllib3.PoolManager(
+            maxsize=1024,
+            timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=read_timeout_s),
+            retries=urllib3.Retry(total=None, connect=0, read=0, status=0, other=0, redirect=_MAX_REDIRECTS),
+        )
+
+    @contextlib.contextmanager
+    def _request(self, method: str, path: str, headers: dict[str, str]) -> Iterator[Any]:
+        url = f"{self._origin}/{path}"
+        try:
+            response = self._pool.request(
+                method,
+                url,
+                headers={**IDENTITY, **headers},
+                preload_content=False,
+                enforce_content_length=True,
+            )
+            try:
+                yield response
+            except BaseException:
+                response.close()  # and the connection, rather than reading what is left
+                raise
+            response.drain_conn()  # of a HEAD's answer too, or the connection is not ready for the next request
+            response.release_conn()
+        except (RemoteDataError, MemoryError):
+            raise
+        except MaxRetryError as error:
+            if isinstance(error.reason, ResponseError):
+                raise StorageError(f"{redact(url)}: more than {_MAX_REDIRECTS} redirects.", url=redact(url)) from None
+            raise as_ours(from_urllib3, error, url) from None  # a redirect may lead to a signed URL
+        except Exception as error:  # noqa: BLE001  # no other exception leaves this module
+            raise as_ours(from_urllib3, error, url) from None
+
+    def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
+        """The range asked for, or everything if the server ignores ranges."""
+        url = f"{self._origin}/{path}"
+        headers = {} if end is None and not start else {"Range": f"bytes={start}-{'' if end is None else end - 1}"}
+        with contextlib.ExitStack() as stack:
+            response = stack.enter_context(self._request("GET", path, headers))
+            if response.status not in (200, 203, 206):
+                raise from_status(response.status, "", url, retry_after=response.headers.get("Retry-After"))
+            require_unencoded(response.headers.get("Content-Encoding"), path, url)
+            found_etag, length = (
+                normalized_etag(response.headers.get("ETag")),
+                length_of(response.headers.get("Content-Length")),
+            )
+            if length is None and response.status != 206:
+                if not response.chunked:
+                    raise StorageError(
+                        f"{redact(url)}: the server tells no length, so that a body that is cut off would pass for the "
+                        "whole object. Serve it with Content-Length.",
+                        url=redact(url),
+                    )
+                whole = response.read(decode_content=False)  # its chunks tell where it ends
+                return Answer(0, len(whole), len(whole), found_etag, in_one(whole))
+            first, after, total = span_of(response.status, response.headers.get("Content-Range"), length, url)
+            if total is None:
+                total = self._total_bytes(path, found_etag, is_range=bool(headers))
+            return Answer(first, after, total, found_etag, self._chunks(response, stack.pop_all()))
+
+    def _total_bytes(self, path: str, etag: str | None, *, is_range: bool) -> int:
+        """Of an object, where the answer to a range does not tell: by HEAD, or by the headers of a GET for all."""
+        with self._request("HEAD", path, {}) as response:
+            found = Entry(
+                path, length_of(response.headers.get("Content-Length")), normalized_etag(response.headers.get("ETag"))
+            )
+        if response.status != 200 or found.size is None:
+            if not is_range:
+                raise broken_answer(f"{self._origin}/{path}", "the server does not tell the size of the object")
+            answer = self.read(path, 0, None, None)
+            answer.chunks.close()
+            found = Entry(path, answer.total_bytes, answer.etag)
+        if found.size is None or (etag is not None and found.etag is not None and etag != found.etag):
+            raise broken_answer(f"{self._origin}/{path}", f"the server does not tell the size of the version {etag}")
+        return found.size
+
+    def _chunks(self, response: Any, request: contextlib.ExitStack) -> Generator[memoryview, None, None]:
+        with request:
+            yield from read_as_it_comes(response)
+
+    def stat(self, path: str) -> Entry:
+        """Size and etag by a HEAD request, as far as the server tells them."""
+        with self._request("HEAD", path, {}) as response:
+            status, headers = response.status, response.headers
+        if status == 403 and "?" in path:  # it may be signed for GET alone
+            try:
+                answer = self.read(path, 0, 1, None)
+            except RangeNotSatisfiableError:
+                answer = self.read(path, 0, None, None)
+            answer.chunks.close()
+            return Entry(path, answer.total_bytes, answer.etag)
+        if status in (405, 501):
+            return Entry(path, None, None)  # no HEAD here; the first GET will tell
+        if status != 200:
+            raise from_status(status, "", f"{self._origin}/{path}")
+        return Entry(path, length_of(headers.get("Content-Length")), normalized_etag(headers.get("ETag")))

@@ -1,0 +1,1 @@
+"""A folder of a store, page by page."""

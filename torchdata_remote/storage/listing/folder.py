@@ -1,0 +1,16 @@
+"""List the objects of a folder of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...core.options import RetryPolicy, StorageOptions
+from ...core.urls import RemoteUrl, join_url, split_url
+from .pages import list_prefix
+
+
+def list_folder(url: str, *, recursive: bool, options: StorageOptions, retry: RetryPolicy) -> Iterator[RemoteUrl]:
+    """All objects whose URL begins with ``url``, sorted; none is fine."""
+    scheme, bucket, path = split_url(url)
+    for entry in list_prefix(url, path, recursive, options, retry):
+        yield RemoteUrl(join_url(scheme, bucket, entry.path), entry.size, entry.etag)

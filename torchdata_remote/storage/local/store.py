@@ -1,0 +1,218 @@
+"""Local files, without fsspec between: lists by ``scandir``, maps into memory, writes by rename."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+
+from ...core.local_view import view_of_file
+from ...core.new_file import make_new_file
+from ...errors import ObjectNotFoundError, UrlError
+from ..error_tables import from_os
+from ..errors import from_status, translated
+from ..protocol import Answer, Entry, Page, RangeNotSatisfiableError, in_one
+from .names import PARTIAL_SUFFIX, in_order, never_listed
+
+_WITHOUT_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # FAT, some FUSE mounts
+_MAX_REMOVED = 100  # times that somebody removes a folder between its being made and its first file
+
+
+def _errors_of(path: str) -> contextlib.AbstractContextManager[None]:
+    return translated(from_os, f"file://{path}", passing=False)
+
+
+def _etag(status: os.stat_result) -> str:
+    return f"{status.st_mtime_ns:x}-{status.st_size:x}-{status.st_ino:x}"
+
+
+def _entry(path: str, status: os.stat_result) -> Entry:
+    return Entry(path, status.st_size, _etag(status), status.st_mtime)
+
+
+class LocalStore:
+    """The local filesystem. The etag of a file is its change time, size and inode."""
+
+    may_ignore_ranges = False
+    maps_files = True
+
+    def list_page(self, prefix: str, *, recursive: bool, token: str | None) -> Page:
+        folder = prefix[: prefix.rfind("/") + 1]
+        with _errors_of(folder):
+            if not os.path.isdir(folder):
+                return Page([], None)
+            return Page(list(self._walk(folder, recursive, set())), None)
+
+    def _walk(self, folder: str, recursive: bool, seen: set[tuple[int, int]]) -> Iterator[Entry]:
+        status = os.stat(folder)
+        if (status.st_dev, status.st_ino) in seen:
+            return  # a link to a folder that is already being listed
+        seen = seen | {(status.st_dev, status.st_ino)}
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                path = folder + entry.name
+                if never_listed(entry.name):
+                    continue
+                if entry.is_dir():
+                    if recursive:
+                        yield from self._walk(path + "/", recursive, seen)
+                elif entry.is_file():
+                    file_status = entry.stat()
+                    yield _entry(path, file_status)
+                elif entry.is_symlink() and not os.path.exists(path):
+                    raise ObjectNotFoundError(f"file://{path} is a link to nowhere.", url=f"file://{path}")
+
+    def find(self, path: str) -> Entry | None:
+        return self.stat(path) if os.path.isfile(path) else None
+
+    def stat(self, path: str) -> Entry:
+        with _errors_of(path):
+            status = os.stat(path)
+            if os.path.isdir(path):
+                raise IsADirectoryError(path)
+            return _entry(path, status)
+
+    def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
+        with _errors_of(path), open(path, "rb", buffering=0) as file:
+            status = os.fstat(file.fileno())
+            size = status.st_size
+            if etag is not None and etag != _etag(status):
+                raise from_status(412, "", f"file://{path}")
+            if start and start >= size:
+                raise RangeNotSatisfiableError(f"file://{path} ends at byte {size:,}.", url=f"file://{path}")
+            stop = size if end is None else min(end, size)
+            return Answer(start, stop, size, _etag(status), in_one(view_of_file(file.fileno(), start, stop)))
+
+    def create(self, path: str, *, overwrite: bool, durable: bool = True) -> _LocalPending:
+        """Begin a file. One that is not ``durable`` may be gone, or not whole, after the machine has stopped."""
+        with _errors_of(path):
+            return _LocalPending(path, overwrite, durable)
+
+    def delete(self, path: str) -> None:
+        with _errors_of(path), contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
+        folder = prefix[: prefix.rfind("/") + 1]
+        with _errors_of(folder), contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(folder):
+                if name.startswith(".") and name.endswith(PARTIAL_SUFFIX):  # whose it is, the name does not tell
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(folder + name)
+
+    def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
+        folder = prefix[: prefix.rfind("/") + 1]
+        with _errors_of(folder):
+            found = list(itertools.islice(in_order(folder, prefix, recursive, after), limit + 1))
+            then = None if len(found) <= limit else found[limit - 1]
+            entries = []
+            for path in found[:limit]:
+                with contextlib.suppress(FileNotFoundError):  # removed since
+                    if not path.endswith("/"):
+                        entries.append(_entry(path, os.lstat(path)))
+        return Page(entries, then, [path for path in found[:limit] if path.endswith("/")])
+
+    def has_folder(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def make_folder(self, path: str) -> None:
+        with _errors_of(path):
+            os.makedirs(os.path.dirname(path.rstrip("/")), exist_ok=True)
+            os.mkdir(path)
+            _sync_folder(os.path.dirname(path.rstrip("/")))
+
+    def remove_folder(self, path: str) -> None:
+        with _errors_of(path), contextlib.suppress(FileNotFoundError):
+            if os.path.islink(path.rstrip("/")):
+                os.unlink(path.rstrip("/"))
+                return
+            above, name = os.path.split(path.rstrip("/"))
+            aside = tempfile.mkdtemp(PARTIAL_SUFFIX, f".{name[:100]}-", above)
+            try:
+                os.replace(path, aside)  # at once, for whoever lists; what a kill leaves of it is a leftover
+            except BaseException:
+                os.rmdir(aside)
+                raise
+            _sync_folder(above)
+            shutil.rmtree(aside)
+
+    def remove_old_leftovers(self, path: str, before_s: float) -> None:
+        for above, folders, names in os.walk(path):
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):
+                    if name.endswith(PARTIAL_SUFFIX) and os.lstat(os.path.join(above, name)).st_mtime < before_s:
+                        os.unlink(os.path.join(above, name))
+            for name in [name for name in folders if name.endswith(PARTIAL_SUFFIX)]:
+                folders.remove(name)
+                shutil.rmtree(os.path.join(above, name), ignore_errors=True)
+
+
+def _sync_folder(path: str) -> None:
+    """What was renamed in a folder is on disk afterwards."""
+    if os.name == "nt":  # which cannot open folders
+        return
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+class _LocalPending:
+    """A temporary file in the same folder, renamed when it is complete and on disk."""
+
+    def __init__(self, path: str, overwrite: bool, durable: bool) -> None:
+        self._path, self._overwrite, self._durable = path, overwrite, durable
+        folder, name = os.path.split(path)
+        if not name:
+            raise UrlError(f"file://{path} names a folder, not a file.", url=f"file://{path}")
+        descriptor, self._temporary = _temporary_in(folder)
+        self._file = os.fdopen(descriptor, "wb", buffering=1 << 20)
+
+    def write(self, data: bytes) -> None:
+        with _errors_of(self._path):
+            self._file.write(data)
+
+    def commit(self) -> None:
+        with _errors_of(self._path):
+            self._file.flush()
+            if self._durable:
+                os.fsync(self._file.fileno())
+            self._file.close()
+            if self._overwrite:
+                os.replace(self._temporary, self._path)
+            else:
+                self._publish_new()
+            if self._durable:
+                _sync_folder(os.path.dirname(self._path))
+
+    def _publish_new(self) -> None:
+        """Unlike a rename, a hard link fails if something is there."""
+        try:
+            os.link(self._temporary, self._path)
+        except OSError as error:
+            if error.errno not in _WITHOUT_LINKS:
+                raise
+            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL))
+            os.replace(self._temporary, self._path)
+        else:
+            os.unlink(self._temporary)
+
+    def abort(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._temporary)
+
+
+def _temporary_in(folder: str) -> tuple[int, str]:
+    """A temporary file in a folder that is made if it is not there."""
+    for _ in range(_MAX_REMOVED):
+        with contextlib.suppress(FileNotFoundError):  # where an empty folder was removed since
+            os.makedirs(folder, exist_ok=True)
+            return make_new_file(folder, ".", PARTIAL_SUFFIX)
+    raise FileNotFoundError(folder)

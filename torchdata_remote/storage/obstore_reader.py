@@ -1,0 +1,199 @@
+"""Reading by obstore: the transport that carries most of the bytes. Blocking calls only, one request each.
+
+obstore cannot be used in a process that was forked after its parent used it: requests hang there. So each use is
+noted, and ``usable`` says no in such a child.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import re
+import threading
+from collections.abc import Callable, Generator, Iterable
+from typing import TYPE_CHECKING, Any
+
+from .dataset_service.errors import from_obstore_of_service
+from .error_tables import from_botocore, from_obstore
+from .errors import translated
+from .http.content_encoding import IDENTITY, require_unencoded
+from .protocol import Answer, normalized_etag
+from .s3.settings import CONNECT_TIMEOUT_S, S3Settings, is_custom_endpoint, region_of
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+_CREDENTIALS_TTL = dt.timedelta(minutes=5)  # botocore renews those that expire at least ten minutes before
+_PLAIN_HTTP_PATH = re.compile(r"[A-Za-z0-9_.~/-]+")
+
+_used = False
+_forked_after_use = False
+
+
+def _after_fork() -> None:
+    global _forked_after_use, _used
+    _forked_after_use = _forked_after_use or _used
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def usable() -> bool:
+    """Whether obstore works in this process."""
+    return not _forked_after_use
+
+
+def can_express(path: str) -> bool:
+    """Whether obstore asks for exactly this key: it drops slashes at both ends and refuses empty and dot segments."""
+    plain = not any(character < " " or character == "\x7f" for character in path)  # obstore refuses control characters
+    return plain and not any(segment in ("", ".", "..") for segment in path.split("/"))
+
+
+def can_express_http(path: str) -> bool:
+    """Whether obstore asks for exactly this path: it quotes once more what is quoted, and knows no query."""
+    return can_express(path) and _PLAIN_HTTP_PATH.fullmatch(path) is not None
+
+
+class ObstoreReader:
+    """Reads objects of one bucket or host.
+
+    Args:
+        store: an obstore store.
+        root: URL of the store, with a slash at its end.
+        if_match: whether to send If-Match.
+        key: what the store calls a path.
+        table: from what obstore raises to this package's errors.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        root: str,
+        *,
+        if_match: bool,
+        key: Callable[[str], str] = str,
+        table: Callable[[Exception, str], Exception] = from_obstore,
+    ) -> None:
+        global _used
+        _used = True
+        self._store, self._root = store, root
+        self._if_match = if_match
+        self._key, self._table = key, table
+
+    def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
+        import obstore
+
+        options: dict[str, Any] = {}
+        if end is not None:
+            options["range"] = (start, end)
+        elif start:
+            options["range"] = {"offset": start}
+        if etag is not None and self._if_match:
+            options["if_match"] = etag
+        key = self._key(path)
+        with translated(self._table, self._root + path):
+            result = obstore.get(self._store, key, options=options)  # type: ignore[arg-type]  # a TypedDict
+            require_unencoded(result.attributes.get("Content-Encoding"), path, self._root + path)
+            first, after = result.range
+            chunks = self._chunks(path, result.stream(0))
+            return Answer(first, after, int(result.meta["size"]), normalized_etag(result.meta["e_tag"]), chunks)
+
+    def _chunks(self, path: str, stream: Iterable[Any]) -> Generator[memoryview, None, None]:
+        with translated(self._table, self._root + path):
+            for chunk in stream:
+                yield memoryview(chunk)
+
+
+class _BotocoreCredentials:
+    """obstore's credential provider over botocore's chain, which knows env, profiles, SSO and roles."""
+
+    def __init__(self, credentials: Any) -> None:
+        self._credentials = credentials
+        self._lock = threading.RLock()
+
+    def __call__(self) -> dict[str, Any]:
+        with self._lock:
+            frozen = self._credentials.get_frozen_credentials()
+        return {
+            "access_key_id": frozen.access_key,
+            "secret_access_key": frozen.secret_key,
+            "token": frozen.token,
+            "expires_at": dt.datetime.now(dt.timezone.utc) + _CREDENTIALS_TTL,
+        }
+
+
+_NO_RETRIES: dict[str, Any] = {"max_retries": 0}
+
+
+def _client_options(read_timeout_s: float) -> dict[str, Any]:
+    return {
+        "allow_http": True,
+        "connect_timeout": f"{CONNECT_TIMEOUT_S}s",
+        "read_timeout": f"{round(read_timeout_s * 1000)}ms",
+        "timeout": "86400s",  # of a whole request: whether it gets on is watched by whoever reads it
+    }
+
+
+def s3_reader(bucket: str, settings: S3Settings, session: Any, client: Callable[[], Any]) -> ObstoreReader:
+    """A reader with the endpoint, region and credentials that botocore resolves.
+
+    ``client`` makes a botocore client, which takes a twentieth of a second. It is called where the options do not tell
+    the endpoint.
+    """
+    from obstore.store import S3Store
+
+    region = region_of(settings, session)
+    endpoint_url = settings.endpoint_url
+    if endpoint_url is None:
+        endpoint_url = str(client().meta.endpoint_url)
+    config: dict[str, Any] = {"region": region}
+    if is_custom_endpoint(endpoint_url, region):
+        config["endpoint"] = endpoint_url
+    else:
+        config["virtual_hosted_style_request"] = "." not in bucket
+    if settings.anon:
+        config["skip_signature"] = True
+    else:
+        from botocore.exceptions import NoCredentialsError
+
+        with translated(from_botocore, f"s3://{bucket}"):
+            credentials = session.get_credentials()
+            if credentials is None:
+                raise NoCredentialsError
+        config["credential_provider"] = _BotocoreCredentials(credentials)
+    options = _client_options(settings.read_timeout_s)
+    store = S3Store(bucket, client_options=options, retry_config=_NO_RETRIES, **config)  # type: ignore[arg-type]
+    return ObstoreReader(store, f"s3://{bucket}/", if_match=True)
+
+
+def http_reader(origin: str, read_timeout_s: float) -> ObstoreReader:
+    """A reader of one http host, such as ``https://host:port``."""
+    # If-Match fails for weak etags.
+    return ObstoreReader(_http_store(origin, read_timeout_s), origin + "/", if_match=False)
+
+
+def service_reader(origin: str, root: str, read_timeout_s: float, headers: dict[str, str]) -> ObstoreReader:
+    """A reader of one dataset service.
+
+    Args:
+        origin: such as ``https://host:port``.
+        root: the same as ``datasets://host:port/``.
+        read_timeout_s: without a byte, in seconds.
+        headers: that every request has.
+    """
+    return ObstoreReader(
+        _http_store(f"{origin}/datasets", read_timeout_s, headers),
+        root,
+        if_match=True,
+        key=lambda path: path.replace("/", "/files/", 1),
+        table=from_obstore_of_service,
+    )
+
+
+def _http_store(origin: str, read_timeout_s: float, headers: dict[str, str] | None = None) -> ObjectStore:
+    from obstore.store import HTTPStore
+
+    # Not for s3: obstore would sign the header, which proxies change. It sends none there, which comes to the same.
+    options = {**_client_options(read_timeout_s), "default_headers": {**IDENTITY, **(headers or {})}}
+    return HTTPStore.from_url(origin, client_options=options, retry_config=_NO_RETRIES)  # type: ignore[arg-type]

@@ -1,0 +1,201 @@
+"""The only door to stores: which transport carries which URL.
+
+========================= ============================================= ==========================
+URL                       reading                                       listing, stat, writing
+========================= ============================================= ==========================
+``s3://``                 obstore; botocore in a child that was forked  botocore
+                          after obstore was used, and for keys that
+                          obstore cannot express
+``s3://``, with options   s3fs                                          s3fs
+without a translation
+``http://``, ``https://`` obstore; urllib3 for URLs with a query        HEAD only
+``datasets://``           obstore; urllib3 in a forked child            urllib3
+``file://``, local paths  mapped, or ``pread`` where small              ``scandir``, rename
+all else                  fsspec                                        fsspec
+========================= ============================================= ==========================
+
+So it is with ``Backend.AUTOMATIC``. Another backend carries the bytes of what it can, or it is an error.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import warnings
+from typing import NamedTuple
+
+import fsspec
+
+from ..core.options import Backend, RetryPolicy, StorageOptions
+from ..core.retry import call_with_retries
+from ..core.urls import HTTP, LOCAL, S3, join_url, redact, split_url
+from ..errors import StorageError, UrlError
+from . import obstore_reader as _obstore
+from .dataset_service.store import DATASETS, DatasetsStore
+from .fsspec_store import FsspecStore
+from .http.store import HttpStore
+from .local.names import PARTIAL_SUFFIX, link_refused, never_listed
+from .local.store import LocalStore
+from .protocol import Answer, Entry, FolderStore, Page, PendingObject, RangeNotSatisfiableError, Store, in_one
+from .s3.fallback_credentials import without_fallback
+from .s3.settings import s3_settings
+from .s3.store import S3Store
+
+__all__ = [
+    "PARTIAL_SUFFIX",
+    "Answer",
+    "Connection",
+    "Entry",
+    "FolderStore",
+    "LocalStore",
+    "Page",
+    "PendingObject",
+    "RangeNotSatisfiableError",
+    "Store",
+    "in_one",
+    "link_refused",
+    "never_listed",
+    "open_store",
+    "publish",
+    "read_whole",
+]
+
+_log = logging.getLogger("torchdata_remote")
+fsspec.register_implementation(  # which an installed package says by its entry point
+    DATASETS, "torchdata_remote.storage._datasets_fs.DatasetsFileSystem", clobber=True
+)
+
+
+class Connection(NamedTuple):
+    """How a store is spoken to.
+
+    Args:
+        backend: the library that carries the bytes.
+        read_timeout_s: seconds without a byte after which a request has failed.
+    """
+
+    backend: Backend = Backend.AUTOMATIC
+    read_timeout_s: float = RetryPolicy().progress_timeout_s
+
+
+_DEFAULT = Connection()
+_Key = tuple[str, str, str, Connection]
+_stores: dict[_Key, Store] = {}
+_lock = threading.RLock()
+_of_the_parent: list[dict[_Key, Store]] = []  # kept: their finalizers would wait for its threads
+
+
+def _drop_after_fork() -> None:
+    global _lock, _stores
+    _of_the_parent.append(_stores)
+    _stores = {}
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_drop_after_fork)
+
+
+def open_store(url: str, options: StorageOptions, connection: Connection = _DEFAULT) -> tuple[Store, str]:
+    """The store that holds a URL, and the URL's path in it. One store per bucket, options and process.
+
+    Raises:
+        UrlError: if no transport knows the scheme, the URL is not one, or the chosen backend cannot carry it.
+        AccessDeniedError: for credentials that cannot be found.
+    """
+    scheme, bucket, path = split_url(url)
+    if scheme not in S3:
+        options = without_fallback(options)
+    key = scheme, bucket, options.identity(), connection
+    with _lock:
+        if key not in _stores:
+            store, why = _make_store(scheme, bucket, options, connection)
+            _stores.setdefault(key, store)  # a finalizer in this thread may have opened it meanwhile
+            _log.info("%s is read by %s", redact(join_url(scheme, bucket, "")), why)
+        return _stores[key], path
+
+
+def publish(url: str, data: bytes, options: StorageOptions, *, overwrite: bool) -> None:
+    """Make a small object appear as a whole.
+
+    Raises:
+        ObjectExistsError: if there is one and ``overwrite`` is ``False``.
+    """
+    store, path = open_store(url, options)
+    pending = store.create(path, overwrite=overwrite)
+    try:
+        pending.write(data)
+        pending.commit()
+    except BaseException:
+        pending.abort()
+        raise
+
+
+def read_whole(url: str, options: StorageOptions, retry: RetryPolicy, *, by_obstore: bool = True) -> bytes:
+    """The bytes of a small object.
+
+    Args:
+        url: of the object.
+        options: for the store.
+        retry: what is done about faults that may pass.
+        by_obstore: whether obstore may carry them. A process that has not used it yet can be forked without a loss;
+            ``False`` keeps that so.
+
+    Raises:
+        StorageError: if it cannot be read.
+    """
+    store, path = open_store(url, options, Connection(read_timeout_s=retry.progress_timeout_s))
+    read = store.read if by_obstore else getattr(store, "read_without_obstore", store.read)
+    return call_with_retries(lambda: read(path, 0, None, None).whole(), retry)
+
+
+def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> tuple[Store, str]:
+    """A store, and what reads it and why."""
+    backend, read_timeout_s = connection
+    automatic, chosen = backend is Backend.AUTOMATIC, f"backend={backend.value!r}"
+    if backend is Backend.FSSPEC:
+        return FsspecStore(scheme, bucket, options, read_timeout_s), f"fsspec ({chosen})"
+    if scheme in S3:
+        settings = s3_settings(options, read_timeout_s)
+        if settings is not None:
+            by_obstore, why = _whether_obstore(scheme, bucket, backend, instead="botocore")
+            return S3Store(bucket, settings, read_by_obstore=by_obstore), why
+        if automatic:
+            _log.warning("s3://%s is read by s3fs, slowly: an option of %r has no translation", bucket, options)
+            return FsspecStore(
+                scheme, bucket, options, read_timeout_s
+            ), f"s3fs (an option of {options!r} has no translation)"
+    elif scheme in HTTP and not options and backend is not Backend.BOTOCORE:
+        by_obstore, why = _whether_obstore(scheme, bucket, backend, instead="urllib3")
+        return HttpStore(scheme, bucket, read_timeout_s, read_by_obstore=by_obstore), why
+    elif scheme == DATASETS and backend is not Backend.BOTOCORE:
+        by_obstore, why = _whether_obstore(scheme, bucket, backend, instead="urllib3")
+        return DatasetsStore(bucket, options, read_timeout_s, read_by_obstore=by_obstore), why
+    elif automatic and scheme in LOCAL and not options:
+        return LocalStore(), "the operating system (local files)"
+    if automatic:
+        return FsspecStore(scheme, bucket, options, read_timeout_s), "fsspec (the transport for all else)"
+    raise UrlError(
+        f"{chosen} cannot carry {scheme}://{bucket} with {options!r}. Leave the choice to backend='automatic', or take "
+        "backend='fsspec', which knows every option of its filesystems.",
+        url=f"{scheme}://{bucket}",
+    )
+
+
+def _whether_obstore(scheme: str, bucket: str, backend: Backend, *, instead: str) -> tuple[bool, str]:
+    """Whether obstore is to be used, and what is used and why."""
+    if backend is Backend.BOTOCORE:
+        return False, f"{instead} (backend={backend.value!r})"
+    if _obstore.usable():
+        return True, f"obstore (backend={backend.value!r})"
+    forked = "This process was forked from one that had read by obstore, which does not survive that"
+    advice = "Pass multiprocessing_context='forkserver' to the DataLoader."
+    if backend is Backend.OBSTORE:
+        raise StorageError(f"{scheme}://{bucket}: {forked}. {advice}", url=f"{scheme}://{bucket}")
+    warnings.warn(
+        f"{forked}: {scheme} is read by {instead}, more slowly. {advice}",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return False, f"{instead} (forked process)"

@@ -1,0 +1,28 @@
+"""Headers of S3's answers that botocore stumbles over, although they say enough or are not needed."""
+
+from __future__ import annotations
+
+import email.utils
+from typing import Any
+
+from ..http.content_range import length_of
+
+
+def tidy_headers(client: Any) -> None:
+    """Let a client of botocore read answers whose Content-Length comes twice or whose Last-Modified is no date."""
+    for operation in ("GetObject", "HeadObject"):
+        client.meta.events.register(f"before-parse.s3.{operation}", _tidy)
+
+
+def _tidy(response_dict: dict[str, Any], **_: Any) -> None:
+    headers = response_dict["headers"]
+    if "content-length" in headers:
+        length = length_of(headers["content-length"])
+        del headers["content-length"]
+        if length is not None:
+            headers["content-length"] = str(length)
+    if "last-modified" in headers:
+        try:
+            email.utils.parsedate_to_datetime(headers["last-modified"])
+        except ValueError:
+            del headers["last-modified"]

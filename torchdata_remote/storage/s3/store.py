@@ -1,0 +1,250 @@
+"""S3: listing, stat and small requests by botocore; reading by obstore where it can, by botocore where it cannot."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar
+
+from ...errors import ExpiredCredentialsError, StorageError
+from .. import obstore_reader as _obstore
+from ..error_tables import from_botocore
+from ..errors import broken_answer, from_status, note_answer, translated
+from ..http.content_encoding import require_unencoded
+from ..http.content_range import length_of, span_of
+from ..http.urllib3_reader import read_as_it_comes
+from ..preferred_reader import MAX_UNUSABLE, PreferredRead
+from ..protocol import Answer, Entry, Page, normalized_etag
+from .headers import tidy_headers
+from .page_parser import read_faster, seconds
+from .settings import S3Settings, make_client, make_session
+from .unfinished_uploads import MultipartUploads
+from .upload import S3Pending
+
+T = TypeVar("T")
+_MAX_KEYS = 1000  # of a page, whatever is asked for
+_LAST = "\U0010ffff"  # after every name in a folder
+_log = logging.getLogger("torchdata_remote")
+
+
+def _as_page(answer: dict[str, Any]) -> Page:
+    entries = [
+        Entry(found["Key"], int(found["Size"]), normalized_etag(found.get("ETag")), seconds(found.get("LastModified")))
+        for found in answer.get("Contents", ())
+        if not (found["Key"].endswith("/") and found["Size"] == 0)  # a folder's marker
+    ]
+    next_token = answer["NextContinuationToken"] if answer["IsTruncated"] else None
+    return Page(entries, next_token, [found["Prefix"] for found in answer.get("CommonPrefixes", ())])
+
+
+class S3Store:
+    """One bucket.
+
+    Args:
+        bucket: its name.
+        settings: endpoint, region, credentials.
+        read_by_obstore: whether obstore may carry the data.
+    """
+
+    maps_files = False
+
+    def __init__(self, bucket: str, settings: S3Settings, *, read_by_obstore: bool) -> None:
+        self._bucket = bucket
+        self._settings = settings
+        self.may_ignore_ranges = False  # until answers show it
+        self._num_whole = 0  # such answers in a row
+        self._read = PreferredRead(
+            f"s3://{bucket}",
+            self._read_by_obstore,
+            self.read_without_obstore,
+            _obstore.can_express if read_by_obstore else None,
+        )
+        self._session = make_session(settings, f"s3://{bucket}")
+        self._client: Any = None  # made when it is needed
+        self._obstore: Any = None  # made when something is read: a parent that only lists stays safe to fork
+        self._lock = threading.RLock()
+        self.knows_conditions = True  # on what is written: If-None-Match
+        self._lacks: set[str] = set()  # of what was warned
+        self.uploads = MultipartUploads(self.request, self.lacks)
+
+    @property
+    def client(self) -> Any:
+        """The client of botocore."""
+        with self._lock:
+            if self._client is None:
+                self._client = make_client(self._settings, self._session, f"s3://{self._bucket}")
+                read_faster(self._client)
+                tidy_headers(self._client)
+            return self._client
+
+    def _renewing(self, operation: Callable[[], T]) -> T:
+        """Call it; if the store takes the credentials for expired, look them up anew and call it once more."""
+        session = self._session
+        try:
+            return operation()
+        except ExpiredCredentialsError:
+            with self._lock:
+                if self._session is session:  # no other thread was faster
+                    self._session = make_session(self._settings, f"s3://{self._bucket}")
+                    self._client = self._obstore = None
+            return operation()
+
+    def url(self, path: str) -> str:
+        """For errors."""
+        return f"s3://{self._bucket}/{path}"
+
+    def list_page(self, prefix: str, *, recursive: bool, token: str | None) -> Page:
+        return self._page(prefix, token, {} if recursive else {"Delimiter": "/"})
+
+    def _page(self, prefix: str, token: str | None, extra: dict[str, Any]) -> Page:
+        return _as_page(self._listed(prefix, extra if token is None else {**extra, "ContinuationToken": token}))
+
+    def _listed(self, prefix: str, extra: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a request for a page."""
+        answer: dict[str, Any] = self.request("list_objects_v2", prefix, Prefix=prefix, **extra)
+        if "IsTruncated" not in answer or (answer["IsTruncated"] and not answer.get("NextContinuationToken")):
+            # an empty body passes for an empty listing, for botocore
+            raise broken_answer(self.url(prefix), "a page of the listing does not tell whether it is the last one")
+        return answer
+
+    def find(self, path: str) -> Entry | None:
+        # A key sorts before all that it is a prefix of, so it comes first if it is there.
+        for entry in self._page(path, None, {"MaxKeys": 1}).entries:
+            if entry.path == path:
+                return entry
+        return None
+
+    def stat(self, path: str) -> Entry:
+        answer = self.request("head_object", path, Key=path)
+        size = answer.get("ContentLength")
+        return Entry(
+            path,
+            None if size is None else int(size),
+            normalized_etag(answer.get("ETag")),
+            seconds(answer.get("LastModified")),
+        )
+
+    def request(self, name: str, path: str, *, writing: bool = False, **arguments: Any) -> Any:
+        """One request by botocore, with this package's errors."""
+
+        def send() -> Any:
+            with translated(from_botocore, self.url(path), writing=writing):
+                return getattr(self.client, name)(Bucket=self._bucket, **arguments)
+
+        answer = self._renewing(send)
+        note_answer(self.url(""))
+        return answer
+
+    def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
+        return self._read(path, start, end, etag)
+
+    def _read_by_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
+        return self._renewing(lambda: self._reader().read(path, start, end, etag))
+
+    def read_without_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
+        """As :meth:`read`, by botocore."""
+        arguments: dict[str, Any] = {"Key": path}
+        is_range = end is not None or start > 0
+        if is_range:
+            arguments["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
+        if etag is not None:
+            arguments["IfMatch"] = etag
+        answer = self.request("get_object", path, **arguments)
+        about, url = answer["ResponseMetadata"], self.url(path)
+        headers = about["HTTPHeaders"]
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(answer["Body"].close)
+            require_unencoded(headers.get("content-encoding"), path, url)
+            status, length = about["HTTPStatusCode"], length_of(headers.get("content-length"))
+            first, after, total = span_of(status, headers.get("content-range"), length, url)
+            if total is None:
+                total = self._total_bytes(path, answer.get("ETag"))
+            on_error.pop_all()
+        asked = (start, total if end is None else min(end, total))
+        self._note_whole(is_range and (first, after) == (0, total) and asked != (0, total))
+        return Answer(first, after, total, normalized_etag(answer.get("ETag")), self._chunks(path, answer["Body"]))
+
+    def _total_bytes(self, path: str, etag: str | None) -> int:
+        """Of an object, where the answer to a range does not tell."""
+        entry = self.stat(path)
+        if entry.size is None or (etag is not None and entry.etag is not None and etag != entry.etag):
+            raise broken_answer(self.url(path), f"the store does not tell the size of the version {etag}")
+        return entry.size
+
+    def _note_whole(self, is_whole: bool) -> None:
+        """Count answers with the whole object where a part was asked for: a store may not know ranges.
+
+        Each part would bring the whole object. Objects that are opened from then on are read in one request.
+        """
+        self._num_whole = self._num_whole + 1 if is_whole else 0
+        if self._num_whole == MAX_UNUSABLE and not self.may_ignore_ranges:
+            self.may_ignore_ranges = True
+            _log.warning("s3://%s ignores ranges: each object is read by one request, slowly", self._bucket)
+
+    def _chunks(self, path: str, body: Any) -> Generator[memoryview, None, None]:
+        with contextlib.closing(body), translated(from_botocore, self.url(path)):
+            yield from read_as_it_comes(body._raw_stream)
+
+    def _reader(self) -> _obstore.ObstoreReader:
+        with self._lock:
+            if self._obstore is None:
+                self._obstore = _obstore.s3_reader(self._bucket, self._settings, self._session, lambda: self.client)
+            reader: _obstore.ObstoreReader = self._obstore
+            return reader
+
+    def create(self, path: str, *, overwrite: bool) -> S3Pending:
+        return S3Pending(self, path, overwrite)
+
+    def delete(self, path: str) -> None:
+        self.request("delete_object", path, Key=path)
+
+    def lacks(self, what: str, error: StorageError) -> None:
+        """Warn, once, of what this store does not do, and of what follows."""
+        with self._lock:
+            if what in self._lacks:
+                return
+            self._lacks.add(what)
+        _log.warning("s3://%s %s (%s)", self._bucket, what, error)
+
+    def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
+        for upload in self.uploads.under_way(prefix):
+            key = upload["Key"]
+            if "/" not in key[len(prefix) :] and is_ours(key.rpartition("/")[2]):
+                self.uploads.abort(key, upload["UploadId"])
+
+    def remove_old_leftovers(self, path: str, before_s: float) -> None:
+        for upload in self.uploads.under_way(path):
+            began_s = seconds(upload.get("Initiated"))
+            if began_s is not None and began_s < before_s:
+                self.uploads.abort(upload["Key"], upload["UploadId"])
+
+    def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
+        extra: dict[str, Any] = {"MaxKeys": min(limit, _MAX_KEYS)}
+        if not recursive:
+            extra["Delimiter"] = "/"
+        if prefix.endswith("/") and after <= prefix:
+            extra["StartAfter"] = prefix  # its own marker would be a page of nothing
+        elif after:
+            extra["StartAfter"] = after + _LAST if after.endswith("/") and not recursive else after
+        answer = self._listed(prefix, extra)
+        keys = [found["Key"] for found in answer.get("Contents", ())]  # markers too: there may be nothing else
+        page = _as_page(answer)
+        then = None if page.next_token is None else max([*keys, *page.folders])
+        return page._replace(next_token=then, folders=[path for path in page.folders if path > after])
+
+    def has_folder(self, path: str) -> bool:
+        return bool(self.request("list_objects_v2", path, Prefix=path, MaxKeys=1).get("Contents"))
+
+    def make_folder(self, path: str) -> None:
+        """An empty object with a slash at the end, which listings leave out, as S3's consoles make it."""
+        if self.has_folder(path):
+            raise from_status(412, "", self.url(path), writing=True)
+        self.create(path, overwrite=False).commit()
+
+    def remove_folder(self, path: str) -> None:
+        while found := self.request("list_objects_v2", path, Prefix=path, StartAfter=path).get("Contents"):
+            for one in found:
+                self.delete(one["Key"])
+        self.delete(path)  # the marker comes last: a folder that is half removed is still there
