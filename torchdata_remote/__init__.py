@@ -37,7 +37,7 @@ from .resume import Resumable, StatefulLoader, merge_states, stateful_loader
 from .sharding.dataset import shard_dataset
 from .trainers.nodes import merge_node_states, to_node
 from .transfer import TransferProgress, Transferred, pull, push
-from .writer import ShardWriter
+from .writing.shard_writer import ShardWriter
 
 __all__ = [
     "AsyncPrefetch",

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 from tests.shard_places import Place, memory_place
-from torchdata_remote.claim import CLAIM_NAME
 from torchdata_remote.core.checksums import Checksums
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.core.process_identity import this_process
-from torchdata_remote.destination import Destination
 from torchdata_remote.errors import ManifestError, ObjectExistsError, TransientStorageError
 from torchdata_remote.formats.manifest import ShardInfo
-from torchdata_remote.shard_template import ShardTemplate
 from torchdata_remote.sharding.journal import Journal, Left
+from torchdata_remote.writing.claim import CLAIM_NAME
+from torchdata_remote.writing.shard_folder import Destination
+from torchdata_remote.writing.template import ShardTemplate
 
 NEVER_S = 3600.0
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import ShardReadError, ShardWriteError
 from torchdata_remote.fetch.sample_table import SampleTable
-from torchdata_remote.open_shard import pack_sample
 from torchdata_remote.sharding.plan import (
     cut_by_bytes,
     cut_evenly,
@@ -22,6 +21,7 @@ from torchdata_remote.sharding.plan import (
     sample_order,
 )
 from torchdata_remote.sharding.samples import key_of
+from torchdata_remote.writing.shard_builder import pack_sample
 
 END_BYTES = 1024  # of an archive: two empty blocks
 STEMS = st.text("ab/é", max_size=8).map(lambda text: f"s{text}x") | st.integers(80, 300).map(

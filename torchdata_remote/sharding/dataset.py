@@ -9,13 +9,13 @@ from typing import Any
 
 from ..core.options import StorageOptions
 from ..core.urls import split_url
-from ..destination import Destination
 from ..formats.error_policy import OnBadMember, raise_error
 from ..formats.limits import MAX_MEMBER_BYTES
 from ..formats.manifest import ShardInfo
 from ..labels import Labeller
-from ..shard_template import ShardTemplate
-from ..writer import DEFAULT_MAX_SHARD_BYTES, DEFAULT_MAX_SHARD_SAMPLES
+from ..writing.shard_folder import Destination
+from ..writing.shard_writer import DEFAULT_MAX_SHARD_BYTES, DEFAULT_MAX_SHARD_SAMPLES
+from ..writing.template import ShardTemplate
 from .job import SOURCES, Job
 from .journal import Journal
 from .samples import keep_dataset

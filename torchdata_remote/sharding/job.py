@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from ..core.urls import redact
-from ..destination import UNFINISHED, Destination
 from ..errors import ShardWriteError, StorageError, TransientStorageError
 from ..fetch.sample_table import Int64s
 from ..formats.manifest import CLASSES_NAME, MANIFEST_NAME, PROVENANCE_NAME, ShardInfo, dump_manifest
 from ..formats.sample import check_writable
 from ..formats.sample_index import index_url
 from ..labels import dump_table, load_table
-from ..open_shard import pack_sample
+from ..writing.shard_builder import pack_sample
+from ..writing.shard_folder import UNFINISHED, Destination
 from .journal import Journal, Left
 from .plan import cut_by_bytes, cut_evenly, sample_order
 from .progress import Progress

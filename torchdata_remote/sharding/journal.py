@@ -7,11 +7,11 @@ import time
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from ..claim import BEAT_S, CLAIM_NAME, LEASE_S, Claim
 from ..core.urls import redact
-from ..destination import UNFINISHED, Destination
 from ..errors import ManifestError, StorageError, TransientStorageError
 from ..formats.manifest import ShardInfo, dump_entry, load_entry
+from ..writing.claim import BEAT_S, CLAIM_NAME, LEASE_S, Claim
+from ..writing.shard_folder import UNFINISHED, Destination
 
 _SHARE = 20  # of the time between two writings, a writing takes at most this part
 

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 from ..core.options import FetchOptions, RetryPolicy, StorageOptions
 from ..core.urls import join_url, redact, split_url
-from ..destination import UNFINISHED, Destination
 from ..errors import ShardWriteError
 from ..fetch.listing.patterns import literal_url
 from ..fetch.listing.source_argument import url_of
@@ -17,6 +16,7 @@ from ..fetch.sample_table import Int64s, SampleTable
 from ..fetch.session import Engine
 from ..formats.error_policy import OnBadMember, raise_error
 from ..labels import ClassEntry, Labeller, assign_labels, merged_tables
+from ..writing.shard_folder import UNFINISHED, Destination
 from .archives import index_archives
 from .listing import list_samples
 from .plan import Labels, folders_to_drop, packed_bytes, require_writable

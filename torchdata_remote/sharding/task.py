@@ -19,9 +19,9 @@ from ..formats.manifest import ShardInfo
 from ..formats.sample import Sample
 from ..formats.sample_index import dump_index, index_url
 from ..formats.shard_digest import Summed, sample_offsets
-from ..shard_series import ShardSeries
-from ..shard_template import ShardTemplate
 from ..storage.registry import open_store, publish, read_whole
+from ..writing.rolling_writer import ShardSeries
+from ..writing.template import ShardTemplate
 from .samples import LABEL, Drawn, PlannedSamples
 
 Transform = Callable[[Sample], Sample | None]

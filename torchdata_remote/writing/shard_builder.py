@@ -6,17 +6,17 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from .core.urls import redact
-from .errors import EncodeError, ShardWriteError
-from .formats.compression.compress import is_compressed, open_compressor
-from .formats.encoders import encode_member
-from .formats.limits import MAX_MEMBER_BYTES
-from .formats.manifest import ShardInfo
-from .formats.sample import Sample, extensions
-from .formats.sample_index import dump_index
-from .formats.tar import END_OF_ARCHIVE, pack_header, pack_member, padding
-from .outgoing import OutgoingObject, Written
-from .storage.registry import PendingObject
+from ..core.urls import redact
+from ..errors import EncodeError, ShardWriteError
+from ..formats.compression.compress import is_compressed, open_compressor
+from ..formats.encoders import encode_member
+from ..formats.limits import MAX_MEMBER_BYTES
+from ..formats.manifest import ShardInfo
+from ..formats.sample import Sample, extensions
+from ..formats.sample_index import dump_index
+from ..formats.tar import END_OF_ARCHIVE, pack_header, pack_member, padding
+from ..storage.registry import PendingObject
+from .background_upload import OutgoingObject, Written
 
 Data = bytes | memoryview
 

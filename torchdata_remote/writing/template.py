@@ -6,8 +6,8 @@ import os
 import re
 import string
 
-from .core.urls import LOCAL, join_url, redact, split_url
-from .errors import ShardWriteError
+from ..core.urls import LOCAL, join_url, redact, split_url
+from ..errors import ShardWriteError
 
 _ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.zst")
 _INDEX = ".idx"  # as in sample_index

@@ -18,10 +18,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchdata_remote.background_md5 import MAX_BEHIND_BYTES
 from torchdata_remote.core.checksums import BlockSummer
 from torchdata_remote.formats.compression.compress import open_compressor
-from torchdata_remote.outgoing import MAX_WAITING_BYTES, OutgoingObject, Written
+from torchdata_remote.writing.background_md5 import MAX_BEHIND_BYTES
+from torchdata_remote.writing.background_upload import MAX_WAITING_BYTES, OutgoingObject, Written
 
 
 class Pending:

@@ -27,7 +27,6 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.servers.s3 import S3Server
 from torchdata_remote import ListRemote, ShardInfo, ShardTarReader, ShardWriter
-from torchdata_remote.claim import CLAIM_NAME
 from torchdata_remote.errors import (
     EncodeError,
     ManifestError,
@@ -40,6 +39,7 @@ from torchdata_remote.errors import (
 from torchdata_remote.formats.manifest import MANIFEST_NAME, load_manifest
 from torchdata_remote.storage.local.store import _LocalPending
 from torchdata_remote.testing import FaultyStore
+from torchdata_remote.writing.claim import CLAIM_NAME
 
 if sys.version_info >= (3, 14):
     from compression import zstd

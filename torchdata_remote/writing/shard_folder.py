@@ -6,13 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .core.options import RetryPolicy, StorageOptions
-from .core.process_identity import describe, is_this_process
-from .core.retry import call_with_retries
-from .core.urls import redact
-from .errors import ManifestError, ObjectExistsError, ObjectNotFoundError
-from .formats.compression.compress import is_compressed
-from .formats.manifest import (
+from ..core.options import RetryPolicy, StorageOptions
+from ..core.process_identity import describe, is_this_process
+from ..core.retry import call_with_retries
+from ..core.urls import redact
+from ..errors import ManifestError, ObjectExistsError, ObjectNotFoundError
+from ..formats.compression.compress import is_compressed
+from ..formats.manifest import (
     CLASSES_NAME,
     LATER_PROVENANCE,
     MANIFEST_NAME,
@@ -21,10 +21,10 @@ from .formats.manifest import (
     jobs_of,
     load_manifest,
 )
-from .formats.sample_index import index_url
-from .shard_template import ShardTemplate
-from .storage.listing.folder import list_folder
-from .storage.registry import open_store, publish, read_whole
+from ..formats.sample_index import index_url
+from ..storage.listing.folder import list_folder
+from ..storage.registry import open_store, publish, read_whole
+from .template import ShardTemplate
 
 UNFINISHED = "_unfinished-"  # begins the names of what only an unfinished job needs
 

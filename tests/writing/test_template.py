@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from torchdata_remote.errors import RemoteDataError, ShardWriteError, UrlError
-from torchdata_remote.shard_template import ShardTemplate
+from torchdata_remote.writing.template import ShardTemplate
 
 FIELDS = ["{shard}", "{shard:06d}", "{shard:03d}", "{shard:01d}", "{shard:d}"]
 TEXTS = st.text(st.characters(exclude_characters="/{}\0", exclude_categories=["Cs"]), max_size=6)

@@ -12,11 +12,11 @@ import weakref
 from collections.abc import Callable
 from typing import NamedTuple
 
+from ..core.checksums import BlockSummer, Checksums
+from ..core.threads.pool import next_item
+from ..formats.compression.compress import Compressor
+from ..storage.registry import PendingObject
 from .background_md5 import BackgroundMd5
-from .core.checksums import BlockSummer, Checksums
-from .core.threads.pool import next_item
-from .formats.compression.compress import Compressor
-from .storage.registry import PendingObject
 
 MAX_WAITING_BYTES = 4 << 20  # between whoever writes and the store
 

@@ -7,17 +7,17 @@ from collections.abc import Callable
 from enum import Enum
 from functools import partial
 
-from .core.options import StorageOptions
-from .core.urls import redact
-from .errors import ShardWriteError
-from .formats.compression.compress import is_compressed
-from .formats.limits import MAX_DECOMPRESSED_BYTES, MAX_MEMBER_BYTES
-from .formats.manifest import ShardInfo
-from .formats.sample import Sample, check_writable
-from .formats.sample_index import index_url
-from .formats.tar import END_OF_ARCHIVE
-from .open_shard import OpenShard, pack_sample
-from .storage.registry import open_store, publish
+from ..core.options import StorageOptions
+from ..core.urls import redact
+from ..errors import ShardWriteError
+from ..formats.compression.compress import is_compressed
+from ..formats.limits import MAX_DECOMPRESSED_BYTES, MAX_MEMBER_BYTES
+from ..formats.manifest import ShardInfo
+from ..formats.sample import Sample, check_writable
+from ..formats.sample_index import index_url
+from ..formats.tar import END_OF_ARCHIVE
+from ..storage.registry import open_store, publish
+from .shard_builder import OpenShard, pack_sample
 
 
 class SeriesState(Enum):

@@ -18,14 +18,14 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from tests.servers.s3 import S3Server
 from tests.shard_places import Place, memory_place, some_files
 from torchdata_remote import ShardTarReader, ShardWriter, WriteShards, shard_dataset
-from torchdata_remote.claim import CLAIM_NAME, Claim
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.core.process_identity import this_process
-from torchdata_remote.destination import Destination
 from torchdata_remote.errors import ObjectExistsError, ShardWriteError
-from torchdata_remote.shard_template import ShardTemplate
 from torchdata_remote.storage.registry import PARTIAL_SUFFIX
 from torchdata_remote.testing import FaultyStore
+from torchdata_remote.writing.claim import CLAIM_NAME, Claim
+from torchdata_remote.writing.shard_folder import Destination
+from torchdata_remote.writing.template import ShardTemplate
 
 SAMPLE = {"__key__": "a", "txt": b"small"}
 
@@ -236,7 +236,7 @@ def test_of_two_that_take_over_one_claim_only_one_holds_it(place: Place, monkeyp
 
     looked = threading.Event()
     monkeypatch.setattr(Destination, "publish", publish_in_turn)
-    monkeypatch.setattr("torchdata_remote.claim.time.sleep", settle)
+    monkeypatch.setattr("torchdata_remote.writing.claim.time.sleep", settle)
     late.start()
     looked.wait(60)
     outcomes.append(_outcome(first))

@@ -7,10 +7,10 @@ import pytest
 from tests.servers.s3 import S3Server
 from tests.shard_places import Place, memory_place
 from torchdata_remote.core.options import StorageOptions
-from torchdata_remote.destination import Destination
 from torchdata_remote.errors import ManifestError, ObjectExistsError
 from torchdata_remote.formats.manifest import ShardInfo, dump_manifest
-from torchdata_remote.shard_template import ShardTemplate
+from torchdata_remote.writing.shard_folder import Destination
+from torchdata_remote.writing.template import ShardTemplate
 
 SHARDS = {"t-0.tar": b"0", "t-0.tar.idx": b"i", "t-1.tar": b"1", "t-1.tar.idx": b"i", "t-12.tar": b"12"}
 OTHERS = {"t-x.tar": b"", "t-01.tar": b"", "t-1.tar.gz": b"", "t-1.tar.bak": b"", "u-1.tar": b"", "deep/t-1.tar": b""}

@@ -13,10 +13,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from .core.process_identity import describe, is_gone, is_this_process, this_process
-from .core.urls import redact
-from .destination import UNFINISHED, Destination
-from .errors import ObjectExistsError, StorageError, TransientStorageError
+from ..core.process_identity import describe, is_gone, is_this_process, this_process
+from ..core.urls import redact
+from ..errors import ObjectExistsError, StorageError, TransientStorageError
+from .shard_folder import UNFINISHED, Destination
 
 CLAIM_NAME = f"{UNFINISHED}job.json"
 BEAT_S, LEASE_S = 10.0, 35.0

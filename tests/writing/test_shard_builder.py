@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torchdata_remote.errors import EncodeError, ShardWriteError
 from torchdata_remote.formats.manifest import ShardInfo
 from torchdata_remote.formats.tar import END_OF_ARCHIVE
-from torchdata_remote.open_shard import CHUNK_BYTES, OpenShard, pack_sample
+from torchdata_remote.writing.shard_builder import CHUNK_BYTES, OpenShard, pack_sample
 
 
 class Pending:

@@ -7,7 +7,7 @@ import hashlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchdata_remote.background_md5 import MAX_BEHIND_BYTES, BackgroundMd5
+from torchdata_remote.writing.background_md5 import MAX_BEHIND_BYTES, BackgroundMd5
 
 SIZES = st.sampled_from([0, 1, 1 << 10, (1 << 18) - 1, 1 << 18, 3 << 20])
 

@@ -16,8 +16,8 @@ from tests.shard_places import Place, header_places, members_of, memory_place
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import ObjectExistsError, ShardWriteError
 from torchdata_remote.formats.manifest import ShardInfo
-from torchdata_remote.open_shard import pack_sample
-from torchdata_remote.shard_series import SeriesState, ShardSeries
+from torchdata_remote.writing.rolling_writer import SeriesState, ShardSeries
+from torchdata_remote.writing.shard_builder import pack_sample
 
 
 def series_in(place: Place, ending: str = ".tar", **options: Any) -> ShardSeries:

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
+from ..core.options import MIB, StorageOptions
+from ..core.urls import redact
+from ..errors import ObjectExistsError, ShardWriteError
+from ..formats.limits import MAX_MEMBER_BYTES
+from ..formats.manifest import MANIFEST_NAME, ShardInfo, dump_manifest
+from ..formats.sample import Sample
 from .claim import Claim
-from .core.options import MIB, StorageOptions
-from .core.urls import redact
-from .destination import Destination
-from .errors import ObjectExistsError, ShardWriteError
-from .formats.limits import MAX_MEMBER_BYTES
-from .formats.manifest import MANIFEST_NAME, ShardInfo, dump_manifest
-from .formats.sample import Sample
-from .shard_series import SeriesState, ShardSeries
-from .shard_template import ShardTemplate
+from .rolling_writer import SeriesState, ShardSeries
+from .shard_folder import Destination
+from .template import ShardTemplate
 
 DEFAULT_MAX_SHARD_BYTES = 256 * MIB
 DEFAULT_MAX_SHARD_SAMPLES = 100_000

@@ -1,0 +1,1 @@
+"""Write samples into tar shards, whole or not at all."""
