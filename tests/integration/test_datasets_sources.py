@@ -23,7 +23,7 @@ from tests.servers.s3 import S3Server
 from tests.servers.service import running_service
 from tests.shard_places import Place, some_files, tar_of
 from torchdata_remote import labels
-from torchdata_remote.sharding.dataset import shard_dataset
+from torchdata_remote.sharding.shard_dataset import shard_dataset
 from torchdata_remote.testing import write_small_shards
 
 NAME = "my_dataset"

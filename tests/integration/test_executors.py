@@ -21,7 +21,7 @@ import pytest
 
 from tests.support.paths import ROOT
 from torchdata_remote import labels
-from torchdata_remote.sharding.dataset import shard_dataset
+from torchdata_remote.sharding.shard_dataset import shard_dataset
 
 SOON_S = 30.0  # on a busy machine; a worker that is waited for never ends
 PACKAGES = {"dask": "distributed", "mpi": "mpi4py", "ray": "ray"}

@@ -25,7 +25,7 @@ from torchdata_remote import labels
 from torchdata_remote.core.options import FetchOptions
 from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.fetch.sample_table import SampleTable
-from torchdata_remote.sharding.dataset import shard_dataset
+from torchdata_remote.sharding.shard_dataset import shard_dataset
 
 NUM_SAMPLES, NUM_BINS, SEEDS = 600, 10, range(8)
 MAX_DEVIATIONS = 4.0  # one in 30,000 uniform orders is further off; and the seeds are fixed

@@ -42,7 +42,7 @@ from torchdata_remote.errors import (
     StorageError,
 )
 from torchdata_remote.formats.manifest import load_manifest
-from torchdata_remote.sharding.dataset import shard_dataset
+from torchdata_remote.sharding.shard_dataset import shard_dataset
 from torchdata_remote.testing import Faults, FaultyStore
 
 FILES = some_files(30)

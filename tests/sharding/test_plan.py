@@ -20,7 +20,7 @@ from torchdata_remote.sharding.plan import (
     require_writable,
     sample_order,
 )
-from torchdata_remote.sharding.samples import key_of
+from torchdata_remote.sharding.planned_samples import key_of
 from torchdata_remote.writing.shard_builder import pack_sample
 
 END_BYTES = 1024  # of an archive: two empty blocks

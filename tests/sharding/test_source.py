@@ -13,7 +13,7 @@ from tests.shard_places import Place, memory_place, tar_of
 from torchdata_remote import labels
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import ShardWriteError
-from torchdata_remote.sharding.samples import DatasetSamples
+from torchdata_remote.sharding.planned_samples import DatasetSamples
 from torchdata_remote.sharding.source import DatasetSource, FilesSource, ShardSource, open_source
 from torchdata_remote.writing.shard_folder import Destination
 from torchdata_remote.writing.template import ShardTemplate

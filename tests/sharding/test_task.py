@@ -13,7 +13,7 @@ import pytest
 from tests.shard_places import Place, header_places, memory_place
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import ObjectNotFoundError, ShardWriteError
-from torchdata_remote.sharding.samples import Drawn
+from torchdata_remote.sharding.planned_samples import Drawn
 from torchdata_remote.sharding.task import ShardOptions, ShardTask, start_shard, transformed, write_shard
 
 

@@ -4,6 +4,6 @@
 shard, ``samples`` brings it, ``task`` writes one shard. ``job`` goes through all of that and keeps a ``journal``.
 """
 
-from .dataset import shard_dataset
+from .shard_dataset import shard_dataset
 
 __all__ = ["shard_dataset"]

@@ -22,12 +22,12 @@ from ..writing.shard_builder import pack_sample
 from ..writing.shard_folder import UNFINISHED, Destination
 from .journal import Journal, Left
 from .plan import cut_by_bytes, cut_evenly, sample_order
-from .progress import Progress
+from .progress_bar import Progress
 from .provenance import merge_sources
-from .scratch import Scratch
 from .source import ShardSource
 from .task import ShardOptions, ShardTask, start_shard, transformed, write_shard
-from .task_pool import Workers, run_tasks
+from .temporary_objects import Scratch
+from .workers.pool import Workers, run_tasks
 
 SOURCES = f"{UNFINISHED}sources-"
 _MEASURED = 64  # samples, to estimate what one takes where that is not known

@@ -12,7 +12,7 @@ from ..errors import ShardReadError, ShardWriteError
 from ..fetch.sample_table import Int64s, SampleTable
 from ..formats.sample import writing_fault
 from ..formats.tar import BLOCK, END_OF_ARCHIVE, pack_header
-from .samples import LABEL, key_of
+from .planned_samples import LABEL, key_of
 
 _PLAIN_NAME = 100  # characters that fit a header's name field
 _PLAIN_BYTES = 8 << 30  # that fit its size field

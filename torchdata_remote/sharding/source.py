@@ -17,12 +17,12 @@ from ..fetch.session import Engine
 from ..formats.error_policy import OnBadMember, raise_error
 from ..labels import ClassEntry, Labeller, assign_labels, merged_tables
 from ..writing.shard_folder import UNFINISHED, Destination
-from .archives import index_archives
-from .listing import list_samples
+from .archive_index import index_archives
 from .plan import Labels, folders_to_drop, packed_bytes, require_writable
-from .progress import Progress
-from .samples import DatasetSamples, FileSamples, PlannedSamples
-from .scratch import Scratch
+from .planned_samples import DatasetSamples, FileSamples, PlannedSamples
+from .progress_bar import Progress
+from .source_listing import list_samples
+from .temporary_objects import Scratch
 
 Table = Mapping[str, ClassEntry]
 _TEXT = (str, bytes, bytearray, os.PathLike)

@@ -22,7 +22,7 @@ from ..formats.shard_digest import Summed, sample_offsets
 from ..storage.registry import open_store, publish, read_whole
 from ..writing.rolling_writer import ShardSeries
 from ..writing.template import ShardTemplate
-from .samples import LABEL, Drawn, PlannedSamples
+from .planned_samples import LABEL, Drawn, PlannedSamples
 
 Transform = Callable[[Sample], Sample | None]
 

@@ -14,7 +14,7 @@ from torchdata_remote.core.options import RetryPolicy, StorageOptions
 from torchdata_remote.errors import EmptyListingError, ShardReadError
 from torchdata_remote.formats.manifest import ShardInfo, dump_manifest
 from torchdata_remote.formats.sample import split_key
-from torchdata_remote.sharding.listing import Listing, list_samples
+from torchdata_remote.sharding.source_listing import Listing, list_samples
 
 SHARDS = {"0.tar": b"0", "0.tar.idx": b"i", "1.tar": b"11", "1.tar.idx": b"i"}
 COMPANIONS = {"classes.json": b"{}", "provenance.json": b"{}", "provenance-000012.json": b"{}"}

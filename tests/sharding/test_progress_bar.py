@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from torchdata_remote.sharding.progress import Progress
+from torchdata_remote.sharding.progress_bar import Progress
 
 MIB = 1 << 20
 

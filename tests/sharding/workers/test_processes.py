@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from tests.servers.s3 import wait_until
 from tests.support.paths import ROOT
 from torchdata_remote.errors import LabelError, WorkerLostError
-from torchdata_remote.sharding.worker_processes import WorkerProcesses
+from torchdata_remote.sharding.workers.processes import WorkerProcesses
 
 _set_up: list[str] = []
 

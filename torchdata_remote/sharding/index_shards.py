@@ -7,20 +7,20 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Any
 
-from .core.options import FetchOptions, RetryPolicy, StorageOptions
-from .core.urls import RemoteUrl, join_url, redact, split_url
-from .errors import ObjectExistsError
-from .fetch.listing.patterns import literal_url
-from .fetch.listing.source_argument import url_of
-from .fetch.listing.sources import list_source
-from .fetch.session import Engine
-from .fetch.streams import parts_of, stream_objects
-from .formats.error_policy import MemberGuard, OnBadMember, Skipped, raise_error
-from .formats.manifest import MANIFEST_NAME, ShardInfo, dump_manifest
-from .formats.sample_index import dump_index, index_url
-from .formats.shard_digest import Summed, sample_offsets
-from .storage.listing.folder import list_folder
-from .storage.registry import publish
+from ..core.options import FetchOptions, RetryPolicy, StorageOptions
+from ..core.urls import RemoteUrl, join_url, redact, split_url
+from ..errors import ObjectExistsError
+from ..fetch.listing.patterns import literal_url
+from ..fetch.listing.source_argument import url_of
+from ..fetch.listing.sources import list_source
+from ..fetch.session import Engine
+from ..fetch.streams import parts_of, stream_objects
+from ..formats.error_policy import MemberGuard, OnBadMember, Skipped, raise_error
+from ..formats.manifest import MANIFEST_NAME, ShardInfo, dump_manifest
+from ..formats.sample_index import dump_index, index_url
+from ..formats.shard_digest import Summed, sample_offsets
+from ..storage.listing.folder import list_folder
+from ..storage.registry import publish
 
 
 def index_shards(

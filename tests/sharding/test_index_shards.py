@@ -28,7 +28,7 @@ from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import EmptyListingError, ObjectExistsError, ShardReadError
 from torchdata_remote.formats.manifest import MANIFEST_NAME, load_manifest
 from torchdata_remote.formats.tar import END_OF_ARCHIVE
-from torchdata_remote.indexing import index_shards
+from torchdata_remote.sharding.index_shards import index_shards
 from torchdata_remote.testing import write_small_shards
 
 Sample = dict[str, Any]

@@ -18,7 +18,7 @@ from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import ShardWriteError
 from torchdata_remote.fetch.sample_table import SampleTable
-from torchdata_remote.sharding.samples import DatasetSamples, FileSamples, keep_dataset, key_of, sample_of
+from torchdata_remote.sharding.planned_samples import DatasetSamples, FileSamples, keep_dataset, key_of, sample_of
 
 
 @given(

@@ -17,7 +17,7 @@ from ..formats.grouping import samples_of
 from ..formats.nested import Prefixes, bad_inner, is_archive_name, without_ending
 from ..formats.sample import KEY, URL, Sample, is_meta, naming_fault
 from ..formats.tar import TarOptions, first_name, read_archives, read_member_places, read_runs
-from .scratch import Scratch
+from .temporary_objects import Scratch
 
 _Parts = Iterable[bytes | memoryview]
 

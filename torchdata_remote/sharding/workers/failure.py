@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable
 from typing import Generic, NamedTuple, NoReturn, TypeVar
 
-from ..errors import WorkerLostError
+from ...errors import WorkerLostError
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchdata_remote.errors import LabelError, WorkerLostError
-from torchdata_remote.sharding.task_pool import Workers, run_tasks
+from torchdata_remote.sharding.workers.pool import Workers, run_tasks
 
 _set_up: list[str] = []
 

@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 from multiprocessing import connection, forkserver
 from typing import Any, Generic, NoReturn, TypeVar
 
-from ..core.parent_watch import wait_for_parent
-from ..errors import WorkerLostError
-from .task_failure import ATTEMPTS, Failure, Safely, cannot_travel, lost
+from ...core.parent_watch import wait_for_parent
+from ...errors import WorkerLostError
+from .failure import ATTEMPTS, Failure, Safely, cannot_travel, lost
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from torchdata_remote.errors import DecodeError, RemoteDataError, StorageError, WorkerLostError
-from torchdata_remote.sharding.task_failure import ATTEMPTS, Failure, Safely, cannot_travel, lost
+from torchdata_remote.sharding.workers.failure import ATTEMPTS, Failure, Safely, cannot_travel, lost
 
 
 class TwoPartsError(Exception):

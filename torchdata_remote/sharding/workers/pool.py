@@ -9,8 +9,8 @@ from concurrent.futures import CancelledError, Executor, Future
 from contextlib import closing
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from .task_failure import ATTEMPTS, Failure, Safely, cannot_travel, lost
-from .worker_processes import WorkerProcesses
+from .failure import ATTEMPTS, Failure, Safely, cannot_travel, lost
+from .processes import WorkerProcesses
 
 T = TypeVar("T")
 U = TypeVar("U")

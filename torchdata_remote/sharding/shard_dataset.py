@@ -18,10 +18,10 @@ from ..writing.shard_writer import DEFAULT_MAX_SHARD_BYTES, DEFAULT_MAX_SHARD_SA
 from ..writing.template import ShardTemplate
 from .job import SOURCES, Job
 from .journal import Journal
-from .samples import keep_dataset
+from .planned_samples import keep_dataset
 from .source import open_source
 from .task import ShardOptions, Transform
-from .task_pool import Workers
+from .workers.pool import Workers
 
 
 def shard_dataset(

@@ -17,8 +17,8 @@ from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import ShardReadError
 from torchdata_remote.fetch.sample_table import SampleTable
 from torchdata_remote.fetch.session import Engine
-from torchdata_remote.sharding.archives import index_archives
-from torchdata_remote.sharding.scratch import Scratch
+from torchdata_remote.sharding.archive_index import index_archives
+from torchdata_remote.sharding.temporary_objects import Scratch
 
 if sys.version_info >= (3, 14):
     from compression import zstd
