@@ -15,9 +15,9 @@ from ..fetch.listing.index_file import Index, read_index
 from ..fetch.listing.source_argument import url_of
 from ..fetch.listing.url_table import Texts, UrlTable
 from ..fetch.session import Engine
-from ._fetching import Fetched, fetch_objects
 from ._file_list import list_files
 from ._map_style import MapStyle
+from ._parallel_fetch import Fetched, fetch_objects
 
 OnError = Callable[[RemoteDataError], Any]
 

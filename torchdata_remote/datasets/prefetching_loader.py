@@ -12,11 +12,11 @@ from ..core.frameworks.lightning import current_fit_loop, epoch_ends, num_in_ste
 from ..core.frameworks.read_ahead import current_wrappers
 from ..core.partition import EqualizeMode
 from ..core.world import World, detect_world, place_in
-from ._alike import RankComparison
-from ._drawn import drawn
+from ._drawn_order import drawn
 from ._epoch import Batched
 from ._loader_options import OF_TORCH, check_options
 from ._loader_state import LoaderState, Order
+from ._rank_comparison import RankComparison
 from ._rank_sampler import RankSampler
 from ._sampler_follower import SamplerFollower, seeds_of
 from ._sampler_order import SamplerOrder, set_epoch_of_sampler
