@@ -13,7 +13,7 @@ from statistics import median
 
 from torch.utils.data import IterDataPipe
 
-from torchdata_remote.datapipe import DataPipe
+from torchdata_remote.pipes.base.datapipe import DataPipe
 
 NUM_ITEMS, ROUNDS = 300_000, 5
 

@@ -15,7 +15,6 @@ from .fetch.listing.patterns import escape_url
 from .formats import decoders, encoders
 from .formats.error_policy import Skipped, accept_missing_end, raise_error, skip_with_warning
 from .formats.manifest import ShardInfo
-from .mixing import Mixed, Stop, mix
 from .pipes import (
     AsyncPrefetch,
     DecodeSample,
@@ -31,7 +30,8 @@ from .pipes import (
     ToTuple,
     WriteShards,
 )
-from .recipes import stream_files, stream_shards
+from .pipes.compose.mix import Mixed, Stop, mix
+from .pipes.compose.recipes import stream_files, stream_shards
 from .resume import Resumable, StatefulLoader, merge_states, stateful_loader
 from .sharding.index_shards import index_shards
 from .sharding.shard_dataset import shard_dataset

@@ -21,7 +21,7 @@ import torchdata_remote as tdr
 from tests.support.paths import ROOT
 from torchdata_remote.core import iter_datapipe
 from torchdata_remote.core.iter_datapipe import _base, _pipes, _stream_wrapper
-from torchdata_remote.state import name_of
+from torchdata_remote.pipes.base.chain import name_of
 
 TESTS = ROOT / "tests"
 PACKAGE = ROOT / "torchdata_remote"

@@ -15,7 +15,7 @@ from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import RemoteDataError, StateError
 from torchdata_remote.fetch.session import Engine
 from torchdata_remote.fetch.streams import parts_of, stream_objects
-from torchdata_remote.input_streams import known, number_of, streams_of, under_way
+from torchdata_remote.pipes.base.input_streams import known, number_of, streams_of, under_way
 
 
 def test_bare_urls_and_pairs() -> None:

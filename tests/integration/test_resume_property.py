@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from torchdata_remote import Resumable, World, merge_states, mix, stateful_loader
-from torchdata_remote.state import all_pipes
+from torchdata_remote.pipes.base.chain import all_pipes
 from torchdata_remote.testing import all_worlds, write_small_shards
 
 Streams = Mapping[int, list[Any]]

@@ -27,8 +27,8 @@ from torchdata_remote import Resumable, ShardingFilterRank, ShardWriter, World
 from torchdata_remote.core.checksums import BLOCK_BYTES
 from torchdata_remote.core.partition import EqualizeMode
 from torchdata_remote.core.urls import RemoteUrl, whole_and_part
-from torchdata_remote.datapipe import SharedList
 from torchdata_remote.errors import EmptyShareError, ManifestError, RemoteDataError
+from torchdata_remote.pipes.base.datapipe import SharedList
 from torchdata_remote.testing import FaultyStore, all_worlds, assert_resumes_everywhere
 
 RANKS = WORKERS = st.integers(1, 4)

@@ -16,8 +16,8 @@ from torch.utils.data.datapipes.iter.callable import MapperIterDataPipe
 from torchdata_remote import RemoteUrl, Resumable, World, mix
 from torchdata_remote.core.partition import EqualizeMode
 from torchdata_remote.errors import StateError
+from torchdata_remote.pipes.base.chain import all_pipes, describe, load_state
 from torchdata_remote.resume.chains import Listing, Template, check_resumable, is_sharded
-from torchdata_remote.state import all_pipes, describe, load_state
 from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
 
 Pipe = IterDataPipe[Any]

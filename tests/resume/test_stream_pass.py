@@ -15,10 +15,10 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 from torchdata_remote import World, mix
 from torchdata_remote.errors import StateError
+from torchdata_remote.pipes.base.chain import load_state, state_of
 from torchdata_remote.resume.chains import Template
 from torchdata_remote.resume.states import ENDED
 from torchdata_remote.resume.stream_pass import Pass, Stream
-from torchdata_remote.state import load_state, state_of
 from torchdata_remote.testing import write_small_shards
 
 

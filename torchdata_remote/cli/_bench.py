@@ -17,7 +17,7 @@ from ..formats.manifest import MANIFEST_NAME
 from ..formats.nested import is_archive_name
 from ..formats.sample import Sample
 from ..inspection.timeline import draw_timeline
-from ..recipes import stream_files, stream_shards
+from ..pipes.compose.recipes import stream_files, stream_shards
 from ._shared import Commands, add_command, add_storage_options, count, printable, say
 
 _LOOK_AT = 1_000  # URLs at the most, to see whether there are shards

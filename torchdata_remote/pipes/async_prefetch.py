@@ -8,12 +8,12 @@ from typing import Any
 from ..core.iter_datapipe import IterDataPipe, StreamWrapper, functional_datapipe
 from ..core.options import MIB, Backend, FetchOptions, RetryPolicy, StorageOptions
 from ..core.parent_watch import end_worker_with_trainer
-from ..datapipe import StatefulPipe
 from ..errors import StateError
 from ..fetch.listing.source_argument import pipe_of
 from ..fetch.session import Engine
 from ..fetch.streams import stream_objects
-from ..split import SplitReader, require_split
+from .base.datapipe import StatefulPipe
+from .base.split_guard import SplitReader, require_split
 
 
 @functional_datapipe("async_prefetch")

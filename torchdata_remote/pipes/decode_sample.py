@@ -8,11 +8,11 @@ from typing import TypeGuard
 
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.stats.counters import DECODE
-from ..datapipe import OneForOne
 from ..errors import DecodeError
 from ..fetch.listing.source_argument import pipe_of
 from ..formats.decoders import DEFAULT_DECODERS, Decoder
 from ..formats.sample import Sample, describe, sample_url
+from .base.datapipe import OneForOne
 
 
 @functional_datapipe("decode_sample")

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 from ..core.frameworks.loader_length import told_length
 from ..core.iter_datapipe import Batcher, Filter, IterDataPipe, functional_datapipe
 from ..core.partition import EqualizeMode
-from ..datapipe import StatefulPipe
 from ..errors import SampleError
 from ..fetch.listing.source_argument import pipe_of
-from ..state import all_pipes, begin, load_state, state_of
+from .base.chain import all_pipes, begin, load_state, state_of
+from .base.datapipe import StatefulPipe
 
 T = TypeVar("T")
 

@@ -9,14 +9,14 @@ from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.options import FetchOptions, StorageOptions
 from ..core.parent_watch import end_worker_with_trainer
 from ..core.urls import object_path, redact, whole_and_part
-from ..datapipe import StatefulPipe
 from ..errors import SampleError
 from ..fetch.listing.source_argument import pipe_of
 from ..fetch.session import Engine
 from ..fetch.streams import parts_of
 from ..formats.sample import KEY, URL, Sample, split_key
-from ..input_streams import known, number_of, part_refused, streams_of, under_way
-from ..split import SplitReader, require_split
+from .base.datapipe import StatefulPipe
+from .base.input_streams import known, number_of, part_refused, streams_of, under_way
+from .base.split_guard import SplitReader, require_split
 
 
 @functional_datapipe("file_reader")

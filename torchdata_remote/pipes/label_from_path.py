@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
-from ..datapipe import OneForOne
 from ..errors import LabelError
 from ..fetch.listing.source_argument import pipe_of
 from ..formats.sample import KEY, Sample, describe, sample_url
 from ..labels import Classes, class_numbers, label_number, label_text
+from .base.datapipe import OneForOne
 
 
 @functional_datapipe("label_from_path")

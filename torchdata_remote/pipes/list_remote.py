@@ -11,7 +11,7 @@ from ..core.parent_watch import end_worker_with_trainer
 from ..core.urls import RemoteUrl
 from ..fetch.listing.source_argument import pipe_of, url_of
 from ..fetch.listing.sources import list_source
-from ..split import SplitReader, require_split
+from .base.split_guard import SplitReader, require_split
 
 
 @functional_datapipe("list_remote")

@@ -17,7 +17,7 @@ from ..formats.nested import Prefixes
 from ..formats.position import Place, Position
 from ..formats.sample import Sample, is_meta
 from ..formats.tar import Inner, TarOptions, read_archives, read_runs
-from ..shard_reader import ShardReader
+from .base.shard_reader import ShardReader
 
 Data = bytes | memoryview
 _Samples = Iterator[Sample]

@@ -15,7 +15,7 @@ from ..formats.limits import MAX_MEMBER_BYTES, MAX_RATIO
 from ..formats.position import Place
 from ..formats.sample import Sample
 from ..formats.zip import Entry, read_directory, read_members
-from ..shard_reader import ShardReader
+from .base.shard_reader import ShardReader
 
 
 @functional_datapipe("shard_zip_reader")

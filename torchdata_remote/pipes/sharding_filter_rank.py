@@ -11,11 +11,11 @@ from ..core.frameworks.second_split import refuse_second_split, second_splitter
 from ..core.iter_datapipe import SHARDING_PRIORITIES, IterDataPipe, functional_datapipe
 from ..core.partition import EqualizeMode, SampleOrder
 from ..core.world import World, detect_world, place_in, require_world, world_from_sharding
-from ..datapipe import SharedList, StatefulPipe
-from ..epochs import EpochPipe, uncounted
 from ..fetch.listing.source_argument import pipe_of
-from ..sample_shares import order_of, pieces_of
-from ..state import all_pipes
+from .base.chain import all_pipes
+from .base.datapipe import SharedList, StatefulPipe
+from .base.epochs import EpochPipe, uncounted
+from .base.sample_shares import order_of, pieces_of
 
 
 @functional_datapipe("sharding_filter_rank")

@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.permutation import permutation
-from ..datapipe import StatefulPipe
-from ..epochs import SeededPipe
 from ..errors import StateError
 from ..fetch.listing.source_argument import pipe_of
-from ..state import begin, load_state, state_of
+from .base.chain import begin, load_state, state_of
+from .base.datapipe import StatefulPipe
+from .base.epochs import SeededPipe
 
 T = TypeVar("T")
 

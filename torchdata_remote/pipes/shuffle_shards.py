@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.permutation import permutation
-from ..epochs import SeededPipe
 from ..fetch.listing.source_argument import pipe_of
+from .base.epochs import SeededPipe
 
 
 @functional_datapipe("shuffle_shards")

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
-from ..datapipe import OneForOne
 from ..errors import MissingMemberError
 from ..fetch.listing.source_argument import pipe_of
 from ..formats.sample import Sample, describe, sample_url
+from .base.datapipe import OneForOne
 
 
 @functional_datapipe("to_tuple")

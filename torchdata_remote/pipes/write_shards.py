@@ -8,13 +8,13 @@ from typing import Any
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.options import StorageOptions
 from ..core.world import detect_world
-from ..datapipe import DataPipe
 from ..errors import ShardWriteError
 from ..fetch.listing.source_argument import pipe_of
 from ..formats.limits import MAX_MEMBER_BYTES
 from ..formats.manifest import ShardInfo
 from ..formats.sample import Sample
 from ..writing.shard_writer import DEFAULT_MAX_SHARD_BYTES, DEFAULT_MAX_SHARD_SAMPLES, ShardWriter
+from .base.datapipe import DataPipe
 
 _GIVE_UP_S = 2.0
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from ..core.iter_datapipe import Filter, IterableWrapper, IterDataPipe, Mapper
 from ..core.world import World
-from ..datapipe import DataPipe, OneForOne, SharedList
 from ..errors import StateError
-from ..mixing import Mixed
 from ..pipes import AsyncPrefetch, EqualizeRanks, ListRemote, ShardingFilterRank, ShuffleSamples, ShuffleShards
-from ..state import TRANSPARENT, all_pipes, name_of, require_state, sources_of
+from ..pipes.base.chain import TRANSPARENT, all_pipes, name_of, require_state, sources_of
+from ..pipes.base.datapipe import DataPipe, OneForOne, SharedList
+from ..pipes.compose.mix import Mixed
 from .fingerprints import Fingerprint, digest_of_sizes, fingerprint, sorted_names
 from .listed import Listed
 

@@ -18,7 +18,7 @@ from ..core.world import World, detect_world, place_in
 from ..errors import StateError
 from ..fetch.listing.source_argument import pipe_of
 from ..pipes import ShardingFilterRank
-from ..state import all_pipes, describe
+from ..pipes.base.chain import all_pipes, describe
 from .accelerated import refuse_skipping
 from .chains import Template, check_resumable, is_sharded
 from .listed import Listed

@@ -11,7 +11,7 @@ from ..core.frameworks.call_stack import raised_here
 from ..core.iter_datapipe import IterDataPipe
 from ..core.world import World
 from ..errors import RemoteDataError, StateError
-from ..state import begin, load_state, state_of, take_together
+from ..pipes.base.chain import begin, load_state, state_of, take_together
 from .chains import Template
 from .states import ENDED, check_same_listing
 

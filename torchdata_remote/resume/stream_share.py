@@ -9,7 +9,7 @@ from ..core.iter_datapipe import IterDataPipe
 from ..core.world import World
 from ..errors import StateError
 from ..pipes import EqualizeRanks, ShuffleSamples
-from ..state import all_pipes, sources_of
+from ..pipes.base.chain import all_pipes, sources_of
 
 _MANY_SAMPLES = 50_000
 

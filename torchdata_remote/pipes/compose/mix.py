@@ -9,14 +9,14 @@ from enum import Enum
 from itertools import accumulate
 from typing import Any
 
-from .core.iter_datapipe import IterDataPipe
-from .core.permutation import uniforms
-from .core.world import World, detect_world
-from .datapipe import StatefulPipe
-from .epochs import SeededPipe
-from .errors import EmptyShareError
-from .fetch.listing.source_argument import pipe_of
-from .state import all_pipes, begin, load_state, state_of, take_together
+from ...core.iter_datapipe import IterDataPipe
+from ...core.permutation import uniforms
+from ...core.world import World, detect_world
+from ...errors import EmptyShareError
+from ...fetch.listing.source_argument import pipe_of
+from ..base.chain import all_pipes, begin, load_state, state_of, take_together
+from ..base.datapipe import StatefulPipe
+from ..base.epochs import SeededPipe
 
 _PASSES = 1 << 32  # more than there are epochs
 

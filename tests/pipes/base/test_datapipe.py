@@ -7,7 +7,7 @@ import pytest
 
 import torchdata_remote as tdr
 from torchdata_remote.core.iter_datapipe import IterDataPipe
-from torchdata_remote.datapipe import DataPipe
+from torchdata_remote.pipes.base.datapipe import DataPipe
 
 PIPES = [
     value

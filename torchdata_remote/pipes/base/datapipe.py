@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
-from .core.iter_datapipe import IterDataPipe
-from .core.parent_watch import WatchedWhenUnpickled
-from .core.stats.report import Stats, stats
-from .core.world import World
-from .state import begin, load_state, state_of
+from ...core.iter_datapipe import IterDataPipe
+from ...core.parent_watch import WatchedWhenUnpickled
+from ...core.stats.report import Stats, stats
+from ...core.world import World
+from .chain import begin, load_state, state_of
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -8,13 +8,13 @@ from contextlib import closing
 from itertools import chain
 from typing import Any
 
-from .core.iter_datapipe import IterDataPipe
-from .core.urls import redact
-from .errors import RemoteDataError, StateError
-from .fetch.listing.source_argument import url_of
-from .fetch.session import Engine
-from .fetch.streams import StreamsState, stream_objects
-from .state import bearer, load_state
+from ...core.iter_datapipe import IterDataPipe
+from ...core.urls import redact
+from ...errors import RemoteDataError, StateError
+from ...fetch.listing.source_argument import url_of
+from ...fetch.session import Engine
+from ...fetch.streams import StreamsState, stream_objects
+from .chain import bearer, load_state
 
 
 def streams_of(

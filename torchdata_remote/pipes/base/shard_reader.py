@@ -8,22 +8,22 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
-from .core.iter_datapipe import Filter, IterDataPipe
-from .core.options import FetchOptions, StorageOptions
-from .core.parent_watch import end_worker_with_trainer
-from .core.stats.counters import FETCH, READ, timed
-from .core.urls import redact, whole_and_part
+from ...core.iter_datapipe import Filter, IterDataPipe
+from ...core.options import FetchOptions, StorageOptions
+from ...core.parent_watch import end_worker_with_trainer
+from ...core.stats.counters import FETCH, READ, timed
+from ...core.urls import redact, whole_and_part
+from ...errors import RemoteDataError, StateError
+from ...fetch.listing.source_argument import pipe_of
+from ...fetch.session import Engine
+from ...formats.error_policy import OnBadMember, OnBadShard, ShardGuard, Skipped, raise_error
+from ...formats.position import Place, Position
+from ...formats.sample import Sample
+from .chain import all_pipes
 from .datapipe import StatefulPipe
-from .errors import RemoteDataError, StateError
-from .fetch.listing.source_argument import pipe_of
-from .fetch.session import Engine
-from .formats.error_policy import OnBadMember, OnBadShard, ShardGuard, Skipped, raise_error
-from .formats.position import Place, Position
-from .formats.sample import Sample
 from .input_streams import known, number_of, part_refused, streams_of, under_way
-from .split import SplitReader, require_split
-from .state import all_pipes
-from .turns import by_turns
+from .round_robin import by_turns
+from .split_guard import SplitReader, require_split
 
 
 class _OpenShard:

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from .core.frameworks.second_split import refuse_second_split, second_splitter
-from .core.world import detect_rank
+from ...core.frameworks.second_split import refuse_second_split, second_splitter
+from ...core.world import detect_rank
+from ...errors import UnsplitError
 from .datapipe import DataPipe
-from .errors import UnsplitError
 
 T_co = TypeVar("T_co", covariant=True)
 

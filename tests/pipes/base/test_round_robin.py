@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchdata_remote.turns import Source, by_turns
+from torchdata_remote.pipes.base.round_robin import Source, by_turns
 
 Item = tuple[int, int]
 

@@ -22,7 +22,7 @@ from torchdata_remote.errors import MissingEndError, ShardReadError, StateError
 from torchdata_remote.formats.error_policy import OnBadShard, ShardGuard
 from torchdata_remote.formats.position import Place
 from torchdata_remote.formats.sample import Sample
-from torchdata_remote.shard_reader import ShardReader
+from torchdata_remote.pipes.base.shard_reader import ShardReader
 
 
 class Letters(ShardReader):

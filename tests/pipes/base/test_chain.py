@@ -11,7 +11,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 from torchdata_remote import mix
 from torchdata_remote.errors import StateError
-from torchdata_remote.state import all_pipes, bearer, describe, load_state, sources_of, state_of
+from torchdata_remote.pipes.base.chain import all_pipes, bearer, describe, load_state, sources_of, state_of
 
 
 def is_even(number: int) -> bool:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from .core.iter_datapipe import Batcher, Filter, IterDataPipe, Mapper
-from .errors import StateError
+from ...core.iter_datapipe import Batcher, Filter, IterDataPipe, Mapper
+from ...errors import StateError
 
 _ENDED = object()
 

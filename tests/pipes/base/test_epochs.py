@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchdata_remote import World
-from torchdata_remote.epochs import EpochPipe, Epochs, SeededPipe
+from torchdata_remote.pipes.base.epochs import EpochPipe, Epochs, SeededPipe
 
 
 class Told(EpochPipe[int]):

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from .core.frameworks.lightning import warn_where_no_state_is_resumed
-from .core.frameworks.second_split import warn_of_skipping
-from .core.iter_datapipe import IterDataPipe
-from .core.parent_watch import end_worker_with_trainer
-from .core.world import World
+from ...core.frameworks.lightning import warn_where_no_state_is_resumed
+from ...core.frameworks.second_split import warn_of_skipping
+from ...core.iter_datapipe import IterDataPipe
+from ...core.parent_watch import end_worker_with_trainer
+from ...core.world import World
+from .chain import all_pipes
 from .datapipe import DataPipe
-from .state import all_pipes
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -6,7 +6,7 @@ from torchdata_remote.core.partition import EqualizeMode
 from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.core.world import World
 from torchdata_remote.errors import EmptyShareError, ManifestError
-from torchdata_remote.sample_shares import counts_of, order_of, pieces_of
+from torchdata_remote.pipes.base.sample_shares import counts_of, order_of, pieces_of
 
 URLS: list[str] = [RemoteUrl(f"s3://b/{number}.tar", num_samples=count) for number, count in enumerate((3, 2))]
 

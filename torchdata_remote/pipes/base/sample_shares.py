@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from .core.partition import EqualizeMode, Piece, SampleOrder
-from .core.urls import RemoteUrl, redact
-from .core.world import World
-from .errors import EmptyShareError, ManifestError
+from ...core.partition import EqualizeMode, Piece, SampleOrder
+from ...core.urls import RemoteUrl, redact
+from ...core.world import World
+from ...errors import EmptyShareError, ManifestError
 
 
 def order_of(urls: list[str], world: World, epoch: int, equalize: EqualizeMode | None) -> SampleOrder:

@@ -1,0 +1,1 @@
+"""What pipes are made of."""

@@ -1,0 +1,1 @@
+"""Several pipes as one: mixtures and the usual chains."""
