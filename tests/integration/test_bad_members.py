@@ -25,9 +25,9 @@ from tests.archive_bytes import pack_tar
 from torchdata_remote import World, skip_with_warning
 from torchdata_remote.cli import main
 from torchdata_remote.errors import BadMemberError, ShardReadError
-from torchdata_remote.inspection.inspecting import inspect_shard
+from torchdata_remote.inspection.contents import inspect_shard
 from torchdata_remote.inspection.pictures import pictures
-from torchdata_remote.inspection.verifying import verify_shards
+from torchdata_remote.inspection.verification import verify_shards
 from torchdata_remote.testing import all_worlds, assert_resumes_everywhere
 
 Member = tuple[str, bytes]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from ..inspection.verifying import Fault, verify_shards
+from ..inspection.verification import Fault, verify_shards
 from ._shared import Commands, add_command, add_storage_options, printable, say
 
 

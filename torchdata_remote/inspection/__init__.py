@@ -1,8 +1,10 @@
 """Looking at data sets: what a shard holds, whether it is what the manifest says, and a sheet of pictures."""
 
 from .contact_sheet import contact_sheet
-from .inspecting import inspect_shard
+from .contents import inspect_shard
+from .picture_sheet import draw_sheet
 from .pictures import pictures
-from .verifying import verify_shards
+from .summary import Summary, summarize
+from .verification import verify_shards
 
-__all__ = ["contact_sheet", "inspect_shard", "pictures", "verify_shards"]
+__all__ = ["Summary", "contact_sheet", "draw_sheet", "inspect_shard", "pictures", "summarize", "verify_shards"]

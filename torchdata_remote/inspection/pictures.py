@@ -23,7 +23,7 @@ from ..formats.images import IMAGE_EXTENSIONS
 from ..formats.sample import KEY, split_key
 from ..formats.tar import Head
 from ..labels import CLASSES_NAME, load_table
-from .heads import ShardHeads
+from .shard_headers import ShardHeads
 
 _MAX_IMAGE_BYTES = 64 << 20
 _MAX_LABEL_BYTES = 64

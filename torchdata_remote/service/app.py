@@ -18,7 +18,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from ..errors import RemoteDataError
-from ..overview import draw_sheet, summarize
+from ..inspection import draw_sheet, summarize
 from . import datasets as of_datasets
 from . import files as of_files
 from . import housekeeping

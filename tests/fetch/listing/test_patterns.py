@@ -24,7 +24,7 @@ from torchdata_remote.errors import EmptyListingError, ShardWriteError, UrlError
 from torchdata_remote.fetch.listing.globs import glob_start
 from torchdata_remote.fetch.listing.patterns import escape_url, expand_braces, has_braces, literal_url, path_below
 from torchdata_remote.fetch.listing.shard_set import find_shards
-from torchdata_remote.inspection.verifying import verify_shards
+from torchdata_remote.inspection.verification import verify_shards
 from torchdata_remote.testing import write_small_shards
 
 NAMES = st.text("ab*?[]{},!.-0 ", min_size=1, max_size=6).filter(lambda name: name.strip(". "))

@@ -23,12 +23,11 @@ from ..formats.nested import is_archive_name
 from ..formats.sample import KEY, split_key
 from ..formats.sample_index import index_url
 from ..formats.tar import Head
-from ..inspection import contact_sheet
-from ..inspection.contact_sheet import Cell
-from ..inspection.heads import ShardHeads
-from ..inspection.pictures import Picture, class_names
 from ..storage.registry import read_whole
-from ._looking import BRIEFLY, Budget, Folder, is_small_label, list_dataset, samples_in, spread, text_of
+from .contact_sheet import Cell, contact_sheet
+from .pictures import Picture, class_names
+from .probe import BRIEFLY, Budget, Folder, is_small_label, list_dataset, samples_in, spread, text_of
+from .shard_headers import ShardHeads
 
 MAX_FILES = 200_000
 _MAX_S, _MAX_BYTES = 15.0, 256 << 20

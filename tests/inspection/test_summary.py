@@ -23,9 +23,9 @@ from tests.servers.s3 import S3Server
 from tests.shard_places import Place, memory_place
 from torchdata_remote import ShardWriter
 from torchdata_remote.core.options import StorageOptions
-from torchdata_remote.overview import Summary, draw_sheet, summarize
-from torchdata_remote.overview._looking import Budget, list_dataset, look_into, spread
-from torchdata_remote.overview._training_code import ADDRESS
+from torchdata_remote.inspection import Summary, draw_sheet, summarize
+from torchdata_remote.inspection.probe import Budget, list_dataset, look_into, spread
+from torchdata_remote.inspection.training_code import ADDRESS
 
 COLOURS = [(200, 30, 30), (30, 160, 40), (40, 60, 210), (200, 180, 20), (130, 40, 160), (30, 170, 180)]
 

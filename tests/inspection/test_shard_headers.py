@@ -19,7 +19,7 @@ from torchdata_remote import ShardWriter
 from torchdata_remote.core.concurrency_limit import InFlight
 from torchdata_remote.core.options import RetryPolicy, StorageOptions
 from torchdata_remote.errors import ObjectNotFoundError, ShardReadError
-from torchdata_remote.inspection.heads import NOT_ITS_INDEX, ShardHeads
+from torchdata_remote.inspection.shard_headers import NOT_ITS_INDEX, ShardHeads
 
 MEMBERS = [(f"{number}.bin", bytes([number]) * 100_000) for number in range(20)]
 TAR = pack_tar(MEMBERS)

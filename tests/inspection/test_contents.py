@@ -21,7 +21,7 @@ from tests.servers.s3 import S3Server
 from torchdata_remote import ShardTarReader, ShardWriter
 from torchdata_remote.errors import ObjectNotFoundError, ShardReadError
 from torchdata_remote.formats.tar import END_OF_ARCHIVE
-from torchdata_remote.inspection.inspecting import Sizes, inspect_shard
+from torchdata_remote.inspection.contents import Sizes, inspect_shard
 from torchdata_remote.testing import FaultyStore
 
 KEYS = st.text("abcé01 \n\x1b'\"%", min_size=1, max_size=4).filter(lambda key: key.strip("/")) | st.just(

@@ -16,9 +16,9 @@ from ..core.urls import RemoteUrl
 from ..formats.images import IMAGE_FOLDER_SUFFIXES
 from ..formats.nested import is_archive_name
 from ..formats.sample import split_key
-from ._looking import Budget, Folder, ShardLook, list_dataset, look_into, samples_by_manifests, spread, without_place
-from ._sheet import MAX_FILES, names_beside
-from ._training_code import Source, files_code, image_folder_code, stream_code
+from .picture_sheet import MAX_FILES, names_beside
+from .probe import Budget, Folder, ShardLook, list_dataset, look_into, samples_by_manifests, spread, without_place
+from .training_code import Source, files_code, image_folder_code, stream_code
 
 _MAX_S, _MAX_BYTES = 8.0, 256 << 20
 _MAX_SHARDS, _MAX_THREADS = 32, 8

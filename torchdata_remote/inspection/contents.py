@@ -17,7 +17,7 @@ from ..formats.error_policy import MemberGuard, Skipped
 from ..formats.grouping import samples_of
 from ..formats.sample import KEY, split_key
 from ..formats.tar import Head
-from .heads import NOT_ITS_INDEX, ShardHeads
+from .shard_headers import NOT_ITS_INDEX, ShardHeads
 
 _MAX_LABEL_BYTES = 64
 _WORTH_AN_INDEX_BYTES = 512 << 10  # a smaller shard is read sooner without

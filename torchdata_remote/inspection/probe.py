@@ -19,9 +19,9 @@ from ..formats.grouping import samples_of
 from ..formats.manifest import MANIFEST_NAME, load_manifest
 from ..formats.sample import KEY, Sample, split_key
 from ..formats.tar import Head
-from ..inspection.heads import ShardHeads
 from ..storage.listing.folder import list_folder
 from ..storage.registry import read_whole
+from .shard_headers import ShardHeads
 
 BRIEFLY = RetryPolicy(deadline_s=5.0, progress_timeout_s=5.0)  # somebody waits for the page
 _MAX_LABEL_BYTES = 64

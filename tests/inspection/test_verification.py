@@ -21,7 +21,7 @@ from torchdata_remote import ShardWriter, index_shards
 from torchdata_remote.errors import AccessDeniedError, EmptyListingError, ManifestError, ObjectNotFoundError
 from torchdata_remote.fetch.streams import parts_of
 from torchdata_remote.formats.manifest import MANIFEST_NAME
-from torchdata_remote.inspection.verifying import Fault, Verification, verify_shards
+from torchdata_remote.inspection.verification import Fault, Verification, verify_shards
 from torchdata_remote.testing import Faults, write_small_shards
 
 SHARDS, SAMPLES = 3, 4
@@ -241,5 +241,5 @@ def test_a_shard_that_cannot_be_read_does_not_stop_the_others(folder: Folder, mo
                 raise AccessDeniedError(f"{url}: no longer", url=url)
             yield part[100:]
 
-    monkeypatch.setattr("torchdata_remote.inspection.verifying.parts_of", parts)
+    monkeypatch.setattr("torchdata_remote.inspection.verification.parts_of", parts)
     assert folder.faults() == {"000001.tar": [f"cannot be read: {folder.url}/000001.tar: no longer"]}
