@@ -15,6 +15,8 @@ from .fetch.listing.patterns import escape_url
 from .formats import decoders, encoders
 from .formats.error_policy import Skipped, accept_missing_end, raise_error, skip_with_warning
 from .formats.manifest import ShardInfo
+from .loaders import Resumable, StatefulLoader, merge_states, stateful_loader
+from .loaders.trainers.nodes import merge_node_states, to_node
 from .pipes import (
     AsyncPrefetch,
     DecodeSample,
@@ -32,10 +34,8 @@ from .pipes import (
 )
 from .pipes.compose.mix import Mixed, Stop, mix
 from .pipes.compose.recipes import stream_files, stream_shards
-from .resume import Resumable, StatefulLoader, merge_states, stateful_loader
 from .sharding.index_shards import index_shards
 from .sharding.shard_dataset import shard_dataset
-from .trainers.nodes import merge_node_states, to_node
 from .transfer import TransferProgress, Transferred, pull, push
 from .writing.shard_writer import ShardWriter
 

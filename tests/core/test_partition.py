@@ -17,7 +17,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 from torchdata_remote import Resumable, World, merge_states
 from torchdata_remote.core.partition import EqualizeMode, Piece, SampleOrder
-from torchdata_remote.resume.states import make_state
+from torchdata_remote.loaders.state.state_format import make_state
 
 Samples = list[tuple[int, int]]  # shard, number in it
 COUNTS = st.lists(st.integers(0, 9), min_size=1, max_size=8)

@@ -246,7 +246,7 @@ def test_a_chain_that_is_divided_over_other_ranks_is_refused(dataset: Path, worl
     """Such as one that gives each process everything: each sample would be trained on by each of them."""
     from types import SimpleNamespace
 
-    from torchdata_remote.resume.accelerated import _require_same_ranks
+    from torchdata_remote.loaders.trainers.accelerate import _require_same_ranks
 
     accelerator = SimpleNamespace(num_processes=2, parallelism_config=None)
     with pytest.raises(StateError, match=f"2 processes, and this chain is divided over {world_size}"):

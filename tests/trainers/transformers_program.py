@@ -13,7 +13,7 @@ from torch.utils.data import DistributedSampler
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import torchdata_remote as tdr
-from torchdata_remote.trainers import RemoteTrainerMixin
+from torchdata_remote.loaders.trainers.transformers import RemoteTrainerMixin
 
 from .data import LOADERS, NUM_SAMPLES, NUM_STREAMS, dataset_of, loader_of, of_sample, pipe_of
 from .launch import attempt, report, run_as_rank

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from ..core.iter_datapipe import IterDataPipe
-from ..resume import Resumable
+from ..loaders import Resumable
 
 
 def assert_resumes_everywhere(

@@ -107,5 +107,5 @@ _FOR_ACCELERATE = (
 )
 _FOR_TRAINER = (
     "Under the transformers Trainer put the mixin before it: class MyTrainer(RemoteTrainerMixin, Trainer), from "
-    "torchdata_remote.trainers."
+    "torchdata_remote.loaders.trainers."
 )

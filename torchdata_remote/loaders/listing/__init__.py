@@ -1,0 +1,1 @@
+"""One listing for a rank's processes."""

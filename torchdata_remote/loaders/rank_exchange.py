@@ -1,0 +1,130 @@
+"""What ranks have to agree on: their states, and what a pass reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from ..core.rank_exchange import all_alike, exchanged, in_group, made_by_each
+from ..core.world import World
+from ..errors import StateError, UnequalListingError
+from .state.fingerprints import difference
+from .state.state_format import State, merge_states
+
+_ADVICE = "Build the loader with the same options in each rank, and call set_epoch and load_state_dict in each."
+
+
+def states_of_all(world: World, read: Callable[[], Sequence[Mapping[str, Any]]]) -> list[Mapping[str, Any]]:
+    """The states that the ranks have, each once; all of them have to call this.
+
+    Where all have the same, as from one checkpoint, only a digest of it is exchanged.
+
+    Args:
+        world: this rank's place.
+        read: gives the states that this rank has.
+    """
+    doing = "load a state"
+    given: list[Mapping[str, Any]] = []
+    error = None
+    try:
+        given = list(read())
+    except StateError as caught:  # the other ranks are waiting
+        error = caught
+    of_each = [given]
+    if not all_alike(world, doing, given, error):
+        of_each = list(exchanged(world, f"{doing}, whole", given).values())
+    states = {json.dumps(state, sort_keys=True): state for states in of_each for state in states}
+    return list(states.values())
+
+
+def merged_in_group(world: World, state_of_this_rank: Callable[[], State]) -> str:
+    """One state of all ranks, as JSON; all of them have to call this, also where one of them has no state.
+
+    Raises:
+        StateError: in each rank, if one of them has no state, in that one its own error; or if ranks are missing,
+            because they cannot exchange.
+    """
+    merged = merge_states(made_by_each(world, "give its state", state_of_this_rank, of_rank=StateError).values())
+    if len(merged["streams"]) < merged["num_streams"]:
+        why = "there is no process group" if not in_group(world) else "not all of them are in the group"
+        raise StateError(
+            f"The state of all ranks would have {len(merged['streams'])} of {merged['num_streams']} streams: this is "
+            f"rank {world.rank} of {world.world_size}, and {why}. Call init_process_group() before, pass "
+            "World.from_mesh(...) or World.from_group(...) for ranks that are not all of the job's, or save the state "
+            "of each rank and merge them by merge_states()."
+        )
+    return json.dumps(merged)
+
+
+def require_same_pass(world: World, reads: Mapping[str, Any], listing: Any, error: Exception | None) -> None:
+    """Compare what the ranks are about to read; all of them have to call this, also with an error.
+
+    Where all read the same, only a digest is exchanged.
+
+    Args:
+        world: this rank's place.
+        reads: what has to be the same in each: plain JSON by name.
+        listing: of this rank; ``None`` if it has nothing to read.
+        error: because of which this rank has no first batch.
+
+    Raises:
+        UnequalListingError: in all ranks, if they list different objects.
+        StateError: in all ranks, if they would read different epochs, orders or streams.
+        RemoteDataError: in the others, if one has an error; in that one, the error.
+    """
+    doing = "take its first batch"
+    if all_alike(world, doing, [reads, listing], error):
+        return
+    found = exchanged(world, f"{doing}, all of it compared", (dict(reads), listing))
+    first, (expected, _) = next(iter(found.items()))
+    for rank, (other, _) in found.items():
+        for name, value in other.items():
+            if value != expected.get(name):
+                raise StateError(
+                    f"Ranks {first} and {rank} differ in the {name}: {_shown(expected.get(name), value)}. "
+                    f"Samples would be lost and others repeated. {_ADVICE}"
+                )
+    known = {rank: listing for rank, (_, listing) in found.items() if listing is not None}
+    first = next(iter(known), 0)
+    for rank, listing in known.items():
+        differs = [difference(*pair) for pair in zip(known[first], listing, strict=True)]
+        for what in filter(None, differs):
+            raise UnequalListingError(
+                f"Rank {first} and rank {rank} list different objects: {what}. Wait until everything is written, and "
+                "list in the same order everywhere; or list a manifest (index.json), which names the objects once and "
+                "for all."
+            )
+
+
+def compared_first(
+    world: World, batches: Iterator[Any], reads: Callable[[], tuple[Mapping[str, Any], Any]]
+) -> Iterator[Any]:
+    """The batches of a pass; before the first one is handed out, ranks compare what they read.
+
+    Args:
+        world: this rank's place.
+        batches: of this rank.
+        reads: gives what has to be the same, and the listing, once the first batch is there.
+    """
+    first, error = [], None
+    told: tuple[Mapping[str, Any], Any] = {}, None
+    try:
+        first = list(islice(batches, 1))
+        told = reads()
+    except Exception as caught:  # noqa: BLE001  # the other ranks are waiting
+        error = caught
+    require_same_pass(world, *told, error)
+    yield from first
+    yield from batches
+
+
+def _shown(first: Any, second: Any) -> str:
+    """Two values, or of two lists what differs."""
+    if isinstance(first, list) and isinstance(second, list):
+        for pair in zip(first, second, strict=False):
+            if pair[0] != pair[1]:
+                first, second = pair
+                break
+    return f"{first!r:.200} and {second!r:.200}"

@@ -1,0 +1,1 @@
+"""What a state holds, and what it remembers of a listing."""

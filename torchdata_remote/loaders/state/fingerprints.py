@@ -1,0 +1,184 @@
+"""What a state remembers of a listing: enough to name an object that was replaced, and small for any number of them.
+
+How objects are put into groups, and what is kept of each, is told by the module ``sums``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+from zlib import crc32
+
+from ...core.urls import LOCAL, RemoteUrl, redact
+from ...errors import StateError
+from .content_sums import content_sums
+from .group_sums import ALIKE, COUNTS, GROUPS, PRIME, Pair, encoded, groups_of, mark, marks_of, packed, pairs, unpacked
+
+Fingerprint = dict[str, Any]
+
+_VERSIONS = {"md5": "MD5", "etag": "etag", "content": "content"}
+_MOST_NAMED = 5
+_REDACTED = frozenset("?#@")  # without which there is nothing to redact
+_MD5 = re.compile(r"[0-9a-fA-F]{32}")  # others may leave it empty
+
+
+def fingerprint(urls: Sequence[Any]) -> Fingerprint:
+    """What a state is to remember of a listing: plain JSON of at most 4 kB, without URLs.
+
+    Args:
+        urls: in the order on which the streams' shares depend, before they are shuffled by epoch.
+
+    Returns:
+        dict: ``num_urls``; ``order``, a digest over the URLs in their order; ``fields``, from a field's name to the
+        sums of its groups; ``partly``, from a field's name to the marks of its groups, where some need them.
+    """
+    names = list(map(_name, urls))
+    places = sorted(range(len(names)), key=names.__getitem__)
+    columns = _columns([urls[place] for place in places], [names[place] for place in places])
+    groups = groups_of(len(names))
+    marks = {
+        field: "".join(mark(values[group.start : group.stop]) for group in groups) for field, values in columns.items()
+    }
+    partly = {field: text for field, text in marks.items() if text != ALIKE * len(groups)}
+    return {
+        "num_urls": len(names),
+        "order": hashlib.blake2b(encoded("\n".join(names)), digest_size=8).hexdigest(),
+        "fields": {
+            field: "".join(
+                packed(field, values[group.start : group.stop], len(groups) == len(names)) for group in groups
+            )
+            for field, values in columns.items()
+            if any(value is not None for value in values)
+        },
+        **({"partly": partly} if partly else {}),
+    }
+
+
+def digest_of_sizes(urls: Sequence[Any]) -> Fingerprint:
+    """What earlier releases kept: the number of URLs, and a digest over them and their sizes, sorted."""
+    lines = sorted(f"{redact(str(url))} {url.size if isinstance(url, RemoteUrl) else None}" for url in urls)
+    sum_ = hashlib.blake2b(encoded("\n".join(lines)), digest_size=16)
+    return {"num_urls": len(lines), "digest": sum_.hexdigest()}
+
+
+def sorted_names(urls: Sequence[Any]) -> list[str]:
+    """The URLs, as errors may show them, in the order of a fingerprint's places."""
+    return sorted(map(_name, urls))
+
+
+def _name(url: Any) -> str:
+    """A URL as errors may show it; of a manifest that is given by its path, shards have paths too."""
+    shown = str(url)
+    if not _REDACTED.isdisjoint(shown):
+        shown = redact(shown)
+    return f"file://{shown}" if shown.startswith("/") else shown
+
+
+def difference(first: Mapping[str, Any], second: Mapping[str, Any], names: Sequence[str] = ()) -> str | None:
+    """How two listings differ in what both know; ``None`` if they agree.
+
+    Args:
+        first: a fingerprint, or what earlier releases kept: ``num_urls`` and ``digest``.
+        second: another one.
+        names: :func:`sorted_names` of the second listing, where they are at hand.
+
+    Returns:
+        Which objects differ and how, the first one's value before the second one's.
+
+    Raises:
+        StateError: if one of them is damaged.
+    """
+    if first == second:
+        return None
+    try:
+        told = list(islice(_differences(first, second, names), _MOST_NAMED + 1))
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise StateError(
+            f"The state's listing is damaged ({error!r}). Take an earlier state, or begin anew."
+        ) from error
+    return "; ".join([*told[:_MOST_NAMED], *(["and more"] if len(told) > _MOST_NAMED else [])]) or None
+
+
+def _differences(first: Mapping[str, Any], second: Mapping[str, Any], names: Sequence[str]) -> Iterator[str]:
+    num_urls = first["num_urls"]
+    if num_urls != second["num_urls"]:
+        yield f"{num_urls:,} objects and {second['num_urls']:,}"
+        yield from _added(first, names)
+    elif "digest" in first and "digest" in second:
+        if first["digest"] != second["digest"]:
+            yield f"URLs and sizes with the digests {first['digest']} and {second['digest']}"
+    elif ("digest" in first) == ("digest" in second):
+        groups = groups_of(num_urls)
+        other_urls = [
+            _told("url", pair, group, names)
+            for pair, group in zip(pairs("url", first, second), groups, strict=True)
+            if pair[0] != pair[1]
+        ]
+        yield from other_urls
+        if other_urls:  # what follows would compare different objects
+            return
+        if first["order"] != second["order"]:
+            yield "the same objects in another order, on which depends who reads which"
+        whole = [mark == ALIKE for mark in marks_of("md5", first)]
+        decided = [None not in pair and known for pair, known in zip(pairs("md5", first, second), whole, strict=True)]
+        for field in (*COUNTS, *_VERSIONS):
+            for pair, group, by_md5 in zip(pairs(field, first, second), groups, decided, strict=True):
+                # Copies may have other etags, but not other contents: these tell that a manifest is outdated
+                if None not in pair and pair[0] != pair[1] and not (by_md5 and field == "etag"):
+                    yield _told(field, pair, group, names)
+
+
+def _added(first: Mapping[str, Any], names: Sequence[str]) -> Iterator[str]:
+    """Objects that the first listing does not have, where it remembers each."""
+    if names and "fields" in first and first["num_urls"] <= GROUPS:
+        known = {sums[0] for sums in unpacked("url", first) if sums is not None}
+        yield from (f"{name} was added" for name in names if crc32(encoded(name)) not in known)
+
+
+def _told(field: str, pair: Pair, group: range, names: Sequence[str]) -> str:
+    """How a group of objects differs in a field."""
+    first, second = (sums or () for sums in pair)
+    place: int | None = group.start
+    if len(first) > 1:
+        by, weighted = ((there - here) % PRIME for here, there in zip(first, second, strict=True))
+        number = weighted * pow(by, -1, PRIME) % PRIME if by else 0
+        place = group[number - 1] if 1 <= number <= len(group) else None
+    what = COUNTS.get(field) or _VERSIONS.get(field, "URL")
+    if place is None:
+        ends = [names[at] if names else f"number {at + 1:,}" for at in (group[0], group[-1])]
+        return (
+            f"several of the {len(group):,} objects from {ends[0]} to {ends[1]}, sorted by URL, differ in their {what}"
+        )
+    shown = names[place] if names else f"object {place + 1:,} of those sorted by URL"
+    if field in COUNTS and len(first) == 1:
+        return f"{shown} has {first[0]:,} {what} and {second[0]:,}"
+    return f"{shown} differs in its {what}"
+
+
+def _columns(urls: Sequence[Any], names: Sequence[str]) -> dict[str, list[Any]]:
+    """What is known of each object, field by field; ``None`` where it is not."""
+    known = [url if isinstance(url, RemoteUrl) else RemoteUrl("") for url in urls]
+    md5 = [url.md5.lower() if url.md5 and _MD5.fullmatch(url.md5) else None for url in known]
+    # Reading notices a shard that is not the one of which its manifest has checksums
+    are_checked = None not in md5 and all(url.checksums is not None for url in known)
+    return {
+        "url": list(names),
+        "size": [url.size for url in known],
+        "samples": [url.num_samples for url in known],
+        "md5": md5,
+        "etag": [_etag(url) for url in known],
+        "content": [None] * len(urls) if are_checked else content_sums(urls),
+    }
+
+
+def _etag(url: RemoteUrl) -> str | None:
+    """A store's version tag, which LIST and GET may spell with and without quotes.
+
+    Not that of a local file: it is made of inode and time, and a copy of the folder has others.
+    """
+    if url.etag is None or url.partition("://")[0].lower() in LOCAL:
+        return None
+    return url.etag.removeprefix("W/").strip('"') or None

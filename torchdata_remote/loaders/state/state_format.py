@@ -1,0 +1,210 @@
+"""The state of a pass over streams: what it holds, what is refused, and how several become one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from ...core.world import World
+from ...errors import StateError
+from .fingerprints import difference
+
+VERSION = 1
+ENDED = "ended"
+
+State = dict[str, Any]
+_FIELDS = ("version", "chain", "listing", "epoch", "num_streams", "streams")
+
+
+def make_state(
+    chain: Sequence[str],
+    listing: Sequence[Mapping[str, Any]] | None,
+    epoch: int,
+    num_streams: int,
+    streams: Mapping[int, Any],
+) -> State:
+    """A state: plain JSON, of lists rather than dicts, which ``StatefulDataLoader`` would take apart for each batch.
+
+    Args:
+        chain: what each pipe is, with the options on which its order depends.
+        listing: fingerprints of what is listed; ``None`` before it was.
+        epoch: of the pass.
+        num_streams: in the whole world.
+        streams: where those of this process are: ``None`` at the beginning, ``"ended"``, or how many items were handed
+            out, and where the chain is.
+    """
+    return {
+        "version": VERSION,
+        "chain": list(chain),
+        "listing": None if listing is None else list(listing),
+        "epoch": epoch,
+        "num_streams": num_streams,
+        "streams": [[number, streams[number]] for number in sorted(streams)],
+    }
+
+
+def check_state(state: Any) -> None:
+    """Whether this is a state of this version.
+
+    Raises:
+        StateError: if not.
+    """
+    if isinstance(state, Mapping) and state.get("version", VERSION) != VERSION:
+        raise StateError(
+            f"The state has version {state['version']!r}, this package reads version {VERSION}. Install the release of "
+            "torchdata_remote that wrote it, or a later one."
+        )
+    if not isinstance(state, Mapping) or not all(field in state for field in _FIELDS):
+        fields = ", ".join(_FIELDS)
+        raise StateError(f"Expected a state with {fields}; got {type(state).__name__}: {state!r:.200}")
+    for name, is_sound in _FORMS.items():
+        if name in state and not is_sound(state[name]):
+            raise StateError(f"The state is damaged: its {name} is {state[name]!r:.200}. Load another one.")
+    numbers = [number for number, _ in state["streams"]]
+    if len(set(numbers)) < len(numbers) or max(numbers, default=-1) >= state["num_streams"]:
+        raise StateError(
+            f"The state is damaged: of {state['num_streams']} streams, each at most once, it has the numbers "
+            f"{sorted(numbers)!r:.200}. Load another one."
+        )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _are(rows: object, is_sound: Callable[[Any], bool]) -> bool:
+    return isinstance(rows, (list, tuple)) and all(map(is_sound, rows))
+
+
+def _is_stream(row: object) -> bool:
+    return isinstance(row, (list, tuple)) and len(row) == 2 and _is_number(row[0]) and _is_place(row[1])
+
+
+def _is_place(at: object) -> bool:
+    if isinstance(at, Mapping):
+        return "at" in at and _is_number(at.get("passed"))
+    return at is None or at == ENDED
+
+
+_FORMS: dict[str, Callable[[Any], bool]] = {
+    "chain": lambda chain: _are(chain, lambda pipe: isinstance(pipe, str)),
+    "listing": lambda listing: listing is None or _are(listing, lambda known: isinstance(known, Mapping)),
+    "epoch": _is_number,
+    "num_streams": _is_number,
+    "streams": lambda streams: _are(streams, _is_stream),
+    "turns": lambda turns: _are(turns, lambda turn: _are(turn, _is_number) and len(turn) == 4),
+}
+
+
+def check_same(what: str, in_state: Any, here: Any, advice: str) -> None:
+    """Refuse a state of something else, with both values.
+
+    Raises:
+        StateError: if they differ.
+    """
+    if in_state != here:
+        raise StateError(f"The state has the {what} {in_state}, here it is {here}. {advice}")
+
+
+def check_same_listing(
+    in_state: Sequence[Mapping[str, Any]],
+    here: Sequence[Mapping[str, Any]],
+    advice: str,
+    *,
+    names: Callable[[int], Sequence[str]] = lambda number: (),
+) -> None:
+    """Refuse a state of other objects. Compared is what both know of them.
+
+    Args:
+        in_state: fingerprints of what the chain listed when the state was saved.
+        here: of what it lists now.
+        advice: what to do.
+        names: the sorted URLs of a listing that it has now, by its number, where they are at hand.
+
+    Raises:
+        StateError: names objects that differ, and says how: the state's value before the one here.
+    """
+    if len(in_state) != len(here):
+        raise StateError(f"The state has {len(in_state)} listings, here are {len(here)}. {advice}")
+    for number, (first, second) in enumerate(zip(in_state, here, strict=True)):
+        if difference(first, second) is not None:
+            differs = difference(first, second, names(number))
+            raise StateError(f"The listing of the state is another one than here: {differs}. {advice}")
+
+
+def begin_next_epoch(state: State, *, keep_listing: bool = False) -> State:
+    """The state after a pass that has ended for all who took part in it.
+
+    Args:
+        state: of the pass.
+        keep_listing: whether the next epoch reads what this one has listed. Otherwise it lists anew, and nothing of
+            the state depends on what there was.
+    """
+    streams = dict.fromkeys(number for number, _ in state["streams"])
+    listing = state["listing"] if keep_listing else None
+    return make_state(state["chain"], listing, state["epoch"] + 1, state["num_streams"], streams)
+
+
+def state_of_rank(state: State, world: World) -> State:
+    """Of a state the streams of one rank, whatever number of workers it has: stream *v* is of rank *v* % world size."""
+    streams = [row for row in state["streams"] if row[0] % world.world_size == world.rank]
+    return {**state, "streams": streams}
+
+
+def merge_states(states: Iterable[Mapping[str, Any]]) -> State:
+    """One state out of those of all ranks, or of all workers.
+
+    Args:
+        states: as ``stateful_loader(...).state_dict()`` or ``Resumable.state_dict()`` gave them, at the same step of
+            all ranks, in any order.
+
+    Returns:
+        A state that each rank of any world can load.
+
+    Raises:
+        StateError: if they are of different chains, listings or numbers of streams, if a stream is in two of them, or
+            if they are of different epochs.
+
+    Example:
+        >>> from torchdata_remote import Resumable, merge_states
+        >>> state = Resumable(IterableWrapper(["memory://d/0.tar"]).async_prefetch()).state_dict()
+        >>> merge_states([state]) == state
+        True
+    """
+    found = list(states)
+    if not found:
+        raise StateError("There is no state to merge.")
+    for state in found:
+        check_state(state)
+    first = found[0]
+    epoch = min(state["epoch"] for state in found)
+    listing = next((state["listing"] for state in found if state["listing"] is not None), None)
+    streams: dict[int, Any] = {}
+    advice = "Merge states of one training only."
+    for state in found:
+        check_same("chain", state["chain"], first["chain"], advice)
+        check_same("number of streams", state["num_streams"], first["num_streams"], advice)
+        if state["listing"] is not None:
+            check_same_listing(listing or (), state["listing"], advice)
+        for number, at in _in_epoch(state, epoch).items():
+            if number in streams:
+                raise StateError(f"Stream {number} is in two of the states. Merge each rank's state once, of one step.")
+            streams[number] = at
+    merged = make_state(first["chain"], listing, epoch, first["num_streams"], streams)
+    turns = sorted(turn for state in found for turn in state.get("turns", []))
+    if turns:
+        merged["turns"] = turns
+    return merged
+
+
+def _in_epoch(state: Mapping[str, Any], epoch: int) -> dict[int, Any]:
+    """A state's streams, as they are in the epoch in which others still are."""
+    streams = dict(state["streams"])
+    if state["epoch"] == epoch:
+        return streams
+    if state["epoch"] > epoch + 1 or any(at is not None for at in streams.values()):
+        raise StateError(
+            f"One state is in epoch {epoch}, another one has begun epoch {state['epoch']}. Save the states of all "
+            "ranks at the same step; equalize_ranks() keeps ranks in the same epoch."
+        )
+    return dict.fromkeys(streams, ENDED)

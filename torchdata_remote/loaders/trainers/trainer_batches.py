@@ -1,0 +1,212 @@
+"""The batches of a loader as the transformers ``Trainer`` consumes them: resumed without reading batches again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from ...core.frameworks.call_stack import callers
+from ...core.frameworks.loader_length import num_batches
+from ...core.rank_exchange import exchanged
+from ...core.world import World
+from ...errors import EmptyShareError, StateError
+from ..loader import StatefulLoader
+from ..rank_exchange import merged_in_group
+from ..state.all_ranks import ALL_RANKS
+from ..state.state_format import State
+from .eval_batches import LoaderBatches
+from .loader_record import Record
+
+
+class TrainerBatches(LoaderBatches):
+    """The batches of a training.
+
+    ``Trainer`` resumes by ``skip_first_batches``, which builds a loader over ``dataset`` that drops as many batches as
+    were trained on before. ``dataset`` hands out ``None`` for each of these, and then what the state has left.
+
+    ``Trainer`` computes from the number of its steps where in which epoch it continues. This is wrong with another
+    number of processes or workers, or another batch size. Where it differs from what the state has left, this has no
+    length: ``Trainer`` then counts steps only (:meth:`max_steps`), and the loader counts the epochs.
+
+    Args:
+        loader: which reads the batches.
+        accumulation: batches to an optimizer step.
+        num_steps: tells how many optimizer steps are done.
+        record: of a checkpoint, as :meth:`record` gave it; ``None`` begins anew.
+        num_steps_saved: that were done when it was saved, as ``trainer_state.json`` counts them.
+
+    Raises:
+        EmptyShareError: if an epoch has no batch.
+        StateError: in each rank, if the ranks would have different numbers of batches in the rest of the epoch.
+    """
+
+    def __init__(
+        self,
+        loader: StatefulLoader,
+        *,
+        accumulation: int,
+        num_steps: Callable[[], int],
+        record: Record | None = None,
+        num_steps_saved: int = 0,
+    ) -> None:
+        super().__init__(loader)
+        self._accumulation, self._num_steps, self._num_steps_saved = accumulation, num_steps, num_steps_saved
+        self._length = self._num_left = _length(loader)
+        if self._length == 0:
+            samples = sum(loader.dataset.share_lengths(loader.dataset.world().workers(loader.num_workers)))
+            raise EmptyShareError(
+                f"transformers Trainer: an epoch of {samples} samples in this process has no batch of "
+                f"{loader.batch_size} (drop_last={loader.drop_last}, {loader.num_workers} workers). Lower "
+                "per_device_train_batch_size or dataloader_num_workers, or set dataloader_drop_last=False."
+            )
+        self._resumed = record is not None
+        self._num_epochs: float | None = None  # after which nothing is handed out
+        self._before_step: tuple[int, Callable[[], State]] | None = None  # steps done, and where the loader was then
+        self._follows_trainer = self._length is not None
+        if record is not None:
+            loader.load_state_dict(record["loader"])
+            if self._length is not None:
+                self._num_left = left = _num_batches_left(loader)
+                self._follows_trainer = self._reads_what_is_left(self._length, left)
+
+    def _reads_what_is_left(self, length: int, left: int) -> bool:
+        """Whether ``Trainer`` continues in the loader's epoch, and reads as many batches as that has left."""
+        epoch, steps = divmod(self._num_steps_saved, max(1, math.ceil(length / self._accumulation)))
+        next_epoch = self.loader.dataset.next_epoch
+        where = (epoch, steps * self._accumulation)
+        return where == (next_epoch, length - left) or (left == 0 and where == (next_epoch + 1, 0))
+
+    def record(self) -> Record:
+        """What a checkpoint holds: plain JSON, the same in each rank; all of them have to call this.
+
+        Batches that were handed out, and that no finished step was made of, count as not handed out.
+        """
+        num_steps, state = self._num_steps(), self.loader._state_of_this_rank
+        if self._before_step is not None and self._before_step[0] == num_steps:
+            state = self._before_step[1]
+        return {"global_step": num_steps, "loader": {ALL_RANKS: merged_in_group(self.loader.dataset.world(), state)}}
+
+    def _note(self, take: Callable[[], Callable[[], State]]) -> None:
+        """Note where the loader is before the first batch of a step is read."""
+        num_steps = self._num_steps()
+        if self._before_step is None or self._before_step[0] != num_steps:
+            self._before_step = num_steps, take()
+
+    def _place(self) -> Callable[[], State]:
+        state_before: State | None = self.loader._state_before  # Accelerate has read a batch ahead
+        return self.loader._take_state() if state_before is None else partial(dict, state_before)
+
+    def _place_before_pass(self) -> Callable[[], State]:
+        state = self.loader._state_before_pass()
+        return self.loader._state_of_this_rank if state is None else partial(dict, state)
+
+    def max_steps(self, num_epochs: float) -> int | None:
+        """The ``max_steps`` by which ``Trainer`` ends after the last epoch, where it cannot compute it.
+
+        Args:
+            num_epochs: to train in all.
+
+        Returns:
+            ``None`` where ``Trainer`` computes it.
+        """
+        if self._follows_trainer or self._length is None or self._num_left is None:
+            return None
+        self._num_epochs = num_epochs
+        epochs_after = num_epochs - self.loader.dataset.next_epoch - 1
+        left = math.ceil(self._num_left / self._accumulation)
+        steps = left + math.ceil(epochs_after * math.ceil(self._length / self._accumulation))
+        return self._num_steps_saved + max(1, steps)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all epochs are done, where this counts them."""
+        return self._num_epochs is not None and self.loader.dataset.next_epoch >= self._num_epochs
+
+    @property
+    def epoch(self) -> float | None:
+        """How many epochs are done, where ``Trainer`` counts steps only and the loader has a length."""
+        if self._follows_trainer or not self._length or self._num_left is None:
+            return None
+        return self.loader.dataset.next_epoch - self._num_left / self._length
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next pass be this epoch, where ``Trainer`` counts as the loader does."""
+        if self._follows_trainer:
+            if self.loader.dataset.next_epoch != epoch:
+                self._resumed = False  # what was loaded ended with its epoch
+            self.loader.set_epoch(epoch)
+
+    def batches(self) -> Iterator[Any]:
+        """A pass, or the rest of one."""
+        num_skipped = next(filter(None, map(_num_skipped, callers("accelerate.data_loader"))), 0)
+        num_done = (self._length or 0) - (self._num_left or 0)
+        if self._follows_trainer and num_skipped not in (0, num_done):
+            raise StateError(
+                f"Trainer would skip {num_skipped} batches of the epoch, and the loader continues after {num_done}. "
+                "Resume with the TrainingArguments and the release of transformers that saved the checkpoint."
+            )
+        yield from (None for _ in range(num_skipped))
+        self._note(self._place_before_pass)
+        if not self._resumed:
+            self._num_left = self._length
+        passes = self._rest() if self._resumed else iter(self.loader)
+        self._resumed = False
+        for batch in passes:
+            self._num_left = None if self._num_left is None else self._num_left - 1
+            yield batch
+            self._note(self._place)
+
+    def _rest(self) -> Iterator[Any]:
+        """What is left of the epoch; if that is nothing, the next one."""
+        batches = iter(self.loader)
+        first = list(islice(batches, 1))
+        if not any(exchanged(self.loader.dataset.world(), "go on with an epoch", bool(first)).values()):
+            self._num_left = self._length
+            batches = iter(()) if self.has_ended else iter(self.loader)
+        yield from first
+        yield from batches
+
+    def __len__(self) -> int:
+        if self._length is None or not self._follows_trainer:
+            raise TypeError("The number of batches is not known: Trainer counts steps.")
+        return self._length
+
+
+def _num_skipped(caller: Any) -> int:
+    return int(caller.skip_batches) if type(caller).__name__ == "SkipDataLoader" else 0
+
+
+def _length(loader: StatefulLoader) -> int | None:
+    try:
+        return len(loader)
+    except TypeError:
+        return None
+
+
+def _num_batches_left(loader: StatefulLoader) -> int:
+    """Batches that each rank has in the rest of the epoch, after a state was loaded.
+
+    Raises:
+        StateError: in each rank, if they have different numbers of them.
+    """
+    dataset, world_size = loader.dataset, loader.dataset.world().world_size
+    num_streams = 0 if dataset.loaded is None else dataset.loaded["num_streams"]
+    per_rank = [
+        num_batches(
+            dataset.lengths_left(World(rank, world_size).workers(loader.num_workers)),
+            loader.batch_size,
+            drop_last=loader.drop_last,
+        )
+        for rank in range(world_size)
+    ]
+    if len(set(per_rank)) > 1:
+        raise StateError(
+            f"transformers Trainer: after this state {world_size} processes would have {per_rank} batches left in the "
+            "epoch, and wait for each other at its end. Resume with as many processes and workers as before. Train "
+            "with batches of an equal number of samples of each stream "
+            f"(batch_size = k x {num_streams} streams / processes / workers), to resume with other numbers too."
+        )
+    return per_rank[0]

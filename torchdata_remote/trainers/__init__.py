@@ -1,5 +1,0 @@
-"""Adapters to training frameworks, one module each; frameworks are optional and imported on first use."""
-
-from .transformers import RemoteTrainerMixin
-
-__all__ = ["RemoteTrainerMixin"]
