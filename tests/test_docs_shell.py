@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.pods import free_port
+from tests.service.kubernetes.pods import free_port
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from tests.jobs.pods import free_port
+from tests.service.kubernetes.pods import free_port
 from tests.support.paths import ROOT
 
 README = (ROOT / "README.md").read_text()

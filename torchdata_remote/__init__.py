@@ -34,9 +34,9 @@ from .pipes import (
 )
 from .pipes.compose.mix import Mixed, Stop, mix
 from .pipes.compose.recipes import stream_files, stream_shards
+from .service.transfer import TransferProgress, Transferred, pull, push
 from .sharding.index_shards import index_shards
 from .sharding.shard_dataset import shard_dataset
-from .transfer import TransferProgress, Transferred, pull, push
 from .writing.shard_writer import ShardWriter
 
 __all__ = [

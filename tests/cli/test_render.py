@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]  # it carries no types
 
-from tests.jobs.documents import SMALLEST
-from tests.jobs.schemas import require_valid
+from tests.service.kubernetes.documents import SMALLEST
+from tests.service.kubernetes.schemas import require_valid
 from torchdata_remote.cli import main
 
 GOLDEN = """\
@@ -194,7 +194,7 @@ def test_what_is_wrong_is_told(
 def test_without_pyyaml(file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """It is told what to install."""
     monkeypatch.setitem(sys.modules, "yaml", None)
-    monkeypatch.delitem(sys.modules, "torchdata_remote.jobs.documents", raising=False)
+    monkeypatch.delitem(sys.modules, "torchdata_remote.service.kubernetes.yaml_documents", raising=False)
     assert main(["render", file]) == 1
     assert "pip install 'torchdata_remote[service]'" in capsys.readouterr().err
 

@@ -19,9 +19,9 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
-from torchdata_remote.service.app import make_app
-from torchdata_remote.service.hosting import Hosting
-from torchdata_remote.service.limits import ServiceLimits
+from torchdata_remote.service.server.app import make_app
+from torchdata_remote.service.server.context import Hosting
+from torchdata_remote.service.server.limits import ServiceLimits
 
 LIMITS = ServiceLimits(min_free_bytes=0)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ..transfer import pull
+from ..service.transfer import pull
 from ._shared import Commands, add_command, printable, say
 from ._transfer import add_transfer_options, shown_progress, store_options, summary
 

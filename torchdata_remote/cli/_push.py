@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ..core.urls import redact
-from ..transfer import push
+from ..service.transfer import push
 from ._shared import Commands, add_command, printable, say
 from ._transfer import add_transfer_options, shown_progress, store_options, summary
 

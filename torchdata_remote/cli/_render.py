@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from ..errors import JobError
-from ..jobs import RenderSettings, TrainingJob, render
+from ..service.kubernetes import RenderSettings, TrainingJob, render
 from ._shared import Commands, add_command, printable
 
 _STANDARD_INPUT = "-"
@@ -54,7 +54,7 @@ def _run(chosen: argparse.Namespace) -> int:
     )
     source = "standard input" if chosen.job == _STANDARD_INPUT else printable(chosen.job)
     try:
-        from ..jobs.documents import read_documents, write_documents  # PyYAML is optional
+        from ..service.kubernetes.yaml_documents import read_documents, write_documents  # PyYAML is optional
     except ImportError as error:
         raise JobError(str(error)) from error
     try:

@@ -31,8 +31,8 @@ def add(commands: Commands) -> None:
 
 def _run(chosen: argparse.Namespace) -> int:
     try:
-        from ..service.limits import ServiceLimits
-        from ..service.serving import serve  # its libraries are optional
+        from ..service.server.limits import ServiceLimits
+        from ..service.server.run import serve  # its libraries are optional
     except ImportError as error:
         raise ServiceError(f"{error}. The service needs: pip install 'torchdata_remote[service]'") from error
     given = {

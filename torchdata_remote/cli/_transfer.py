@@ -11,8 +11,8 @@ from typing import Any
 from tqdm import tqdm
 
 from ..errors import AccessDeniedError
-from ..transfer import TransferProgress, Transferred
-from ..transfer.report import OnProgress
+from ..service.transfer import TransferProgress, Transferred
+from ..service.transfer.progress import OnProgress
 from ._shared import add_storage_options, count
 
 

@@ -63,7 +63,7 @@ __all__ = [
 
 _log = logging.getLogger("torchdata_remote")
 fsspec.register_implementation(  # which an installed package says by its entry point
-    DATASETS, "torchdata_remote.storage._datasets_fs.DatasetsFileSystem", clobber=True
+    DATASETS, "torchdata_remote.service.client.filesystem.DatasetsFileSystem", clobber=True
 )
 
 

@@ -1,0 +1,101 @@
+"""YAML in and out."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]  # it carries no types
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchdata_remote.errors import JobError
+from torchdata_remote.service.kubernetes.yaml_documents import read_documents, write_documents
+
+TEXTS = st.text(max_size=30) | st.sampled_from(
+    ["y", "N", "on", "Off", "null", "~", "1:4", "1e3", "0o17", "0x1F", "1_000", "2024-01-01", ".inf", "=", "<<", "- a"]
+)
+VALUES = st.recursive(
+    TEXTS | st.integers() | st.booleans() | st.none() | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def read(text: str | bytes) -> list[Any]:
+    return [document for document, _ in read_documents(text, "job.yaml")]
+
+
+@given(documents=st.lists(st.dictionaries(TEXTS, VALUES, max_size=5), max_size=3))
+def test_what_is_written_is_read_again(documents: list[dict[str, Any]]) -> None:
+    """Any text, number or truth value comes back as it was, in the same order, to PyYAML's own reader too."""
+    text = write_documents(documents)
+    assert read(text) == documents
+    assert list(yaml.safe_load_all(text)) == documents
+    assert [list(one) for one in read(text)] == [list(one) for one in documents]
+    assert text == write_documents(documents)
+    assert text.isascii()
+
+
+@given(text=TEXTS)
+def test_text_is_quoted_unless_it_is_a_word(text: str) -> None:
+    """Readers of YAML differ in what they take for a number, a date or a truth value: none of that stands unquoted."""
+    line = write_documents([{"value": text}]).removeprefix("---\nvalue: ").rstrip("\n")
+    if line == text:
+        assert re.match(r"[A-Za-z/]", text)
+        assert text.lower() not in ("y", "n", "yes", "no", "on", "off", "true", "false", "null")
+    else:
+        assert line.startswith(("'", '"', "|"))
+
+
+def test_equal_parts_are_written_out() -> None:
+    """There are no anchors in what is written."""
+    labels = {"team": "vision"}
+    assert "&" not in write_documents([{"a": labels, "b": labels}])
+
+
+def test_a_date_is_text() -> None:
+    """As it is for Kubernetes."""
+    assert read("since: 2024-01-01") == [{"since": "2024-01-01"}]
+
+
+def test_several_documents_are_numbered() -> None:
+    """Empty ones are left out; a single one has no number."""
+    sources = [place.source for _, place in read_documents("---\n---\na: 1\n---\nb: 2\n", "job.yaml")]
+    assert sources == ["job.yaml, document 1", "job.yaml, document 2"]
+    assert [place.source for _, place in read_documents("a: 1", "job.yaml")] == ["job.yaml"]
+    assert read("") == []
+
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join([f'*{chr(97 + i)}'] * 10)}]\n" for i in range(8)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a: 1\na: 2", "the key 'a' comes twice"),
+        ("a: [", "expected a TrainingJob"),
+        (b"\xff\xfe\x00", "expected a TrainingJob"),
+        (b"a: \x80", "expected a TrainingJob"),
+        ("a: !!python/object/apply:os.system [ls]", "could not determine a constructor"),
+        ("a: !!binary aGk=", "job.yaml: a: came b'hi', expected a text"),
+        ("a: {1: x}", "job.yaml: a: came 1, expected text for each key"),
+        ("a: .nan", "job.yaml: a: came nan, expected a text, a number"),
+        ("a: &a [*a]", "60 levels deep"),
+        ("[" * 5_000, "expected a TrainingJob"),
+        (BOMB, "at most 100,000 values"),
+    ],
+)
+def test_what_is_no_plain_document_is_refused(text: str | bytes, told: str) -> None:
+    """By one error that names the file."""
+    with pytest.raises(JobError, match=r"^job\.yaml") as caught:
+        read(text)
+    assert told in str(caught.value)
+
+
+def test_merged_keys_may_come_again() -> None:
+    """YAML's own way to take over most of a mapping."""
+    assert read("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}") == [{"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}}]

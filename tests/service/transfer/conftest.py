@@ -1,0 +1,58 @@
+"""A service, a proxy before it, and processes that push and pull."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from tests.servers.service import running_service
+from tests.service.transfer.jobs import Jobs, running_jobs
+from tests.service.transfer.proxy import Proxy, running_proxy
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """``host:port`` of a service."""
+    with running_service(str(tmp_path_factory.mktemp("served"))) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def _one_proxy(service: str) -> Iterator[Proxy]:
+    with running_proxy(service) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxy(_one_proxy: Proxy) -> Proxy:
+    """Before the service, with nothing seen yet."""
+    _one_proxy.forget()
+    return _one_proxy
+
+
+@pytest.fixture
+def dataset() -> str:
+    """A name that no other test has."""
+    return f"set-{next(_numbers)}"
+
+
+@pytest.fixture
+def url(service: str, dataset: str) -> str:
+    """Of a data set that is not there yet."""
+    return f"datasets://{service}/{dataset}"
+
+
+@pytest.fixture
+def proxy_url(proxy: Proxy, dataset: str) -> str:
+    """The same data set, by way of the proxy."""
+    return f"datasets://{proxy.address}/{dataset}"
+
+
+@pytest.fixture(scope="session")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
+    with running_jobs(tmp_path_factory.mktemp("fifos")) as jobs:
+        yield jobs

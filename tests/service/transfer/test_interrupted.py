@@ -1,0 +1,161 @@
+"""Transfers that are killed at any moment, and several that share a folder."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import signal
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.service.transfer.jobs import Job, Jobs
+from tests.service.transfer.proxy import Proxy, Seen, running_proxy
+from tests.service.transfer.trees import Tree, read_tree, small_pull, small_push, write_tree
+from torchdata_remote.service.transfer.names import LOCK_NAME, STATE_NAME, is_partial
+
+PART_BYTES = 1000
+TREE: Tree = {
+    **{f"small/{n}": random.Random(n).randbytes(100 + n) for n in range(12)},
+    "large/a": random.Random(100).randbytes(7 * PART_BYTES + 1),
+    "large/b": random.Random(101).randbytes(5 * PART_BYTES),
+}
+TOTAL_BYTES = sum(map(len, TREE.values()))
+MOST_REQUESTS = 2 + 12 + 2 * (1 + 8)
+
+
+def end_at(proxy: Proxy, job: list[Job], number: int, *, midway: bool, how: signal.Signals = signal.SIGKILL) -> None:
+    """End a job before a request goes on, or when half of a body has."""
+
+    def end(seen: Seen) -> None:
+        if seen.number == number:
+            os.kill(job[0].pid, how)
+            if midway:
+                raise ConnectionError
+
+    if midway:
+        proxy.midway = end
+    else:
+        proxy.on_request = end
+
+
+@settings(max_examples=12)
+@given(number=st.integers(1, MOST_REQUESTS), midway=st.booleans())
+def test_a_push_that_is_killed_goes_on(
+    number: int, midway: bool, service: str, jobs: Jobs, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """What the service has taken is not sent again, parts of large files neither; then all is there."""
+    folder = tmp_path_factory.mktemp("tree")
+    write_tree(folder / "s", TREE)
+    with running_proxy(service) as proxy:
+        url = f"datasets://{proxy.address}/{folder.name}"
+        job: list[Job] = []
+        end_at(proxy, job, number, midway=midway)
+        job.append(jobs.start("push", str(folder / "s"), url, part_bytes=PART_BYTES, max_in_flight=3, hold=True))
+        job[0].let_go()
+        job[0].wait()
+        proxy.settle()
+        before = proxy.sent_bytes()
+        proxy.forget()
+        done = jobs.run("push", str(folder / "s"), url, part_bytes=PART_BYTES)
+        assert done["num_bytes"] == proxy.sent_bytes() == TOTAL_BYTES - before
+        small_pull(url, folder / "t")
+    assert read_tree(folder / "t") == TREE
+
+
+@settings(max_examples=12)
+@given(number=st.integers(1, MOST_REQUESTS), midway=st.booleans())
+def test_a_pull_that_is_killed_goes_on(
+    number: int, midway: bool, service: str, jobs: Jobs, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Files and parts that are there are not fetched again; nobody ever sees a file that is not complete."""
+    folder = tmp_path_factory.mktemp("tree")
+    write_tree(folder / "s", TREE)
+    small_push(folder / "s", f"datasets://{service}/{folder.name}", part_bytes=1 << 20)
+    target = folder / "t"
+    with running_proxy(service) as proxy:
+        url = f"datasets://{proxy.address}/{folder.name}"
+        job: list[Job] = []
+        end_at(proxy, job, number, midway=midway)
+        job.append(jobs.start("pull", url, str(target), part_bytes=PART_BYTES, max_in_flight=3, hold=True))
+        job[0].let_go()
+        job[0].wait()
+        proxy.settle()
+        there = 0
+        for path, data in read_tree(target).items() if target.exists() else ():
+            if not is_partial(path.rpartition("/")[2]):
+                assert path == f"{STATE_NAME}.torchdata_remote-partial" or data == TREE[path]
+                there += len(data) if path in TREE else 0
+            elif ".ranges" in path:
+                there += sum(int(end) - int(start) for start, end in map(bytes.split, data.splitlines()))
+        proxy.forget()
+        done = jobs.run("pull", url, str(target), part_bytes=PART_BYTES)
+        assert done["num_bytes"] == proxy.fetched_bytes() == TOTAL_BYTES - there
+    assert read_tree(target) == TREE
+
+
+@pytest.mark.parametrize("kind", ["push", "pull"])
+def test_interrupted_from_the_keyboard(
+    kind: str, url: str, proxy: Proxy, proxy_url: str, jobs: Jobs, tmp_path: Path
+) -> None:
+    """Ctrl-C ends it at once; asked again it goes on. What the first pull wrote is known for its own."""
+    write_tree(tmp_path / "s", TREE)
+    if kind == "pull":
+        small_push(tmp_path / "s", url)
+    ends = (str(tmp_path / "s"), proxy_url) if kind == "push" else (proxy_url, str(tmp_path / "t"))
+    job: list[Job] = []
+    end_at(proxy, job, 12, midway=False, how=signal.SIGINT)
+    job.append(jobs.start(kind, *ends, part_bytes=PART_BYTES, max_in_flight=1, hold=True))
+    job[0].let_go()
+    assert "KeyboardInterrupt" in job[0].wait()["error"]
+    proxy.forget()
+    if kind == "pull":
+        write_tree(tmp_path / "s", {"other": b"1"})
+        small_push(tmp_path / "s", url, delete=True)
+    done = jobs.run(kind, *ends, part_bytes=PART_BYTES)
+    assert 0 < done["num_bytes"] < TOTAL_BYTES
+    small_pull(url, tmp_path / "t")
+    assert read_tree(tmp_path / "t") == (TREE if kind == "push" else {"other": b"1"})
+
+
+def test_several_pull_into_one_folder(url: str, proxy: Proxy, proxy_url: str, jobs: Jobs, tmp_path: Path) -> None:
+    """One fetches, and each byte once; the others wait and find all there. Meanwhile files are whole or absent."""
+    write_tree(tmp_path / "s", TREE)
+    small_push(tmp_path / "s", url)
+    target = tmp_path / "t"
+    running: list[Job] = []
+
+    def start_others(seen: Seen) -> None:
+        if seen.is_of_a_file and len(running) < 4:
+            running.extend(jobs.start("pull", proxy_url, str(target), part_bytes=PART_BYTES) for _ in range(3))
+        for path in target.rglob("[!.]*"):
+            assert path.is_dir() or path.read_bytes() == TREE[str(path.relative_to(target))]
+
+    proxy.on_request = start_others
+    running.append(jobs.start("pull", proxy_url, str(target), part_bytes=PART_BYTES, max_in_flight=1))
+    first = running[0].wait()
+    others = [job.wait() for job in running[1:]]
+    assert first["num_files"] == len(TREE)
+    assert [(done["num_files"], done["num_unchanged"]) for done in others] == [(0, len(TREE))] * 3
+    assert proxy.fetched_bytes() == TOTAL_BYTES
+    assert read_tree(target) == TREE
+
+
+@pytest.mark.parametrize("then", ["let go", "interrupt"])
+def test_waiting_for_another_pull(then: str, url: str, jobs: Jobs, tmp_path: Path) -> None:
+    """Is told of after a second; goes on when the other one ends, and Ctrl-C ends it."""
+    write_tree(tmp_path / "s", {"a": b"1"})
+    small_push(tmp_path / "s", url)
+    (tmp_path / "t").mkdir()
+    with open(tmp_path / "t" / LOCK_NAME, "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        job = jobs.start("pull", url, str(tmp_path / "t"))
+        assert "another pull is at work there" in job.next_warning()
+        if then == "interrupt":
+            os.kill(job.pid, signal.SIGINT)
+            assert "KeyboardInterrupt" in job.wait()["error"]
+    if then == "let go":
+        assert job.wait()["num_files"] == 1

@@ -1,0 +1,87 @@
+"""Threads that do jobs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchdata_remote import RetryPolicy
+from torchdata_remote.core.threads.pool import PoolClosedError
+from torchdata_remote.errors import TransientStorageError
+from torchdata_remote.service.transfer.job_pool import Crew, Job
+
+
+@given(
+    sizes=st.lists(st.integers(0, 30), max_size=30),
+    max_in_flight=st.integers(1, 6),
+    part_bytes=st.integers(1, 10),
+)
+def test_all_is_done_within_the_bounds(sizes: list[int], max_in_flight: int, part_bytes: int) -> None:
+    """Each job and each that follows from one, once; never more bytes in hand than allowed, but for a single job."""
+    lock = threading.Lock()
+    running: list[int] = []
+    done: list[int] = []
+    told: list[int] = []
+
+    def job(size: int, num_following: int) -> Job:
+        def run() -> Iterable[Job]:
+            with lock:
+                running.append(size)
+                assert len(running) <= max_in_flight
+                assert len(running) == 1 or sum(running) <= max_in_flight * part_bytes
+            with lock:
+                running.remove(size)
+                done.append(size)
+            return [job(size // 2, num_following - 1)] * num_following
+
+        return Job(size, run)
+
+    with Crew(max_in_flight, RetryPolicy(), part_bytes=part_bytes) as crew:
+        crew.do((job(size, 2) for size in sizes), lambda: told.append(len(told)))
+    assert sorted(done) == sorted([*sizes, *[size // 2 for size in sizes] * 2, *[size // 4 for size in sizes] * 2])
+    assert len(told) == len(done)
+
+
+def test_an_error_ends_it() -> None:
+    """It comes to whoever waits; jobs behind it are not begun, and those at work end before the block does."""
+    begun = threading.Event()
+    ended: list[str] = []
+
+    def slow() -> Iterable[Job]:
+        begun.set()
+        with pytest.raises(PoolClosedError):
+            crew.wait(60)
+        ended.append("slow")
+        return ()
+
+    def wrong() -> Iterable[Job]:
+        begun.wait()
+        raise ValueError("no")
+
+    def never() -> Iterable[Job]:
+        raise AssertionError
+
+    with pytest.raises(ValueError, match="no"), Crew(2, RetryPolicy(), part_bytes=1) as crew:
+        crew.do([Job(0, slow), Job(0, wrong), *[Job(0, never)] * 50], lambda: None)
+    assert ended == ["slow"]
+    with pytest.raises(PoolClosedError):
+        crew.check()
+
+
+def test_a_request_is_repeated_and_holds_back() -> None:
+    """As the policy says; a store that is overloaded gets fewer at once."""
+    answers = [TransientStorageError("busy"), TransientStorageError("busy")]
+    answers[0].overloaded = True
+    with Crew(8, RetryPolicy(first_wait_s=0, max_attempts=3), part_bytes=1) as crew:
+
+        def operation() -> str:
+            if answers:
+                raise answers.pop()
+            return "well"
+
+        assert crew.request(operation) == "well"
+        assert crew.in_flight.limit < 8

@@ -1,0 +1,354 @@
+"""A data set into a folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from tests.servers.scripted import Request, Response, scripted
+from tests.service.transfer.jobs import Jobs
+from tests.service.transfer.proxy import Proxy, Seen, flipped
+from tests.service.transfer.trees import PART_BYTES, counts, read_tree, small_pull, small_push, write_tree
+from torchdata_remote import StorageOptions
+from torchdata_remote.errors import (
+    EmptyListingError,
+    ObjectChangedError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    StorageError,
+    UrlError,
+)
+from torchdata_remote.service.client.connect import open_service
+from torchdata_remote.service.transfer import pull
+from torchdata_remote.service.transfer.names import LOCK_NAME, STATE_NAME, partial_name
+
+LARGE = bytes(range(250)) * 2  # eight parts
+TREE = {"cat/1": b"meow", "cat/2": b"", "dog/1": LARGE, "readme": b"pets"}
+
+
+@pytest.fixture
+def pets(url: str, tmp_path: Path) -> str:
+    """A data set that holds ``TREE``, and that was pushed from ``s``."""
+    write_tree(tmp_path / "s", TREE)
+    small_push(tmp_path / "s", url)
+    return url
+
+
+def test_pulled_again_nothing_is_read(pets: str, proxy: Proxy, proxy_url: str, tmp_path: Path) -> None:
+    """Neither files of the service nor, as the state knows them, local ones."""
+    small_pull(pets, tmp_path / "t")
+    for path in TREE:
+        os.utime(tmp_path / "t" / path, ns=(0, (tmp_path / "t" / path).stat().st_mtime_ns))  # atime only
+    assert counts(small_pull(proxy_url, tmp_path / "t")) == (0, 4, 0, 0)
+    assert proxy.fetched_bytes() == 0
+    assert all((tmp_path / "t" / path).stat().st_atime_ns == 0 for path in TREE), "hashing would read them"
+
+
+def test_without_the_state_files_are_hashed_and_kept(pets: str, proxy: Proxy, proxy_url: str, tmp_path: Path) -> None:
+    """Whoever copied them there; one that differs is fetched, also with the same size and date."""
+    write_tree(tmp_path / "t", TREE)
+    (tmp_path / "t" / "readme").write_bytes(b"cars")
+    os.utime(tmp_path / "t" / "readme", ns=(1, 1))
+    done = small_pull(proxy_url, tmp_path / "t")
+    assert counts(done) == (1, 3, 0, 0)
+    assert done.num_bytes == proxy.fetched_bytes() == 4
+    assert read_tree(tmp_path / "t") == TREE
+
+
+@pytest.mark.parametrize("state", [b"", b"[]", b'{"__kind__": "other"}', b'{"files": {"a": 1}}', b"\xff", b"null"])
+def test_a_state_that_is_none(state: bytes, pets: str, tmp_path: Path) -> None:
+    """Is as good as no state."""
+    small_pull(pets, tmp_path / "t")
+    (tmp_path / "t" / STATE_NAME).write_bytes(state)
+    assert counts(small_pull(pets, tmp_path / "t")) == (0, 4, 0, 0)
+    assert counts(small_pull(pets, tmp_path / "t")) == (0, 4, 0, 0)
+
+
+def test_what_others_put_there(pets: str, tmp_path: Path) -> None:
+    """Stays unless told, and so does what was pulled and then changed by hand; folders that are empty then go."""
+    small_pull(pets, tmp_path / "t")
+    (tmp_path / "t" / "mine").mkdir()
+    (tmp_path / "t" / "mine" / "notes").write_bytes(b"1")
+    (tmp_path / "t" / "link").symlink_to("/etc/passwd")
+    (tmp_path / "t" / "readme").write_bytes(b"changed")
+    write_tree(tmp_path / "s", {"cat/1": b"meow"})
+    small_push(tmp_path / "s", pets, delete=True)
+    assert counts(small_pull(pets, tmp_path / "t")) == (0, 1, 2, 3)
+    assert read_tree(tmp_path / "t") == {"cat/1": b"meow", "mine/notes": b"1", "readme": b"changed", "link": b""} | {
+        "link": Path("/etc/passwd").read_bytes()
+    }
+    assert not (tmp_path / "t" / "dog").exists()
+    assert counts(small_pull(pets, tmp_path / "t", delete=True)) == (0, 1, 3, 0)
+    assert read_tree(tmp_path / "t") == {"cat/1": b"meow"}
+    assert not (tmp_path / "t" / "mine").exists()
+    assert Path("/etc/passwd").exists()
+
+
+def test_a_file_that_becomes_a_folder_and_back(url: str, tmp_path: Path) -> None:
+    """What was pulled gives way; what somebody else put there is an error that names it."""
+    store, name = open_service(url, StorageOptions())
+    for tree in ({"a": b"1"}, {"a/b/c": b"2"}, {"a/b": b"3"}, {"a": b"4"}):
+        write_tree(tmp_path / "s", tree)
+        store.remove_folder(name)
+        small_push(tmp_path / "s", url)
+        small_pull(url, tmp_path / "t")
+        assert read_tree(tmp_path / "t") == tree
+    write_tree(tmp_path / "u", {"a/x": b"mine"})
+    with pytest.raises(StorageError, match="/u/a is a folder, and in the way of 'a'"):
+        small_pull(url, tmp_path / "u")
+    small_pull(url, tmp_path / "u", delete=True)
+    assert read_tree(tmp_path / "u") == {"a": b"4"}
+
+
+@pytest.mark.parametrize("name", ["cat", "readme"])
+@pytest.mark.parametrize("inside", [False, True])
+def test_no_link_is_followed(name: str, inside: bool, pets: str, tmp_path: Path) -> None:
+    """Neither for a folder nor for a file, wherever it leads; with ``delete`` the link goes, not what it leads to."""
+    elsewhere = tmp_path / "t" / "elsewhere" if inside else tmp_path / "elsewhere"
+    write_tree(elsewhere, {"1": b"old"})
+    (tmp_path / "t").mkdir(exist_ok=True)
+    (tmp_path / "t" / name).symlink_to(elsewhere if name == "cat" else elsewhere / "1")
+    with pytest.raises(StorageError, match=f"/t/{name} is a link, and in the way"):
+        small_pull(pets, tmp_path / "t")
+    assert read_tree(elsewhere) == {"1": b"old"}
+    small_pull(pets, tmp_path / "t", delete=True)
+    assert read_tree(tmp_path / "t") == TREE
+    assert inside or read_tree(elsewhere) == {"1": b"old"}
+
+
+def test_a_link_that_comes_after_the_look(pets: str, proxy: Proxy, proxy_url: str, tmp_path: Path) -> None:
+    """Somebody puts a link in the place of a folder while files are on their way: nothing is written behind it."""
+    (tmp_path / "outside").mkdir()
+    write_tree(tmp_path / "s", {"a-readme": b"1", "cat/z": LARGE})
+    small_push(tmp_path / "s", pets, delete=True)
+
+    def put_link(seen: Seen) -> None:
+        if seen.target.endswith("a-readme"):
+            (tmp_path / "t" / "cat").symlink_to(tmp_path / "outside")
+
+    proxy.on_request = put_link
+    with pytest.raises(StorageError, match="a link or a file is in the way"):
+        small_pull(proxy_url, tmp_path / "t", max_in_flight=1)
+    assert list((tmp_path / "outside").iterdir()) == []
+
+
+@pytest.mark.parametrize("path", ["cat/1", "dog/1"])
+def test_a_bit_that_flips_on_the_way(path: str, pets: str, proxy: Proxy, proxy_url: str, tmp_path: Path) -> None:
+    """Is noticed: the file is fetched once more; if it flips each time that is an error, and nothing is kept."""
+    damaged: list[int] = []
+
+    def damage(seen: Seen, body: bytes) -> bytes:
+        if not seen.target.endswith(path) or seen.method != "GET" or len(damaged) >= times:
+            return body
+        damaged.append(seen.number)
+        return flipped(body)
+
+    proxy.change_answer = damage
+    times = 1000
+    with pytest.raises(StorageError, match=r"SHA-256 .* came"):
+        small_pull(proxy_url, tmp_path / "t")
+    assert not (tmp_path / "t" / path).exists()
+    # Of the other one there may be a part, which the next pull continues.
+    assert not list((tmp_path / "t" / path).parent.glob(".pull-*"))
+    damaged.clear()
+    times = 1
+    small_pull(proxy_url, tmp_path / "t")
+    assert len(damaged) == 1
+    assert read_tree(tmp_path / "t") == TREE
+
+
+@pytest.mark.parametrize("then", [b"new", LARGE[::-1], None])
+@pytest.mark.parametrize("path", ["cat/1", "dog/1"])
+def test_replaced_after_it_was_listed(
+    path: str, then: bytes | None, pets: str, proxy: Proxy, proxy_url: str, tmp_path: Path
+) -> None:
+    """The new version is fetched, whole; or none, if the file is gone."""
+    small_pull(pets, tmp_path / "old")
+    after = {**TREE, path: then} if then is not None else {k: v for k, v in TREE.items() if k != path}
+
+    def replace(seen: Seen) -> None:
+        if seen.method == "GET" and seen.target.endswith(path) and not replaced:
+            replaced.append(path)
+            write_tree(tmp_path / "s", {k: v for k, v in after.items() if v is not None})
+            small_push(tmp_path / "s", pets, delete=True)
+
+    replaced: list[str] = []
+    proxy.on_request = replace
+    small_pull(proxy_url, tmp_path / "t")
+    assert replaced
+    assert read_tree(tmp_path / "t") == after
+    assert counts(small_pull(pets, tmp_path / "t")) == (0, len(after), 0, 0)
+
+
+def test_replaced_again_and_again(pets: str, proxy: Proxy, proxy_url: str, tmp_path: Path) -> None:
+    """Ends, with an error."""
+
+    def replace(seen: Seen) -> None:
+        if seen.method == "GET" and seen.target.endswith("cat/1"):
+            write_tree(tmp_path / "s", {"cat/1": b"%d" % seen.number})
+            small_push(tmp_path / "s", pets)
+
+    proxy.on_request = replace
+    with pytest.raises(ObjectChangedError):
+        small_pull(proxy_url, tmp_path / "t")
+
+
+def test_nothing_to_pull(service: str, url: str, tmp_path: Path) -> None:
+    """A data set that is not there, or that is empty: what was pulled stays."""
+    with pytest.raises(ObjectNotFoundError):
+        small_pull(url, tmp_path / "t")
+    write_tree(tmp_path / "s", {"a": b"1"})
+    small_push(tmp_path / "s", url)
+    small_pull(url, tmp_path / "t")
+    store, path = open_service(f"{url}/a", StorageOptions())
+    store.delete(path)
+    with pytest.raises(EmptyListingError):
+        small_pull(url, tmp_path / "t")
+    assert read_tree(tmp_path / "t") == {"a": b"1"}
+
+
+def test_a_folder_that_holds_another_data_set(pets: str, service: str, tmp_path: Path) -> None:
+    """Is left alone; the same one under another host is fine."""
+    small_pull(pets, tmp_path / "t")
+    name = tmp_path.name
+    small_push(tmp_path / "s", f"datasets://{service}/{name}")
+    with pytest.raises(ObjectExistsError, match="holds the data set"):
+        small_pull(f"datasets://{service}/{name}", tmp_path / "t")
+    small_pull(pets.replace("127.0.0.1", "localhost"), tmp_path / "t")
+    with pytest.raises(UrlError):
+        pull("/a/folder", tmp_path / "t")
+    with pytest.raises(ValueError, match="max_in_flight"):
+        pull(pets, tmp_path / "t", max_in_flight=0)
+
+
+def test_a_full_disk_is_seen_before(pets: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It tells how much is needed and how much is free; nothing is fetched."""
+    monkeypatch.setattr("os.statvfs", lambda folder: SimpleNamespace(f_bavail=50, f_frsize=2))
+    with pytest.raises(StorageError, match="508 bytes are needed and 100 are free"):
+        small_pull(pets, tmp_path / "t")
+    assert read_tree(tmp_path / "t") == {}
+
+
+def test_a_full_disk_midway(pets: str, jobs: Jobs, tmp_path: Path) -> None:
+    """Is an error that names the file; asked again with room, it goes on with what is there."""
+    write_tree(tmp_path / "s", {**TREE, "huge": bytes(40_000)})
+    small_push(tmp_path / "s", pets)
+    told = jobs.run("pull", pets, str(tmp_path / "t"), part_bytes=1000, fsize=20_000, max_in_flight=1)
+    assert "StorageError" in told["error"]
+    assert "File too large" in told["error"]
+    assert "are free" in told["error"]
+    assert sorted(read_tree(tmp_path / "t")).count("huge") == 0
+    done = jobs.run("pull", pets, str(tmp_path / "t"), part_bytes=1000)
+    assert done["num_bytes"] <= 21_000 + 508
+    assert read_tree(tmp_path / "t") == {**TREE, "huge": bytes(40_000)}
+
+
+def test_a_folder_to_read_from(pets: str, jobs: Jobs, tmp_path: Path) -> None:
+    """One that is complete is fine; one that is not is an error, and nothing is tried."""
+    target = tmp_path / "t"
+    small_pull(pets, target)
+    for above in (tmp_path, *tmp_path.parents):
+        if above != Path("/tmp") and str(above).startswith("/tmp/"):
+            above.chmod(0o755)
+    target.chmod(0o555)
+    for folder in ("cat", "dog"):
+        (target / folder).chmod(0o555)
+    try:
+        done = jobs.run("pull", pets, str(target), nobody=True)
+        assert done.get("num_unchanged") == 4, done
+        (target / LOCK_NAME).unlink()
+        (target / STATE_NAME).unlink()
+        assert jobs.run("pull", pets, str(target), nobody=True)["num_unchanged"] == 4
+        (tmp_path / "s" / "readme").write_bytes(b"new")
+        small_push(tmp_path / "s", pets)
+        told = jobs.run("pull", pets, str(target), nobody=True)
+        assert "AccessDeniedError" in told["error"]
+        assert "1 files are to be fetched" in told["error"]
+    finally:
+        target.chmod(0o755)
+
+
+def answers_of_a_hostile_service(files: list[dict[str, Any]], request: Request) -> Response:
+    if urlsplit(request.target).path.endswith("/files"):
+        return Response(200, json.dumps({"files": files, "folders": [], "next": None}).encode())
+    return Response.of_object(request, b"evil" if "evil" in unquote(request.target) else b"good")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../evil",
+        "a/../../evil",
+        "/etc/evil",
+        "a//evil",
+        "./evil",
+        "evil/",
+        "",
+        ".",
+        "..",
+        "a\0evil",
+        "a\\..\\evil",
+        "a\nevil",
+        "x" * 256,
+        "/".join(["evil"] * 300),
+        STATE_NAME,
+        f"a/{LOCK_NAME}",
+        f"a/{partial_name('x', '0')}",
+        "\ud800",
+        "good/evil",
+    ],
+)
+def test_a_hostile_listing(path: str, tmp_path: Path) -> None:
+    """No path leads out of the folder, or into what pull keeps there; nothing is written then."""
+    evil, good = (hashlib.sha256(data).hexdigest() for data in (b"evil", b"good"))
+    files = [
+        {"path": "good", "size": 4, "etag": '"1"', "modified": None, "sha256": good},
+        {"path": path, "size": 4, "etag": '"1"', "modified": None, "sha256": evil},
+    ]
+    with scripted(lambda request: answers_of_a_hostile_service(files, request)) as server:
+        url = f"datasets://{urlsplit(server.url).netloc}/pets"
+        with pytest.raises(StorageError):
+            small_pull(url, tmp_path / "deep" / "t")
+    assert [found.name for found in tmp_path.rglob("*") if found.is_file()] == [LOCK_NAME]
+
+
+@pytest.mark.parametrize("sha256", ["", "00", "Z" * 64, "../../" + "a" * 58])
+def test_a_listing_with_a_digest_that_is_none(sha256: str, tmp_path: Path) -> None:
+    """Is refused."""
+    files = [{"path": "good", "size": 4, "etag": '"1"', "modified": None, "sha256": sha256}]
+    with (
+        scripted(lambda request: answers_of_a_hostile_service(files, request)) as server,
+        pytest.raises(StorageError, match="SHA-256"),
+    ):
+        small_pull(f"datasets://{urlsplit(server.url).netloc}/pets", tmp_path / "t")
+
+
+def test_a_listing_without_an_end(tmp_path: Path) -> None:
+    """A service that begins again is found out."""
+    page = {"files": [], "folders": [], "next": "a"}
+    with (
+        scripted(lambda request: Response(200, json.dumps(page).encode())) as server,
+        pytest.raises(StorageError, match="does not end"),
+    ):
+        small_pull(f"datasets://{urlsplit(server.url).netloc}/pets", tmp_path / "t")
+
+
+def test_parts_of_another_version_are_not_taken(pets: str, tmp_path: Path) -> None:
+    """A partial file that lies is noticed by the digest, and fetched anew; what nobody wants any longer goes."""
+    sha256 = hashlib.sha256(LARGE).hexdigest()
+    name = partial_name("dog/1", sha256)
+    ranges = name.replace(".torchdata", ".ranges.torchdata")
+    stale = f"dog/{partial_name('dog/1', '0' * 64)}"
+    write_tree(
+        tmp_path / "t",
+        {f"dog/{name}": bytes(len(LARGE)), f"dog/{ranges}": b"0 %d\n" % PART_BYTES, stale: b"old"},
+    )
+    small_pull(pets, tmp_path / "t")
+    assert read_tree(tmp_path / "t") == TREE

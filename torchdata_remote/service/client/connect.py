@@ -1,0 +1,39 @@
+"""A dataset service, for who copies data to it and from it: what it offers beyond other stores."""
+
+from __future__ import annotations
+
+from ...core.options import StorageOptions
+from ...core.urls import redact, split_url
+from ...errors import UrlError
+from ...storage.dataset_service.store import DATASETS, DatasetFile, DatasetsStore
+from ...storage.registry import Connection, open_store
+
+__all__ = ["DatasetFile", "DatasetsStore", "open_service"]
+
+_DEFAULT = Connection()
+
+
+def open_service(url: str, options: StorageOptions, connection: Connection = _DEFAULT) -> tuple[DatasetsStore, str]:
+    """The service of a ``datasets://host:port/NAME/PATH`` URL, and ``NAME/PATH``. One per host, options and process.
+
+    Args:
+        url: of a dataset, or of something in it.
+        options: ``token`` and ``secure``.
+        connection: how it is spoken to.
+
+    Raises:
+        UrlError: if it is another kind of URL, or the options are another store's.
+
+    Example:
+        >>> open_service("datasets://127.0.0.1:8080/photos/cat/1.jpg", StorageOptions())[1]
+        'photos/cat/1.jpg'
+    """
+    if split_url(url)[0] != DATASETS:
+        raise UrlError(f"{redact(url)}: expected datasets://host:port/NAME, a dataset of a service.", url=redact(url))
+    store, path = open_store(url, options, connection)
+    if not isinstance(store, DatasetsStore):
+        raise UrlError(
+            f"{redact(url)}: backend={connection.backend.value!r} carries bytes only. Take backend='automatic'.",
+            url=redact(url),
+        )
+    return store, path

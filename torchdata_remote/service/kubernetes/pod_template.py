@@ -1,0 +1,79 @@
+"""What has to hold of a pod's template, so that a dataset and torchrun's settings can be added to it.
+
+Only that is looked at. Whether the rest is what Kubernetes knows is for Kubernetes to say, of its version.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from typing import Any
+
+from .field_path import Place, dns_label, mapping, mappings, part, text, texts
+
+INIT_CONTAINER, VOLUME = "pull-dataset", "dataset"
+GPUS = ("nvidia.com/gpu", "amd.com/gpu")  # resources of which one is one device
+RESERVED_LABELS = ("batch.kubernetes.io/", "job-name", "controller-uid")  # the Job gives its pods these
+
+
+def require_template(template: dict[str, Any], place: Place, *, folder: str) -> None:
+    """Require a template that the dataset can be added to.
+
+    Args:
+        template: a ``PodTemplateSpec``.
+        place: where it stands.
+        folder: where the dataset will be mounted.
+
+    Raises:
+        JobError: for what is missing, of another type, or already there; names the field.
+    """
+    metadata, at = part(template, "metadata", place), place.at("metadata")
+    for kind in ("labels", "annotations"):
+        for key, value in part(metadata, kind, at).items():
+            if not isinstance(value, str):
+                raise at.at(kind).at(key).wrong(value, "a text: put it into quotes")
+            if kind == "labels" and key.startswith(RESERVED_LABELS):
+                raise at.at(kind).at(key).wrong(value, "no label that the Job itself gives")
+    if template.get("spec") is None:
+        raise place.missing("spec", "a mapping with containers")
+    spec, place = mapping(template["spec"], place.at("spec")), place.at("spec")
+    if spec.get("restartPolicy") not in (None, "Never"):
+        raise place.at("restartPolicy").wrong(
+            spec["restartPolicy"], "Never, or nothing: torchrun restarts processes, and the Job makes new pods"
+        )
+    if spec.get("hostNetwork") and spec.get("dnsPolicy") != "ClusterFirstWithHostNet":
+        raise place.at("dnsPolicy").wrong(
+            spec.get("dnsPolicy"), "ClusterFirstWithHostNet beside hostNetwork, so that the first pod is found"
+        )
+    for volume, where in mappings(spec, "volumes", place):
+        if dns_label(volume, "name", where) == VOLUME:
+            raise where.at("name").wrong(VOLUME, "another name: this volume is added")
+    containers = mappings(spec, "containers", place)
+    if not containers:
+        raise place.missing("containers", "a list of at least one container")
+    for container, where in (*containers, *mappings(spec, "initContainers", place)):
+        _require_container(container, where, folder)
+
+
+def _require_container(container: dict[str, Any], place: Place, folder: str) -> None:
+    if dns_label(container, "name", place) == INIT_CONTAINER:
+        raise place.at("name").wrong(INIT_CONTAINER, "another name: this container is added")
+    text(container, "image", place, expected="the name of an image")
+    texts(container, "command", place)
+    texts(container, "args", place)
+    for variable, where in mappings(container, "env", place):
+        text(variable, "name", where)
+        if not isinstance(variable.get("value", ""), str):
+            raise where.at("value").wrong(variable["value"], "a text: put it into quotes")
+    for mount, where in mappings(container, "volumeMounts", place):
+        path = posixpath.normpath(text(mount, "mountPath", where))
+        if f"{path}/".startswith(f"{folder}/"):
+            raise where.at("mountPath").wrong(
+                mount["mountPath"], f"a path that is not in {folder}: the dataset is there"
+            )
+    part(container, "securityContext", place)
+    resources, at = part(container, "resources", place), place.at("resources")
+    for kind in ("limits", "requests"):
+        amounts = part(resources, kind, at)
+        for name in amounts.keys() & set(GPUS):
+            if not str(amounts[name]).isdecimal():
+                raise at.at(kind).at(name).wrong(amounts[name], "a number of devices")

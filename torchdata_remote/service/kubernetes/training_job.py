@@ -1,0 +1,127 @@
+"""A ``TrainingJob``: which dataset, how many pods, and what each of them runs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from ...storage.dataset_service.protocol import DATASET_NAME
+from .field_path import Place, dns_label, mapping, part, text
+from .pod_template import require_template
+
+API_VERSION, KIND = "breezeml.ai/v1", "TrainingJob"
+_MOST_PODS, _MOST_CHARACTERS = 100_000, 63  # Kubernetes' limits of an indexed Job, and of a host's name
+_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingJob:
+    """A training on a dataset, by as many pods as there are, between two bounds.
+
+    Args:
+        name: of the job, and of what is made for it.
+        namespace: ``None`` for whichever is current when the manifests are applied.
+        labels: of these manifests' objects, not of the pods.
+        dataset: name of the dataset; it is found at ``/datasets/NAME``.
+        min_size: pods without which it does not begin, or waits.
+        max_size: pods at the most.
+        template: of its pods, a Kubernetes ``PodTemplateSpec``.
+
+    Example:
+        >>> containers = [{"name": "train", "image": "train:1", "command": ["torchrun", "main.py"]}]
+        >>> job = TrainingJob.parse({
+        ...     "apiVersion": "breezeml.ai/v1",
+        ...     "kind": "TrainingJob",
+        ...     "metadata": {"name": "pets"},
+        ...     "spec": {
+        ...         "dataset": "my_dataset", "minSize": 1, "maxSize": 4,
+        ...         "replicaSpecs": {"template": {"spec": {"containers": containers}}},
+        ...     },
+        ... }, Place("job.yaml"))
+        >>> job.name, job.folder, job.max_size
+        ('pets', '/datasets/my_dataset', 4)
+    """
+
+    name: str
+    namespace: str | None = None
+    labels: dict[str, str]
+    dataset: str
+    min_size: int
+    max_size: int
+    template: dict[str, Any]
+
+    @property
+    def folder(self) -> str:
+        """Where pods find the dataset."""
+        return f"/datasets/{self.dataset}"
+
+    @classmethod
+    def parse(cls, document: Any, place: Place) -> TrainingJob:
+        """Read a document.
+
+        Raises:
+            JobError: if it is no TrainingJob; names file and field, what came, and what was expected.
+        """
+        document = mapping(document, place, known=("apiVersion", "kind", "metadata", "spec"))
+        for key, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
+            text(document, key, place, pattern=re.escape(expected), expected=expected)
+        spec, at = _field(document, "spec", place, ("dataset", "minSize", "maxSize", "replicaSpecs"))
+        dataset = text(
+            spec,
+            "dataset",
+            at,
+            pattern=DATASET_NAME,
+            expected="1 to 128 letters, digits, '.', '_' and '-', of which the first is a letter or a digit",
+        )
+        min_size, max_size = _size(spec, "minSize", at), _size(spec, "maxSize", at)
+        if min_size > max_size:
+            raise at.at("minSize").wrong(min_size, f"at most maxSize, which is {max_size}")
+        replicas, replicas_at = _field(spec, "replicaSpecs", at, ("template",))
+        template, template_at = _field(replicas, "template", replicas_at, ("metadata", "spec"))
+        require_template(template, template_at, folder=f"/datasets/{dataset}")
+        metadata, metadata_at = _field(document, "metadata", place, ("name", "namespace", "labels"))
+        return cls(
+            name=_name(metadata, metadata_at, max_size),
+            namespace=dns_label(metadata, "namespace", metadata_at) if "namespace" in metadata else None,
+            labels=_labels(metadata, metadata_at),
+            dataset=dataset,
+            min_size=min_size,
+            max_size=max_size,
+            template=template,
+        )
+
+
+def _field(parent: dict[str, Any], key: str, place: Place, known: tuple[str, ...]) -> tuple[dict[str, Any], Place]:
+    if parent.get(key) is None:
+        raise place.missing(key, f"a mapping of {', '.join(known)}")
+    return mapping(parent[key], place.at(key), known=known), place.at(key)
+
+
+def _size(spec: dict[str, Any], key: str, place: Place) -> int:
+    expected = f"a number of pods from 1 to {_MOST_PODS:,}"
+    if spec.get(key) is None:
+        raise place.missing(key, expected)
+    value = spec[key]
+    if type(value) is not int or not 1 <= value <= _MOST_PODS:  # True is an int too
+        raise place.at(key).wrong(value, expected)
+    return value
+
+
+def _name(metadata: dict[str, Any], place: Place, max_size: int) -> str:
+    """The job's name, of which the pods' host names are made."""
+    name = text(metadata, "name", place)
+    most = _MOST_CHARACTERS - len(f"-{max_size - 1}")
+    if _NAME.fullmatch(name) is None or len(name) > most:
+        raise place.at("name").wrong(
+            name, f"at most {most} lower-case letters, digits and hyphens, the first a letter, the last no hyphen"
+        )
+    return name
+
+
+def _labels(metadata: dict[str, Any], place: Place) -> dict[str, str]:
+    labels = part(metadata, "labels", place)
+    for key, value in labels.items():
+        if not isinstance(value, str):
+            raise place.at("labels").at(key).wrong(value, "a text: put it into quotes")
+    return labels

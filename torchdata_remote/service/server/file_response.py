@@ -1,0 +1,74 @@
+"""The answer that brings a file, or a range of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from ...errors import ObjectChangedError
+from ...storage.dataset_service.protocol import digest_field
+from ...storage.registry import Entry
+from .context import Hosting
+from .dataset_root import CHUNK_BYTES
+from .file_metadata import etag_of, last_modified
+from .names import disposition
+from .preconditions import byte_range, is_not_modified, range_holds, wants_digest
+from .problems import Problem
+from .request_body import in_thread
+
+_OCTETS = "application/octet-stream"
+
+
+async def send_file(request: Request, hosting: Hosting, name: str, path: str) -> Response:
+    """The answer to GET or HEAD of a file. What is small is read in one go, since each turn of a thread costs."""
+
+    def answer() -> Response:
+        return _answer(request, hosting, hosting.shelf.stat(hosting.shelf.folder(name), path), path)
+
+    with replaced_is_503():
+        return await in_thread(answer)
+
+
+def _answer(request: Request, hosting: Hosting, entry: Entry, path: str) -> Response:
+    etag, size = etag_of(entry), entry.size
+    assert size is not None
+    headers = {"ETag": etag, "Accept-Ranges": "bytes", "X-Content-Type-Options": "nosniff"}
+    modified = last_modified(entry)
+    if modified is not None:
+        headers["Last-Modified"] = modified
+    if is_not_modified(request.headers, etag):
+        return Response(status_code=304, headers=headers)
+    wanted = byte_range(request.headers.get("range"), size) if range_holds(request.headers, etag) else None
+    if wants_digest(request.headers.get("want-repr-digest")):
+        headers["Repr-Digest"] = digest_field(hosting.digests.of(entry))
+    start, end = wanted or (0, size)
+    headers |= {"Content-Disposition": disposition(path), "Content-Length": str(end - start)}
+    if wanted is not None:
+        headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
+    status = 200 if wanted is None else 206
+    if request.method == "HEAD":
+        return Response(status_code=status, headers=headers, media_type=_OCTETS)
+    chunks = hosting.shelf.chunks(entry, start, end)
+    first = next(chunks, None)  # before the headers are sent: what is wrong with the file is told by the status
+    if end - start <= CHUNK_BYTES:
+        return Response(b"".join([first or b"", *chunks]), status, headers, _OCTETS)
+    return StreamingResponse(_all(first, chunks), status, headers, _OCTETS)
+
+
+async def _all(first: memoryview | None, others: Iterator[memoryview]) -> AsyncIterator[bytes]:
+    chunk = first
+    while chunk is not None:
+        yield bytes(chunk)
+        chunk = await in_thread(lambda: next(others, None))
+
+
+@contextlib.contextmanager
+def replaced_is_503() -> Iterator[None]:
+    """What a client has not asked for by a condition is not answered with 412."""
+    try:
+        yield
+    except ObjectChangedError:
+        raise Problem(503, "A file was replaced at this moment. Ask again.", {"Retry-After": "0"}) from None

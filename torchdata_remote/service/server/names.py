@@ -1,0 +1,186 @@
+"""Names that others choose: of datasets, files and uploads."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from email.message import Message
+from email.utils import collapse_rfc2231_value
+from urllib.parse import quote
+
+from ...storage.dataset_service.protocol import (
+    DATASET_NAME,
+    FORBIDDEN,
+    MAX_PATH_BYTES,
+    MAX_SEGMENT_BYTES,
+    what_is_wrong,
+)
+from ...storage.registry import PARTIAL_SUFFIX, never_listed
+from .problems import Problem
+
+_SEGMENT = r"(?!\.{1,2}(?:/|$))[^/\\\x00-\x1f\x7f]{1,255}"
+PATH = f"^{_SEGMENT}(?:/{_SEGMENT})*$"  # for the description; what is checked is more
+BEGINNING = f"^(?:{_SEGMENT}/)*" + r"[^/\\\x00-\x1f\x7f]{0,255}$"  # of a path
+UPLOAD = r"[A-Za-z0-9_-]{8,64}"
+_MAGIC = (  # of what somebody may upload without a name
+    (b"\x89PNG\r\n\x1a\n", "png"),
+    (b"\xff\xd8\xff", "jpg"),
+    (b"GIF8", "gif"),
+    (b"PK\3\4", "zip"),
+    (b"\x1f\x8b\x08", "gz"),
+    (b"\x28\xb5\x2f\xfd", "zst"),
+    (b"\xfd7zXZ\0", "xz"),
+    (b"BZh", "bz2"),
+    (b"\x93NUMPY", "npy"),
+    (b"\x89HDF\r\n\x1a\n", "h5"),
+    (b"PAR1", "parquet"),
+    (b"%PDF-", "pdf"),
+)
+HEAD_BYTES = 512  # of a body, by which it is recognised
+
+
+def require_dataset_name(name: object) -> str:
+    """The name of a dataset.
+
+    Raises:
+        Problem: 400, if it is none.
+    """
+    if (
+        not isinstance(name, str)
+        or re.fullmatch(DATASET_NAME, name, re.ASCII) is None
+        or name.endswith(PARTIAL_SUFFIX)  # which is what a killed service leaves, and the next one removes
+    ):
+        raise Problem(
+            400,
+            f"{name!r:.200} is not a name for a dataset: 1 to 128 letters, digits, '.', '_' and '-', of which the "
+            f"first is a letter or a digit, and not {PARTIAL_SUFFIX!r} at the end.",
+        )
+    return name
+
+
+def require_path(path: str) -> str:
+    """The path of a file in a dataset, which leads nowhere else.
+
+    Raises:
+        Problem: 400, if it is none.
+    """
+    wrong = what_is_wrong(path)
+    if wrong is None and any(map(never_listed, path.split("/"))):
+        wrong = "has a name that begins or ends as those do which the service keeps for itself"
+    if wrong is not None:
+        raise Problem(
+            400,
+            f"{path!r:.200} is not a path in a dataset, since it {wrong}: at most {MAX_PATH_BYTES} bytes, names of 1 "
+            f"to {MAX_SEGMENT_BYTES} bytes between slashes, not '.' or '..', without backslashes and control "
+            "characters.",
+        )
+    return path
+
+
+def require_beginning(text: str) -> str:
+    """What paths of files may begin with, such as nothing.
+
+    Raises:
+        Problem: 400, if none can.
+    """
+    *folders, last = require_text(text).split("/")
+    if len(last.encode("utf-8", "replace")) > MAX_SEGMENT_BYTES or FORBIDDEN.search(last):
+        raise Problem(400, f"{text!r:.200} is not the beginning of a path in a dataset.")
+    if folders:
+        require_path("/".join(folders))
+    return text
+
+
+def require_text(text: str) -> str:
+    """What a path may be compared with.
+
+    Raises:
+        Problem: 400, if it is too long, or no text.
+    """
+    if len(text.encode("utf-8", "replace")) > MAX_PATH_BYTES or "\0" in text:
+        raise Problem(400, f"{text!r:.200} is longer than {MAX_PATH_BYTES} bytes, or has a NUL in it.")
+    return text
+
+
+def require_upload_id(text: str) -> str:
+    """The name that a client gave its upload.
+
+    Raises:
+        Problem: 400, if it is none.
+    """
+    if re.fullmatch(UPLOAD, text, re.ASCII) is None:
+        raise Problem(400, f"upload={text!r:.100} is not a name for an upload: 8 to 64 letters, digits, '_' and '-'.")
+    return text
+
+
+def name_in_disposition(header: str | None) -> str | None:
+    """The file's name in a Content-Disposition header (RFC 6266), ``None`` if there is no header or no name.
+
+    Raises:
+        Problem: 400, if the name is not that of a file.
+
+    >>> name_in_disposition('attachment; filename="my_file.csv"')
+    'my_file.csv'
+    """
+    if header is None:
+        return None
+    message = Message()
+    message["Content-Disposition"] = header
+    try:
+        given = message.get_params([], "Content-Disposition")
+        names = [value for key, value in given if key.lower() == "filename"]
+        names.sort(key=lambda value: isinstance(value, str))  # filename* goes first
+        name = collapse_rfc2231_value(names[0]) if names else None
+    except (LookupError, ValueError) as error:  # a character set that is none
+        raise Problem(400, f"Content-Disposition {header!r:.200} cannot be read: {error}.") from None
+    return None if name is None else require_path(name)
+
+
+def disposition(path: str) -> str:
+    """The Content-Disposition header of a file that is handed out.
+
+    >>> disposition("cat/my_file.csv")
+    'attachment; filename="my_file.csv"'
+    """
+    name = path.rpartition("/")[2]
+    if name.isascii() and '"' not in name:
+        return f'attachment; filename="{name}"'
+    plain = "".join(character if character.isascii() and character not in '"%' else "_" for character in name)
+    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{percent_encoded(name)}"
+
+
+def percent_encoded(path: str) -> str:
+    """A path as it stands in a URL.
+
+    >>> percent_encoded("a b/100%.txt")
+    'a%20b/100%25.txt'
+    """
+    return quote(path, safe="/~")
+
+
+def name_from_content(head: bytes, sha256: str) -> str:
+    """A name for a file that has none: equal content gives equal names.
+
+    Args:
+        head: its first bytes, ``HEAD_BYTES`` if there are so many.
+        sha256: of all of it, hexadecimal.
+    """
+    return f"{sha256[:16]}.{_extension(head)}"
+
+
+def _extension(head: bytes) -> str:
+    for magic, extension in _MAGIC:
+        if head.startswith(magic):
+            return extension
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        return "webp"
+    if head[257:262] == b"ustar":
+        return "tar"
+    try:
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        text = decoder.decode(head, final=len(head) < HEAD_BYTES)  # or it may end within a character
+    except UnicodeDecodeError:
+        return "bin"
+    if "\0" in text or not text:
+        return "bin"
+    return "json" if text.lstrip()[:1] in ("{", "[") else "txt"

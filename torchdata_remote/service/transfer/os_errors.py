@@ -1,0 +1,54 @@
+"""What the operating system refuses, in this package's words."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+
+from ...errors import AccessDeniedError, ObjectNotFoundError, StorageError
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
+
+
+@contextlib.contextmanager
+def faults_at(path: str) -> Iterator[None]:
+    """Errors of the operating system in the block name the file.
+
+    Raises:
+        StorageError: instead.
+    """
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, StorageError):
+            raise
+        raise _known(error, path) from error
+
+
+def _known(error: OSError, path: str) -> StorageError:
+    reason = error.strerror or type(error).__name__
+    if error.errno in _FULL:
+        free = ""
+        with contextlib.suppress(OSError):
+            free = f"; {free_bytes(os.path.dirname(path)):,} bytes are free"
+        return StorageError(
+            f"{path}: {reason}{free}. What has come of large files is kept: make room and ask again.", url=path
+        )
+    if error.errno in _REFUSED:
+        return AccessDeniedError(f"{path}: {reason}. See who may read and write there.", url=path)
+    if error.errno in (errno.ELOOP, errno.ENOTDIR):
+        return StorageError(
+            f"{path}: a link or a file is in the way, and links are not followed. Remove it and ask again.", url=path
+        )
+    if error.errno == errno.ENOENT:
+        return ObjectNotFoundError(f"{path}: no such file or folder.", url=path)
+    return StorageError(f"{path}: {reason}.", url=path)
+
+
+def free_bytes(folder: str) -> int:
+    """That this process may write there, and below the folder above it where it does not exist yet."""
+    status = os.statvfs(folder)
+    return status.f_bavail * status.f_frsize

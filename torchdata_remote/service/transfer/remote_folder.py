@@ -1,0 +1,92 @@
+"""The folder of a service's data set: what is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+from ...core.options import RetryPolicy, StorageOptions
+from ...core.retry import call_with_retries
+from ...core.urls import redact
+from ...errors import ObjectNotFoundError, StorageError, UrlError
+from ...storage.registry import Connection
+from ..client.connect import DatasetFile, open_service
+
+T = TypeVar("T")
+
+
+class RemoteFolder:
+    """A data set, or a folder in one.
+
+    Args:
+        url: ``datasets://host:port/name`` or below.
+        storage_options: for the service.
+        retry: what is done about requests that fail for a passing reason.
+
+    Raises:
+        UrlError: if it is not such a URL.
+    """
+
+    def __init__(self, url: str, storage_options: Mapping[str, Any] | None, retry: RetryPolicy) -> None:
+        self.url = redact(url).rstrip("/")
+        self._retry = retry
+        connection = Connection(read_timeout_s=retry.progress_timeout_s)
+        self.store, path = open_service(url, StorageOptions(storage_options), connection)
+        self.name, _, below = path.strip("/").partition("/")
+        if not self.name:
+            raise UrlError(f"{self.url} names no data set. Expected datasets://host:port/name.", url=self.url)
+        self.prefix = f"{self.name}/{below}/" if below else f"{self.name}/"
+
+    def path(self, path: str) -> str:
+        """For the store, of a file's path below this folder."""
+        return self.prefix + path
+
+    def url_of(self, path: str) -> str:
+        """For messages, of a file's path below this folder."""
+        return f"{self.url}/{path}"
+
+    def create(self) -> None:
+        """Make the data set, if it is not there."""
+        call_with_retries(lambda: self.store.create_dataset(self.name), self._retry)
+
+    def list(self) -> dict[str, DatasetFile]:
+        """Files by their paths below this folder.
+
+        Raises:
+            ObjectNotFoundError: if there is no such data set.
+            StorageError: for a listing that cannot be one of this folder.
+        """
+        found: dict[str, DatasetFile] = {}
+        for file in self._files(self.prefix, lambda operation: call_with_retries(operation, self._retry)):
+            if not file.path.startswith(self.prefix):
+                raise StorageError(f"{self.url}: the listing names {file.path!r}, which is not in it.", url=self.url)
+            found[file.path[len(self.prefix) :]] = file
+        return found
+
+    def find(self, path: str, request: Callable[[Callable[[], Any]], Any]) -> DatasetFile | None:
+        """A file as it is now, or ``None``.
+
+        Args:
+            path: below this folder.
+            request: sends a request, with repetitions.
+        """
+        wanted = self.path(path)
+        try:
+            for file in self._files(wanted, request):
+                if file.path >= wanted:  # what begins with it comes behind it
+                    return file if file.path == wanted else None
+        except ObjectNotFoundError:
+            pass
+        return None
+
+    def _files(self, prefix: str, request: Callable[[Callable[[], Any]], Any]) -> Iterator[DatasetFile]:
+        token: str | None = None
+        while True:
+            files, following = request(partial(self.store.digests, prefix, token))
+            yield from files
+            if following is None:
+                return
+            if token is not None and following <= token:
+                raise StorageError(f"{self.url}: the listing does not end: it begins again at {following!r}.")
+            token = following
