@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.servers.s3 import S3Server, ceph_is_installed, ceph_server, moto_server, temporary_folder
-from tests.shard_places import Place, memory_place
+from tests.support.shard_places import Place, memory_place
 
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("default")

@@ -14,8 +14,8 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from tests.archive_bytes import pack_tar
 from tests.servers.s3 import S3Server
+from tests.support.archive_bytes import pack_tar
 from torchdata_remote import cli
 from torchdata_remote.formats.manifest import MANIFEST_NAME, load_manifest
 from torchdata_remote.testing import write_small_shards

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.archive_bytes import pack_tar
 from tests.servers.s3 import S3Server
+from tests.support.archive_bytes import pack_tar
 from torchdata_remote import ShardWriter
 from torchdata_remote.cli import main
 from torchdata_remote.testing import write_small_shards

@@ -36,7 +36,7 @@ from tests.datasets.stores import (
 )
 from tests.servers.s3 import S3Server
 from tests.servers.scripted import Response
-from tests.shard_places import Place, memory_place
+from tests.support.shard_places import Place, memory_place
 from torchdata_remote.datasets import PrefetchingLoader, RemoteFiles, ShardedDataset
 from torchdata_remote.errors import AccessDeniedError, UnsplitError
 from torchdata_remote.testing import write_small_shards

@@ -44,7 +44,7 @@ from tests.datasets.stores import (
 from tests.servers.faulty_s3 import faulty
 from tests.servers.s3 import S3Server
 from tests.servers.scripted import Response, scripted
-from tests.shard_places import Place, memory_place
+from tests.support.shard_places import Place, memory_place
 from torchdata_remote.core.options import Backend
 from torchdata_remote.datasets import RemoteFiles
 from torchdata_remote.errors import (

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 
 from tests.datasets.stores import AT_ONCE, DEADLINE_S, Plain, as_they_are, timed_store, until_error
 from tests.servers.s3 import S3Server
-from tests.shard_places import Place, memory_place
+from tests.support.shard_places import Place, memory_place
 from torchdata_remote import labels
 from torchdata_remote.datasets import RemoteImageFolder
 from torchdata_remote.errors import DecodeError, EmptyListingError, LabelError, ObjectNotFoundError, RemoteDataError

@@ -38,7 +38,7 @@ from tests.datasets.stores import (
 from tests.servers.faulty_s3 import faulty
 from tests.servers.s3 import S3Server
 from tests.servers.scripted import Response
-from tests.shard_places import Place, memory_place
+from tests.support.shard_places import Place, memory_place
 from torchdata_remote import ShardTarReader, ShardWriter, index_shards
 from torchdata_remote.datasets import ShardedDataset
 from torchdata_remote.errors import (

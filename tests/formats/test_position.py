@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.archive_bytes import in_parts, make_member, padded, pax_line
+from tests.support.archive_bytes import in_parts, make_member, padded, pax_line
 from torchdata_remote.formats.grouping import samples_of
 from torchdata_remote.formats.position import Place
 from torchdata_remote.formats.tar import END_OF_ARCHIVE, TarOptions, read_runs

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from tests.archive_bytes import pack_tar
 from tests.servers.s3 import S3Server
-from tests.shard_places import header_places, tar_of
+from tests.support.archive_bytes import pack_tar
+from tests.support.shard_places import header_places, tar_of
 from torchdata_remote import ShardedDataset, ShardTarReader, ShardWriter, World, index_shards, stream_shards
 from torchdata_remote.core.options import RetryPolicy, StorageOptions
 from torchdata_remote.core.urls import RemoteUrl, whole_and_part

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.archive_bytes import in_parts
+from tests.support.archive_bytes import in_parts
 from torchdata_remote.errors import ShardReadError
 from torchdata_remote.formats.zip import Entry, read_directory, read_members
 

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from tests.archive_bytes import make_header, make_member, pack_tar
 from tests.servers.faulty_s3 import faulty
 from tests.servers.s3 import S3Server
+from tests.support.archive_bytes import make_header, make_member, pack_tar
 from torchdata_remote import ShardTarReader, ShardWriter
 from torchdata_remote.errors import ObjectNotFoundError, ShardReadError
 from torchdata_remote.formats.tar import END_OF_ARCHIVE

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from tests.archive_bytes import pack_tar
 from tests.servers.faulty_s3 import faulty
 from tests.servers.s3 import S3Server
+from tests.support.archive_bytes import pack_tar
 from torchdata_remote import ShardWriter
 from torchdata_remote.errors import EmptyListingError, LabelError, ShardReadError
 from torchdata_remote.formats.manifest import MANIFEST_NAME

@@ -14,7 +14,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from tests.archive_bytes import pack_tar
+from tests.support.archive_bytes import pack_tar
 from torchdata_remote import ShardWriter
 from torchdata_remote.core.concurrency_limit import InFlight
 from torchdata_remote.core.options import RetryPolicy, StorageOptions

@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from tests.archive_bytes import pack_tar
 from tests.servers.faulty_s3 import faulty
 from tests.servers.s3 import S3Server
-from tests.shard_places import Place, memory_place
+from tests.support.archive_bytes import pack_tar
+from tests.support.shard_places import Place, memory_place
 from torchdata_remote import ShardWriter
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.inspection import Summary, draw_sheet, summarize

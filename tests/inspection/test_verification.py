@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.archive_bytes import pack_tar
 from tests.servers.faulty_s3 import faulty
 from tests.servers.s3 import S3Server
+from tests.support.archive_bytes import pack_tar
 from torchdata_remote import ShardWriter, index_shards
 from torchdata_remote.errors import AccessDeniedError, EmptyListingError, ManifestError, ObjectNotFoundError
 from torchdata_remote.fetch.streams import parts_of

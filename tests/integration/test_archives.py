@@ -21,7 +21,7 @@ import webdataset
 from torch.utils.data.datapipes.iter import IterableWrapper
 from webdataset.tariterators import group_by_keys, tar_file_iterator
 
-from tests.archive_bytes import make_header, make_member, pack_tar
+from tests.support.archive_bytes import make_header, make_member, pack_tar
 from torchdata_remote import ShardTarReader, ShardWriter, ShardZipReader, WriteShards
 from torchdata_remote.errors import ShardReadError
 from torchdata_remote.formats.grouping import samples_of

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import torchdata_remote as tdr
-from tests.archive_bytes import pack_tar
+from tests.support.archive_bytes import pack_tar
 from torchdata_remote import World, skip_with_warning
 from torchdata_remote.cli import main
 from torchdata_remote.errors import BadMemberError, ShardReadError

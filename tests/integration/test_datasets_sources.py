@@ -18,10 +18,10 @@ from torch.utils.data import DataLoader
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import torchdata_remote as tdr
-from tests.killed_jobs import running_jobs
 from tests.servers.s3 import S3Server
 from tests.servers.service import running_service
-from tests.shard_places import Place, some_files, tar_of
+from tests.support.killed_jobs import running_jobs
+from tests.support.shard_places import Place, some_files, tar_of
 from torchdata_remote import labels
 from torchdata_remote.sharding.shard_dataset import shard_dataset
 from torchdata_remote.testing import write_small_shards

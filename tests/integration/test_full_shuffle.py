@@ -19,8 +19,8 @@ import pytest
 import torchdata_remote as tdr
 from tests.servers.s3 import S3Server
 from tests.servers.scripted import Response, scripted
-from tests.shard_places import Place, memory_place, some_files, tar_of
 from tests.support.paths import ROOT
+from tests.support.shard_places import Place, memory_place, some_files, tar_of
 from torchdata_remote import labels
 from torchdata_remote.core.options import FetchOptions
 from torchdata_remote.core.urls import RemoteUrl

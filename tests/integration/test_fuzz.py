@@ -21,8 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from tests import fuzz_archives
-from tests.archive_bytes import in_parts, make_header, octal_size, pax_line
+from tests.support import fuzz_archives
+from tests.support.archive_bytes import in_parts, make_header, octal_size, pax_line
 from torchdata_remote import ShardTarReader
 from torchdata_remote.errors import ShardReadError
 from torchdata_remote.formats.tar import TarOptions, read_members, read_runs
@@ -149,7 +149,7 @@ def _fuzz(folder: Path, *arguments: str, timeout_s: float) -> None:
     )
     told = re.search(r"INPUT (\S*)", done.stderr)
     crashes = [base64.b64encode(crash.read_bytes()).decode() for crash in folder.glob("*-*")]
-    advice = f"python tests/fuzz_archives.py --input {told[1] if told else (crashes or [''])[0]}"
+    advice = f"python tests/support/fuzz_archives.py --input {told[1] if told else (crashes or [''])[0]}"
     assert done.returncode == 0, f"{done.stderr[-3000:]}\nAgain: {advice}"
     assert re.search(r"Done \d+ runs", done.stderr), done.stderr[-3000:]
 

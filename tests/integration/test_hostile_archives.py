@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from tests.archive_bytes import make_header, make_member, octal_size, pack_tar, pax_line
-from tests.fuzz_archives import within_limits
+from tests.support.archive_bytes import make_header, make_member, octal_size, pack_tar, pax_line
+from tests.support.fuzz_archives import within_limits
 from torchdata_remote import RetryPolicy, ShardTarReader, ShardWriter, ShardZipReader
 from torchdata_remote.errors import ShardCorruptError, ShardReadError
 from torchdata_remote.formats.error_policy import accept_missing_end, skip_with_warning

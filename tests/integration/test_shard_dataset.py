@@ -24,10 +24,18 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import torchdata_remote as tdr
-from tests.archive_bytes import make_header, make_member
 from tests.servers.faulty_s3 import faulty
 from tests.servers.s3 import S3Server
-from tests.shard_places import Place, compressed_by_zstd, header_places, members_of, memory_place, some_files, tar_of
+from tests.support.archive_bytes import make_header, make_member
+from tests.support.shard_places import (
+    Place,
+    compressed_by_zstd,
+    header_places,
+    members_of,
+    memory_place,
+    some_files,
+    tar_of,
+)
 from torchdata_remote import labels
 from torchdata_remote.core.options import RetryPolicy
 from torchdata_remote.errors import (

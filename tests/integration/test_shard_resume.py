@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.killed_jobs import Done, Jobs, running_jobs
 from tests.servers.s3 import S3Server
-from tests.shard_places import Place, memory_place, some_files, tar_of
+from tests.support.killed_jobs import Done, Jobs, running_jobs
+from tests.support.shard_places import Place, memory_place, some_files, tar_of
 from torchdata_remote.errors import ObjectExistsError, RemoteDataError, ShardWriteError
 from torchdata_remote.sharding.shard_dataset import shard_dataset
 from torchdata_remote.writing import background_upload as outgoing

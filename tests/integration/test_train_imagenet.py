@@ -19,8 +19,8 @@ from PIL import Image
 
 import torchdata_remote as tdr
 from tests.servers.s3 import S3Server
-from tests.shard_places import Place
 from tests.support.paths import ROOT
+from tests.support.shard_places import Place
 
 EXAMPLE = ROOT / "examples" / "train_imagenet.py"
 NUM_IMAGES, CLASSES = 36, ("ant", "bee", "cat")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.shard_places import memory_place
+from tests.support.shard_places import memory_place
 from torchdata_remote import shard_dataset
 from torchdata_remote.errors import LabelError
 from torchdata_remote.labels import assign_labels, classes_json

@@ -13,7 +13,7 @@ import pytest
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.servers.s3 import S3Server
-from tests.shard_places import Place, memory_place
+from tests.support.shard_places import Place, memory_place
 from torchdata_remote import Resumable, ShardWriter, index_shards, merge_states, stateful_loader
 from torchdata_remote.errors import StateError
 

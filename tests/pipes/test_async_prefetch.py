@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from tests.archive_bytes import pack_tar
 from tests.servers.s3 import S3Server
+from tests.support.archive_bytes import pack_tar
 from torchdata_remote import AsyncPrefetch, Resumable, RetryPolicy
 from torchdata_remote.errors import ObjectChangedError, ObjectNotFoundError, StateError, UrlError
 from torchdata_remote.testing import assert_resumes_everywhere

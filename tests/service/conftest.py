@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.servers.service import running_service
-from tests.shard_places import Place
+from tests.support.shard_places import Place
 
 if TYPE_CHECKING:
     from starlette.testclient import TestClient  # an extra of the package: test modules skip without it

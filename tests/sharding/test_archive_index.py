@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.archive_bytes import pack_tar
-from tests.shard_places import Place, memory_place, tar_of
+from tests.support.archive_bytes import pack_tar
+from tests.support.shard_places import Place, memory_place, tar_of
 from torchdata_remote.core.options import FetchOptions, StorageOptions
 from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import ShardReadError

@@ -21,8 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from tests.archive_bytes import make_member, pack_tar
 from tests.servers.s3 import S3Server
+from tests.support.archive_bytes import make_member, pack_tar
 from torchdata_remote import ShardInfo, ShardTarReader, ShardWriter
 from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import EmptyListingError, ObjectExistsError, ShardReadError

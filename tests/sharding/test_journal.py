@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.shard_places import Place, memory_place
+from tests.support.shard_places import Place, memory_place
 from torchdata_remote.core.checksums import Checksums
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.core.process_identity import this_process

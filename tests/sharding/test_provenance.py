@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.servers.s3 import S3Server
-from tests.shard_places import Place, memory_place
+from tests.support.shard_places import Place, memory_place
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import ManifestError, ObjectNotFoundError
 from torchdata_remote.sharding.provenance import merge_sources

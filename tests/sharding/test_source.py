@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.shard_places import Place, memory_place, tar_of
+from tests.support.shard_places import Place, memory_place, tar_of
 from torchdata_remote import labels
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import ShardWriteError

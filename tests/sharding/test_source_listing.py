@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.shard_places import Place, memory_place
+from tests.support.shard_places import Place, memory_place
 from torchdata_remote.core.options import RetryPolicy, StorageOptions
 from torchdata_remote.errors import EmptyListingError, ShardReadError
 from torchdata_remote.formats.manifest import ShardInfo, dump_manifest

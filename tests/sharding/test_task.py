@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.shard_places import Place, header_places, memory_place
+from tests.support.shard_places import Place, header_places, memory_place
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import ObjectNotFoundError, ShardWriteError
 from torchdata_remote.sharding.planned_samples import Drawn

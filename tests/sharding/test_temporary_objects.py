@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.shard_places import Place, memory_place
+from tests.support.shard_places import Place, memory_place
 from torchdata_remote.core.options import RetryPolicy, StorageOptions
 from torchdata_remote.sharding.temporary_objects import Kept, Scratch
 from torchdata_remote.storage.listing.folder import list_folder

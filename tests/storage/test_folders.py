@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.servers.s3 import S3Server
-from tests.shard_places import Place, memory_place
+from tests.support.shard_places import Place, memory_place
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import AccessDeniedError, ObjectExistsError
 from torchdata_remote.storage.registry import FolderStore, open_store

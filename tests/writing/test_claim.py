@@ -16,7 +16,7 @@ import pytest
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.servers.s3 import S3Server
-from tests.shard_places import Place, memory_place, some_files
+from tests.support.shard_places import Place, memory_place, some_files
 from torchdata_remote import ShardTarReader, ShardWriter, WriteShards, shard_dataset
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.core.process_identity import this_process

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.servers.s3 import S3Server
-from tests.shard_places import Place, memory_place
+from tests.support.shard_places import Place, memory_place
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import ManifestError, ObjectExistsError
 from torchdata_remote.formats.manifest import ShardInfo, dump_manifest

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.servers.s3 import S3Server
 from tests.servers.scripted import Response, scripted
-from tests.shard_places import Place
+from tests.support.shard_places import Place
 from torchdata_remote.core.options import RetryPolicy, StorageOptions
 from torchdata_remote.core.urls import join_url, split_url
 from torchdata_remote.errors import (

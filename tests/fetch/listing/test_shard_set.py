@@ -9,8 +9,8 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from tests.archive_bytes import pack_tar
 from tests.servers.s3 import S3Server
+from tests.support.archive_bytes import pack_tar
 from torchdata_remote.core.options import RetryPolicy, StorageOptions
 from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import EmptyListingError, ManifestError, ObjectNotFoundError

@@ -20,8 +20,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.archive_bytes import in_parts
-from tests.fuzz_archives import within_limits
+from tests.support.archive_bytes import in_parts
+from tests.support.fuzz_archives import within_limits
 from torchdata_remote.errors import ShardReadError
 from torchdata_remote.formats.compression import decompress as compression
 from torchdata_remote.formats.compression.decompress import WINDOW_BYTES, CompressionLimits, decompressed

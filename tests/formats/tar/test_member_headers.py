@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.archive_bytes import in_parts, make_header, make_member, octal_size, pack_tar, pax_line
 from tests.formats.tar.test_tar import MEMBERS, ONE, URL, Members
 from tests.formats.test_byte_reader import JumpingParts
+from tests.support.archive_bytes import in_parts, make_header, make_member, octal_size, pack_tar, pax_line
 from torchdata_remote.errors import ShardReadError
 from torchdata_remote.formats.tar import BLOCK, END_OF_ARCHIVE, TarOptions, read_heads, read_members
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.archive_bytes import in_parts, make_header, make_member, pack_tar, pax_line
 from tests.formats.tar.test_tar import MEMBERS, URL, Members
+from tests.support.archive_bytes import in_parts, make_header, make_member, pack_tar, pax_line
 from torchdata_remote.errors import ShardReadError
 from torchdata_remote.formats.tar import END_OF_ARCHIVE, TarOptions, first_name, read_member_places, read_members
 

@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from webdataset.tariterators import tar_file_iterator
 
-from tests.archive_bytes import in_parts, make_header, make_member, octal_size, pack_tar, padded, pax_line
+from tests.support.archive_bytes import in_parts, make_header, make_member, octal_size, pack_tar, padded, pax_line
 from torchdata_remote.errors import ShardReadError
 from torchdata_remote.formats.tar import (
     BLOCK,

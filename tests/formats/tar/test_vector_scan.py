@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.archive_bytes import header_sum, in_parts, make_header, make_member, padded, pax_line
+from tests.support.archive_bytes import header_sum, in_parts, make_header, make_member, padded, pax_line
 from torchdata_remote.errors import ShardReadError
 from torchdata_remote.formats.tar import BLOCK, END_OF_ARCHIVE, TarOptions, read_runs
 from torchdata_remote.formats.tar import fast_path as plain

@@ -19,9 +19,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.read_once import read_once
 from tests.servers.scripted import Request, Response, scripted
 from tests.servers.service import running_service
+from tests.support.read_once import read_once
 from torchdata_remote import Backend, RetryPolicy
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import (

@@ -25,7 +25,7 @@ from starlette.testclient import TestClient
 
 from tests.servers.service import Service
 from tests.service.clients import all_files, ask, below, client_of, digest_field, in_tar, new_dataset, tar_bytes
-from tests.shard_places import compressed_by_zstd
+from tests.support.shard_places import compressed_by_zstd
 from torchdata_remote.formats.tar import TarOptions, Walk
 from torchdata_remote.service.server.limits import ServiceLimits
 

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("starlette", reason="the service's libraries are not installed")
 
-from tests.shard_places import Place
+from tests.support.shard_places import Place
 from torchdata_remote.errors import ObjectChangedError, UrlError
 from torchdata_remote.service.server.dataset_root import CHUNK_BYTES, Shelf
 from torchdata_remote.service.server.problems import Problem

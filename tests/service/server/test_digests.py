@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("starlette", reason="the service's libraries are not installed")
 
-from tests.shard_places import Place
+from tests.support.shard_places import Place
 from torchdata_remote.errors import ObjectChangedError
 from torchdata_remote.service.server import digests as of_digests
 from torchdata_remote.service.server.dataset_root import Shelf

@@ -21,7 +21,7 @@ pytest.importorskip("starlette", reason="the service's libraries are not install
 from starlette.testclient import TestClient
 
 from tests.service.clients import all_files, ask, below, client_of, digest_field, new_dataset
-from tests.shard_places import Place
+from tests.support.shard_places import Place
 from torchdata_remote.service.server import file_routes as of_files
 
 ONE_FIXTURE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)

@@ -19,7 +19,7 @@ from starlette.testclient import TestClient
 
 from tests.servers.service import Service
 from tests.service.clients import LIMITS, all_files, ask, below, client_of, digest_field, hosting_of, new_dataset
-from tests.shard_places import Place
+from tests.support.shard_places import Place
 from torchdata_remote.service.server import maintenance as housekeeping
 from torchdata_remote.service.server.limits import ServiceLimits
 

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from tests.read_once import read_once
 from tests.servers.s3 import S3Server
+from tests.support.read_once import read_once
 from torchdata_remote import AsyncPrefetch, Backend, ListRemote, RemoteUrl, RetryPolicy, stream_shards
 from torchdata_remote.core.options import FetchOptions, StorageOptions
 from torchdata_remote.errors import (

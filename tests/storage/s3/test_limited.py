@@ -9,7 +9,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.servers.limited_s3 import limited
 from tests.servers.s3 import S3Server
-from tests.shard_places import Place, some_files
+from tests.support.shard_places import Place, some_files
 from torchdata_remote import ShardTarReader, ShardWriter, shard_dataset
 from torchdata_remote.errors import ObjectExistsError
 

@@ -20,8 +20,8 @@ from botocore.response import StreamingBody
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.read_once import read_once
 from tests.servers.s3 import S3Server, free_port
+from tests.support.read_once import read_once
 from torchdata_remote.core.options import RetryPolicy, StorageOptions
 from torchdata_remote.errors import (
     AccessDeniedError,

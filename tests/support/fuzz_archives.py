@@ -1,4 +1,4 @@
-"""Coverage-guided fuzzing of what reads archives: ``python tests/fuzz_archives.py --runs 100000 --seed 1``.
+"""Coverage-guided fuzzing of what reads archives: ``python tests/support/fuzz_archives.py --runs 100000 --seed 1``.
 
 Whatever the bytes, they are samples or a ``RemoteDataError``, within a second and 64 MiB more memory. The first byte of
 an input chooses the reader. An input that breaks this is printed in base64; ``--input BASE64`` reads it alone.
