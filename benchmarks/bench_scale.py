@@ -27,7 +27,7 @@ from torchdata_remote.core.checksums import BLOCK_BYTES, Checksums
 from torchdata_remote.formats.manifest import ShardInfo, dump_manifest
 from torchdata_remote.loaders.listing.packed_listing import Listed, packed, unpacked
 from torchdata_remote.loaders.state.state_format import make_state, state_of_rank
-from torchdata_remote.loaders.stream_copies import Template
+from torchdata_remote.loaders.stream_copies import ChainTemplate
 
 RANKS, NUM_WORKERS, SLOT_SHARDS = (64, 512, 4_096), 8, 3
 QUICK = (4, 16, 64)
@@ -87,7 +87,7 @@ def place_of_a_stream(folder: Path) -> Any:
 
 def listing(manifest: Path, num_ranks: int) -> tuple[Listed, list[Figure]]:
     num_bytes = manifest.stat().st_size
-    listed, listing_s = seconds(Template(split_urls(manifest), 0, 1).listed)
+    listed, listing_s = seconds(ChainTemplate(split_urls(manifest), 0, 1).listed)
     sent, packing_s = seconds(lambda: packed(listed))
     taken, taking_s = seconds(lambda: unpacked(sent))
     if taken != listed:
@@ -115,9 +115,9 @@ def shares(manifest: Path, listed: Listed, num_ranks: int) -> list[Figure]:
         pipe = split_urls(manifest)
         if mode is not None:
             pipe.share_equally(mode)
-        template = Template(pipe, 1, num_streams, listed)
+        template = ChainTemplate(pipe, 1, num_streams, listed)
 
-        def take(template: Template = template) -> list[list[str]]:
+        def take(template: ChainTemplate = template) -> list[list[str]]:
             return [list(template.stream(tdr.World(number, num_streams))) for number in opened]
 
         found, taking_s = seconds(take)

@@ -53,10 +53,10 @@ def walk(job: Job) -> Iterator[int]:
 def walk_samples(job: Job) -> Iterator[int]:
     """The same, and members grouped into samples."""
     from torchdata_remote.formats.grouping import samples_of
-    from torchdata_remote.formats.tar import TarOptions, read_runs
+    from torchdata_remote.formats.tar import TarOptions, read_member_batches
 
     for parts in mapped(job):
-        yield from sample_bytes(samples_of(read_runs(parts, url="", options=TarOptions()), url=""))
+        yield from sample_bytes(samples_of(read_member_batches(parts, url="", options=TarOptions()), url=""))
 
 
 def copying(job: Job) -> Iterator[int]:

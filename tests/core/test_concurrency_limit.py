@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.core.test_retry import Clock
 from tests.fetch.test_scheduler import DEADLINE_S, wait_for
-from torchdata_remote.core.concurrency_limit import InFlight
+from torchdata_remote.core.concurrency_limit import ConcurrencyLimit
 
 
 class Permits(RuleBasedStateMachine):
@@ -24,7 +24,7 @@ class Permits(RuleBasedStateMachine):
         self.clock = Clock()
         self.most = self.limit = most
         self.halved_at = float("-inf")
-        self.in_flight = InFlight(most, check=self.would_wait, clock=self.clock)
+        self.in_flight = ConcurrencyLimit(most, check=self.would_wait, clock=self.clock)
         self.held: list[tuple[contextlib.ExitStack, bool]] = []  # and whether the limit holds for it
 
     def would_wait(self) -> None:
@@ -76,7 +76,7 @@ TestPermits.settings = settings(max_examples=60, deadline=None)
 def test_halved_at_most_once_per_window(most: int, waits_s: list[float]) -> None:
     """However many requests are refused within half a second: that is one reason, and one halving; never below one."""
     clock = Clock()
-    in_flight = InFlight(most, check=lambda: None, clock=clock)
+    in_flight = ConcurrencyLimit(most, check=lambda: None, clock=clock)
     limits, windows = [most], [clock.now - 1]
     for wait_s in waits_s:
         clock.now += wait_s
@@ -93,7 +93,7 @@ def test_halved_at_most_once_per_window(most: int, waits_s: list[float]) -> None
 def test_one_more_after_each_success(most: int, halvings: int) -> None:
     """After requests that went well the limit is back at the most, one by one; those that failed add nothing."""
     clock = Clock()
-    in_flight = InFlight(most, check=lambda: None, clock=clock)
+    in_flight = ConcurrencyLimit(most, check=lambda: None, clock=clock)
     for _ in range(halvings):
         clock.now += 1
         in_flight.slow_down()
@@ -119,7 +119,7 @@ def in_threads(number: int, work: Callable[[], None]) -> list[threading.Thread]:
 def test_never_more_than_the_limit(most: int, halvings: int) -> None:
     """With as many threads as permits, so many hold one at once as the limit is, and the others wait for them."""
     clock = Clock()
-    in_flight = InFlight(most, check=lambda: None, clock=clock)
+    in_flight = ConcurrencyLimit(most, check=lambda: None, clock=clock)
     for _ in range(halvings):
         clock.now += 1
         in_flight.slow_down()
@@ -154,7 +154,7 @@ def test_waiting_ends_when_check_raises() -> None:
         if stopped.is_set():
             raise InterruptedError
 
-    in_flight = InFlight(6, check=check)
+    in_flight = ConcurrencyLimit(6, check=check)
     in_flight.slow_down()
 
     def work() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchdata_remote.core import local_view as mapped
-from torchdata_remote.core.local_view import view_of_file
+from torchdata_remote.core.local_view import map_file
 
 SMALL, LARGE = 10, 20_000  # below and above the bound under test
 BOUND = 9_000  # neither a power of two nor a multiple of a page
@@ -42,7 +42,7 @@ def test_any_range(before: int, length: int, behind: int) -> None:
     """Any range of any file is the file's bytes, and cannot be written to."""
     data = os.urandom(before + length + behind)
     with file_of(data) as (descriptor, _):
-        view = view_of_file(descriptor, before, before + length)
+        view = map_file(descriptor, before, before + length)
         assert view == data[before : before + length]
         assert len(view) == view.nbytes == length
         assert view.format == "B"
@@ -56,7 +56,7 @@ def test_file_that_is_too_short(length: int, start: int, beyond: int) -> None:
     with file_of(bytes(length)) as (descriptor, _):
         before = open_descriptors()
         with pytest.raises(EOFError, match="ends before byte"):
-            view_of_file(descriptor, start, max(start, length) + beyond)
+            map_file(descriptor, start, max(start, length) + beyond)
         assert open_descriptors() == before
 
 
@@ -71,7 +71,7 @@ def test_outlives_the_descriptor_and_the_file(length: int) -> None:
                 with open(name, "wb") as file:
                     file.write(content)
             descriptor = os.open(path, os.O_RDONLY)
-            view = view_of_file(descriptor, 3, 3 + length)
+            view = map_file(descriptor, 3, 3 + length)
             os.close(descriptor)
             end(path)
             assert view == data[3 : 3 + length]
@@ -86,7 +86,7 @@ def test_position_of_the_descriptor_does_not_matter(length: int) -> None:
     data = os.urandom(length)
     with file_of(data) as (descriptor, _):
         os.lseek(descriptor, 7, os.SEEK_SET)
-        assert view_of_file(descriptor, 0, length) == data
+        assert map_file(descriptor, 0, length) == data
         assert os.lseek(descriptor, 0, os.SEEK_CUR) == 7
 
 
@@ -95,16 +95,16 @@ def test_short_reads_are_continued(monkeypatch: pytest.MonkeyPatch) -> None:
     data, whole = os.urandom(BOUND - 1), os.preadv
     monkeypatch.setattr(os, "preadv", lambda file, buffers, offset: whole(file, [buffers[0][:100]], offset))
     with file_of(data) as (descriptor, _):
-        assert view_of_file(descriptor, 1, BOUND - 1) == data[1:]
+        assert map_file(descriptor, 1, BOUND - 1) == data[1:]
 
 
 def test_no_descriptor_is_left() -> None:
     """Copies hold no descriptor, and a mapping's goes with the last view of it."""
     with file_of(bytes(LARGE)) as (descriptor, _):
         before = open_descriptors()
-        copies = [view_of_file(descriptor, number, number + SMALL) for number in range(50)]
+        copies = [map_file(descriptor, number, number + SMALL) for number in range(50)]
         assert open_descriptors() == before
-        views = [view_of_file(descriptor, number, LARGE)[5:] for number in range(50)]
+        views = [map_file(descriptor, number, LARGE)[5:] for number in range(50)]
         assert all(len(view) == LARGE - number - 5 for number, view in enumerate(views))
         del views
         assert open_descriptors() == before

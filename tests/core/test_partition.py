@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from torchdata_remote import Resumable, World, merge_states
-from torchdata_remote.core.partition import EqualizeMode, Piece, SampleOrder
+from torchdata_remote.core.partition import EqualizeMode, Piece, SamplePartition
 from torchdata_remote.loaders.state.state_format import make_state
 
 Samples = list[tuple[int, int]]  # shard, number in it
@@ -38,12 +38,12 @@ def joined(shares: list[Samples]) -> Samples:
     return list(chain.from_iterable(shares))
 
 
-def shares_of(order: SampleOrder, num_slots: int) -> list[Samples]:
+def shares_of(order: SamplePartition, num_slots: int) -> list[Samples]:
     return [samples_of(order.share(slot, num_slots)) for slot in range(num_slots)]
 
 
-def equalized(counts: list[int], num_slots: int, epoch: int, mode: EqualizeMode, listed: list[int]) -> SampleOrder:
-    return SampleOrder.of(counts).equalized(num_slots, epoch, mode, np.array(listed))
+def equalized(counts: list[int], num_slots: int, epoch: int, mode: EqualizeMode, listed: list[int]) -> SamplePartition:
+    return SamplePartition.of(counts).equalized(num_slots, epoch, mode, np.array(listed))
 
 
 @given(counts=COUNTS, num_slots=SLOTS)
@@ -51,7 +51,7 @@ def equalized(counts: list[int], num_slots: int, epoch: int, mode: EqualizeMode,
 @example(counts=[1], num_slots=12)
 def test_shares_make_up_the_order(counts: list[int], num_slots: int) -> None:
     """One after the other, all samples in order; of empty shards none; no two shares differ by more than a sample."""
-    order, expected = SampleOrder.of(counts), in_order(counts)
+    order, expected = SamplePartition.of(counts), in_order(counts)
     shares = shares_of(order, num_slots)
     assert joined(shares) == expected
     assert len(order) == len(expected)
@@ -62,7 +62,7 @@ def test_shares_make_up_the_order(counts: list[int], num_slots: int) -> None:
 def test_pieces_are_few_and_none_is_empty(counts: list[int], num_slots: int) -> None:
     """A share has one piece of each shard that it touches, in order, so that each is opened once."""
     for slot in range(num_slots):
-        pieces = list(SampleOrder.of(counts).share(slot, num_slots))
+        pieces = list(SamplePartition.of(counts).share(slot, num_slots))
         assert all(0 <= piece.first < piece.last <= counts[piece.shard] for piece in pieces)
         assert [piece.shard for piece in pieces] == sorted({piece.shard for piece in pieces})
 
@@ -72,7 +72,7 @@ def test_between_is_a_slice(counts: list[int], ends: tuple[int, int]) -> None:
     """Any two places in the order give what the list's slice gives."""
     expected = in_order(counts)
     start, stop = (min(end, len(expected)) for end in ends)
-    assert samples_of(SampleOrder.of(counts).between(start, stop)) == expected[start:stop]
+    assert samples_of(SamplePartition.of(counts).between(start, stop)) == expected[start:stop]
 
 
 @given(counts=COUNTS, num_slots=SLOTS, epoch=EPOCHS, data=st.data())
@@ -194,7 +194,7 @@ def counts_at_scale() -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return counts
 
 
-def check_consecutive(order: SampleOrder, num_slots: int, lengths: set[int]) -> int:
+def check_consecutive(order: SamplePartition, num_slots: int, lengths: set[int]) -> int:
     """Whether each share begins where the one before ended; returns how many pieces all have."""
     num_pieces, num_samples, end = 0, 0, (0, 0)
     for slot in range(num_slots):
@@ -212,7 +212,7 @@ def test_shares_of_all_slots_at_scale() -> None:
     """The shares of 32,768 slots, of which each slot computes but its own, make up 1.3e9 samples."""
     counts = counts_at_scale()
     with bounded():
-        num_pieces = check_consecutive(SampleOrder.of(counts), SLOTS_AT_SCALE, {39_672, 39_673})
+        num_pieces = check_consecutive(SamplePartition.of(counts), SLOTS_AT_SCALE, {39_672, 39_673})
     assert num_pieces <= SHARDS + SLOTS_AT_SCALE
 
 
@@ -221,7 +221,7 @@ def test_equal_lengths_at_scale(mode: EqualizeMode) -> None:
     """All 32,768 slots have as many samples, in an order of the epoch's own."""
     counts, listed = counts_at_scale(), np.random.default_rng(1).permutation(SHARDS)
     with bounded():
-        order = SampleOrder.of(counts).equalized(SLOTS_AT_SCALE, 3, mode, listed)
+        order = SamplePartition.of(counts).equalized(SLOTS_AT_SCALE, 3, mode, listed)
         length = 39_672 if mode is EqualizeMode.DROP else 39_673
         assert len(order) == length * SLOTS_AT_SCALE
         if mode is EqualizeMode.DROP:

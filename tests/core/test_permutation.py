@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchdata_remote.core.permutation import order_of, permutation, uniforms
+from torchdata_remote.core.permutation import permutation, permutation_array, uniforms
 
 PARTS = st.lists(st.integers() | st.text("abc", min_size=1), max_size=3)
 
@@ -72,10 +72,10 @@ def test_same_in_later_versions() -> None:
 @given(length=st.integers(0, 60), parts=PARTS)
 def test_each_number_comes_once_in_an_order(length: int, parts: list[int | str]) -> None:
     """The quick one is a permutation too, of 64-bit numbers, and the same one each time."""
-    order = order_of(length, *parts)
+    order = permutation_array(length, *parts)
     assert (str(order.dtype), order.shape) == ("int64", (length,))
     assert sorted(order.tolist()) == list(range(length))
-    assert order_of(length, *parts).tolist() == order.tolist()
+    assert permutation_array(length, *parts).tolist() == order.tolist()
 
 
 def test_every_part_of_an_order_matters() -> None:
@@ -91,14 +91,16 @@ def test_every_part_of_an_order_matters() -> None:
         ("a", 12, 3),
         ("a", 1, 23),
     ]
-    assert len({tuple(order_of(20, *some).tolist()) for some in parts}) == len(parts)
+    assert len({tuple(permutation_array(20, *some).tolist()) for some in parts}) == len(parts)
 
 
 @pytest.mark.parametrize(("length", "limit"), [(2, 15.2), (3, 25.8), (4, 56.0)])
 def test_orders_are_uniform(length: int, limit: float) -> None:
     """Over many seeds each comes about equally often: a chi-square that chance exceeds once in 10,000 times."""
     num_draws = 6000
-    counts = collections.Counter(tuple(order_of(length, "shard_dataset", seed).tolist()) for seed in range(num_draws))
+    counts = collections.Counter(
+        tuple(permutation_array(length, "shard_dataset", seed).tolist()) for seed in range(num_draws)
+    )
     expected = num_draws / math.factorial(length)
     others = math.factorial(length) - len(counts)
     assert sum((count - expected) ** 2 for count in counts.values()) / expected + others * expected < limit
@@ -107,15 +109,20 @@ def test_orders_are_uniform(length: int, limit: float) -> None:
 def test_places_in_a_long_order_are_uniform() -> None:
     """The first number of an order of many lies in each tenth about equally often."""
     num_draws = 2000
-    tenths = collections.Counter(int(order_of(200, seed)[0]) // 20 for seed in range(num_draws))
+    tenths = collections.Counter(int(permutation_array(200, seed)[0]) // 20 for seed in range(num_draws))
     assert sum((tenths[tenth] - num_draws / 10) ** 2 for tenth in range(10)) / (num_draws / 10) < 33.7
 
 
 def test_orders_are_the_same_in_later_versions() -> None:
     """Shards that were written with a seed can be written again; these never change."""
-    assert order_of(8, "shard_dataset", 0).tolist() == [3, 4, 2, 7, 1, 6, 5, 0]
-    assert order_of(5, 3, "mix").tolist() == [3, 0, 1, 4, 2]
-    assert order_of(1_000_000, "shard_dataset", 1)[[0, 1, 500_000, 999_999]].tolist() == [681039, 985600, 60207, 445706]
+    assert permutation_array(8, "shard_dataset", 0).tolist() == [3, 4, 2, 7, 1, 6, 5, 0]
+    assert permutation_array(5, 3, "mix").tolist() == [3, 0, 1, 4, 2]
+    assert permutation_array(1_000_000, "shard_dataset", 1)[[0, 1, 500_000, 999_999]].tolist() == [
+        681039,
+        985600,
+        60207,
+        445706,
+    ]
 
 
 def test_global_random_state_is_left_alone() -> None:

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from torchdata_remote.core.checksums import BLOCK_BYTES, Checksums
-from torchdata_remote.core.urls import RemoteUrl, join_url, object_path, redact, split_url, whole_and_part
+from torchdata_remote.core.urls import RemoteUrl, join_url, object_path, redact, split_sample_range, split_url
 from torchdata_remote.errors import UrlError
 
 PATHS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=30)
@@ -165,14 +165,14 @@ def test_a_part_tells_so_by_its_address(ends: list[int], num_samples: int | None
         assert part is url
         return
     assert part == f"samples+{first}-{last}+s3://b/a.tar+samples+{first}-{last}"
-    whole, samples = whole_and_part(part)
+    whole, samples = split_sample_range(part)
     assert samples == (first, last)
     for same in (part, whole):
         assert isinstance(same, RemoteUrl)
         assert (same.size, same.etag, same.checksums, same.num_samples) == (7, "tag", CHECKSUMS, num_samples)
     assert whole == url
-    assert whole_and_part(str(part)) == ("s3://b/a.tar", (first, last))
-    assert whole_and_part(url) == (url, None)
+    assert split_sample_range(str(part)) == ("s3://b/a.tar", (first, last))
+    assert split_sample_range(url) == (url, None)
 
 
 @given(
@@ -183,15 +183,15 @@ def test_a_part_tells_so_by_its_address(ends: list[int], num_samples: int | None
 def test_no_object_of_a_store_is_taken_for_a_part(store: str, key: str, end: str) -> None:
     """Keys may hold any characters, so a key never says that only some samples are meant."""
     for url in (f"{store}{key}{end}", f"{store}samples+3-9+s3://{key}{end}"):
-        assert whole_and_part(url) == (url, None)
-        assert whole_and_part(RemoteUrl(url, 7).part(1, 2)) == (url, (1, 2))
+        assert split_sample_range(url) == (url, None)
+        assert split_sample_range(RemoteUrl(url, 7).part(1, 2)) == (url, (1, 2))
 
 
 @pytest.mark.parametrize("end", ["", "?signature=0", "+samples+3-8", "+samples+3-9/"])
 def test_a_part_without_its_end_is_an_error(end: str) -> None:
     """It would be read whole otherwise, by each of its readers."""
     with pytest.raises(UrlError, match=r"samples 3 to 9 of a shard.*before sharding_filter_rank"):
-        whole_and_part(f"samples+3-9+s3://b/0.tar{end}")
+        split_sample_range(f"samples+3-9+s3://b/0.tar{end}")
 
 
 def test_a_secret_with_a_slash_is_not_shown() -> None:

@@ -18,9 +18,9 @@ from torchdata_remote.core.options import FetchOptions, StorageOptions
 from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import ObjectChangedError, ObjectNotFoundError, StorageError
 from torchdata_remote.fetch import coalesced as gathering
-from torchdata_remote.fetch.coalesced import Gatherer
+from torchdata_remote.fetch.coalesced import RangeCoalescer
 from torchdata_remote.fetch.sample_table import Members
-from torchdata_remote.fetch.session import Engine
+from torchdata_remote.fetch.session import FetchSession
 
 GAP, CHUNK = 64, 256  # instead of 128 KiB and 8 MiB
 CONTENT = np.random.default_rng(0).bytes(40_000)
@@ -45,9 +45,9 @@ def members(urls: list[RemoteUrl], ranges: Ranges) -> Members:
     return Members(urls, [str(index) for index in range(len(ranges))], objects, starts, sizes, np.ones_like(sizes))
 
 
-def gatherer(place: Place) -> Gatherer:
+def gatherer(place: Place) -> RangeCoalescer:
     options = StorageOptions(place.options)
-    return Gatherer(Engine(FetchOptions(max_in_flight=4), options), lambda url: options)
+    return RangeCoalescer(FetchSession(FetchOptions(max_in_flight=4), options), lambda url: options)
 
 
 def engine_threads() -> set[threading.Thread]:
@@ -177,7 +177,7 @@ def test_stores_of_two_kinds(tmp_path: Path) -> None:
         asked.append(url)
         return StorageOptions()
 
-    with Gatherer(Engine(FetchOptions(), StorageOptions()), options_of) as running:
+    with RangeCoalescer(FetchSession(FetchOptions(), StorageOptions()), options_of) as running:
         found = running.begin(members(urls, [(1, 5, 10), (0, 5, 10)])).wait()
     assert [bytes(data) for data in found] == [CONTENT[::-1][5:15], CONTENT[5:15]]
     assert set(asked) == set(urls)

@@ -12,21 +12,21 @@ from tests.fetch.test_scheduler import FakeStore, options, store_of
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import ObjectChangedError
-from torchdata_remote.fetch.object_download import FetchedObject, Part
+from torchdata_remote.fetch.object_download import ObjectDownload, Part
 from torchdata_remote.fetch.object_stream import ObjectStream
-from torchdata_remote.fetch.range_download import Found
-from torchdata_remote.fetch.scheduler import Fetcher
-from torchdata_remote.fetch.session import Engine
+from torchdata_remote.fetch.range_download import ObjectVersion
+from torchdata_remote.fetch.scheduler import PartScheduler
+from torchdata_remote.fetch.session import FetchSession
 from torchdata_remote.storage.registry import Answer, Connection, in_one
 
 
-def an_object(url: str, *, may_ignore_ranges: bool = False) -> FetchedObject:
+def an_object(url: str, *, may_ignore_ranges: bool = False) -> ObjectDownload:
     with store_of({}) as store:
         store.may_ignore_ranges = may_ignore_ranges
-        return FetchedObject(url, StorageOptions(), Connection(), None)
+        return ObjectDownload(url, StorageOptions(), Connection(), None)
 
 
-def plan_all(target: FetchedObject, part_bytes: int) -> list[Part]:
+def plan_all(target: ObjectDownload, part_bytes: int) -> list[Part]:
     parts = []
     while target.can_plan():
         expected = target.next_part_bytes(part_bytes)
@@ -63,7 +63,7 @@ def test_learned_object_is_covered_once(size: int, part_bytes: int, whole: bool,
     assert (first.start, first.end, first.reserved_bytes) == (0, part_bytes, part_bytes)
     assert not target.completely_planned()
     end = size if whole else min(size, part_bytes)
-    target.learn(Found(size, "v1", end))
+    target.learn(ObjectVersion(size, "v1", end))
     others = plan_all(target, part_bytes)
     assert target.completely_planned()
     ends = [end, *(part.end or 0 for part in others)]
@@ -76,7 +76,7 @@ def test_the_first_etag_is_kept() -> None:
     """What the listing told, or else the first answer, is the version; a size that was known plans nothing again."""
     target = an_object(RemoteUrl("a", 30, "listed"))
     target.plan(10)
-    target.learn(Found(30, "listed", 10))
+    target.learn(ObjectVersion(30, "listed", 10))
     assert (target.etag, target.planned_bytes) == ("listed", 10)
 
 
@@ -104,7 +104,7 @@ def test_parts_of_two_versions_are_not_mixed() -> None:
     both = threading.Barrier(2)
     with store_of({}) as store:
         store.read = Replaced({}).read  # type: ignore[method-assign]
-        fetcher = Fetcher(Engine(options(max_in_flight=2, part_bytes=10), StorageOptions()))
+        fetcher = PartScheduler(FetchSession(options(max_in_flight=2, part_bytes=10), StorageOptions()))
         stream = ObjectStream(fetcher, RemoteUrl("a", 20))
         fetcher.release()
         try:

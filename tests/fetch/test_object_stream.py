@@ -20,8 +20,8 @@ from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import ShardCorruptError
 from torchdata_remote.fetch.object_stream import ObjectStream
-from torchdata_remote.fetch.scheduler import Fetcher
-from torchdata_remote.fetch.session import Engine
+from torchdata_remote.fetch.scheduler import PartScheduler
+from torchdata_remote.fetch.session import FetchSession
 
 TEXTLIKE = st.lists(st.sampled_from([b"a", b"\n", b"\r\n", b"long word", b"\0"]), max_size=40).map(b"".join)
 SIZES = st.one_of(st.none(), st.integers(-1, 30))
@@ -41,7 +41,7 @@ OPERATIONS = st.lists(
 
 
 def opened(url: str = "a", part_bytes: int = 10, start: int = 0, stop: int | None = None) -> ObjectStream:
-    fetcher = Fetcher(Engine(options(part_bytes=part_bytes, max_buffer_bytes=30), StorageOptions()))
+    fetcher = PartScheduler(FetchSession(options(part_bytes=part_bytes, max_buffer_bytes=30), StorageOptions()))
     stream = ObjectStream(fetcher, url, start=start, stop=stop)
     fetcher.release()
     return stream
@@ -325,7 +325,7 @@ def test_other_bytes_can_be_read_besides_a_range(
 def test_a_stream_has_a_number() -> None:
     """Which one it is of those of its pipe, if their order can be repeated."""
     with store_of({"a": b"1"}):
-        fetcher = Fetcher(Engine(options(), StorageOptions()))
+        fetcher = PartScheduler(FetchSession(options(), StorageOptions()))
         streams = [ObjectStream(fetcher, "a"), ObjectStream(fetcher, "a", 7)]
         fetcher.release()
         assert [stream.number for stream in streams] == [None, 7]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from torchdata_remote.core.checksums import BlockSummer
 from torchdata_remote.errors import ObjectChangedError, ShardCorruptError, TransientStorageError
-from torchdata_remote.fetch.range_download import CHANGED_ANSWERS, Found, Range, Reading
+from torchdata_remote.fetch.range_download import CHANGED_ANSWERS, ObjectVersion, RangeDownload, RangeRequest
 from torchdata_remote.storage.registry import Answer
 
 FAULTS = st.sampled_from(["well", "flipped", "cut", "refused", "short", "other", "whole"])
@@ -72,9 +72,9 @@ def test_what_is_handed_on_fits_its_checksums(
     start = min(first_block * block_bytes, (len(data) - 1) // block_bytes * block_bytes)
     end = min(start + num_blocks * block_bytes, len(data))
     source = Faulty(data, list(faults), chunk_bytes, chance)
-    wanted = Range("s3://b/a", "a", start, end, len(data), '"1"', summer.checksums())
-    found: list[Found] = []
-    reading = Reading(source, wanted, 30.0, found.append, lambda: 0.0)
+    wanted = RangeRequest("s3://b/a", "a", start, end, len(data), '"1"', summer.checksums())
+    found: list[ObjectVersion] = []
+    reading = RangeDownload(source, wanted, 30.0, found.append, lambda: 0.0)
     got, corrupt = b"", False
     while not reading.complete() and not corrupt:
         try:
@@ -91,7 +91,7 @@ def test_what_is_handed_on_fits_its_checksums(
         assert data[start:end].startswith(got)
     assert (got == data[start:end]) != corrupt
     assert not corrupt or faults.count("flipped") >= 2
-    assert found == [Found(len(data), '"1"', end)]
+    assert found == [ObjectVersion(len(data), '"1"', end)]
     whole_blocks = {*range(start, end, block_bytes), end}
     assert len(got) == end - start or start + len(got) in whole_blocks
 
@@ -102,8 +102,12 @@ def test_damage_asks_for_the_block_again() -> None:
     summer = BlockSummer(10)
     summer.update(data)
     source = Faulty(data, ["flipped"], 7, chance=34)
-    reading = Reading(
-        source, Range("s3://b/a", "a", 0, 100, 100, None, summer.checksums()), 30.0, lambda found: None, lambda: 0.0
+    reading = RangeDownload(
+        source,
+        RangeRequest("s3://b/a", "a", 0, 100, 100, None, summer.checksums()),
+        30.0,
+        lambda found: None,
+        lambda: 0.0,
     )
     with pytest.raises(TransientStorageError, match=r"s3://b/a: the block at byte 30 does not fit its checksum"):
         list(reading.attempt())

@@ -13,7 +13,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from tests.core.test_retry import Clock
-from torchdata_remote.core.concurrency_limit import InFlight
+from torchdata_remote.core.concurrency_limit import ConcurrencyLimit
 from torchdata_remote.core.options import PROGRESS_BYTES, RetryPolicy
 from torchdata_remote.errors import (
     AccessDeniedError,
@@ -22,7 +22,7 @@ from torchdata_remote.errors import (
     StorageError,
     TransientStorageError,
 )
-from torchdata_remote.fetch.range_download import CHANGED_ANSWERS, Found, Range
+from torchdata_remote.fetch.range_download import CHANGED_ANSWERS, ObjectVersion, RangeRequest
 from torchdata_remote.fetch.range_reader import read_range
 from torchdata_remote.storage.registry import Answer, RangeNotSatisfiableError
 
@@ -138,11 +138,11 @@ class Reader:
     ) -> None:
         clock = clock or Clock()
         self.got = b""
-        self.found: list[Found] = []
-        self.in_flight = InFlight(3, check=lambda: None, clock=clock)
+        self.found: list[ObjectVersion] = []
+        self.in_flight = ConcurrencyLimit(3, check=lambda: None, clock=clock)
         self.pieces = read_range(
             store,
-            Range(url, "a", start, end, size, etag),
+            RangeRequest(url, "a", start, end, size, etag),
             policy,
             in_flight=self.in_flight,
             on_found=self.found.append,
@@ -276,7 +276,7 @@ def test_empty_objects(size: int | None, faults: int) -> None:
     store = ScriptedStore(b"", [Fault("refused")] * faults)
     reader = Reader(store, 0, 10 if size is None else None, size=size)
     assert reader.read() == b""
-    assert reader.found == [Found(0, "v1", 0)]
+    assert reader.found == [ObjectVersion(0, "v1", 0)]
     assert len(store.requests) == faults + (2 if size is None else 1)
     assert all(body.closed for body in store.bodies)
 
@@ -513,15 +513,19 @@ def test_a_wait_that_is_ended_ends_it() -> None:
     def stop(*seconds: float) -> None:
         raise InterruptedError
 
-    arguments: dict[str, Any] = {"in_flight": InFlight(1, check=stop), "on_found": lambda found: None, "sleep": stop}
-    wanted = Range("s3://b/a", "a", 0, 60, 60, None)
+    arguments: dict[str, Any] = {
+        "in_flight": ConcurrencyLimit(1, check=stop),
+        "on_found": lambda found: None,
+        "sleep": stop,
+    }
+    wanted = RangeRequest("s3://b/a", "a", 0, 60, 60, None)
     got = []
     with pytest.raises(InterruptedError):  # noqa: PT012  # the loop is what raises, at its end
         for piece in read_range(store, wanted, AT_ONCE, **arguments):
             got.append(bytes(piece))
     assert b"".join(got) == bytes(10)
     assert len(store.requests) == 1
-    busy = arguments["in_flight"] = InFlight(2, check=stop)
+    busy = arguments["in_flight"] = ConcurrencyLimit(2, check=stop)
     busy.slow_down()
     with busy.permit(), pytest.raises(InterruptedError):
         next(read_range(store, wanted, AT_ONCE, **arguments))
@@ -541,10 +545,10 @@ def test_no_permit_is_held_while_waiting() -> None:
                 raise overloaded
             return store.read(path, start, end, etag)
 
-    in_flight = InFlight(8, check=lambda: None)
+    in_flight = ConcurrencyLimit(8, check=lambda: None)
     pieces = read_range(
         Slow(),
-        Range("s3://b/a", "a", 0, 60, 60, None),
+        RangeRequest("s3://b/a", "a", 0, 60, 60, None),
         AT_ONCE,
         in_flight=in_flight,
         on_found=lambda found: None,

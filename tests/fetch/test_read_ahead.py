@@ -14,8 +14,8 @@ from tests.servers.s3 import S3Server
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import ObjectChangedError, ObjectNotFoundError
-from torchdata_remote.fetch.read_ahead import FAR_BYTES, LEAST_BYTES, MOST_BYTES, Windows
-from torchdata_remote.formats.byte_reader import Cursor, Jumping
+from torchdata_remote.fetch.read_ahead import FAR_BYTES, LEAST_BYTES, MOST_BYTES, ReadAhead
+from torchdata_remote.formats.byte_reader import ByteReader, Skippable
 from torchdata_remote.testing import Faults
 
 NO_OPTIONS = StorageOptions()
@@ -41,8 +41,8 @@ def test_a_cursor_over_windows_sees_the_object(
     data = b"".join(number.to_bytes(4, "big") for number in range(num_bytes // 4 + 1))[:num_bytes]
     start = min(start, num_bytes)
     url = RemoteUrl(put(data), num_bytes if known else None)
-    windows = Windows(url, NO_OPTIONS, start=start if known else 0, stop=stop)
-    jumping, plain = Cursor(windows, windows.start), Cursor([data[windows.start : stop]], windows.start)
+    windows = ReadAhead(url, NO_OPTIONS, start=start if known else 0, stop=stop)
+    jumping, plain = ByteReader(windows, windows.start), ByteReader([data[windows.start : stop]], windows.start)
     plain.take(0), windows.head()
     for take, length in steps:
         if take:
@@ -56,7 +56,7 @@ def test_a_cursor_over_windows_sees_the_object(
 
 def test_windows_double_until_much_is_left_out() -> None:
     """From the least to the most, so that a sequential reader needs few requests; behind a far jump from the least."""
-    windows = Windows(put(bytes(8 << 20)), NO_OPTIONS)
+    windows = ReadAhead(put(bytes(8 << 20)), NO_OPTIONS)
     parts = iter(windows)
     lengths = [len(next(parts)) for _ in range(11)]
     assert lengths == [min(LEAST_BYTES << step, MOST_BYTES) for step in range(11)]
@@ -69,18 +69,18 @@ def test_windows_double_until_much_is_left_out() -> None:
 
 def test_the_head_is_a_window_that_iteration_begins_with() -> None:
     """Looking at the beginning costs no request of its own."""
-    windows = Windows(put(bytes(range(200)) * 100), NO_OPTIONS)
+    windows = ReadAhead(put(bytes(range(200)) * 100), NO_OPTIONS)
     assert windows.head() == windows.head() == (bytes(range(200)) * 100)[:LEAST_BYTES]
     assert b"".join(windows) == bytes(range(200)) * 100
     assert windows.num_requests == 3
-    assert isinstance(windows, Jumping)
+    assert isinstance(windows, Skippable)
 
 
 def test_an_object_that_was_replaced_is_noticed(moto: S3Server) -> None:
     """Later windows ask for the version of the first one."""
     bucket = moto.new_bucket()
     moto.client().put_object(Bucket=bucket, Key="a", Body=b"1" * 100_000)
-    windows = iter(Windows(f"s3://{bucket}/a", StorageOptions(moto.storage_options)))
+    windows = iter(ReadAhead(f"s3://{bucket}/a", StorageOptions(moto.storage_options)))
     assert next(windows) == b"1" * LEAST_BYTES
     moto.client().put_object(Bucket=bucket, Key="a", Body=b"2" * 100_000)
     with pytest.raises(ObjectChangedError):
@@ -93,7 +93,7 @@ def test_faults_are_survived(moto: S3Server) -> None:
     moto.client().put_object(Bucket=bucket, Key="a", Body=bytes(range(250)) * 800)
     with faulty(moto, Faults.storm(0.4), seed=1) as (server, store):
         waits: list[float] = []
-        windows = Windows(f"s3://{bucket}/a", StorageOptions(server.storage_options), sleep=waits.append)
+        windows = ReadAhead(f"s3://{bucket}/a", StorageOptions(server.storage_options), sleep=waits.append)
         assert b"".join(windows) == bytes(range(250)) * 800
     assert sum(count for fault, count in store.counts.items() if fault != "well") >= len(waits) > 0
 
@@ -101,4 +101,4 @@ def test_faults_are_survived(moto: S3Server) -> None:
 def test_an_object_that_is_not_there() -> None:
     """An error of storage, when its first byte is wanted."""
     with pytest.raises(ObjectNotFoundError):
-        Windows("memory://nowhere/at-all", NO_OPTIONS).head()
+        ReadAhead("memory://nowhere/at-all", NO_OPTIONS).head()

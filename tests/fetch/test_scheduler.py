@@ -28,8 +28,8 @@ from torchdata_remote.errors import (
     TransientStorageError,
 )
 from torchdata_remote.fetch.object_stream import ObjectStream
-from torchdata_remote.fetch.scheduler import Fetcher
-from torchdata_remote.fetch.session import Engine
+from torchdata_remote.fetch.scheduler import PartScheduler
+from torchdata_remote.fetch.session import FetchSession
 from torchdata_remote.fetch.streams import stream_objects
 from torchdata_remote.storage.registry import Answer, RangeNotSatisfiableError
 
@@ -111,7 +111,7 @@ def options(
 def streams(store: FakeStore, chosen: FetchOptions, *, listed: bool) -> Iterator[tuple[str, ObjectStream]]:
     """All objects of the store, as a listing tells them or as plain URLs."""
     urls = [RemoteUrl(url, len(data), "etag of " + url) if listed else url for url, data in store.objects.items()]
-    return stream_objects(urls, Engine(chosen, StorageOptions()))
+    return stream_objects(urls, FetchSession(chosen, StorageOptions()))
 
 
 OBJECTS = st.lists(st.binary(max_size=60), max_size=8).map(lambda them: {f"{n}": data for n, data in enumerate(them)})
@@ -267,7 +267,7 @@ def test_source_is_pulled_by_the_consumer_only() -> None:
                 pulled.append(threading.current_thread())
                 yield RemoteUrl(url, 10)
 
-        iterator = stream_objects(urls(), Engine(options(max_in_flight=2, max_buffer_bytes=50), StorageOptions()))
+        iterator = stream_objects(urls(), FetchSession(options(max_in_flight=2, max_buffer_bytes=50), StorageOptions()))
         next(iterator)
         assert len(pulled) < 40
         assert sum(1 for _ in iterator) == 1_999
@@ -292,7 +292,7 @@ def test_size_that_is_not_what_was_listed(size: int) -> None:
         for listed_size in (0, 25):
             if size == listed_size:
                 continue
-            stream = ObjectStream(Fetcher(Engine(options(), StorageOptions())), RemoteUrl("a", listed_size))
+            stream = ObjectStream(PartScheduler(FetchSession(options(), StorageOptions())), RemoteUrl("a", listed_size))
             with pytest.raises(ObjectChangedError, match=r"^a"):
                 stream.read()
             stream.close()
@@ -302,7 +302,7 @@ def test_size_that_changes_in_between() -> None:
     """An object that shrinks or grows while it is read is an ObjectChangedError."""
     for size_then in (0, 5, 15, 20, 29, 31, 100):
         with store_of({"a": bytes(30)}) as store:
-            stream = ObjectStream(Fetcher(Engine(options(max_buffer_bytes=10), StorageOptions())), "a")
+            stream = ObjectStream(PartScheduler(FetchSession(options(max_buffer_bytes=10), StorageOptions())), "a")
             assert len(stream.read(10)) == 10
             store.objects["a"] = bytes(size_then)
             with pytest.raises(ObjectChangedError):
@@ -323,7 +323,7 @@ def test_answer_of_the_wrong_length(extra: int) -> None:
         store.read = dishonest  # type: ignore[method-assign]
         three_attempts = FetchOptions(part_bytes=10, retry=RetryPolicy(max_attempts=3, first_wait_s=0))
         for url in (RemoteUrl("a", 40), "a"):
-            stream = ObjectStream(Fetcher(Engine(three_attempts, StorageOptions())), url)
+            stream = ObjectStream(PartScheduler(FetchSession(three_attempts, StorageOptions())), url)
             with pytest.raises(StorageError):
                 stream.read()
             stream.close()
@@ -405,7 +405,7 @@ def test_error_of_the_source_comes_after_what_came_before_it() -> None:
 
         got = []
         with pytest.raises(ZeroDivisionError):  # noqa: PT012  # the loop is what raises, at its end
-            for _, stream in stream_objects(urls(), Engine(options(), StorageOptions())):
+            for _, stream in stream_objects(urls(), FetchSession(options(), StorageOptions())):
                 got.append(stream.read())
         assert got == list(store.objects.values())
 
@@ -671,7 +671,7 @@ def test_reads_in_a_forked_child_are_refused() -> None:
 def test_counts_are_back_at_the_start() -> None:
     """After all sorts of ends nothing is reserved any more."""
     with store_of({f"{number}": bytes(7 * number) for number in range(12)}) as store:
-        fetcher = Fetcher(Engine(options(3, 10, 40), StorageOptions()))
+        fetcher = PartScheduler(FetchSession(options(3, 10, 40), StorageOptions()))
         opened = [
             ObjectStream(fetcher, RemoteUrl(url, len(data)) if number % 2 else url)
             for number, (url, data) in enumerate(store.objects.items())
@@ -818,15 +818,15 @@ def test_next_object_while_a_part_of_the_last_one_is_under_way(monkeypatch: pyte
                 asked.set()
                 assert gate.wait(DEADLINE_S)
 
-        look = Fetcher._hand_on_if_stuck
+        look = PartScheduler._hand_on_if_stuck
 
-        def looked(fetcher: Fetcher) -> None:
+        def looked(fetcher: PartScheduler) -> None:
             look(fetcher)
             if threading.current_thread() in consumer:
                 gate.set()  # from here on, with the lock still held, the consumer only waits
 
         store.before_read = before_read
-        monkeypatch.setattr(Fetcher, "_hand_on_if_stuck", looked)
+        monkeypatch.setattr(PartScheduler, "_hand_on_if_stuck", looked)
         iterator = streams(store, options(2, 10, 10, in_order=False), listed=True)
 
         def run() -> None:
@@ -883,7 +883,9 @@ def test_by_completion_the_sources_error_comes_last(count: int, bound: int, list
         got = {}
 
         def run() -> None:
-            for url, stream in stream_objects(urls(), Engine(options(2, 10, bound, in_order=False), StorageOptions())):
+            for url, stream in stream_objects(
+                urls(), FetchSession(options(2, 10, bound, in_order=False), StorageOptions())
+            ):
                 got[url] = stream.read()
 
         with pytest.raises(ZeroDivisionError):
@@ -987,7 +989,7 @@ def test_a_request_under_way_ends_with_its_stream(others_open: bool) -> None:
             return Answer(0, 40, 40, "v1", chunks())
 
         store.read = slowly  # type: ignore[method-assign]
-        fetcher = Fetcher(Engine(options(part_bytes=40), StorageOptions()))
+        fetcher = PartScheduler(FetchSession(options(part_bytes=40), StorageOptions()))
         stream = ObjectStream(fetcher, RemoteUrl("a", 40))
         assert asked.wait(DEADLINE_S)
         gc.disable()
@@ -1028,7 +1030,7 @@ def test_a_source_that_cannot_begin() -> None:
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        next(stream_objects(Source(), Engine(options(), StorageOptions())))
+        next(stream_objects(Source(), FetchSession(options(), StorageOptions())))
 
 
 def test_a_closed_stream_is_not_asked_for_again() -> None:

@@ -23,20 +23,20 @@ from torchdata_remote.core.options import FetchOptions, StorageOptions
 from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import StorageError
 from torchdata_remote.fetch.object_stream import ObjectStream
-from torchdata_remote.fetch.scheduler import Fetcher
-from torchdata_remote.fetch.session import Engine
+from torchdata_remote.fetch.scheduler import PartScheduler
+from torchdata_remote.fetch.session import FetchSession
 
 SIZE = 1000
 
 
-def an_engine(chosen: FetchOptions, num_lanes: int = 1) -> Engine:
-    return Engine(chosen, StorageOptions({"name": "value"}), num_lanes)
+def an_engine(chosen: FetchOptions, num_lanes: int = 1) -> FetchSession:
+    return FetchSession(chosen, StorageOptions({"name": "value"}), num_lanes)
 
 
 @contextmanager
-def lanes_of(engine: Engine, num_lanes: int) -> Iterator[list[Fetcher]]:
+def lanes_of(engine: FetchSession, num_lanes: int) -> Iterator[list[PartScheduler]]:
     """That many iterations at once; those that the test has not taken out are released at the end."""
-    fetchers = [Fetcher(engine) for _ in range(num_lanes)]
+    fetchers = [PartScheduler(engine) for _ in range(num_lanes)]
     try:
         yield fetchers
     finally:
@@ -163,7 +163,7 @@ def test_a_forgotten_lane_holds_no_threads() -> None:
     """A fetcher and its stream that nobody closed, in a cycle."""
     with store_of({"a": bytes(SIZE)}):
         before = engine_threads()
-        fetcher = Fetcher(an_engine(options()))
+        fetcher = PartScheduler(an_engine(options()))
         fetcher.release()
         forgotten: list[object] = [ObjectStream(fetcher, "a")]
         forgotten.append(forgotten)
@@ -197,7 +197,7 @@ def test_a_copy_in_another_process_has_threads_of_its_own() -> None:
     """It takes limits and options along, and nothing that runs."""
     engine = an_engine(options(part_bytes=7), 5)
     running = engine.start()
-    twin: Engine = pickle.loads(pickle.dumps(engine))
+    twin: FetchSession = pickle.loads(pickle.dumps(engine))
     assert (twin.options, dict(twin.storage_options), twin.num_lanes) == (engine.options, {"name": "value"}, 5)
     other = twin.start()
     assert other is not running
@@ -232,7 +232,7 @@ def test_a_forked_child_has_threads_of_its_own() -> None:
                 try:
                     signal.alarm(20)
                     mine = engine.start()
-                    data = ObjectStream(Fetcher(engine), large_object()).read()
+                    data = ObjectStream(PartScheduler(engine), large_object()).read()
                     os._exit(7 if mine is not running and not running.join() and data == bytes(SIZE) else 8)
                 finally:
                     os._exit(9)
@@ -241,9 +241,9 @@ def test_a_forked_child_has_threads_of_its_own() -> None:
             assert stream.read() == bytes(SIZE - 10)
 
 
-def first_part_bytes(engine: Engine) -> int:
+def first_part_bytes(engine: FetchSession) -> int:
     """How long the first part is that a lane asks for."""
-    fetcher = Fetcher(engine)
+    fetcher = PartScheduler(engine)
     with closing(ObjectStream(fetcher, RemoteUrl("a", 4 << 20, "etag of a"))) as stream:
         fetcher.release()
         part = stream.target.parts[0]
@@ -276,7 +276,7 @@ def test_copies_of_a_pipe_share_its_engine() -> None:
         wait_for(lambda: not engine_threads() - before)
 
 
-def a_pass(engine: Engine) -> None:
+def a_pass(engine: FetchSession) -> None:
     """One lane that reads something."""
     with lanes_of(engine, 1) as [fetcher]:
         assert ObjectStream(fetcher, large_object()).read() == bytes(SIZE)
@@ -313,7 +313,7 @@ def test_an_engine_that_was_not_kept_does_not_stay() -> None:
         engine.keep()
         kept = engine.start()
         kept.leave()
-        twin: Engine = pickle.loads(pickle.dumps(engine))
+        twin: FetchSession = pickle.loads(pickle.dumps(engine))
         copied = twin.start()
         copied.leave()
         assert (kept.pool.closed, copied.pool.closed) == (False, True)
@@ -387,7 +387,7 @@ def test_threads_that_begin_at_once_each_have_a_lane() -> None:
             engine, together, wrong = an_engine(options(part_bytes=500)), threading.Barrier(6), list[object]()
 
             def read(
-                engine: Engine = engine, together: threading.Barrier = together, wrong: list[object] = wrong
+                engine: FetchSession = engine, together: threading.Barrier = together, wrong: list[object] = wrong
             ) -> None:
                 together.wait(20)
                 try:

@@ -13,7 +13,7 @@ import torchdata_remote  # noqa: F401  # registers the pipes' names
 from tests.fetch.test_scheduler import engine_threads, options, store_of, wait_for
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import RemoteDataError, StateError
-from torchdata_remote.fetch.session import Engine
+from torchdata_remote.fetch.session import FetchSession
 from torchdata_remote.fetch.streams import parts_of, stream_objects
 from torchdata_remote.pipes.base.input_streams import known, number_of, streams_of, under_way
 
@@ -21,16 +21,18 @@ from torchdata_remote.pipes.base.input_streams import known, number_of, streams_
 def test_bare_urls_and_pairs() -> None:
     """A reader's source may be URLs or pairs, not both."""
     with store_of({"a": b"1", "b": b"2"}):
-        got = [(url, stream.read()) for url, stream in streams_of(["a", "b"], Engine(options(), StorageOptions()))]
+        got = [
+            (url, stream.read()) for url, stream in streams_of(["a", "b"], FetchSession(options(), StorageOptions()))
+        ]
         assert got == [("a", b"1"), ("b", b"2")]
         pairs = [("x", io.BytesIO(b"3")), ("y", io.BytesIO(b"4"))]
-        assert list(streams_of(iter(pairs), Engine(options(), StorageOptions()))) == pairs
-        assert list(streams_of([], Engine(options(), StorageOptions()))) == []
+        assert list(streams_of(iter(pairs), FetchSession(options(), StorageOptions()))) == pairs
+        assert list(streams_of([], FetchSession(options(), StorageOptions()))) == []
         with pytest.raises(RemoteDataError, match="Expected a URL, as before, got tuple"):
-            list(streams_of(["a", pairs[0]], Engine(options(), StorageOptions())))
+            list(streams_of(["a", pairs[0]], FetchSession(options(), StorageOptions())))
         for wrong in (1, None, ("x", b"bytes"), ("x",), b"bytes", {"__key__": "1"}):
             with pytest.raises(RemoteDataError, match=r"Expected a URL or a \(url, file_like\) pair"):
-                list(streams_of([wrong], Engine(options(), StorageOptions())))
+                list(streams_of([wrong], FetchSession(options(), StorageOptions())))
 
 
 @given(data=st.binary(max_size=100), piece_bytes=st.integers(1, 30))
@@ -60,7 +62,7 @@ def test_a_pass_goes_on_where_a_state_tells(
     objects = {str(number): bytes([number]) * size for number, size in enumerate(sizes)}
     state = {"next": following, "again": [list(one) for one in again]}
     with store_of(objects) as store:
-        engine = Engine(options(max_in_flight=max_in_flight), StorageOptions())
+        engine = FetchSession(options(max_in_flight=max_in_flight), StorageOptions())
         got = [
             (url, stream.number, stream.first_byte, stream.read())
             for url, stream in stream_objects(objects, engine, state)
@@ -74,7 +76,7 @@ def test_a_state_of_objects_that_are_not_there_is_refused() -> None:
     """Before anything is opened; how many there are and should be is told."""
     with store_of({"a": b"1", "b": b"2"}):
         state = {"next": 5, "again": [[1, 0], [4, 0]]}
-        streams = stream_objects(["a", "b"], Engine(options(), StorageOptions()), state)
+        streams = stream_objects(["a", "b"], FetchSession(options(), StorageOptions()), state)
         with pytest.raises(StateError, match="tells of 5 URLs, and there are 2"):
             next(streams)
 
@@ -82,7 +84,7 @@ def test_a_state_of_objects_that_are_not_there_is_refused() -> None:
 def test_a_state_behind_the_last_object_is_refused() -> None:
     """A listing that has become shorter is no pass that has ended."""
     with store_of({"a": b"1", "b": b"2"}), pytest.raises(StateError):
-        list(stream_objects(["a", "b"], Engine(options(), StorageOptions()), {"next": 5}))
+        list(stream_objects(["a", "b"], FetchSession(options(), StorageOptions()), {"next": 5}))
 
 
 def test_streams_are_numbered_through_a_wrapper() -> None:
@@ -93,7 +95,9 @@ def test_streams_are_numbered_through_a_wrapper() -> None:
         known(None)
     with store_of({"a": b"1", "b": b"2"}):
         pipe = IterableWrapper(["a", "b"]).async_prefetch()
-        assert [known(number_of(stream)) for _, stream in streams_of(pipe, Engine(options(), StorageOptions()))] == [
+        assert [
+            known(number_of(stream)) for _, stream in streams_of(pipe, FetchSession(options(), StorageOptions()))
+        ] == [
             0,
             1,
         ]
@@ -103,10 +107,10 @@ def test_streams_that_are_under_way_are_the_same() -> None:
     """The first one is opened at once; none is left open when they are closed, or if there are none at all."""
     with store_of({"a": b"1", "b": b"2"}):
         for urls in (["a", "b"], []):
-            streams = under_way(stream_objects(urls, Engine(options(), StorageOptions())))
+            streams = under_way(stream_objects(urls, FetchSession(options(), StorageOptions())))
             assert [(url, stream.read()) for url, stream in streams] == list(zip(urls, [b"1", b"2"], strict=False))
         before = engine_threads()
-        streams = under_way(stream_objects(["a", "b"], Engine(options(), StorageOptions())))
+        streams = under_way(stream_objects(["a", "b"], FetchSession(options(), StorageOptions())))
         assert engine_threads() - before
         _, stream = next(streams)
         streams.close()
@@ -116,7 +120,7 @@ def test_streams_that_are_under_way_are_the_same() -> None:
 
 def test_streams_that_were_used_up_do_not_come_again() -> None:
     """A pipe that does not go on where it was would hand out samples twice."""
-    engine = Engine(options(), StorageOptions())
+    engine = FetchSession(options(), StorageOptions())
     with store_of({"a": b"1", "b": b"2"}):
         pairs = list(stream_objects(["a", "b"], engine))
         assert len(list(streams_of(pairs, engine, {"next": 1, "again": [[0, 0]]}))) == 2

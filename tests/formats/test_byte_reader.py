@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchdata_remote.formats.byte_reader import Cursor, gather
+from torchdata_remote.formats.byte_reader import ByteReader, join_chunks
 
 DATA = bytes(i * 7 % 251 for i in range(3000))
 
@@ -24,7 +24,7 @@ def _parts(cuts: list[int]) -> list[memoryview]:
 )
 def test_bytes_are_taken_in_order(cuts: list[int], steps: list[tuple[str, int]], offset: int) -> None:
     """Whatever the parts and the steps, wherever they begin; at the end there are fewer, then none."""
-    cursor, at = Cursor(_parts(cuts), offset), 0
+    cursor, at = ByteReader(_parts(cuts), offset), 0
     assert cursor.offset == cursor.part_offset == offset
     for what, num_bytes in steps:
         expected = DATA[at : at + num_bytes]
@@ -42,7 +42,7 @@ def test_bytes_are_taken_in_order(cuts: list[int], steps: list[tuple[str, int]],
 
 def test_a_cursor_begins_at_the_archives_first_byte() -> None:
     """Unless it is told otherwise."""
-    assert Cursor([b"abc"]).offset == 0
+    assert ByteReader([b"abc"]).offset == 0
 
 
 @given(sizes=st.lists(st.integers(0, 400_000), max_size=12), claimed=st.integers(0, 3 << 20))
@@ -50,7 +50,7 @@ def test_gathered_chunks_are_one(sizes: list[int], claimed: int) -> None:
     """Of any lengths, also when fewer come than was said."""
     chunks = [bytes([i % 251]) * size for i, size in enumerate(sizes)]
     total = sum(sizes)
-    assert gather(iter(chunks), max(total, claimed)) == b"".join(chunks)
+    assert join_chunks(iter(chunks), max(total, claimed)) == b"".join(chunks)
 
 
 def test_gathering_takes_the_memory_once() -> None:
@@ -58,10 +58,10 @@ def test_gathering_takes_the_memory_once() -> None:
     chunk = bytes(1 << 20)
     tracemalloc.start()
     try:
-        assert len(gather(iter([chunk] * 64), 64 << 20)) == 64 << 20
+        assert len(join_chunks(iter([chunk] * 64), 64 << 20)) == 64 << 20
         assert tracemalloc.get_traced_memory()[1] < 68 << 20
         tracemalloc.reset_peak()
-        assert len(gather(iter([chunk] * 3), 1 << 40)) == 3 << 20
+        assert len(join_chunks(iter([chunk] * 3), 1 << 40)) == 3 << 20
         assert tracemalloc.get_traced_memory()[1] < 12 << 20
     finally:
         tracemalloc.stop()
@@ -79,7 +79,7 @@ def test_a_part_is_gone_before_the_next_one_comes() -> None:
             yield part
             del part
 
-    cursor = Cursor(parts())
+    cursor = ByteReader(parts())
     assert len(cursor.take(1500)) == 1500
     assert cursor.skip(1000) == 1000
     assert sum(map(len, cursor.pieces(5000))) == 1500
@@ -113,7 +113,7 @@ class JumpingParts:
 )
 def test_jumping_is_passing_over(data: bytes, part_bytes: int, steps: list[tuple[bool, int]]) -> None:
     """What is taken, how much was there, and the offset are the same as over parts that have to come."""
-    jumping, plain = Cursor(JumpingParts(data, part_bytes), 7), Cursor([data], 7)
+    jumping, plain = ByteReader(JumpingParts(data, part_bytes), 7), ByteReader([data], 7)
     for take, length in steps:
         if take:
             assert jumping.take(length) == plain.take(length)
@@ -125,7 +125,7 @@ def test_jumping_is_passing_over(data: bytes, part_bytes: int, steps: list[tuple
 def test_what_is_jumped_over_does_not_come() -> None:
     """Of a gigabyte that is passed over, only the part at hand was brought."""
     parts = JumpingParts(bytes(100_000), 100)
-    cursor = Cursor(parts)
+    cursor = ByteReader(parts)
     cursor.take(10)
     assert cursor.skip(99_000) == 99_000
     assert cursor.take(5) == bytes(5)

@@ -8,9 +8,9 @@ import pytest
 
 from torchdata_remote.errors import BadMemberError, MissingEndError, ShardReadError
 from torchdata_remote.formats.error_policy import (
-    MemberGuard,
+    MemberErrorHandler,
     OnBadShard,
-    ShardGuard,
+    ShardErrorHandler,
     Skipped,
     accept_missing_end,
     raise_error,
@@ -53,12 +53,12 @@ def test_a_guard_asks_once_about_each_error() -> None:
     """Also where the reader asked beforehand whether the end may lack; what was left out is noted."""
     asked: list[ShardReadError] = []
     skipped = Skipped()
-    with ShardGuard(URL, asked.append, skipped) as guard:
+    with ShardErrorHandler(URL, asked.append, skipped) as guard:
         assert not guard.accepts(ENDLESS)
         raise ENDLESS
     assert asked == [ENDLESS]
     assert skipped.shards == {URL: "no end"}
-    with ShardGuard("s3://b/t-001.tar", asked.append, skipped):
+    with ShardErrorHandler("s3://b/t-001.tar", asked.append, skipped):
         raise BAD
     assert asked == [ENDLESS, BAD]
     assert list(skipped.shards) == [URL, "s3://b/t-001.tar"]
@@ -67,10 +67,10 @@ def test_a_guard_asks_once_about_each_error() -> None:
 def test_an_accepted_end_is_not_skipped() -> None:
     """Nothing was left out; it is counted. Only ``True`` accepts, not whatever a function happens to return."""
     skipped = Skipped()
-    with ShardGuard(URL, accept_missing_end, skipped) as guard:
+    with ShardErrorHandler(URL, accept_missing_end, skipped) as guard:
         assert guard.accepts(ENDLESS)
     assert (skipped.shards, skipped.num_missing_ends) == ({}, 1)
-    with ShardGuard(URL, lambda error: 1, skipped) as guard:
+    with ShardErrorHandler(URL, lambda error: 1, skipped) as guard:
         assert not guard.accepts(ENDLESS)
     assert skipped.num_missing_ends == 1
 
@@ -82,7 +82,7 @@ def test_an_error_is_gone_when_nobody_holds_it(policy: OnBadShard, is_member: bo
 
     def read() -> weakref.ref[ShardReadError]:
         try:
-            with ShardGuard(URL, policy, Skipped(), policy) as guard:
+            with ShardErrorHandler(URL, policy, Skipped(), policy) as guard:
                 if is_member:
                     guard.on_bad_member(bad_member())
                 raise ShardReadError("damaged", url=URL)
@@ -105,7 +105,7 @@ def test_the_first_bad_member_of_a_shard_is_warned_of_and_all_are_counted() -> N
     """An archive with a million of them does not fill the screen."""
     skipped = Skipped()
     for _ in range(2):
-        guard = MemberGuard(skip_with_warning, skipped)
+        guard = MemberErrorHandler(skip_with_warning, skipped)
         with pytest.warns(RuntimeWarning, match="^member 0 It is left out") as caught:
             list(map(guard, map(bad_member, range(3))))
         assert len(caught) == 1
@@ -118,12 +118,12 @@ def test_a_bad_member_that_is_not_left_out_makes_the_shard_a_bad_one() -> None:
     skipped = Skipped()
     with (
         pytest.warns(RuntimeWarning, match="The rest of the shard is left out"),
-        ShardGuard(URL, skip_with_warning, skipped) as guard,
+        ShardErrorHandler(URL, skip_with_warning, skipped) as guard,
     ):
         guard.on_bad_member(bad_member())
     assert list(skipped.shards) == [URL]
     assert not skipped.bad_members
-    with pytest.raises(BadMemberError), ShardGuard(URL, raise_error, skipped) as guard:
+    with pytest.raises(BadMemberError), ShardErrorHandler(URL, raise_error, skipped) as guard:
         guard.on_bad_member(bad_member())
 
 
@@ -133,7 +133,10 @@ def test_what_else_a_policy_raises_is_handed_on() -> None:
     def refuse(error: BadMemberError) -> None:
         raise KeyError(error.member)
 
-    with pytest.raises(KeyError, match="README0"), ShardGuard(URL, skip_with_warning, Skipped(), refuse) as guard:
+    with (
+        pytest.raises(KeyError, match="README0"),
+        ShardErrorHandler(URL, skip_with_warning, Skipped(), refuse) as guard,
+    ):
         guard.on_bad_member(bad_member())
 
 
@@ -147,5 +150,5 @@ def test_a_bad_member_is_rebuilt_from_its_message() -> None:
 def test_other_errors_are_not_the_guards() -> None:
     """A store that fails is no bad shard, nor is a consumer that gives up."""
     for error in (OSError("store"), KeyboardInterrupt(), GeneratorExit()):
-        with pytest.raises(type(error)), ShardGuard(URL, skip_with_warning, Skipped()):
+        with pytest.raises(type(error)), ShardErrorHandler(URL, skip_with_warning, Skipped()):
             raise error

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchdata_remote.errors import ShardReadError
-from torchdata_remote.formats.nested import Prefixes, is_archive_name, without_ending
+from torchdata_remote.formats.nested import NestedPrefixes, is_archive_name, without_ending
 
 ENDINGS = [".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tgz", ".tbz2", ".txz", ".tzst", ".TAR", ".Tar.GZ"]
 URL = "s3://b/outer.tar"
@@ -31,7 +31,7 @@ def test_other_names(name: str) -> None:
 @given(st.lists(st.text("ab-/", min_size=1, max_size=6), max_size=8))
 def test_no_two_prefixes_share_a_key(stems: list[str]) -> None:
     """A name is refused exactly if its prefix begins with one that was given, or one that was given with it."""
-    prefixes = Prefixes(URL)
+    prefixes = NestedPrefixes(URL)
     given_out: list[str] = []
     for stem in stems:
         wanted = stem + "/"
@@ -46,7 +46,7 @@ def test_no_two_prefixes_share_a_key(stems: list[str]) -> None:
 
 def test_the_same_folder_by_another_ending() -> None:
     """``a.tar`` and ``./a.tgz`` would both be ``a/``; the error names the one and the prefix."""
-    prefixes = Prefixes(URL)
+    prefixes = NestedPrefixes(URL)
     assert prefixes.of("./a.tar") == "a/"
     with pytest.raises(ShardReadError, match=r"'a\.tgz' would begin with 'a/'.*Rename"):
         prefixes.of("a.tgz")
@@ -56,4 +56,4 @@ def test_the_same_folder_by_another_ending() -> None:
 def test_names_that_are_no_folders(name: str) -> None:
     """They would lead out of the place where keys belong."""
     with pytest.raises(ShardReadError, match="cannot be read"):
-        Prefixes(URL).of(name)
+        NestedPrefixes(URL).of(name)

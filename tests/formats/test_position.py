@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tests.support.archive_bytes import in_parts, make_member, padded, pax_line
 from torchdata_remote.formats.grouping import samples_of
-from torchdata_remote.formats.position import Place
-from torchdata_remote.formats.tar import END_OF_ARCHIVE, TarOptions, read_runs
+from torchdata_remote.formats.position import ReadPosition
+from torchdata_remote.formats.tar import END_OF_ARCHIVE, TarOptions, read_member_batches
 from torchdata_remote.formats.zip import read_directory, read_members
 
 LINKS = {"directory": b"5", "link": b"2", "device": b"4"}
@@ -25,14 +25,14 @@ KINDS = st.sampled_from(["plain", "plain", "pax", "gnu", "prefix", "global", "me
 
 def test_reading_begins_at_the_first_byte() -> None:
     """Unless it is told otherwise; a position is plain JSON, and the first item of it is a byte."""
-    assert Place().begin == [0]
-    assert Place().position() == [0]
-    assert Place([512, 3]).begin == [512, 3]
+    assert ReadPosition().begin == [0]
+    assert ReadPosition().position() == [0]
+    assert ReadPosition([512, 3]).begin == [512, 3]
 
 
 def test_the_place_follows_from_the_names_that_are_left() -> None:
     """So that nothing is to be done for a member."""
-    place = Place()
+    place = ReadPosition()
     place.run_offset, place.run_starts = 1000, (0, 30, 70)
     place.run_names = names = iter("abc")
     for expected in (1000, 1030, 1070):
@@ -43,7 +43,7 @@ def test_the_place_follows_from_the_names_that_are_left() -> None:
 
 def test_after_the_last_sample_there_is_no_place() -> None:
     """However it is described."""
-    place = Place()
+    place = ReadPosition()
     place.describe = lambda: [5, 3, ["a.tar", 0, 1]]
     assert place.position() == [5, 3, ["a.tar", 0, 1]]
     place.ended = True
@@ -101,13 +101,13 @@ def test_tar_samples_begin_where_it_says(
     firsts = [begins[i] + own_header(kind, name) for i, (name, _, kind) in enumerate(members) if name.endswith(".0")]
     archive = b"".join(pieces) + END_OF_ARCHIVE
 
-    def read(place: Place, *parts: memoryview) -> Iterator[tuple[str, list[int] | None]]:
+    def read(place: ReadPosition, *parts: memoryview) -> Iterator[tuple[str, list[int] | None]]:
         options = TarOptions(copy=copy, first_byte=place.begin[0])
-        runs = read_runs(parts, url="a", options=options, place=place)
+        runs = read_member_batches(parts, url="a", options=options, place=place)
         for sample in samples_of(runs, url="a", of=place):
             yield sample["__key__"], place.position()
 
-    place = Place()
+    place = ReadPosition()
     whole = list(read(place, *in_parts(archive, cuts)))
     assert whole == [
         (f"folder/{number}", [first] if first is not None else None) for number, first in enumerate([*firsts[1:], None])
@@ -115,7 +115,7 @@ def test_tar_samples_begin_where_it_says(
     assert place.archive_end == begins[-1]
     for number, first in enumerate(firsts):
         start = first if number % 3 else begins[[name for name, *_ in members].index(f"folder/{number}.0")]
-        tail = list(read(Place([start]), *in_parts(archive[start:], [max(0, cut - start) for cut in cuts])))
+        tail = list(read(ReadPosition([start]), *in_parts(archive[start:], [max(0, cut - start) for cut in cuts])))
         assert tail == whole[number:]
 
 
@@ -136,7 +136,7 @@ def test_zip_samples_begin_where_it_says(method: int, sizes: list[int], cuts: li
     entries = read_directory(lambda start, end: data[start:end], len(data), url="a")
 
     def read(start: int) -> Iterator[tuple[str, list[int] | None]]:
-        place = Place([start])
+        place = ReadPosition([start])
         parts = in_parts(data[start:], [max(0, cut - start) for cut in cuts])
         members = read_members(parts, entries, url="a", place=place)
         for sample in samples_of((([path], [data]) for path, data in members), url="a", of=place):
@@ -151,7 +151,10 @@ def test_zip_samples_begin_where_it_says(method: int, sizes: list[int], cuts: li
 def test_padding_of_the_last_member_counts() -> None:
     """The end-of-archive blocks begin behind it."""
     data = make_member(b"a.x", b"1" * 600)
-    place = Place()
+    place = ReadPosition()
     parts = [data + END_OF_ARCHIVE]
-    assert len(list(samples_of(read_runs(parts, url="a", options=TarOptions(), place=place), url="a", of=place))) == 1
+    assert (
+        len(list(samples_of(read_member_batches(parts, url="a", options=TarOptions(), place=place), url="a", of=place)))
+        == 1
+    )
     assert place.archive_end == len(data) == 512 + len(padded(b"1" * 600))

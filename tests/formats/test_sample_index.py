@@ -19,7 +19,7 @@ from tests.support.archive_bytes import pack_tar
 from tests.support.shard_places import header_places, tar_of
 from torchdata_remote import ShardedDataset, ShardTarReader, ShardWriter, World, index_shards, stream_shards
 from torchdata_remote.core.options import RetryPolicy, StorageOptions
-from torchdata_remote.core.urls import RemoteUrl, whole_and_part
+from torchdata_remote.core.urls import RemoteUrl, split_sample_range
 from torchdata_remote.errors import ManifestError
 from torchdata_remote.fetch.sample_ranges import read_offsets, wanted_bytes
 from torchdata_remote.formats.manifest import ShardInfo, load_manifest
@@ -44,7 +44,7 @@ def as_listed(shard: ShardInfo) -> RemoteUrl:
 
 
 def wanted(url: str) -> tuple[int, int | None]:
-    whole, samples = whole_and_part(url)
+    whole, samples = split_sample_range(url)
     assert samples is not None
     return wanted_bytes(whole, samples, StorageOptions(), RetryPolicy())
 

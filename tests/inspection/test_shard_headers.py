@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.archive_bytes import pack_tar
 from torchdata_remote import ShardWriter
-from torchdata_remote.core.concurrency_limit import InFlight
+from torchdata_remote.core.concurrency_limit import ConcurrencyLimit
 from torchdata_remote.core.options import RetryPolicy, StorageOptions
 from torchdata_remote.errors import ObjectNotFoundError, ShardReadError
 from torchdata_remote.inspection.shard_headers import NOT_ITS_INDEX, ShardHeads
@@ -66,7 +66,7 @@ def test_a_piece_of_it(memory_folder: str) -> None:
     """The members between two headers; a place that is none, or one before a member's end, is an error."""
     shard = opened(put(f"{memory_folder}/0.tar", TAR))
     member = 512 + 100_352
-    one = {"in_flight": InFlight(1, check=lambda: None), "wait": lambda seconds: None}
+    one = {"in_flight": ConcurrencyLimit(1, check=lambda: None), "wait": lambda seconds: None}
     assert names(shard.between(2 * member, 5 * member, nothing, **one)) == ["2.bin", "3.bin", "4.bin"]  # type: ignore[arg-type]
     assert names(shard.between(18 * member, None, nothing, **one)) == ["18.bin", "19.bin"]  # type: ignore[arg-type]
     for start, stop in ((512, None), (0, member + 512), (0, member - 512)):

@@ -25,7 +25,7 @@ from tests.support import fuzz_archives
 from tests.support.archive_bytes import in_parts, make_header, octal_size, pax_line
 from torchdata_remote import ShardTarReader
 from torchdata_remote.errors import ShardReadError
-from torchdata_remote.formats.tar import TarOptions, read_members, read_runs
+from torchdata_remote.formats.tar import TarOptions, read_member_batches, read_members
 from torchdata_remote.formats.tar import fast_path as plain
 from torchdata_remote.formats.tar import vector_scan as scan
 
@@ -81,7 +81,7 @@ def _members(parts: Sequence[bytes | memoryview], url: str = URL) -> Outcome:
 def _runs(data: bytes) -> Outcome:
     got: list[tuple[str, bytes]] = []
     try:
-        for names, values in read_runs([data], url=URL, options=TarOptions(copy=False)):
+        for names, values in read_member_batches([data], url=URL, options=TarOptions(copy=False)):
             got.extend(zip(names, map(bytes, values), strict=True))
     except ShardReadError as error:
         return got, str(error)

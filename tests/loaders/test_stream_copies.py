@@ -16,7 +16,7 @@ from torch.utils.data.datapipes.iter.callable import MapperIterDataPipe
 from torchdata_remote import RemoteUrl, Resumable, World, mix
 from torchdata_remote.core.partition import EqualizeMode
 from torchdata_remote.errors import StateError
-from torchdata_remote.loaders.stream_copies import Listing, Template, check_resumable, is_sharded
+from torchdata_remote.loaders.stream_copies import ChainTemplate, SharedListing, check_resumable, is_sharded
 from torchdata_remote.pipes.base.chain import all_pipes, describe, load_state
 from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
 
@@ -147,7 +147,7 @@ def calls_to_open(num_urls: int, num_streams: int, mode: str) -> int:
         nonlocal num_calls
         num_calls += event in ("call", "c_call")
 
-    template = Template(split, 3, num_streams)
+    template = ChainTemplate(split, 3, num_streams)
     sys.setprofile(count)
     try:
         streams = [template.stream(World(number, num_streams)) for number in range(num_streams)]
@@ -184,7 +184,7 @@ def test_earlier_states_are_compared_by_urls_and_sizes() -> None:
     """Their digest is made as it was: in any order, of repetitions too, without what signs a URL."""
 
     def digest(*listed: str) -> str:
-        found = Listing(IterableWrapper(listed)).digest()
+        found = SharedListing(IterableWrapper(listed)).digest()
         assert found["num_urls"] == len(listed)
         return str(found["digest"])
 
@@ -288,10 +288,10 @@ def test_a_subclass_of_a_torch_pipe() -> None:
 def test_streams_of_a_template_are_apart() -> None:
     """Copies for two streams share the listing and nothing that moves."""
     chain = urls(4).sharding_filter_rank().shuffle_samples(buffer_size=2)
-    template = Template(chain, 0, 2)
+    template = ChainTemplate(chain, 0, 2)
     one, other = (template.stream(World(number, 2)) for number in range(2))
     by_turns = [item for pair in zip(one, other, strict=True) for item in pair]
     assert sorted(by_turns) == sorted(chain)
     assert len(template.listings) == 1
-    alone = [list(Template(chain, 0, 1).stream(World(number, 2))) for number in range(2)]
+    alone = [list(ChainTemplate(chain, 0, 1).stream(World(number, 2))) for number in range(2)]
     assert [by_turns[::2], by_turns[1::2]] == alone

@@ -16,8 +16,8 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from torchdata_remote import World, mix
 from torchdata_remote.errors import StateError
 from torchdata_remote.loaders.state.state_format import ENDED
-from torchdata_remote.loaders.stream_copies import Template
-from torchdata_remote.loaders.stream_pass import Pass, Stream
+from torchdata_remote.loaders.stream_copies import ChainTemplate
+from torchdata_remote.loaders.stream_pass import EpochRun, Stream
 from torchdata_remote.pipes.base.chain import load_state, state_of
 from torchdata_remote.testing import write_small_shards
 
@@ -38,11 +38,11 @@ def chain_of(numbers: range) -> Any:
     return IterableWrapper(numbers).sharding_filter_rank()
 
 
-def pass_of(numbers: int, num_streams: int, places: dict[int, Any] | None = None, chain: Any = None) -> Pass:
+def pass_of(numbers: int, num_streams: int, places: dict[int, Any] | None = None, chain: Any = None) -> EpochRun:
     """All streams of a world in one process."""
     chosen = dict.fromkeys(range(num_streams)) if places is None else places
-    template = Template(chain_of(range(numbers)) if chain is None else chain, 0, len(chosen))
-    return Pass(template, 0, num_streams, [Stream(number, at) for number, at in chosen.items()])
+    template = ChainTemplate(chain_of(range(numbers)) if chain is None else chain, 0, len(chosen))
+    return EpochRun(template, 0, num_streams, [Stream(number, at) for number, at in chosen.items()])
 
 
 def stream_items(numbers: int, number: int, num_streams: int) -> list[int]:

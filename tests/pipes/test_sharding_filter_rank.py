@@ -26,7 +26,7 @@ from tests.servers.s3 import S3Server
 from torchdata_remote import Resumable, ShardingFilterRank, ShardWriter, World
 from torchdata_remote.core.checksums import BLOCK_BYTES
 from torchdata_remote.core.partition import EqualizeMode
-from torchdata_remote.core.urls import RemoteUrl, whole_and_part
+from torchdata_remote.core.urls import RemoteUrl, split_sample_range
 from torchdata_remote.errors import EmptyShareError, ManifestError, RemoteDataError
 from torchdata_remote.pipes.base.datapipe import SharedList
 from torchdata_remote.testing import FaultyStore, all_worlds, assert_resumes_everywhere
@@ -314,7 +314,7 @@ def test_parts_are_of_the_listed_objects(memory_folder: str) -> None:
         (part,) = ShardingFilterRank(IterableWrapper(listed), world=replace(world, rank=slot))
         assert isinstance(part, RemoteUrl)
         whole = listed[slot // 2]
-        assert whole_and_part(part) == (whole, samples)
+        assert split_sample_range(part) == (whole, samples)
         assert (part.size, part.checksums, part.num_samples) == (whole.size, whole.checksums, whole.num_samples)
 
 

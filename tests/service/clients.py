@@ -20,7 +20,7 @@ from typing import Any
 from starlette.testclient import TestClient
 
 from torchdata_remote.service.server.app import make_app
-from torchdata_remote.service.server.context import Hosting
+from torchdata_remote.service.server.context import ServiceContext
 from torchdata_remote.service.server.limits import ServiceLimits
 
 LIMITS = ServiceLimits(min_free_bytes=0)
@@ -58,9 +58,9 @@ def new_dataset(address: str) -> str:
     return name
 
 
-def hosting_of(client: TestClient) -> Hosting:
+def hosting_of(client: TestClient) -> ServiceContext:
     """What a client's service knows."""
-    hosting: Hosting = client.app._app.state.hosting  # type: ignore[attr-defined]
+    hosting: ServiceContext = client.app._app.state.hosting  # type: ignore[attr-defined]
     return hosting
 
 

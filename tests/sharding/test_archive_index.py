@@ -16,9 +16,9 @@ from torchdata_remote.core.options import FetchOptions, StorageOptions
 from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import ShardReadError
 from torchdata_remote.fetch.sample_table import SampleTable
-from torchdata_remote.fetch.session import Engine
+from torchdata_remote.fetch.session import FetchSession
 from torchdata_remote.sharding.archive_index import index_archives
-from torchdata_remote.sharding.temporary_objects import Scratch
+from torchdata_remote.sharding.temporary_objects import TemporaryObjects
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -36,8 +36,10 @@ def index(place: Place, names: list[str], *, counts: dict[str, int] | None = Non
     counts = counts or {}
     urls = [RemoteUrl(f"{place.url}{name}", len(files[name]), num_samples=counts.get(name)) for name in names]
     options = StorageOptions()
-    scratch = Scratch(f"{place.url}unpacked-", options, object_bytes=2000)
-    return index_archives(urls, Engine(FetchOptions(part_bytes=700), options), scratch, on_bytes=read.append), read
+    scratch = TemporaryObjects(f"{place.url}unpacked-", options, object_bytes=2000)
+    return index_archives(
+        urls, FetchSession(FetchOptions(part_bytes=700), options), scratch, on_bytes=read.append
+    ), read
 
 
 def contents(place: Place, table: SampleTable) -> list[dict[str, bytes]]:

@@ -19,9 +19,9 @@ from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.core.process_identity import this_process
 from torchdata_remote.errors import ManifestError, ObjectExistsError, TransientStorageError
 from torchdata_remote.formats.manifest import ShardInfo
-from torchdata_remote.sharding.journal import Journal, Left
+from torchdata_remote.sharding.journal import Journal, PreviousRun
 from torchdata_remote.writing.claim import CLAIM_NAME
-from torchdata_remote.writing.shard_folder import Destination
+from torchdata_remote.writing.shard_folder import ShardFolder
 from torchdata_remote.writing.template import ShardTemplate
 
 NEVER_S = 3600.0
@@ -33,7 +33,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return memory_place() if request.param == "memory" else Place(f"{tmp_path}/d/")
 
 
-class Watched(Destination):
+class Watched(ShardFolder):
     """Calls ``on_publish`` after each writing, and ``on_read`` before each reading."""
 
     on_publish: Callable[[], object] = staticmethod(lambda: None)
@@ -108,7 +108,7 @@ def test_what_a_failed_job_leaves(place: Place) -> None:
     for _ in range(2):
         with failing(journal(place, lease_s=NEVER_S)) as mine:
             left = mine.begin()
-            assert left in (None, Left("p", done))
+            assert left in (None, PreviousRun("p", done))
             mine.plan("p")
             if left is None:
                 for task, shards in done.items():
@@ -116,7 +116,7 @@ def test_what_a_failed_job_leaves(place: Place) -> None:
         assert document(place)["owner"] is None
         assert heart_threads() == []
     with journal(place) as mine:
-        assert mine.begin() == Left("p", done)
+        assert mine.begin() == PreviousRun("p", done)
         assert mine.took_over
 
 
@@ -148,7 +148,7 @@ def test_shards_of_another_plan_are_forgotten_when_there_is_one(place: Place) ->
         mine.begin()
         assert (document(place)["plan"], document(place)["tasks"]) == ("p", [0])
     with journal(place) as mine:
-        assert mine.begin() == Left("p", {0: [shard(place, 0)]})
+        assert mine.begin() == PreviousRun("p", {0: [shard(place, 0)]})
         mine.plan("p")
         assert document(place)["tasks"] == [0]
         mine.plan("q")
@@ -170,7 +170,7 @@ def test_the_owner_has_ended(place: Place) -> None:
     """It is taken over without waiting."""
     leave(place, {**this_process(), "started": "1"})
     with journal(place, lease_s=NEVER_S) as mine:
-        assert mine.begin() == Left("p", {})
+        assert mine.begin() == PreviousRun("p", {})
         assert mine.took_over
         mine.check()
 
@@ -179,7 +179,7 @@ def test_an_owner_elsewhere_that_is_silent(place: Place, caplog: pytest.LogCaptu
     """After the lease it is taken for dead; that it waits is told once."""
     leave(place, elsewhere())
     with caplog.at_level(logging.WARNING, "torchdata_remote"), journal(place, lease_s=0.03) as mine:
-        assert mine.begin() == Left("p", {})
+        assert mine.begin() == PreviousRun("p", {})
     (record,) = caplog.records
     assert "process" in record.getMessage()
     assert "on another" in record.getMessage()
@@ -215,7 +215,7 @@ def test_an_owner_elsewhere_that_ends_well(place: Place) -> None:
 
     there.on_read = end_then
     with Journal(there, lease_s=0.03) as mine:
-        assert mine.begin() == Left("p", {})
+        assert mine.begin() == PreviousRun("p", {})
         mine.check()
 
 

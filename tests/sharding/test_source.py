@@ -15,7 +15,7 @@ from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import ShardWriteError
 from torchdata_remote.sharding.planned_samples import DatasetSamples
 from torchdata_remote.sharding.source import DatasetSource, FilesSource, ShardSource, open_source
-from torchdata_remote.writing.shard_folder import Destination
+from torchdata_remote.writing.shard_folder import ShardFolder
 from torchdata_remote.writing.template import ShardTemplate
 
 FILES = {"cat/1.jpg": b"c1", "cat/2.jpg": b"c22", "dog/1.jpg": b"d"}
@@ -27,7 +27,7 @@ def opened(source: Any, *, travels: bool = True, **options: Any) -> ShardSource:
 
 
 def prepared(source: ShardSource, place: Place, *, known: Any = None, resume: bool = True) -> ShardSource:
-    there = Destination(ShardTemplate(f"{place.url}{{shard:03d}}.tar"), StorageOptions())
+    there = ShardFolder(ShardTemplate(f"{place.url}{{shard:03d}}.tar"), StorageOptions())
     source.prepare(there, known=known, resume=resume, progress=False)
     return source
 

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from tests.support.shard_places import Place, memory_place
 from torchdata_remote.core.options import RetryPolicy, StorageOptions
-from torchdata_remote.sharding.temporary_objects import Kept, Scratch
+from torchdata_remote.sharding.temporary_objects import Kept, TemporaryObjects
 from torchdata_remote.storage.listing.folder import list_folder
 
 
-def scratch_in(place: Place, object_bytes: int = 10) -> Scratch:
-    return Scratch(f"{place.url}unpacked-", StorageOptions(place.options), object_bytes=object_bytes)
+def scratch_in(place: Place, object_bytes: int = 10) -> TemporaryObjects:
+    return TemporaryObjects(f"{place.url}unpacked-", StorageOptions(place.options), object_bytes=object_bytes)
 
 
 def listed(place: Place) -> list[str]:

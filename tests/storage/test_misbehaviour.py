@@ -21,7 +21,7 @@ from torchdata_remote.core.options import FetchOptions, StorageOptions
 from torchdata_remote.core.retry import MAX_LIKELY_PERMANENT
 from torchdata_remote.errors import ObjectChangedError, StorageError, TransientStorageError
 from torchdata_remote.fetch.listing.sources import list_source
-from torchdata_remote.fetch.session import Engine
+from torchdata_remote.fetch.session import FetchSession
 from torchdata_remote.fetch.streams import stream_objects
 from torchdata_remote.storage import errors as _errors
 from torchdata_remote.storage.http.content_range import Span, length_of, span_of
@@ -53,7 +53,7 @@ def read(
     if url.startswith("datasets") and server_url.startswith("https"):
         options = {"secure": True}
     fetch = FetchOptions(retry=retry, backend=backend, part_bytes=part_bytes)
-    [(_, stream)] = stream_objects([RemoteUrl(url, size)], Engine(fetch, StorageOptions(options)))
+    [(_, stream)] = stream_objects([RemoteUrl(url, size)], FetchSession(fetch, StorageOptions(options)))
     with stream:
         return stream.read()
 

@@ -1,7 +1,7 @@
 """Jobs that write shards, each in a process of its own that ends itself at a chosen step.
 
-``python tests/support/killed_jobs.py`` reads a job from each line of stdin, forks a child that does it, and answers with a line
-of JSON. So a job costs no imports, and the SIGKILL is a real one.
+``python tests/support/killed_jobs.py`` reads a job from each line of stdin, forks a child that does it, and
+answers with a line of JSON. So a job costs no imports, and the SIGKILL is a real one.
 """
 
 from __future__ import annotations

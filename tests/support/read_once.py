@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from torchdata_remote.core.concurrency_limit import InFlight
+from torchdata_remote.core.concurrency_limit import ConcurrencyLimit
 from torchdata_remote.core.options import RetryPolicy
-from torchdata_remote.fetch.range_download import CHANGED_ANSWERS, Range, Source
+from torchdata_remote.fetch.range_download import CHANGED_ANSWERS, RangeRequest, RangeSource
 from torchdata_remote.fetch.range_reader import read_range
 
 
 def read_once(
-    store: Source, path: str, start: int, end: int | None, etag: str | None = None, size: int | None = None
+    store: RangeSource, path: str, start: int, end: int | None, etag: str | None = None, size: int | None = None
 ) -> bytes:
     """The range, checked; a fault that may pass is repeated as often as tells a change."""
     pieces = read_range(
         store,
-        Range(f"test://{path}", path, start, end, size, etag),
+        RangeRequest(f"test://{path}", path, start, end, size, etag),
         RetryPolicy(max_attempts=CHANGED_ANSWERS, first_wait_s=0),
-        in_flight=InFlight(1, check=lambda: None),
+        in_flight=ConcurrencyLimit(1, check=lambda: None),
         on_found=lambda found: None,
         sleep=lambda seconds: None,
     )

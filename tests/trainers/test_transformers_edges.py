@@ -21,8 +21,8 @@ from .data import NUM_SAMPLES, NUM_STREAMS, of_sample, pipe_of
 pytest.importorskip("transformers")
 from transformers import Trainer, TrainerCallback
 
-from torchdata_remote.loaders.trainers import RemoteTrainerMixin
 from torchdata_remote.loaders.trainers.trainer_batches import TrainerBatches
+from torchdata_remote.loaders.trainers.transformers import RemoteTrainerMixin
 
 from .transformers_program import ChainTrainer, Epochs, Model, _arguments
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from torchdata_remote.core.checksums import BlockSummer
 from torchdata_remote.formats.compression.compress import open_compressor
 from torchdata_remote.writing.background_md5 import MAX_BEHIND_BYTES
-from torchdata_remote.writing.background_upload import MAX_WAITING_BYTES, OutgoingObject, Written
+from torchdata_remote.writing.background_upload import MAX_WAITING_BYTES, BackgroundUpload, Written
 
 
 class Pending:
@@ -82,7 +82,7 @@ def _no_thread_stays() -> object:
 def test_it_is_what_was_written(chunks: list[list[bytes]], compressed: bool) -> None:
     """Bytes in order; size, MD5 and sums are those of the object."""
     pending = Pending()
-    outgoing = OutgoingObject(pending, open_compressor("x.gz") if compressed else None)
+    outgoing = BackgroundUpload(pending, open_compressor("x.gz") if compressed else None)
     for pieces in chunks:
         outgoing.write(list(pieces))
     told: list[Written] = []
@@ -101,7 +101,7 @@ def test_it_is_what_was_written(chunks: list[list[bytes]], compressed: bool) -> 
 def test_large_chunks_are_summed_beside_the_store() -> None:
     """By a thread of its own, and still in order."""
     pending = Pending()
-    outgoing = OutgoingObject(pending)
+    outgoing = BackgroundUpload(pending)
     chunks = [bytes([i]) * (1 << 20) for i in range(12)]
     for chunk in chunks:
         outgoing.write([chunk])
@@ -116,7 +116,7 @@ def test_large_chunks_are_summed_beside_the_store() -> None:
 def test_an_error_of_the_store_is_raised_by_the_next_call(broken: str) -> None:
     """As it is, each time; what was written is removed."""
     pending = Pending(_breaking(broken))
-    outgoing = OutgoingObject(pending)
+    outgoing = BackgroundUpload(pending)
 
     def write_all() -> None:
         for _ in range(20):
@@ -136,7 +136,7 @@ def test_an_error_of_the_store_is_raised_by_the_next_call(broken: str) -> None:
 def test_an_error_of_what_follows_leaves_the_object() -> None:
     """It is there; the error is still raised."""
     pending = Pending()
-    outgoing = OutgoingObject(pending)
+    outgoing = BackgroundUpload(pending)
 
     def then(written: Written) -> None:
         raise BrokenError(str(written.num_bytes))
@@ -153,7 +153,7 @@ def test_an_error_of_what_follows_leaves_the_object() -> None:
 def test_an_aborted_one_is_gone(num_chunks: int) -> None:
     """Its thread too, before ``abort`` returns; a second time does nothing."""
     pending, before = Pending(), _threads()
-    outgoing = OutgoingObject(pending)
+    outgoing = BackgroundUpload(pending)
     for _ in range(num_chunks):
         outgoing.write([bytes(1 << 20)])
     outgoing.abort()
@@ -172,7 +172,7 @@ def test_one_that_was_ended_is_waited_for() -> None:
             assert go_on.wait(60)
 
     pending = Pending(before)
-    outgoing = OutgoingObject(pending)
+    outgoing = BackgroundUpload(pending)
     outgoing.write([b"abc"])
     outgoing.end()
     assert arrived.wait(60)
@@ -190,7 +190,7 @@ def test_a_forgotten_one_is_given_up(num_chunks: int) -> None:
     """When it is collected, nobody waits; its thread removes what there is and ends."""
     done = threading.Event()
     pending = Pending(lambda name: done.set() if name == "abort" else None)
-    outgoing = OutgoingObject(pending)
+    outgoing = BackgroundUpload(pending)
     for _ in range(num_chunks):
         outgoing.write([bytes(1 << 20)])
     del outgoing
@@ -203,7 +203,7 @@ def test_a_forgotten_one_that_was_ended_appears() -> None:
     """Nothing more is needed for that."""
     done = threading.Event()
     pending = Pending()
-    outgoing = OutgoingObject(pending)
+    outgoing = BackgroundUpload(pending)
     outgoing.write([b"abc"])
     outgoing.end(lambda written: done.set())
     del outgoing
@@ -214,7 +214,7 @@ def test_a_forgotten_one_that_was_ended_appears() -> None:
 
 def test_what_cannot_be_removed_is_said(caplog: pytest.LogCaptureFixture) -> None:
     """In the log, because the error that led there has to be told."""
-    outgoing = OutgoingObject(Pending(_breaking("abort")))
+    outgoing = BackgroundUpload(Pending(_breaking("abort")))
     with caplog.at_level(logging.WARNING, logger="torchdata_remote"):
         outgoing.abort()
     assert "could not be removed: abort" in caplog.text
@@ -232,7 +232,7 @@ def test_no_more_than_some_chunks_are_held(chunk_bytes: int) -> None:
                 hashlib.md5(data)  # slower than whoever writes
             stored[0] += len(data)
 
-    outgoing = OutgoingObject(Slow())
+    outgoing = BackgroundUpload(Slow())
     tracemalloc.start()
     try:
         for _ in range((80 << 20) // chunk_bytes):
@@ -249,7 +249,7 @@ def test_no_more_than_some_chunks_are_held(chunk_bytes: int) -> None:
 
 def test_a_forked_child_is_refused() -> None:
     """Its threads stayed with the parent: it would wait for ever."""
-    outgoing = OutgoingObject(Pending())
+    outgoing = BackgroundUpload(Pending())
     child = os.fork()
     if child == 0:
         try:

@@ -24,7 +24,7 @@ from torchdata_remote.errors import ObjectExistsError, ShardWriteError
 from torchdata_remote.storage.registry import PARTIAL_SUFFIX
 from torchdata_remote.testing import FaultyStore
 from torchdata_remote.writing.claim import CLAIM_NAME, Claim
-from torchdata_remote.writing.shard_folder import Destination
+from torchdata_remote.writing.shard_folder import ShardFolder
 from torchdata_remote.writing.template import ShardTemplate
 
 SAMPLE = {"__key__": "a", "txt": b"small"}
@@ -216,12 +216,12 @@ def test_of_two_that_take_over_one_claim_only_one_holds_it(place: Place, monkeyp
     """The second one has seen that the owner is gone before the first one wrote its claim, and writes it later."""
     _leave_claim_of_a_dead_process(place)
     template = ShardTemplate(f"{place.url}{{shard:03d}}.tar")
-    first, second = (Claim(Destination(template, StorageOptions(place.options))) for _ in range(2))
-    publish, first_goes_on, second_has_written = Destination.publish, threading.Event(), threading.Event()
+    first, second = (Claim(ShardFolder(template, StorageOptions(place.options))) for _ in range(2))
+    publish, first_goes_on, second_has_written = ShardFolder.publish, threading.Event(), threading.Event()
     late = threading.Thread(target=lambda: outcomes.append(_outcome(second)))
     outcomes: list[str] = []
 
-    def publish_in_turn(self: Destination, name: str, data: bytes, *, overwrite: bool = True) -> None:
+    def publish_in_turn(self: ShardFolder, name: str, data: bytes, *, overwrite: bool = True) -> None:
         if threading.current_thread() is late and not second_has_written.is_set():
             looked.set()
             first_goes_on.wait(60)
@@ -235,7 +235,7 @@ def test_of_two_that_take_over_one_claim_only_one_holds_it(place: Place, monkeyp
         second_has_written.wait(60)
 
     looked = threading.Event()
-    monkeypatch.setattr(Destination, "publish", publish_in_turn)
+    monkeypatch.setattr(ShardFolder, "publish", publish_in_turn)
     monkeypatch.setattr("torchdata_remote.writing.claim.time.sleep", settle)
     late.start()
     looked.wait(60)
@@ -304,7 +304,7 @@ def test_a_beat_that_finds_another_owner_stops_the_writer(tmp_path: Path) -> Non
     place = Place(f"{tmp_path}/d/")
     writer = writer_of(place)
     writer._claim = claim = Claim(
-        Destination(ShardTemplate(f"{place.url}{{shard:03d}}.tar"), StorageOptions()), beat_s=0.005
+        ShardFolder(ShardTemplate(f"{place.url}{{shard:03d}}.tar"), StorageOptions()), beat_s=0.005
     )
     writer.write(SAMPLE)
     document = json.loads(place.files()[CLAIM_NAME])

@@ -16,20 +16,20 @@ from tests.support.shard_places import Place, header_places, members_of, memory_
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import ObjectExistsError, ShardWriteError
 from torchdata_remote.formats.manifest import ShardInfo
-from torchdata_remote.writing.rolling_writer import SeriesState, ShardSeries
+from torchdata_remote.writing.rolling_writer import RollingShardWriter, SeriesState
 from torchdata_remote.writing.shard_builder import pack_sample
 
 
-def series_in(place: Place, ending: str = ".tar", **options: Any) -> ShardSeries:
+def series_in(place: Place, ending: str = ".tar", **options: Any) -> RollingShardWriter:
     limits = {"max_shard_bytes": 1 << 30, "max_shard_samples": 1 << 30, "overwrite": False, **options}
-    return ShardSeries(lambda number: f"{place.url}{number}{ending}", options=StorageOptions(), **limits)
+    return RollingShardWriter(lambda number: f"{place.url}{number}{ending}", options=StorageOptions(), **limits)
 
 
 def sample(key: str, num_bytes: int = 3) -> dict[str, Any]:
     return {"__key__": key, "txt": b"x" * num_bytes}
 
 
-def add_all(series: ShardSeries, num_samples: int) -> None:
+def add_all(series: RollingShardWriter, num_samples: int) -> None:
     for number in range(num_samples):
         series.add(sample(str(number)))
 
@@ -166,7 +166,7 @@ def test_an_abort_leaves_whole_shards_only(tmp_path: Path) -> None:
     assert set(place.files()) == {"0.tar", "0.tar.idx"}
 
 
-@pytest.mark.parametrize("close", [ShardSeries.abort, ShardSeries.end])
+@pytest.mark.parametrize("close", [RollingShardWriter.abort, RollingShardWriter.end])
 def test_no_sample_after_the_end(close: Any) -> None:
     """The error says why."""
     series = series_in(memory_place())

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torchdata_remote.errors import EncodeError, ShardWriteError
 from torchdata_remote.formats.manifest import ShardInfo
 from torchdata_remote.formats.tar import END_OF_ARCHIVE
-from torchdata_remote.writing.shard_builder import CHUNK_BYTES, OpenShard, pack_sample
+from torchdata_remote.writing.shard_builder import CHUNK_BYTES, ShardBuilder, pack_sample
 
 
 class Pending:
@@ -38,7 +38,7 @@ class Pending:
 def test_info_tells_what_was_written(payloads: list[bytes]) -> None:
     """Samples, bytes and MD5 are those of the object."""
     pending = Pending()
-    shard = OpenShard("memory://s/0.tar", pending)
+    shard = ShardBuilder("memory://s/0.tar", pending)
     for index, payload in enumerate(payloads):
         sample = {"__key__": f"{index}", "bin": payload, "cls": index}
         shard.add(f"{index}", pack_sample(f"{index}", sample))
@@ -58,7 +58,7 @@ def test_info_tells_what_was_written(payloads: list[bytes]) -> None:
 def test_offsets_are_where_samples_begin(payloads: list[bytes]) -> None:
     """Each at the first header of its sample, also where that name needs a header of its own; none for the end."""
     pending = Pending()
-    shard = OpenShard("memory://s/0.tar", pending)
+    shard = ShardBuilder("memory://s/0.tar", pending)
     packed = [
         pack_sample(key := f"{'n' * 60 * i}{i}", {"__key__": key, "bin": data}) for i, data in enumerate(payloads)
     ]
@@ -81,7 +81,7 @@ def test_packed_size_counts_headers_and_padding() -> None:
 
 def test_second_sample_with_a_key_is_refused() -> None:
     """The message names the shard and the key."""
-    shard = OpenShard("memory://s/0.tar", Pending())
+    shard = ShardBuilder("memory://s/0.tar", Pending())
     shard.add("a", pack_sample("a", {"__key__": "a", "cls": 1}))
     with pytest.raises(ShardWriteError, match=r"memory://s/0\.tar.*'a'"):
         shard.check_key("a")
@@ -114,7 +114,7 @@ def test_the_name_says_whether_it_is_compressed() -> None:
     """Offsets and size so far are the tar's, size and MD5 of the info the object's."""
     pending, plain = Pending(), Pending()
     for url, taking in (("memory://s/0.tar.gz", pending), ("memory://s/0.tar", plain)):
-        shard = OpenShard(url, taking)
+        shard = ShardBuilder(url, taking)
         shard.add("a", pack_sample("a", {"txt": b"wren " * 1000}))
         info = shard.finish()
         assert (shard.offsets, shard.num_bytes) == ([0], 512 + 5120)
@@ -125,7 +125,7 @@ def test_the_name_says_whether_it_is_compressed() -> None:
 def test_a_shard_that_is_dropped_leaves_nothing() -> None:
     """What was handed over before is taken back."""
     pending = Pending()
-    shard = OpenShard("memory://s/0.tar", pending)
+    shard = ShardBuilder("memory://s/0.tar", pending)
     shard.add("a", pack_sample("a", {"bin": bytes(CHUNK_BYTES)}))
     shard.pending.abort()
     assert (pending.data, pending.committed) == (b"", False)

@@ -9,7 +9,7 @@ from tests.support.shard_places import Place, memory_place
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import ManifestError, ObjectExistsError
 from torchdata_remote.formats.manifest import ShardInfo, dump_manifest
-from torchdata_remote.writing.shard_folder import Destination
+from torchdata_remote.writing.shard_folder import ShardFolder
 from torchdata_remote.writing.template import ShardTemplate
 
 SHARDS = {"t-0.tar": b"0", "t-0.tar.idx": b"i", "t-1.tar": b"1", "t-1.tar.idx": b"i", "t-12.tar": b"12"}
@@ -17,8 +17,8 @@ OTHERS = {"t-x.tar": b"", "t-01.tar": b"", "t-1.tar.gz": b"", "t-1.tar.bak": b""
 DESCRIPTION = {"classes.json": b"{}", "provenance.json": b"{}"}
 
 
-def destination(place: Place, name: str = "t-{shard}.tar") -> Destination:
-    return Destination(ShardTemplate(f"{place.url}{name}"), StorageOptions(place.options))
+def destination(place: Place, name: str = "t-{shard}.tar") -> ShardFolder:
+    return ShardFolder(ShardTemplate(f"{place.url}{name}"), StorageOptions(place.options))
 
 
 def shard(place: Place, name: str) -> ShardInfo:

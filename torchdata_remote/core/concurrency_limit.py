@@ -11,7 +11,7 @@ _HALVED_AT_MOST_EVERY_S = 0.5  # many requests are refused at once, for one reas
 _LOOK_EVERY_S = 0.5
 
 
-class InFlight:
+class ConcurrencyLimit:
     """Hands out permits, one a request: additive increase, multiplicative decrease, as TCP's.
 
     (V. Jacobson, "Congestion Avoidance and Control", SIGCOMM 1988.) Until the first ``slow_down``, and when all permits

@@ -8,7 +8,7 @@ import os
 MAP_FROM_BYTES = 4 << 20  # below it a copy is as fast, and leaves no descriptor open
 
 
-def view_of_file(descriptor: int, start: int, end: int) -> memoryview:
+def map_file(descriptor: int, start: int, end: int) -> memoryview:
     """Bytes ``start`` to ``end`` (exclusive) of a file, read-only. The descriptor may be closed afterwards.
 
     A mapping shares the page cache's memory and costs no copy. If somebody shortens the file in place while the view

@@ -29,7 +29,7 @@ class Piece(NamedTuple):
     last: int
 
 
-class SampleOrder:
+class SamplePartition:
     """The samples of an epoch in their order, as pieces of shards.
 
     Args:
@@ -44,10 +44,10 @@ class SampleOrder:
         self._ends = np.cumsum(self._lasts - self._firsts)
 
     @staticmethod
-    def of(counts: Sequence[int] | Ints) -> SampleOrder:
+    def of(counts: Sequence[int] | Ints) -> SamplePartition:
         """All samples of shards that hold so many each."""
         lasts = np.asarray(counts, np.int64)
-        return SampleOrder(np.arange(len(lasts)), np.zeros_like(lasts), lasts)
+        return SamplePartition(np.arange(len(lasts)), np.zeros_like(lasts), lasts)
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
@@ -66,7 +66,7 @@ class SampleOrder:
         """One of ``num_slots`` shares, which differ by one sample at the most."""
         return self.between(slot * len(self) // num_slots, (slot + 1) * len(self) // num_slots)
 
-    def equalized(self, num_slots: int, epoch: int, mode: EqualizeMode, listed: Ints) -> SampleOrder:
+    def equalized(self, num_slots: int, epoch: int, mode: EqualizeMode, listed: Ints) -> SamplePartition:
         """An order whose length ``num_slots`` divides.
 
         What is left out or repeated is a window that moves on by its own length with each epoch, over the shards as
@@ -80,7 +80,7 @@ class SampleOrder:
         """
         num_samples = len(self)
         if num_samples < num_slots and mode is EqualizeMode.DROP:
-            return SampleOrder.of([])
+            return SamplePartition.of([])
         rest = num_samples % num_slots if mode is EqualizeMode.DROP else -num_samples % num_slots
         if not rest:
             return self
@@ -96,7 +96,7 @@ class SampleOrder:
             return self._without(intervals, starts)
         repeated = [self] * laps + [self._only(start, stop, starts) for start, stop in intervals]
         columns = [(order._shards, order._firsts, order._lasts) for order in [self, *repeated]]
-        return SampleOrder(*(np.concatenate(column) for column in zip(*columns, strict=True)))
+        return SamplePartition(*(np.concatenate(column) for column in zip(*columns, strict=True)))
 
     def _cut(self, start: int, stop: int, starts: Ints) -> tuple[Ints, Ints]:
         """Where in each shard an interval of the listing begins and ends."""
@@ -105,10 +105,10 @@ class SampleOrder:
             np.clip(stop - starts, self._firsts, self._lasts),
         )
 
-    def _only(self, start: int, stop: int, starts: Ints) -> SampleOrder:
-        return SampleOrder(self._shards, *self._cut(start, stop, starts))
+    def _only(self, start: int, stop: int, starts: Ints) -> SamplePartition:
+        return SamplePartition(self._shards, *self._cut(start, stop, starts))
 
-    def _without(self, intervals: list[tuple[int, int]], starts: Ints) -> SampleOrder:
+    def _without(self, intervals: list[tuple[int, int]], starts: Ints) -> SamplePartition:
         order = self
         for start, stop in intervals:
             low, high = order._cut(start, stop, starts)
@@ -116,5 +116,5 @@ class SampleOrder:
             end = np.stack([low, order._lasts], axis=1).ravel()
             kept = end > begin
             starts = np.repeat(starts, 2)[kept]
-            order = SampleOrder(np.repeat(order._shards, 2), begin, end)
+            order = SamplePartition(np.repeat(order._shards, 2), begin, end)
         return order

@@ -24,7 +24,7 @@ def permutation(length: int, *parts: int | str) -> list[int]:
     return sorted(range(length), key=keys.__getitem__)
 
 
-def order_of(length: int, *parts: int | str) -> np.ndarray[Any, np.dtype[np.int64]]:
+def permutation_array(length: int, *parts: int | str) -> np.ndarray[Any, np.dtype[np.int64]]:
     """As :func:`permutation`, quicker and in another order, for millions; shape ``(length,)``.
 
     Sorted are 64-bit numbers of PCG64 (M. O'Neill, 2014), whose raw output NumPy keeps from version to version.

@@ -82,7 +82,7 @@ class RemoteUrl(str):
         return self if (first, last) == (0, self.num_samples) else self._with(part_url(self, first, last))
 
 
-def whole_and_part(url: str) -> tuple[str, tuple[int, int] | None]:
+def split_sample_range(url: str) -> tuple[str, tuple[int, int] | None]:
     """The URL of a whole object, and which of its samples are wanted: from the first to before the last, or all.
 
     >>> whole_and_part("samples+3-9+s3://photos/0.tar+samples+3-9")

@@ -9,7 +9,7 @@ from ..core.urls import redact
 from ..errors import EmptyListingError
 from ..fetch.listing.patterns import path_below
 from ..fetch.listing.sources import list_source
-from ..fetch.listing.url_table import Texts, UrlTable
+from ..fetch.listing.url_table import StringColumn, UrlTable
 
 
 def list_files(
@@ -18,7 +18,7 @@ def list_files(
     extensions: tuple[str, ...] | None,
     options: StorageOptions,
     retry: RetryPolicy,
-) -> tuple[UrlTable, Texts]:
+) -> tuple[UrlTable, StringColumn]:
     """The files of a folder, in the order of torchvision's ``ImageFolder``: by first folder, by folder, by name.
 
     Args:
@@ -38,7 +38,7 @@ def list_files(
         below = path_below(url)
         listed = list_source(url, pattern=None, recursive=True, options=options, retry=retry)
         found = ((one, below(one)) for one in listed)
-    urls, paths = UrlTable(), Texts()
+    urls, paths = UrlTable(), StringColumn()
     is_sorted, before = True, ("", "", "")
     for one, path in found:
         if extensions is None or path.lower().endswith(extensions):
@@ -53,7 +53,7 @@ def list_files(
     if is_sorted:
         return urls, paths
     order = sorted(range(len(urls)), key=lambda number: _place(paths[number]))
-    return UrlTable(urls[number] for number in order), Texts(paths[number] for number in order)
+    return UrlTable(urls[number] for number in order), StringColumn(paths[number] for number in order)
 
 
 def _place(path: str) -> tuple[str, str, str]:

@@ -13,8 +13,8 @@ from ..core.urls import RemoteUrl
 from ..errors import RemoteDataError
 from ..fetch.listing.index_file import Index, read_index
 from ..fetch.listing.source_argument import url_of
-from ..fetch.listing.url_table import Texts, UrlTable
-from ..fetch.session import Engine
+from ..fetch.listing.url_table import StringColumn, UrlTable
+from ..fetch.session import FetchSession
 from ._file_list import list_files
 from ._map_style import MapStyle
 from ._parallel_fetch import Fetched, fetch_objects
@@ -48,7 +48,7 @@ class FilesDataset(MapStyle[Any]):
     ) -> None:
         if limit is not None and not (isinstance(limit, int) and limit >= 1):
             raise ValueError(f"limit must be an int of at least 1 or None, got {limit!r}")
-        self._engine = Engine(options, StorageOptions(storage_options))
+        self._engine = FetchSession(options, StorageOptions(storage_options))
         self._on_error = on_error
         source, store_options = url_of(url, of=type(self).__name__), self._engine.storage_options
         found = None if index is None else read_index(index, source, options=store_options, retry=options.retry)
@@ -57,7 +57,7 @@ class FilesDataset(MapStyle[Any]):
     def _take_first(self, limit: int | None) -> None:
         """Leave out those behind the first so many."""
         if limit is not None:
-            self._urls, self._paths = UrlTable(self._urls[:limit]), Texts(self._paths[:limit])
+            self._urls, self._paths = UrlTable(self._urls[:limit]), StringColumn(self._paths[:limit])
 
     def __len__(self) -> int:
         return len(self._urls)

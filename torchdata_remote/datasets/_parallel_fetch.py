@@ -13,10 +13,10 @@ from typing import Any, Generic, NoReturn, TypeVar
 from torch.utils.data import get_worker_info
 
 from ..core.stats.counters import DECODE, FETCH, timed
-from ..core.threads.ordered_map import Task, in_parallel
+from ..core.threads.ordered_map import Task, ordered_map
 from ..core.urls import redact
 from ..errors import DecodeError, RemoteDataError
-from ..fetch.session import Engine
+from ..fetch.session import FetchSession
 from ..fetch.streams import stream_objects
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class Fetched(Generic[T]):
 
 
 def fetch_objects(
-    urls: Iterable[str], engine: Engine, decode: Callable[[bytes], T] | None
+    urls: Iterable[str], engine: FetchSession, decode: Callable[[bytes], T] | None
 ) -> Generator[Fetched[T], None, None]:
     """The value of each object, in order.
 
@@ -48,7 +48,7 @@ def fetch_objects(
         if decode is None:
             yield from (task(_wait) for task in tasks)
             return
-        with closing(in_parallel(tasks, max_threads=_num_threads())) as results:
+        with closing(ordered_map(tasks, max_threads=_num_threads())) as results:
             yield from timed(results, DECODE, within=FETCH, elsewhere=True)
 
 
@@ -57,7 +57,7 @@ def _wait(seconds: float) -> None:
 
 
 def _tasks(
-    urls: Iterable[str], engine: Engine, decode: Callable[[bytes], T] | None
+    urls: Iterable[str], engine: FetchSession, decode: Callable[[bytes], T] | None
 ) -> Generator[Task[Fetched[T]], None, None]:
     """What is to be done with each object, once its bytes are there."""
     with closing(stream_objects(urls, engine)) as streams:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.partition import EqualizeMode
-from ..core.permutation import order_of
+from ..core.permutation import permutation_array
 from ..core.world import World
 from ..errors import UnsplitError
 
@@ -126,7 +126,9 @@ class SplitOrder:
 
     def _order(self) -> Int64s:
         num_items = self.num_items
-        order = np.arange(num_items) if self.seed is None else order_of(num_items, "items", self.seed, self.epoch)
+        order = (
+            np.arange(num_items) if self.seed is None else permutation_array(num_items, "items", self.seed, self.epoch)
+        )
         first, count = self.moved
         if count:
             places = np.arange(first, first + count) % num_items

@@ -10,23 +10,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core.options import Backend, FetchOptions, RetryPolicy, StorageOptions
-from ..core.threads.ordered_map import Task, in_parallel
+from ..core.threads.ordered_map import Task, ordered_map
 from ..core.urls import RemoteUrl, redact
 from ..errors import ShardReadError
-from ..fetch.coalesced import Gatherer, Gathering
+from ..fetch.coalesced import CoalescedRead, RangeCoalescer
 from ..fetch.listing.patterns import literal_url
 from ..fetch.listing.shard_set import base_name, read_shard_set
 from ..fetch.listing.source_argument import url_of
-from ..fetch.listing.url_table import Texts
+from ..fetch.listing.url_table import StringColumn
 from ..fetch.sample_ranges import read_offsets
 from ..fetch.sample_table import Int64s, Members
-from ..fetch.session import Engine
-from ..formats.error_policy import MemberGuard, OnBadMember, Skipped, raise_error
+from ..fetch.session import FetchSession
+from ..formats.error_policy import MemberErrorHandler, OnBadMember, Skipped, raise_error
 from ..formats.grouping import samples_of
 from ..formats.manifest import MANIFEST_NAME
 from ..formats.sample import Sample, is_meta, split_key
 from ..formats.sample_index import Offsets
-from ..formats.tar import BLOCK, END_OF_ARCHIVE, TarOptions, first_name, read_runs
+from ..formats.tar import BLOCK, END_OF_ARCHIVE, TarOptions, first_name, read_member_batches
 from ._map_style import MapStyle
 
 _BATCHES_AHEAD = 4
@@ -40,7 +40,7 @@ class _Begun(NamedTuple):
     places: Int64s
     sizes: Int64s
     urls: list[RemoteUrl]
-    gathering: Gathering
+    gathering: CoalescedRead
 
     def num_bytes(self) -> int:
         return int(self.gathering.members.sizes.sum())
@@ -95,7 +95,7 @@ class ShardedDataset(MapStyle[Any]):
         self.skipped = Skipped()
         self._on_bad_member = on_bad_member
         options = FetchOptions(max_in_flight=max_in_flight, retry=retry or RetryPolicy(), backend=backend)
-        self._engine = Engine(options, StorageOptions(storage_options))
+        self._engine = FetchSession(options, StorageOptions(storage_options))
         source = literal_url(url_of(manifest_url, of="ShardedDataset"))
         if base_name(source) != MANIFEST_NAME:
             source = f"{source.rstrip('/')}/{MANIFEST_NAME}"
@@ -108,14 +108,14 @@ class ShardedDataset(MapStyle[Any]):
 
     def names_digest(self) -> str:
         """Of the shards' names and numbers of samples, in the order of the items."""
-        return Texts(f"{base_name(shard)} {shard.num_samples}" for shard in self._shards).digest()
+        return StringColumn(f"{base_name(shard)} {shard.num_samples}" for shard in self._shards).digest()
 
     def _items(self, batches: Iterable[Sequence[int]]) -> Generator[list[Any], None, None]:
         self._engine.keep()
         options = self._engine.options
         source, ahead, held_bytes = iter(batches), deque[_Begun](), 0
         ended: Exception | None = None
-        with Gatherer(self._engine, lambda url: self._engine.storage_options) as gatherer:
+        with RangeCoalescer(self._engine, lambda url: self._engine.storage_options) as gatherer:
             try:
                 while True:
                     while ended is None and (
@@ -138,7 +138,7 @@ class ShardedDataset(MapStyle[Any]):
                 for begun in ahead:
                     begun.gathering.given_up = True  # requests that have not begun are not made
 
-    def _begin(self, batch: Sequence[int], gatherer: Gatherer) -> _Begun:
+    def _begin(self, batch: Sequence[int], gatherer: RangeCoalescer) -> _Begun:
         """Ask for the samples of a batch."""
         samples, places = np.unique(np.array(batch, np.int64), return_inverse=True)
         shards = np.searchsorted(self._ends, samples, side="right")
@@ -164,7 +164,7 @@ class ShardedDataset(MapStyle[Any]):
         """Read the indexes that are not there yet, at the same time."""
         missing = [shard for shard in shards if shard not in self._offsets]
         tasks = [self._read_index(shard) for shard in missing]
-        found = in_parallel(tasks, max_threads=min(len(missing), self._engine.options.max_in_flight) or 1)
+        found = ordered_map(tasks, max_threads=min(len(missing), self._engine.options.max_in_flight) or 1)
         self._offsets.update(zip(missing, found, strict=True))
 
     def _read_index(self, shard: int) -> Task[Offsets]:
@@ -180,8 +180,8 @@ class ShardedDataset(MapStyle[Any]):
 
     def _item(self, data: memoryview, num_bytes: int, url: RemoteUrl, number: int) -> Any:
         shown = redact(url)
-        runs = read_runs([data[:num_bytes], END_OF_ARCHIVE], url=shown, options=TarOptions())
-        sample, *more = samples_of(runs, url=shown, on_bad_member=MemberGuard(self._on_bad_member, self.skipped))
+        runs = read_member_batches([data[:num_bytes], END_OF_ARCHIVE], url=shown, options=TarOptions())
+        sample, *more = samples_of(runs, url=shown, on_bad_member=MemberErrorHandler(self._on_bad_member, self.skipped))
         if more:
             raise ShardReadError(
                 f"{shown}: sample {number:,} is {1 + len(more)} samples by its index. Write the index again: "

@@ -15,10 +15,10 @@ from ..core.stats.counters import FETCH
 from ..core.threads.pool import next_item
 from ..core.urls import RemoteUrl
 from ..storage.registry import Store, open_store
-from .range_download import Range
+from .range_download import RangeRequest
 from .range_reader import read_range
 from .sample_table import Int64s, Members
-from .session import Engine, Running
+from .session import ActiveSession, FetchSession
 
 GAP_BYTES = 128 << 10  # that nobody wants are read along: they cost less than another request
 _CHUNK_BYTES = 8 * MIB  # of one request
@@ -33,7 +33,7 @@ class _Chunk(NamedTuple):
     wanted: Int64s
 
 
-class Gathering:
+class CoalescedRead:
     """Some members under way.
 
     Args:
@@ -67,12 +67,12 @@ class Gathering:
         data = self._data.toreadonly()
         return [data[start:end] for start, end in pairwise([0, *self._ends.tolist()])]
 
-    def begin(self, running: Running, open_object: Store, path: str, chunk: _Chunk) -> None:
+    def begin(self, running: ActiveSession, open_object: Store, path: str, chunk: _Chunk) -> None:
         """Queue a request for the threads."""
         self._num_chunks += 1
         running.pool.submit(self._read, running, open_object, path, chunk, on_dropped=self._done.put)
 
-    def _read(self, running: Running, store: Store, path: str, chunk: _Chunk) -> None:
+    def _read(self, running: ActiveSession, store: Store, path: str, chunk: _Chunk) -> None:
         """In a thread: fetch a chunk, and copy what is wanted of it to its place."""
         try:
             if not self.given_up:
@@ -81,14 +81,14 @@ class Gathering:
         except BaseException as error:  # noqa: BLE001  # it belongs to who waits, whatever it is
             self._done.put(error)
 
-    def _copy(self, running: Running, store: Store, path: str, chunk: _Chunk) -> None:
+    def _copy(self, running: ActiveSession, store: Store, path: str, chunk: _Chunk) -> None:
         starts = self.members.starts[chunk.wanted]
         sizes = self.members.sizes[chunk.wanted]
         places = (self._ends[chunk.wanted] - sizes).tolist()
         wanted = list(zip(starts.tolist(), (starts + sizes).tolist(), places, strict=True))
         pieces = read_range(
             store,
-            Range(str(chunk.url), path, chunk.start, chunk.end, chunk.url.size, chunk.url.etag),
+            RangeRequest(str(chunk.url), path, chunk.start, chunk.end, chunk.url.size, chunk.url.etag),
             running.options.retry,
             in_flight=running.in_flight,
             on_found=lambda found: None,
@@ -107,7 +107,7 @@ class Gathering:
             position = stop
 
 
-class Gatherer:
+class RangeCoalescer:
     """Gathers members, of local files out of the page cache, of others by ranged requests.
 
     Args:
@@ -115,12 +115,12 @@ class Gatherer:
         options_of: the storage options for a URL.
     """
 
-    def __init__(self, engine: Engine, options_of: Callable[[str], StorageOptions]) -> None:
+    def __init__(self, engine: FetchSession, options_of: Callable[[str], StorageOptions]) -> None:
         self._options_of = options_of
         self._running = engine.start()
         self._mapped: dict[str, memoryview] = {}
 
-    def __enter__(self) -> Gatherer:
+    def __enter__(self) -> RangeCoalescer:
         return self
 
     def __exit__(
@@ -130,15 +130,15 @@ class Gatherer:
         self._running.open_no_more()
         self._running.leave()
 
-    def begin(self, members: Members) -> Gathering:
+    def begin(self, members: Members) -> CoalescedRead:
         """Ask for the data of members, of which no two overlap, without waiting for them.
 
         It takes the memory of all of them at once.
         """
         opened = [open_store(url, self._options_of(url), self._running.connection) for url in members.urls]
         if all(store.maps_files for store, _ in opened):
-            return Gathering(members, list(self._mapped_views(members, opened)))
-        gathering = Gathering(members, None)
+            return CoalescedRead(members, list(self._mapped_views(members, opened)))
+        gathering = CoalescedRead(members, None)
         for index, chunk in _chunks(members):
             gathering.begin(self._running, *opened[index], chunk)
         return gathering

@@ -11,7 +11,7 @@ from ..errors import ObjectChangedError
 from ..storage.registry import Connection, open_store
 from .cache.cached_object import CachedObject
 from .cache.disk_cache import DiskCache
-from .range_download import Found, Range, Source
+from .range_download import ObjectVersion, RangeRequest, RangeSource
 
 
 class Part:
@@ -25,7 +25,7 @@ class Part:
         self.error: BaseException | None = None  # why there are no more pieces
 
 
-class FetchedObject:
+class ObjectDownload:
     """One object, its planned parts in order.
 
     Args:
@@ -57,7 +57,7 @@ class FetchedObject:
         if cache is not None:
             whole = (start, stop) == (0, None)
             self._cached = CachedObject(store, cache, self.url, *listed, keep=whole, server=options.server())
-        self.source: Source = self._cached or store
+        self.source: RangeSource = self._cached or store
         self.mapped = store.maps_files and cache is None
         block = 1 if self.checksums is None else self.checksums.block_bytes  # which are compared as a whole
         self.start, self.stop = start, stop
@@ -98,11 +98,11 @@ class FetchedObject:
         self.parts.append(part)
         return part
 
-    def range_of(self, start: int, end: int | None) -> Range:
+    def range_of(self, start: int, end: int | None) -> RangeRequest:
         """What a request for these bytes asks for."""
-        return Range(self.url, self.path, start, end, self.size, self.etag, self.checksums)
+        return RangeRequest(self.url, self.path, start, end, self.size, self.etag, self.checksums)
 
-    def learn(self, found: Found) -> None:
+    def learn(self, found: ObjectVersion) -> None:
         """Take what the first answer to a part told.
 
         Raises:

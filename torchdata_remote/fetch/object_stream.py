@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 
 from ..core.urls import redact
-from .scheduler import Fetcher
+from .scheduler import PartScheduler
 
 
 class ObjectStream(io.BufferedIOBase):
@@ -24,7 +24,7 @@ class ObjectStream(io.BufferedIOBase):
     """
 
     def __init__(
-        self, fetcher: Fetcher, url: str, number: int | None = None, start: int = 0, stop: int | None = None
+        self, fetcher: PartScheduler, url: str, number: int | None = None, start: int = 0, stop: int | None = None
     ) -> None:
         self._released = True  # nothing to release if the URL cannot be opened
         self._fetcher, self.target = fetcher, fetcher.open(url, start, stop)

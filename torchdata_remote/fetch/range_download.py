@@ -15,14 +15,14 @@ from ..storage.registry import Answer, RangeNotSatisfiableError
 CHANGED_ANSWERS = 4  # of the same other version, until it is believed
 
 
-class Source(Protocol):
+class RangeSource(Protocol):
     """A store, or one object of it."""
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         """As :class:`Store` does."""
 
 
-class Range(NamedTuple):
+class RangeRequest(NamedTuple):
     """What is asked for.
 
     Args:
@@ -45,7 +45,7 @@ class Range(NamedTuple):
     checksums: Checksums | None = None
 
 
-class Found(NamedTuple):
+class ObjectVersion(NamedTuple):
     """What the first answer tells: the object's size and etag, and behind which byte its bytes end."""
 
     size: int
@@ -53,7 +53,7 @@ class Found(NamedTuple):
     end: int
 
 
-class Reading:
+class RangeDownload:
     """What has arrived of a range.
 
     Args:
@@ -68,17 +68,17 @@ class Reading:
 
     def __init__(
         self,
-        source: Source,
-        wanted: Range,
+        source: RangeSource,
+        wanted: RangeRequest,
         progress_timeout_s: float,
-        on_found: Callable[[Found], None],
+        on_found: Callable[[ObjectVersion], None],
         clock: Callable[[], float],
         on_damage: Callable[[], bool] = lambda: False,
     ) -> None:
         self._source, self.wanted, self._on_found = source, wanted, on_found
         self._progress_timeout_s, self._clock = progress_timeout_s, clock
         self._at = self._progress_from = wanted.start
-        self._found: Found | None = None
+        self._found: ObjectVersion | None = None
         self._other_versions: list[str] = []  # that came instead, one after the other and alike
         self._damaged_blocks: set[int] = set()
         self._check: BlockCheck | None = None
@@ -106,7 +106,7 @@ class Reading:
             self._require_same_version(answer)
             end = self._end(answer)
             if self._found is None:
-                self._found = Found(answer.total_bytes, self.etag or answer.etag, end)
+                self._found = ObjectVersion(answer.total_bytes, self.etag or answer.etag, end)
                 if self.wanted.checksums is not None:
                     self._check = BlockCheck(self.wanted.checksums, answer.total_bytes, self.wanted.start)
                 self._on_found(self._found)

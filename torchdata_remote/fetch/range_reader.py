@@ -6,23 +6,23 @@ import contextlib
 import time
 from collections.abc import Callable, Generator, Iterator
 
-from ..core.concurrency_limit import InFlight
+from ..core.concurrency_limit import ConcurrencyLimit
 from ..core.options import RetryPolicy
 from ..core.retry import Attempts
 from ..core.stats.counters import FETCH
 from ..core.urls import redact
 from ..errors import StorageError, TransientStorageError
 from ..storage.registry import RangeNotSatisfiableError
-from .range_download import Found, Range, Reading, Source
+from .range_download import ObjectVersion, RangeDownload, RangeRequest, RangeSource
 
 
 def read_range(
-    source: Source,
-    wanted: Range,
+    source: RangeSource,
+    wanted: RangeRequest,
     policy: RetryPolicy,
     *,
-    in_flight: InFlight,
-    on_found: Callable[[Found], None],
+    in_flight: ConcurrencyLimit,
+    on_found: Callable[[ObjectVersion], None],
     sleep: Callable[[float], object],
     clock: Callable[[], float] = time.monotonic,
     on_damage: Callable[[], bool] = lambda: False,
@@ -37,7 +37,7 @@ def read_range(
         on_found: called once, with the headers of the first answer.
         sleep: waits for so many seconds; raises to end the waiting.
         clock: seconds that only grow.
-        on_damage: as :class:`Reading` calls it.
+        on_damage: as :class:`RangeDownload` calls it.
 
     Yields:
         memoryview: the bytes, in consecutive pieces, as they arrive. Closing the iterator ends the request.
@@ -49,7 +49,7 @@ def read_range(
         ShardCorruptError: if a block does not fit its checksum, twice.
     """
     attempts = Attempts(policy, sleep=sleep, clock=clock)
-    reading = Reading(source, wanted, policy.progress_timeout_s, on_found, clock, on_damage)
+    reading = RangeDownload(source, wanted, policy.progress_timeout_s, on_found, clock, on_damage)
     while not reading.complete():
         try:
             with in_flight.permit(), _counted(reading):
@@ -69,7 +69,7 @@ def read_range(
 
 
 @contextlib.contextmanager
-def _counted(reading: Reading) -> Iterator[None]:
+def _counted(reading: RangeDownload) -> Iterator[None]:
     """A request, which ends with this block."""
     began_s, began_at = time.perf_counter(), reading.position
     try:
@@ -78,7 +78,7 @@ def _counted(reading: Reading) -> Iterator[None]:
         FETCH.worked(began_s, max(0, reading.position - began_at), requests=1)
 
 
-def _with_context(error: StorageError, reading: Reading, attempts: Attempts) -> StorageError:
+def _with_context(error: StorageError, reading: RangeDownload, attempts: Attempts) -> StorageError:
     """The same error, which also tells range, etag, attempts and seconds."""
     wanted, etag = reading.wanted, reading.etag
     kind = StorageError if isinstance(error, RangeNotSatisfiableError) else type(error)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-from ..core.concurrency_limit import InFlight
+from ..core.concurrency_limit import ConcurrencyLimit
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.urls import RemoteUrl
 from ..storage.registry import Connection, open_store
-from .range_download import Found, Range
+from .range_download import ObjectVersion, RangeRequest
 from .range_reader import read_range
 
 LEAST_BYTES = 4 << 10  # some headers and a small member between them
@@ -17,7 +17,7 @@ MOST_BYTES = 1 << 20
 FAR_BYTES = 64 << 10  # reading on through less costs no more than a request more
 
 
-class Windows:
+class ReadAhead:
     """The bytes of an object as parts for a cursor, which may jump (``cursor.Jumping``).
 
     A window is one request, and is asked for when what came before it is used up. Each is twice as long as the last
@@ -55,13 +55,13 @@ class Windows:
         start: int = 0,
         stop: int | None = None,
         first_bytes: int = LEAST_BYTES,
-        in_flight: InFlight | None = None,
+        in_flight: ConcurrencyLimit | None = None,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         self.url, self._retry, self._sleep = str(url), retry or RetryPolicy(), sleep
         connection = Connection(read_timeout_s=self._retry.progress_timeout_s)
         self._store, self._path = open_store(url, options, connection)
-        self._in_flight = in_flight or InFlight(1, check=lambda: None)
+        self._in_flight = in_flight or ConcurrencyLimit(1, check=lambda: None)
         size, self._etag = (url.size, url.etag) if isinstance(url, RemoteUrl) else (None, None)
         self._size = None if self._store.may_ignore_ranges else size
         self.start, self._at, self._stop = start, start, stop
@@ -123,7 +123,7 @@ class Windows:
             end = min(end, self._size)
         if end <= self._at and self._size is not None:
             return b""
-        wanted = Range(self.url, self._path, self._at, end, self._size, self._etag)
+        wanted = RangeRequest(self.url, self._path, self._at, end, self._size, self._etag)
         pieces = read_range(
             self._store, wanted, self._retry, in_flight=self._in_flight, on_found=self._learn, sleep=self._sleep
         )
@@ -133,6 +133,6 @@ class Windows:
         self.fetched_bytes += len(window)
         return window
 
-    def _learn(self, found: Found) -> None:
+    def _learn(self, found: ObjectVersion) -> None:
         self._size = found.size
         self._etag = self._etag or found.etag

@@ -15,7 +15,7 @@ from ..core.urls import RemoteUrl, redact
 from ..errors import ManifestError, ObjectNotFoundError, ShardReadError
 from ..formats.sample import naming_fault, split_key
 from ..formats.sample_index import ENTRY_BYTES, Offsets, index_url
-from ..formats.tar import BLOCK, TarOptions, read_heads
+from ..formats.tar import BLOCK, TarOptions, read_member_headers
 from ..storage.registry import Connection, RangeNotSatisfiableError, open_store, read_whole
 
 _MOST_CHECKED = 131_071  # samples of which the whole index, 1 MiB, is read to compare its checksum
@@ -116,7 +116,7 @@ def _check_border(url: str, before: int, border: int, options: StorageOptions, r
 
 def _keys(parts: Iterable[bytes], shown: str, options: TarOptions) -> Iterator[str]:
     """The key of each member that belongs to a sample."""
-    for head in read_heads(parts, url=shown, options=replace(options, max_member_bytes=sys.maxsize)):
+    for head in read_member_headers(parts, url=shown, options=replace(options, max_member_bytes=sys.maxsize)):
         path = head.name.removeprefix("./")
         if naming_fault(path) is None:
             yield split_key(path)[0]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core.urls import RemoteUrl
-from .listing.url_table import Texts, UrlTable
+from .listing.url_table import StringColumn, UrlTable
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -35,7 +35,7 @@ class SampleTable:
     """Samples in the source's order. Members are added one after the other, those of a sample next to each other."""
 
     def __init__(self) -> None:
-        self.names = Texts()  # of members: paths below the source
+        self.names = StringColumn()  # of members: paths below the source
         self._objects, self._starts, self._sizes = array("q"), array("q"), array("q")
         self._firsts = array("q")  # member of each sample
         self.urls = UrlTable()  # of objects
@@ -115,7 +115,7 @@ class SampleTable:
         with np.load(io.BytesIO(data), allow_pickle=False) as columns:
             for name in _NUMBERS:
                 setattr(made, name, array("q", columns[name].tobytes()))
-            made.names = Texts.from_columns(columns["names.data"], columns["names.ends"])
+            made.names = StringColumn.from_columns(columns["names.data"], columns["names.ends"])
             urls = {name.removeprefix("urls."): columns[name] for name in columns if name.startswith("urls.")}
             made.urls = UrlTable.from_columns(urls)
         return made

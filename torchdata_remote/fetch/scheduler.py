@@ -16,22 +16,22 @@ from ..core.stats.counters import FETCH
 from ..core.threads.finalizer_lock import FinalizerLock
 from ..core.threads.pool import PoolClosedError, next_item
 from ..core.urls import redact
-from .object_download import FetchedObject, Part
-from .range_download import Found
+from .object_download import ObjectDownload, Part
+from .range_download import ObjectVersion
 from .range_reader import read_range
-from .session import Engine
+from .session import FetchSession
 
 _OBJECTS_WAITING = 4
 
 
-class Fetcher:
+class PartScheduler:
     """Fetches objects for one iteration of one pipe, in one process: a lane of its engine.
 
     Args:
         engine: limits, threads, and the byte bound, of which a lane has its share.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: FetchSession) -> None:
         self.options, self._storage_options = engine.options, engine.storage_options
         self._num_lanes = engine.num_lanes
         part_bytes, num_lanes = self.options.actual_part_bytes, engine.num_lanes
@@ -39,19 +39,19 @@ class Fetcher:
         self._engine = engine.start()
         self._pool, self._lock = self._engine.pool, FinalizerLock(self._leave)
         self._reserved_bytes = self._num_unfinished = 0  # the latter: parts that are queued or being fetched
-        self._unplanned: dict[FetchedObject, None] = {}  # in order
-        self._being_read: dict[FetchedObject, None] = {}  # in order; some that are completely planned among them
-        self._unready: dict[FetchedObject, None] = {}  # in order; where objects are handed on as they are complete
-        self._ready: queue.SimpleQueue[FetchedObject] = queue.SimpleQueue()
+        self._unplanned: dict[ObjectDownload, None] = {}  # in order
+        self._being_read: dict[ObjectDownload, None] = {}  # in order; some that are completely planned among them
+        self._unready: dict[ObjectDownload, None] = {}  # in order; where objects are handed on as they are complete
+        self._ready: queue.SimpleQueue[ObjectDownload] = queue.SimpleQueue()
         self._waiting_for_room = 0  # of the unplanned, how many the byte bound holds back; counted to 4
         self._users = 1  # whoever made it, and every open object
         self._pid = os.getpid()
 
-    def open(self, url: str, start: int = 0, stop: int | None = None) -> FetchedObject:
+    def open(self, url: str, start: int = 0, stop: int | None = None) -> ObjectDownload:
         """Take an object on and plan parts of it, within the byte bound; each call needs a ``close_object``."""
         self._require_own_process(url)
         connection, cache = self._engine.connection, self._engine.cache
-        target = FetchedObject(url, self._storage_options, connection, cache, start=start, stop=stop)
+        target = ObjectDownload(url, self._storage_options, connection, cache, start=start, stop=stop)
         with self._lock:
             self._users += 1
             self._unplanned[target] = None
@@ -64,7 +64,7 @@ class Fetcher:
         """Whether more objects should be opened, to have something to plan when bytes are consumed."""
         return self._waiting_for_room < _OBJECTS_WAITING
 
-    def next_ready(self) -> FetchedObject:
+    def next_ready(self) -> ObjectDownload:
         """Wait for the next object that is complete, of those opened with ``in_order=False``.
 
         When no object can be completed within the byte bound it is the oldest one, which streams.
@@ -75,7 +75,7 @@ class Fetcher:
         with FETCH.waiting():
             return next_item(self._ready)
 
-    def next_piece(self, target: FetchedObject, consumed_bytes: int) -> memoryview | None:
+    def next_piece(self, target: ObjectDownload, consumed_bytes: int) -> memoryview | None:
         """Give back the bytes of the last piece, then wait for the next one; ``None`` at the object's end."""
         self._require_own_process(target.url)
         if target.error is not None:
@@ -106,14 +106,14 @@ class Fetcher:
         if os.getpid() != self._pid:
             raise RuntimeError(f"{redact(what)} was opened in another process, this one's parent. Open it here.")
 
-    def _consume(self, target: FetchedObject, num_bytes: int) -> None:  # with the lock held
+    def _consume(self, target: ObjectDownload, num_bytes: int) -> None:  # with the lock held
         part = target.parts[0]
         self._give_back(part, num_bytes)
         if part.reserved_bytes == 0:
             target.parts.popleft()
         self._plan_ahead()
 
-    def close_object(self, target: FetchedObject) -> None:
+    def close_object(self, target: ObjectDownload) -> None:
         """Drop what was planned; requests that have not begun are not made. Safe in a finalizer."""
         target.close()
         self._lock.settle(target)
@@ -123,7 +123,7 @@ class Fetcher:
         self._engine.open_no_more()
         self._lock.settle(None)
 
-    def _leave(self, target: FetchedObject | None) -> None:  # with the lock held
+    def _leave(self, target: ObjectDownload | None) -> None:  # with the lock held
         self._users -= 1
         if target is not None:
             for part in target.parts:
@@ -162,16 +162,16 @@ class Fetcher:
         for target in finished:
             del self._unplanned[target]
 
-    def _may_plan(self, target: FetchedObject) -> bool:  # with the lock held
+    def _may_plan(self, target: ObjectDownload) -> bool:  # with the lock held
         """Whether a part can be added ahead, within its share where several streams are read at once."""
         held_bytes = len(target.parts) * self._part_bytes[target.mapped]
         return target.can_plan() and held_bytes < self.options.share_bytes(self._engine.lane_bytes(self._num_lanes))
 
-    def _has_room_for(self, target: FetchedObject) -> bool:  # with the lock held
+    def _has_room_for(self, target: ObjectDownload) -> bool:  # with the lock held
         wanted = self._reserved_bytes + target.next_part_bytes(self._part_bytes[target.mapped])
         return self._reserved_bytes == 0 or wanted <= self._engine.lane_bytes(self._num_lanes)
 
-    def _plan(self, target: FetchedObject) -> None:  # with the lock held
+    def _plan(self, target: ObjectDownload) -> None:  # with the lock held
         part = target.plan(self._part_bytes[target.mapped])
         self._reserved_bytes += part.reserved_bytes
         try:
@@ -182,7 +182,7 @@ class Fetcher:
             part.error = error
             part.pieces.put(None)
 
-    def _fetch(self, target: FetchedObject, part: Part, dropped: PoolClosedError | None = None) -> None:
+    def _fetch(self, target: ObjectDownload, part: Part, dropped: PoolClosedError | None = None) -> None:
         """In a thread of the pool: fetch one part, hand on its bytes or its error."""
         try:
             if dropped is not None:
@@ -203,13 +203,13 @@ class Fetcher:
                 self._finish(target)
             part.pieces.put(None)
 
-    def read_range(self, target: FetchedObject, start: int, end: int) -> Iterator[memoryview]:
+    def read_range(self, target: ObjectDownload, start: int, end: int) -> Iterator[memoryview]:
         """Bytes of an object of known size besides its parts, fetched in the thread that iterates."""
         self._require_own_process(target.url)
         return self._read(target, start, end, lambda found: None)
 
     def _read(
-        self, target: FetchedObject, start: int, end: int | None, on_found: Callable[[Found], None]
+        self, target: ObjectDownload, start: int, end: int | None, on_found: Callable[[ObjectVersion], None]
     ) -> Generator[memoryview, None, None]:
         return read_range(
             target.source,
@@ -221,7 +221,7 @@ class Fetcher:
             on_damage=target.distrust_cache,
         )
 
-    def _learn(self, target: FetchedObject, part: Part, found: Found) -> None:
+    def _learn(self, target: ObjectDownload, part: Part, found: ObjectVersion) -> None:
         if (found.size, found.etag, found.end) == (target.size, target.etag, part.end):
             return  # nothing new; a lock would cost many threads dear
         with self._lock:
@@ -230,7 +230,7 @@ class Fetcher:
                 self._give_back(part, part.reserved_bytes - (found.end - part.start))
             self._plan_ahead()
 
-    def _finish(self, target: FetchedObject) -> None:
+    def _finish(self, target: ObjectDownload) -> None:
         """Where objects are handed on as they are complete: see whether one is."""
         with self._lock:
             self._num_unfinished -= 1
@@ -245,6 +245,6 @@ class Fetcher:
         if self._unready and self._num_unfinished == 0 and self._ready.empty():
             self._hand_on(next(iter(self._unready)))
 
-    def _hand_on(self, target: FetchedObject) -> None:  # with the lock held
+    def _hand_on(self, target: ObjectDownload) -> None:  # with the lock held
         del self._unready[target]
         self._ready.put(target)

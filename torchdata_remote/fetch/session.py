@@ -7,7 +7,7 @@ import weakref
 from enum import Enum
 from typing import Any
 
-from ..core.concurrency_limit import InFlight
+from ..core.concurrency_limit import ConcurrencyLimit
 from ..core.options import FetchOptions, StorageOptions
 from ..core.threads.finalizer_lock import FinalizerLock
 from ..core.threads.pool import Pool
@@ -29,7 +29,7 @@ def _opened(cache_dir: str, cache_bytes: int) -> DiskCache:
         raise StorageError(f"cache_dir={cache_dir!r} cannot be used as a cache: {error}") from error
 
 
-class Running:
+class ActiveSession:
     """An engine at work: it is started by its first lane, and its threads end with its last one, unless it is kept.
 
     Args:
@@ -43,7 +43,7 @@ class Running:
         if options.cache_dir is not None and options.cache_bytes is not None:
             self.cache = _opened(options.cache_dir, options.cache_bytes)
         self.pool = Pool(options.max_in_flight)
-        self.in_flight = InFlight(options.max_in_flight, check=self.pool.check)
+        self.in_flight = ConcurrencyLimit(options.max_in_flight, check=self.pool.check)
         self._lock = FinalizerLock(self._settle)
         self._num_lanes = 0  # that have something open
         self._num_opening = 0  # that may open more
@@ -94,7 +94,7 @@ class Running:
         return self.options.max_buffer_bytes // max(1, num_lanes)
 
 
-class Engine:
+class FetchSession:
     """What a pipe that fetches holds. Nothing is opened before :meth:`start`, in the process that calls it.
 
     Copies of a pipe share its engine: each iteration is a lane.
@@ -107,13 +107,13 @@ class Engine:
 
     def __init__(self, options: FetchOptions, storage_options: StorageOptions, num_lanes: int = 1) -> None:
         self.options, self.storage_options, self.num_lanes = options, storage_options, num_lanes
-        self._running: Running | None = None
+        self._running: ActiveSession | None = None
 
-    def start(self) -> Running:
+    def start(self) -> ActiveSession:
         """The engine at work, with one more lane."""
         running = self._running
         if running is None or not running.join():
-            running = Running(self.options)
+            running = ActiveSession(self.options)
             running.join()
             self._running = running  # another thread may have put its own there: each has joined the one it gets
         return running
@@ -127,9 +127,9 @@ class Engine:
         running.open_no_more()
         running.leave()
 
-    def for_lanes(self, num_lanes: int) -> Engine:
+    def for_lanes(self, num_lanes: int) -> FetchSession:
         """Another one, of the same limits."""
-        return Engine(self.options, self.storage_options, num_lanes)
+        return FetchSession(self.options, self.storage_options, num_lanes)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_running": None}

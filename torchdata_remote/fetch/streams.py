@@ -6,14 +6,14 @@ from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
 from ..core.stats.counters import FETCH
-from ..core.urls import redact, whole_and_part
+from ..core.urls import redact, split_sample_range
 from ..errors import RemoteDataError, StateError
 from .listing.source_argument import url_of
-from .object_download import FetchedObject
+from .object_download import ObjectDownload
 from .object_stream import ObjectStream
 from .sample_ranges import wanted_bytes
-from .scheduler import Fetcher
-from .session import Engine
+from .scheduler import PartScheduler
+from .session import FetchSession
 
 _OBJECTS_AHEAD = 16  # times max_in_flight: enough for a consumer that takes a batch at a time
 
@@ -21,7 +21,7 @@ StreamsState = dict[str, Any]  # "next": number of the next object; "again": [nu
 
 
 def stream_objects(
-    urls: Iterable[str], engine: Engine, state: StreamsState | None = None
+    urls: Iterable[str], engine: FetchSession, state: StreamsState | None = None
 ) -> Generator[tuple[str, ObjectStream], None, None]:
     """Each URL with a stream over its object, the next ones under way; in order, or as they are complete.
 
@@ -33,8 +33,8 @@ def stream_objects(
     Raises:
         StateError: if there are fewer URLs than the state tells of.
     """
-    options, fetcher = engine.options, Fetcher(engine)
-    ahead: dict[FetchedObject, tuple[str, ObjectStream]] = {}  # in order
+    options, fetcher = engine.options, PartScheduler(engine)
+    ahead: dict[ObjectDownload, tuple[str, ObjectStream]] = {}  # in order
     try:
         source = _numbered(urls, state)
         ended: Exception | None = None
@@ -61,9 +61,9 @@ def stream_objects(
         fetcher.release()
 
 
-def _opened(fetcher: Fetcher, engine: Engine, url: str, number: int | None, start: int) -> ObjectStream:
+def _opened(fetcher: PartScheduler, engine: FetchSession, url: str, number: int | None, start: int) -> ObjectStream:
     """A stream over the object, or over the samples of it that the URL asks for, from ``start`` on."""
-    whole, samples = whole_and_part(url)
+    whole, samples = split_sample_range(url)
     if samples is None:
         return ObjectStream(fetcher, whole, number, start)
     first, stop = wanted_bytes(whole, samples, engine.storage_options, engine.options.retry)

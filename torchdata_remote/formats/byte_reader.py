@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 
 @runtime_checkable
-class Jumping(Protocol):
+class Skippable(Protocol):
     """Parts of an archive that can go on further behind."""
 
     def __iter__(self) -> Iterator[bytes | memoryview]:
@@ -18,17 +18,17 @@ class Jumping(Protocol):
         """Leave out the bytes that would come next; returns how many were there."""
 
 
-class Cursor:
+class ByteReader:
     """Takes bytes in order. ``view`` is the part at hand and ``position`` the place in it; both may be read and moved.
 
     Args:
-        parts: consecutive, of any length, empty ones included. Those that are :class:`Jumping` need not bring what is
+        parts: consecutive, of any length, empty ones included. Those that are :class:`Skippable` need not bring what is
             passed over.
         offset: of the first of these bytes.
     """
 
     def __init__(self, parts: Iterable[bytes | memoryview], offset: int = 0) -> None:
-        self._jump = parts.jump if isinstance(parts, Jumping) else None
+        self._jump = parts.jump if isinstance(parts, Skippable) else None
         self._parts = iter(parts)
         self.view = memoryview(b"")
         self.position = 0
@@ -54,7 +54,7 @@ class Cursor:
         if after <= len(self.view):
             self.position = after
             return self.view[position:after].tobytes()
-        return gather(self.pieces(num_bytes), num_bytes)
+        return join_chunks(self.pieces(num_bytes), num_bytes)
 
     def pieces(self, num_bytes: int) -> Iterator[memoryview]:
         """The next bytes as they come, or fewer where the archive ends."""
@@ -78,7 +78,7 @@ class Cursor:
         return here + passed
 
 
-def gather(chunks: Iterator[bytes] | Iterator[memoryview], num_bytes: int) -> bytes:
+def join_chunks(chunks: Iterator[bytes] | Iterator[memoryview], num_bytes: int) -> bytes:
     """Chunks of ``num_bytes`` in all, or fewer, as one; a list and ``join`` would take twice the memory.
 
     Room doubles up to just ``num_bytes``, so that a false claim takes no more than twice what came.

@@ -79,7 +79,7 @@ class Skipped:
         self.members[kind] += 1
 
 
-class MemberGuard:
+class MemberErrorHandler:
     """Ask a policy about the bad members of one shard.
 
     Args:
@@ -105,7 +105,7 @@ class MemberGuard:
             del error  # see raise_error
 
 
-class ShardGuard:
+class ShardErrorHandler:
     """While it is entered, a policy is asked about the errors of one shard, about each of them once.
 
     Args:
@@ -120,7 +120,7 @@ class ShardGuard:
         self, url: str, policy: OnBadShard, skipped: Skipped, on_bad_member: OnBadMember = raise_error
     ) -> None:
         self._url, self._policy, self._skipped = url, policy, skipped
-        self.on_bad_member = MemberGuard(on_bad_member, skipped)
+        self.on_bad_member = MemberErrorHandler(on_bad_member, skipped)
         self._refused: ShardReadError | None = None
 
     def accepts(self, error: ShardReadError) -> bool:
@@ -131,7 +131,7 @@ class ShardGuard:
         self._refused = error
         return False
 
-    def __enter__(self) -> ShardGuard:
+    def __enter__(self) -> ShardErrorHandler:
         return self
 
     def __exit__(

@@ -7,7 +7,7 @@ from hashlib import blake2b
 
 from ..errors import BadMemberError, ShardReadError
 from .error_policy import raise_error
-from .position import Place
+from .position import ReadPosition
 from .sample import KEY, URL, Sample, is_meta, naming_fault, split_key
 
 _MAX_EXTENSIONS = 1_000
@@ -23,7 +23,7 @@ def samples_of(
     prefix: str = "",
     on_skip: Callable[[str], object] = lambda kind: None,
     on_bad_member: Callable[[BadMemberError], object] = raise_error,
-    of: Place | None = None,
+    of: ReadPosition | None = None,
 ) -> Iterator[Sample]:
     """Samples of members that lie next to each other and share a key.
 
@@ -43,7 +43,7 @@ def samples_of(
             a sample, unless ``on_bad_member`` returns.
         ShardReadError: for a key that comes back, or an archive without a single sample.
     """
-    place, at = inside or url, of or Place()
+    place, at = inside or url, of or ReadPosition()
     extensions: dict[str, str] = {}  # as they are written -> in lower case
     seen: set[str | bytes] = set()  # keys; of long ones, which would fill memory, their hashes
     sample: Sample = {}

@@ -43,7 +43,7 @@ def bad_inner(url: str, name: str, reason: str) -> BadMemberError:
     )
 
 
-class Prefixes:
+class NestedPrefixes:
     """The prefixes of the archives inside one archive, of which no two can give the same key.
 
     Args:

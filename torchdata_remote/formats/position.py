@@ -9,7 +9,7 @@ from typing import Any
 Position = list[Any]  # plain JSON; the first item is the byte at which the stream is to be opened
 
 
-class Place:
+class ReadPosition:
     """Kept up to date by whoever reads an archive, at a cost for each run of members and none for each sample.
 
     Args:

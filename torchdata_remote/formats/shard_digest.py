@@ -13,12 +13,12 @@ from .compression.decompress import CompressionLimits, decompressed
 from .error_policy import OnBadMember, raise_error
 from .grouping import samples_of
 from .manifest import ShardInfo
-from .position import Place
-from .tar.members import read_runs
+from .position import ReadPosition
+from .tar.members import read_member_batches
 from .tar.parser import TarOptions
 
 
-class Summed:
+class ShardDigest:
     """An object's bytes, which are summed up while they pass. It is iterated once, but by several in turn.
 
     Args:
@@ -59,9 +59,9 @@ def sample_offsets(
     Raises:
         ShardReadError: for a shard that is damaged, or not made of samples.
     """
-    shown, place = redact(url), Place()
+    shown, place = redact(url), ReadPosition()
     compression, bare = decompressed(parts, url=shown, limits=CompressionLimits())
     with closing(bare):
-        runs = read_runs(bare, url=shown, options=TarOptions(copy=False), place=place)
+        runs = read_member_batches(bare, url=shown, options=TarOptions(copy=False), place=place)
         samples = samples_of(runs, url=shown, on_bad_member=on_bad_member, of=place)
         return compression, [0, *(place.archive_end if place.ended else place.next_byte() for _ in samples)]

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, NamedTuple
 
-from ..core.concurrency_limit import InFlight
+from ..core.concurrency_limit import ConcurrencyLimit
 from ..core.options import RetryPolicy, StorageOptions
-from ..core.threads.ordered_map import in_parallel
+from ..core.threads.ordered_map import ordered_map
 from ..errors import ShardReadError
 from ..fetch.read_ahead import FAR_BYTES, LEAST_BYTES, MOST_BYTES
-from ..formats.error_policy import MemberGuard, Skipped
+from ..formats.error_policy import MemberErrorHandler, Skipped
 from ..formats.grouping import samples_of
 from ..formats.sample import KEY, split_key
-from ..formats.tar import Head
+from ..formats.tar import MemberHeader
 from .shard_headers import NOT_ITS_INDEX, ShardHeads
 
 _MAX_LABEL_BYTES = 64
@@ -127,16 +127,16 @@ def _is_small_label(name: str, num_bytes: int) -> bool:
     return num_bytes <= _MAX_LABEL_BYTES and split_key(name)[1] == "cls"
 
 
-def _by_index(shard: ShardHeads, offsets: list[int], passed_over: Counter[str]) -> Iterator[Head]:
+def _by_index(shard: ShardHeads, offsets: list[int], passed_over: Counter[str]) -> Iterator[MemberHeader]:
     """All members; several pieces of the shard are gone through at the same time."""
     num_samples = len(offsets) - 1
     small = offsets[-1] <= num_samples * FAR_BYTES
     most = -(-offsets[-1] // _CHUNK_BYTES) if small else _MAX_THREADS * _CHUNKS_PER_THREAD
     num_chunks = min(num_samples, most)
     borders = [offsets[num_samples * chunk // num_chunks] for chunk in range(num_chunks)]
-    in_flight = InFlight(_MAX_THREADS, check=lambda: None)
+    in_flight = ConcurrencyLimit(_MAX_THREADS, check=lambda: None)
 
-    def look(start: int, stop: int | None, wait: Any) -> tuple[list[Head], list[str]]:
+    def look(start: int, stop: int | None, wait: Any) -> tuple[list[MemberHeader], list[str]]:
         skipped: list[str] = []
         heads = shard.between(
             start,
@@ -151,7 +151,7 @@ def _by_index(shard: ShardHeads, offsets: list[int], passed_over: Counter[str]) 
 
     chunks = zip(borders, [*borders[1:], None], strict=True)
     tasks = (lambda wait, start=start, stop=stop: look(start, stop, wait) for start, stop in chunks)
-    for heads, skipped in in_parallel(tasks, max_threads=_MAX_THREADS):
+    for heads, skipped in ordered_map(tasks, max_threads=_MAX_THREADS):
         passed_over.update(skipped)
         yield from heads
 
@@ -178,17 +178,17 @@ class _Tally:
         """Something belongs to no sample."""
         self.passed_over[kind] += 1
 
-    def count(self, heads: Iterator[Head]) -> None:
+    def count(self, heads: Iterator[MemberHeader]) -> None:
         """Take all members."""
         runs = (([head.name], [head]) for head in heads)
-        on_bad_member = MemberGuard(lambda error: None, self._bad)
+        on_bad_member = MemberErrorHandler(lambda error: None, self._bad)
         for sample in samples_of(
             runs,  # type: ignore[arg-type]  # any values
             url=self._shard.shown,
             on_skip=self.skip,
             on_bad_member=on_bad_member,
         ):
-            found = {name: head for name, head in sample.items() if isinstance(head, Head)}
+            found = {name: head for name, head in sample.items() if isinstance(head, MemberHeader)}
             self.starts.append(next(iter(found.values())).start)
             for extension, head in found.items():
                 self._sizes.setdefault(extension, []).append(head.num_bytes)

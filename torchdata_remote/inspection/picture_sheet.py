@@ -12,9 +12,9 @@ from typing import Any
 
 from PIL import Image
 
-from ..core.concurrency_limit import InFlight
+from ..core.concurrency_limit import ConcurrencyLimit
 from ..core.options import StorageOptions
-from ..core.threads.ordered_map import in_parallel
+from ..core.threads.ordered_map import ordered_map
 from ..core.urls import RemoteUrl
 from ..errors import RemoteDataError, ShardReadError
 from ..formats.decoders import rgb
@@ -22,7 +22,7 @@ from ..formats.images import IMAGE_FOLDER_SUFFIXES
 from ..formats.nested import is_archive_name
 from ..formats.sample import KEY, split_key
 from ..formats.sample_index import index_url
-from ..formats.tar import Head
+from ..formats.tar import MemberHeader
 from ..storage.registry import read_whole
 from .contact_sheet import Cell, contact_sheet
 from .pictures import Picture, class_names
@@ -108,7 +108,7 @@ def _loose(
 
     tasks = [partial(look, url) for url in drawn]
     named = (_label_of(folder.path(url)) for url in drawn)
-    with closing(in_parallel(tasks, max_threads=_MAX_THREADS)) as read:
+    with closing(ordered_map(tasks, max_threads=_MAX_THREADS)) as read:
         return [(_small(data, budget), name) for data, name in zip(read, named, strict=True)]
 
 
@@ -125,7 +125,7 @@ def _from_shards(
     sizes = {str(file): file.size or 0 for file in folder.files}
     tasks = [partial(_pictures_of, url, sizes, share, options, budget) for url in chosen]
     names: dict[str, dict[str, str]] = {}
-    with closing(in_parallel(tasks, max_threads=_MAX_THREADS)) as found:
+    with closing(ordered_map(tasks, max_threads=_MAX_THREADS)) as found:
         turns = list(zip_longest(*found))
     drawn = list(islice((one for one in chain.from_iterable(turns) if one is not None), num_pictures))
     if all(one.key == _DAMAGED for one in drawn):
@@ -166,7 +166,7 @@ def _pictures_of(
         indexed = 0 < sizes.get(index_url(url), 0) <= _MAX_TABLE_BYTES
         offsets = shard.read_index()[0] if indexed else None
         places = spread(list(pairwise(offsets)), count) if offsets else []
-        wanted, one = _wanted(budget), InFlight(1, check=lambda: None)
+        wanted, one = _wanted(budget), ConcurrencyLimit(1, check=lambda: None)
         with suppress(ShardReadError):  # whether it is the shard or the index, reading from the start will tell
             for start, stop in places:
                 heads = shard.between(start, stop, wanted, in_flight=one, wait=wait, first_bytes=_FIRST_BYTES)
@@ -189,7 +189,7 @@ def _wanted(budget: Budget) -> Callable[[str, int], bool]:
     return wanted
 
 
-def _affordable(heads: Iterator[Head], budget: Budget) -> Iterator[Head]:
+def _affordable(heads: Iterator[MemberHeader], budget: Budget) -> Iterator[MemberHeader]:
     for head in heads:
         yield head
         if not budget.take(4 << 10):
@@ -200,7 +200,7 @@ def _is_image(extension: str) -> bool:
     return f".{extension}".endswith(IMAGE_FOLDER_SUFFIXES)
 
 
-def _pictures_in(heads: Iterator[Head], shard: ShardHeads) -> Iterator[Picture]:
+def _pictures_in(heads: Iterator[MemberHeader], shard: ShardHeads) -> Iterator[Picture]:
     for sample in samples_in(heads, shard.shown):
         images = sorted((name for name in sample if _is_image(name)), key=lambda name: "." in name)
         if images:

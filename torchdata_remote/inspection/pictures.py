@@ -12,16 +12,16 @@ from functools import partial
 from itertools import accumulate, chain, islice
 from typing import Any
 
-from ..core.concurrency_limit import InFlight
+from ..core.concurrency_limit import ConcurrencyLimit
 from ..core.options import RetryPolicy, StorageOptions
-from ..core.threads.ordered_map import in_parallel
+from ..core.threads.ordered_map import ordered_map
 from ..core.urls import RemoteUrl, redact
 from ..errors import EmptyListingError, ShardReadError
 from ..fetch.listing.shard_set import ShardSet, find_shards, read_if_there
 from ..formats.grouping import samples_of
 from ..formats.images import IMAGE_EXTENSIONS
 from ..formats.sample import KEY, split_key
-from ..formats.tar import Head
+from ..formats.tar import MemberHeader
 from ..labels import CLASSES_NAME, load_table
 from .shard_headers import ShardHeads
 
@@ -119,11 +119,13 @@ def _wanted(name: str, num_bytes: int) -> bool:
     return _is_image(extension) and num_bytes <= _MAX_IMAGE_BYTES
 
 
-def _pictures_in(heads: Iterable[Head], shard: ShardHeads) -> Iterator[Picture]:
+def _pictures_in(heads: Iterable[MemberHeader], shard: ShardHeads) -> Iterator[Picture]:
     """An image of each sample that has one: where possible one whose extension is no more than a format's."""
     runs = (([head.name], [head]) for head in heads)
     for sample in samples_of(runs, url=shard.shown, on_bad_member=lambda error: None):  # type: ignore[arg-type]  # any values
-        members = {name: head for name, head in sample.items() if isinstance(head, Head) and head.data is not None}
+        members = {
+            name: head for name, head in sample.items() if isinstance(head, MemberHeader) and head.data is not None
+        }
         images = sorted((name for name in members if _is_image(name)), key=lambda name: "." in name)
         if images:
             data, label = members[images[0]].data, members.get("cls")
@@ -142,7 +144,7 @@ def _first(found: ShardSet, options: StorageOptions, retry: RetryPolicy) -> _Pic
 def _drawn(found: ShardSet, num_pictures: int, seed: int, options: StorageOptions, retry: RetryPolicy) -> _Pictures:
     """Samples from all shards, in random order; each is as likely as any other where a manifest tells how many are."""
     numbers = random.Random(seed)
-    in_flight = InFlight(_MAX_THREADS, check=lambda: None)
+    in_flight = ConcurrencyLimit(_MAX_THREADS, check=lambda: None)
 
     def look(number: int, count: int, wait: Callable[[float], None]) -> list[Picture]:
         shard = ShardHeads(found.shards[number], options, retry)
@@ -161,7 +163,7 @@ def _drawn(found: ShardSet, num_pictures: int, seed: int, options: StorageOption
 
     asked = _asked(found.shards, num_pictures, numbers)
     tasks = [partial(look, number, count) for number, count in sorted(asked.items())]
-    drawn = list(chain.from_iterable(in_parallel(tasks, max_threads=_MAX_THREADS)))
+    drawn = list(chain.from_iterable(ordered_map(tasks, max_threads=_MAX_THREADS)))
     numbers.shuffle(drawn)
     yield from drawn
 

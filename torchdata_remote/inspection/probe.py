@@ -18,7 +18,7 @@ from ..fetch.read_ahead import FAR_BYTES, LEAST_BYTES
 from ..formats.grouping import samples_of
 from ..formats.manifest import MANIFEST_NAME, load_manifest
 from ..formats.sample import KEY, Sample, split_key
-from ..formats.tar import Head
+from ..formats.tar import MemberHeader
 from ..storage.listing.folder import list_folder
 from ..storage.registry import read_whole
 from .shard_headers import ShardHeads
@@ -151,11 +151,11 @@ def look_into(url: RemoteUrl, options: StorageOptions, budget: Budget) -> ShardL
 class _Affordable:
     """Heads while the budget lasts."""
 
-    def __init__(self, heads: Iterable[Head], budget: Budget, *, whole: bool) -> None:
+    def __init__(self, heads: Iterable[MemberHeader], budget: Budget, *, whole: bool) -> None:
         self._heads, self._budget, self._whole = heads, budget, whole
         self.cut = False
 
-    def __iter__(self) -> Iterator[Head]:
+    def __iter__(self) -> Iterator[MemberHeader]:
         for head in self._heads:
             passing = (
                 head.num_bytes
@@ -180,7 +180,7 @@ def samples_by_manifests(folder: Folder, options: StorageOptions, budget: Budget
     return found
 
 
-def samples_in(heads: Iterable[Head], shown: str) -> Generator[Sample, None, None]:
+def samples_in(heads: Iterable[MemberHeader], shown: str) -> Generator[Sample, None, None]:
     """Heads by samples: extension -> head.
 
     Raises:
@@ -197,7 +197,7 @@ def is_small_label(name: str, num_bytes: int) -> bool:
 
 def text_of(head: Any) -> str | None:
     """What a label says; ``None`` if it was not read."""
-    if not isinstance(head, Head) or head.data is None:
+    if not isinstance(head, MemberHeader) or head.data is None:
         return None
     return head.data.decode("utf-8", "backslashreplace").strip()
 

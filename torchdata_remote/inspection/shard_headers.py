@@ -9,19 +9,19 @@ from contextlib import closing
 
 import numpy as np
 
-from ..core.concurrency_limit import InFlight
+from ..core.concurrency_limit import ConcurrencyLimit
 from ..core.options import FetchOptions, RetryPolicy, StorageOptions
 from ..core.urls import RemoteUrl, redact
 from ..errors import ShardReadError
 from ..fetch.listing.shard_set import read_if_there
-from ..fetch.read_ahead import LEAST_BYTES, Windows
-from ..fetch.session import Engine
+from ..fetch.read_ahead import LEAST_BYTES, ReadAhead
+from ..fetch.session import FetchSession
 from ..fetch.streams import parts_of, stream_objects
 from ..formats.compression.decompress import CompressionLimits, decompressed
 from ..formats.sample_index import index_url
-from ..formats.tar import BLOCK, Head, TarOptions, read_heads
+from ..formats.tar import BLOCK, MemberHeader, TarOptions, read_member_headers
 
-Heads = Generator[Head, None, None]
+Heads = Generator[MemberHeader, None, None]
 Wanted = Callable[[str, int], bool]
 
 NOT_ITS_INDEX = "the index beside it is of another shard, or damaged: write it again"
@@ -46,7 +46,7 @@ class ShardHeads:
     def __init__(self, url: str, options: StorageOptions, retry: RetryPolicy) -> None:
         self._options, self._retry = options, retry
         self.shown = redact(url)
-        windows = Windows(url, options, retry=retry)
+        windows = ReadAhead(url, options, retry=retry)
         head = windows.head()
         if head[:4] in _ZIP:
             raise ShardReadError(
@@ -61,7 +61,7 @@ class ShardHeads:
         nothing.close()
         self.fetched_bytes, self.num_requests = windows.fetched_bytes, windows.num_requests
         self._sent_whole = len(head) > LEAST_BYTES
-        self._first: Windows | None = windows
+        self._first: ReadAhead | None = windows
         self._lock = threading.RLock()
 
     def read_index(self) -> tuple[list[int] | None, str]:
@@ -90,22 +90,22 @@ class ShardHeads:
         if self.compression is not None:
             yield from self._streamed(wanted, on_skip)
             return
-        windows, self._first = self._first or Windows(self.url, self._options, retry=self._retry), None
+        windows, self._first = self._first or ReadAhead(self.url, self._options, retry=self._retry), None
         before = windows.fetched_bytes, windows.num_requests  # which are counted already
         options = TarOptions(self.num_bytes, max_member_bytes=_NO_LIMIT, on_skip=on_skip)
         try:
-            yield from read_heads(windows, url=self.shown, options=options, wanted=wanted)
+            yield from read_member_headers(windows, url=self.shown, options=options, wanted=wanted)
         finally:
             self._count(windows.fetched_bytes - before[0], windows.num_requests - before[1])
 
     def _streamed(self, wanted: Wanted, on_skip: Callable[[str], object]) -> Heads:
         options = TarOptions(max_member_bytes=_NO_LIMIT, on_skip=on_skip)
-        with closing(stream_objects([self.url], Engine(_STREAMED, self._options))) as streams:
+        with closing(stream_objects([self.url], FetchSession(_STREAMED, self._options))) as streams:
             for url, stream in streams:
                 with closing(stream):
                     _, bare = decompressed(parts_of(url, stream), url=self.shown, limits=CompressionLimits())
                     with closing(bare):
-                        yield from read_heads(bare, url=self.shown, options=options, wanted=wanted)
+                        yield from read_member_headers(bare, url=self.shown, options=options, wanted=wanted)
         self._count(self.num_bytes, -(-self.num_bytes // (1 << 20)))
 
     def between(
@@ -114,7 +114,7 @@ class ShardHeads:
         stop: int | None,
         wanted: Wanted,
         *,
-        in_flight: InFlight,
+        in_flight: ConcurrencyLimit,
         wait: Callable[[float], None],
         first_bytes: int = LEAST_BYTES,
         on_skip: Callable[[str], object] = lambda kind: None,
@@ -133,7 +133,7 @@ class ShardHeads:
         Raises:
             ShardReadError: as ``tar.read_members``, and if a member leads over ``stop``.
         """
-        windows = Windows(
+        windows = ReadAhead(
             self.url,
             self._options,
             retry=self._retry,
@@ -145,7 +145,7 @@ class ShardHeads:
         )
         options = TarOptions(self.num_bytes, start, stop, max_member_bytes=_NO_LIMIT, on_skip=on_skip)
         try:
-            yield from read_heads(windows, url=self.shown, options=options, wanted=wanted)
+            yield from read_member_headers(windows, url=self.shown, options=options, wanted=wanted)
         finally:
             self._count(windows.fetched_bytes, windows.num_requests)
 

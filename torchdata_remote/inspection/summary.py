@@ -11,7 +11,7 @@ from itertools import takewhile
 from typing import Any
 
 from ..core.options import StorageOptions
-from ..core.threads.ordered_map import in_parallel
+from ..core.threads.ordered_map import ordered_map
 from ..core.urls import RemoteUrl
 from ..formats.images import IMAGE_FOLDER_SUFFIXES
 from ..formats.nested import is_archive_name
@@ -168,7 +168,7 @@ def _of_shards(
     said = samples_by_manifests(folder, options, budget)
     chosen = spread(list(shards), _MAX_SHARDS)
     tasks = [lambda wait, url=url: look_into(url, options, budget) for url in chosen]
-    looks = list(in_parallel(tasks, max_threads=_MAX_THREADS))
+    looks = list(ordered_map(tasks, max_threads=_MAX_THREADS))
     tables: dict[str, dict[str, str]] = {}
     labels: Counter[str] = Counter()
     for url, look in zip(chosen, looks, strict=True):

@@ -16,13 +16,13 @@ from ..errors import RemoteDataError, ShardReadError
 from ..fetch.listing.patterns import literal_url
 from ..fetch.listing.shard_set import ShardSet, base_name, read_shard_set
 from ..fetch.object_stream import ObjectStream
-from ..fetch.session import Engine
+from ..fetch.session import FetchSession
 from ..fetch.streams import parts_of, stream_objects
-from ..formats.error_policy import MemberGuard, Skipped
+from ..formats.error_policy import MemberErrorHandler, Skipped
 from ..formats.manifest import MANIFEST_NAME, ShardInfo
 from ..formats.nested import is_archive_name
 from ..formats.sample_index import dump_index, index_url
-from ..formats.shard_digest import Summed, sample_offsets
+from ..formats.shard_digest import ShardDigest, sample_offsets
 from ..storage.registry import read_whole
 
 _MOST_BLOCKS_NAMED = 5
@@ -102,7 +102,7 @@ def verify_shards(
     present = [one for one in shards.shards if not there or str(one) in there]
     num_samples = num_bytes = 0
     skipped = Skipped()
-    with closing(stream_objects(present, Engine(FetchOptions(), options))) as streams:
+    with closing(stream_objects(present, FetchSession(FetchOptions(), options))) as streams:
         for shard_url, stream in streams:
             check = _Check(said[str(shard_url)], there, skipped, options, retry)
             with closing(stream):
@@ -146,7 +146,7 @@ class _Check:
         retry: RetryPolicy,
     ) -> None:
         self._said, self._there, self._options, self._retry = said, there, options, retry
-        self._on_bad_member = MemberGuard(lambda error: None, skipped)
+        self._on_bad_member = MemberErrorHandler(lambda error: None, skipped)
         self.faults: list[Fault] = []
         self.num_samples = self.num_bytes = 0
 
@@ -156,7 +156,7 @@ class _Check:
     def read(self, url: str, stream: ObjectStream) -> None:
         """Read the shard, and compare."""
         checksums = self._said.checksums
-        summed = Summed(parts_of(url, stream), BLOCK_BYTES if checksums is None else checksums.block_bytes)
+        summed = ShardDigest(parts_of(url, stream), BLOCK_BYTES if checksums is None else checksums.block_bytes)
         found: tuple[str | None, list[int]] | None = None
         try:
             try:

@@ -22,9 +22,9 @@ from ..pipes.base.chain import all_pipes, describe
 from .listing.listings import Listings
 from .listing.packed_listing import Listed
 from .state.state_format import State, check_same, check_state, make_state, state_of_rank
-from .stream_copies import Template, check_resumable, is_sharded
+from .stream_copies import ChainTemplate, check_resumable, is_sharded
 from .stream_counts import number_of_streams, require_equal_shares, warn_of_memory
-from .stream_pass import Pass, Stream, place_of
+from .stream_pass import EpochRun, Stream, place_of
 from .trainers.accelerate import refuse_skipping
 from .worker_mark import WorkerMark
 
@@ -83,7 +83,7 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
         self._next_epoch = 0
         self._loaded: State | None = None
         self._loaded_streams: int | None = None  # how many there were in the state that was loaded last
-        self._pass: Pass | None = None  # that began last
+        self._pass: EpochRun | None = None  # that began last
         self._known_lengths: dict[tuple[Any, ...], list[int]] = {}
 
     def world(self) -> World:
@@ -173,8 +173,8 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
         streams = [Stream(number, place_of(number, places)) for number in mine]
         warn_of_memory(self.pipe, len(streams))
         self.pass_begun()
-        template = Template(self.pipe, epoch, len(streams), self.listings.of(epoch))
-        self._pass = Pass(template, epoch, num_streams, streams)
+        template = ChainTemplate(self.pipe, epoch, len(streams), self.listings.of(epoch))
+        self._pass = EpochRun(template, epoch, num_streams, streams)
         return self._pass.items(None if state is None else state["listing"])
 
     def _refuse_second_split(self) -> None:
@@ -217,7 +217,7 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
         return self._lengths(worlds, self._places() or {})
 
     def _lengths(self, worlds: Sequence[World], places: Mapping[int, Any]) -> list[int]:
-        template, lengths = Template(self.pipe, 0, 1, self.listings.kept), []
+        template, lengths = ChainTemplate(self.pipe, 0, 1, self.listings.kept), []
         for world in worlds:
             num_streams, mine = self._share(world)
             streams = [Stream(number, places.get(number)) for number in mine]
@@ -239,7 +239,7 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
         return self.listings.made(self._list, self.world(), epoch, num_workers)
 
     def _list(self) -> Listed:
-        return Template(self.pipe, 0, 1).listed()
+        return ChainTemplate(self.pipe, 0, 1).listed()
 
     def __getstate__(self) -> dict[str, Any]:
         self._refuse_second_split()

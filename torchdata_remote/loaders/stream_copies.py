@@ -10,7 +10,7 @@ from ..core.iter_datapipe import Filter, IterableWrapper, IterDataPipe, Mapper
 from ..core.world import World
 from ..errors import StateError
 from ..pipes import AsyncPrefetch, EqualizeRanks, ListRemote, ShardingFilterRank, ShuffleSamples, ShuffleShards
-from ..pipes.base.chain import TRANSPARENT, all_pipes, name_of, require_state, sources_of
+from ..pipes.base.chain import PASS_THROUGH, all_pipes, name_of, require_state, sources_of
 from ..pipes.base.datapipe import DataPipe, OneForOne, SharedList
 from ..pipes.compose.mix import Mixed
 from .listing.packed_listing import Listed
@@ -41,7 +41,7 @@ def check_resumable(pipe: IterDataPipe[Any]) -> None:
     for found in all_pipes(pipe):
         if isinstance(found, AsyncPrefetch):
             found.state_dict()  # which refuses in_order=False
-        if isinstance(found, _LISTING + TRANSPARENT) or hasattr(found, "state_dict"):
+        if isinstance(found, _LISTING + PASS_THROUGH) or hasattr(found, "state_dict"):
             continue
         name = name_of(found)
         instead = _INSTEAD.get(name, "torch's map, filter, batch or collate, or give it state_dict and load_state_dict")
@@ -61,7 +61,7 @@ def is_sharded(pipe: IterDataPipe[Any]) -> bool:
     return bool(sources) and all(map(is_sharded, sources))
 
 
-class Listing(SharedList[Any]):
+class SharedListing(SharedList[Any]):
     """A listing that is made once for all copies; once an epoch where its order depends on that.
 
     Args:
@@ -110,12 +110,12 @@ class Listing(SharedList[Any]):
         below = self.below()
         return [url for listing in below for url in listing.urls()] if below else self.urls()
 
-    def below(self) -> list[Listing]:
+    def below(self) -> list[SharedListing]:
         """Those in it that do not depend on the epoch."""
-        return [pipe for pipe in all_pipes(self.source_datapipe) if isinstance(pipe, Listing)]
+        return [pipe for pipe in all_pipes(self.source_datapipe) if isinstance(pipe, SharedListing)]
 
 
-class Template:
+class ChainTemplate:
     """A chain, ready to be copied for each stream of one pass.
 
     Args:
@@ -129,7 +129,7 @@ class Template:
     def __init__(
         self, pipe: IterDataPipe[Any], epoch: int, num_streams: int, listed: Listed | Exception | None = None
     ) -> None:
-        self.listings: list[Listing] = []
+        self.listings: list[SharedListing] = []
         self._listed = listed
         self._pipe = self._prepared(pipe, {})
         for found in all_pipes(self._pipe):
@@ -153,13 +153,13 @@ class Template:
         """What other processes need to know, so that they need not list."""
         return Listed([listing.urls() for listing in self._below()], self.fingerprints())
 
-    def _below(self) -> list[Listing]:
+    def _below(self) -> list[SharedListing]:
         return [below for listing in self.listings for below in listing.below()]
 
     def _prepared(self, pipe: IterDataPipe[Any], made: dict[int, IterDataPipe[Any]]) -> IterDataPipe[Any]:
         if id(pipe) not in made:
             if all(isinstance(found, _LISTING) for found in all_pipes(pipe)):
-                made[id(pipe)] = listing = Listing(_with_listing_below(pipe))
+                made[id(pipe)] = listing = SharedListing(_with_listing_below(pipe))
                 self.listings.append(listing)
             else:
                 made[id(pipe)] = twin = copy.copy(pipe)
@@ -178,7 +178,7 @@ class Template:
 def _with_listing_below(pipe: IterDataPipe[Any]) -> IterDataPipe[Any]:
     """A copy of a listing, of which the part that does not depend on the epoch is made once."""
     if not any(isinstance(found, ShuffleShards) for found in all_pipes(pipe)):
-        return Listing(copied(pipe))
+        return SharedListing(copied(pipe))
     twin = copy.copy(pipe)
     _replace_sources(twin, _with_listing_below)
     return twin
@@ -187,7 +187,7 @@ def _with_listing_below(pipe: IterDataPipe[Any]) -> IterDataPipe[Any]:
 def copied(pipe: IterDataPipe[Any], made: dict[int, IterDataPipe[Any]] | None = None) -> IterDataPipe[Any]:
     """A chain of copies. Each use of a listing has a copy of its own, and these share what was listed."""
     made = {} if made is None else made
-    if isinstance(pipe, Listing):
+    if isinstance(pipe, SharedListing):
         return copy.copy(pipe)
     if id(pipe) not in made:
         made[id(pipe)] = twin = copy.copy(pipe)

@@ -13,7 +13,7 @@ from ..core.world import World
 from ..errors import RemoteDataError, StateError
 from ..pipes.base.chain import begin, load_state, state_of, take_together
 from .state.state_format import ENDED, check_same_listing
-from .stream_copies import Template
+from .stream_copies import ChainTemplate
 
 # What comes of a value of another kind than expected, and of a number out of bounds.
 _OF_DAMAGE = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
@@ -33,7 +33,7 @@ class Stream:
         self.num_passed: int = at["passed"] if isinstance(at, Mapping) else 0
         self._chain: IterDataPipe[Any] | None = None
 
-    def open(self, template: Template, num_streams: int) -> IterDataPipe[Any]:
+    def open(self, template: ChainTemplate, num_streams: int) -> IterDataPipe[Any]:
         """The chain that reads it."""
         chain = template.stream(World(rank=self.number, world_size=num_streams))
         if self._at is not None:
@@ -73,7 +73,7 @@ class Stream:
                 "load another one."
             ) from error
 
-    def num_left(self, template: Template, num_streams: int) -> int:
+    def num_left(self, template: ChainTemplate, num_streams: int) -> int:
         """How many items it has from where it begins.
 
         Raises:
@@ -89,10 +89,10 @@ class Stream:
         return self._at if self._chain is None else {"passed": self.num_passed, "at": state_of(self._chain)}
 
 
-class Pass:
+class EpochRun:
     """One pass over the streams of this process."""
 
-    def __init__(self, template: Template, epoch: int, num_streams: int, streams: list[Stream]) -> None:
+    def __init__(self, template: ChainTemplate, epoch: int, num_streams: int, streams: list[Stream]) -> None:
         self._template, self.epoch, self.num_streams, self._streams = template, epoch, num_streams, streams
         self.listing: list[dict[str, Any]] | None = None
         self._has_begun = False

@@ -10,7 +10,7 @@ from ..core.options import MIB, Backend, FetchOptions, RetryPolicy, StorageOptio
 from ..core.parent_watch import end_worker_with_trainer
 from ..errors import StateError
 from ..fetch.listing.source_argument import pipe_of
-from ..fetch.session import Engine
+from ..fetch.session import FetchSession
 from ..fetch.streams import stream_objects
 from .base.datapipe import StatefulPipe
 from .base.split_guard import SplitReader, require_split
@@ -86,7 +86,7 @@ class AsyncPrefetch(SplitReader[tuple[str, StreamWrapper]], StatefulPipe[tuple[s
             cache_dir=cache_dir,
             cache_bytes=cache_bytes,
         )
-        self._engine = Engine(options, StorageOptions(storage_options))
+        self._engine = FetchSession(options, StorageOptions(storage_options))
         self._next = 0  # number of the next object
 
     def __iter__(self) -> Iterator[tuple[str, StreamWrapper]]:

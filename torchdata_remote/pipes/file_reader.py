@@ -8,10 +8,10 @@ from typing import Any
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.options import FetchOptions, StorageOptions
 from ..core.parent_watch import end_worker_with_trainer
-from ..core.urls import object_path, redact, whole_and_part
+from ..core.urls import object_path, redact, split_sample_range
 from ..errors import SampleError
 from ..fetch.listing.source_argument import pipe_of
-from ..fetch.session import Engine
+from ..fetch.session import FetchSession
 from ..fetch.streams import parts_of
 from ..formats.sample import KEY, URL, Sample, split_key
 from .base.datapipe import StatefulPipe
@@ -44,7 +44,7 @@ class FileReader(SplitReader[Sample], StatefulPipe[Sample]):
 
     def __init__(self, source_datapipe: IterDataPipe[Any], *, storage_options: Mapping[str, Any] | None = None) -> None:
         self.source_datapipe = pipe_of(source_datapipe, of="file_reader")
-        self._engine = Engine(FetchOptions(), StorageOptions(storage_options))
+        self._engine = FetchSession(FetchOptions(), StorageOptions(storage_options))
         self._begun: Generator[tuple[str, Any], None, None] | None = None
         self._latest: int | None = -1  # number of the object that was read last
 
@@ -61,8 +61,8 @@ class FileReader(SplitReader[Sample], StatefulPipe[Sample]):
         begun, self._begun = self._begun, None
         for url, stream in begun or streams_of(self.source_datapipe, self._engine, state):
             try:
-                if whole_and_part(url)[1] is not None:
-                    raise part_refused(whole_and_part(url)[0], type(self).__name__)
+                if split_sample_range(url)[1] is not None:
+                    raise part_refused(split_sample_range(url)[0], type(self).__name__)
                 key, extension = split_key(object_path(url))
                 if not key or not extension:
                     raise SampleError(

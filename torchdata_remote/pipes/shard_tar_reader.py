@@ -11,17 +11,17 @@ from typing import Any
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..fetch.streams import parts_of
 from ..formats.compression.decompress import CompressionLimits, decompressed
-from ..formats.error_policy import OnBadMember, OnBadShard, ShardGuard, raise_error
+from ..formats.error_policy import OnBadMember, OnBadShard, ShardErrorHandler, raise_error
 from ..formats.grouping import samples_of
-from ..formats.nested import Prefixes
-from ..formats.position import Place, Position
+from ..formats.nested import NestedPrefixes
+from ..formats.position import Position, ReadPosition
 from ..formats.sample import Sample, is_meta
-from ..formats.tar import Inner, TarOptions, read_archives, read_runs
+from ..formats.tar import NestedArchive, TarOptions, read_archives, read_member_batches
 from .base.shard_reader import ShardReader
 
 Data = bytes | memoryview
 _Samples = Iterator[Sample]
-_Read = Callable[[Iterable[Data], TarOptions, Place], _Samples]
+_Read = Callable[[Iterable[Data], TarOptions, ReadPosition], _Samples]
 
 
 @functional_datapipe("shard_tar_reader")
@@ -103,7 +103,7 @@ class ShardTarReader(ShardReader):
         self._nested, self._copy, self._max_member_bytes = nested, copy, max_member_bytes
         self._limits = CompressionLimits(max_ratio=max_ratio, max_decompressed_bytes=max_decompressed_bytes)
 
-    def samples_in(self, url: str, stream: Any, guard: ShardGuard, place: Place) -> Iterator[Sample]:
+    def samples_in(self, url: str, stream: Any, guard: ShardErrorHandler, place: ReadPosition) -> Iterator[Sample]:
         options = TarOptions(
             max_member_bytes=self._max_member_bytes,
             copy=self._copy,
@@ -117,7 +117,7 @@ class ShardTarReader(ShardReader):
         return self._bare_samples(read, parts_of(url, stream), url, options, place)
 
     def _bare_samples(
-        self, read: _Read, parts: Iterable[Data], url: str, options: TarOptions, place: Place
+        self, read: _Read, parts: Iterable[Data], url: str, options: TarOptions, place: ReadPosition
     ) -> _Samples:
         """What ``read`` finds in an archive that may be compressed; then it is read from its beginning always."""
         first_byte, num_passed, *_ = *place.begin, 0
@@ -129,7 +129,7 @@ class ShardTarReader(ShardReader):
             if compression is None:
                 yield from read(bare, options, place)
                 return
-            within, count = Place(), 0
+            within, count = ReadPosition(), 0
             place.describe = lambda: [0, count]
             for count, sample in enumerate(read(bare, replace(options, num_bytes=None), within), 1):
                 place.ended = within.ended
@@ -137,10 +137,10 @@ class ShardTarReader(ShardReader):
                     yield sample
 
     def _nested_samples(
-        self, url: str, on_bad_member: OnBadMember, parts: Iterable[Data], options: TarOptions, place: Place
+        self, url: str, on_bad_member: OnBadMember, parts: Iterable[Data], options: TarOptions, place: ReadPosition
     ) -> _Samples:
-        prefixes = Prefixes(url)
-        begun = Inner(*place.begin[2]) if len(place.begin) > 2 else None
+        prefixes = NestedPrefixes(url)
+        begun = NestedArchive(*place.begin[2]) if len(place.begin) > 2 else None
         for inner, pieces in read_archives(parts, url=url, options=options, begun=begun):
             if is_meta(inner.name):
                 options.on_skip("meta")
@@ -148,7 +148,7 @@ class ShardTarReader(ShardReader):
             prefix = prefixes.of(inner.name, on_bad_member)
             if prefix is None:
                 continue
-            within = Place([place.begin[0] - inner.start, place.begin[1]] if inner == begun else None)
+            within = ReadPosition([place.begin[0] - inner.start, place.begin[1]] if inner == begun else None)
             place.describe = partial(_position_in, inner, within)
             inside = f"{url}, in {inner.name!r:.200}"
             read = partial(_plain_samples, url, on_bad_member, inside=inside, prefix=prefix)
@@ -161,12 +161,12 @@ def _plain_samples(
     on_bad_member: OnBadMember,
     parts: Iterable[Data],
     options: TarOptions,
-    place: Place,
+    place: ReadPosition,
     *,
     inside: str | None = None,
     prefix: str = "",
 ) -> _Samples:
-    runs = read_runs(parts, url=inside or url, options=options, place=place)
+    runs = read_member_batches(parts, url=inside or url, options=options, place=place)
     return samples_of(
         runs,
         url=url,
@@ -178,7 +178,7 @@ def _plain_samples(
     )
 
 
-def _position_in(inner: Inner, within: Place) -> Position:
+def _position_in(inner: NestedArchive, within: ReadPosition) -> Position:
     """In the outer archive: the byte, how many samples of a compressed inner archive to pass over, the archive."""
     position = within.position()
     if position is None:

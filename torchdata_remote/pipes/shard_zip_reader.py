@@ -9,10 +9,10 @@ from typing import Any
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..errors import RemoteDataError
 from ..fetch.streams import parts_of
-from ..formats.error_policy import OnBadMember, OnBadShard, ShardGuard, raise_error
+from ..formats.error_policy import OnBadMember, OnBadShard, ShardErrorHandler, raise_error
 from ..formats.grouping import samples_of
 from ..formats.limits import MAX_MEMBER_BYTES, MAX_RATIO
-from ..formats.position import Place
+from ..formats.position import ReadPosition
 from ..formats.sample import Sample
 from ..formats.zip import Entry, read_directory, read_members
 from .base.shard_reader import ShardReader
@@ -78,7 +78,7 @@ class ShardZipReader(ShardReader):
         )
         self._max_member_bytes, self._max_ratio = max_member_bytes, max_ratio
 
-    def samples_in(self, url: str, stream: Any, guard: ShardGuard, place: Place) -> Iterator[Sample]:
+    def samples_in(self, url: str, stream: Any, guard: ShardErrorHandler, place: ReadPosition) -> Iterator[Sample]:
         on_skip = self.skipped.count_member
         entries = _directory(url, stream)
         members = read_members(

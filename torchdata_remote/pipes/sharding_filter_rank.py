@@ -9,7 +9,7 @@ from typing import Any
 
 from ..core.frameworks.second_split import refuse_second_split, second_splitter
 from ..core.iter_datapipe import SHARDING_PRIORITIES, IterDataPipe, functional_datapipe
-from ..core.partition import EqualizeMode, SampleOrder
+from ..core.partition import EqualizeMode, SamplePartition
 from ..core.world import World, detect_world, place_in, require_world, world_from_sharding
 from ..fetch.listing.source_argument import pipe_of
 from .base.chain import all_pipes
@@ -80,7 +80,7 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
             # sharding_filter() may stand behind the reader.
             vars(self)["apply_sharding"] = None
         self._stream: World | None = None  # place of a copy that reads one stream
-        self._orders: dict[tuple[int, int], SampleOrder] = {}  # (number of slots, epoch) -> order, of one listing
+        self._orders: dict[tuple[int, int], SamplePartition] = {}  # (number of slots, epoch) -> order, of one listing
         self._groups: dict[int, tuple[int, int]] = {}
         self._next = 0  # of this share
 
@@ -192,7 +192,7 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
         source = self.source_datapipe
         return source.urls() if isinstance(source, SharedList) else list(source)
 
-    def _order(self, urls: list[str], world: World, epoch: int) -> SampleOrder:
+    def _order(self, urls: list[str], world: World, epoch: int) -> SamplePartition:
         """The samples of all slots, for a share of them; made once for the streams of a process."""
         if self._stream is None:
             return order_of(urls, world, epoch, self.equalize)

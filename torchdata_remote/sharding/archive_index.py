@@ -9,23 +9,23 @@ from typing import Any
 from ..core.urls import RemoteUrl, redact
 from ..errors import ShardReadError
 from ..fetch.sample_table import SampleTable
-from ..fetch.session import Engine
+from ..fetch.session import FetchSession
 from ..fetch.streams import parts_of, stream_objects
 from ..formats.compression.decompress import CompressionLimits, decompressed
-from ..formats.error_policy import MemberGuard, OnBadMember, Skipped, raise_error
+from ..formats.error_policy import MemberErrorHandler, OnBadMember, Skipped, raise_error
 from ..formats.grouping import samples_of
-from ..formats.nested import Prefixes, bad_inner, is_archive_name, without_ending
+from ..formats.nested import NestedPrefixes, bad_inner, is_archive_name, without_ending
 from ..formats.sample import KEY, URL, Sample, is_meta, naming_fault
-from ..formats.tar import TarOptions, first_name, read_archives, read_member_places, read_runs
-from .temporary_objects import Scratch
+from ..formats.tar import TarOptions, first_name, read_archives, read_member_batches, read_member_offsets
+from .temporary_objects import TemporaryObjects
 
 _Parts = Iterable[bytes | memoryview]
 
 
 def index_archives(
     archives: list[RemoteUrl],
-    engine: Engine,
-    scratch: Scratch,
+    engine: FetchSession,
+    scratch: TemporaryObjects,
     *,
     on_bytes: Callable[[int], object],
     on_bad_member: OnBadMember = raise_error,
@@ -51,7 +51,7 @@ def index_archives(
         with closing(stream):
             prefix = without_ending(url.rpartition("/")[2]) + "/" if len(archives) > 1 else ""
             before = len(table)
-            indexing = _Indexing(table, scratch, on_bytes, MemberGuard(on_bad_member, Skipped()))
+            indexing = _Indexing(table, scratch, on_bytes, MemberErrorHandler(on_bad_member, Skipped()))
             indexing.read(url, parts_of(url, stream), prefix)
             if url.num_samples not in (None, len(table) - before):
                 shown = redact(url)
@@ -69,7 +69,11 @@ def _names_a_member(name: str) -> bool:
 
 class _Indexing:
     def __init__(
-        self, table: SampleTable, scratch: Scratch, on_bytes: Callable[[int], object], on_bad_member: OnBadMember
+        self,
+        table: SampleTable,
+        scratch: TemporaryObjects,
+        on_bytes: Callable[[int], object],
+        on_bad_member: OnBadMember,
     ) -> None:
         self._table, self._scratch, self._on_bytes, self._on_bad_member = table, scratch, on_bytes, on_bad_member
         self._unpacked: RemoteUrl | None = None  # the object of the scratch that the table was told of last
@@ -84,7 +88,7 @@ class _Indexing:
             if name is None or not is_archive_name(name):
                 self._read_samples(whole, shown, prefix, of, 0, None)
                 return
-            prefixes = Prefixes(shown)
+            prefixes = NestedPrefixes(shown)
             for inner, pieces in read_archives(whole, url=shown, options=TarOptions()):
                 if is_meta(inner.name):
                     continue
@@ -115,12 +119,13 @@ class _Indexing:
             self._table.add_object(of)
             runs: Iterator[Any] = (
                 (found.names, zip(found.names, found.starts, found.sizes, strict=True))
-                for found in read_member_places(parts, url=shown, options=options)
+                for found in read_member_offsets(parts, url=shown, options=options)
             )
         else:
             self._unpacked = None
             runs = (
-                (names, zip(names, data, strict=True)) for names, data in read_runs(parts, url=shown, options=options)
+                (names, zip(names, data, strict=True))
+                for names, data in read_member_batches(parts, url=shown, options=options)
             )
         for sample in samples_of(runs, url=shown, on_bad_member=self._on_bad_member):
             self._table.begin_sample()

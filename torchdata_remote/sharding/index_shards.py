@@ -13,12 +13,12 @@ from ..errors import ObjectExistsError
 from ..fetch.listing.patterns import literal_url
 from ..fetch.listing.source_argument import url_of
 from ..fetch.listing.sources import list_source
-from ..fetch.session import Engine
+from ..fetch.session import FetchSession
 from ..fetch.streams import parts_of, stream_objects
-from ..formats.error_policy import MemberGuard, OnBadMember, Skipped, raise_error
+from ..formats.error_policy import MemberErrorHandler, OnBadMember, Skipped, raise_error
 from ..formats.manifest import MANIFEST_NAME, ShardInfo, dump_manifest
 from ..formats.sample_index import dump_index, index_url
-from ..formats.shard_digest import Summed, sample_offsets
+from ..formats.shard_digest import ShardDigest, sample_offsets
 from ..storage.listing.folder import list_folder
 from ..storage.registry import publish
 
@@ -75,10 +75,10 @@ def index_shards(
                 f"{redact(written)} exists already. Pass overwrite=True (--overwrite) to replace it.", url=written
             )
     shards = []
-    for shard_url, stream in stream_objects(urls, Engine(FetchOptions(), options)):
+    for shard_url, stream in stream_objects(urls, FetchSession(FetchOptions(), options)):
         with closing(stream):
-            summed = Summed(parts_of(shard_url, stream))
-            compression, offsets = sample_offsets(str(shard_url), summed, MemberGuard(on_bad_member, Skipped()))
+            summed = ShardDigest(parts_of(shard_url, stream))
+            compression, offsets = sample_offsets(str(shard_url), summed, MemberErrorHandler(on_bad_member, Skipped()))
         index = dump_index(offsets) if compression is None else None
         info = summed.info(str(shard_url), len(offsets) - 1, index)
         if index is not None:

@@ -19,14 +19,14 @@ from ..formats.sample import check_writable
 from ..formats.sample_index import index_url
 from ..labels import dump_table, load_table
 from ..writing.shard_builder import pack_sample
-from ..writing.shard_folder import UNFINISHED, Destination
-from .journal import Journal, Left
+from ..writing.shard_folder import UNFINISHED, ShardFolder
+from .journal import Journal, PreviousRun
 from .plan import cut_by_bytes, cut_evenly, sample_order
 from .progress_bar import Progress
 from .provenance import merge_sources
 from .source import ShardSource
 from .task import ShardOptions, ShardTask, start_shard, transformed, write_shard
-from .temporary_objects import Scratch
+from .temporary_objects import TemporaryObjects
 from .workers.pool import Workers, run_tasks
 
 SOURCES = f"{UNFINISHED}sources-"
@@ -45,7 +45,7 @@ class Job:
     """
 
     def __init__(
-        self, destination: Destination, journal: Journal, source: ShardSource, options: ShardOptions, seed: int | None
+        self, destination: ShardFolder, journal: Journal, source: ShardSource, options: ShardOptions, seed: int | None
     ) -> None:
         self._destination, self._journal, self._source = destination, journal, source
         self._options, self._seed = options, seed
@@ -88,7 +88,7 @@ class Job:
             raise
         return shards
 
-    def _look(self, left: Left | None, *, append: bool, overwrite: bool, resume: bool) -> list[dict[str, Any]]:
+    def _look(self, left: PreviousRun | None, *, append: bool, overwrite: bool, resume: bool) -> list[dict[str, Any]]:
         """See what is there; returns the finished jobs of which one may be this."""
         manifest = self._destination.manifest()
         if overwrite:
@@ -210,7 +210,9 @@ class Job:
     def _clean(self) -> None:
         """Remove what only an unfinished job needs, its journal last."""
         for prefix in ("sources-", "unpacked-", "index"):
-            Scratch(f"{self._destination.template.folder}{UNFINISHED}{prefix}", self._destination.options).remove()
+            TemporaryObjects(
+                f"{self._destination.template.folder}{UNFINISHED}{prefix}", self._destination.options
+            ).remove()
         self._journal.end()
 
 

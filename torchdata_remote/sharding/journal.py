@@ -11,12 +11,12 @@ from ..core.urls import redact
 from ..errors import ManifestError, StorageError, TransientStorageError
 from ..formats.manifest import ShardInfo, dump_entry, load_entry
 from ..writing.claim import BEAT_S, CLAIM_NAME, LEASE_S, Claim
-from ..writing.shard_folder import UNFINISHED, Destination
+from ..writing.shard_folder import UNFINISHED, ShardFolder
 
 _SHARE = 20  # of the time between two writings, a writing takes at most this part
 
 
-class Left(NamedTuple):
+class PreviousRun(NamedTuple):
     """What an earlier run left: its plan (``None`` if it had none yet), and its finished shards."""
 
     plan: str | None
@@ -36,7 +36,7 @@ class Journal(Claim):
         lease_s: seconds without a change after which a job of another machine is taken for dead.
     """
 
-    def __init__(self, destination: Destination, *, beat_s: float = BEAT_S, lease_s: float = LEASE_S) -> None:
+    def __init__(self, destination: ShardFolder, *, beat_s: float = BEAT_S, lease_s: float = LEASE_S) -> None:
         super().__init__(destination, beat_s=beat_s, lease_s=lease_s)
         self.took_over = False  # whether an earlier run left something
         self._plan: str | None = None
@@ -46,7 +46,7 @@ class Journal(Claim):
     def __enter__(self) -> Journal:
         return self
 
-    def begin(self) -> Left | None:
+    def begin(self) -> PreviousRun | None:
         """Take the destination.
 
         Returns:
@@ -131,7 +131,7 @@ class Journal(Claim):
         return {"plan": self._plan, "tasks": sorted(self._finished), "shardlist": entries}
 
 
-def _left(document: dict[str, Any], destination: Destination) -> Left | None:
+def _left(document: dict[str, Any], destination: ShardFolder) -> PreviousRun | None:
     """What another job left; ``None`` for a claim of a writer, which leaves nothing to go on with."""
     if document.get("is_job") is False:
         return None
@@ -144,4 +144,4 @@ def _left(document: dict[str, Any], destination: Destination) -> Left | None:
         raise ManifestError(
             f"{redact(url)} is damaged ({error!r}). Remove it to begin anew.", url=redact(url)
         ) from error
-    return Left(document["plan"], finished)
+    return PreviousRun(document["plan"], finished)

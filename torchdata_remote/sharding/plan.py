@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.permutation import order_of
+from ..core.permutation import permutation_array
 from ..errors import ShardReadError, ShardWriteError
 from ..fetch.sample_table import Int64s, SampleTable
 from ..formats.sample import writing_fault
@@ -22,7 +22,7 @@ Labels = np.ndarray[Any, np.dtype[np.int32]]
 
 def sample_order(num_samples: int, seed: int | None) -> Int64s:
     """The samples' numbers in the order in which they are written: uniformly random, or their own without a seed."""
-    return np.arange(num_samples) if seed is None else order_of(num_samples, "shard_dataset", seed)
+    return np.arange(num_samples) if seed is None else permutation_array(num_samples, "shard_dataset", seed)
 
 
 def packed_bytes(table: SampleTable, labels: Labels | None, num_folders: int) -> Int64s:

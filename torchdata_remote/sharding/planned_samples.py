@@ -12,9 +12,9 @@ from PIL import Image
 
 from ..core.options import FetchOptions, StorageOptions
 from ..errors import ShardWriteError
-from ..fetch.coalesced import Gatherer
+from ..fetch.coalesced import RangeCoalescer
 from ..fetch.sample_table import Int64s, Members
-from ..fetch.session import Engine
+from ..fetch.session import FetchSession
 from ..formats.sample import KEY, Sample, split_key
 
 _IN_FLIGHT = 32
@@ -59,7 +59,9 @@ class FileSamples:
     def draw(self, window_bytes: int) -> Iterator[Drawn]:
         firsts = np.append(0, np.cumsum(self.members.counts))
         windows = _windows(self.members, firsts, window_bytes)
-        with Gatherer(Engine(FetchOptions(max_in_flight=_IN_FLIGHT), self.options), self._options_of) as gatherer:
+        with RangeCoalescer(
+            FetchSession(FetchOptions(max_in_flight=_IN_FLIGHT), self.options), self._options_of
+        ) as gatherer:
             ahead = gatherer.begin(_some(self.members, firsts, *windows[0]))
             for first, last, after in [*((*now, then) for now, then in pairwise(windows)), (*windows[-1], None)]:
                 data = ahead.wait()

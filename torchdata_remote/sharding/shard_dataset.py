@@ -13,7 +13,7 @@ from ..formats.error_policy import OnBadMember, raise_error
 from ..formats.limits import MAX_MEMBER_BYTES
 from ..formats.manifest import ShardInfo
 from ..labels import Labeller
-from ..writing.shard_folder import Destination
+from ..writing.shard_folder import ShardFolder
 from ..writing.shard_writer import DEFAULT_MAX_SHARD_BYTES, DEFAULT_MAX_SHARD_SAMPLES
 from ..writing.template import ShardTemplate
 from .job import SOURCES, Job
@@ -120,7 +120,7 @@ def shard_dataset(
         raise ValueError("num_workers are processes of our own: give executor or num_workers.")
     if num_workers and "memory" in (_scheme(source), _scheme(url_template)):
         raise ValueError("memory:// belongs to one process: num_workers=0 writes there, or reads from it.")
-    destination = Destination(ShardTemplate(url_template), StorageOptions(storage_options))
+    destination = ShardFolder(ShardTemplate(url_template), StorageOptions(storage_options))
     if source_options is None and isinstance(source, str | os.PathLike):
         source_options = storage_options if _scheme(source) == _scheme(url_template) else None
     own_workers = executor is None and num_workers > 0

@@ -13,16 +13,16 @@ from ..errors import ShardWriteError
 from ..fetch.listing.patterns import literal_url
 from ..fetch.listing.source_argument import url_of
 from ..fetch.sample_table import Int64s, SampleTable
-from ..fetch.session import Engine
+from ..fetch.session import FetchSession
 from ..formats.error_policy import OnBadMember, raise_error
 from ..labels import ClassEntry, Labeller, assign_labels, merged_tables
-from ..writing.shard_folder import UNFINISHED, Destination
+from ..writing.shard_folder import UNFINISHED, ShardFolder
 from .archive_index import index_archives
 from .plan import Labels, folders_to_drop, packed_bytes, require_writable
 from .planned_samples import DatasetSamples, FileSamples, PlannedSamples
 from .progress_bar import Progress
 from .source_listing import list_samples
-from .temporary_objects import Scratch
+from .temporary_objects import TemporaryObjects
 
 Table = Mapping[str, ClassEntry]
 _TEXT = (str, bytes, bytearray, os.PathLike)
@@ -35,7 +35,7 @@ class ShardSource(Protocol):
     is_known: bool  # whether the digest tells it from any other source
     classes: dict[str, ClassEntry] | None  # the class table, once prepared
 
-    def prepare(self, destination: Destination, *, known: Table | None, resume: bool, progress: bool) -> None:
+    def prepare(self, destination: ShardFolder, *, known: Table | None, resume: bool, progress: bool) -> None:
         """Find out what there is.
 
         Args:
@@ -100,7 +100,7 @@ class FilesSource:
         self._num_folders = 0
         self._scratch_url, self._scratch_options = "", options
 
-    def prepare(self, destination: Destination, *, known: Table | None, resume: bool, progress: bool) -> None:
+    def prepare(self, destination: ShardFolder, *, known: Table | None, resume: bool, progress: bool) -> None:
         self._scratch_url, self._scratch_options = destination.template.folder + UNFINISHED, destination.options
         archives = self._listing.archives
         _require_apart(self._url, archives, destination)
@@ -111,12 +111,12 @@ class FilesSource:
         if self._labeller is not None:
             self._labels, self.classes = assign_labels(self._labeller, self._table.first_names(), known=known)
 
-    def _index(self, destination: Destination, progress: bool) -> SampleTable:
-        scratch = Scratch(f"{self._scratch_url}unpacked-{self.digest[:16]}-", destination.options)
+    def _index(self, destination: ShardFolder, progress: bool) -> SampleTable:
+        scratch = TemporaryObjects(f"{self._scratch_url}unpacked-{self.digest[:16]}-", destination.options)
         total = sum(url.size or 0 for url in self._listing.archives)
         try:
             with Progress("index", total, "B", shown=progress) as shown:
-                engine = Engine(FetchOptions(), self._options)
+                engine = FetchSession(FetchOptions(), self._options)
                 table = index_archives(
                     self._listing.archives, engine, scratch, on_bytes=shown.advance, on_bad_member=self._on_bad_member
                 )
@@ -156,7 +156,7 @@ def _digest_of(policy: OnBadMember) -> str:
     return hashlib.sha256(f"{kind.__module__}.{kind.__qualname__}".encode()).hexdigest()[:8]
 
 
-def _require_apart(url: str, archives: Sequence[str], destination: Destination) -> None:
+def _require_apart(url: str, archives: Sequence[str], destination: ShardFolder) -> None:
     """What is written must not be listed, now or when the job is started again, nor take an archive's place."""
     source, folder = join_url(*split_url(literal_url(url))), destination.template.folder
     if folder.startswith(source if source.endswith("/") else source + "/"):
@@ -189,7 +189,7 @@ class DatasetSource:
         self.digest = hashlib.sha256(f"{kind.__module__}.{kind.__qualname__} {len(dataset)}".encode()).hexdigest()
         self.classes: dict[str, ClassEntry] | None = None
 
-    def prepare(self, destination: Destination, *, known: Table | None, resume: bool, progress: bool) -> None:
+    def prepare(self, destination: ShardFolder, *, known: Table | None, resume: bool, progress: bool) -> None:
         names = getattr(self._dataset, "classes", None)
         if isinstance(names, list | tuple) and all(isinstance(name, str) for name in names):
             own: Table = {name: {"id": number, "name": name} for number, name in enumerate(names)}

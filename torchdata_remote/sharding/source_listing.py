@@ -14,7 +14,7 @@ from ..fetch.listing.patterns import literal_url, path_below
 from ..fetch.listing.shard_set import read_shard_set
 from ..fetch.listing.sources import list_source
 from ..fetch.sample_table import SampleTable
-from ..formats.error_policy import MemberGuard, OnBadMember, Skipped, raise_error
+from ..formats.error_policy import MemberErrorHandler, OnBadMember, Skipped, raise_error
 from ..formats.manifest import CLASSES_NAME, LATER_PROVENANCE, MANIFEST_NAME, PROVENANCE_NAME
 from ..formats.nested import is_archive_name
 from ..formats.sample import naming_fault, split_key
@@ -59,7 +59,7 @@ def list_samples(
     digest, archives, table = hashlib.sha256(), [], SampleTable()
     others: list[RemoteUrl] = []  # that may be companions, if there are archives
     file: RemoteUrl | None = None  # that is neither
-    files = _Files(source, table, MemberGuard(on_bad_member, Skipped()))
+    files = _Files(source, table, MemberErrorHandler(on_bad_member, Skipped()))
     for url in _listed(source, pattern, options, retry):
         digest.update(f"{url}\0{url.size}\0{url.etag or url.md5}\n".encode("utf-8", "surrogateescape"))
         if is_archive_name(url):

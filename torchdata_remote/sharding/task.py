@@ -12,15 +12,15 @@ from ..core.options import MIB, FetchOptions, RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
 from ..core.urls import RemoteUrl
 from ..errors import RemoteDataError, ShardReadError, ShardWriteError, StorageError
-from ..fetch.session import Engine
+from ..fetch.session import FetchSession
 from ..fetch.streams import parts_of, stream_objects
 from ..formats.limits import MAX_MEMBER_BYTES
 from ..formats.manifest import ShardInfo
 from ..formats.sample import Sample
 from ..formats.sample_index import dump_index, index_url
-from ..formats.shard_digest import Summed, sample_offsets
+from ..formats.shard_digest import ShardDigest, sample_offsets
 from ..storage.registry import open_store, publish, read_whole
-from ..writing.rolling_writer import ShardSeries
+from ..writing.rolling_writer import RollingShardWriter
 from ..writing.template import ShardTemplate
 from .planned_samples import LABEL, Drawn, PlannedSamples
 
@@ -91,7 +91,7 @@ def start_shard(task: ShardTask) -> Callable[[], list[ShardInfo]]:
     if task.finished is not None and _is_whole(task, task.finished):
         return lambda: list(task.finished or ())
     template = ShardTemplate(options.url_template)
-    series = ShardSeries(
+    series = RollingShardWriter(
         lambda index: template.url(options.first_number + task.number + index * options.num_tasks),
         max_shard_bytes=options.max_shard_bytes,
         max_shard_samples=options.max_shard_samples,
@@ -159,9 +159,9 @@ def _is_whole(task: ShardTask, shards: tuple[ShardInfo, ...]) -> bool:
 def _is_same(shard: ShardInfo, options: StorageOptions) -> bool:
     if _size_of(shard.url, options) != shard.num_bytes:
         return False
-    for url, stream in stream_objects([RemoteUrl(shard.url, shard.num_bytes)], Engine(FetchOptions(), options)):
+    for url, stream in stream_objects([RemoteUrl(shard.url, shard.num_bytes)], FetchSession(FetchOptions(), options)):
         with closing(stream):
-            summed = Summed(parts_of(url, stream))
+            summed = ShardDigest(parts_of(url, stream))
             compression, offsets = sample_offsets(shard.url, summed)
         index = dump_index(offsets) if compression is None else None
         known = index if shard.index_crc32 is not None else None  # journals of earlier releases do not tell it

@@ -8,7 +8,7 @@ from ..core.options import MIB, RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
 from ..core.urls import RemoteUrl
 from ..storage.listing.folder import list_folder
-from ..storage.registry import PendingObject, open_store
+from ..storage.registry import ObjectWriter, open_store
 
 OBJECT_BYTES = 256 * MIB
 
@@ -20,7 +20,7 @@ class Kept(NamedTuple):
     start: int
 
 
-class Scratch:
+class TemporaryObjects:
     """Bytes put one after the other into objects of a prefix of their own.
 
     Args:
@@ -31,7 +31,7 @@ class Scratch:
 
     def __init__(self, prefix: str, options: StorageOptions, *, object_bytes: int = OBJECT_BYTES) -> None:
         self._prefix, self._options, self._object_bytes = prefix, options, object_bytes
-        self._pending: PendingObject | None = None
+        self._pending: ObjectWriter | None = None
         self._url = RemoteUrl(prefix)
         self._num_bytes = self._num_objects = 0
 

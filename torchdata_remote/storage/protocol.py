@@ -90,7 +90,7 @@ class RedirectWithoutPlaceError(StorageError):
     """S3's answer to a request that went to the wrong region; botocore finds out the right one."""
 
 
-class PendingObject(Protocol):
+class ObjectWriter(Protocol):
     """An object that is being written and that nobody sees before ``commit``."""
 
     def write(self, data: bytes) -> None:
@@ -121,7 +121,7 @@ class Store(Protocol):
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         """Bytes ``start`` to ``end`` (exclusive; ``None``: the rest) of the version ``etag``."""
 
-    def create(self, path: str, *, overwrite: bool) -> PendingObject:
+    def create(self, path: str, *, overwrite: bool) -> ObjectWriter:
         """Begin an object."""
 
     def delete(self, path: str) -> None:

@@ -37,7 +37,7 @@ from .fsspec_store import FsspecStore
 from .http.store import HttpStore
 from .local.names import PARTIAL_SUFFIX, link_refused, never_listed
 from .local.store import LocalStore
-from .protocol import Answer, Entry, FolderStore, Page, PendingObject, RangeNotSatisfiableError, Store, in_one
+from .protocol import Answer, Entry, FolderStore, ObjectWriter, Page, RangeNotSatisfiableError, Store, in_one
 from .s3.fallback_credentials import without_fallback
 from .s3.settings import s3_settings
 from .s3.store import S3Store
@@ -49,8 +49,8 @@ __all__ = [
     "Entry",
     "FolderStore",
     "LocalStore",
+    "ObjectWriter",
     "Page",
-    "PendingObject",
     "RangeNotSatisfiableError",
     "Store",
     "in_one",

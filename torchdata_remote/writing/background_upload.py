@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ..core.checksums import BlockSummer, Checksums
 from ..core.threads.pool import next_item
 from ..formats.compression.compress import Compressor
-from ..storage.registry import PendingObject
+from ..storage.registry import ObjectWriter
 from .background_md5 import BackgroundMd5
 
 MAX_WAITING_BYTES = 4 << 20  # between whoever writes and the store
@@ -23,7 +23,7 @@ MAX_WAITING_BYTES = 4 << 20  # between whoever writes and the store
 _AT_EXIT_S = 2.0
 
 _log = logging.getLogger("torchdata_remote")
-_live: weakref.WeakSet[OutgoingObject] = weakref.WeakSet()
+_live: weakref.WeakSet[BackgroundUpload] = weakref.WeakSet()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=lambda: _live.clear())  # the threads stayed with the parent
 
@@ -59,7 +59,7 @@ class _Channel:
         self.settled.set()
 
 
-class OutgoingObject:
+class BackgroundUpload:
     """An object whose bytes are stored by another thread, while its MD5 is made by a third.
 
     At most 8 MiB and four chunks of those that were written are held. One that is neither ended nor aborted is given up
@@ -70,7 +70,7 @@ class OutgoingObject:
         compressor: what they go through first.
     """
 
-    def __init__(self, pending: PendingObject, compressor: Compressor | None = None) -> None:
+    def __init__(self, pending: ObjectWriter, compressor: Compressor | None = None) -> None:
         self._channel, self._pid = _Channel(), os.getpid()
         self._waiting_bytes = 0
         self._thread = threading.Thread(
@@ -153,7 +153,7 @@ class OutgoingObject:
 class _Store:
     """What the second thread does with chunks."""
 
-    def __init__(self, pending: PendingObject, compressor: Compressor | None) -> None:
+    def __init__(self, pending: ObjectWriter, compressor: Compressor | None) -> None:
         self._pending, self._compressor = pending, compressor
         self.md5, self._blocks, self._num_bytes = BackgroundMd5(), BlockSummer(), 0
 
@@ -180,7 +180,7 @@ class _Store:
         return written
 
 
-def _work(channel: _Channel, pending: PendingObject, compressor: Compressor | None) -> None:
+def _work(channel: _Channel, pending: ObjectWriter, compressor: Compressor | None) -> None:
     # Holds no reference to the object, so that a forgotten one can be collected.
     store, written = _Store(pending, compressor), None
     try:
@@ -199,7 +199,7 @@ def _work(channel: _Channel, pending: PendingObject, compressor: Compressor | No
         channel.stored.put(None)
 
 
-def _abort(pending: PendingObject) -> None:
+def _abort(pending: ObjectWriter) -> None:
     try:
         pending.abort()
     except Exception as error:  # noqa: BLE001  # what led here is what has to be told

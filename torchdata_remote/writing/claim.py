@@ -16,7 +16,7 @@ from typing import Any
 from ..core.process_identity import describe, is_gone, is_this_process, this_process
 from ..core.urls import redact
 from ..errors import ObjectExistsError, StorageError, TransientStorageError
-from .shard_folder import UNFINISHED, Destination
+from .shard_folder import UNFINISHED, ShardFolder
 
 CLAIM_NAME = f"{UNFINISHED}job.json"
 BEAT_S, LEASE_S = 10.0, 35.0
@@ -41,7 +41,7 @@ class Claim:
         lease_s: seconds without a change after which the owner of another machine is taken for dead.
     """
 
-    def __init__(self, destination: Destination, *, beat_s: float = BEAT_S, lease_s: float = LEASE_S) -> None:
+    def __init__(self, destination: ShardFolder, *, beat_s: float = BEAT_S, lease_s: float = LEASE_S) -> None:
         self._destination, self._beat_s, self._lease_s = destination, beat_s, lease_s
         self._owner: dict[str, Any] | None = this_process()
         self._token = self._owner["token"]

@@ -17,7 +17,7 @@ from ..formats.sample import Sample, check_writable
 from ..formats.sample_index import index_url
 from ..formats.tar import END_OF_ARCHIVE
 from ..storage.registry import open_store, publish
-from .shard_builder import OpenShard, pack_sample
+from .shard_builder import ShardBuilder, pack_sample
 
 
 class SeriesState(Enum):
@@ -28,7 +28,7 @@ class SeriesState(Enum):
     ABORTED = "was aborted or has failed"
 
 
-class ShardSeries:
+class RollingShardWriter:
     """Cuts samples into shards within exact limits, each with its index.
 
     Args:
@@ -65,8 +65,8 @@ class ShardSeries:
         self._max_bytes, self._max_samples = max_shard_bytes - len(END_OF_ARCHIVE), max_shard_samples
         self._max_member_bytes = max_member_bytes
         self.shards: list[ShardInfo] = []  # that are there
-        self._open: OpenShard | None = None
-        self._finishing: OpenShard | None = None  # the one before
+        self._open: ShardBuilder | None = None
+        self._finishing: ShardBuilder | None = None  # the one before
         self._num_begun = 0
         self.state = SeriesState.OPEN
 
@@ -115,23 +115,23 @@ class ShardSeries:
             raise
         return finished
 
-    def _next_shard(self) -> OpenShard:
+    def _next_shard(self) -> ShardBuilder:
         if self._open is not None:
             self._end(self._open)
         elif self._num_begun == 0:
             self._before_first()
         url = self._url_of(self._num_begun)
         store, path = open_store(url, self._options)
-        self._open = OpenShard(url, store.create(path, overwrite=self._overwrite))
+        self._open = ShardBuilder(url, store.create(path, overwrite=self._overwrite))
         self._num_begun += 1
         return self._open
 
-    def _end(self, shard: OpenShard) -> None:
+    def _end(self, shard: ShardBuilder) -> None:
         """Let the shard at hand be finished by itself, index included."""
         shard.end(partial(_publish_index, shard, self._options, self._overwrite))
         self._finishing, self._open = shard, None
 
-    def _settle(self, shard: OpenShard) -> ShardInfo:
+    def _settle(self, shard: ShardBuilder) -> ShardInfo:
         """Wait for the shard before to be there."""
         info = shard.result()
         self._finishing = None
@@ -184,7 +184,7 @@ class ShardSeries:
             self._finishing = None
 
 
-def _publish_index(shard: OpenShard, options: StorageOptions, overwrite: bool, info: ShardInfo) -> None:
+def _publish_index(shard: ShardBuilder, options: StorageOptions, overwrite: bool, info: ShardInfo) -> None:
     index = shard.index()
     if index is not None:
         publish(index_url(info.url), index, options, overwrite=overwrite)

@@ -15,8 +15,8 @@ from ..formats.manifest import ShardInfo
 from ..formats.sample import Sample, extensions
 from ..formats.sample_index import dump_index
 from ..formats.tar import END_OF_ARCHIVE, pack_header, pack_member, padding
-from ..storage.registry import PendingObject
-from .background_upload import OutgoingObject, Written
+from ..storage.registry import ObjectWriter
+from .background_upload import BackgroundUpload, Written
 
 Data = bytes | memoryview
 
@@ -71,7 +71,7 @@ def _encoded(key: str, extension: str, value: Any) -> Data:
         raise EncodeError(f"Sample {key!r}: {error}") from error
 
 
-class OpenShard:
+class ShardBuilder:
     """A shard that is being filled; its bytes are compressed, summed and stored by other threads meanwhile.
 
     Besides the sample at hand it holds at most 16 MiB and four samples. One that is forgotten is given up.
@@ -81,9 +81,9 @@ class OpenShard:
         pending: takes its bytes, and is nobody else's from now on.
     """
 
-    def __init__(self, url: str, pending: PendingObject) -> None:
+    def __init__(self, url: str, pending: ObjectWriter) -> None:
         self.url = url
-        self.pending = OutgoingObject(pending, open_compressor(url))
+        self.pending = BackgroundUpload(pending, open_compressor(url))
         self.num_bytes = 0  # of the tar so far, compressed or not
         self.offsets: list[int] = []  # of the samples in the tar
         self._keys: set[str] = set()

@@ -29,7 +29,7 @@ from .template import ShardTemplate
 UNFINISHED = "_unfinished-"  # begins the names of what only an unfinished job needs
 
 
-class Destination:
+class ShardFolder:
     """Where shards go.
 
     Args:

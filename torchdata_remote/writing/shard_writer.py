@@ -14,8 +14,8 @@ from ..formats.limits import MAX_MEMBER_BYTES
 from ..formats.manifest import MANIFEST_NAME, ShardInfo, dump_manifest
 from ..formats.sample import Sample
 from .claim import Claim
-from .rolling_writer import SeriesState, ShardSeries
-from .shard_folder import Destination
+from .rolling_writer import RollingShardWriter, SeriesState
+from .shard_folder import ShardFolder
 from .template import ShardTemplate
 
 DEFAULT_MAX_SHARD_BYTES = 256 * MIB
@@ -69,10 +69,10 @@ class ShardWriter:
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self._template = ShardTemplate(url_template)
-        self._destination = Destination(self._template, StorageOptions(storage_options))
+        self._destination = ShardFolder(self._template, StorageOptions(storage_options))
         self._overwrite, self._checked = overwrite, False
         self._claim = Claim(self._destination)
-        self._series = ShardSeries(
+        self._series = RollingShardWriter(
             self._template.url,
             max_shard_bytes=max_shard_bytes,
             max_shard_samples=max_shard_samples,

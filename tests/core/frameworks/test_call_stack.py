@@ -7,7 +7,7 @@ import pytest
 
 from torchdata_remote import World
 from torchdata_remote.core.frameworks.call_stack import callers, calling_module, raised_here
-from torchdata_remote.core.threads.ordered_map import in_parallel
+from torchdata_remote.core.threads.ordered_map import ordered_map
 
 
 class _Trainer:
@@ -55,7 +55,7 @@ def test_an_error_of_a_function_that_the_package_has_called_was_not_raised_in_it
     """Only one that a line of the package has raised."""
     assert not raised_here(KeyError("never raised"))
     with pytest.raises(ZeroDivisionError) as of_a_user:
-        list(in_parallel([lambda wait: 1 // 0], max_threads=1))
+        list(ordered_map([lambda wait: 1 // 0], max_threads=1))
     assert not raised_here(of_a_user.value)
     with pytest.raises(ValueError, match="RANK") as of_the_package:
         World(rank=2, world_size=2)

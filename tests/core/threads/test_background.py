@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchdata_remote.core.threads.background import in_thread
+from torchdata_remote.core.threads.background import run_in_background
 
 PATIENCE_S = 2.0
 
@@ -42,7 +42,7 @@ class _Repeat:
 
 
 def _results(num_items: int, stage: _Repeat) -> Generator[int, None, None]:
-    return cast(Generator[int, None, None], in_thread(range(num_items), stage))
+    return cast(Generator[int, None, None], run_in_background(range(num_items), stage))
 
 
 @given(num_items=st.integers(0, 30), copies=st.integers(0, 9))
@@ -55,7 +55,7 @@ def test_results_come_in_order_and_the_stage_is_finished_once(num_items: int, co
             pulled_in.add(threading.current_thread())
             yield item
 
-    assert list(in_thread(items(), stage)) == [item for item in range(num_items) for _ in range(copies)]
+    assert list(run_in_background(items(), stage)) == [item for item in range(num_items) for _ in range(copies)]
     assert stage.num_finished == 1
     assert pulled_in == {threading.current_thread()}
     assert stage.thread not in pulled_in
@@ -111,7 +111,7 @@ def test_an_error_of_the_source_comes_at_once(num_good: int) -> None:
 
     before = set(threading.enumerate())
     with pytest.raises(OSError, match="reset") as caught:
-        list(in_thread(items(), _Repeat()))
+        list(run_in_background(items(), _Repeat()))
     assert "items" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
     for thread in set(threading.enumerate()) - before:
         thread.join(PATIENCE_S)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from torchdata_remote.core.concurrency_limit import InFlight
+from torchdata_remote.core.concurrency_limit import ConcurrencyLimit
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.core.stats import counters
 from torchdata_remote.core.stats.counters import StageCounter, StageStats, timed
@@ -167,7 +167,7 @@ def test_a_finalizer_may_give_back_a_permit_while_the_same_thread_changes_the_li
             left.pop().close()
         return 10.0
 
-    in_flight = InFlight(4, check=lambda: None, clock=clock)
+    in_flight = ConcurrencyLimit(4, check=lambda: None, clock=clock)
     in_flight.slow_down()  # now permits are counted
     permit = in_flight.permit()
     permit.__enter__()

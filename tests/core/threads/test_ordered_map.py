@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchdata_remote.core.threads.ordered_map import in_parallel
+from torchdata_remote.core.threads.ordered_map import ordered_map
 from torchdata_remote.core.threads.pool import PoolClosedError
 
 Wait = Callable[[float], None]
@@ -19,13 +19,13 @@ Wait = Callable[[float], None]
 def test_results_come_in_order(num_tasks: int, max_threads: int) -> None:
     """Whatever the number of tasks and threads."""
     tasks: list[Callable[[Wait], int]] = [lambda wait, n=n: n for n in range(num_tasks)]  # type: ignore[misc]
-    assert list(in_parallel(tasks, max_threads=max_threads)) == list(range(num_tasks))
+    assert list(ordered_map(tasks, max_threads=max_threads)) == list(range(num_tasks))
 
 
 def test_they_run_at_the_same_time() -> None:
     """As many as there are threads."""
     barrier = threading.Barrier(4, timeout=60)
-    assert len(list(in_parallel([lambda wait: barrier.wait()] * 4, max_threads=4))) == 4
+    assert len(list(ordered_map([lambda wait: barrier.wait()] * 4, max_threads=4))) == 4
 
 
 def test_an_error_comes_in_its_turn_and_ends_it() -> None:
@@ -49,7 +49,7 @@ def test_an_error_comes_in_its_turn_and_ends_it() -> None:
             begun.append(number)
             yield waiting
 
-    results = in_parallel(tasks(), max_threads=2)
+    results = ordered_map(tasks(), max_threads=2)
     assert next(results) == 1
     with pytest.raises(ZeroDivisionError):
         next(results)
@@ -72,7 +72,7 @@ def test_closing_ends_it() -> None:
     def soon(wait: Wait) -> int:
         return 1
 
-    results = in_parallel([soon, waiting, waiting], max_threads=2)
+    results = ordered_map([soon, waiting, waiting], max_threads=2)
     assert next(results) == 1
     results.close()
     assert ended.wait(60)

@@ -25,8 +25,8 @@ from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import AccessDeniedError, TransientStorageError
 from torchdata_remote.fetch.cache import cached_object as cached_read
 from torchdata_remote.fetch.object_stream import ObjectStream
-from torchdata_remote.fetch.scheduler import Fetcher
-from torchdata_remote.fetch.session import Engine
+from torchdata_remote.fetch.scheduler import PartScheduler
+from torchdata_remote.fetch.session import FetchSession
 from torchdata_remote.fetch.streams import stream_objects
 from torchdata_remote.storage.registry import Answer, Entry
 from torchdata_remote.testing import FaultyStore, write_small_shards
@@ -89,7 +89,7 @@ def options(folder: str, cache_bytes: int = 1 << 40, **more: Any) -> FetchOption
 
 def epoch(store: CountingStore, chosen: FetchOptions, *, listed: bool) -> dict[str, bytes]:
     urls = [RemoteUrl(url, len(data), store.etag(url)) if listed else url for url, data in store.objects.items()]
-    return {str(url): stream.read() for url, stream in stream_objects(urls, Engine(chosen, StorageOptions()))}
+    return {str(url): stream.read() for url, stream in stream_objects(urls, FetchSession(chosen, StorageOptions()))}
 
 
 OBJECTS = st.lists(st.binary(max_size=60), max_size=6).map(lambda them: dict(zip("abcdef", them, strict=False)))
@@ -138,7 +138,7 @@ def test_faults_do_not_spoil_the_cache(
         store.faults = list(faults)
         url = RemoteUrl("a", size, store.etag("a")) if listed else "a"
         chosen = options(folder, part_bytes=part_bytes, max_in_flight=1, max_buffer_bytes=1)
-        [(_, stream)] = stream_objects([url], Engine(chosen, StorageOptions()))
+        [(_, stream)] = stream_objects([url], FetchSession(chosen, StorageOptions()))
         assert stream.read(stop_at) == data[:stop_at]
         for path in objects_in(folder):  # others may read it from now on
             assert bytes_in(path) == data
@@ -176,14 +176,14 @@ def test_answers_without_an_etag(listed: bool, monkeypatch: pytest.MonkeyPatch) 
         store.has_etags = False
         monkeypatch.setattr(store, "stat", lambda path: Entry(path, 20, '"before"'))
         url = RemoteUrl("a", 20, '"before"') if listed else "a"
-        for _, stream in stream_objects([url], Engine(options(folder), StorageOptions())):
+        for _, stream in stream_objects([url], FetchSession(options(folder), StorageOptions())):
             stream.read()
         assert not objects_in(folder)
 
 
 def read_range(store: CountingStore, folder: str, start: int, stop: int | None, *, listed: bool) -> bytes:
     """A range of the object ``a``, as a pass that goes on in the middle of it asks for it."""
-    fetcher = Fetcher(Engine(options(folder), StorageOptions()))
+    fetcher = PartScheduler(FetchSession(options(folder), StorageOptions()))
     url = RemoteUrl("a", len(store.objects["a"]), store.etag("a")) if listed else "a"
     with ObjectStream(fetcher, url, start=start, stop=stop) as stream:
         fetcher.release()
@@ -225,7 +225,7 @@ def test_given_up_halfway(stop_at: int) -> None:
     """A stream that is closed, or an iterator that is left, half-way leaves no partial file."""
     with cached({"a": bytes(50), "b": bytes(50), "c": bytes(50)}) as (store, folder):
         urls = [RemoteUrl(url, 50, store.etag(url)) for url in store.objects]
-        for _, stream in stream_objects(urls, Engine(options(folder, max_buffer_bytes=20), StorageOptions())):
+        for _, stream in stream_objects(urls, FetchSession(options(folder, max_buffer_bytes=20), StorageOptions())):
             stream.read(stop_at)
             stream.close()
             break
@@ -242,7 +242,7 @@ def test_closed_during_the_first_request() -> None:
             assert may_answer.wait(20)
 
         store.before_stat = before_stat
-        iterator = stream_objects(["a"], Engine(options(folder), StorageOptions()))
+        iterator = stream_objects(["a"], FetchSession(options(folder), StorageOptions()))
         _, stream = next(iterator)
         assert asked.wait(20)
         stream.close()

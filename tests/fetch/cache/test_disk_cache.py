@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from torchdata_remote.core import local_view as mapped
 from torchdata_remote.fetch.cache.block_checksums import object_bytes
-from torchdata_remote.fetch.cache.disk_cache import DiskCache, Filling
+from torchdata_remote.fetch.cache.disk_cache import CacheEntryWriter, DiskCache
 from torchdata_remote.fetch.cache.entry import CachedFile
 
 URL, ETAG = "s3://photos/a", '"1"'
@@ -120,7 +120,7 @@ def test_visible_when_complete(data: st.DataObject, size: int, num_threads: int)
         filling = disk.fill(URL, size, ETAG)
         assert filling is not None
 
-        def write(share: list[tuple[int, int]], filling: Filling = filling) -> None:
+        def write(share: list[tuple[int, int]], filling: CacheEntryWriter = filling) -> None:
             for start, end in share:
                 filling.write(start, memoryview(whole)[start:end])
 
@@ -186,7 +186,7 @@ def test_of_objects_that_do_not_fit_together_one_is_kept(tmp_path: Path, monkeyp
     monkeypatch.setattr(os, "posix_fallocate", take)
     monkeypatch.setattr(os, "pwrite", pwrite)
     disk, data = DiskCache(str(tmp_path), LARGE), memoryview(os.urandom(60))
-    fillings: dict[str, Filling] = {}
+    fillings: dict[str, CacheEntryWriter] = {}
     for step in range(3):  # a third of each object by turns
         for url in ("first", "second"):
             with contextlib.suppress(OSError):

@@ -20,7 +20,7 @@ from torchdata_remote.fetch.cache import block_checksums as cache_blocks
 from torchdata_remote.fetch.cache import entry as cached_file
 from torchdata_remote.fetch.cache.disk_cache import DiskCache
 from torchdata_remote.fetch.cache.entry import DamagedError
-from torchdata_remote.fetch.session import Engine
+from torchdata_remote.fetch.session import FetchSession
 from torchdata_remote.fetch.streams import stream_objects
 
 
@@ -66,7 +66,7 @@ def test_a_flipped_bit_is_never_handed_on(
 def read_with_checksums(store: CountingStore, folder: str, crc32: int, retry: RetryPolicy) -> bytes:
     """Read the object ``a`` as a manifest with checksums lists it."""
     url = RemoteUrl("a", len(store.objects["a"]), store.etag("a"), checksums=Checksums(1 << 16, (crc32,)))
-    engine = Engine(options(folder, retry=retry), StorageOptions())
+    engine = FetchSession(options(folder, retry=retry), StorageOptions())
     [data] = [stream.read() for _, stream in stream_objects([url], engine)]
     return data
 

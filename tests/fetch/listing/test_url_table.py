@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchdata_remote.core.urls import RemoteUrl
-from torchdata_remote.fetch.listing.url_table import Texts, UrlTable
+from torchdata_remote.fetch.listing.url_table import StringColumn, UrlTable
 
 NAMES = st.text(st.characters(codec="utf-8"), max_size=20) | st.binary(max_size=8).map(
     lambda name: name.decode("utf-8", "surrogateescape")
@@ -27,8 +27,8 @@ def told(url: RemoteUrl) -> tuple[str, int | None, str | None]:
 @given(st.lists(NAMES, max_size=8))
 def test_texts_come_back(texts: list[str]) -> None:
     """One by one, by slices, by iteration, and through columns; also names of files that are no UTF-8."""
-    kept = Texts(texts)
-    again = Texts.from_columns(**kept.columns())
+    kept = StringColumn(texts)
+    again = StringColumn.from_columns(**kept.columns())
     again.append("more")
     assert list(again) == [*texts, "more"]
     assert (list(kept), len(kept), kept[1:5:2], kept[::-1]) == (texts, len(texts), texts[1:5:2], texts[::-1])
@@ -62,6 +62,6 @@ def test_a_url_takes_little() -> None:
 
 def test_the_digest_of_texts_depends_on_their_order_and_borders() -> None:
     """Not on their characters alone."""
-    digests = {Texts(texts).digest() for texts in (["ab", "c"], ["a", "bc"], ["c", "ab"], ["ab", "c", ""], [])}
+    digests = {StringColumn(texts).digest() for texts in (["ab", "c"], ["a", "bc"], ["c", "ab"], ["ab", "c", ""], [])}
     assert len(digests) == 5
-    assert Texts(["ab", "c"]).digest() in digests
+    assert StringColumn(["ab", "c"]).digest() in digests

@@ -12,7 +12,7 @@ from tests.formats.tar.test_tar import MEMBERS, ONE, URL, Members
 from tests.formats.test_byte_reader import JumpingParts
 from tests.support.archive_bytes import in_parts, make_header, make_member, octal_size, pack_tar, pax_line
 from torchdata_remote.errors import ShardReadError
-from torchdata_remote.formats.tar import BLOCK, END_OF_ARCHIVE, TarOptions, read_heads, read_members
+from torchdata_remote.formats.tar import BLOCK, END_OF_ARCHIVE, TarOptions, read_member_headers, read_members
 
 
 def outcome(read: Any, *arguments: Any, **options: Any) -> Any:
@@ -30,7 +30,9 @@ def test_heads_are_those_of_the_members(members: Members, part_bytes: int, wante
     """Names, sizes and places are true for any names; of data only those come that were asked for."""
     data = pack_tar(members)
     parts = JumpingParts(data, part_bytes)
-    heads = list(read_heads(parts, url=URL, options=TarOptions(), wanted=lambda name, size: size % 4 == wanted))
+    heads = list(
+        read_member_headers(parts, url=URL, options=TarOptions(), wanted=lambda name, size: size % 4 == wanted)
+    )
     assert [(head.name, head.num_bytes) for head in heads] == [(name, len(content)) for name, content in members]
     assert [head.data for head in heads] == [content if len(content) % 4 == wanted else None for _, content in members]
     for head, name_and_content in zip(heads, members, strict=True):
@@ -49,7 +51,7 @@ def test_as_strict_as_the_reader(members: Members, cut: int, flip: int, part_byt
         data[flip % len(data)] ^= 1 << flip % 8
     options = TarOptions(num_bytes=len(data))
     whole, error = outcome(read_members, in_parts(bytes(data), []), options=options)
-    heads, error_of_heads = outcome(read_heads, JumpingParts(bytes(data), part_bytes), options=options)
+    heads, error_of_heads = outcome(read_member_headers, JumpingParts(bytes(data), part_bytes), options=options)
     assert error_of_heads == error
     assert [(head.name, head.num_bytes) for head in heads] == [(name, len(content)) for name, content in whole]
 
@@ -57,7 +59,7 @@ def test_as_strict_as_the_reader(members: Members, cut: int, flip: int, part_byt
 def test_cut_short_where_the_length_is_not_known() -> None:
     """A jump over the end is noticed, and the error says how much there was of the member."""
     data = pack_tar([("a.x", b"1" * 3000)])[:2000]
-    _, error = outcome(read_heads, JumpingParts(data, 700), options=TarOptions())
+    _, error = outcome(read_member_headers, JumpingParts(data, 700), options=TarOptions())
     assert error is not None
     assert f"{URL}: at byte 0: member 'a.x' holds 1,488 of 3,000 bytes" in error
 
@@ -67,7 +69,7 @@ def test_what_belongs_to_no_sample_is_told() -> None:
     long = pax_line("path", "l" * 300 + ".x")
     data = make_header(b"d/", kind=b"5") + make_header(b"l", kind=b"2") + make_member(b"pax", long, b"x") + ONE
     skipped: list[str] = []
-    (head,) = read_heads([data + END_OF_ARCHIVE], url=URL, options=TarOptions(on_skip=skipped.append))
+    (head,) = read_member_headers([data + END_OF_ARCHIVE], url=URL, options=TarOptions(on_skip=skipped.append))
     assert skipped == ["directory", "link"]
     assert (head.name, head.start, head.num_bytes) == ("l" * 300 + ".x", 2 * BLOCK, 3)
 
@@ -79,6 +81,6 @@ def test_a_false_size_takes_no_memory(size: int) -> None:
     data = make_header(size=field) + bytes(1024)
     for always in (lambda *_: True, lambda *_: False):
         parts, options = JumpingParts(data, 512), TarOptions(max_member_bytes=1 << 50)
-        _, error = outcome(read_heads, parts, options=options, wanted=always)
+        _, error = outcome(read_member_headers, parts, options=options, wanted=always)
         assert error is not None
         assert "holds 1,024 of" in error

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.formats.tar.test_tar import MEMBERS, URL, Members
 from tests.support.archive_bytes import in_parts, make_header, make_member, pack_tar, pax_line
 from torchdata_remote.errors import ShardReadError
-from torchdata_remote.formats.tar import END_OF_ARCHIVE, TarOptions, first_name, read_member_places, read_members
+from torchdata_remote.formats.tar import END_OF_ARCHIVE, TarOptions, first_name, read_member_offsets, read_members
 
 CUTS = st.lists(st.integers(0, 20_000), max_size=12)
 
@@ -18,7 +18,7 @@ def by_places(data: bytes, cuts: list[int], options: TarOptions) -> tuple[Member
     """Members cut out of the archive at the places told, and the error that the reading ends with."""
     found: Members = []
     try:
-        for places in read_member_places(in_parts(data, cuts), url=URL, options=options):
+        for places in read_member_offsets(in_parts(data, cuts), url=URL, options=options):
             found += [(name, data[start : start + size]) for name, start, size in zip(*places, strict=True)]
     except ShardReadError as error:
         return found, str(error)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.archive_bytes import header_sum, in_parts, make_header, make_member, padded, pax_line
 from torchdata_remote.errors import ShardReadError
-from torchdata_remote.formats.tar import BLOCK, END_OF_ARCHIVE, TarOptions, read_runs
+from torchdata_remote.formats.tar import BLOCK, END_OF_ARCHIVE, TarOptions, read_member_batches
 from torchdata_remote.formats.tar import fast_path as plain
 from torchdata_remote.formats.tar import vector_scan as scan
 
@@ -90,7 +90,7 @@ def _scanning(window_bytes: int = 2 << 20) -> Iterator[None]:
 def _one_by_one() -> Iterator[None]:
     """Every header by ``walk``."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plain.PlainMembers, "members_from", lambda self, view, position: None)
+        patch.setattr(plain.FastPath, "members_from", lambda self, view, position: None)
         yield
 
 
@@ -99,7 +99,7 @@ def _events(parts: Iterable[bytes | memoryview], **options: Any) -> list[Event]:
     events: list[Event] = []
     options = {"on_skip": lambda kind: events.append(("skipped", kind)), **options}
     try:
-        for names, values in read_runs(parts, url=URL, options=TarOptions(**options)):
+        for names, values in read_member_batches(parts, url=URL, options=TarOptions(**options)):
             for name, value in zip(names, values, strict=True):
                 assert type(value) is (bytes if options.get("copy", True) else memoryview)
                 events.append((name, bytes(value)))
@@ -125,7 +125,7 @@ def test_a_scan_finds_plain_members_up_to_the_first_that_is_not() -> None:
     """The other tests of this file would hold for a scan that finds nothing."""
     members = [make_member(b"%02d.x" % i, b"d" * i * 100) for i in range(10)]
     data = b"".join(members) + make_header(b"v7", magic=b"") + members[0] * 9 + END_OF_ARCHIVE
-    assert (found := scan.Scan(memoryview(data), 0, 4 << 30).members_from(0)) is not None
+    assert (found := scan.HeaderScan(memoryview(data), 0, 4 << 30).members_from(0)) is not None
     assert found.names == [f"{i:02}.x" for i in range(10)]
     assert [end - start for start, end in zip(found.starts, found.ends, strict=True)] == [i * 100 for i in range(10)]
     assert all(data[start:end].strip(b"d") == b"" for start, end in zip(found.starts, found.ends, strict=True))

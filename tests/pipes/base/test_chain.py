@@ -11,7 +11,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 from torchdata_remote import mix
 from torchdata_remote.errors import StateError
-from torchdata_remote.pipes.base.chain import all_pipes, bearer, describe, load_state, sources_of, state_of
+from torchdata_remote.pipes.base.chain import all_pipes, describe, load_state, sources_of, state_of, state_owner
 
 
 def is_even(number: int) -> bool:
@@ -31,7 +31,7 @@ def test_pipes_that_pass_items_on_have_the_state_of_their_source() -> None:
     """What torch's map, filter, batch and collate hand out is where the pipe is that they take from."""
     source = counted()
     chain = source.map(str).map(int).filter(is_even).batch(2).collate(list)
-    assert bearer(chain) is bearer(source) is source
+    assert state_owner(chain) is state_owner(source) is source
     first = next(iter(chain))
     assert first == [0, 2]
     assert state_of(chain) == state_of(source) == {"next": 3}

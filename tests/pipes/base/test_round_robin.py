@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchdata_remote.pipes.base.round_robin import Source, by_turns
+from torchdata_remote.pipes.base.round_robin import Source, round_robin
 
 Item = tuple[int, int]
 
@@ -26,7 +26,7 @@ def _source(number: int, length: int, closed: list[int] | None = None) -> Genera
 def test_each_item_comes_once_and_sources_keep_their_order(lengths: list[int], num_open: int) -> None:
     """Whatever lengths the sources have; no more than ``num_open`` are begun and not ended at any time."""
     sources = (_source(number, length) for number, length in enumerate(lengths))
-    got = list(by_turns(sources, num_open))
+    got = list(round_robin(sources, num_open))
     assert sorted(got) == [(number, i) for number, length in enumerate(lengths) for i in range(length)]
     for number, length in enumerate(lengths):
         assert [i for n, i in got if n == number] == list(range(length))
@@ -39,20 +39,20 @@ def test_each_item_comes_once_and_sources_keep_their_order(lengths: list[int], n
 def test_neighbours_come_from_different_sources() -> None:
     """An item of each by turns; the next source takes the seat of one that ended."""
     sources = (_source(number, length) for number, length in enumerate([3, 1, 2, 2]))
-    got = list(by_turns(sources, 2))
+    got = list(round_robin(sources, 2))
     assert got == [(0, 0), (1, 0), (0, 1), (2, 0), (0, 2), (2, 1), (3, 0), (3, 1)]
 
 
 def test_one_at_a_time_is_one_after_the_other() -> None:
     """With one seat nothing is mixed."""
-    assert list(by_turns((_source(n, 2) for n in range(2)), 1)) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert list(round_robin((_source(n, 2) for n in range(2)), 1)) == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
 @pytest.mark.parametrize("num_open", [1, 3])
 def test_sources_are_closed_when_it_is(num_open: int) -> None:
     """Those that are open, at an early end and at an error."""
     closed: list[int] = []
-    items = by_turns((_source(n, 5, closed) for n in range(9)), num_open)
+    items = round_robin((_source(n, 5, closed) for n in range(9)), num_open)
     for _ in range(num_open):
         next(items)
     assert isinstance(items, Generator)
@@ -66,7 +66,7 @@ def test_sources_are_closed_when_it_is(num_open: int) -> None:
         raise OSError("listing")
 
     with pytest.raises(OSError, match="listing"):
-        list(by_turns(broken(), 2))
+        list(round_robin(broken(), 2))
     assert closed == [0]
 
 
@@ -76,7 +76,7 @@ def test_it_goes_on_from_those_that_were_open(lengths: list[int], num_open: int,
 
     Those that had nothing left keep their turns.
     """
-    whole = list(by_turns((_source(number, length) for number, length in enumerate(lengths)), num_open))
+    whole = list(round_robin((_source(number, length) for number, length in enumerate(lengths)), num_open))
     made = {number: _source(number, length) for number, length in enumerate(lengths)}
     taken: list[int] = []
 
@@ -86,7 +86,7 @@ def test_it_goes_on_from_those_that_were_open(lengths: list[int], num_open: int,
             yield source
 
     waiting: deque[Source[Item]] = deque()
-    head = list(islice(by_turns(upcoming(), num_open, waiting), stop))
+    head = list(islice(round_robin(upcoming(), num_open, waiting), stop))
     open_now = [number for source in waiting for number, other in made.items() if other is source]
     assert len(open_now) == len(waiting) <= num_open
     again: deque[Source[Item]] = deque()
@@ -96,7 +96,7 @@ def test_it_goes_on_from_those_that_were_open(lengths: list[int], num_open: int,
             next(source)
         again.append(source)
     following = (_source(number, lengths[number]) for number in range(len(taken), len(lengths)))
-    assert head + list(by_turns(following, num_open, again)) == whole
+    assert head + list(round_robin(following, num_open, again)) == whole
 
 
 @pytest.mark.parametrize("num_open", [1, 2])
@@ -104,7 +104,7 @@ def test_those_that_were_open_are_closed_too(num_open: int) -> None:
     """When it is, although none was taken from the sources that follow."""
     closed: list[int] = []
     waiting: deque[Source[Item]] = deque(_source(number, 5, closed) for number in range(num_open))
-    items = by_turns((_source(number, 5, closed) for number in range(2, 9)), num_open, waiting)
+    items = round_robin((_source(number, 5, closed) for number in range(2, 9)), num_open, waiting)
     assert [next(items) for _ in range(num_open)] == [(number, 0) for number in range(num_open)]
     assert isinstance(items, Generator)
     items.close()
@@ -115,7 +115,7 @@ def test_one_that_has_ended_is_among_those_that_wait() -> None:
     """Whoever writes down where each is finds all of them, and none that was not taken."""
     waiting: deque[Source[Item]] = deque()
     sources = [_source(number, length) for number, length in enumerate([1, 2, 1])]
-    items = by_turns(iter(sources), 2, waiting)
+    items = round_robin(iter(sources), 2, waiting)
     seen = []
     for item in items:
         seen.append((item[0], [sources.index(source) for source in waiting]))  # type: ignore[arg-type]

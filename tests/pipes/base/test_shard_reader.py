@@ -19,8 +19,8 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from tests.fetch.test_scheduler import engine_threads, store_of, wait_for
 from torchdata_remote import raise_error
 from torchdata_remote.errors import MissingEndError, ShardReadError, StateError
-from torchdata_remote.formats.error_policy import OnBadShard, ShardGuard
-from torchdata_remote.formats.position import Place
+from torchdata_remote.formats.error_policy import OnBadShard, ShardErrorHandler
+from torchdata_remote.formats.position import ReadPosition
 from torchdata_remote.formats.sample import Sample
 from torchdata_remote.pipes.base.shard_reader import ShardReader
 
@@ -33,7 +33,7 @@ class Letters(ShardReader):
     ) -> None:
         super().__init__(source, on_bad_shard=on_bad_shard, interleave=interleave, storage_options=None)
 
-    def samples_in(self, url: str, stream: Any, guard: ShardGuard, place: Place) -> Iterator[Sample]:
+    def samples_in(self, url: str, stream: Any, guard: ShardErrorHandler, place: ReadPosition) -> Iterator[Sample]:
         at = place.begin[0]
         place.describe = lambda: [at]
         text = stream.read().decode()

@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 from torchdata_remote.service.kubernetes import TrainingJob
-from torchdata_remote.service.kubernetes.field_path import Place
+from torchdata_remote.service.kubernetes.field_path import FieldPath
 
 SMALLEST: dict[str, Any] = {
     "apiVersion": "breezeml.ai/v1",
@@ -29,7 +29,7 @@ def job(**pod_spec: Any) -> TrainingJob:
     """The smallest job, with more in its pods' specification."""
     document = copy.deepcopy(SMALLEST)
     document["spec"]["replicaSpecs"]["template"]["spec"].update(pod_spec)
-    return TrainingJob.parse(document, Place("job.yaml"))
+    return TrainingJob.parse(document, FieldPath("job.yaml"))
 
 
 def container(**more: Any) -> dict[str, Any]:

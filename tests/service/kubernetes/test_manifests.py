@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.service.kubernetes.documents import SMALLEST, job
 from tests.service.kubernetes.schemas import require_valid
 from torchdata_remote.service.kubernetes import RenderSettings, TrainingJob, render
-from torchdata_remote.service.kubernetes.field_path import Place
+from torchdata_remote.service.kubernetes.field_path import FieldPath
 from torchdata_remote.service.kubernetes.yaml_documents import read_documents, write_documents
 
 NAMES = st.from_regex(r"[a-z]([-a-z0-9]{0,20}[a-z0-9])?", fullmatch=True)
@@ -138,7 +138,7 @@ def test_namespace_and_labels(namespace: str | None) -> None:
     metadata: dict[str, Any] = {"name": "pets"}
     if namespace is not None:
         metadata.update(namespace=namespace, labels={"team": "vision"})
-    manifests = render(TrainingJob.parse({**SMALLEST, "metadata": metadata}, Place("job.yaml")))
+    manifests = render(TrainingJob.parse({**SMALLEST, "metadata": metadata}, FieldPath("job.yaml")))
     for manifest, name in zip(manifests, ("pets-0", "pets"), strict=True):
         assert manifest["metadata"] == {**metadata, "name": name}
 

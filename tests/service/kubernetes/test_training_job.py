@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.service.kubernetes.documents import SMALLEST, container
 from torchdata_remote.errors import JobError
 from torchdata_remote.service.kubernetes import TrainingJob, render
-from torchdata_remote.service.kubernetes.field_path import Place
+from torchdata_remote.service.kubernetes.field_path import FieldPath
 
 POD = ("spec", "replicaSpecs", "template", "spec")
 FIRST = (*POD, "containers", 0)
@@ -36,7 +36,7 @@ def changed(path: tuple[str | int, ...], value: Any) -> Any:
 def test_what_is_read() -> None:
     """Names, sizes and the template as it came."""
     document = changed(("metadata",), {"name": "pets", "namespace": "ml", "labels": {"team": "vision"}})
-    job = TrainingJob.parse(document, Place("job.yaml"))
+    job = TrainingJob.parse(document, FieldPath("job.yaml"))
     assert (job.name, job.namespace, job.labels) == ("pets", "ml", {"team": "vision"})
     assert (job.dataset, job.folder, job.min_size, job.max_size) == ("my_dataset", "/datasets/my_dataset", 2, 4)
     assert job.template == SMALLEST["spec"]["replicaSpecs"]["template"]
@@ -128,7 +128,7 @@ def test_what_is_read() -> None:
 def test_what_is_wrong_is_named(path: tuple[str | int, ...], value: Any, told: str) -> None:
     """File, field, what came and what was expected."""
     with pytest.raises(JobError, match=r"^job\.yaml: ") as caught:
-        TrainingJob.parse(changed(path, value), Place("job.yaml"))
+        TrainingJob.parse(changed(path, value), FieldPath("job.yaml"))
     assert told in str(caught.value)
 
 
@@ -136,7 +136,7 @@ def test_what_is_wrong_is_named(path: tuple[str | int, ...], value: Any, told: s
 def test_what_is_no_mapping_is_no_job(document: Any) -> None:
     """Whatever else it is."""
     with pytest.raises(JobError, match=r"^job\.yaml: the document: came .*, expected a mapping\.$"):
-        TrainingJob.parse(document, Place("job.yaml"))
+        TrainingJob.parse(document, FieldPath("job.yaml"))
 
 
 @pytest.mark.parametrize(
@@ -154,10 +154,10 @@ def test_an_own_mount_in_the_datasets_place(mount: str, is_there: bool) -> None:
     """However it is spelled it is refused; others are not."""
     document = changed((*FIRST, "volumeMounts"), [{"name": "a", "mountPath": mount}])
     if not is_there:
-        TrainingJob.parse(document, Place("job.yaml"))
+        TrainingJob.parse(document, FieldPath("job.yaml"))
         return
     with pytest.raises(JobError, match="expected a path that is not in /datasets/my_dataset"):
-        TrainingJob.parse(document, Place("job.yaml"))
+        TrainingJob.parse(document, FieldPath("job.yaml"))
 
 
 @given(
@@ -178,4 +178,4 @@ def test_anything_in_a_fields_place_is_read_or_refused(
         there = there[key]
     field = data.draw(st.sampled_from(sorted(there)) | st.sampled_from(["env", "volumeMounts", "resources", "volumes"]))
     with contextlib.suppress(JobError):
-        render(TrainingJob.parse(changed((*path, field), junk), Place("job.yaml")))
+        render(TrainingJob.parse(changed((*path, field), junk), FieldPath("job.yaml")))

@@ -26,7 +26,7 @@ from starlette.testclient import TestClient
 from tests.servers.service import Service
 from tests.service.clients import all_files, ask, below, client_of, digest_field, in_tar, new_dataset, tar_bytes
 from tests.support.shard_places import compressed_by_zstd
-from torchdata_remote.formats.tar import TarOptions, Walk
+from torchdata_remote.formats.tar import TarOptions, TarParser
 from torchdata_remote.service.server.limits import ServiceLimits
 
 FILES = {"cat/1.jpg": b"1" * 700, "cat/é.jpg": b"", "dog/" + "d" * 150 + ".jpg": b"2" * 5_000, "top.txt": b"top"}
@@ -244,7 +244,7 @@ def test_the_tar_of_a_dataset_is_read_by_both_readers(client: TestClient, datase
     tar = client.get(f"/datasets/{dataset}").content
     assert in_tar(tar) == FILES
     assert list(in_tar(tar)) == sorted(FILES)
-    walk = Walk([tar], "it", TarOptions(num_bytes=len(tar)))
+    walk = TarParser([tar], "it", TarOptions(num_bytes=len(tar)))
     ours = {}
     while (member := walk.next_member()) is not None:
         ours[member[0]] = walk.take(member[1], "it")

@@ -11,13 +11,13 @@ pytest.importorskip("starlette", reason="the service's libraries are not install
 
 from tests.support.shard_places import Place
 from torchdata_remote.errors import ObjectChangedError, UrlError
-from torchdata_remote.service.server.dataset_root import CHUNK_BYTES, Shelf
+from torchdata_remote.service.server.dataset_root import CHUNK_BYTES, DatasetRoot
 from torchdata_remote.service.server.problems import Problem
 
 
 def test_chunks_are_those_of_one_version(place: Place) -> None:
     """Any range, in chunks of at most 1 MiB."""
-    shelf = Shelf(place.url, place.options)
+    shelf = DatasetRoot(place.url, place.options)
     shelf.create("d")
     data = bytes(range(256)) * 10_000
     place.below("d").put({"a": data})
@@ -30,7 +30,7 @@ def test_chunks_are_those_of_one_version(place: Place) -> None:
 
 def test_a_file_that_is_replaced_while_it_is_read(tmp_path: Path) -> None:
     """An error, and no byte of the other one."""
-    shelf = Shelf(str(tmp_path))
+    shelf = DatasetRoot(str(tmp_path))
     shelf.create("d")
     (tmp_path / "d" / "a").write_bytes(b"a" * (3 * CHUNK_BYTES))
     chunks = shelf.chunks(shelf.stat(shelf.folder("d"), "a"))
@@ -42,7 +42,7 @@ def test_a_file_that_is_replaced_while_it_is_read(tmp_path: Path) -> None:
 
 def test_folders_come_and_go_with_their_files(tmp_path: Path) -> None:
     """Many threads, each with a file of its own in one deep folder: none fails because another removed the folder."""
-    shelf = Shelf(str(tmp_path))
+    shelf = DatasetRoot(str(tmp_path))
     shelf.create("d")
     folder = shelf.folder("d")
     problems: list[Exception] = []
@@ -69,4 +69,4 @@ def test_folders_come_and_go_with_their_files(tmp_path: Path) -> None:
 def test_roots_that_keep_nothing(root: str) -> None:
     """What cannot be written to is no root."""
     with pytest.raises(UrlError, match="cannot keep datasets"):
-        Shelf(root)
+        DatasetRoot(root)

@@ -15,7 +15,7 @@ pytest.importorskip("starlette", reason="the service's libraries are not install
 from tests.support.shard_places import Place
 from torchdata_remote.errors import ObjectChangedError
 from torchdata_remote.service.server import digests as of_digests
-from torchdata_remote.service.server.dataset_root import Shelf
+from torchdata_remote.service.server.dataset_root import DatasetRoot
 from torchdata_remote.service.server.digests import Digests
 
 
@@ -28,14 +28,14 @@ def made(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     """A shelf with a dataset, on a file system with attributes and on one without; and the digests of its files."""
     if request.param == "kept in memory":
         monkeypatch.setattr(of_digests, "_set", lambda path, value: False)
-    shelf = Shelf(str(tmp_path))
+    shelf = DatasetRoot(str(tmp_path))
     shelf.create("d")
     return shelf, Digests(shelf), tmp_path / "d"
 
 
 def test_any_file_has_its_digest(place: Place) -> None:
     """Computed where nobody knew it, and remembered; equal to hashlib's."""
-    shelf = Shelf(place.url, place.options)
+    shelf = DatasetRoot(place.url, place.options)
     shelf.create("d")
     digests = Digests(shelf)
     for size in (0, 1, 3_000_000):

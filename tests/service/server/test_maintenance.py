@@ -11,14 +11,14 @@ pytest.importorskip("starlette", reason="the service's libraries are not install
 from tests.service.clients import LIMITS, below
 from torchdata_remote.errors import ServiceError
 from torchdata_remote.service.server import maintenance as housekeeping
-from torchdata_remote.service.server.context import Hosting
-from torchdata_remote.service.server.dataset_root import Shelf
+from torchdata_remote.service.server.context import ServiceContext
+from torchdata_remote.service.server.dataset_root import DatasetRoot
 
 PARTIAL = ".torchdata_remote-partial"
 
 
-def hosting_at(root: Path) -> Hosting:
-    return Hosting.at(Shelf(str(root)), LIMITS)
+def hosting_at(root: Path) -> ServiceContext:
+    return ServiceContext.at(DatasetRoot(str(root)), LIMITS)
 
 
 def test_leftovers_go_and_files_stay(tmp_path: Path) -> None:

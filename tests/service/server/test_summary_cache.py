@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from torchdata_remote.service.server.summary_cache import KEPT_S, Looks
+from torchdata_remote.service.server.summary_cache import KEPT_S, SummaryCache
 
 
 def test_seen_once_until_it_changes() -> None:
     """The second one who asks gets what the first one saw; after a change it is looked at again."""
-    looks, seen = Looks(), iter(range(9))
+    looks, seen = SummaryCache(), iter(range(9))
     assert [looks.of("pets", "sheet", lambda: next(seen)) for _ in range(3)] == [0, 0, 0]
     assert looks.of("pets", "summary", lambda: next(seen)) == 1
     looks.forget("others")
@@ -22,7 +22,7 @@ def test_seen_once_until_it_changes() -> None:
 def test_kept_for_a_minute() -> None:
     """Files that came without the service are seen a minute later."""
     now = [0.0]
-    looks, seen = Looks(clock=lambda: now[0]), iter(range(9))
+    looks, seen = SummaryCache(clock=lambda: now[0]), iter(range(9))
     looks.of("pets", "sheet", lambda: next(seen))
     now[0] = KEPT_S - 1
     assert looks.of("pets", "sheet", lambda: next(seen)) == 0
@@ -32,7 +32,7 @@ def test_kept_for_a_minute() -> None:
 
 def test_what_changed_meanwhile_is_not_kept() -> None:
     """A look during which something came may not show it."""
-    looks = Looks()
+    looks = SummaryCache()
 
     def look() -> str:
         looks.forget("pets")
@@ -44,7 +44,7 @@ def test_what_changed_meanwhile_is_not_kept() -> None:
 
 def test_many_ask_and_one_looks() -> None:
     """Whoever asks meanwhile waits for what is being seen."""
-    looks, calls, begun = Looks(), [0], threading.Barrier(8)
+    looks, calls, begun = SummaryCache(), [0], threading.Barrier(8)
 
     def ask(number: int) -> str:
         begun.wait()

@@ -1,7 +1,7 @@
 """Pushes and pulls, each in a process of its own, which a test may kill.
 
-``python tests/service/transfer/jobs.py`` reads a job from each line of stdin and forks a child that does it, so that a job
-costs no imports. What became of it, the child writes into a FIFO; one that was killed writes nothing.
+``python tests/service/transfer/jobs.py`` reads a job from each line of stdin and forks a child that does it,
+so that a job costs no imports. What became of it, the child writes into a FIFO; one that was killed writes nothing.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torchdata_remote import RetryPolicy
 from torchdata_remote.core.threads.pool import PoolClosedError
 from torchdata_remote.errors import TransientStorageError
-from torchdata_remote.service.transfer.job_pool import Crew, Job
+from torchdata_remote.service.transfer.job_pool import Job, JobPool
 
 
 @given(
@@ -40,7 +40,7 @@ def test_all_is_done_within_the_bounds(sizes: list[int], max_in_flight: int, par
 
         return Job(size, run)
 
-    with Crew(max_in_flight, RetryPolicy(), part_bytes=part_bytes) as crew:
+    with JobPool(max_in_flight, RetryPolicy(), part_bytes=part_bytes) as crew:
         crew.do((job(size, 2) for size in sizes), lambda: told.append(len(told)))
     assert sorted(done) == sorted([*sizes, *[size // 2 for size in sizes] * 2, *[size // 4 for size in sizes] * 2])
     assert len(told) == len(done)
@@ -65,7 +65,7 @@ def test_an_error_ends_it() -> None:
     def never() -> Iterable[Job]:
         raise AssertionError
 
-    with pytest.raises(ValueError, match="no"), Crew(2, RetryPolicy(), part_bytes=1) as crew:
+    with pytest.raises(ValueError, match="no"), JobPool(2, RetryPolicy(), part_bytes=1) as crew:
         crew.do([Job(0, slow), Job(0, wrong), *[Job(0, never)] * 50], lambda: None)
     assert ended == ["slow"]
     with pytest.raises(PoolClosedError):
@@ -76,7 +76,7 @@ def test_a_request_is_repeated_and_holds_back() -> None:
     """As the policy says; a store that is overloaded gets fewer at once."""
     answers = [TransientStorageError("busy"), TransientStorageError("busy")]
     answers[0].overloaded = True
-    with Crew(8, RetryPolicy(first_wait_s=0, max_attempts=3), part_bytes=1) as crew:
+    with JobPool(8, RetryPolicy(first_wait_s=0, max_attempts=3), part_bytes=1) as crew:
 
         def operation() -> str:
             if answers:

@@ -14,7 +14,7 @@ from tests.servers.scripted import Request, Response, scripted
 from torchdata_remote import Backend, RetryPolicy, ShardWriter, stream_shards
 from torchdata_remote.core.options import FetchOptions, StorageOptions
 from torchdata_remote.errors import ContentEncodingError
-from torchdata_remote.fetch.session import Engine
+from torchdata_remote.fetch.session import FetchSession
 from torchdata_remote.fetch.streams import stream_objects
 from torchdata_remote.storage.http.content_encoding import require_unencoded
 
@@ -37,7 +37,7 @@ def read(transport: str, server_url: str, name: str) -> bytes:
     url = template.format(name, url=server_url, host=server_url.removeprefix("http://"))
     options: dict[str, Any] = {"endpoint_url": server_url, "key": "k", "secret": "s"} if url.startswith("s3") else {}
     fetch = FetchOptions(retry=RetryPolicy(first_wait_s=0, max_attempts=3), backend=backend)
-    [(_, stream)] = stream_objects([url], Engine(fetch, StorageOptions(options)))
+    [(_, stream)] = stream_objects([url], FetchSession(fetch, StorageOptions(options)))
     with stream:
         return stream.read()
 

@@ -29,7 +29,7 @@ from torchdata_remote.errors import (
     TransientStorageError,
     UrlError,
 )
-from torchdata_remote.fetch.session import Engine
+from torchdata_remote.fetch.session import FetchSession
 from torchdata_remote.fetch.streams import stream_objects
 from torchdata_remote.storage.registry import RangeNotSatisfiableError, Store, open_store
 from torchdata_remote.testing import write_small_shards
@@ -387,7 +387,7 @@ def test_queries_do_not_show_in_tracebacks() -> None:
     url = "http://127.0.0.1:9/a.bin?X-Amz-Signature=canary"
     for backend in (Backend.AUTOMATIC, Backend.FSSPEC):
         [(_, stream)] = stream_objects(
-            [url], Engine(FetchOptions(retry=RetryPolicy(max_attempts=1), backend=backend), StorageOptions())
+            [url], FetchSession(FetchOptions(retry=RetryPolicy(max_attempts=1), backend=backend), StorageOptions())
         )
         with pytest.raises(StorageError) as caught:
             stream.read()

@@ -17,7 +17,7 @@ from torchdata_remote import Backend, RemoteUrl, RetryPolicy, StorageOptions
 from torchdata_remote.core.options import FetchOptions
 from torchdata_remote.errors import AccessDeniedError
 from torchdata_remote.fetch.listing.sources import list_source
-from torchdata_remote.fetch.session import Engine
+from torchdata_remote.fetch.session import FetchSession
 from torchdata_remote.fetch.streams import stream_objects
 from torchdata_remote.storage.fsspec_store import FsspecStore
 from torchdata_remote.storage.http.store import HttpStore
@@ -48,7 +48,7 @@ def from_file(folder: Path, **more: str) -> StorageOptions:
 
 def read(options: Any, backend: Backend, url: str = "s3://b/a") -> bytes:
     chosen = FetchOptions(retry=QUICK, backend=backend)
-    [(_, stream)] = stream_objects([RemoteUrl(url, len(DATA), '"1"')], Engine(chosen, StorageOptions(options)))
+    [(_, stream)] = stream_objects([RemoteUrl(url, len(DATA), '"1"')], FetchSession(chosen, StorageOptions(options)))
     with stream:
         return stream.read()
 

@@ -20,7 +20,7 @@ from torchdata_remote.errors import (
     TransientStorageError,
 )
 from torchdata_remote.fetch.listing.sources import list_source
-from torchdata_remote.fetch.session import Engine
+from torchdata_remote.fetch.session import FetchSession
 from torchdata_remote.fetch.streams import stream_objects
 from torchdata_remote.storage.registry import Connection, open_store
 from torchdata_remote.storage.s3 import settings as _s3_settings
@@ -37,7 +37,7 @@ QUICK = RetryPolicy(first_wait_s=0, max_attempts=4)
 def read(url: str, endpoint_url: str, backend: Backend = Backend.AUTOMATIC, **more: Any) -> bytes:
     options: dict[str, Any] = {"endpoint_url": endpoint_url, "key": "k", "secret": "s", "token": "canary", **more}
     chosen = FetchOptions(retry=QUICK, backend=backend)
-    [(_, stream)] = stream_objects([RemoteUrl(url, len(DATA), '"1"')], Engine(chosen, StorageOptions(options)))
+    [(_, stream)] = stream_objects([RemoteUrl(url, len(DATA), '"1"')], FetchSession(chosen, StorageOptions(options)))
     with stream:
         return stream.read()
 

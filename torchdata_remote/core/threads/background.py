@@ -38,7 +38,7 @@ class _Channel(Generic[T, U]):
         self.room: queue.SimpleQueue[bool] = queue.SimpleQueue()  # one for each result that may be made; False: stop
 
 
-def in_thread(items: Iterable[T], stage: Stage[T, U]) -> Generator[U, None, None]:
+def run_in_background(items: Iterable[T], stage: Stage[T, U]) -> Generator[U, None, None]:
     """What a stage makes of items. Items are pulled by the thread that iterates, the work is done in another one.
 
     The other thread makes at most four results that were not yet asked for, and ends when this is closed.

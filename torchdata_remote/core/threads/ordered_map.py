@@ -14,7 +14,7 @@ T = TypeVar("T")
 Task = Callable[[Callable[[float], None]], T]  # takes what waits for so many seconds
 
 
-def in_parallel(tasks: Iterable[Task[T]], *, max_threads: int) -> Generator[T, None, None]:
+def ordered_map(tasks: Iterable[Task[T]], *, max_threads: int) -> Generator[T, None, None]:
     """What functions return, in their order.
 
     Args:

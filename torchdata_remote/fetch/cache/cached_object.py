@@ -8,7 +8,7 @@ import threading
 from ...core.urls import redact
 from ...errors import StorageError, TransientStorageError
 from ...storage.registry import Answer, Store, in_one
-from .disk_cache import DiskCache, Filling
+from .disk_cache import CacheEntryWriter, DiskCache
 from .entry import CachedFile, DamagedError
 
 _log = logging.getLogger("torchdata_remote")
@@ -46,7 +46,7 @@ class CachedObject:
         self._lock = threading.RLock()  # of threads that fetch parts
         self._looked = self._closed = self._served = False
         self._hit: CachedFile | None = None
-        self._filling: Filling | None = None
+        self._filling: CacheEntryWriter | None = None
         self._num_bytes, self._etag = 0, ""
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:

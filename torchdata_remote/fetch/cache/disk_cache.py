@@ -19,7 +19,7 @@ import tempfile
 import threading
 import zlib
 
-from ...core.local_view import view_of_file
+from ...core.local_view import map_file
 from ...core.urls import redact
 from ...errors import StorageError
 from .block_checksums import ArrivingBlocks, file_bytes, object_bytes, pack_trailer
@@ -40,7 +40,7 @@ _KEPT_AFTER_REMOVAL = 0.9  # of the bound, so that not every object that comes r
 _complained: set[str] = set()  # folders
 
 
-class Filling:
+class CacheEntryWriter:
     """An object on its way into the cache: pieces in any order, from several threads.
 
     It appears when all its bytes were written. If it is dropped before that, nothing is left behind.
@@ -93,7 +93,7 @@ class Filling:
             done += os.pwrite(self._descriptor, view[done:], start + done)
 
     def _appear(self) -> None:
-        crc32s = self._blocks.crc32s(lambda start, end: view_of_file(self._descriptor, start, end))
+        crc32s = self._blocks.crc32s(lambda start, end: map_file(self._descriptor, start, end))
         self._write(self._num_bytes, pack_trailer(crc32s, os.path.basename(self._path)))
         os.fsync(self._descriptor)
         make_own_folder(os.path.dirname(self._path), self._cache.user)
@@ -177,7 +177,7 @@ class DiskCache:
                 room,
             )
 
-    def fill(self, url: str, num_bytes: int, etag: str) -> Filling | None:
+    def fill(self, url: str, num_bytes: int, etag: str) -> CacheEntryWriter | None:
         """Begin to keep an object; ``None`` if it is too large.
 
         Raises:
@@ -186,7 +186,7 @@ class DiskCache:
         if num_bytes > self._max_bytes:
             self.complain(f"{redact(url)} has {num_bytes:,} bytes, more than cache_bytes={self._max_bytes:,}")
             return None
-        return Filling(self, self._path(url, num_bytes, etag), num_bytes)
+        return CacheEntryWriter(self, self._path(url, num_bytes, etag), num_bytes)
 
     def temporary_file(self) -> tuple[int, str]:
         """Descriptor and path of a new file, locked for as long as the descriptor is open."""

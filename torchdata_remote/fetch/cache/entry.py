@@ -6,7 +6,7 @@ import contextlib
 import os
 import zlib
 
-from ...core.local_view import view_of_file
+from ...core.local_view import map_file
 from .block_checksums import BLOCK_BYTES, file_bytes, num_blocks, unpack_trailer
 
 
@@ -35,7 +35,7 @@ class CachedFile:
             DamagedError: if the file is that of another object.
             EOFError: if it is too short.
         """
-        trailer = view_of_file(self._descriptor, self._num_bytes, file_bytes(self._num_bytes))
+        trailer = map_file(self._descriptor, self._num_bytes, file_bytes(self._num_bytes))
         crc32s = unpack_trailer(trailer, os.path.basename(self.path))
         if crc32s is None or len(crc32s) != len(self._compared):
             raise DamagedError("it is another object's file")
@@ -51,9 +51,9 @@ class CachedFile:
         stop = self._num_bytes if end is None else min(end, self._num_bytes)
         blocks = range(start // BLOCK_BYTES, num_blocks(stop))
         if all(self._compared[block] for block in blocks):
-            return view_of_file(self._descriptor, start, stop)
+            return map_file(self._descriptor, start, stop)
         first = blocks.start * BLOCK_BYTES
-        data = view_of_file(self._descriptor, first, min(blocks.stop * BLOCK_BYTES, self._num_bytes))
+        data = map_file(self._descriptor, first, min(blocks.stop * BLOCK_BYTES, self._num_bytes))
         for block in blocks:
             at = block * BLOCK_BYTES - first
             if not self._compared[block]:

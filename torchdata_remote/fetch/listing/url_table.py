@@ -14,7 +14,7 @@ from ...core.urls import RemoteUrl
 Column = np.ndarray[Any, Any]
 
 
-class Texts(Sequence[str]):
+class StringColumn(Sequence[str]):
     """Strings without an object for each."""
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
@@ -48,7 +48,7 @@ class Texts(Sequence[str]):
         return {"data": np.frombuffer(self._data, np.uint8), "ends": np.frombuffer(self._ends, np.int64)}
 
     @classmethod
-    def from_columns(cls, data: Column, ends: Column) -> Texts:
+    def from_columns(cls, data: Column, ends: Column) -> StringColumn:
         """What :meth:`columns` took apart."""
         made = cls()
         made._data, made._ends = bytearray(data.tobytes()), array("q", ends.tobytes())
@@ -63,7 +63,7 @@ class UrlTable(Sequence[RemoteUrl]):
     """
 
     def __init__(self, urls: Iterable[str] = ()) -> None:
-        self._urls, self._etags, self._sizes = Texts(), Texts(), array("q")
+        self._urls, self._etags, self._sizes = StringColumn(), StringColumn(), array("q")
         for url in urls:
             self.append(url)
 
@@ -95,6 +95,6 @@ class UrlTable(Sequence[RemoteUrl]):
         """What :meth:`columns` took apart."""
         made = cls()
         made._sizes = array("q", columns["sizes"].tobytes())
-        made._urls = Texts.from_columns(columns["urls.data"], columns["urls.ends"])
-        made._etags = Texts.from_columns(columns["etags.data"], columns["etags.ends"])
+        made._urls = StringColumn.from_columns(columns["urls.data"], columns["urls.ends"])
+        made._etags = StringColumn.from_columns(columns["etags.data"], columns["etags.ends"])
         return made

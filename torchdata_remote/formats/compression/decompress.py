@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from ...core.threads.background import in_thread
+from ...core.threads.background import run_in_background
 from ...errors import ShardReadError
 from ..limits import FREE_BYTES, MAX_DECOMPRESSED_BYTES, MAX_RATIO
 from ..tar.header import BLOCK, is_header
@@ -133,7 +133,7 @@ def decompressed(
     whole = _chained(first, source)
     for known in _FORMATS:
         if known.begins(head) and not is_header(head[:BLOCK]):  # bzip2's first bytes may begin a member's name
-            return known.name, in_thread(whole, _Decompression(known, url, limits))
+            return known.name, run_in_background(whole, _Decompression(known, url, limits))
     return None, whole
 
 

@@ -1,30 +1,30 @@
 """Tar bytes to members (``read``), and members to tar bytes (``header``)."""
 
 from .header import BLOCK, is_header, pack_header, pack_member, padding
-from .member_headers import Head, read_heads
-from .member_offsets import MemberPlaces, first_name, read_member_places
-from .members import Inner, Run, read_archives, read_members, read_runs
-from .parser import TarOptions, Walk
+from .member_headers import MemberHeader, read_member_headers
+from .member_offsets import MemberOffsets, first_name, read_member_offsets
+from .members import NestedArchive, Run, read_archives, read_member_batches, read_members
+from .parser import TarOptions, TarParser
 
 END_OF_ARCHIVE = bytes(2 * BLOCK)
 
 __all__ = [
     "BLOCK",
     "END_OF_ARCHIVE",
-    "Head",
-    "Inner",
-    "MemberPlaces",
+    "MemberHeader",
+    "MemberOffsets",
+    "NestedArchive",
     "Run",
     "TarOptions",
-    "Walk",
+    "TarParser",
     "first_name",
     "is_header",
     "pack_header",
     "pack_member",
     "padding",
     "read_archives",
-    "read_heads",
-    "read_member_places",
+    "read_member_batches",
+    "read_member_headers",
+    "read_member_offsets",
     "read_members",
-    "read_runs",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 
 from .header import BLOCK, checksum_fits, name_field, octal, padding
-from .vector_scan import Found, Scan
+from .vector_scan import Found, HeaderScan
 
 _FILE = ord("0")
 _STEPS = 16
@@ -15,7 +15,7 @@ _POOR_SCAN_MEMBERS = 16
 _STEPS_AFTER_POOR_SCAN = 64
 
 
-class PlainMembers:
+class FastPath:
     """Finds plain members, by steps from header to header; where members are small, by scans.
 
     Args:
@@ -24,7 +24,7 @@ class PlainMembers:
 
     def __init__(self, max_member_bytes: int) -> None:
         self._max_member_bytes = max_member_bytes
-        self._scan: Scan | None = None
+        self._scan: HeaderScan | None = None
         self._view = weakref.ref(memoryview(b""))  # that was scanned; it need not stay in memory for that
         self._num_scanned = 0  # members that the scan at hand has found
         self._steps_before_scan = 1
@@ -35,7 +35,7 @@ class PlainMembers:
             self._steps_before_scan = 0 if self._num_scanned >= _POOR_SCAN_MEMBERS else _STEPS_AFTER_POOR_SCAN
             self._scan = None
         if self._scan is None and self._steps_before_scan <= 0 and len(view) - position >= _WORTH_BYTES:
-            self._scan, self._num_scanned = Scan(view, position, self._max_member_bytes), 0
+            self._scan, self._num_scanned = HeaderScan(view, position, self._max_member_bytes), 0
             self._view = weakref.ref(view)
         found = self._scan.members_from(position) if self._scan is not None else None
         if found is not None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from .parser import TarOptions, Walk
+from .parser import TarOptions, TarParser
 
 
-class Head(NamedTuple):
+class MemberHeader(NamedTuple):
     """A member.
 
     Args:
@@ -24,13 +24,13 @@ class Head(NamedTuple):
     data: bytes | None
 
 
-def read_heads(
+def read_member_headers(
     parts: Iterable[bytes | memoryview],
     *,
     url: str,
     options: TarOptions,
     wanted: Callable[[str, int], bool] = lambda name, num_bytes: False,
-) -> Iterator[Head]:
+) -> Iterator[MemberHeader]:
     """Each regular file of an archive, as strictly as :func:`read_members`; most data are passed over.
 
     Args:
@@ -42,7 +42,7 @@ def read_heads(
     Raises:
         ShardReadError: as :func:`read_members`.
     """
-    walk = Walk(parts, url, options)
+    walk = TarParser(parts, url, options)
     while (member := walk.next_member()) is not None:
         name, num_bytes = member
         start, data, what = walk.member_start, None, f"member {name!r:.200}"
@@ -50,4 +50,4 @@ def read_heads(
             data = walk.take(num_bytes, what)
         else:
             walk.pass_over(num_bytes, what)
-        yield Head(name, num_bytes, start, data)
+        yield MemberHeader(name, num_bytes, start, data)

@@ -8,13 +8,13 @@ from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
-from .fast_path import PlainMembers
-from .parser import TarOptions, Walk
+from .fast_path import FastPath
+from .parser import TarOptions, TarParser
 
 _MOST_PASSED_BYTES = 1 << 20  # which are kept in memory
 
 
-class MemberPlaces(NamedTuple):
+class MemberOffsets(NamedTuple):
     """Some members, in order: names, the first byte of the data of each in the archive, and how many follow."""
 
     names: Sequence[str]
@@ -22,7 +22,9 @@ class MemberPlaces(NamedTuple):
     sizes: Sequence[int]
 
 
-def read_member_places(parts: Iterable[bytes | memoryview], *, url: str, options: TarOptions) -> Iterator[MemberPlaces]:
+def read_member_offsets(
+    parts: Iterable[bytes | memoryview], *, url: str, options: TarOptions
+) -> Iterator[MemberOffsets]:
     """Like :func:`read_runs`, with places instead of data; no member is too large.
 
     Args:
@@ -33,14 +35,14 @@ def read_member_places(parts: Iterable[bytes | memoryview], *, url: str, options
     Raises:
         ShardReadError: as :func:`read_members`.
     """
-    walk, plain = Walk(parts, url, replace(options, max_member_bytes=sys.maxsize)), PlainMembers(sys.maxsize)
+    walk, plain = TarParser(parts, url, replace(options, max_member_bytes=sys.maxsize)), FastPath(sys.maxsize)
     cursor = walk.cursor
     while True:
         found = plain.members_from(cursor.view, cursor.position)
         if found is not None:
             offset, cursor.position = cursor.part_offset, found.after
             sizes = [end - start for start, end in zip(found.starts, found.ends, strict=True)]
-            yield MemberPlaces(found.names, [offset + start for start in found.starts], sizes)
+            yield MemberOffsets(found.names, [offset + start for start in found.starts], sizes)
             continue
         member = walk.next_member()
         if member is None:
@@ -48,7 +50,7 @@ def read_member_places(parts: Iterable[bytes | memoryview], *, url: str, options
         name, size = member
         start = cursor.offset
         walk.pass_over(size, f"member {name!r:.200}")
-        yield MemberPlaces([name], [start], [size])
+        yield MemberOffsets([name], [start], [size])
 
 
 def first_name(
@@ -72,7 +74,7 @@ def first_name(
             taken.append(part)
             yield part
 
-    walk = Walk(keeping(), url, TarOptions(max_member_bytes=sys.maxsize))
+    walk = TarParser(keeping(), url, TarOptions(max_member_bytes=sys.maxsize))
     member = walk.next_member()
     while member is not None and not counts(member[0]) and walk.cursor.offset + member[1] <= _MOST_PASSED_BYTES:
         walk.pass_over(member[1], f"member {member[0]!r:.200}")

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple, cast
 
-from ..position import Place
-from .fast_path import PlainMembers
+from ..position import ReadPosition
+from .fast_path import FastPath
 from .header import BLOCK, padding
-from .parser import TarOptions, Walk
+from .parser import TarOptions, TarParser
 
 Data = bytes | memoryview
 Run = tuple[list[str], Iterable[Data]]
@@ -37,19 +37,19 @@ def read_members(
         ShardReadError: for a header that is damaged, a member type that cannot be read rightly (sparse files,
             volumes), an archive that ends early, or data after its end. Says where.
     """
-    for names, values in read_runs(parts, url=url, options=replace(options or TarOptions(), copy=True)):
+    for names, values in read_member_batches(parts, url=url, options=replace(options or TarOptions(), copy=True)):
         yield from zip(names, cast(Iterable[bytes], values), strict=True)
 
 
-def read_runs(
-    parts: Iterable[bytes | memoryview], *, url: str, options: TarOptions, place: Place | None = None
+def read_member_batches(
+    parts: Iterable[bytes | memoryview], *, url: str, options: TarOptions, place: ReadPosition | None = None
 ) -> Iterator[Run]:
     """Like :func:`read_members`, many members at a time: their names, and their data as they are asked for.
 
     The data of a run are slices until they are taken, in order. ``place`` is told where its members begin.
     """
-    place = place or Place()
-    walk, plain = Walk(parts, url, options), PlainMembers(options.max_member_bytes)
+    place = place or ReadPosition()
+    walk, plain = TarParser(parts, url, options), FastPath(options.max_member_bytes)
     cursor = walk.cursor
     while True:
         found = plain.members_from(cursor.view, cursor.position)
@@ -69,7 +69,7 @@ def read_runs(
         yield [name], [_data(walk, name, size, options.copy)]
 
 
-def _data(walk: Walk, name: str, size: int, copy: bool) -> Data:
+def _data(walk: TarParser, name: str, size: int, copy: bool) -> Data:
     view, position = walk.cursor.view, walk.cursor.position
     after = position + size + padding(size)
     if after <= len(view):
@@ -80,7 +80,7 @@ def _data(walk: Walk, name: str, size: int, copy: bool) -> Data:
     return whole if copy else memoryview(whole)
 
 
-class Inner(NamedTuple):
+class NestedArchive(NamedTuple):
     """An archive inside an archive: its name, where it begins and how long it is, in bytes."""
 
     name: str
@@ -93,8 +93,8 @@ class Inner(NamedTuple):
 
 
 def read_archives(
-    parts: Iterable[bytes | memoryview], *, url: str, options: TarOptions, begun: Inner | None = None
-) -> Iterator[tuple[Inner, Iterator[memoryview]]]:
+    parts: Iterable[bytes | memoryview], *, url: str, options: TarOptions, begun: NestedArchive | None = None
+) -> Iterator[tuple[NestedArchive, Iterator[memoryview]]]:
     """Each archive inside an archive with its bytes, while they stream by.
 
     What is left of one when the next is asked for is passed over.
@@ -108,14 +108,14 @@ def read_archives(
     Raises:
         ShardReadError: as :func:`read_members`. ``max_member_bytes`` is not compared: nothing is held in memory.
     """
-    walk = Walk(parts, url, replace(options, max_member_bytes=sys.maxsize))
+    walk = TarParser(parts, url, replace(options, max_member_bytes=sys.maxsize))
     while True:
         inner, begun = begun, None
         if inner is None:
             member = walk.next_member()
             if member is None:
                 return
-            inner = Inner(member[0], walk.cursor.offset, member[1])
+            inner = NestedArchive(member[0], walk.cursor.offset, member[1])
         taken = walk.cursor.offset - inner.start
         pieces = walk.pieces(inner.num_bytes, f"member {inner.name!r:.200}", taken=taken)
         yield inner, pieces

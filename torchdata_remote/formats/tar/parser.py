@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from ...errors import MissingEndError, ShardReadError
-from ..byte_reader import Cursor
+from ..byte_reader import ByteReader
 from ..limits import MAX_MEMBER_BYTES
 from .extended_headers import EXTENDED_TYPES, MAX_RECORD_BYTES, SPARSE, Extended
 from .header import BLOCK, CUT_SHORT, checksum_fits, fault, name_field, number_field, padding
@@ -42,7 +42,7 @@ class TarOptions:
     on_missing_end: Callable[[ShardReadError], object] = lambda error: False
 
 
-class Walk:
+class TarParser:
     """Goes through one archive. Whoever is told of a member takes its data before going on.
 
     Args:
@@ -52,7 +52,7 @@ class Walk:
     """
 
     def __init__(self, parts: Iterable[bytes | memoryview], url: str, options: TarOptions) -> None:
-        self.cursor = Cursor(parts, options.first_byte)
+        self.cursor = ByteReader(parts, options.first_byte)
         self._url, self._options = url, options
         self._extended = Extended(url)
         self._start = 0  # of the header at hand

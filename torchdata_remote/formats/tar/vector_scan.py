@@ -45,7 +45,7 @@ class Found:
     after: int
 
 
-class Scan:
+class HeaderScan:
     """The plain headers in a window of an archive.
 
     Args:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, zip_longest
 
 from ...errors import ShardReadError
-from ..byte_reader import Cursor, gather
+from ..byte_reader import ByteReader, join_chunks
 from ..limits import FREE_BYTES, MAX_MEMBER_BYTES, MAX_RATIO
-from ..position import Place
+from ..position import ReadPosition
 from .directory import STORED, Entry, check_flags, fault, widened
 
 _PIECE_BYTES = 64 << 10
@@ -20,7 +20,7 @@ _SIGNATURE = b"PK\3\4"
 _HAS_DESCRIPTOR = 1 << 3
 
 
-class _Cursor(Cursor):
+class _Cursor(ByteReader):
     """Takes exactly the bytes asked for, or raises."""
 
     def __init__(self, parts: Iterable[bytes | memoryview], url: str, offset: int) -> None:
@@ -58,7 +58,7 @@ def read_members(
     max_member_bytes: int = MAX_MEMBER_BYTES,
     max_ratio: int = MAX_RATIO,
     on_skip: Callable[[str], object] = lambda kind: None,
-    place: Place | None = None,
+    place: ReadPosition | None = None,
 ) -> Iterator[tuple[str, bytes]]:
     """Path and data of each regular file in an archive, in the order in which they lie.
 
@@ -80,7 +80,7 @@ def read_members(
     Raises:
         ShardReadError: for a member that is not what the directory says of it, and bytes that end early. Says where.
     """
-    place = place or Place()
+    place = place or ReadPosition()
     cursor = _Cursor(parts, url, place.begin[0])
     if place.begin[0]:
         entries = [entry for entry in entries if entry.header_offset >= place.begin[0]]
@@ -186,7 +186,7 @@ def _check_local_header(cursor: _Cursor, entry: Entry) -> None:
 def _take_data(cursor: _Cursor, entry: Entry) -> bytes:
     if entry.method == STORED:
         return cursor.take_all(entry.num_bytes, f"member {entry.path!r:.200}")
-    return gather(_inflate(cursor, entry), entry.num_bytes)
+    return join_chunks(_inflate(cursor, entry), entry.num_bytes)
 
 
 def _inflate(cursor: _Cursor, entry: Entry) -> Iterator[bytes]:

@@ -14,7 +14,7 @@ from ...errors import StateError
 
 _ENDED = object()
 
-TRANSPARENT = (Mapper, Filter, Batcher)  # of torch; Collator is a Mapper
+PASS_THROUGH = (Mapper, Filter, Batcher)  # of torch; Collator is a Mapper
 
 
 def state_of(pipe: IterDataPipe[Any]) -> Any:
@@ -33,7 +33,7 @@ def load_state(pipe: IterDataPipe[Any], state: Any) -> None:
 
 def begin(pipe: IterDataPipe[Any]) -> Iterator[None]:
     """Bring what a pipe's first item needs, in steps, which several streams take by turns. Then it is iterated."""
-    found = bearer(pipe)
+    found = state_owner(pipe)
     steps: Iterator[None] = found.begin() if hasattr(found, "begin") else iter(())
     return steps
 
@@ -46,9 +46,9 @@ def take_together(steps: Iterable[Iterator[None]]) -> Iterator[None]:
         yield
 
 
-def bearer(pipe: IterDataPipe[Any]) -> IterDataPipe[Any]:
+def state_owner(pipe: IterDataPipe[Any]) -> IterDataPipe[Any]:
     """The pipe whose items these are, one for one or some of them: itself, or a source of torch's own pipes."""
-    while isinstance(pipe, TRANSPARENT):
+    while isinstance(pipe, PASS_THROUGH):
         pipe = pipe.datapipe
     return pipe
 
@@ -59,7 +59,7 @@ def require_state(pipe: IterDataPipe[Any]) -> Any:
     Raises:
         StateError: if nobody does.
     """
-    found = bearer(pipe)
+    found = state_owner(pipe)
     if not hasattr(found, "state_dict"):
         raise StateError(
             f"{name_of(found)} does not count what it hands out. Put sharding_filter_rank() after it: it does."

@@ -12,13 +12,13 @@ from ...core.iter_datapipe import IterDataPipe
 from ...core.urls import redact
 from ...errors import RemoteDataError, StateError
 from ...fetch.listing.source_argument import url_of
-from ...fetch.session import Engine
+from ...fetch.session import FetchSession
 from ...fetch.streams import StreamsState, stream_objects
-from .chain import bearer, load_state
+from .chain import load_state, state_owner
 
 
 def streams_of(
-    pipe: Iterable[Any], engine: Engine, state: StreamsState | None = None
+    pipe: Iterable[Any], engine: FetchSession, state: StreamsState | None = None
 ) -> Generator[tuple[str, Any], None, None]:
     """A pipe's ``(url, file_like)`` pairs as they come; bare URLs are opened here, ahead of time.
 
@@ -30,7 +30,7 @@ def streams_of(
     Raises:
         RemoteDataError: if an item is neither.
     """
-    if state is not None and isinstance(pipe, IterDataPipe) and hasattr(bearer(pipe), "gives_streams"):
+    if state is not None and isinstance(pipe, IterDataPipe) and hasattr(state_owner(pipe), "gives_streams"):
         load_state(pipe, state)
     source = iter(pipe)
     for first in source:

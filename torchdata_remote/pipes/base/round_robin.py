@@ -18,7 +18,7 @@ class Source(Protocol[T_co]):
     def close(self) -> None: ...
 
 
-def by_turns(sources: Iterable[Source[T]], num_open: int, waiting: deque[Source[T]] | None = None) -> Iterator[T]:
+def round_robin(sources: Iterable[Source[T]], num_open: int, waiting: deque[Source[T]] | None = None) -> Iterator[T]:
     """An item of each of the first ``num_open`` sources by turns; the next source takes the place of one that ended.
 
     The order follows from the lengths of the sources alone. A source is taken from ``sources`` when its turn comes, and

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ...core.partition import EqualizeMode, Piece, SampleOrder
+from ...core.partition import EqualizeMode, Piece, SamplePartition
 from ...core.urls import RemoteUrl, redact
 from ...core.world import World
 from ...errors import EmptyShareError, ManifestError
 
 
-def order_of(urls: list[str], world: World, epoch: int, equalize: EqualizeMode | None) -> SampleOrder:
+def order_of(urls: list[str], world: World, epoch: int, equalize: EqualizeMode | None) -> SamplePartition:
     """The samples of some shards in the order in which slots take their shares of them.
 
     Raises:
@@ -23,7 +23,7 @@ def order_of(urls: list[str], world: World, epoch: int, equalize: EqualizeMode |
     if equalize is None:
         if counts is None or sum(counts) < num_slots:
             raise too_few(urls, counts, world)
-        return SampleOrder.of(counts)
+        return SamplePartition.of(counts)
     if not urls:
         raise EmptyShareError(f"There are no shards for {num_slots} readers.")
     if counts is None:
@@ -31,7 +31,7 @@ def order_of(urls: list[str], world: World, epoch: int, equalize: EqualizeMode |
             f"{redact(urls[0])}: nobody told how many samples it has, and equalize_ranks counts them. List the "
             "manifest (index.json) of the shards; if there is none, write it: torchdata-remote manifest FOLDER"
         )
-    order = SampleOrder.of(counts)
+    order = SamplePartition.of(counts)
     if len(order) < num_slots and (equalize is EqualizeMode.DROP or not len(order)):
         raise EmptyShareError(f"{len(order)} samples for {num_slots} readers: each would have none.")
     listed = np.array(sorted(range(len(urls)), key=urls.__getitem__))

@@ -12,17 +12,17 @@ from ...core.iter_datapipe import Filter, IterDataPipe
 from ...core.options import FetchOptions, StorageOptions
 from ...core.parent_watch import end_worker_with_trainer
 from ...core.stats.counters import FETCH, READ, timed
-from ...core.urls import redact, whole_and_part
+from ...core.urls import redact, split_sample_range
 from ...errors import RemoteDataError, StateError
 from ...fetch.listing.source_argument import pipe_of
-from ...fetch.session import Engine
-from ...formats.error_policy import OnBadMember, OnBadShard, ShardGuard, Skipped, raise_error
-from ...formats.position import Place, Position
+from ...fetch.session import FetchSession
+from ...formats.error_policy import OnBadMember, OnBadShard, ShardErrorHandler, Skipped, raise_error
+from ...formats.position import Position, ReadPosition
 from ...formats.sample import Sample
 from .chain import all_pipes
 from .datapipe import StatefulPipe
 from .input_streams import known, number_of, part_refused, streams_of, under_way
-from .round_robin import by_turns
+from .round_robin import round_robin
 from .split_guard import SplitReader, require_split
 
 
@@ -35,7 +35,7 @@ class _OpenShard:
         samples: from there on.
     """
 
-    def __init__(self, stream: Any, place: Place, samples: Generator[Sample, None, None]) -> None:
+    def __init__(self, stream: Any, place: ReadPosition, samples: Generator[Sample, None, None]) -> None:
         self._stream, self._place, self._samples = stream, place, samples
 
     def __iter__(self) -> Iterator[Sample]:
@@ -113,7 +113,7 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
             if not callable(policy):
                 raise TypeError(f"{name}={policy!r:.200}: expected a function, such as skip_with_warning.")
         self._on_bad_shard, self._on_bad_member, self._interleave = on_bad_shard, on_bad_member, interleave
-        self._engine = Engine(FetchOptions(interleave=interleave), StorageOptions(storage_options))
+        self._engine = FetchSession(FetchOptions(interleave=interleave), StorageOptions(storage_options))
         self._progress = _Progress()
         self._begun: Generator[tuple[str, Any], None, None] | None = None
 
@@ -143,7 +143,7 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
                 for shard in progress.open:
                     shard.close()
                 raise
-            samples = by_turns(self._upcoming(streams, progress), self._interleave, progress.open)
+            samples = round_robin(self._upcoming(streams, progress), self._interleave, progress.open)
             yield from timed(samples, READ, within=FETCH)
 
     def _upcoming(self, streams: Iterator[tuple[str, Any]], progress: _Progress) -> Iterator[_OpenShard]:
@@ -173,10 +173,10 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
                 )
 
     def _opened(self, url: str, stream: Any, position: Position | None) -> _OpenShard:
-        url, samples = whole_and_part(str(url))
+        url, samples = split_sample_range(str(url))
         if samples is not None and not self.reads_parts:
             raise part_refused(url, type(self).__name__)
-        place = Place([getattr(stream, "first_byte", 0)] if position is None else position)
+        place = ReadPosition([getattr(stream, "first_byte", 0)] if position is None else position)
         return _OpenShard(stream, place, self._shard(redact(url), stream, place))
 
     def _opened_again(
@@ -189,9 +189,9 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
             raise StateError(f"The state tells of shard number {number}, which the chain hands out no longer.")
         return self._opened(url, stream, position)
 
-    def _shard(self, url: str, stream: Any, place: Place) -> Generator[Sample, None, None]:
+    def _shard(self, url: str, stream: Any, place: ReadPosition) -> Generator[Sample, None, None]:
         try:
-            with ShardGuard(url, self._on_bad_shard, self.skipped, self._on_bad_member) as guard:
+            with ShardErrorHandler(url, self._on_bad_shard, self.skipped, self._on_bad_member) as guard:
                 yield from self.samples_in(url, stream, guard, place)
         finally:
             stream.close()
@@ -206,7 +206,7 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
         self._engine = self._engine.for_lanes(num_streams)
 
     @abstractmethod
-    def samples_in(self, url: str, stream: Any, guard: ShardGuard, place: Place) -> Iterator[Sample]:
+    def samples_in(self, url: str, stream: Any, guard: ShardErrorHandler, place: ReadPosition) -> Iterator[Sample]:
         """The samples of one shard.
 
         Args:

@@ -14,7 +14,7 @@ from fsspec.spec import AbstractBufferedFile
 from ...core.options import RetryPolicy
 from ...core.retry import call_with_retries
 from ...errors import TransientStorageError
-from ...storage.protocol import PendingObject, RangeNotSatisfiableError, Store
+from ...storage.protocol import ObjectWriter, RangeNotSatisfiableError, Store
 
 READ_BYTES = 32 << 20  # of one request
 _RETRY = RetryPolicy()
@@ -84,7 +84,7 @@ class WrittenFile(io.RawIOBase):
         autocommit: whether closing publishes; else ``commit`` does (fsspec's transactions).
     """
 
-    def __init__(self, pending: PendingObject, name: str, *, autocommit: bool) -> None:
+    def __init__(self, pending: ObjectWriter, name: str, *, autocommit: bool) -> None:
         super().__init__()
         self._pending, self.path, self._autocommit = pending, name, autocommit
         self._before = sys.exc_info()[1]

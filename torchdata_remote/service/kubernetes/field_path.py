@@ -13,7 +13,7 @@ _MOST_CHARACTERS = 100  # of what came, in an error
 _DNS_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 
 
-class Place(NamedTuple):
+class FieldPath(NamedTuple):
     """A field of a document.
 
     Args:
@@ -28,7 +28,7 @@ class Place(NamedTuple):
     source: str
     path: str = ""
 
-    def at(self, key: str | int) -> Place:
+    def at(self, key: str | int) -> FieldPath:
         """A field of this one, by its name or its number."""
         if isinstance(key, int):
             step = f"[{key}]"
@@ -36,7 +36,7 @@ class Place(NamedTuple):
             step = f".{key}" if self.path else key
         else:
             step = f"[{key!r}]"  # such as a label's, which may have dots of its own
-        return Place(self.source, self.path + step)
+        return FieldPath(self.source, self.path + step)
 
     def wrong(self, came: Any, expected: str) -> JobError:
         """The error that tells of it."""
@@ -55,7 +55,7 @@ def _shown(came: Any) -> str:
     return "nothing" if came is None else shown[:_MOST_CHARACTERS] + "..." * (len(shown) > _MOST_CHARACTERS)
 
 
-def mapping(value: Any, place: Place, *, known: Collection[str] = ()) -> dict[str, Any]:
+def mapping(value: Any, place: FieldPath, *, known: Collection[str] = ()) -> dict[str, Any]:
     """The value, a mapping; with no other fields than those that are ``known``, if any are.
 
     Raises:
@@ -69,7 +69,7 @@ def mapping(value: Any, place: Place, *, known: Collection[str] = ()) -> dict[st
     return value
 
 
-def part(parent: dict[str, Any], key: str, place: Place) -> dict[str, Any]:
+def part(parent: dict[str, Any], key: str, place: FieldPath) -> dict[str, Any]:
     """A mapping in a mapping, empty if it is not there.
 
     Raises:
@@ -78,7 +78,7 @@ def part(parent: dict[str, Any], key: str, place: Place) -> dict[str, Any]:
     return {} if parent.get(key) is None else mapping(parent[key], place.at(key))
 
 
-def mappings(parent: dict[str, Any], key: str, place: Place) -> list[tuple[dict[str, Any], Place]]:
+def mappings(parent: dict[str, Any], key: str, place: FieldPath) -> list[tuple[dict[str, Any], FieldPath]]:
     """The mappings of a list that may be missing, each with its place.
 
     Raises:
@@ -87,7 +87,7 @@ def mappings(parent: dict[str, Any], key: str, place: Place) -> list[tuple[dict[
     return [(mapping(one, where), where) for one, where in _elements(parent, key, place)]
 
 
-def texts(parent: dict[str, Any], key: str, place: Place) -> None:
+def texts(parent: dict[str, Any], key: str, place: FieldPath) -> None:
     """Require a list of texts, or none at all.
 
     Raises:
@@ -98,7 +98,7 @@ def texts(parent: dict[str, Any], key: str, place: Place) -> None:
             raise where.wrong(one, "a text: put it into quotes")
 
 
-def _elements(parent: dict[str, Any], key: str, place: Place) -> list[tuple[Any, Place]]:
+def _elements(parent: dict[str, Any], key: str, place: FieldPath) -> list[tuple[Any, FieldPath]]:
     value = parent.get(key)
     if value is None:  # as Kubernetes reads it
         return []
@@ -107,7 +107,7 @@ def _elements(parent: dict[str, Any], key: str, place: Place) -> list[tuple[Any,
     return [(one, place.at(key).at(number)) for number, one in enumerate(value)]
 
 
-def text(parent: dict[str, Any], key: str, place: Place, *, pattern: str = r".+", expected: str = "a text") -> str:
+def text(parent: dict[str, Any], key: str, place: FieldPath, *, pattern: str = r".+", expected: str = "a text") -> str:
     """A text that has to be there.
 
     Raises:
@@ -121,7 +121,7 @@ def text(parent: dict[str, Any], key: str, place: Place, *, pattern: str = r".+"
     return value
 
 
-def dns_label(parent: dict[str, Any], key: str, place: Place) -> str:
+def dns_label(parent: dict[str, Any], key: str, place: FieldPath) -> str:
     """A name as Kubernetes has them for containers, volumes and namespaces.
 
     Raises:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import posixpath
 from typing import Any
 
-from .field_path import Place, dns_label, mapping, mappings, part, text, texts
+from .field_path import FieldPath, dns_label, mapping, mappings, part, text, texts
 
 INIT_CONTAINER, VOLUME = "pull-dataset", "dataset"
 GPUS = ("nvidia.com/gpu", "amd.com/gpu")  # resources of which one is one device
 RESERVED_LABELS = ("batch.kubernetes.io/", "job-name", "controller-uid")  # the Job gives its pods these
 
 
-def require_template(template: dict[str, Any], place: Place, *, folder: str) -> None:
+def require_template(template: dict[str, Any], place: FieldPath, *, folder: str) -> None:
     """Require a template that the dataset can be added to.
 
     Args:
@@ -54,7 +54,7 @@ def require_template(template: dict[str, Any], place: Place, *, folder: str) -> 
         _require_container(container, where, folder)
 
 
-def _require_container(container: dict[str, Any], place: Place, folder: str) -> None:
+def _require_container(container: dict[str, Any], place: FieldPath, folder: str) -> None:
     if dns_label(container, "name", place) == INIT_CONTAINER:
         raise place.at("name").wrong(INIT_CONTAINER, "another name: this container is added")
     text(container, "image", place, expected="the name of an image")

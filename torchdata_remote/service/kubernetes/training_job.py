@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...storage.dataset_service.protocol import DATASET_NAME
-from .field_path import Place, dns_label, mapping, part, text
+from .field_path import FieldPath, dns_label, mapping, part, text
 from .pod_template import require_template
 
 API_VERSION, KIND = "breezeml.ai/v1", "TrainingJob"
@@ -57,7 +57,7 @@ class TrainingJob:
         return f"/datasets/{self.dataset}"
 
     @classmethod
-    def parse(cls, document: Any, place: Place) -> TrainingJob:
+    def parse(cls, document: Any, place: FieldPath) -> TrainingJob:
         """Read a document.
 
         Raises:
@@ -92,13 +92,15 @@ class TrainingJob:
         )
 
 
-def _field(parent: dict[str, Any], key: str, place: Place, known: tuple[str, ...]) -> tuple[dict[str, Any], Place]:
+def _field(
+    parent: dict[str, Any], key: str, place: FieldPath, known: tuple[str, ...]
+) -> tuple[dict[str, Any], FieldPath]:
     if parent.get(key) is None:
         raise place.missing(key, f"a mapping of {', '.join(known)}")
     return mapping(parent[key], place.at(key), known=known), place.at(key)
 
 
-def _size(spec: dict[str, Any], key: str, place: Place) -> int:
+def _size(spec: dict[str, Any], key: str, place: FieldPath) -> int:
     expected = f"a number of pods from 1 to {_MOST_PODS:,}"
     if spec.get(key) is None:
         raise place.missing(key, expected)
@@ -108,7 +110,7 @@ def _size(spec: dict[str, Any], key: str, place: Place) -> int:
     return value
 
 
-def _name(metadata: dict[str, Any], place: Place, max_size: int) -> str:
+def _name(metadata: dict[str, Any], place: FieldPath, max_size: int) -> str:
     """The job's name, of which the pods' host names are made."""
     name = text(metadata, "name", place)
     most = _MOST_CHARACTERS - len(f"-{max_size - 1}")
@@ -119,7 +121,7 @@ def _name(metadata: dict[str, Any], place: Place, max_size: int) -> str:
     return name
 
 
-def _labels(metadata: dict[str, Any], place: Place) -> dict[str, str]:
+def _labels(metadata: dict[str, Any], place: FieldPath) -> dict[str, str]:
     labels = part(metadata, "labels", place)
     for key, value in labels.items():
         if not isinstance(value, str):

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ...errors import JobError
-from .field_path import Place
+from .field_path import FieldPath
 
 try:
     import yaml  # type: ignore[import-untyped]  # it carries no types
@@ -55,7 +55,7 @@ class _Writer(yaml.SafeDumper):  # type: ignore[misc]  # as above
 _Writer.add_representer(str, _Writer.represent_text)
 
 
-def read_documents(text: str | bytes, source: str) -> list[tuple[Any, Place]]:
+def read_documents(text: str | bytes, source: str) -> list[tuple[Any, FieldPath]]:
     """The documents of a YAML file, each with its place; empty ones are left out.
 
     Args:
@@ -74,13 +74,13 @@ def read_documents(text: str | bytes, source: str) -> list[tuple[Any, Place]]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         told = " ".join(str(error).split()) or type(error).__name__
         raise JobError(f"{source}: came something else than YAML, expected a TrainingJob: {told}") from error
-    places = [Place(source if len(found) == 1 else f"{source}, document {i}") for i in range(1, len(found) + 1)]
+    places = [FieldPath(source if len(found) == 1 else f"{source}, document {i}") for i in range(1, len(found) + 1)]
     for document, place in zip(found, places, strict=True):
         _require_json(document, place, [_MOST_VALUES], _MOST_LEVELS)
     return list(zip(found, places, strict=True))
 
 
-def _require_json(value: Any, place: Place, values_left: list[int], levels_left: int) -> None:
+def _require_json(value: Any, place: FieldPath, values_left: list[int], levels_left: int) -> None:
     values_left[0] -= 1
     if values_left[0] < 0 or levels_left < 0:
         raise place.wrong(value, f"at most {_MOST_VALUES:,} values, {_MOST_LEVELS} levels deep")

@@ -22,12 +22,12 @@ from ...inspection import draw_sheet, summarize
 from . import dataset_routes as of_datasets
 from . import file_routes as of_files
 from . import maintenance as housekeeping
-from .context import Hosting
-from .dataset_root import Shelf
+from .context import ServiceContext
+from .dataset_root import DatasetRoot
 from .file_metadata import location
 from .limits import ServiceLimits
 from .metrics import Metrics
-from .middleware import Guard
+from .middleware import AccessMiddleware
 from .openapi import describe
 from .problems import Problem, problem_of
 from .request_body import in_thread
@@ -74,7 +74,7 @@ def make_app(
         201
         {'datasets': [{'name': 'pets', 'location': '/dataset/pets'}]}
     """
-    hosting = Hosting.at(Shelf(root, storage_options), limits)
+    hosting = ServiceContext.at(DatasetRoot(root, storage_options), limits)
     metrics = Metrics(hosting.shelf)
 
     @contextlib.asynccontextmanager
@@ -113,7 +113,7 @@ def make_app(
     )
     app.router.redirect_slashes = False
     app.state.hosting = hosting
-    return Guard(app, token=token, metrics=metrics)
+    return AccessMiddleware(app, token=token, metrics=metrics)
 
 
 def _route(path: str, **answers: Callable[[Request], Awaitable[Response]]) -> Route:
@@ -125,13 +125,13 @@ def _route(path: str, **answers: Callable[[Request], Awaitable[Response]]) -> Ro
         try:
             return await answers[request.method](request)
         finally:
-            Hosting.of(request).looks.forget(request.path_params.get("name"))
+            ServiceContext.of(request).looks.forget(request.path_params.get("name"))
 
     answer.__name__ = path.replace(":path", "")  # by which it is counted
     return Route(path, answer, methods=list(answers))
 
 
-async def _keep_tidy(hosting: Hosting) -> None:
+async def _keep_tidy(hosting: ServiceContext) -> None:
     while True:
         await anyio.sleep(housekeeping.EVERY_S)
         try:
@@ -157,7 +157,11 @@ async def _page(request: Request) -> Response:
 
 
 async def _summary(request: Request) -> Response:
-    hosting, name, inside = Hosting.of(request), request.path_params["name"], of_files.flag(request, "inside", True)
+    hosting, name, inside = (
+        ServiceContext.of(request),
+        request.path_params["name"],
+        of_files.flag(request, "inside", True),
+    )
     url = await in_thread(lambda: hosting.shelf.url(name))
     summary = await in_thread(
         lambda: hosting.looks.of(
@@ -168,7 +172,7 @@ async def _summary(request: Request) -> Response:
 
 
 async def _sheet(request: Request) -> Response:
-    hosting, name = Hosting.of(request), request.path_params["name"]
+    hosting, name = ServiceContext.of(request), request.path_params["name"]
     url = await in_thread(lambda: hosting.shelf.url(name))
     sheet = await in_thread(lambda: hosting.looks.of(name, "sheet", lambda: draw_sheet(url, hosting.shelf.options)))
     if sheet is None:

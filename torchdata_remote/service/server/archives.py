@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from ...errors import ObjectChangedError, ObjectNotFoundError
 from ...formats.compression.decompress import CompressionLimits, decompressed
-from ...formats.tar import END_OF_ARCHIVE, TarOptions, Walk, pack_header, padding
+from ...formats.tar import END_OF_ARCHIVE, TarOptions, TarParser, pack_header, padding
 from ...formats.zip import read_directory, read_pieces
 from ...storage.registry import Entry
-from .dataset_root import CHUNK_BYTES, Shelf
+from .dataset_root import CHUNK_BYTES, DatasetRoot
 from .digests import Digests, publish
 from .limits import ServiceLimits
 from .names import require_path
@@ -33,7 +33,7 @@ class Unpacked(NamedTuple):
     num_skipped: int
 
 
-def tar_of(shelf: Shelf, folder: str) -> Iterator[bytes]:
+def tar_of(shelf: DatasetRoot, folder: str) -> Iterator[bytes]:
     """All files of a folder as a tar, sorted by path, in chunks of at most about 1 MiB.
 
     Raises:
@@ -58,7 +58,7 @@ def tar_of(shelf: Shelf, folder: str) -> Iterator[bytes]:
     yield b"".join([*small, END_OF_ARCHIVE])
 
 
-def _chunks_of(shelf: Shelf, entry: Entry) -> Iterator[memoryview]:
+def _chunks_of(shelf: DatasetRoot, entry: Entry) -> Iterator[memoryview]:
     """One that is gone was there when the archive began: that is a change as well."""
     try:
         yield from shelf.chunks(entry)
@@ -67,7 +67,7 @@ def _chunks_of(shelf: Shelf, entry: Entry) -> Iterator[memoryview]:
 
 
 def members(
-    shelf: Shelf,
+    shelf: DatasetRoot,
     archive: Entry,
     name: str,
     limits: ServiceLimits,
@@ -105,7 +105,7 @@ def members(
 
 
 def _members(
-    shelf: Shelf, archive: Entry, name: str, limits: ServiceLimits, on_skip: Callable[[str], object]
+    shelf: DatasetRoot, archive: Entry, name: str, limits: ServiceLimits, on_skip: Callable[[str], object]
 ) -> Iterator[tuple[str, int, _Pieces]]:
     def read(start: int, end: int) -> bytes:
         return b"".join(shelf.chunks(archive, start, end))
@@ -127,7 +127,7 @@ def _members(
     try:
         num_bytes = archive.size if compression is None else None
         options = TarOptions(num_bytes=num_bytes, max_member_bytes=limits.max_file_bytes, on_skip=on_skip)
-        walk = Walk(parts, name, options)
+        walk = TarParser(parts, name, options)
         while (member := walk.next_member()) is not None:
             path, size = member
             yield path, size, walk.pieces(size, f"member {path!r:.200}")
@@ -135,7 +135,7 @@ def _members(
         parts.close()
 
 
-def check(shelf: Shelf, archive: Entry, folder: str, name: str, limits: ServiceLimits) -> Unpacked:
+def check(shelf: DatasetRoot, archive: Entry, folder: str, name: str, limits: ServiceLimits) -> Unpacked:
     """Read a whole archive, and write nothing.
 
     Raises:
@@ -164,7 +164,7 @@ def check(shelf: Shelf, archive: Entry, folder: str, name: str, limits: ServiceL
     return Unpacked(num_files, num_bytes, skipped["link"] + skipped["device"])
 
 
-def unpack(shelf: Shelf, digests: Digests, archive: Entry, folder: str, name: str, limits: ServiceLimits) -> None:
+def unpack(shelf: DatasetRoot, digests: Digests, archive: Entry, folder: str, name: str, limits: ServiceLimits) -> None:
     """Write the files of an archive that was checked. Each appears whole; doing it again changes nothing.
 
     Raises:
@@ -186,7 +186,9 @@ def unpack(shelf: Shelf, digests: Digests, archive: Entry, folder: str, name: st
             future.result()
 
 
-def write_file(shelf: Shelf, digests: Digests, folder: str, path: str, pieces: Iterable[bytes | memoryview]) -> None:
+def write_file(
+    shelf: DatasetRoot, digests: Digests, folder: str, path: str, pieces: Iterable[bytes | memoryview]
+) -> None:
     """Write a file that appears when all of its pieces are there."""
     digest, pending = hashlib.sha256(), shelf.begin(folder, path)
     try:

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
-from .dataset_root import Shelf
+from .dataset_root import DatasetRoot
 from .digests import Digests
 from .limits import ServiceLimits
-from .summary_cache import Looks
+from .summary_cache import SummaryCache
 from .uploads import Uploads
 
 
 @dataclass(frozen=True)
-class Hosting:
+class ServiceContext:
     """Datasets, and what is known of them.
 
     Args:
@@ -25,20 +25,20 @@ class Hosting:
         looks: what the page shows of datasets.
     """
 
-    shelf: Shelf
+    shelf: DatasetRoot
     digests: Digests
     uploads: Uploads
     limits: ServiceLimits
-    looks: Looks
+    looks: SummaryCache
 
     @classmethod
-    def at(cls, shelf: Shelf, limits: ServiceLimits) -> Hosting:
+    def at(cls, shelf: DatasetRoot, limits: ServiceLimits) -> ServiceContext:
         """That of a shelf."""
         digests = Digests(shelf)
-        return cls(shelf, digests, Uploads(shelf, digests, limits), limits, Looks())
+        return cls(shelf, digests, Uploads(shelf, digests, limits), limits, SummaryCache())
 
     @staticmethod
-    def of(request: Request) -> Hosting:
+    def of(request: Request) -> ServiceContext:
         """That of the application which answers a request."""
-        hosting: Hosting = request.app.state.hosting
+        hosting: ServiceContext = request.app.state.hosting
         return hosting

@@ -9,14 +9,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from ...core.concurrency_limit import InFlight
+from ...core.concurrency_limit import ConcurrencyLimit
 from ...core.options import RetryPolicy, StorageOptions
 from ...core.retry import call_with_retries
 from ...core.urls import join_url, split_url
 from ...errors import ObjectExistsError, UrlError
-from ...fetch.range_download import Range
+from ...fetch.range_download import RangeRequest
 from ...fetch.range_reader import read_range
-from ...storage.registry import Entry, FolderStore, LocalStore, Page, PendingObject, open_store
+from ...storage.registry import Entry, FolderStore, LocalStore, ObjectWriter, Page, open_store
 from .names import require_dataset_name, require_path
 from .problems import Problem
 from .symlinks import refuse_links, remove_if_empty
@@ -28,7 +28,7 @@ _MAX_REQUESTS = 64
 _RETRY = RetryPolicy(deadline_s=30.0)
 
 
-class Shelf:
+class DatasetRoot:
     """Where datasets lie.
 
     Args:
@@ -52,7 +52,7 @@ class Shelf:
                 os.makedirs(self._above, exist_ok=True)
             except OSError as error:
                 raise UrlError(f"{root} cannot keep datasets: {error}.", url=root) from error
-        self._in_flight = InFlight(_MAX_REQUESTS, check=lambda: None)
+        self._in_flight = ConcurrencyLimit(_MAX_REQUESTS, check=lambda: None)
 
     def _retried(self, operation: Callable[[], T]) -> T:
         return operation() if self.is_local else call_with_retries(operation, _RETRY)
@@ -159,7 +159,7 @@ class Shelf:
         if start >= stop:
             return
         url = join_url(self._scheme, self._bucket, entry.path)
-        wanted = Range(url, entry.path, start, stop, entry.size, entry.etag)
+        wanted = RangeRequest(url, entry.path, start, stop, entry.size, entry.etag)
         pieces = read_range(
             self.store, wanted, _RETRY, in_flight=self._in_flight, on_found=lambda found: None, sleep=time.sleep
         )
@@ -167,7 +167,7 @@ class Shelf:
             for at in range(0, len(piece), CHUNK_BYTES):
                 yield piece[at : at + CHUNK_BYTES]
 
-    def begin(self, folder: str, path: str, *, overwrite: bool = True) -> PendingObject:
+    def begin(self, folder: str, path: str, *, overwrite: bool = True) -> ObjectWriter:
         """Begin a file that appears when it is committed.
 
         Raises:
@@ -177,7 +177,7 @@ class Shelf:
             self.require_place(folder, path)
         return self.store.create(folder + path, overwrite=overwrite)
 
-    def begin_part(self, folder: str, name: str, *, durable: bool) -> PendingObject:
+    def begin_part(self, folder: str, name: str, *, durable: bool) -> ObjectWriter:
         """Begin a part of an upload; a local one that is not ``durable`` may be lost when the machine stops."""
         if isinstance(self.store, LocalStore):
             return self.store.create(folder + name, overwrite=True, durable=durable)

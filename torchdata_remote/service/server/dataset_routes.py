@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from ...storage.dataset_service.protocol import digest_field
 from ...storage.registry import Entry
 from .archives import Unpacked, check, tar_of, unpack, write_file
-from .context import Hosting
+from .context import ServiceContext
 from .digests import publish
 from .file_metadata import location
 from .file_response import replaced_is_503, send_file
@@ -31,7 +31,7 @@ COMMITTED = "committed"  # beside an archive whose files are being written: a se
 
 async def list_datasets(request: Request) -> Response:
     """GET /datasets."""
-    hosting = Hosting.of(request)
+    hosting = ServiceContext.of(request)
     names = await in_thread(hosting.shelf.datasets)
     return JSONResponse({"datasets": [_told(name) for name in names]})
 
@@ -42,7 +42,7 @@ def _told(name: str) -> dict[str, str]:
 
 async def create_dataset(request: Request) -> Response:
     """POST /datasets."""
-    hosting = Hosting.of(request)
+    hosting = ServiceContext.of(request)
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise Problem(415, f"The body is {kind or 'of no type'}; expected application/json.")
@@ -64,14 +64,14 @@ async def create_dataset(request: Request) -> Response:
 
 async def delete_dataset(request: Request) -> Response:
     """DELETE /datasets/{name}."""
-    hosting, name = Hosting.of(request), request.path_params["name"]
+    hosting, name = ServiceContext.of(request), request.path_params["name"]
     await in_thread(lambda: hosting.shelf.remove(name))
     return Response(status_code=204)
 
 
 async def get_dataset(request: Request) -> Response:
     """GET and HEAD /datasets/{name}: its only file, or a tar of all."""
-    hosting, name = Hosting.of(request), request.path_params["name"]
+    hosting, name = ServiceContext.of(request), request.path_params["name"]
 
     def first_two() -> tuple[str, list[Entry]]:
         folder = hosting.shelf.folder(name)
@@ -98,7 +98,7 @@ async def get_dataset(request: Request) -> Response:
 
 async def put_dataset(request: Request) -> Response:
     """PUT /datasets/{name}: a file with its name in Content-Disposition or from its content, or an archive."""
-    hosting, name = Hosting.of(request), request.path_params["name"]
+    hosting, name = ServiceContext.of(request), request.path_params["name"]
     require_file_body(request)
     path = name_in_disposition(request.headers.get("content-disposition"))
     if flag(request, "unpack", False):
@@ -127,7 +127,7 @@ async def put_dataset(request: Request) -> Response:
 
 
 @contextlib.asynccontextmanager
-async def _aside(hosting: Hosting, kind: str) -> AsyncIterator[str]:
+async def _aside(hosting: ServiceContext, kind: str) -> AsyncIterator[str]:
     """A folder beside the datasets, which is gone afterwards."""
     folder = hosting.shelf.hidden(f"{kind}/{uuid.uuid4().hex}")
     try:
@@ -137,7 +137,7 @@ async def _aside(hosting: Hosting, kind: str) -> AsyncIterator[str]:
             await in_thread(lambda: hosting.shelf.store.remove_folder(folder))
 
 
-async def _unpack(request: Request, hosting: Hosting, name: str, shown: str) -> Response:
+async def _unpack(request: Request, hosting: ServiceContext, name: str, shown: str) -> Response:
     """The archive is kept until all of its files are there, and checked before the first one is written."""
     await in_thread(lambda: hosting.shelf.folder(name))
     async with _aside(hosting, "unpacking") as aside:
@@ -157,6 +157,6 @@ async def _unpack(request: Request, hosting: Hosting, name: str, shown: str) -> 
     return JSONResponse(told, headers={"Repr-Digest": digest_field(received.sha256)})
 
 
-def commit(hosting: Hosting, aside: str, name: str) -> None:
+def commit(hosting: ServiceContext, aside: str, name: str) -> None:
     """Note that an archive is to be unpacked, whatever happens from here."""
     write_file(hosting.shelf, hosting.digests, aside, COMMITTED, [name.encode()])

@@ -10,8 +10,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 
-from ...storage.registry import Entry, PendingObject
-from .dataset_root import Shelf
+from ...storage.registry import Entry, ObjectWriter
+from .dataset_root import DatasetRoot
 from .file_metadata import etag_of
 from .preconditions import require_match
 
@@ -31,7 +31,7 @@ class Digests:
         shelf: where the files lie.
     """
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, shelf: DatasetRoot) -> None:
         self._shelf = shelf
         self._kept: OrderedDict[tuple[str, str | None], str] = OrderedDict()
         self._lock = threading.RLock()
@@ -76,9 +76,9 @@ def one_at_a_time(folder: str, path: str) -> threading.RLock:
 
 
 def publish(
-    shelf: Shelf,
+    shelf: DatasetRoot,
     digests: Digests,
-    pending: PendingObject,
+    pending: ObjectWriter,
     folder: str,
     path: str,
     sha256: str,

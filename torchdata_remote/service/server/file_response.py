@@ -11,7 +11,7 @@ from starlette.responses import Response, StreamingResponse
 from ...errors import ObjectChangedError
 from ...storage.dataset_service.protocol import digest_field
 from ...storage.registry import Entry
-from .context import Hosting
+from .context import ServiceContext
 from .dataset_root import CHUNK_BYTES
 from .file_metadata import etag_of, last_modified
 from .names import disposition
@@ -22,7 +22,7 @@ from .request_body import in_thread
 _OCTETS = "application/octet-stream"
 
 
-async def send_file(request: Request, hosting: Hosting, name: str, path: str) -> Response:
+async def send_file(request: Request, hosting: ServiceContext, name: str, path: str) -> Response:
     """The answer to GET or HEAD of a file. What is small is read in one go, since each turn of a thread costs."""
 
     def answer() -> Response:
@@ -32,7 +32,7 @@ async def send_file(request: Request, hosting: Hosting, name: str, path: str) ->
         return await in_thread(answer)
 
 
-def _answer(request: Request, hosting: Hosting, entry: Entry, path: str) -> Response:
+def _answer(request: Request, hosting: ServiceContext, entry: Entry, path: str) -> Response:
     etag, size = etag_of(entry), entry.size
     assert size is not None
     headers = {"ETag": etag, "Accept-Ranges": "bytes", "X-Content-Type-Options": "nosniff"}

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from ...errors import ObjectChangedError, ObjectNotFoundError
 from ...storage.dataset_service.protocol import digest_field
 from ...storage.registry import Entry
-from .context import Hosting
+from .context import ServiceContext
 from .digests import one_at_a_time, publish
 from .file_metadata import etag_of, file_info, location
 from .file_response import send_file
@@ -30,7 +30,7 @@ _DIGESTED_BYTES = 256 << 20  # of files whose digests are not known yet, in a pa
 
 async def list_files(request: Request) -> Response:
     """GET /datasets/{name}/files."""
-    hosting, name = Hosting.of(request), request.path_params["name"]
+    hosting, name = ServiceContext.of(request), request.path_params["name"]
     query = request.query_params
     recursive, digests = flag(request, "recursive", True), flag(request, "digests", False)
     prefix, after, limit = query.get("prefix", ""), query.get("after", ""), _limit(query.get("limit", "1000"))
@@ -43,7 +43,7 @@ async def list_files(request: Request) -> Response:
 
 
 def _page(
-    hosting: Hosting, name: str, prefix: str, after: str, limit: int, *, recursive: bool, digests: bool
+    hosting: ServiceContext, name: str, prefix: str, after: str, limit: int, *, recursive: bool, digests: bool
 ) -> tuple[list[dict[str, Any]], list[str], str | None]:
     folder = hosting.shelf.folder(name)
     page = hosting.shelf.page(folder, prefix, recursive=recursive, after=after, limit=limit)
@@ -69,7 +69,7 @@ def _page(
     return files, list(page.folders), page.next_token
 
 
-def _digested(hosting: Hosting, folder: str, path: str, entry: Entry) -> tuple[Entry, str] | None:
+def _digested(hosting: ServiceContext, folder: str, path: str, entry: Entry) -> tuple[Entry, str] | None:
     """A file and its digest, also if it is replaced while it is read; ``None`` if it is gone."""
     for _ in range(_MAX_REPLACED):
         with contextlib.suppress(ObjectNotFoundError, ObjectChangedError):
@@ -103,7 +103,11 @@ def _limit(text: str) -> int:
 
 async def get_file(request: Request) -> Response:
     """GET and HEAD /datasets/{name}/files/{path}; with ?upload=ID, what is there of an upload."""
-    hosting, name, path = Hosting.of(request), request.path_params["name"], require_path(request.path_params["path"])
+    hosting, name, path = (
+        ServiceContext.of(request),
+        request.path_params["name"],
+        require_path(request.path_params["path"]),
+    )
     if "upload" in request.query_params:
         upload = await _upload(request, hosting, name, path)
         progress = await in_thread(lambda: hosting.uploads.progress(upload))
@@ -113,7 +117,11 @@ async def get_file(request: Request) -> Response:
 
 async def put_file(request: Request) -> Response:
     """PUT /datasets/{name}/files/{path}: a file, or with ?upload=ID a part of one."""
-    hosting, name, path = Hosting.of(request), request.path_params["name"], require_path(request.path_params["path"])
+    hosting, name, path = (
+        ServiceContext.of(request),
+        request.path_params["name"],
+        require_path(request.path_params["path"]),
+    )
     require_file_body(request)
     if "upload" in request.query_params:
         return await _put_part(request, hosting, name, path)
@@ -122,7 +130,7 @@ async def put_file(request: Request) -> Response:
     return await store_file(request, hosting, name, path)
 
 
-async def store_file(request: Request, hosting: Hosting, name: str, path: str) -> Response:
+async def store_file(request: Request, hosting: ServiceContext, name: str, path: str) -> Response:
     """Take a body for a file that appears when it is there."""
     folder = await in_thread(lambda: hosting.shelf.folder(name))
     found = await in_thread(lambda: hosting.shelf.find(folder, path))
@@ -145,7 +153,7 @@ def stored(name: str, path: str, entry: Entry, sha256: str | None) -> Response:
     return JSONResponse(told, headers=headers)
 
 
-async def _upload(request: Request, hosting: Hosting, name: str, path: str) -> Upload:
+async def _upload(request: Request, hosting: ServiceContext, name: str, path: str) -> Upload:
     upload_id = require_upload_id(request.query_params["upload"])
     folder = await in_thread(lambda: hosting.shelf.folder(name))
     return hosting.uploads.upload(name, folder, path, upload_id)
@@ -155,7 +163,7 @@ def _told(request: Request, progress: Progress) -> dict[str, Any]:
     return {"upload": request.query_params["upload"], "received": progress.received, "total": progress.total}
 
 
-async def _put_part(request: Request, hosting: Hosting, name: str, path: str) -> Response:
+async def _put_part(request: Request, hosting: ServiceContext, name: str, path: str) -> Response:
     upload = await _upload(request, hosting, name, path)
     asked = Part(*content_range(request.headers.get("content-range")))
     part, pending = await in_thread(lambda: hosting.uploads.begin(upload, asked))
@@ -169,7 +177,11 @@ async def _put_part(request: Request, hosting: Hosting, name: str, path: str) ->
 
 async def delete_file(request: Request) -> Response:
     """DELETE /datasets/{name}/files/{path}: a file, or with ?upload=ID an upload."""
-    hosting, name, path = Hosting.of(request), request.path_params["name"], require_path(request.path_params["path"])
+    hosting, name, path = (
+        ServiceContext.of(request),
+        request.path_params["name"],
+        require_path(request.path_params["path"]),
+    )
     if "upload" in request.query_params:
         upload = await _upload(request, hosting, name, path)
         await in_thread(lambda: hosting.uploads.drop(upload))

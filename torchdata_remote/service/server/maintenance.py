@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from ...errors import ServiceError, ShardReadError
 from .archives import unpack
-from .context import Hosting
+from .context import ServiceContext
 from .dataset_root import HIDDEN
 from .dataset_routes import COMMITTED
 from .problems import Problem
@@ -27,7 +27,7 @@ _log = logging.getLogger("torchdata_remote")
 
 
 @contextlib.contextmanager
-def alone(hosting: Hosting) -> Iterator[None]:
+def alone(hosting: ServiceContext) -> Iterator[None]:
     """Hold a local root, so that what is half written there is nobody else's.
 
     Raises:
@@ -51,7 +51,7 @@ def alone(hosting: Hosting) -> Iterator[None]:
         yield
 
 
-def begin(hosting: Hosting) -> None:
+def begin(hosting: ServiceContext) -> None:
     """Finish what was being unpacked, and remove what was being written when the last service ended."""
     shelf = hosting.shelf
     before_s = time.time() if shelf.is_local else time.time() - _FOREIGN_LEFTOVERS_S
@@ -62,7 +62,7 @@ def begin(hosting: Hosting) -> None:
     tidy(hosting)
 
 
-def tidy(hosting: Hosting) -> None:
+def tidy(hosting: ServiceContext) -> None:
     """Forget uploads that nobody goes on with; in a bucket, also finish what another service left."""
     for what in ("uploads", "unnamed"):
         _forget_old(hosting, hosting.shelf.hidden(what))
@@ -70,7 +70,7 @@ def tidy(hosting: Hosting) -> None:
         _finish_unpacking(hosting, time.time() - _FOREIGN_LEFTOVERS_S)
 
 
-def _forget_old(hosting: Hosting, above: str) -> None:
+def _forget_old(hosting: ServiceContext, above: str) -> None:
     """Remove the folders of a folder to which nothing came for too long."""
     newest: dict[str, float] = {}
     for entry in hosting.shelf.files(above):
@@ -81,7 +81,7 @@ def _forget_old(hosting: Hosting, above: str) -> None:
             hosting.shelf.store.remove_folder(f"{above}{folder}/")
 
 
-def _finish_unpacking(hosting: Hosting, before_s: float) -> None:
+def _finish_unpacking(hosting: ServiceContext, before_s: float) -> None:
     shelf = hosting.shelf
     above = shelf.hidden("unpacking")
     found = {entry.path: entry for entry in shelf.files(above)}

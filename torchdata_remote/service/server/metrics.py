@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from .dataset_root import Shelf
+from .dataset_root import DatasetRoot
 
 
 class Metrics:
@@ -14,7 +14,7 @@ class Metrics:
         shelf: whose free space is told.
     """
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, shelf: DatasetRoot) -> None:
         self._registry = registry = CollectorRegistry()
         name = "torchdata_remote_service"
         labels = ("method", "route", "status")

@@ -21,7 +21,7 @@ _METHODS = {"GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS", "PATCH", "TRACE"}
 _CLIENT_WENT = 499  # as nginx tells it
 
 
-class Guard:
+class AccessMiddleware:
     """Stands before an application.
 
     Args:

@@ -10,8 +10,8 @@ import anyio
 import anyio.to_thread
 from starlette.requests import Request
 
-from ...storage.registry import PendingObject
-from .dataset_root import CHUNK_BYTES, Shelf
+from ...storage.registry import ObjectWriter
+from .dataset_root import CHUNK_BYTES, DatasetRoot
 from .limits import ServiceLimits
 from .names import HEAD_BYTES
 from .preconditions import require_digest
@@ -52,8 +52,8 @@ def require_file_body(request: Request) -> None:
 
 async def receive_file(
     request: Request,
-    pending: PendingObject,
-    shelf: Shelf,
+    pending: ObjectWriter,
+    shelf: DatasetRoot,
     limits: ServiceLimits,
     *,
     num_bytes: int | None = None,
@@ -85,7 +85,7 @@ async def receive_file(
     return received
 
 
-async def _receive(request: Request, pending: PendingObject, shelf: Shelf, limits: ServiceLimits) -> Received:
+async def _receive(request: Request, pending: ObjectWriter, shelf: DatasetRoot, limits: ServiceLimits) -> Received:
     check_room(shelf, limits, announced_bytes(request, limits))
     digest, num_bytes, head, looked_at = hashlib.sha256(), 0, b"", 0
 
@@ -148,7 +148,7 @@ def _too_large(limits: ServiceLimits) -> Problem:
     return Problem(413, f"A file may have {limits.max_file_bytes:,} bytes at most.", {"Connection": "close"})
 
 
-def check_room(shelf: Shelf, limits: ServiceLimits, num_bytes: int) -> None:
+def check_room(shelf: DatasetRoot, limits: ServiceLimits, num_bytes: int) -> None:
     """See that the disk has room for some bytes more.
 
     Raises:

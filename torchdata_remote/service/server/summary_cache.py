@@ -12,7 +12,7 @@ KEPT_S = 60.0  # the owner of a local root may change it without asking the serv
 _MAX_KEPT = 1000
 
 
-class Looks:
+class SummaryCache:
     """Keeps what functions return, for each dataset.
 
     Args:

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 
 from ...errors import ObjectChangedError, ObjectNotFoundError
-from ...storage.registry import Entry, PendingObject
-from .dataset_root import Shelf
+from ...storage.registry import Entry, ObjectWriter
+from .dataset_root import DatasetRoot
 from .digests import Digests, publish
 from .file_metadata import etag_of
 from .limits import ServiceLimits
@@ -36,7 +36,7 @@ class Uploads:
         limits: of parts and bytes.
     """
 
-    def __init__(self, shelf: Shelf, digests: Digests, limits: ServiceLimits) -> None:
+    def __init__(self, shelf: DatasetRoot, digests: Digests, limits: ServiceLimits) -> None:
         self._shelf, self._digests, self._limits = shelf, digests, limits
         self._locks: dict[str, threading.RLock] = {}
         self._holders: Counter[str] = Counter()
@@ -87,7 +87,7 @@ class Uploads:
             raise Problem(404, f"There is no such upload of {upload.path!r}: it was never begun, or is complete.")
         return progress_of(parts)
 
-    def begin(self, upload: Upload, part: Part) -> tuple[Part, PendingObject]:
+    def begin(self, upload: Upload, part: Part) -> tuple[Part, ObjectWriter]:
         """Begin a part, which from here on knows how large the file will be, if another one told it.
 
         Raises:
@@ -113,7 +113,7 @@ class Uploads:
             raise Problem(413, f"More than {self._limits.max_parts:,} parts. Make them larger.")
 
     def finish(
-        self, upload: Upload, part: Part, pending: PendingObject, sha256: str, headers: Mapping[str, str]
+        self, upload: Upload, part: Part, pending: ObjectWriter, sha256: str, headers: Mapping[str, str]
     ) -> Stored | Progress:
         """Commit a part; the file if all parts are there, else what is there.
 

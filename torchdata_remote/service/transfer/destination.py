@@ -25,7 +25,7 @@ class Found(NamedTuple):
     mtime_ns: int
 
 
-class Survey(NamedTuple):
+class FolderSnapshot(NamedTuple):
     """What is in the folder, by path.
 
     Args:
@@ -41,7 +41,7 @@ class Survey(NamedTuple):
     partial: set[str]
 
 
-class Target:
+class DestinationFolder:
     """The folder, as long as the block lasts.
 
     Args:
@@ -64,7 +64,7 @@ class Target:
             self._root = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             self.is_writable = os.access(".", os.W_OK | os.X_OK, dir_fd=self._root)
 
-    def __enter__(self) -> Target:
+    def __enter__(self) -> DestinationFolder:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -159,9 +159,9 @@ class Target:
             above = above.rpartition("/")[0]
         return folders
 
-    def survey(self) -> Survey:
+    def survey(self) -> FolderSnapshot:
         """What is there; the names that transfers keep for themselves are left out."""
-        found = Survey({}, set(), set(), set())
+        found = FolderSnapshot({}, set(), set(), set())
         left = [""]
         while left:
             below = left.pop()

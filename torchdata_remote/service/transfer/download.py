@@ -11,16 +11,16 @@ from typing import NamedTuple
 
 from ...core.options import RetryPolicy
 from ...errors import ObjectChangedError, ObjectNotFoundError, StorageError
-from ...fetch.range_download import Range
+from ...fetch.range_download import RangeRequest
 from ...fetch.range_reader import read_range
 from ..client.connect import DatasetFile
 from .byte_ranges import parts
-from .destination import Target
-from .job_pool import Crew, Job
+from .destination import DestinationFolder
+from .job_pool import Job, JobPool
 from .local_files import hash_rest
 from .names import partial_name, ranges_name
 from .partial_file import PartialFile
-from .progress import Tally
+from .progress import TransferCounter
 from .pull_state import Pulled
 from .remote_folder import RemoteFolder
 
@@ -42,10 +42,10 @@ class Downloads(NamedTuple):
     """
 
     remote: RemoteFolder
-    target: Target
-    crew: Crew
+    target: DestinationFolder
+    crew: JobPool
     retry: RetryPolicy
-    tally: Tally
+    tally: TransferCounter
     part_bytes: int
     on_done: Callable[[str, Pulled | None], object]
 
@@ -78,7 +78,7 @@ class _Download:
     def _pieces(self, start: int, end: int) -> Iterator[memoryview]:
         """Bytes of this version, as they come."""
         remote, crew, file = self._all.remote, self._all.crew, self._file
-        wanted = Range(remote.url_of(self._path), file.path, start, end, file.size, file.etag)
+        wanted = RangeRequest(remote.url_of(self._path), file.path, start, end, file.size, file.etag)
         if start == end:
             return
         for piece in read_range(

@@ -11,7 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
-from ...core.concurrency_limit import InFlight
+from ...core.concurrency_limit import ConcurrencyLimit
 from ...core.options import MIB, RetryPolicy
 from ...core.retry import call_with_retries
 from ...core.threads.pool import Pool, PoolClosedError, next_item
@@ -35,7 +35,7 @@ class Job:
     run: Callable[[], Iterable[Job]]
 
 
-class Crew:
+class JobPool:
     """Does jobs in threads, as long as the block lasts. Behind the block none is at work, or soon will be.
 
     Args:
@@ -49,9 +49,9 @@ class Crew:
         self._max_bytes = min(max_in_flight * part_bytes, _MAX_BUFFER_BYTES)
         self._retry = retry
         self._pool = Pool(max_in_flight)
-        self.in_flight = InFlight(max_in_flight, check=self._pool.check)
+        self.in_flight = ConcurrencyLimit(max_in_flight, check=self._pool.check)
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> JobPool:
         return self
 
     def __exit__(

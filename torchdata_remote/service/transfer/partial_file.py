@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from ...errors import ObjectNotFoundError, StorageError
 from .byte_ranges import Span, missing
-from .destination import Target
+from .destination import DestinationFolder
 
 
 class PartialFile:
@@ -21,7 +21,7 @@ class PartialFile:
         num_bytes: of the complete file.
     """
 
-    def __init__(self, target: Target, path: str, ranges_path: str, num_bytes: int) -> None:
+    def __init__(self, target: DestinationFolder, path: str, ranges_path: str, num_bytes: int) -> None:
         self._target, self.path, self._ranges_path, self._num_bytes = target, path, ranges_path, num_bytes
 
     def open(self) -> list[Span]:

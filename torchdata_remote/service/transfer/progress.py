@@ -49,7 +49,7 @@ class TransferProgress(NamedTuple):
 OnProgress = Callable[[TransferProgress], object]
 
 
-class Tally:
+class TransferCounter:
     """Counts, in any thread.
 
     Args:

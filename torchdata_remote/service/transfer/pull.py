@@ -9,13 +9,13 @@ from typing import Any
 from ...core.options import RetryPolicy
 from ...errors import AccessDeniedError, EmptyListingError, StorageError
 from ...fetch.listing.source_argument import url_of
-from .destination import Survey, Target
+from .destination import DestinationFolder, FolderSnapshot
 from .download import Downloads
-from .job_pool import Crew
+from .job_pool import JobPool
 from .names import partial_name, ranges_name
 from .os_errors import faults_at, free_bytes
 from .partial_file import PartialFile
-from .progress import OnProgress, Tally, Transferred
+from .progress import OnProgress, TransferCounter, Transferred
 from .pull_lock import pull_lock
 from .pull_plan import Plan, make_plan, require_room, require_safe
 from .pull_state import Pulled, load_state, save_state
@@ -92,16 +92,16 @@ def pull_in_parts(
     if max_in_flight < 1:
         raise ValueError(f"max_in_flight must be at least 1, got {max_in_flight}")
     retry = retry or RetryPolicy()
-    tally = Tally(on_progress)
+    tally = TransferCounter(on_progress)
     remote = RemoteFolder(url_of(url, of="pull"), storage_options, retry)
-    with Target(url_of(folder, of="pull")) as target, pull_lock(target):
+    with DestinationFolder(url_of(folder, of="pull")) as target, pull_lock(target):
         listed = remote.list()
         if not listed:
             raise EmptyListingError(f"{remote.url}: there are no files to pull. Push some first.", url=remote.url)
         require_safe(listed, remote.url)
         tally.expect(len(listed), sum(file.size for file in listed.values()))
         before, survey = load_state(target, remote.prefix), target.survey()
-        with Crew(max_in_flight, retry, part_bytes=part_bytes) as crew:
+        with JobPool(max_in_flight, retry, part_bytes=part_bytes) as crew:
             plan = make_plan(listed, before, survey, target, crew, tally)
             going = [*plan.gone, *(plan.foreign if delete else ())]
             if not target.is_writable:
@@ -111,7 +111,7 @@ def pull_in_parts(
     return tally.result(num_foreign=0 if delete else len(plan.foreign))
 
 
-def _require_complete(plan: Plan, going: list[str], target: Target) -> None:
+def _require_complete(plan: Plan, going: list[str], target: DestinationFolder) -> None:
     if plan.fetched or going:
         raise AccessDeniedError(
             f"{target.folder} cannot be written to, and is not complete: {len(plan.fetched):,} files are to be fetched "
@@ -138,14 +138,14 @@ class _Pull:
     def __init__(
         self,
         remote: RemoteFolder,
-        target: Target,
-        crew: Crew,
+        target: DestinationFolder,
+        crew: JobPool,
         retry: RetryPolicy,
-        tally: Tally,
+        tally: TransferCounter,
         part_bytes: int,
         before: dict[str, Pulled],
         plan: Plan,
-        survey: Survey,
+        survey: FolderSnapshot,
     ) -> None:
         self._remote, self._target, self._crew, self._tally = remote, target, crew, tally
         self._downloads = Downloads(remote, target, crew, retry, tally, part_bytes, self._done)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 
 from ...errors import StorageError
-from .destination import Target
+from .destination import DestinationFolder
 from .names import LOCK_NAME
 
 try:
@@ -24,7 +24,7 @@ _log = logging.getLogger("torchdata_remote")
 
 
 @contextlib.contextmanager
-def pull_lock(target: Target) -> Iterator[None]:
+def pull_lock(target: DestinationFolder) -> Iterator[None]:
     """Wait until no other pull is at work in the folder, and keep others waiting in the block.
 
     The kernel holds the lock (``flock``): whoever is killed has none. The file stays, since one that was removed would
@@ -41,7 +41,7 @@ def pull_lock(target: Target) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _opened(target: Target) -> int | None:
+def _opened(target: DestinationFolder) -> int | None:
     flags = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     with target.at(LOCK_NAME) as (folder, name):
         try:
@@ -57,7 +57,7 @@ def _opened(target: Target) -> int | None:
             return None
 
 
-def _wait_for(descriptor: int, target: Target) -> None:
+def _wait_for(descriptor: int, target: DestinationFolder) -> None:
     kind = fcntl.LOCK_EX if target.is_writable else fcntl.LOCK_SH
     deadline = time.monotonic() + _TELL_AFTER_S
     try:

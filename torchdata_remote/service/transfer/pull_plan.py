@@ -10,11 +10,11 @@ from ...core.options import MIB
 from ...errors import ObjectChangedError, ObjectNotFoundError, StorageError
 from ...storage.dataset_service.protocol import what_is_wrong
 from ..client.connect import DatasetFile
-from .destination import Found, Survey, Target
-from .job_pool import Crew, Job
+from .destination import DestinationFolder, FolderSnapshot, Found
+from .job_pool import Job, JobPool
 from .local_files import hash_rest
 from .names import folders_of, is_reserved
-from .progress import Tally
+from .progress import TransferCounter
 from .pull_state import Pulled
 
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -61,10 +61,10 @@ def require_safe(listed: dict[str, DatasetFile], url: str) -> None:
 def make_plan(
     listed: dict[str, DatasetFile],
     pulled: dict[str, Pulled],
-    survey: Survey,
-    target: Target,
-    crew: Crew,
-    tally: Tally,
+    survey: FolderSnapshot,
+    target: DestinationFolder,
+    crew: JobPool,
+    tally: TransferCounter,
 ) -> Plan:
     """Compare. Files that are not as an earlier pull left them are hashed, unless their size tells enough.
 
@@ -106,9 +106,9 @@ def _comparisons(
     unsure: Iterable[tuple[str, Found]],
     listed: dict[str, DatasetFile],
     plan: Plan,
-    target: Target,
+    target: DestinationFolder,
     check: Callable[[], object],
-    tally: Tally,
+    tally: TransferCounter,
 ) -> Iterable[Job]:
     def compare(path: str, found: Found) -> Iterable[Job]:
         file = listed[path]
@@ -127,7 +127,7 @@ def _comparisons(
     return (Job(MIB, lambda path=path, found=found: compare(path, found)) for path, found in unsure)  # type: ignore[misc]
 
 
-def require_room(plan: Plan, survey: Survey, target: Target, *, removed: set[str]) -> None:
+def require_room(plan: Plan, survey: FolderSnapshot, target: DestinationFolder, *, removed: set[str]) -> None:
     """See that nothing is in the way of what is fetched.
 
     Args:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ...errors import ObjectExistsError, ObjectNotFoundError, StorageError
 from ...storage.registry import PARTIAL_SUFFIX
-from .destination import Found, Target
+from .destination import DestinationFolder, Found
 from .names import STATE_NAME
 
 _KIND = "torchdata_remote-pull-v1"
@@ -34,7 +34,7 @@ class Pulled(NamedTuple):
         return self.mtime_ns is None or (self.size, self.mtime_ns) == found
 
 
-def load_state(target: Target, dataset: str) -> dict[str, Pulled]:
+def load_state(target: DestinationFolder, dataset: str) -> dict[str, Pulled]:
     """What was pulled, by path; nothing if there is no state, or one that cannot be read.
 
     Args:
@@ -70,7 +70,7 @@ def load_state(target: Target, dataset: str) -> dict[str, Pulled]:
     return files
 
 
-def save_state(target: Target, dataset: str, files: Mapping[str, Pulled]) -> None:
+def save_state(target: DestinationFolder, dataset: str, files: Mapping[str, Pulled]) -> None:
     """Write down what was pulled."""
     document = {"__kind__": _KIND, "dataset": dataset, "files": files}
     temporary = STATE_NAME + PARTIAL_SUFFIX

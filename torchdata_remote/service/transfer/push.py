@@ -8,10 +8,10 @@ from typing import Any
 
 from ...core.options import RetryPolicy
 from ...fetch.listing.source_argument import url_of
-from .job_pool import Crew, Job
+from .job_pool import Job, JobPool
 from .local_files import files_of
 from .names import folders_of, is_reserved
-from .progress import OnProgress, Tally, Transferred
+from .progress import OnProgress, TransferCounter, Transferred
 from .remote_folder import RemoteFolder
 from .upload import PART_BYTES, Uploads
 
@@ -82,7 +82,7 @@ def push_in_parts(
     if max_in_flight < 1:
         raise ValueError(f"max_in_flight must be at least 1, got {max_in_flight}")
     retry = retry or RetryPolicy()
-    tally = Tally(on_progress)
+    tally = TransferCounter(on_progress)
     remote = RemoteFolder(url_of(url, of="push"), storage_options, retry)
     files = files_of(url_of(source_folder, of="push"))
     tally.expect(len(files), sum(file.size for file in files))
@@ -90,7 +90,7 @@ def push_in_parts(
     there = remote.list()
     wanted = {file.path for file in files}
     foreign = sorted(path for path in there if path not in wanted and not is_reserved(path.rpartition("/")[2]))
-    with Crew(max_in_flight, retry, part_bytes=part_bytes) as crew:
+    with JobPool(max_in_flight, retry, part_bytes=part_bytes) as crew:
         first = _in_the_way(foreign, wanted) if delete else set()
         crew.do(_removals(first, remote, crew, tally), tally.tell)
         uploads = Uploads(remote, {path: file.sha256 for path, file in there.items()}, crew, tally, part_bytes)
@@ -106,7 +106,7 @@ def _in_the_way(foreign: Iterable[str], wanted: set[str]) -> set[str]:
     return {path for path in foreign if path in folders or not wanted.isdisjoint(folders_of(path))}
 
 
-def _removals(paths: Iterable[str], remote: RemoteFolder, crew: Crew, tally: Tally) -> Iterable[Job]:
+def _removals(paths: Iterable[str], remote: RemoteFolder, crew: JobPool, tally: TransferCounter) -> Iterable[Job]:
     def remove(path: str) -> Iterable[Job]:
         crew.request(lambda: remote.store.delete(remote.path(path)))
         tally.removed()

@@ -11,10 +11,10 @@ from typing import NamedTuple, TypeVar
 from ...core.options import MIB
 from ...errors import ObjectExistsError, StorageError
 from .byte_ranges import missing, parts
-from .job_pool import Crew, Job
+from .job_pool import Job, JobPool
 from .local_files import LocalFile, read_part, require_unchanged, sha256_of
 from .names import upload_id
-from .progress import Tally
+from .progress import TransferCounter
 from .remote_folder import RemoteFolder
 
 T = TypeVar("T")
@@ -35,8 +35,8 @@ class Uploads(NamedTuple):
 
     remote: RemoteFolder
     known: dict[str, str]
-    crew: Crew
-    tally: Tally
+    crew: JobPool
+    tally: TransferCounter
     part_bytes: int
 
     def job(self, file: LocalFile) -> Job:

@@ -9,7 +9,7 @@ from ...core.urls import join_url, redact
 from ...errors import ObjectNotFoundError, UrlError
 from .. import obstore_reader as _obstore
 from ..preferred_reader import PreferredRead
-from ..protocol import Answer, Entry, Page, PendingObject
+from ..protocol import Answer, Entry, ObjectWriter, Page
 from .urllib3_reader import UrllibReader
 
 
@@ -67,7 +67,7 @@ class HttpStore:
     def list_page(self, prefix: str, *, recursive: bool, token: str | None) -> Page:
         raise self._cannot(prefix, "has no listing. Name the objects, or a brace range such as t-{000000..000099}.tar")
 
-    def create(self, path: str, *, overwrite: bool) -> PendingObject:
+    def create(self, path: str, *, overwrite: bool) -> ObjectWriter:
         raise self._cannot(path, "takes no objects. Write to s3, a local folder, or another store")
 
     def delete(self, path: str) -> None:

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 
-from ...core.local_view import view_of_file
+from ...core.local_view import map_file
 from ...core.new_file import make_new_file
 from ...errors import ObjectNotFoundError, UrlError
 from ..error_tables import from_os
@@ -85,7 +85,7 @@ class LocalStore:
             if start and start >= size:
                 raise RangeNotSatisfiableError(f"file://{path} ends at byte {size:,}.", url=f"file://{path}")
             stop = size if end is None else min(end, size)
-            return Answer(start, stop, size, _etag(status), in_one(view_of_file(file.fileno(), start, stop)))
+            return Answer(start, stop, size, _etag(status), in_one(map_file(file.fileno(), start, stop)))
 
     def create(self, path: str, *, overwrite: bool, durable: bool = True) -> _LocalPending:
         """Begin a file. One that is not ``durable`` may be gone, or not whole, after the machine has stopped."""
