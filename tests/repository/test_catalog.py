@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-from pathlib import Path
 
 import pytest
 from torch.utils.data import IterDataPipe
@@ -53,10 +52,32 @@ def test_options_of_pipes_are_keyword_only(name: str) -> None:
     assert len(positional) <= 1
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "torchdata_remote").glob("[!_]*.py")), ids=lambda path: path.stem)
-def test_room_has_its_test(path: Path) -> None:
-    """The tests mirror the package."""
-    assert (ROOT / "tests" / f"test_{path.stem}.py").is_file()
+ROOMS = sorted(path.parent.name for path in (ROOT / "torchdata_remote").glob("*/__init__.py"))
+TEST_FILES = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
+TESTED_WITH = {"stateful_loader": "loader", "progress": "push", "fetching": "options", "stores": "options"}
+
+
+def test_the_root_has_few_entries() -> None:
+    """A stranger reads the folder's names in one look."""
+    entries = [path.name for path in (ROOT / "torchdata_remote").iterdir() if path.name != "__pycache__"]
+    assert len(entries) <= 17, sorted(entries)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_room_has_tests_and_a_sentence(room: str) -> None:
+    """The tests mirror the package; a room says what it is for."""
+    assert list((ROOT / "tests" / room).rglob("test_*.py"))
+    assert (importlib.import_module(f"torchdata_remote.{room}").__doc__ or "").strip()
+
+
+@pytest.mark.parametrize("name", tdr.__all__)
+def test_public_name_has_a_test_file(name: str) -> None:
+    """It is named like the module that defines the name."""
+    value = getattr(tdr, name)
+    module = value.__name__ if inspect.ismodule(value) else value.__module__
+    if module.startswith("torchdata_remote"):
+        last = module.rpartition(".")[2]
+        assert f"test_{TESTED_WITH.get(last, last)}" in TEST_FILES
 
 
 @pytest.mark.parametrize("name", tdr.__all__)

@@ -61,7 +61,7 @@ def program_of(page: str) -> tuple[str, list[str]]:
 @pytest.fixture(scope="module")
 def page_runner() -> Iterator[subprocess.Popen[str]]:
     """A process that has imported torch once, for all pages."""
-    runner = [sys.executable, "-W", "error", str(ROOT / "tests" / "page_runner.py")]
+    runner = [sys.executable, "-W", "error", str(ROOT / "tests" / "support" / "page_runner.py")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     with subprocess.Popen(runner, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as process:
         yield process

@@ -32,7 +32,7 @@ def test_each_public_error_has_a_page_with_a_remedy(name: str) -> None:
 def test_pages_show_the_messages_that_the_code_raises() -> None:
     """The generator runs every program on the pages, and finds nothing to change."""
     done = subprocess.run(
-        [sys.executable, "docs/make_errors.py", "--check"],
+        [sys.executable, ".ci/make_errors.py", "--check"],
         cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -6,24 +6,19 @@ noted, and ``usable`` says no in such a child.
 
 from __future__ import annotations
 
-import datetime as dt
 import os
 import re
-import threading
 from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any
 
-from .dataset_service.errors import from_obstore_of_service
-from .error_tables import from_botocore, from_obstore
+from .error_tables import from_obstore
 from .errors import translated
 from .http.content_encoding import IDENTITY, require_unencoded
-from .protocol import Answer, normalized_etag
-from .s3.settings import CONNECT_TIMEOUT_S, S3Settings, is_custom_endpoint, region_of
+from .protocol import CONNECT_TIMEOUT_S, Answer, normalized_etag
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-_CREDENTIALS_TTL = dt.timedelta(minutes=5)  # botocore renews those that expire at least ten minutes before
 _PLAIN_HTTP_PATH = re.compile(r"[A-Za-z0-9_.~/-]+")
 
 _used = False
@@ -105,28 +100,11 @@ class ObstoreReader:
                 yield memoryview(chunk)
 
 
-class _BotocoreCredentials:
-    """obstore's credential provider over botocore's chain, which knows env, profiles, SSO and roles."""
-
-    def __init__(self, credentials: Any) -> None:
-        self._credentials = credentials
-        self._lock = threading.RLock()
-
-    def __call__(self) -> dict[str, Any]:
-        with self._lock:
-            frozen = self._credentials.get_frozen_credentials()
-        return {
-            "access_key_id": frozen.access_key,
-            "secret_access_key": frozen.secret_key,
-            "token": frozen.token,
-            "expires_at": dt.datetime.now(dt.timezone.utc) + _CREDENTIALS_TTL,
-        }
+NO_RETRIES: dict[str, Any] = {"max_retries": 0}
 
 
-_NO_RETRIES: dict[str, Any] = {"max_retries": 0}
-
-
-def _client_options(read_timeout_s: float) -> dict[str, Any]:
+def client_options(read_timeout_s: float) -> dict[str, Any]:
+    """Time-outs of obstore's client, in its words."""
     return {
         "allow_http": True,
         "connect_timeout": f"{CONNECT_TIMEOUT_S}s",
@@ -135,65 +113,16 @@ def _client_options(read_timeout_s: float) -> dict[str, Any]:
     }
 
 
-def s3_reader(bucket: str, settings: S3Settings, session: Any, client: Callable[[], Any]) -> ObstoreReader:
-    """A reader with the endpoint, region and credentials that botocore resolves.
-
-    ``client`` makes a botocore client, which takes a twentieth of a second. It is called where the options do not tell
-    the endpoint.
-    """
-    from obstore.store import S3Store
-
-    region = region_of(settings, session)
-    endpoint_url = settings.endpoint_url
-    if endpoint_url is None:
-        endpoint_url = str(client().meta.endpoint_url)
-    config: dict[str, Any] = {"region": region}
-    if is_custom_endpoint(endpoint_url, region):
-        config["endpoint"] = endpoint_url
-    else:
-        config["virtual_hosted_style_request"] = "." not in bucket
-    if settings.anon:
-        config["skip_signature"] = True
-    else:
-        from botocore.exceptions import NoCredentialsError
-
-        with translated(from_botocore, f"s3://{bucket}"):
-            credentials = session.get_credentials()
-            if credentials is None:
-                raise NoCredentialsError
-        config["credential_provider"] = _BotocoreCredentials(credentials)
-    options = _client_options(settings.read_timeout_s)
-    store = S3Store(bucket, client_options=options, retry_config=_NO_RETRIES, **config)  # type: ignore[arg-type]
-    return ObstoreReader(store, f"s3://{bucket}/", if_match=True)
-
-
 def http_reader(origin: str, read_timeout_s: float) -> ObstoreReader:
     """A reader of one http host, such as ``https://host:port``."""
     # If-Match fails for weak etags.
-    return ObstoreReader(_http_store(origin, read_timeout_s), origin + "/", if_match=False)
+    return ObstoreReader(http_store(origin, read_timeout_s), origin + "/", if_match=False)
 
 
-def service_reader(origin: str, root: str, read_timeout_s: float, headers: dict[str, str]) -> ObstoreReader:
-    """A reader of one dataset service.
-
-    Args:
-        origin: such as ``https://host:port``.
-        root: the same as ``datasets://host:port/``.
-        read_timeout_s: without a byte, in seconds.
-        headers: that every request has.
-    """
-    return ObstoreReader(
-        _http_store(f"{origin}/datasets", read_timeout_s, headers),
-        root,
-        if_match=True,
-        key=lambda path: path.replace("/", "/files/", 1),
-        table=from_obstore_of_service,
-    )
-
-
-def _http_store(origin: str, read_timeout_s: float, headers: dict[str, str] | None = None) -> ObjectStore:
+def http_store(origin: str, read_timeout_s: float, headers: dict[str, str] | None = None) -> ObjectStore:
+    """Obstore's store of one http host or of a folder there; each request has ``headers``."""
     from obstore.store import HTTPStore
 
     # Not for s3: obstore would sign the header, which proxies change. It sends none there, which comes to the same.
-    options = {**_client_options(read_timeout_s), "default_headers": {**IDENTITY, **(headers or {})}}
-    return HTTPStore.from_url(origin, client_options=options, retry_config=_NO_RETRIES)  # type: ignore[arg-type]
+    options = {**client_options(read_timeout_s), "default_headers": {**IDENTITY, **(headers or {})}}
+    return HTTPStore.from_url(origin, client_options=options, retry_config=NO_RETRIES)  # type: ignore[arg-type]

@@ -7,6 +7,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from ..errors import StorageError, TransientStorageError
 
+CONNECT_TIMEOUT_S = 10
+
 
 def normalized_etag(sent: object) -> str | None:
     """An etag as HTTP writes it, in quotes, from what a store sent; ``None`` if that is no text, or empty.

@@ -31,10 +31,10 @@ from ..core.options import Backend, RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
 from ..core.urls import HTTP, LOCAL, S3, join_url, redact, split_url
 from ..errors import StorageError, UrlError
-from . import obstore_reader as _obstore
+from . import obstore_reader
 from .dataset_service.store import DATASETS, DatasetsStore
 from .fsspec_store import FsspecStore
-from .http.store import HttpStore
+from .http_store import HttpStore
 from .local.names import PARTIAL_SUFFIX, link_refused, never_listed
 from .local.store import LocalStore
 from .protocol import Answer, Entry, FolderStore, ObjectWriter, Page, RangeNotSatisfiableError, Store, in_one
@@ -187,7 +187,7 @@ def _whether_obstore(scheme: str, bucket: str, backend: Backend, *, instead: str
     """Whether obstore is to be used, and what is used and why."""
     if backend is Backend.BOTOCORE:
         return False, f"{instead} (backend={backend.value!r})"
-    if _obstore.usable():
+    if obstore_reader.usable():
         return True, f"obstore (backend={backend.value!r})"
     forked = "This process was forked from one that had read by obstore, which does not survive that"
     advice = "Pass multiprocessing_context='forkserver' to the DataLoader."

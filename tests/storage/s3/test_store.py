@@ -33,9 +33,9 @@ from torchdata_remote.errors import (
     UrlError,
 )
 from torchdata_remote.storage.fsspec_store import FsspecStore
-from torchdata_remote.storage.obstore_reader import s3_reader
 from torchdata_remote.storage.registry import RangeNotSatisfiableError, Store, open_store
 from torchdata_remote.storage.s3 import upload as _s3_upload
+from torchdata_remote.storage.s3.obstore import s3_reader
 from torchdata_remote.storage.s3.settings import make_client, make_session, s3_settings
 from torchdata_remote.storage.s3.store import S3Store
 

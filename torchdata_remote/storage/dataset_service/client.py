@@ -19,7 +19,7 @@ from ...errors import AccessDeniedError, ObjectNotFoundError, StorageError, UrlE
 from ..error_tables import from_urllib3
 from ..errors import note_answer, translated
 from ..http.content_encoding import IDENTITY, require_unencoded
-from ..s3.settings import CONNECT_TIMEOUT_S
+from ..protocol import CONNECT_TIMEOUT_S
 from .errors import from_service, sentence_of
 
 TOKEN_VARIABLE = "TORCHDATA_REMOTE_TOKEN"  # noqa: S105  # its name

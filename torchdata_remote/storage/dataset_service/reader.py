@@ -7,13 +7,14 @@ import threading
 from collections.abc import Generator
 from typing import Any
 
-from .. import obstore_reader as _obstore
 from ..errors import broken_answer
 from ..http.content_range import length_of, span_of
 from ..http.urllib3_reader import read_as_it_comes
+from ..obstore_reader import ObstoreReader, can_express, http_store
 from ..preferred_reader import PreferredRead
 from ..protocol import Answer, normalized_etag
 from .client import ServiceClient
+from .errors import from_obstore_of_service
 
 
 class DatasetsReader:
@@ -30,9 +31,9 @@ class DatasetsReader:
             client.root,
             self._read_by_obstore,
             self._read_by_urllib3,
-            _obstore.can_express if read_by_obstore else None,
+            can_express if read_by_obstore else None,
         )
-        self._readers: dict[str | None, _obstore.ObstoreReader] = {}  # by token: the environment's may change
+        self._readers: dict[str | None, ObstoreReader] = {}  # by token: the environment's may change
         self._lock = threading.RLock()
 
     def read(self, path: str, start: int, end: int | None, etag: str | None, *, by_obstore: bool = True) -> Answer:
@@ -45,13 +46,11 @@ class DatasetsReader:
     def _read_by_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         return self._reader().read(path, start, end, etag)
 
-    def _reader(self) -> _obstore.ObstoreReader:
+    def _reader(self) -> ObstoreReader:
         client, token = self._client, self._client.token
         with self._lock:
             if token not in self._readers:
-                reader = _obstore.service_reader(
-                    client.origin, client.root, client.read_timeout_s, client.authorization
-                )
+                reader = service_reader(client.origin, client.root, client.read_timeout_s, client.authorization)
                 self._readers = {token: reader}
             return self._readers[token]
 
@@ -82,3 +81,21 @@ class DatasetsReader:
                 response.release_conn()
         finally:
             response.close()
+
+
+def service_reader(origin: str, root: str, read_timeout_s: float, headers: dict[str, str]) -> ObstoreReader:
+    """A reader of one dataset service.
+
+    Args:
+        origin: such as ``https://host:port``.
+        root: the same as ``datasets://host:port/``.
+        read_timeout_s: without a byte, in seconds.
+        headers: that every request has.
+    """
+    return ObstoreReader(
+        http_store(f"{origin}/datasets", read_timeout_s, headers),
+        root,
+        if_match=True,
+        key=lambda path: path.replace("/", "/files/", 1),
+        table=from_obstore_of_service,
+    )

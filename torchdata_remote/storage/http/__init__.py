@@ -1,1 +1,1 @@
-"""Web servers."""
+"""HTTP as the transports speak it: encodings, ranges, reading by urllib3."""

@@ -16,8 +16,7 @@ from ...core.urls import redact
 from ...errors import RemoteDataError, StorageError
 from ..error_tables import from_urllib3
 from ..errors import as_ours, broken_answer, from_status
-from ..protocol import Answer, Entry, RangeNotSatisfiableError, in_one, normalized_etag
-from ..s3.settings import CONNECT_TIMEOUT_S
+from ..protocol import CONNECT_TIMEOUT_S, Answer, Entry, RangeNotSatisfiableError, in_one, normalized_etag
 from .content_encoding import IDENTITY, require_unencoded
 from .content_range import length_of, span_of
 

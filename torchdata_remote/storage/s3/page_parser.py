@@ -8,6 +8,8 @@ from functools import partial
 from typing import Any
 from xml.etree import ElementTree as ET
 
+from ..protocol import Entry, Page, normalized_etag
+
 
 def read_faster(client: Any) -> None:
     """Let a client of botocore read the objects of a page here and only the rest of it by itself."""
@@ -80,3 +82,14 @@ def seconds(when: dt.datetime | str | None) -> float | None:
         except ValueError:
             return None
     return None if when is None else float(int(when.timestamp()))
+
+
+def as_page(answer: dict[str, Any]) -> Page:
+    """A page of a listing from botocore's response, without folders' markers (empty objects that end with a slash)."""
+    entries = [
+        Entry(found["Key"], int(found["Size"]), normalized_etag(found.get("ETag")), seconds(found.get("LastModified")))
+        for found in answer.get("Contents", ())
+        if not (found["Key"].endswith("/") and found["Size"] == 0)  # a folder's marker
+    ]
+    next_token = answer["NextContinuationToken"] if answer["IsTruncated"] else None
+    return Page(entries, next_token, [found["Prefix"] for found in answer.get("CommonPrefixes", ())])

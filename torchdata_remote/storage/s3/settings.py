@@ -14,9 +14,9 @@ from ...core.urls import redact
 from ...errors import AccessDeniedError, RemoteDataError, StorageError, UrlError
 from ..error_tables import from_botocore
 from ..errors import translated
+from ..protocol import CONNECT_TIMEOUT_S
 from .fallback_credentials import METHOD, append_fallback, has_fallback, without_fallback
 
-CONNECT_TIMEOUT_S = 10
 READ_TIMEOUT_S = 30.0
 _MAX_CONNECTIONS = 1024  # opened as they are needed, one for each request in flight
 _CLIENT_KWARGS = {

@@ -9,16 +9,17 @@ from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 from ...errors import ExpiredCredentialsError, StorageError
-from .. import obstore_reader as _obstore
 from ..error_tables import from_botocore
 from ..errors import broken_answer, from_status, note_answer, translated
 from ..http.content_encoding import require_unencoded
 from ..http.content_range import length_of, span_of
 from ..http.urllib3_reader import read_as_it_comes
+from ..obstore_reader import ObstoreReader, can_express
 from ..preferred_reader import MAX_UNUSABLE, PreferredRead
 from ..protocol import Answer, Entry, Page, normalized_etag
 from .headers import tidy_headers
-from .page_parser import read_faster, seconds
+from .obstore import s3_reader
+from .page_parser import as_page, read_faster, seconds
 from .settings import S3Settings, make_client, make_session
 from .unfinished_uploads import MultipartUploads
 from .upload import S3Pending
@@ -27,16 +28,6 @@ T = TypeVar("T")
 _MAX_KEYS = 1000  # of a page, whatever is asked for
 _LAST = "\U0010ffff"  # after every name in a folder
 _log = logging.getLogger("torchdata_remote")
-
-
-def _as_page(answer: dict[str, Any]) -> Page:
-    entries = [
-        Entry(found["Key"], int(found["Size"]), normalized_etag(found.get("ETag")), seconds(found.get("LastModified")))
-        for found in answer.get("Contents", ())
-        if not (found["Key"].endswith("/") and found["Size"] == 0)  # a folder's marker
-    ]
-    next_token = answer["NextContinuationToken"] if answer["IsTruncated"] else None
-    return Page(entries, next_token, [found["Prefix"] for found in answer.get("CommonPrefixes", ())])
 
 
 class S3Store:
@@ -59,7 +50,7 @@ class S3Store:
             f"s3://{bucket}",
             self._read_by_obstore,
             self.read_without_obstore,
-            _obstore.can_express if read_by_obstore else None,
+            can_express if read_by_obstore else None,
         )
         self._session = make_session(settings, f"s3://{bucket}")
         self._client: Any = None  # made when it is needed
@@ -99,7 +90,7 @@ class S3Store:
         return self._page(prefix, token, {} if recursive else {"Delimiter": "/"})
 
     def _page(self, prefix: str, token: str | None, extra: dict[str, Any]) -> Page:
-        return _as_page(self._listed(prefix, extra if token is None else {**extra, "ContinuationToken": token}))
+        return as_page(self._listed(prefix, extra if token is None else {**extra, "ContinuationToken": token}))
 
     def _listed(self, prefix: str, extra: dict[str, Any]) -> dict[str, Any]:
         """The answer to a request for a page."""
@@ -187,11 +178,11 @@ class S3Store:
         with contextlib.closing(body), translated(from_botocore, self.url(path)):
             yield from read_as_it_comes(body._raw_stream)
 
-    def _reader(self) -> _obstore.ObstoreReader:
+    def _reader(self) -> ObstoreReader:
         with self._lock:
             if self._obstore is None:
-                self._obstore = _obstore.s3_reader(self._bucket, self._settings, self._session, lambda: self.client)
-            reader: _obstore.ObstoreReader = self._obstore
+                self._obstore = s3_reader(self._bucket, self._settings, self._session, lambda: self.client)
+            reader: ObstoreReader = self._obstore
             return reader
 
     def create(self, path: str, *, overwrite: bool) -> S3Pending:
@@ -230,7 +221,7 @@ class S3Store:
             extra["StartAfter"] = after + _LAST if after.endswith("/") and not recursive else after
         answer = self._listed(prefix, extra)
         keys = [found["Key"] for found in answer.get("Contents", ())]  # markers too: there may be nothing else
-        page = _as_page(answer)
+        page = as_page(answer)
         then = None if page.next_token is None else max([*keys, *page.folders])
         return page._replace(next_token=then, folders=[path for path in page.folders if path > after])
 

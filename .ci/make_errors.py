@@ -1,7 +1,7 @@
 """Write ``docs/errors/``: one page for each public error class, and a table of all of them.
 
-    python docs/make_errors.py            write the pages
-    python docs/make_errors.py --check    exit with 1 if a page differs from what would be written
+    python .ci/make_errors.py            write the pages
+    python .ci/make_errors.py --check    exit with 1 if a page differs from what would be written
 
 The texts on the pages are real. Each case runs a short program, which must raise the class of its page; the page shows the
 message. Cases that need a cluster or a framework quote the message instead. The first paragraph of a page is the first
@@ -29,7 +29,7 @@ import fsspec
 
 from torchdata_remote import errors
 
-PAGES = Path(__file__).parent / "errors"
+PAGES = Path(__file__).parent.parent / "docs" / "errors"
 _HEADING_CHARACTERS = 110
 
 
@@ -717,7 +717,7 @@ def main() -> int:
     if options.check:
         stale = sorted(name for name in wanted.keys() | existing.keys() if wanted.get(name) != existing.get(name))
         for name in stale:
-            print(f"docs/errors/{name} is out of date: run python docs/make_errors.py", file=sys.stderr)
+            print(f"docs/errors/{name} is out of date: run python .ci/make_errors.py", file=sys.stderr)
         return 1 if stale else 0
     PAGES.mkdir(exist_ok=True)
     for name in existing.keys() - wanted.keys():

@@ -1,7 +1,7 @@
 """Write ``docs/cli.md`` from the parsers of the command line.
 
-    python docs/make_cli.py            write the page
-    python docs/make_cli.py --check    exit with 1 if the page differs from what would be written
+    python .ci/make_cli.py            write the page
+    python .ci/make_cli.py --check    exit with 1 if the page differs from what would be written
 
 The tables are made from the parsers' actions rather than from ``--help``, whose layout depends on the Python version.
 """
@@ -16,7 +16,7 @@ from unittest import mock
 
 from torchdata_remote import cli
 
-PAGE = Path(__file__).parent / "cli.md"
+PAGE = Path(__file__).parent.parent / "docs" / "cli.md"
 
 HEAD = """# Command line
 
@@ -118,7 +118,7 @@ def main() -> int:
     if not options.check:
         PAGE.write_text(wanted)
     elif not PAGE.exists() or PAGE.read_text() != wanted:
-        print("docs/cli.md is out of date: run python docs/make_cli.py", file=sys.stderr)
+        print("docs/cli.md is out of date: run python .ci/make_cli.py", file=sys.stderr)
         return 1
     return 0
 

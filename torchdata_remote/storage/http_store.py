@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 
-from ...core.urls import join_url, redact
-from ...errors import ObjectNotFoundError, UrlError
-from .. import obstore_reader as _obstore
-from ..preferred_reader import PreferredRead
-from ..protocol import Answer, Entry, ObjectWriter, Page
-from .urllib3_reader import UrllibReader
+from ..core.urls import join_url, redact
+from ..errors import ObjectNotFoundError, UrlError
+from .http.urllib3_reader import UrllibReader
+from .obstore_reader import ObstoreReader, can_express_http, http_reader
+from .preferred_reader import PreferredRead
+from .protocol import Answer, Entry, ObjectWriter, Page
 
 
 class HttpStore:
@@ -33,12 +33,12 @@ class HttpStore:
             f"{scheme}://{host}",
             lambda *asked: self._reader.read(*asked),
             lambda *asked: self._general.read(*asked),
-            _obstore.can_express_http if read_by_obstore else None,
+            can_express_http if read_by_obstore else None,
         )
 
     @cached_property
-    def _reader(self) -> _obstore.ObstoreReader:
-        return _obstore.http_reader(f"{self._scheme}://{self._host}", self._read_timeout_s)
+    def _reader(self) -> ObstoreReader:
+        return http_reader(f"{self._scheme}://{self._host}", self._read_timeout_s)
 
     @cached_property
     def _general(self) -> UrllibReader:
