@@ -20,8 +20,8 @@ import pytest
 import yaml  # type: ignore[import-untyped]  # it carries no types
 
 import torchdata_remote
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = {str(path.relative_to(DOCS)): path.read_text("utf-8") for path in sorted(DOCS.rglob("*.md"))}
 FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^\n]*)\n(?P<body>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from tests.support.paths import ROOT
 from torchdata_remote import errors
 
-ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs" / "errors"
 PUBLIC = [
     kind.__name__

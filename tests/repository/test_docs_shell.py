@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.service.kubernetes.pods import free_port
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = {str(path.relative_to(DOCS)): path.read_text("utf-8") for path in sorted(DOCS.rglob("*.md"))}
 OUTPUT = r'```text title="Shell output"\n(?P<output>.*?)^```$'
