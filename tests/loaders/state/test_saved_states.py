@@ -1,7 +1,7 @@
 """States that were saved by the first version still load, and resume at the same item.
 
-``python -m tests.loaders.state.test_saved_states`` prints such a file. It is for states of a new kind only: what is in the
-file already has to keep loading.
+``python -m tests.loaders.state.test_saved_states`` prints such a file. It is for states of a new kind only: what is in
+the file already has to keep loading.
 """
 
 from __future__ import annotations
