@@ -194,7 +194,7 @@ def test_files_that_were_handed_out_are_not_asked_for_again() -> None:
         assert sorted(path for path, *_ in store.reads) == [f"s3://b/{i}.txt" for i in (2, 3, 4)]
         assert again.state_dict() == {"next": 5}
         again.load_state_dict({"next": 4})
-        assert list(again.begin()) == []
+        assert list(again.warm_up()) == []
         assert [sample["__key__"] for sample in again] == ["4"]
 
 

@@ -105,9 +105,9 @@ def test_a_share_of_a_shared_list_is_the_same(
         if mode is not None:
             pipe.share_equally(mode)
         if in_stream:
-            pipe.enter_pass(1)
+            pipe.prepare_copy(1)
             pipe = copy.copy(pipe)
-            pipe.enter_stream(world)
+            pipe.bind_stream(world)
         pipe.set_epoch(epoch)
         pipe.load_state_dict({"next": start})
         try:
@@ -130,10 +130,10 @@ def test_all_shares_together_cost_one_walk(num_urls: int, num_slots: int, mode: 
     template = ShardingFilterRank(Shared(urls))
     if mode is not None:
         template.share_equally(mode)
-    template.enter_pass(num_slots)
+    template.prepare_copy(num_slots)
     for number in range(num_slots):
         stream = copy.copy(template)
-        stream.enter_stream(World(number, num_slots))
+        stream.bind_stream(World(number, num_slots))
         if mode is not None:
             assert stream.share_length() == 100 * num_urls // num_slots
         assert next(iter(stream))
@@ -142,7 +142,7 @@ def test_all_shares_together_cost_one_walk(num_urls: int, num_slots: int, mode: 
     num_items = 0
     for number in range(num_slots):
         stream = copy.copy(template)
-        stream.enter_stream(World(number, num_slots))
+        stream.bind_stream(World(number, num_slots))
         num_items += len(list(stream))
     assert urls.num_reads - before <= 2 * num_urls + num_items
     assert num_items <= num_urls + num_slots
@@ -498,7 +498,7 @@ def test_split_false_hands_all_urls_to_every_reader(num_urls: int, ranks: int, w
     """However few there are: none is too few, in any world."""
     for world in all_worlds(ranks, workers):
         pipe = IterableWrapper(urls_of(num_urls)).sharding_filter_rank(split=False)
-        pipe.enter_stream(world)
+        pipe.bind_stream(world)
         assert list(pipe) == list(pipe) == urls_of(num_urls)
 
 

@@ -134,7 +134,7 @@ class ChainTemplate:
         self._pipe = self._prepared(pipe, {})
         for found in all_pipes(self._pipe):
             if isinstance(found, DataPipe):
-                found.enter_pass(num_streams)
+                found.prepare_copy(num_streams)
             if hasattr(found, "set_epoch"):
                 found.set_epoch(epoch)
         if isinstance(listed, Listed):
@@ -171,7 +171,7 @@ class ChainTemplate:
         twin = copied(self._pipe)
         for found in all_pipes(twin):
             if isinstance(found, DataPipe):
-                found.enter_stream(world)
+                found.bind_stream(world)
         return twin
 
 

@@ -11,7 +11,7 @@ from ..core.frameworks.call_stack import raised_here
 from ..core.iter_datapipe import IterDataPipe
 from ..core.world import World
 from ..errors import RemoteDataError, StateError
-from ..pipes.base.chain import begin, load_state, state_of, take_together
+from ..pipes.base.chain import load_state, state_of, take_together, warm_up
 from .state.state_format import ENDED, check_same_listing
 from .stream_copies import ChainTemplate
 
@@ -44,7 +44,7 @@ class Stream:
     def begin(self, chain: IterDataPipe[Any]) -> Iterator[None]:
         """Bring what its first item needs, in steps."""
         with self._refusing_damage():
-            yield from begin(chain)
+            yield from warm_up(chain)
 
     def items(self, chain: IterDataPipe[Any]) -> Generator[Any, None, None]:
         """Its items, from where it begins."""

@@ -104,5 +104,5 @@ class AsyncPrefetch(SplitReader[tuple[str, StreamWrapper]], StatefulPipe[tuple[s
             raise StateError("async_prefetch(in_order=False) has an order that cannot be repeated. Use in_order=True.")
         return {"next": self._next}
 
-    def enter_pass(self, num_streams: int) -> None:
+    def prepare_copy(self, num_streams: int) -> None:
         self._engine = self._engine.for_lanes(num_streams)

@@ -10,7 +10,7 @@ from ..core.iter_datapipe import Batcher, Filter, IterDataPipe, functional_datap
 from ..core.partition import EqualizeMode
 from ..errors import SampleError
 from ..fetch.listing.source_argument import pipe_of
-from .base.chain import all_pipes, begin, load_state, state_of
+from .base.chain import all_pipes, load_state, state_of, warm_up
 from .base.datapipe import StatefulPipe
 
 T = TypeVar("T")
@@ -87,8 +87,8 @@ class EqualizeRanks(StatefulPipe[T]):
         super().load_state_dict(state)
         load_state(self.source_datapipe, state["at"])
 
-    def begin(self) -> Iterator[None]:
-        return begin(self.source_datapipe)
+    def warm_up(self) -> Iterator[None]:
+        return warm_up(self.source_datapipe)
 
     def _state(self) -> Any:
         return {"passed": self._num_passed, "at": state_of(self.source_datapipe)}

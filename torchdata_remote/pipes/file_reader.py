@@ -48,7 +48,7 @@ class FileReader(SplitReader[Sample], StatefulPipe[Sample]):
         self._begun: Generator[tuple[str, Any], None, None] | None = None
         self._latest: int | None = -1  # number of the object that was read last
 
-    def begin(self) -> Iterator[None]:
+    def warm_up(self) -> Iterator[None]:
         require_split(self)
         self._begun = under_way(streams_of(self.source_datapipe, self._engine, self._loaded))
         return iter(())
@@ -79,5 +79,5 @@ class FileReader(SplitReader[Sample], StatefulPipe[Sample]):
     def _state(self) -> Any:
         return {"next": known(self._latest) + 1}
 
-    def enter_pass(self, num_streams: int) -> None:
+    def prepare_copy(self, num_streams: int) -> None:
         self._engine = self._engine.for_lanes(num_streams)

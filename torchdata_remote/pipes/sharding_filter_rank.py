@@ -209,10 +209,10 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
     def order_options(self) -> Mapping[str, Any]:
         return {} if self.split else {"split": False}
 
-    def enter_pass(self, num_streams: int) -> None:
-        super().enter_pass(num_streams)
+    def prepare_copy(self, num_streams: int) -> None:
+        super().prepare_copy(num_streams)
         self._orders = {}
 
-    def enter_stream(self, world: World) -> None:
-        super().enter_stream(world)
+    def bind_stream(self, world: World) -> None:
+        super().bind_stream(world)
         self._stream = world

@@ -11,7 +11,7 @@ from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.permutation import permutation
 from ..errors import StateError
 from ..fetch.listing.source_argument import pipe_of
-from .base.chain import begin, load_state, state_of
+from .base.chain import load_state, state_of, warm_up
 from .base.datapipe import StatefulPipe
 from .base.epochs import SeededPipe
 
@@ -110,12 +110,12 @@ class ShuffleSamples(SeededPipe[T], StatefulPipe[T]):
         if state["began"] is not None:
             load_state(self.source_datapipe, state["began"])
 
-    def begin(self) -> Iterator[None]:
+    def warm_up(self) -> Iterator[None]:
         """Read the blocks that have samples in the first phase, and of the next one what has been pulled already."""
         state = self._take_loaded()
         self._begun = begun = _Begun(_Plan(self.buffer_size, self.seed, self._epochs.begin()), state)
         plan, phase, due = begun.plan, begun.phase, begun.due
-        yield from begin(self.source_datapipe)
+        yield from warm_up(self.source_datapipe)
         yield  # other streams get under way before this one waits
         begun.source = iter(self.source_datapipe)
         ended = False
@@ -139,7 +139,7 @@ class ShuffleSamples(SeededPipe[T], StatefulPipe[T]):
 
     def __iter__(self) -> Iterator[T]:
         if self._begun is None:
-            for _ in self.begin():
+            for _ in self.warm_up():
                 pass
         assert self._begun is not None
         begun, self._begun = self._begun, None

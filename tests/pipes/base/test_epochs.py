@@ -96,11 +96,11 @@ def test_a_pass_of_streams_begins_anew() -> None:
     """A copy for a pass knows of no earlier one, and its streams count apart from each other."""
     pipe = Told()
     assert [epoch_of(pipe), epoch_of(pipe)] == [0, 1]
-    pipe.enter_pass(2)
+    pipe.prepare_copy(2)
     pipe.set_epoch(5)
     streams: list[Told] = [pickle.loads(pickle.dumps(pipe)) for _ in range(2)]
     for number, stream in enumerate(streams):
-        stream.enter_stream(World(number, 2))
+        stream.bind_stream(World(number, 2))
     assert [epoch_of(stream) for stream in streams] == [5, 5]
     assert [epoch_of(streams[0]), epoch_of(streams[1]), epoch_of(pipe)] == [6, 6, 5]
 
@@ -109,7 +109,7 @@ def test_streams_share_no_count() -> None:
     """The epoch of one stream moves neither that of the pipe of which it is a shallow copy, nor the other way round."""
     pipe, stream = Told(), Told()
     stream._epochs = pipe._epochs
-    stream.enter_stream(World())
+    stream.bind_stream(World())
     assert epoch_of(stream) == 0
     assert epoch_of(pipe) == 0
 

@@ -292,7 +292,7 @@ def test_a_pass_that_was_begun_has_its_first_shard_under_way(stop: int) -> None:
         pipe = Letters(urls(2))
         pipe.load_state_dict(state_after(Letters(urls(2)), stop))
         store.reads.clear()
-        assert list(pipe.begin()) == []
+        assert list(pipe.warm_up()) == []
         wait_for(lambda: any(path == str(stop // 3) and start == stop % 3 for path, start, *_ in store.reads))
         assert keys(pipe) == whole[stop:]
         assert keys(pipe) == whole

@@ -31,15 +31,15 @@ def load_state(pipe: IterDataPipe[Any], state: Any) -> None:
     require_state(pipe).load_state_dict(state)
 
 
-def begin(pipe: IterDataPipe[Any]) -> Iterator[None]:
+def warm_up(pipe: IterDataPipe[Any]) -> Iterator[None]:
     """Bring what a pipe's first item needs, in steps, which several streams take by turns. Then it is iterated."""
     found = state_owner(pipe)
-    steps: Iterator[None] = found.begin() if hasattr(found, "begin") else iter(())
+    steps: Iterator[None] = found.warm_up() if hasattr(found, "warm_up") else iter(())
     return steps
 
 
 def take_together(steps: Iterable[Iterator[None]]) -> Iterator[None]:
-    """The steps of several pipes' :func:`begin` by turns, so that the requests of all are under way at once."""
+    """The steps of several pipes' :func:`warm_up` by turns, so that the requests of all are under way at once."""
     under_way = list(steps)
     while under_way:
         under_way = [of_one for of_one in under_way if next(of_one, _ENDED) is not _ENDED]

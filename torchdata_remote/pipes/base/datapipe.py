@@ -9,7 +9,7 @@ from ...core.iter_datapipe import IterDataPipe
 from ...core.parent_watch import WatchedWhenUnpickled
 from ...core.stats.report import Stats, stats
 from ...core.world import World
-from .chain import begin, load_state, state_of
+from .chain import load_state, state_of, warm_up
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -31,14 +31,14 @@ class DataPipe(WatchedWhenUnpickled, IterDataPipe[T_co]):
         """The options on which the order of the items depends: a state fits where they are the same."""
         return {}
 
-    def begin(self) -> Iterator[None]:
+    def warm_up(self) -> Iterator[None]:
         """Bring what the first item needs, in steps, which several streams take by turns. Then it is iterated."""
         return iter(())
 
-    def enter_pass(self, num_streams: int) -> None:
+    def prepare_copy(self, num_streams: int) -> None:
         """Be a copy that is copied once more for each of the streams that this process reads at the same time."""
 
-    def enter_stream(self, world: World) -> None:
+    def bind_stream(self, world: World) -> None:
         """Be such a copy, which reads the share of that place in the world."""
 
 
@@ -91,8 +91,8 @@ class OneForOne(DataPipe[T_co]):
         """Let the next pass go on where that state was taken."""
         load_state(self.source_datapipe, state)
 
-    def begin(self) -> Iterator[None]:
-        return begin(self.source_datapipe)
+    def warm_up(self) -> Iterator[None]:
+        return warm_up(self.source_datapipe)
 
     def __len__(self) -> int:
         return len(self.source_datapipe)  # TypeError where it has none, as for torch's pipes

@@ -103,10 +103,10 @@ class EpochPipe(DataPipe[T_co]):
         end_worker_with_trainer()
         return self
 
-    def enter_pass(self, num_streams: int) -> None:
+    def prepare_copy(self, num_streams: int) -> None:
         self._epochs = Epochs()
 
-    def enter_stream(self, world: World) -> None:
+    def bind_stream(self, world: World) -> None:
         self._epochs = copy.copy(self._epochs)
 
 

@@ -117,7 +117,7 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
         self._progress = _Progress()
         self._begun: Generator[tuple[str, Any], None, None] | None = None
 
-    def begin(self) -> Iterator[None]:
+    def warm_up(self) -> Iterator[None]:
         require_split(self)
         self._begun = under_way(self._streams(self._loaded))
         return iter(())
@@ -202,7 +202,7 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
     def order_options(self) -> Mapping[str, Any]:
         return {"interleave": self._interleave}
 
-    def enter_pass(self, num_streams: int) -> None:
+    def prepare_copy(self, num_streams: int) -> None:
         self._engine = self._engine.for_lanes(num_streams)
 
     @abstractmethod

@@ -14,7 +14,7 @@ from ...core.permutation import uniforms
 from ...core.world import World, detect_world
 from ...errors import EmptyShareError
 from ...fetch.listing.source_argument import pipe_of
-from ..base.chain import all_pipes, begin, load_state, state_of, take_together
+from ..base.chain import all_pipes, load_state, state_of, take_together, warm_up
 from ..base.datapipe import StatefulPipe
 from ..base.epochs import SeededPipe
 
@@ -90,7 +90,7 @@ class Mixed(SeededPipe[Any], StatefulPipe[Any]):
         self._taking_part: list[Any] = []
         self._has_begun, self._epoch = False, 0
 
-    def begin(self) -> Iterator[None]:
+    def warm_up(self) -> Iterator[None]:
         state, self._epoch = self._take_loaded(), self._epochs.begin()
         begins: list[Any] = [[name, 0, None] for name in self.sources] if state is None else state["sources"]
         self._num_draws, self._num_passed = (0, 0) if state is None else (state["draws"], state["passed"])
@@ -98,11 +98,11 @@ class Mixed(SeededPipe[Any], StatefulPipe[Any]):
             _Source(name, self.sources[name], num_passes, at).open(self._epoch) for name, num_passes, at in begins
         ]
         self._has_begun = True
-        return take_together(begin(self.sources[source.name]) for source in self._taking_part)
+        return take_together(warm_up(self.sources[source.name]) for source in self._taking_part)
 
     def __iter__(self) -> Iterator[Any]:
         if not self._has_begun:
-            self.begin()
+            self.warm_up()
         self._has_begun = False
         taking_part, epoch, world = self._taking_part, self._epoch, self._current_world()
         most = math.inf if isinstance(self.stop, Stop) else self._num_samples(world)
@@ -151,8 +151,8 @@ class Mixed(SeededPipe[Any], StatefulPipe[Any]):
         stop = self.stop.value if isinstance(self.stop, Stop) else self.stop
         return {"weights": self.weights, "seed": self.seed, "stop": stop}
 
-    def enter_stream(self, world: World) -> None:
-        super().enter_stream(world)
+    def bind_stream(self, world: World) -> None:
+        super().bind_stream(world)
         self._world = world
 
     def __getstate__(self) -> Any:
