@@ -424,9 +424,9 @@ def test_works_without_simplejpeg() -> None:
     """A missing package is none that is needed."""
     program = (
         "import sys, io; sys.modules['simplejpeg'] = None\n"
-        "from PIL import Image; from torchdata_remote.formats.decoders import rgb, _turbo\n"
+        "from PIL import Image; from torchdata_remote.formats.decoders import rgb, _turbojpeg\n"
         "file = io.BytesIO(); Image.new('L', (30, 20)).save(file, 'JPEG')\n"
-        "print(_turbo.simplejpeg, rgb(file.getvalue()).size, rgb(min_size=10)(file.getvalue()).size)"
+        "print(_turbojpeg.simplejpeg, rgb(file.getvalue()).size, rgb(min_size=10)(file.getvalue()).size)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.split(" ", 1) == ["None", "(30, 20) (15, 10)\n"]

@@ -1,19 +1,27 @@
-"""Where in an archive the next sample begins, whatever lies before it."""
+"""Read positions: where in an archive the next sample begins, and how that is saved."""
 
 from __future__ import annotations
 
+import gzip
 import io
+import json
+import uuid
 import zipfile
 from collections.abc import Iterator
 from itertools import accumulate
+from typing import Any
 
+import fsspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.support.archive_bytes import in_parts, make_member, padded, pax_line
+from tests.support.shard_places import tar_of
+from torchdata_remote import ShardTarReader
 from torchdata_remote.formats.grouping import samples_of
-from torchdata_remote.formats.position import ReadPosition
+from torchdata_remote.formats.position import Position, ReadPosition
 from torchdata_remote.formats.tar import END_OF_ARCHIVE, TarOptions, read_member_batches
 from torchdata_remote.formats.zip import read_directory, read_members
 
@@ -23,31 +31,123 @@ SIZES = st.lists(SMALL, min_size=1, max_size=6) | st.lists(SMALL, min_size=17, m
 KINDS = st.sampled_from(["plain", "plain", "pax", "gnu", "prefix", "global", "meta", *LINKS])
 
 
-def test_reading_begins_at_the_first_byte() -> None:
-    """Unless it is told otherwise; a position is plain JSON, and the first item of it is a byte."""
-    assert ReadPosition().begin == [0]
-    assert ReadPosition().position() == [0]
-    assert ReadPosition([512, 3]).begin == [512, 3]
+GZIP_BYTES = 200
+NESTED = ("m.tar.gz", 512, GZIP_BYTES)
 
 
-def test_the_place_follows_from_the_names_that_are_left() -> None:
-    """So that nothing is to be done for a member."""
-    place = ReadPosition()
-    place.run_offset, place.run_starts = 1000, (0, 30, 70)
-    place.run_names = names = iter("abc")
+def test_a_read_position_starts_at_the_first_byte_unless_it_is_given_another() -> None:
+    """Where reading starts, and what is current before anything was read."""
+    assert ReadPosition().start == Position(0, 0, None)
+    assert ReadPosition().current() == Position()
+    assert ReadPosition(Position(512, 3)).start == Position(512, 3)
+
+
+def test_the_next_byte_follows_from_the_number_of_names_that_are_left() -> None:
+    """So a member costs no update of its own."""
+    position = ReadPosition()
+    position.batch_offset, position.batch_starts = 1000, (0, 30, 70)
+    position.batch_names = names = iter("abc")
     for expected in (1000, 1030, 1070):
         next(names)
-        assert place.next_byte() == expected
-        assert place.position() == [expected]
+        assert position.next_byte() == expected
+        assert position.current() == Position(expected)
 
 
-def test_after_the_last_sample_there_is_no_place() -> None:
-    """However it is described."""
-    place = ReadPosition()
-    place.describe = lambda: [5, 3, ["a.tar", 0, 1]]
-    assert place.position() == [5, 3, ["a.tar", 0, 1]]
-    place.ended = True
-    assert place.position() is None
+def test_there_is_no_position_after_the_last_sample() -> None:
+    """Neither by bytes, nor by samples of a compressed archive, nor in a nested one."""
+    position = ReadPosition()
+    position.batch_offset = 5
+    for position.num_read in (None, 3):
+        position.ended = False
+        assert position.current() is not None
+        position.ended = True
+        assert position.current() is None
+
+
+def test_a_position_in_a_nested_archive_counts_from_the_outer_one() -> None:
+    """By bytes, or by samples if the nested archive is compressed; after its last sample the next member follows."""
+    position = ReadPosition()
+    within = position.enter(NESTED, following=1024)
+    assert within.start == Position()
+    within.batch_offset = 100
+    assert position.current() == Position(612, 0, NESTED)
+    within.num_read = 2
+    assert position.current() == Position(512, 2, NESTED)
+    within.ended = True
+    assert position.current() == Position(1024)
+
+
+def test_only_the_nested_archive_around_the_start_is_entered_in_its_middle() -> None:
+    """All others from their beginning."""
+    position = ReadPosition(Position(700, 4, NESTED))
+    assert position.enter(NESTED, following=1024).start == Position(188, 4)
+    assert position.enter(("n.tar", 512, GZIP_BYTES), following=1024).start == Position()
+
+
+@given(byte=st.integers(0, 1 << 60), num_skipped=st.integers(0, 1 << 40), is_nested=st.booleans())
+def test_a_position_survives_json(byte: int, num_skipped: int, is_nested: bool) -> None:
+    """Whichever of its fields have values of their own."""
+    position = Position(byte, num_skipped, NESTED if is_nested else None)
+    assert Position.from_json(json.loads(json.dumps(position.to_json()))) == position
+
+
+INNER = [("a.x", b"1" * 600), ("b.x", b"2"), ("c.x", b"3")]
+# As they are stored in checkpoints: lists of one to three fields, in ``open`` beside the number of the shard
+SAVED: list[tuple[str, Any, list[str]]] = [
+    ("plain", [1536], ["b", "c"]),
+    ("plain", None, []),
+    ("compressed", [0, 0], ["a", "b", "c"]),
+    ("compressed", [0, 2], ["c"]),
+    ("nested", [3072, 0, ["m.tar", 512, 10240]], ["m/c", "n/a", "n/b", "n/c"]),
+    ("nested", [10752], ["n/a", "n/b", "n/c"]),
+    ("nested", [13824, 0, ["n.tar", 11264, 10240]], ["n/c"]),
+    ("nested", [21504], []),
+    ("compressed nested", [512, 1, ["m.tar.gz", 512, GZIP_BYTES]], ["m/b", "m/c", "n/a", "n/b", "n/c"]),
+    ("compressed nested", [512, 0, ["m.tar.gz", 512, GZIP_BYTES]], ["m/a", "m/b", "m/c", "n/a", "n/b", "n/c"]),
+    ("compressed nested", [4096, 0, ["n.tar", 1536, 10240]], ["n/c"]),
+]
+
+
+@pytest.fixture(scope="module")
+def shards() -> dict[str, str]:
+    """A URL for each kind of shard; their bytes are always the same."""
+    inner = tar_of(INNER)
+    # zlib's own choices differ between versions, so the member's length is fixed by the header's file name
+    packed = gzip.compress(inner, mtime=0)
+    name = bytes(GZIP_BYTES - len(packed) - 1).replace(b"\0", b"n") + b"\0"
+    packed = packed[:3] + b"\x08" + packed[4:10] + name + packed[10:]
+    kinds = {
+        "plain": inner,
+        "compressed": packed,
+        "nested": tar_of([("m.tar", inner), ("n.tar", inner)]),
+        "compressed nested": tar_of([("m.tar.gz", packed), ("n.tar", inner)]),
+    }
+    folder = uuid.uuid4().hex
+    fsspec.filesystem("memory").pipe({f"/{folder}/{kind}.tar": data for kind, data in kinds.items()})
+    return {kind: f"memory://{folder}/{kind}.tar" for kind in kinds}
+
+
+@pytest.mark.parametrize(("kind", "saved", "expected"), SAVED)
+def test_states_saved_by_earlier_versions_resume_at_the_same_sample(
+    shards: dict[str, str], kind: str, saved: Any, expected: list[str]
+) -> None:
+    """The literal lists that checkpoints of all versions hold."""
+    pipe = ShardTarReader(IterableWrapper([shards[kind]]), nested="nested" in kind)
+    pipe.load_state_dict({"open": [[0, saved]], "next": 1})
+    assert [sample["__key__"] for sample in pipe] == expected
+
+
+@pytest.mark.parametrize("kind", ["plain", "compressed", "nested", "compressed nested"])
+def test_positions_are_saved_as_earlier_versions_saved_them(shards: dict[str, str], kind: str) -> None:
+    """Each of the literal lists is what the state holds at that sample."""
+    pipe = ShardTarReader(IterableWrapper([shards[kind]]), nested="nested" in kind)
+    total = 6 if "nested" in kind else 3
+    found = {}
+    for number, _ in enumerate(pipe, 1):
+        found[total - number] = pipe.state_dict()["open"]
+    for one, saved, left in SAVED:
+        if one == kind and len(left) < total:
+            assert found[len(left)] == [[0, saved]]
 
 
 def packed(members: list[tuple[str, bytes, str]]) -> Iterator[bytes]:
@@ -72,7 +172,7 @@ def packed(members: list[tuple[str, bytes, str]]) -> Iterator[bytes]:
 
 
 def own_header(kind: str, name: str) -> int:
-    """How many bytes before a sample are not part of it: they were passed over before the place was told."""
+    """How many bytes before a sample are not part of it: they were passed over before the position was updated."""
     return {
         "global": len(make_member(b"g", pax_line("comment", "x"), b"g")),
         "meta": len(make_member(b"__meta__", b"x")),
@@ -101,21 +201,24 @@ def test_tar_samples_begin_where_it_says(
     firsts = [begins[i] + own_header(kind, name) for i, (name, _, kind) in enumerate(members) if name.endswith(".0")]
     archive = b"".join(pieces) + END_OF_ARCHIVE
 
-    def read(place: ReadPosition, *parts: memoryview) -> Iterator[tuple[str, list[int] | None]]:
-        options = TarOptions(copy=copy, first_byte=place.begin[0])
-        runs = read_member_batches(parts, url="a", options=options, place=place)
-        for sample in samples_of(runs, url="a", of=place):
-            yield sample["__key__"], place.position()
+    def read(position: ReadPosition, *parts: memoryview) -> Iterator[tuple[str, Position | None]]:
+        options = TarOptions(copy=copy, first_byte=position.start.byte)
+        runs = read_member_batches(parts, url="a", options=options, position=position)
+        for sample in samples_of(runs, url="a", position=position):
+            yield sample["__key__"], position.current()
 
-    place = ReadPosition()
-    whole = list(read(place, *in_parts(archive, cuts)))
+    position = ReadPosition()
+    whole = list(read(position, *in_parts(archive, cuts)))
     assert whole == [
-        (f"folder/{number}", [first] if first is not None else None) for number, first in enumerate([*firsts[1:], None])
+        (f"folder/{number}", Position(first) if first is not None else None)
+        for number, first in enumerate([*firsts[1:], None])
     ]
-    assert place.archive_end == begins[-1]
+    assert position.archive_end == begins[-1]
     for number, first in enumerate(firsts):
         start = first if number % 3 else begins[[name for name, *_ in members].index(f"folder/{number}.0")]
-        tail = list(read(ReadPosition([start]), *in_parts(archive[start:], [max(0, cut - start) for cut in cuts])))
+        tail = list(
+            read(ReadPosition(Position(start)), *in_parts(archive[start:], [max(0, cut - start) for cut in cuts]))
+        )
         assert tail == whole[number:]
 
 
@@ -135,15 +238,17 @@ def test_zip_samples_begin_where_it_says(method: int, sizes: list[int], cuts: li
     data = buffer.getvalue()
     entries = read_directory(lambda start, end: data[start:end], len(data), url="a")
 
-    def read(start: int) -> Iterator[tuple[str, list[int] | None]]:
-        place = ReadPosition([start])
+    def read(start: int) -> Iterator[tuple[str, Position | None]]:
+        position = ReadPosition(Position(start))
         parts = in_parts(data[start:], [max(0, cut - start) for cut in cuts])
-        members = read_members(parts, entries, url="a", place=place)
-        for sample in samples_of((([path], [data]) for path, data in members), url="a", of=place):
-            yield sample["__key__"], place.position()
+        members = read_members(parts, entries, url="a", position=position)
+        for sample in samples_of((([path], [data]) for path, data in members), url="a", position=position):
+            yield sample["__key__"], position.current()
 
     whole = list(read(0))
-    assert whole == [(str(n), [first] if first is not None else None) for n, first in enumerate([*firsts[1:], None])]
+    assert whole == [
+        (str(n), Position(first) if first is not None else None) for n, first in enumerate([*firsts[1:], None])
+    ]
     for number in range(0, len(firsts), max(1, len(firsts) // 4)):
         assert list(read(firsts[number])) == whole[number:]
 
@@ -151,10 +256,18 @@ def test_zip_samples_begin_where_it_says(method: int, sizes: list[int], cuts: li
 def test_padding_of_the_last_member_counts() -> None:
     """The end-of-archive blocks begin behind it."""
     data = make_member(b"a.x", b"1" * 600)
-    place = ReadPosition()
+    position = ReadPosition()
     parts = [data + END_OF_ARCHIVE]
     assert (
-        len(list(samples_of(read_member_batches(parts, url="a", options=TarOptions(), place=place), url="a", of=place)))
+        len(
+            list(
+                samples_of(
+                    read_member_batches(parts, url="a", options=TarOptions(), position=position),
+                    url="a",
+                    position=position,
+                )
+            )
+        )
         == 1
     )
-    assert place.archive_end == len(data) == 512 + len(padded(b"1" * 600))
+    assert position.archive_end == len(data) == 512 + len(padded(b"1" * 600))

@@ -23,7 +23,7 @@ from torchdata_remote.core.urls import RemoteUrl, split_sample_range
 from torchdata_remote.errors import ManifestError
 from torchdata_remote.fetch.sample_ranges import read_offsets, wanted_bytes
 from torchdata_remote.formats.manifest import ShardInfo, load_manifest
-from torchdata_remote.formats.sample_index import dump_index, index_url
+from torchdata_remote.formats.sample_index import dump_index, index_url, parse_index
 from torchdata_remote.inspection import verify_shards
 from torchdata_remote.testing import FaultyStore, write_small_shards
 
@@ -67,6 +67,54 @@ def keys_of(url: str) -> list[str]:
 def test_layout(offsets: list[int]) -> None:
     """Unsigned, 64 bits, little-endian, and nothing else: the layout of Energon's ``.tar.idx``."""
     assert dump_index(offsets) == struct.pack(f"<{len(offsets)}Q", *offsets)
+
+
+ASCENDING = st.lists(st.integers(1, 1000), min_size=1, max_size=12, unique=True).map(lambda n: [0, *sorted(n)])
+
+
+@given(blocks=ASCENDING, data=st.data())
+def test_parse_index_returns_what_was_dumped(blocks: list[int], data: st.DataObject) -> None:
+    """The whole index, and any two or more neighbouring entries of it."""
+    offsets, num_samples = [512 * block for block in blocks], len(blocks) - 1
+    assert parse_index(dump_index(offsets)).tolist() == offsets
+    assert parse_index(dump_index(offsets), num_samples=num_samples, shard_bytes=offsets[-1]).tolist() == offsets
+    first = data.draw(st.integers(0, num_samples - 1))
+    last = data.draw(st.integers(first + 1, num_samples))
+    entries = dump_index(offsets[first : last + 1])
+    assert parse_index(entries, num_samples=num_samples, first=first, last=last).tolist() == offsets[first : last + 1]
+
+
+@pytest.mark.parametrize(
+    ("offsets", "options", "reason"),
+    [
+        ([0], {}, "has 8 bytes for entries 0 to 0 of a shard of 0 samples"),
+        ([0, 512], {"num_samples": 2}, "has 16 bytes for entries 0 to 2 of a shard of 2 samples"),
+        (
+            [0, 512],
+            {"num_samples": 9, "first": 3, "last": 5},
+            "has 16 bytes for entries 3 to 5 of a shard of 9 samples",
+        ),
+        ([0, 511], {}, "an offset that is not a multiple of 512"),
+        ([0, 1024, 1024], {}, "do not ascend"),
+        ([0, 1024, 512], {}, "do not ascend"),
+        ([512, 1024], {}, "says that sample 0 begins at byte 512"),
+        ([0, 1024], {"num_samples": 9, "first": 3, "last": 4}, "says that sample 3 begins at byte 0"),
+        ([0, 1024], {"shard_bytes": 1023}, "up to 1,024, of a shard of 1,023 bytes"),
+        ([0, 1024], {"num_samples": 2, "last": 1, "shard_bytes": 1535}, "up to 1,024, of a shard of 1,535 bytes"),
+    ],
+)
+def test_parse_index_refuses_what_is_no_index_of_the_shard(
+    offsets: list[int], options: dict[str, int], reason: str
+) -> None:
+    """By its length, alignment, order, first entry, and the size of the shard; the message says which."""
+    with pytest.raises(ValueError, match=reason):
+        parse_index(dump_index(offsets), **options)
+
+
+def test_parse_index_refuses_an_incomplete_entry() -> None:
+    """A length that is not a multiple of eight bytes."""
+    with pytest.raises(ValueError, match="has 17 bytes"):
+        parse_index(dump_index([0, 512]) + b"\0")
 
 
 def test_it_lies_beside_the_shard() -> None:

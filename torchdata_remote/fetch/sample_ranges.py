@@ -7,15 +7,13 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-import numpy as np
-
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
 from ..core.urls import RemoteUrl, redact
 from ..errors import ManifestError, ObjectNotFoundError, ShardReadError
 from ..formats.sample import naming_fault, split_key
-from ..formats.sample_index import ENTRY_BYTES, Offsets, index_url
-from ..formats.tar import BLOCK, TarOptions, read_member_headers
+from ..formats.sample_index import ENTRY_BYTES, Offsets, index_url, parse_index
+from ..formats.tar import TarOptions, read_member_headers
 from ..storage.registry import Connection, RangeNotSatisfiableError, open_store, read_whole
 
 _MOST_CHECKED = 131_071  # samples of which the whole index, 1 MiB, is read to compare its checksum
@@ -42,7 +40,7 @@ def wanted_bytes(
         ManifestError: if there is no index, or it is not one of this shard.
     """
     first, last = samples
-    num_samples, size = (url.num_samples, url.size) if isinstance(url, RemoteUrl) else (None, None)
+    num_samples = url.num_samples if isinstance(url, RemoteUrl) else None
     if not first < last <= (last if num_samples is None else num_samples):
         shown = redact(url)
         raise ManifestError(f"{shown}: no samples {first} to {last} in a shard of {num_samples}.", url=shown)
@@ -60,16 +58,13 @@ def wanted_bytes(
     except RangeNotSatisfiableError as error:
         raise _unusable(url, "is too short") from error
     found = index_bytes // ENTRY_BYTES - 1 if num_samples is None else num_samples
-    if index_bytes != (found + 1) * ENTRY_BYTES or len(data) != (end + 1 - begin) * ENTRY_BYTES or last > found:
+    if index_bytes != (found + 1) * ENTRY_BYTES or last > found:
         raise _unusable(url, f"has {index_bytes:,} bytes, which is not right for {found:,} samples")
     if is_checked:
         _require_crc32(url, data)
-    offsets = dict(enumerate(np.frombuffer(data, "<u8").tolist(), begin))
+    entries = _parse(url, data, num_samples=found, first=begin, last=end)
+    offsets = dict(enumerate(entries.tolist(), begin))
     start, stop = (offsets[first] if first else 0), (None if last == found else offsets[last])
-    most = size if size is not None else max(start + 1, stop or 0)
-    in_order = start < (most if stop is None else stop) <= most and (start > 0 or first == 0)
-    if not in_order or start % BLOCK or (stop or 0) % BLOCK:
-        raise _unusable(url, f"says that samples {first:,} to {last:,} lie in bytes {start:,} to {stop} of {size}")
     if not is_checked:
         for border in filter(None, (first, last if stop is not None else 0)):
             _check_border(url, offsets[border - 1], offsets[border], options, retry)
@@ -100,8 +95,6 @@ def _check_border(url: str, before: int, border: int, options: StorageOptions, r
         retry: what is done about faults that may pass.
     """
     shown = redact(url)
-    if before >= border or before % BLOCK:
-        raise _unusable(url, f"says that a sample lies in bytes {before:,} to {border:,}")
     window = _Window(url, options, retry)
     try:
         *_, last = [None, *_keys(window.parts(before, border), shown, TarOptions(first_byte=before, last_byte=border))]
@@ -192,13 +185,16 @@ def read_offsets(url: RemoteUrl, options: StorageOptions, retry: RetryPolicy) ->
         data = read_whole(index_url(url), options, retry)
     except ObjectNotFoundError as error:
         raise _unusable(url, "is missing") from error
-    if len(data) % ENTRY_BYTES or len(data) != ((url.num_samples or 0) + 1) * ENTRY_BYTES:
-        raise _unusable(url, f"has {len(data):,} bytes, which is not right for {url.num_samples} samples")
     _require_crc32(url, data)
-    offsets = np.frombuffer(data, "<u8")
-    if (offsets % BLOCK).any() or (offsets[1:] <= offsets[:-1]).any() or int(offsets[-1]) > (url.size or 0):
-        raise _unusable(url, f"tells of samples that do not lie one after the other in its {url.size} bytes")
-    return offsets
+    return _parse(url, data, num_samples=url.num_samples or 0)
+
+
+def _parse(url: str, data: bytes, *, num_samples: int, first: int = 0, last: int | None = None) -> Offsets:
+    size = url.size if isinstance(url, RemoteUrl) else None
+    try:
+        return parse_index(data, num_samples=num_samples, shard_bytes=size, first=first, last=last)
+    except ValueError as error:
+        raise _unusable(url, str(error)) from error
 
 
 def _unusable(url: str, why: str) -> ManifestError:

@@ -10,19 +10,8 @@ import numpy as np
 from PIL import Image
 
 from ..errors import EncodeError
+from .images import IMAGE_FORMATS
 
-_IMAGE_FORMATS = {
-    "jpg": "JPEG",
-    "jpeg": "JPEG",
-    "png": "PNG",
-    "webp": "WEBP",
-    "bmp": "BMP",
-    "gif": "GIF",
-    "tif": "TIFF",
-    "tiff": "TIFF",
-    "ppm": "PPM",
-    "pgm": "PPM",
-}
 _SAVE_OPTIONS: dict[str, dict[str, Any]] = {"JPEG": {"quality": 95}, "WEBP": {"lossless": True, "exact": True}}
 
 
@@ -40,8 +29,8 @@ def encode_member(extension: str, value: Any) -> bytes:
         return bytes(value)
     kind = extension.rpartition(".")[2]
     try:
-        if isinstance(value, Image.Image) and kind in _IMAGE_FORMATS:
-            return _encode_image(_IMAGE_FORMATS[kind], value)
+        if isinstance(value, Image.Image) and kind in IMAGE_FORMATS:
+            return _encode_image(IMAGE_FORMATS[kind], value)
         if kind == "json":
             return json.dumps(value, sort_keys=True, allow_nan=False).encode()
         if isinstance(value, np.ndarray) and kind == "npy":
@@ -56,7 +45,7 @@ def encode_member(extension: str, value: Any) -> bytes:
         return str(int(value)).encode()
     raise EncodeError(
         f"A {type(value).__name__} cannot be written as {extension!r}. Members are bytes, str, int, a PIL.Image "
-        f"({', '.join(_IMAGE_FORMATS)}), a NumPy array (npy), or anything that JSON knows (json)."
+        f"({', '.join(IMAGE_FORMATS)}), a NumPy array (npy), or anything that JSON knows (json)."
     )
 
 

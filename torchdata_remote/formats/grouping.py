@@ -23,7 +23,7 @@ def samples_of(
     prefix: str = "",
     on_skip: Callable[[str], object] = lambda kind: None,
     on_bad_member: Callable[[BadMemberError], object] = raise_error,
-    of: ReadPosition | None = None,
+    position: ReadPosition | None = None,
 ) -> Iterator[Sample]:
     """Samples of members that lie next to each other and share a key.
 
@@ -36,14 +36,14 @@ def samples_of(
         on_bad_member: called with the error of a member that cannot be part of a sample, because of its name or because
             the sample has its extension already; if it returns, the member is left out. Nothing else depends on it, so
             that an archive read from any sample on gives the same samples.
-        of: is told which members of the run at hand have been looked at, and when the last sample is handed out.
+        position: updated with the members of the current batch that have been looked at, and with the last sample.
 
     Raises:
         BadMemberError: for a member without key or extension, a path that leaves its folder, or an extension twice in
             a sample, unless ``on_bad_member`` returns.
         ShardReadError: for a key that comes back, or an archive without a single sample.
     """
-    place, at = inside or url, of or ReadPosition()
+    shown, position = inside or url, position or ReadPosition()
     extensions: dict[str, str] = {}  # as they are written -> in lower case
     seen: set[str | bytes] = set()  # keys; of long ones, which would fill memory, their hashes
     sample: Sample = {}
@@ -51,7 +51,7 @@ def samples_of(
     for names, values in runs:
         lines = "\n" + "\n".join(names)
         known = {} if _need_care(lines) else extensions
-        at.run_names = unseen = iter(names)
+        position.batch_names = unseen = iter(names)
         for name, value in zip(unseen, values, strict=True):
             key, _, ending = name.partition(".")
             extension = known.get(ending)
@@ -62,7 +62,7 @@ def samples_of(
                 path = name[2:] if name.startswith("./") else name
                 reason = naming_fault(path)
                 if reason is not None:
-                    on_bad_member(_misnamed(name, reason, place))
+                    on_bad_member(_misnamed(name, reason, shown))
                     continue
                 key, extension = split_key(path)
                 if "/" not in ending and len(extensions) < _MAX_EXTENSIONS:
@@ -72,22 +72,22 @@ def samples_of(
                     yield sample
                 mark = key if len(key) <= _LONG_KEY else blake2b(key.encode("utf-8", "surrogatepass")).digest()
                 if mark in seen:
-                    raise _came_back(name, key, place)
+                    raise _came_back(name, key, shown)
                 seen.add(mark)
                 current = key
                 sample = {KEY: prefix + key, URL: url, extension: value}
             elif extension in sample:
-                on_bad_member(_twice(name, key, extension, place))
+                on_bad_member(_twice(name, key, extension, shown))
             else:
                 sample[extension] = value
         del values  # which may keep a part in memory
     if not sample:
         raise ShardReadError(
-            f"{place}: an archive without a single sample. An object of zeros, as a crashed disk leaves it, is one: "
+            f"{shown}: an archive without a single sample. An object of zeros, as a crashed disk leaves it, is one: "
             "write the shard again, or remove it.",
             url=url,
         )
-    at.ended = True
+    position.ended = True
     yield sample
 
 
@@ -98,29 +98,29 @@ def _need_care(lines: str) -> bool:
     )
 
 
-def _misnamed(name: str, reason: str, place: str) -> BadMemberError:
+def _misnamed(name: str, reason: str, shown: str) -> BadMemberError:
     return BadMemberError(
-        f"{place}: member {name!r:.200} cannot be part of a sample: {reason}. A sample's members are named "
+        f"{shown}: member {name!r:.200} cannot be part of a sample: {reason}. A sample's members are named "
         f"key.extension, such as train/000017.jpg. {_ADVICE}",
-        url=place,
+        url=shown,
         member=name,
         reason=reason,
     )
 
 
-def _came_back(name: str, key: str, place: str) -> ShardReadError:
+def _came_back(name: str, key: str, shown: str) -> ShardReadError:
     return ShardReadError(
-        f"{place}: member {name!r:.200}: the sample {key!r:.200} was already read. Its members must lie next to each "
+        f"{shown}: member {name!r:.200}: the sample {key!r:.200} was already read. Its members must lie next to each "
         "other: write the shard again, sorted by name.",
-        url=place,
+        url=shown,
     )
 
 
-def _twice(name: str, key: str, extension: str, place: str) -> BadMemberError:
+def _twice(name: str, key: str, extension: str, shown: str) -> BadMemberError:
     return BadMemberError(
-        f"{place}: member {name!r:.200}: the sample {key!r:.200} has {extension!r:.200} twice (extensions are compared "
+        f"{shown}: member {name!r:.200}: the sample {key!r:.200} has {extension!r:.200} twice (extensions are compared "
         f"in lower case). Write the shard again with other names. {_ADVICE}",
-        url=place,
+        url=shown,
         member=name,
         reason="the sample has its extension already",
     )

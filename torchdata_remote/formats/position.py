@@ -1,34 +1,93 @@
-"""Where in an archive the next sample begins."""
+"""Read positions: where in an archive the next sample begins."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from operator import length_hint
 from typing import Any
 
-Position = list[Any]  # plain JSON; the first item is the byte at which the stream is to be opened
+
+@dataclass(frozen=True)
+class Position:
+    """A point of an archive at which reading can start.
+
+    Args:
+        byte: offset at which the stream is opened.
+        num_skipped: samples to read and drop first, because a compressed archive can be read from its beginning only.
+        nested: the nested archive around ``byte``: its name, first byte and size; ``None`` outside of nested archives.
+    """
+
+    byte: int = 0
+    num_skipped: int = 0
+    nested: tuple[str, int, int] | None = None
+
+    def to_json(self) -> list[Any]:
+        """Encode for a saved state: as many fields as are not their defaults."""
+        if self.nested is not None:
+            return [self.byte, self.num_skipped, list(self.nested)]
+        return [self.byte, self.num_skipped] if self.num_skipped else [self.byte]
+
+    @classmethod
+    def from_json(cls, fields: Sequence[Any]) -> Position:
+        """Decode what ``to_json`` returned.
+
+        >>> Position.from_json([512, 3, ["a.tar", 512, 10240]])
+        Position(byte=512, num_skipped=3, nested=('a.tar', 512, 10240))
+        """
+        byte, num_skipped, nested = [*fields, *[0, 0, None][len(fields) :]]
+        return cls(byte, num_skipped, None if nested is None else tuple(nested))
 
 
 class ReadPosition:
-    """Kept up to date by whoever reads an archive, at a cost for each run of members and none for each sample.
+    """Tracks where the next sample begins. Updated once per batch of members, so it costs nothing per sample.
+
+    Example: a batch of three members at bytes 1000, 1030 and 1070 sets ``batch_offset`` to 1000 and ``batch_starts`` to
+    ``(0, 30, 70)``. While the second is looked at, one name is left in ``batch_names``: ``next_byte()`` is 1030.
 
     Args:
-        position: where reading begins.
+        start: where reading starts.
     """
 
-    def __init__(self, position: Position | None = None) -> None:
-        self.begin: Position = [0] if position is None else position
-        self.ended = False  # whether the last sample was handed out
-        self.archive_end = 0  # where the end-of-archive blocks begin, once they were found
-        self.run_offset = 0  # what the starts of the run at hand count from
-        self.run_starts: Sequence[int] = (0,)  # where its members begin, their headers included
-        self.run_names: Iterator[str] = iter(())  # those of the members that have not been looked at
-        self.describe: Callable[[], Position] = lambda: [self.next_byte()]
+    def __init__(self, start: Position | None = None) -> None:
+        self.start = start or Position()
+        # Whether the last sample was handed out
+        self.ended = False
+        # Where the end-of-archive blocks begin, once they were found
+        self.archive_end = 0
+        # Of the current batch: the byte that its starts count from, where each member's headers begin, and an iterator
+        # over the names of the members that have not been looked at
+        self.batch_offset = 0
+        self.batch_starts: Sequence[int] = (0,)
+        self.batch_names: Iterator[str] = iter(())
+        # Samples handed out of a compressed archive; ``None`` if this one is not compressed
+        self.num_read: int | None = None
+        self._nested: tuple[tuple[str, int, int], int, ReadPosition] | None = None
 
     def next_byte(self) -> int:
-        """Where the member at hand begins: when a sample was handed out, the first one of the next."""
-        return self.run_offset + self.run_starts[len(self.run_starts) - length_hint(self.run_names) - 1]
+        """Return where the current member begins: when a sample was handed out, the first member of the next one."""
+        return self.batch_offset + self.batch_starts[len(self.batch_starts) - length_hint(self.batch_names) - 1]
 
-    def position(self) -> Position | None:
-        """Where the next sample begins; ``None`` if the last one was handed out."""
-        return None if self.ended else self.describe()
+    def enter(self, archive: tuple[str, int, int], following: int) -> ReadPosition:
+        """Continue in a nested archive; return the position within it.
+
+        Args:
+            archive: its name, first byte and size.
+            following: the byte at which the next member of this archive begins.
+        """
+        start = Position(self.start.byte - archive[1], self.start.num_skipped) if self.start.nested == archive else None
+        within = ReadPosition(start)
+        self._nested = archive, following, within
+        return within
+
+    def current(self) -> Position | None:
+        """Return where the next sample begins; ``None`` if the last one was handed out."""
+        if self.ended:
+            return None
+        if self.num_read is not None:
+            return Position(0, self.num_read)
+        if self._nested is None:
+            return Position(self.next_byte())
+        archive, following, within = self._nested
+        inner = within.current()
+        return Position(following) if inner is None else Position(archive[1] + inner.byte, inner.num_skipped, archive)

@@ -59,9 +59,9 @@ def sample_offsets(
     Raises:
         ShardReadError: for a shard that is damaged, or not made of samples.
     """
-    shown, place = redact(url), ReadPosition()
+    shown, position = redact(url), ReadPosition()
     compression, bare = decompressed(parts, url=shown, limits=CompressionLimits())
     with closing(bare):
-        runs = read_member_batches(bare, url=shown, options=TarOptions(copy=False), place=place)
-        samples = samples_of(runs, url=shown, on_bad_member=on_bad_member, of=place)
-        return compression, [0, *(place.archive_end if place.ended else place.next_byte() for _ in samples)]
+        runs = read_member_batches(bare, url=shown, options=TarOptions(copy=False), position=position)
+        samples = samples_of(runs, url=shown, on_bad_member=on_bad_member, position=position)
+        return compression, [0, *(position.archive_end if position.ended else position.next_byte() for _ in samples)]

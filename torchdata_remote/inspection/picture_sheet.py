@@ -18,7 +18,7 @@ from ..core.threads.ordered_map import ordered_map
 from ..core.urls import RemoteUrl
 from ..errors import RemoteDataError, ShardReadError
 from ..formats.decoders import rgb
-from ..formats.images import IMAGE_FOLDER_SUFFIXES
+from ..formats.images import is_image_name
 from ..formats.nested import is_archive_name
 from ..formats.sample import KEY, split_key
 from ..formats.sample_index import index_url
@@ -75,7 +75,7 @@ def draw_sheet(
     folder = list_dataset(root_url, options, max_files=max_files)
     budget = Budget(max_s=_MAX_S, max_bytes=_MAX_BYTES)
     shards = [file for file in folder.files if is_archive_name(file)]
-    images = [file for file in folder.files if file.lower().endswith(IMAGE_FOLDER_SUFFIXES)]
+    images = [file for file in folder.files if is_image_name(file)]
     size_of_shards = sum(file.size or 0 for file in shards)
     by_shards = bool(shards) and (not images or size_of_shards >= sum(file.size or 0 for file in images))
     cells = _from_shards(shards, folder, num_pictures, options, budget) if by_shards else []
@@ -182,7 +182,7 @@ def _pictures_of(
 
 def _wanted(budget: Budget) -> Callable[[str, int], bool]:
     def wanted(name: str, num_bytes: int) -> bool:
-        if _is_image(split_key(name)[1]):
+        if is_image_name(split_key(name)[1]):
             return num_bytes <= _MAX_IMAGE_BYTES and budget.take(num_bytes)
         return is_small_label(name, num_bytes)
 
@@ -196,13 +196,9 @@ def _affordable(heads: Iterator[MemberHeader], budget: Budget) -> Iterator[Membe
             return
 
 
-def _is_image(extension: str) -> bool:
-    return f".{extension}".endswith(IMAGE_FOLDER_SUFFIXES)
-
-
 def _pictures_in(heads: Iterator[MemberHeader], shard: ShardHeads) -> Iterator[Picture]:
     for sample in samples_in(heads, shard.shown):
-        images = sorted((name for name in sample if _is_image(name)), key=lambda name: "." in name)
+        images = sorted((name for name in sample if is_image_name(name)), key=lambda name: "." in name)
         if images:
             yield Picture(str(shard.url), sample[KEY], sample[images[0]].data or b"", text_of(sample.get("cls")))
 

@@ -19,7 +19,7 @@ from ..core.urls import RemoteUrl, redact
 from ..errors import EmptyListingError, ShardReadError
 from ..fetch.listing.shard_set import ShardSet, find_shards, read_if_there
 from ..formats.grouping import samples_of
-from ..formats.images import IMAGE_EXTENSIONS
+from ..formats.images import IMAGE_FORMATS, is_image_name
 from ..formats.sample import KEY, split_key
 from ..formats.tar import MemberHeader
 from ..labels import CLASSES_NAME, load_table
@@ -86,7 +86,7 @@ def pictures(
     if none and num_pictures > 0:
         shown = redact(url)
         raise EmptyListingError(
-            f"{shown}: none of the samples has an image (a member .{', .'.join(sorted(IMAGE_EXTENSIONS))}).", url=shown
+            f"{shown}: none of the samples has an image (a member .{', .'.join(sorted(IMAGE_FORMATS))}).", url=shown
         )
 
 
@@ -108,15 +108,11 @@ def class_names(shard_url: str, *, storage_options: Mapping[str, Any] | None = N
     return {str(entry["id"]): entry["name"] for entry in table.values()}
 
 
-def _is_image(extension: str) -> bool:
-    return extension.rpartition(".")[2] in IMAGE_EXTENSIONS
-
-
 def _wanted(name: str, num_bytes: int) -> bool:
     extension = split_key(name)[1]
     if extension == "cls":
         return num_bytes <= _MAX_LABEL_BYTES
-    return _is_image(extension) and num_bytes <= _MAX_IMAGE_BYTES
+    return is_image_name(extension) and num_bytes <= _MAX_IMAGE_BYTES
 
 
 def _pictures_in(heads: Iterable[MemberHeader], shard: ShardHeads) -> Iterator[Picture]:
@@ -126,7 +122,7 @@ def _pictures_in(heads: Iterable[MemberHeader], shard: ShardHeads) -> Iterator[P
         members = {
             name: head for name, head in sample.items() if isinstance(head, MemberHeader) and head.data is not None
         }
-        images = sorted((name for name in members if _is_image(name)), key=lambda name: "." in name)
+        images = sorted((name for name in members if is_image_name(name)), key=lambda name: "." in name)
         if images:
             data, label = members[images[0]].data, members.get("cls")
             assert data is not None

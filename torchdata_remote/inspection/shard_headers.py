@@ -7,8 +7,6 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import closing
 
-import numpy as np
-
 from ..core.concurrency_limit import ConcurrencyLimit
 from ..core.options import FetchOptions, RetryPolicy, StorageOptions
 from ..core.urls import RemoteUrl, redact
@@ -18,8 +16,8 @@ from ..fetch.read_ahead import LEAST_BYTES, ReadAhead
 from ..fetch.session import FetchSession
 from ..fetch.streams import parts_of, stream_objects
 from ..formats.compression.decompress import CompressionLimits, decompressed
-from ..formats.sample_index import index_url
-from ..formats.tar import BLOCK, MemberHeader, TarOptions, read_member_headers
+from ..formats.sample_index import index_url, parse_index
+from ..formats.tar import MemberHeader, TarOptions, read_member_headers
 
 Heads = Generator[MemberHeader, None, None]
 Wanted = Callable[[str, int], bool]
@@ -74,12 +72,10 @@ class ShardHeads:
         if data is None:
             return None, "there is no index beside it"
         self._count(len(data), 1)
-        if len(data) >= 16 and len(data) % 8 == 0:
-            offsets = np.frombuffer(data, "<u8")
-            in_order = bool((offsets[1:] > offsets[:-1]).all()) and offsets[0] == 0 and offsets[-1] <= self.num_bytes
-            if in_order and not (offsets % BLOCK).any():
-                return offsets.tolist(), ""
-        return None, NOT_ITS_INDEX
+        try:
+            return parse_index(data, shard_bytes=self.num_bytes).tolist(), ""
+        except ValueError:
+            return None, NOT_ITS_INDEX
 
     def from_the_start(self, wanted: Wanted, on_skip: Callable[[str], object] = lambda kind: None) -> Heads:
         """All members; of one that is compressed the bytes come as a stream.

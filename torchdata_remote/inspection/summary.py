@@ -13,7 +13,7 @@ from typing import Any
 from ..core.options import StorageOptions
 from ..core.threads.ordered_map import ordered_map
 from ..core.urls import RemoteUrl
-from ..formats.images import IMAGE_FOLDER_SUFFIXES
+from ..formats.images import IMAGE_FOLDER_SUFFIXES, is_image_name
 from ..formats.nested import is_archive_name
 from ..formats.sample import split_key
 from .picture_sheet import MAX_FILES, names_beside
@@ -103,7 +103,7 @@ def summarize(
     folder = list_dataset(root_url, options, max_files=max_files)
     num_bytes = sum(file.size or 0 for file in folder.files)
     shards = [file for file in folder.files if is_archive_name(file)]
-    images = [file for file in folder.files if file.lower().endswith(IMAGE_FOLDER_SUFFIXES)]
+    images = [file for file in folder.files if is_image_name(file)]
     known = partial(Summary, len(folder.files), num_bytes, folder.complete, num_shards=len(shards))
     if shards and 2 * sum(file.size or 0 for file in shards) >= num_bytes:
         if not look_inside:
@@ -122,10 +122,11 @@ def _of_files(
     labels = Counter(path.split("/")[-2] for path in paths if "/" in path)
     below = _training_folder(paths, least_below=1)
     chosen = [path[len(below) :] for path in paths if path.startswith(below)]
-    in_folders = sum("/" in path for path in chosen)
+    for_folder = [path for path in chosen if path.lower().endswith(IMAGE_FOLDER_SUFFIXES)]
+    in_folders = sum("/" in path for path in for_folder)
     if not chosen:
         code = ""
-    elif are_images and in_folders in (0, len(chosen)):
+    elif are_images and 2 * len(for_folder) > len(chosen) and in_folders in (0, len(for_folder)):
         code = image_folder_code(below)
     else:
         code = _code_for_files(below, chosen, are_images=are_images, complete=folder.complete)
@@ -182,13 +183,13 @@ def _of_shards(
     if folder.complete and all(str(shard) in said for shard in shards):
         num_samples = sum(said[str(shard)] for shard in shards)
     problems = [without_place(look.problem, folder) for look in looks if look.problem]
-    pictures = any(f".{name}".endswith(IMAGE_FOLDER_SUFFIXES) for look in looks for name in look.extensions)
+    pictures = any(is_image_name(name) for look in looks for name in look.extensions)
     return _with_classes(
         partial(
             known,
             num_samples=num_samples,
             num_shards_seen=sum(look.num_samples > 0 for look in looks),
-            has_pictures=pictures or any(file.lower().endswith(IMAGE_FOLDER_SUFFIXES) for file in folder.files),
+            has_pictures=pictures or any(is_image_name(file) for file in folder.files),
             problems=tuple(problems[:_MAX_PROBLEMS]),
         ),
         labels,
@@ -208,7 +209,7 @@ def _code_for_shards(folder: Folder, shards: Sequence[RemoteUrl], looks: Sequenc
     members: Counter[str] = sum((look.extensions for look in looks), Counter())
     labels: Counter[str] = sum((look.labels for look in looks), Counter())
     in_all = [name for name, count in members.items() if count == num_samples and name != "cls"]
-    images = [name for name in members if f".{name}".endswith(IMAGE_FOLDER_SUFFIXES) and "." not in name]
+    images = [name for name in members if is_image_name(name) and "." not in name]
     are_images = bool(images) and sum(members[name] for name in images) == num_samples
     wanted = sorted(images) if are_images else in_all[:1] or sorted(members.keys() - {"cls"})
     labelled = sum(labels.values()) == num_samples and all(re.fullmatch(r"\d{1,9}", label) for label in labels)

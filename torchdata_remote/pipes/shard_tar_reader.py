@@ -14,7 +14,7 @@ from ..formats.compression.decompress import CompressionLimits, decompressed
 from ..formats.error_policy import OnBadMember, OnBadShard, ShardErrorHandler, raise_error
 from ..formats.grouping import samples_of
 from ..formats.nested import NestedPrefixes
-from ..formats.position import Position, ReadPosition
+from ..formats.position import ReadPosition
 from ..formats.sample import Sample, is_meta
 from ..formats.tar import NestedArchive, TarOptions, read_archives, read_member_batches
 from .base.shard_reader import ShardReader
@@ -103,44 +103,43 @@ class ShardTarReader(ShardReader):
         self._nested, self._copy, self._max_member_bytes = nested, copy, max_member_bytes
         self._limits = CompressionLimits(max_ratio=max_ratio, max_decompressed_bytes=max_decompressed_bytes)
 
-    def samples_in(self, url: str, stream: Any, guard: ShardErrorHandler, place: ReadPosition) -> Iterator[Sample]:
+    def samples_in(self, url: str, stream: Any, guard: ShardErrorHandler, position: ReadPosition) -> Iterator[Sample]:
         options = TarOptions(
             max_member_bytes=self._max_member_bytes,
             copy=self._copy,
             num_bytes=getattr(stream, "num_bytes", None),
-            first_byte=place.begin[0],
+            first_byte=position.start.byte,
             last_byte=getattr(stream, "last_byte", None),
             on_skip=self.skipped.count_member,
             on_missing_end=guard.accepts,
         )
         read = partial(self._nested_samples if self._nested else _plain_samples, url, guard.on_bad_member)
-        return self._bare_samples(read, parts_of(url, stream), url, options, place)
+        return self._bare_samples(read, parts_of(url, stream), url, options, position)
 
     def _bare_samples(
-        self, read: _Read, parts: Iterable[Data], url: str, options: TarOptions, place: ReadPosition
+        self, read: _Read, parts: Iterable[Data], url: str, options: TarOptions, position: ReadPosition
     ) -> _Samples:
-        """What ``read`` finds in an archive that may be compressed; then it is read from its beginning always."""
-        first_byte, num_passed, *_ = *place.begin, 0
-        if first_byte:
-            yield from read(parts, options, place)
+        """Read an archive by ``read``. One that is compressed is decompressed from its beginning always."""
+        if position.start.byte:
+            yield from read(parts, options, position)
             return
         compression, bare = decompressed(parts, url=url, limits=self._limits)
         with closing(bare):
             if compression is None:
-                yield from read(bare, options, place)
+                yield from read(bare, options, position)
                 return
-            within, count = ReadPosition(), 0
-            place.describe = lambda: [0, count]
-            for count, sample in enumerate(read(bare, replace(options, num_bytes=None), within), 1):
-                place.ended = within.ended
-                if count > num_passed:
+            within, position.num_read = ReadPosition(), 0
+            for sample in read(bare, replace(options, num_bytes=None), within):
+                position.ended = within.ended
+                position.num_read += 1
+                if position.num_read > position.start.num_skipped:
                     yield sample
 
     def _nested_samples(
-        self, url: str, on_bad_member: OnBadMember, parts: Iterable[Data], options: TarOptions, place: ReadPosition
+        self, url: str, on_bad_member: OnBadMember, parts: Iterable[Data], options: TarOptions, position: ReadPosition
     ) -> _Samples:
         prefixes = NestedPrefixes(url)
-        begun = NestedArchive(*place.begin[2]) if len(place.begin) > 2 else None
+        begun = None if position.start.nested is None else NestedArchive(*position.start.nested)
         for inner, pieces in read_archives(parts, url=url, options=options, begun=begun):
             if is_meta(inner.name):
                 options.on_skip("meta")
@@ -148,11 +147,10 @@ class ShardTarReader(ShardReader):
             prefix = prefixes.of(inner.name, on_bad_member)
             if prefix is None:
                 continue
-            within = ReadPosition([place.begin[0] - inner.start, place.begin[1]] if inner == begun else None)
-            place.describe = partial(_position_in, inner, within)
+            within = position.enter(inner, following=inner.after())
             inside = f"{url}, in {inner.name!r:.200}"
             read = partial(_plain_samples, url, on_bad_member, inside=inside, prefix=prefix)
-            limits = replace(options, num_bytes=inner.num_bytes, first_byte=within.begin[0], last_byte=None)
+            limits = replace(options, num_bytes=inner.num_bytes, first_byte=within.start.byte, last_byte=None)
             yield from self._bare_samples(read, pieces, inside, limits, within)
 
 
@@ -161,27 +159,17 @@ def _plain_samples(
     on_bad_member: OnBadMember,
     parts: Iterable[Data],
     options: TarOptions,
-    place: ReadPosition,
+    position: ReadPosition,
     *,
     inside: str | None = None,
     prefix: str = "",
 ) -> _Samples:
-    runs = read_member_batches(parts, url=inside or url, options=options, place=place)
     return samples_of(
-        runs,
+        read_member_batches(parts, url=inside or url, options=options, position=position),
         url=url,
         inside=inside,
         prefix=prefix,
         on_skip=options.on_skip,
         on_bad_member=on_bad_member,
-        of=place,
+        position=position,
     )
-
-
-def _position_in(inner: NestedArchive, within: ReadPosition) -> Position:
-    """In the outer archive: the byte, how many samples of a compressed inner archive to pass over, the archive."""
-    position = within.position()
-    if position is None:
-        return [inner.after()]
-    byte, num_passed, *_ = *position, 0
-    return [inner.start + byte, num_passed, list(inner)]

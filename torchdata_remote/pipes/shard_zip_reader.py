@@ -78,7 +78,7 @@ class ShardZipReader(ShardReader):
         )
         self._max_member_bytes, self._max_ratio = max_member_bytes, max_ratio
 
-    def samples_in(self, url: str, stream: Any, guard: ShardErrorHandler, place: ReadPosition) -> Iterator[Sample]:
+    def samples_in(self, url: str, stream: Any, guard: ShardErrorHandler, position: ReadPosition) -> Iterator[Sample]:
         on_skip = self.skipped.count_member
         entries = _directory(url, stream)
         members = read_members(
@@ -88,10 +88,10 @@ class ShardZipReader(ShardReader):
             max_member_bytes=self._max_member_bytes,
             max_ratio=self._max_ratio,
             on_skip=on_skip,
-            place=place,
+            position=position,
         )
         runs = (([path], [data]) for path, data in members)
-        yield from samples_of(runs, url=url, on_skip=on_skip, on_bad_member=guard.on_bad_member, of=place)
+        yield from samples_of(runs, url=url, on_skip=on_skip, on_bad_member=guard.on_bad_member, position=position)
 
 
 def _directory(url: str, stream: Any) -> list[Entry]:

@@ -33,9 +33,8 @@ class Letters(ShardReader):
     ) -> None:
         super().__init__(source, on_bad_shard=on_bad_shard, interleave=interleave, storage_options=None)
 
-    def samples_in(self, url: str, stream: Any, guard: ShardErrorHandler, place: ReadPosition) -> Iterator[Sample]:
-        at = place.begin[0]
-        place.describe = lambda: [at]
+    def samples_in(self, url: str, stream: Any, guard: ShardErrorHandler, position: ReadPosition) -> Iterator[Sample]:
+        at = position.batch_offset = position.start.byte
         text = stream.read().decode()
         for at, letter in enumerate(text, at + 1):  # noqa: B020  # where the next one begins
             if letter == "!":
@@ -43,7 +42,7 @@ class Letters(ShardReader):
             if letter == "?" and not guard.accepts(MissingEndError(f"{url}: no end", url=url)):
                 raise ShardReadError(f"{url}: not accepted", url=url)
             self.skipped.count_member("letter")
-            place.ended = at == place.begin[0] + len(text)
+            position.batch_offset, position.ended = at, at == position.start.byte + len(text)
             yield {"__key__": letter, "__url__": url}
 
 

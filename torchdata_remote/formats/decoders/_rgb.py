@@ -9,11 +9,11 @@ from typing import overload
 import numpy as np
 from PIL import Image
 
-from ._jpeg_sizes import MAX_PIXELS, check_size, divisor
-from ._turbojpeg import decode_plain_jpeg
+from ..images import IMAGE_FORMATS
+from ._turbojpeg import MAX_PIXELS, check_size, decode_plain_jpeg, divisor
 
 # What Pillow may try. Leaving out the rest keeps its rarer and less tested parsers away from files of strangers.
-_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+_FORMATS = tuple(dict.fromkeys(IMAGE_FORMATS.values()))
 
 
 @dataclass(frozen=True)

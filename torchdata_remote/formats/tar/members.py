@@ -42,19 +42,19 @@ def read_members(
 
 
 def read_member_batches(
-    parts: Iterable[bytes | memoryview], *, url: str, options: TarOptions, place: ReadPosition | None = None
+    parts: Iterable[bytes | memoryview], *, url: str, options: TarOptions, position: ReadPosition | None = None
 ) -> Iterator[Run]:
     """Like :func:`read_members`, many members at a time: their names, and their data as they are asked for.
 
-    The data of a run are slices until they are taken, in order. ``place`` is told where its members begin.
+    The data of a batch are slices until they are taken, in order. ``position`` is set to where its members begin.
     """
-    place = place or ReadPosition()
+    position = position or ReadPosition()
     walk, plain = TarParser(parts, url, options), FastPath(options.max_member_bytes)
     cursor = walk.cursor
     while True:
         found = plain.members_from(cursor.view, cursor.position)
         if found is not None:
-            place.run_offset, place.run_starts = cursor.part_offset - BLOCK, found.starts
+            position.batch_offset, position.batch_starts = cursor.part_offset - BLOCK, found.starts
             view, cursor.position = cursor.view, found.after
             slices = map(view.__getitem__, map(slice, found.starts, found.ends))
             yield found.names, map(memoryview.tobytes, slices) if options.copy else slices
@@ -62,10 +62,10 @@ def read_member_batches(
             continue
         member = walk.next_member()
         if member is None:
-            place.archive_end = walk.member_start
+            position.archive_end = walk.member_start
             return
         name, size = member
-        place.run_offset, place.run_starts = walk.member_start, _ONE
+        position.batch_offset, position.batch_starts = walk.member_start, _ONE
         yield [name], [_data(walk, name, size, options.copy)]
 
 

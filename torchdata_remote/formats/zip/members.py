@@ -58,7 +58,7 @@ def read_members(
     max_member_bytes: int = MAX_MEMBER_BYTES,
     max_ratio: int = MAX_RATIO,
     on_skip: Callable[[str], object] = lambda kind: None,
-    place: ReadPosition | None = None,
+    position: ReadPosition | None = None,
 ) -> Iterator[tuple[str, bytes]]:
     """Path and data of each regular file in an archive, in the order in which they lie.
 
@@ -75,20 +75,20 @@ def read_members(
         max_member_bytes: a member that claims more is an error, before memory is taken for it.
         max_ratio: a member that claims more than 16 MiB and this many times its compressed length is an error.
         on_skip: called with ``"directory"`` or ``"link"`` for each member that is passed over.
-        place: at which byte reading begins, where ``parts`` do too; and is told where members begin.
+        position: the byte at which ``parts`` and reading start; set to where each member begins.
 
     Raises:
         ShardReadError: for a member that is not what the directory says of it, and bytes that end early. Says where.
     """
-    place = place or ReadPosition()
-    cursor = _Cursor(parts, url, place.begin[0])
-    if place.begin[0]:
-        entries = [entry for entry in entries if entry.header_offset >= place.begin[0]]
+    position = position or ReadPosition()
+    cursor = _Cursor(parts, url, position.start.byte)
+    if position.start.byte:
+        entries = [entry for entry in entries if entry.header_offset >= position.start.byte]
     for entry in _each(cursor, entries, max_member_bytes, max_ratio):
         data = _take_data(cursor, entry)
         _compare_sum(entry, zlib.crc32(data), url)
         if entry.kind == "file":
-            place.run_offset = entry.header_offset
+            position.batch_offset = entry.header_offset
             yield entry.path, data
         elif entry.kind == "link" and (not data or b"\0" in data):
             raise fault(url, entry.header_offset, f"link {entry.path!r:.200} has the target {data!r:.40}")

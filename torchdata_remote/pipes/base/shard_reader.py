@@ -31,12 +31,12 @@ class _OpenShard:
 
     Args:
         stream: its bytes.
-        place: where reading begins.
-        samples: from there on.
+        position: of the next sample.
+        samples: those that are left.
     """
 
-    def __init__(self, stream: Any, place: ReadPosition, samples: Generator[Sample, None, None]) -> None:
-        self._stream, self._place, self._samples = stream, place, samples
+    def __init__(self, stream: Any, position: ReadPosition, samples: Generator[Sample, None, None]) -> None:
+        self._stream, self._position, self._samples = stream, position, samples
 
     def __iter__(self) -> Iterator[Sample]:
         return self._samples
@@ -46,7 +46,8 @@ class _OpenShard:
         self._stream.close()  # for those that had not begun
 
     def state(self) -> list[Any]:
-        return [known(number_of(self._stream)), self._place.position()]
+        position = self._position.current()
+        return [known(number_of(self._stream)), None if position is None else position.to_json()]
 
 
 class _EndedShard:
@@ -124,7 +125,7 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
 
     def _streams(self, state: Any) -> Generator[tuple[str, Any], None, None]:
         if state is not None:
-            again = [[number, position[0]] for number, position in state["open"] if position is not None]
+            again = [[number, Position.from_json(saved).byte] for number, saved in state["open"] if saved is not None]
             state = {"next": state["next"], "again": again}
         return streams_of(self.source_datapipe, self._engine, state)
 
@@ -137,7 +138,8 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
         self._progress = progress = _Progress(0 if state is None else state["next"])
         with closing(begun or self._streams(state)) as streams:
             try:
-                for number, position in [] if state is None else state["open"]:
+                for number, saved in [] if state is None else state["open"]:
+                    position = None if saved is None else Position.from_json(saved)
                     progress.open.append(self._opened_again(streams, number, position))
             except BaseException:
                 for shard in progress.open:
@@ -176,8 +178,9 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
         url, samples = split_sample_range(str(url))
         if samples is not None and not self.reads_parts:
             raise part_refused(url, type(self).__name__)
-        place = ReadPosition([getattr(stream, "first_byte", 0)] if position is None else position)
-        return _OpenShard(stream, place, self._shard(redact(url), stream, place))
+        start = Position(getattr(stream, "first_byte", 0)) if position is None else position
+        tracked = ReadPosition(start)
+        return _OpenShard(stream, tracked, self._shard(redact(url), stream, tracked))
 
     def _opened_again(
         self, streams: Iterator[tuple[str, Any]], number: int, position: Position | None
@@ -189,10 +192,10 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
             raise StateError(f"The state tells of shard number {number}, which the chain hands out no longer.")
         return self._opened(url, stream, position)
 
-    def _shard(self, url: str, stream: Any, place: ReadPosition) -> Generator[Sample, None, None]:
+    def _shard(self, url: str, stream: Any, position: ReadPosition) -> Generator[Sample, None, None]:
         try:
             with ShardErrorHandler(url, self._on_bad_shard, self.skipped, self._on_bad_member) as guard:
-                yield from self.samples_in(url, stream, guard, place)
+                yield from self.samples_in(url, stream, guard, position)
         finally:
             stream.close()
 
@@ -206,7 +209,7 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
         self._engine = self._engine.for_lanes(num_streams)
 
     @abstractmethod
-    def samples_in(self, url: str, stream: Any, guard: ShardErrorHandler, place: ReadPosition) -> Iterator[Sample]:
+    def samples_in(self, url: str, stream: Any, guard: ShardErrorHandler, position: ReadPosition) -> Iterator[Sample]:
         """The samples of one shard.
 
         Args:
@@ -214,5 +217,5 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
             stream: binary; whoever calls closes it.
             guard: is entered, and asks the policy about what leaves here. Its ``on_bad_member`` is to be asked about
                 bad members.
-            place: where the stream begins; is to tell where the next sample does.
+            position: where the stream starts; to be updated to where the next sample begins.
         """
