@@ -36,7 +36,7 @@ from torchdata_remote.errors import (
 )
 from torchdata_remote.fetch.listing.sources import list_source
 from torchdata_remote.service.client.connect import DatasetFile, DatasetsStore, open_service
-from torchdata_remote.storage.dataset_service import upload as _datasets_upload
+from torchdata_remote.storage import multipart as _multipart
 from torchdata_remote.storage.registry import Connection, RangeNotSatisfiableError, open_store, publish
 from torchdata_remote.testing import Faults, FaultyStore
 
@@ -195,7 +195,7 @@ def test_what_is_not_there(host: str, name: str, by_obstore: bool) -> None:
 def test_a_file_of_any_size_appears_as_it_was_written(host: str, sizes: list[int], part_bytes: int) -> None:
     """Whatever the pieces and the parts, the file is what was written, and is not seen before."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_datasets_upload, "UPLOAD_PART_BYTES", part_bytes)
+        patch.setattr(_multipart, "UPLOAD_PART_BYTES", part_bytes)
         store, path = store_at(host), f"parts/{uuid.uuid4().hex}"
         pieces = [bytes([number]) * size for number, size in enumerate(sizes)]
         pending = store.create(path, overwrite=False)
@@ -211,7 +211,7 @@ def test_nothing_is_overwritten_unless_told_to(
     host: str, name: str, part_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file that is there stays, also one that appeared while another was being written."""
-    monkeypatch.setattr(_datasets_upload, "UPLOAD_PART_BYTES", part_bytes)
+    monkeypatch.setattr(_multipart, "UPLOAD_PART_BYTES", part_bytes)
     store, path = store_at(host), f"{name}/a"
     first, second = store.create(path, overwrite=False), store.create(path, overwrite=False)
     first.write(b"first one")
@@ -227,7 +227,7 @@ def test_nothing_is_overwritten_unless_told_to(
 
 def test_abort_leaves_nothing(host: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was begun and given up is neither a file nor an upload."""
-    monkeypatch.setattr(_datasets_upload, "UPLOAD_PART_BYTES", 4)
+    monkeypatch.setattr(_multipart, "UPLOAD_PART_BYTES", 4)
     store, path = store_at(host), f"{name}/a"
     pending = store.create(path, overwrite=False)
     pending.write(b"0123456789")
@@ -553,7 +553,7 @@ def test_faults_while_writing(
     host: str, name: str, fault: str, part_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever answer is lost, the file appears once and whole, also where nothing may be overwritten."""
-    monkeypatch.setattr(_datasets_upload, "UPLOAD_PART_BYTES", part_bytes)
+    monkeypatch.setattr(_multipart, "UPLOAD_PART_BYTES", part_bytes)
     data = bytes(range(250)) * 4
     store_at(host).create_dataset(name)
     with FaultyStore(f"http://{host}", Faults(methods={"PUT"}), seed=1) as faulty:
@@ -569,12 +569,11 @@ def test_faults_while_writing(
 
 def test_parts_that_got_lost(host: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An upload that somebody ended meanwhile is an error, and no part of a file."""
-    monkeypatch.setattr(_datasets_upload, "UPLOAD_PART_BYTES", 4)
+    monkeypatch.setattr(_multipart, "UPLOAD_PART_BYTES", 4)
     store, path = store_at(host), f"{name}/a"
     pending = store.create(path, overwrite=False)
     pending.write(b"0123456789")
-    for part in pending._running:
-        part.result()
+    pending._wait_for_parts()
     pending._uploads.abandon(path, pending._upload_id or "")
     with pytest.raises(StorageError, match="lost parts"):
         pending.commit()

@@ -26,7 +26,7 @@ from tests.servers.service import running_service
 from torchdata_remote.errors import AccessDeniedError, ObjectChangedError, ObjectExistsError, StorageError
 from torchdata_remote.service.client import file as _datasets_file
 from torchdata_remote.service.client.filesystem import DatasetsFileSystem
-from torchdata_remote.storage.dataset_service import upload as _datasets_upload
+from torchdata_remote.storage import multipart as _multipart
 
 
 @pytest.fixture(scope="module")
@@ -256,7 +256,7 @@ def test_a_file_that_is_forgotten_is_not_published(fs: DatasetsFileSystem, root:
 
 def test_writing(fs: DatasetsFileSystem, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file appears when it is closed, also a large one; ``x`` replaces none; nothing is appended."""
-    monkeypatch.setattr(_datasets_upload, "UPLOAD_PART_BYTES", 5)
+    monkeypatch.setattr(_multipart, "UPLOAD_PART_BYTES", 5)
     with fs.open(f"{root}/new/a", "wb") as file:
         assert file.write(b"0123456789") == 10
         assert file.write(memoryview(b"ab")) == 2

@@ -32,12 +32,13 @@ from torchdata_remote.errors import (
     TransientStorageError,
     UrlError,
 )
+from torchdata_remote.storage import multipart as _multipart
 from torchdata_remote.storage.fsspec_store import FsspecStore
 from torchdata_remote.storage.registry import RangeNotSatisfiableError, Store, open_store
-from torchdata_remote.storage.s3 import upload as _s3_upload
 from torchdata_remote.storage.s3.obstore import s3_reader
 from torchdata_remote.storage.s3.settings import make_client, make_session, s3_settings
 from torchdata_remote.storage.s3.store import S3Store
+from torchdata_remote.storage.s3.upload import S3Writer
 
 MIB = 1 << 20
 ODD_KEYS = [
@@ -515,7 +516,7 @@ def test_transports_give_the_same(moto: S3Server, size: int, start: int, length:
 
 def test_large_upload_appears_whole(s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An object of several upload parts appears at once, with the bytes in order."""
-    monkeypatch.setattr(_s3_upload, "UPLOAD_PART_BYTES", 5 * MIB)
+    monkeypatch.setattr(_multipart, "UPLOAD_PART_BYTES", 5 * MIB)
     store, data = store_of(s3, bucket), os.urandom(17 * MIB + 123)
     pending = store.create("big", overwrite=False)
     for start in range(0, len(data), 3 * MIB):
@@ -530,7 +531,7 @@ def test_large_upload_appears_whole(s3: S3Server, bucket: str, monkeypatch: pyte
 
 def test_aborted_upload_leaves_nothing(s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither an object nor a multipart upload is left of one that is given up."""
-    monkeypatch.setattr(_s3_upload, "UPLOAD_PART_BYTES", 5 * MIB)
+    monkeypatch.setattr(_multipart, "UPLOAD_PART_BYTES", 5 * MIB)
     store = store_of(s3, bucket)
     pending = store.create("big", overwrite=False)
     pending.write(bytes(12 * MIB))
@@ -543,7 +544,7 @@ def test_aborted_upload_leaves_nothing(s3: S3Server, bucket: str, monkeypatch: p
 
 def test_large_upload_never_overwrites(s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A multipart upload keeps what is there too, and can be given up after it was refused."""
-    monkeypatch.setattr(_s3_upload, "UPLOAD_PART_BYTES", 5 * MIB)
+    monkeypatch.setattr(_multipart, "UPLOAD_PART_BYTES", 5 * MIB)
     store = store_of(s3, bucket)
     pending = store.create("big", overwrite=False)
     pending.write(bytes(6 * MIB))
@@ -561,7 +562,7 @@ def test_large_upload_never_overwrites(s3: S3Server, bucket: str, monkeypatch: p
 
 def test_failed_part_is_raised(moto: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """A part that the store refuses comes out of ``write`` or ``commit``, and nothing is left."""
-    monkeypatch.setattr(_s3_upload, "UPLOAD_PART_BYTES", 5 * MIB)
+    monkeypatch.setattr(_multipart, "UPLOAD_PART_BYTES", 5 * MIB)
     bucket = new_bucket(moto)
     store = s3_store(moto, bucket, read_by_obstore=True)
 
@@ -607,7 +608,7 @@ def test_lost_answer_to_a_put(s3: S3Server, bucket: str, monkeypatch: pytest.Mon
 
 def test_lost_answer_to_a_completion(s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of a multipart upload whose answer was lost is repeated safely."""
-    monkeypatch.setattr(_s3_upload, "UPLOAD_PART_BYTES", 5 * MIB)
+    monkeypatch.setattr(_multipart, "UPLOAD_PART_BYTES", 5 * MIB)
     store = s3_store(s3, bucket, read_by_obstore=True)
     complete = lose_first_answer(store.client.complete_multipart_upload)
     monkeypatch.setattr(store.client, "complete_multipart_upload", complete)
@@ -615,29 +616,6 @@ def test_lost_answer_to_a_completion(s3: S3Server, bucket: str, monkeypatch: pyt
     write(store, "a", data)
     assert read(store, "a") == data
     assert uploads_left(s3, bucket) == []
-
-
-def test_upload_parts_grow(monkeypatch: pytest.MonkeyPatch, moto: S3Server) -> None:
-    """Parts grow with the object, because a store takes 10,000 of them at the most."""
-    monkeypatch.setattr(_s3_upload, "UPLOAD_PART_BYTES", 1)
-    store = s3_store(moto, new_bucket(moto), read_by_obstore=True)
-    sent: list[int] = []
-    answers = {"UploadId": "1", "ETag": "e"}
-    for name in ("create_multipart_upload", "complete_multipart_upload", "abort_multipart_upload"):
-        monkeypatch.setattr(store.client, name, lambda **request: answers)
-
-    def upload_part(**request: Any) -> Any:
-        sent.append(len(request["Body"]))
-        return answers
-
-    monkeypatch.setattr(store.client, "upload_part", upload_part)
-    pending = store.create("a", overwrite=True)
-    for _ in range(3_000):
-        pending.write(b"1")
-    pending.commit()
-    assert sum(sent) == 3_000
-    assert set(sent[:1_900]) == {1}
-    assert set(sent[2_100:-1]) == {2}
 
 
 def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -663,7 +641,7 @@ def test_writes_repeat_passing_faults(moto: S3Server, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(store.client, "put_object", faulty)
     pending = store.create("a", overwrite=False)
-    assert isinstance(pending, _s3_upload.S3Pending)
+    assert isinstance(pending, S3Writer)
     pending._retry = RetryPolicy(first_wait_s=0, max_wait_s=0)
     pending.write(b"12")
     pending.commit()

@@ -230,3 +230,14 @@ class ServiceClient:
             response.release_conn()
         found: Mapping[str, str] = response.headers
         return found
+
+
+class ServiceRequests:
+    """Base class of the kinds of requests that :class:`DatasetsStore` sends.
+
+    Args:
+        client: sends them.
+    """
+
+    def __init__(self, client: ServiceClient) -> None:
+        self._client = client

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ...errors import ObjectNotFoundError, UrlError
 from ..protocol import Entry, Page
-from .client import ServiceClient
+from .client import ServiceRequests
 
 MAX_PAGE = 10_000  # entries, by the service's own limit
 
@@ -26,15 +26,8 @@ def _seconds(modified: str | None) -> float | None:
     return None if modified is None else dt.datetime.fromisoformat(modified.replace("Z", "+00:00")).timestamp()
 
 
-class Listing:
-    """The listings of one host.
-
-    Args:
-        client: speaks to it.
-    """
-
-    def __init__(self, client: ServiceClient) -> None:
-        self._client = client
+class ListRequests(ServiceRequests):
+    """The requests that list the datasets and files of one host."""
 
     def names(self) -> list[str]:
         """Of all datasets, sorted."""
@@ -96,7 +89,14 @@ class Listing:
         return Page(entries, None if then is None else f"{root}{then}", folders)
 
     def digests(self, prefix: str, token: str | None) -> tuple[list[DatasetFile], str | None]:
-        """One page of a dataset's files, or of those that begin with ``NAME/...``, with SHA-256; the next page's token.
+        """List one page of the files whose path begins with ``NAME/`` or ``NAME/...``, with SHA-256.
+
+        Args:
+            prefix: of the paths.
+            token: ``None``, or the token that was returned with the page before.
+
+        Returns:
+            The files, and the token of the next page (``None`` after the last page).
 
         Raises:
             ObjectNotFoundError: if there is no such dataset.

@@ -8,25 +8,25 @@ from collections.abc import Generator
 from typing import Any
 
 from ..errors import broken_answer
-from ..http.content_range import length_of, span_of
+from ..http.content_range import length_of, range_header, span_of
 from ..http.urllib3_reader import read_as_it_comes
 from ..obstore_reader import ObstoreReader, can_express, http_store
 from ..preferred_reader import PreferredRead
 from ..protocol import Answer, normalized_etag
-from .client import ServiceClient
+from .client import ServiceClient, ServiceRequests
 from .errors import from_obstore_of_service
 
 
-class DatasetsReader:
-    """Reads the files of one host.
+class DatasetsReader(ServiceRequests):
+    """The requests that read the files of one host. An object of its own, because its attributes show the token.
 
     Args:
-        client: speaks to it.
-        read_by_obstore: whether obstore may carry what it can express.
+        client: sends them.
+        read_by_obstore: whether to read by obstore what it can express.
     """
 
     def __init__(self, client: ServiceClient, *, read_by_obstore: bool) -> None:
-        self._client = client
+        super().__init__(client)
         self._read = PreferredRead(
             client.root,
             self._read_by_obstore,
@@ -36,12 +36,14 @@ class DatasetsReader:
         self._readers: dict[str | None, ObstoreReader] = {}  # by token: the environment's may change
         self._lock = threading.RLock()
 
-    def read(self, path: str, start: int, end: int | None, etag: str | None, *, by_obstore: bool = True) -> Answer:
-        """As ``Store.read``; without ``by_obstore`` by urllib3."""
+    def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         self._client.split(path)
-        if etag is not None and etag.startswith("W/"):
-            etag = None  # If-Match never holds for it
-        return (self._read if by_obstore else self._read.without_obstore)(path, start, end, etag)
+        return self._read(path, start, end, _for_if_match(etag))
+
+    def read_without_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
+        """Read like :meth:`read`, by urllib3."""
+        self._client.split(path)
+        return self._read.without_obstore(path, start, end, _for_if_match(etag))
 
     def _read_by_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         return self._reader().read(path, start, end, etag)
@@ -55,9 +57,8 @@ class DatasetsReader:
             return self._readers[token]
 
     def _read_by_urllib3(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        headers = {} if etag is None else {"If-Match": etag}
-        if end is not None or start:
-            headers["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
+        wanted = {"If-Match": etag, "Range": range_header(start, end)}
+        headers = {name: value for name, value in wanted.items() if value is not None}
         response = self._client.send("GET", self._client.file_target(path), path, headers=headers)
         url, length = self._client.url(path), length_of(response.headers.get("Content-Length"))
         with contextlib.ExitStack() as on_error:
@@ -81,6 +82,11 @@ class DatasetsReader:
                 response.release_conn()
         finally:
             response.close()
+
+
+def _for_if_match(etag: str | None) -> str | None:
+    """The etag, unless it is weak: If-Match never holds for a weak one."""
+    return None if etag is None or etag.startswith("W/") else etag
 
 
 def service_reader(origin: str, root: str, read_timeout_s: float, headers: dict[str, str]) -> ObstoreReader:

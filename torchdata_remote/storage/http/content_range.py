@@ -10,6 +10,17 @@ from ..errors import broken_answer
 _CONTENT_RANGE = re.compile(r"\s*bytes\s+(?:(\d+)\s*-\s*(-?\d+)|\*)\s*/\s*(\d+|\*)\s*", re.IGNORECASE)
 
 
+def range_header(start: int, end: int | None) -> str | None:
+    """The Range header that requests bytes ``start`` to ``end`` (exclusive); ``None`` requests the whole object.
+
+    >>> range_header(0, 10), range_header(5, None), range_header(0, None)
+    ('bytes=0-9', 'bytes=5-', None)
+    """
+    if end is None:
+        return f"bytes={start}-" if start else None
+    return f"bytes={start}-{end - 1}"
+
+
 class Span(NamedTuple):
     """First byte, the one after the last, and the size of the object, ``None`` where the answer does not tell it."""
 

@@ -18,7 +18,7 @@ from ..error_tables import from_urllib3
 from ..errors import as_ours, broken_answer, from_status
 from ..protocol import CONNECT_TIMEOUT_S, Answer, Entry, RangeNotSatisfiableError, in_one, normalized_etag
 from .content_encoding import IDENTITY, require_unencoded
-from .content_range import length_of, span_of
+from .content_range import length_of, range_header, span_of
 
 _MAX_REDIRECTS = 5
 CHUNK_BYTES = 1 << 18
@@ -76,7 +76,8 @@ class UrllibReader:
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         """The range asked for, or everything if the server ignores ranges."""
         url = f"{self._origin}/{path}"
-        headers = {} if end is None and not start else {"Range": f"bytes={start}-{'' if end is None else end - 1}"}
+        wanted_range = range_header(start, end)
+        headers = {} if wanted_range is None else {"Range": wanted_range}
         with contextlib.ExitStack() as stack:
             response = stack.enter_context(self._request("GET", path, headers))
             if response.status not in (200, 203, 206):

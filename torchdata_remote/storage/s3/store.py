@@ -12,7 +12,7 @@ from ...errors import ExpiredCredentialsError, StorageError
 from ..error_tables import from_botocore
 from ..errors import broken_answer, from_status, note_answer, translated
 from ..http.content_encoding import require_unencoded
-from ..http.content_range import length_of, span_of
+from ..http.content_range import length_of, range_header, span_of
 from ..http.urllib3_reader import read_as_it_comes
 from ..obstore_reader import ObstoreReader, can_express
 from ..preferred_reader import MAX_UNUSABLE, PreferredRead
@@ -22,7 +22,7 @@ from .obstore import s3_reader
 from .page_parser import as_page, read_faster, seconds
 from .settings import S3Settings, make_client, make_session
 from .unfinished_uploads import MultipartUploads
-from .upload import S3Pending
+from .upload import S3Writer
 
 T = TypeVar("T")
 _MAX_KEYS = 1000  # of a page, whatever is asked for
@@ -137,9 +137,9 @@ class S3Store:
     def read_without_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         """As :meth:`read`, by botocore."""
         arguments: dict[str, Any] = {"Key": path}
-        is_range = end is not None or start > 0
-        if is_range:
-            arguments["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
+        wanted_range = range_header(start, end)
+        if wanted_range is not None:
+            arguments["Range"] = wanted_range
         if etag is not None:
             arguments["IfMatch"] = etag
         answer = self.request("get_object", path, **arguments)
@@ -154,7 +154,7 @@ class S3Store:
                 total = self._total_bytes(path, answer.get("ETag"))
             on_error.pop_all()
         asked = (start, total if end is None else min(end, total))
-        self._note_whole(is_range and (first, after) == (0, total) and asked != (0, total))
+        self._note_whole(wanted_range is not None and (first, after) == (0, total) and asked != (0, total))
         return Answer(first, after, total, normalized_etag(answer.get("ETag")), self._chunks(path, answer["Body"]))
 
     def _total_bytes(self, path: str, etag: str | None) -> int:
@@ -185,8 +185,8 @@ class S3Store:
             reader: ObstoreReader = self._obstore
             return reader
 
-    def create(self, path: str, *, overwrite: bool) -> S3Pending:
-        return S3Pending(self, path, overwrite)
+    def create(self, path: str, *, overwrite: bool) -> S3Writer:
+        return S3Writer(self, path, overwrite=overwrite)
 
     def delete(self, path: str) -> None:
         self.request("delete_object", path, Key=path)

@@ -1,0 +1,149 @@
+"""Upload an object: a small one in one request, a large one in parts, several at a time."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any, Generic, TypeVar
+
+from ..core.options import RetryPolicy
+from ..core.retry import call_with_retries
+from ..errors import ObjectExistsError, ObjectNotFoundError
+
+PartT = TypeVar("PartT")
+UPLOAD_PART_BYTES = 16 << 20  # S3 requires at least 5 MiB
+PARTS_PER_SIZE = 700  # S3 and the dataset service accept 10,000 parts: growing up to 224 MiB, they hold 1 TiB
+MAX_PARTS_IN_FLIGHT = 4
+
+
+class MultipartWriter(ABC, Generic[PartT]):
+    """An :class:`ObjectWriter` that buffers one part and uploads up to four others in threads.
+
+    The object becomes visible as a whole, in ``commit``, or not at all. Subclasses send the requests; each of their
+    methods retries transient faults by itself.
+    """
+
+    def __init__(self) -> None:
+        self._retry = RetryPolicy()
+        self._buffer = bytearray()
+        self._sent_bytes = 0
+        self._upload_id: str | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._parts: list[Future[PartT]] = []
+        self._in_flight: set[Future[PartT]] = set()
+
+    @abstractmethod
+    def _put(self, data: bytearray) -> None:
+        """Store a small object in one request."""
+
+    @abstractmethod
+    def _start_upload(self) -> str:
+        """Start a multipart upload, and return its ID."""
+
+    @abstractmethod
+    def _send_part(self, upload_id: str, number: int, start: int, data: bytearray) -> PartT:
+        """Upload a part. Called in several threads.
+
+        Args:
+            upload_id: from :meth:`_start_upload`.
+            number: of the part, from 1.
+            start: the object's byte at which the part starts.
+            data: its bytes.
+        """
+
+    @abstractmethod
+    def _complete(self, upload_id: str) -> None:
+        """Send the last part, which is still in the buffer, and make the object visible."""
+
+    @abstractmethod
+    def _discard(self, upload_id: str) -> None:
+        """Delete the parts of an upload that is not completed."""
+
+    def write(self, data: bytes) -> None:
+        view = memoryview(data).cast("B")
+        while view:
+            part_bytes = UPLOAD_PART_BYTES * max(1, len(self._parts) // PARTS_PER_SIZE)
+            if len(self._buffer) == part_bytes:  # kept until more bytes arrive, so that ``commit`` has a last part
+                self._submit_part()
+                continue
+            room = part_bytes - len(self._buffer)
+            self._buffer += view[:room]
+            view = view[room:]
+
+    def commit(self) -> None:
+        if self._upload_id is None:
+            self._put(self._take_buffer())
+            return
+        self._complete(self._upload_id)
+        self._upload_id = None
+        self._stop_threads()
+
+    def abort(self) -> None:
+        self._buffer = bytearray()
+        self._stop_threads()
+        if self._upload_id is not None:
+            upload_id, self._upload_id = self._upload_id, None
+            self._discard(upload_id)
+
+    def _take_buffer(self) -> bytearray:
+        data, self._buffer = self._buffer, bytearray()
+        self._sent_bytes += len(data)
+        return data
+
+    def _submit_part(self) -> None:
+        """Upload the buffer in a thread. While four parts are in flight, wait for one of them.
+
+        Raises:
+            StorageError: if an earlier part failed.
+        """
+        if self._upload_id is None:
+            self._upload_id = self._start_upload()
+            self._pool = ThreadPoolExecutor(MAX_PARTS_IN_FLIGHT, thread_name_prefix="upload")
+        assert self._pool is not None
+        if len(self._in_flight) >= MAX_PARTS_IN_FLIGHT:
+            done, self._in_flight = wait(self._in_flight, return_when=FIRST_COMPLETED)
+            for part in done:
+                part.result()
+        start, data = self._sent_bytes, self._take_buffer()
+        self._parts.append(self._pool.submit(self._send_part, self._upload_id, len(self._parts) + 1, start, data))
+        self._in_flight.add(self._parts[-1])
+
+    def _wait_for_parts(self) -> list[PartT]:
+        """What :meth:`_send_part` returned for each part, in order."""
+        return [part.result() for part in self._parts]
+
+    def _stop_threads(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+
+def make_visible(
+    send: Callable[[], Any], is_visible: Callable[[], bool], retry: RetryPolicy, *, look_before_retry: bool = False
+) -> None:
+    """Send the request that makes an object visible, and retry it.
+
+    If the response to an earlier attempt was lost, the object may be visible already: a retry then succeeds, rather
+    than to report that the object exists or that the upload does not.
+
+    Args:
+        send: one request.
+        is_visible: whether the store has exactly this object.
+        retry: the limits.
+        look_before_retry: call ``is_visible`` before each retry also, where ``send`` would start a new upload.
+    """
+    num_attempts = 0
+
+    def attempt() -> None:
+        nonlocal num_attempts
+        num_attempts += 1
+        if look_before_retry and num_attempts > 1 and is_visible():
+            return
+        try:
+            send()
+        except (ObjectExistsError, ObjectNotFoundError):
+            if num_attempts == 1 or not is_visible():
+                raise
+
+    call_with_retries(attempt, retry)
