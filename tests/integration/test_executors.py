@@ -36,7 +36,7 @@ from pathlib import Path
 
 from shard_on_cluster import open_executor
 from torchdata_remote import labels
-from torchdata_remote.sharding.dataset import shard_dataset
+from torchdata_remote.sharding.shard_dataset import shard_dataset
 
 
 class Louder:

@@ -40,7 +40,7 @@ class ReadAhead:
     Example:
         >>> import fsspec
         >>> fsspec.filesystem("memory").pipe("/windows/a", bytes(1 << 20))
-        >>> windows = Windows("memory://windows/a", StorageOptions())
+        >>> windows = ReadAhead("memory://windows/a", StorageOptions())
         >>> parts = iter(windows)
         >>> len(next(parts)), windows.jump(1_000_000), len(next(parts))
         (4096, 1000000, 4096)

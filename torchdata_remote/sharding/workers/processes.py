@@ -1,7 +1,8 @@
-"""Processes of our own that do tasks; one that is lost takes no other task with it than its own.
+"""Pool of worker processes in which a crash loses only the task that the crashed process was running.
 
-``concurrent.futures`` gives up all of its processes when one is killed, and before Python 3.11 may wait for ever then
-(cpython#94777).
+Other pools fail all pending tasks when a worker is killed: ``concurrent.futures`` (which before Python 3.11 may also
+hang, cpython#94777) and loky 3.7 (``TerminatedWorkerError``) at once, Pebble 5.2 when the worker was killed while it
+held the lock of the pipe that all of its workers share.
 """
 
 from __future__ import annotations
