@@ -276,6 +276,55 @@ def test_a_pipe_of_the_users_own() -> None:
     assert_resumes_everywhere(lambda: chain, num_streams=2)
 
 
+class OwnOrder(Own):
+    """A pipe of the user's that gives URLs, in an order that depends on the epoch."""
+
+    gives_urls = True
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        urls = list(self.source_datapipe)
+        yield from urls[self.epoch :] + urls[: self.epoch]
+
+
+class OwnSplit(OwnWithState):
+    """A pipe of the user's that splits: the hooks that ``sharding_filter_rank`` has."""
+
+    world: World | None = None
+    stream = World()
+
+    def current_world(self) -> World:
+        return self.stream
+
+    def enter_stream(self, world: World) -> None:
+        self.stream = world
+
+    def __iter__(self) -> Iterator[Any]:
+        begin, self.begins_at = self.begins_at or 0, None
+        share = list(self.source_datapipe)[self.stream.slot :: self.stream.num_slots]
+        for self.num_passed, url in enumerate(share[begin:], begin + 1):
+            yield url
+
+    def state_dict(self) -> Any:
+        return self.num_passed
+
+
+def test_a_users_own_listing_is_read_once_a_pass_in_the_order_of_its_epoch() -> None:
+    source = Counted(list("abcdef"))
+    data = Resumable(OwnOrder(source).sharding_filter_rank(), num_streams=2)
+    assert [list(data), list(data)] == [list("abcdef"), list("bcdefa")]
+    assert source.num_passes == 2
+
+
+def test_a_users_own_split_reads_each_url_in_one_stream_and_resumes() -> None:
+    assert is_sharded(OwnSplit(urls()))
+    assert sorted(Resumable(OwnSplit(urls()), num_streams=2)) == sorted(urls())
+    assert_resumes_everywhere(lambda: OwnSplit(urls()), num_streams=2)
+
+
 class OwnMap(MapperIterDataPipe[Any]):
     """A subclass of what is let through."""
 

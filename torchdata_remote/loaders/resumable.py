@@ -17,7 +17,6 @@ from ..core.parent_watch import WatchedWhenUnpickled, end_worker_with_trainer
 from ..core.world import World, detect_world, place_in
 from ..errors import StateError
 from ..fetch.listing.source_argument import pipe_of
-from ..pipes import ShardingFilterRank
 from ..pipes.base.chain import all_pipes, describe
 from .listing.listings import Listings
 from .listing.packed_listing import Listed
@@ -91,7 +90,7 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
         detected = detect_world()
         if self._world is not None and get_worker_info() is not None:
             detected = place_in(self._world, detected)
-        given = (pipe.world for pipe in all_pipes(self.pipe) if isinstance(pipe, ShardingFilterRank))
+        given = (pipe.world for pipe in all_pipes(self.pipe) if hasattr(type(pipe), "current_world"))
         return place_in(next(given, None), detected)
 
     @property
@@ -179,7 +178,7 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
 
     def _refuse_second_split(self) -> None:
         refuse_skipping(self)
-        if not any(isinstance(pipe, ShardingFilterRank) and pipe.has_all_ranks for pipe in all_pipes(self.pipe)):
+        if not any(getattr(pipe, "has_all_ranks", None) is True for pipe in all_pipes(self.pipe)):
             refuse_second_split(type(self).__name__, second_splitter())
 
     def pass_begun(self) -> None:

@@ -9,14 +9,12 @@ from typing import Any
 from ..core.iter_datapipe import Filter, IterableWrapper, IterDataPipe, Mapper
 from ..core.world import World
 from ..errors import StateError
-from ..pipes import AsyncPrefetch, EqualizeRanks, ListRemote, ShardingFilterRank, ShuffleSamples, ShuffleShards
 from ..pipes.base.chain import PASS_THROUGH, all_pipes, name_of, require_state, sources_of
-from ..pipes.base.datapipe import DataPipe, OneForOne, SharedList
-from ..pipes.compose.mix import Mixed
+from ..pipes.base.datapipe import SharedList
 from .listing.packed_listing import Listed
 from .state.fingerprints import Fingerprint, digest_of_sizes, fingerprint, sorted_names
 
-_LISTING = (IterableWrapper, ListRemote, ShuffleShards, Mapper, Filter)
+_LISTING = (IterableWrapper, Mapper, Filter)  # of torch
 _INSTEAD = {
     "Shuffler": "shuffle_samples(), or shuffle_shards() for URLs",
     "ShardingFilter": "sharding_filter_rank()",
@@ -39,23 +37,28 @@ def check_resumable(pipe: IterDataPipe[Any]) -> None:
         StateError: for one that cannot; names it and what to use instead.
     """
     for found in all_pipes(pipe):
-        if isinstance(found, AsyncPrefetch):
-            found.state_dict()  # which refuses in_order=False
-        if isinstance(found, _LISTING + PASS_THROUGH) or hasattr(found, "state_dict"):
+        if hasattr(type(found), "require_resumable"):
+            found.require_resumable()
+        if gives_urls(found) or isinstance(found, PASS_THROUGH) or hasattr(found, "state_dict"):
             continue
         name = name_of(found)
         instead = _INSTEAD.get(name, "torch's map, filter, batch or collate, or give it state_dict and load_state_dict")
         raise StateError(f"{name} cannot be resumed where it was. Use instead: {instead}.")
     require_state(pipe)
     for found in all_pipes(pipe):
-        if isinstance(found, (OneForOne, ShuffleSamples, EqualizeRanks, Mixed)):
+        if getattr(type(found), "needs_source_state", False):
             for _, _, source in sources_of(found):
                 require_state(source)
 
 
+def gives_urls(pipe: IterDataPipe[Any]) -> bool:
+    """Whether a pipe may belong to a listing: one of torch's, or one with ``gives_urls``."""
+    return isinstance(pipe, _LISTING) or bool(getattr(type(pipe), "gives_urls", False))
+
+
 def is_sharded(pipe: IterDataPipe[Any]) -> bool:
     """Whether all of a chain's listings are split."""
-    if isinstance(pipe, ShardingFilterRank):
+    if hasattr(type(pipe), "current_world"):
         return True
     sources = [source for _, _, source in sources_of(pipe)]
     return bool(sources) and all(map(is_sharded, sources))
@@ -75,13 +78,13 @@ class SharedListing(SharedList[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Let whoever begins to iterate next have that epoch's order."""
-        self._epoch = epoch if any(isinstance(pipe, ShuffleShards) for pipe in all_pipes(self.source_datapipe)) else 0
+        self._epoch = epoch if any(map(_has_epochs, all_pipes(self.source_datapipe))) else 0
 
     def urls(self) -> list[Any]:
         """All of them, in this pass' order."""
         if self._epoch not in self._by_epoch:
             for pipe in all_pipes(self.source_datapipe):
-                if isinstance(pipe, ShuffleShards):
+                if _has_epochs(pipe):
                     pipe.set_epoch(self._epoch)
             for other in list(self._by_epoch)[:-1]:  # copies that begin at the same time are in two at the most
                 del self._by_epoch[other]
@@ -133,7 +136,7 @@ class ChainTemplate:
         self._listed = listed
         self._pipe = self._prepared(pipe, {})
         for found in all_pipes(self._pipe):
-            if isinstance(found, DataPipe):
+            if hasattr(type(found), "prepare_copy"):
                 found.prepare_copy(num_streams)
             if hasattr(found, "set_epoch"):
                 found.set_epoch(epoch)
@@ -158,7 +161,7 @@ class ChainTemplate:
 
     def _prepared(self, pipe: IterDataPipe[Any], made: dict[int, IterDataPipe[Any]]) -> IterDataPipe[Any]:
         if id(pipe) not in made:
-            if all(isinstance(found, _LISTING) for found in all_pipes(pipe)):
+            if all(map(gives_urls, all_pipes(pipe))):
                 made[id(pipe)] = listing = SharedListing(_with_listing_below(pipe))
                 self.listings.append(listing)
             else:
@@ -170,14 +173,19 @@ class ChainTemplate:
         """The chain for one stream."""
         twin = copied(self._pipe)
         for found in all_pipes(twin):
-            if isinstance(found, DataPipe):
+            if hasattr(type(found), "bind_stream"):
                 found.bind_stream(world)
         return twin
 
 
+def _has_epochs(pipe: IterDataPipe[Any]) -> bool:
+    """Whether the order of a listing's pipe depends on the epoch."""
+    return hasattr(type(pipe), "set_epoch") and not isinstance(pipe, SharedListing)
+
+
 def _with_listing_below(pipe: IterDataPipe[Any]) -> IterDataPipe[Any]:
     """A copy of a listing, of which the part that does not depend on the epoch is made once."""
-    if not any(isinstance(found, ShuffleShards) for found in all_pipes(pipe)):
+    if not any(map(_has_epochs, all_pipes(pipe))):
         return SharedListing(copied(pipe))
     twin = copy.copy(pipe)
     _replace_sources(twin, _with_listing_below)

@@ -8,7 +8,6 @@ from typing import Any
 from ..core.iter_datapipe import IterDataPipe
 from ..core.world import World
 from ..errors import StateError
-from ..pipes import EqualizeRanks, ShuffleSamples
 from ..pipes.base.chain import all_pipes, sources_of
 
 _MANY_SAMPLES = 50_000
@@ -41,7 +40,7 @@ def require_equal_shares(pipe: IterDataPipe[Any], num_streams: int, world_size: 
     Raises:
         StateError: if it equalizes ranks, and some of them carry more streams than others.
     """
-    if num_streams % world_size and any(isinstance(found, EqualizeRanks) for found in all_pipes(pipe)):
+    if num_streams % world_size and any(map(_gives_equal_counts, all_pipes(pipe))):
         raise StateError(
             f"{num_streams} streams over {world_size} ranks: some would have more than others, for all that "
             "equalize_ranks does. Use a number of ranks that divides the number of streams, or begin anew with "
@@ -51,7 +50,7 @@ def require_equal_shares(pipe: IterDataPipe[Any], num_streams: int, world_size: 
 
 def end_together(pipe: IterDataPipe[Any]) -> bool:
     """Whether all ranks hand out equally many items, so that they begin and end each epoch together."""
-    while not isinstance(pipe, EqualizeRanks):
+    while not _gives_equal_counts(pipe):
         sources = [source for _, _, source in sources_of(pipe)]
         if len(sources) != 1 or not hasattr(type(pipe), "__len__"):  # what drops items has no length
             return False
@@ -59,13 +58,18 @@ def end_together(pipe: IterDataPipe[Any]) -> bool:
     return True
 
 
+def _gives_equal_counts(pipe: IterDataPipe[Any]) -> bool:
+    return bool(getattr(type(pipe), "gives_equal_counts", False))
+
+
 def warn_of_memory(pipe: IterDataPipe[Any], num_here: int) -> None:
     """Warn if the shuffle buffers of this process's streams hold very many samples."""
     for found in all_pipes(pipe):
-        if isinstance(found, ShuffleSamples) and num_here > 1 and num_here * found.buffer_size > _MANY_SAMPLES:
+        buffer_size = vars(found).get("buffer_size", 0)
+        if num_here > 1 and num_here * buffer_size > _MANY_SAMPLES:
             warnings.warn(
-                f"{num_here} streams in this process x buffer_size={found.buffer_size:,}: "
-                f"{num_here * found.buffer_size:,} samples in memory. Divide buffer_size by the streams in a slot, "
+                f"{num_here} streams in this process x buffer_size={buffer_size:,}: "
+                f"{num_here * buffer_size:,} samples in memory. Divide buffer_size by the streams in a slot, "
                 "use fewer streams, or more slots.",
                 RuntimeWarning,
                 stacklevel=4,

@@ -99,9 +99,12 @@ class AsyncPrefetch(SplitReader[tuple[str, StreamWrapper]], StatefulPipe[tuple[s
                 self._next = max(self._next, stream.number + 1)
             yield url, StreamWrapper(stream)
 
-    def _state(self) -> Any:
+    def require_resumable(self) -> None:
         if not self._engine.options.in_order:
             raise StateError("async_prefetch(in_order=False) has an order that cannot be repeated. Use in_order=True.")
+
+    def _state(self) -> Any:
+        self.require_resumable()
         return {"next": self._next}
 
     def prepare_copy(self, num_streams: int) -> None:

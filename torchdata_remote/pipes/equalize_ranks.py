@@ -48,6 +48,9 @@ class EqualizeRanks(StatefulPipe[T]):
         (3, ['4', '5', '6'])
     """
 
+    needs_source_state = True
+    gives_equal_counts = True
+
     def __init__(self, source_datapipe: IterDataPipe[T], *, mode: EqualizeMode | str) -> None:
         self.source_datapipe = pipe_of(source_datapipe, of="equalize_ranks", holds="samples")
         self.mode = EqualizeMode(mode)

@@ -63,6 +63,8 @@ class ListRemote(SplitReader[RemoteUrl]):
         [('memory://zoo/ape/1.jpg', 2)]
     """
 
+    gives_urls = True
+
     def __init__(
         self,
         source_datapipe: IterDataPipe[str],

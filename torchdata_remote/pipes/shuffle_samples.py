@@ -95,6 +95,8 @@ class ShuffleSamples(SeededPipe[T], StatefulPipe[T]):
         ([0, 1, 4, 2, 3, 5], [0, 2, 4, 1, 3, 5])
     """
 
+    needs_source_state = True
+
     def __init__(self, source_datapipe: IterDataPipe[T], *, buffer_size: int, seed: int = 0) -> None:
         super().__init__(seed)
         if not isinstance(buffer_size, int) or buffer_size < 1:

@@ -34,6 +34,8 @@ class ShuffleShards(SeededPipe[str]):
         (True, False, ['a', 'b', 'c', 'd'])
     """
 
+    gives_urls = True
+
     def __init__(self, source_datapipe: IterDataPipe[str], seed: int = 0) -> None:
         super().__init__(seed)
         self.source_datapipe = pipe_of(source_datapipe, of="shuffle_shards")

@@ -23,6 +23,13 @@ class DataPipe(WatchedWhenUnpickled, IterDataPipe[T_co]):
 
     _is_child_datapipe = False
 
+    gives_urls = False
+    """Whether the items are URLs, in an order that depends on the epoch only: they are listed once for all streams."""
+    needs_source_state = False
+    """Whether the state contains that of each source, so that each of them must have one."""
+    gives_equal_counts = False
+    """Whether all ranks get the same number of items."""
+
     def stats(self) -> Stats:
         """What the stages of this process have done so far, for all of its chains together: :func:`stats`."""
         return stats()
@@ -30,6 +37,13 @@ class DataPipe(WatchedWhenUnpickled, IterDataPipe[T_co]):
     def order_options(self) -> Mapping[str, Any]:
         """The options on which the order of the items depends: a state fits where they are the same."""
         return {}
+
+    def require_resumable(self) -> None:
+        """Check the options on which it depends whether a state can be resumed.
+
+        Raises:
+            StateError: if it cannot; names the option.
+        """
 
     def warm_up(self) -> Iterator[None]:
         """Bring what the first item needs, in steps, which several streams take by turns. Then it is iterated."""
@@ -81,6 +95,7 @@ class StatefulPipe(DataPipe[T_co]):
 class OneForOne(DataPipe[T_co]):
     """A pipe that hands out one item for each it takes: state and length are its source's."""
 
+    needs_source_state = True
     source_datapipe: IterDataPipe[Any]
 
     def state_dict(self) -> Any:

@@ -75,6 +75,8 @@ class Mixed(SeededPipe[Any], StatefulPipe[Any]):
         stop: when it ends.
     """
 
+    needs_source_state = True
+
     def __init__(
         self,
         sources: Mapping[str, IterDataPipe[Any]],
