@@ -21,17 +21,11 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
-@pytest.fixture(scope="session")
-def _one_proxy(service: str) -> Iterator[Proxy]:
+@pytest.fixture
+def proxy(service: str) -> Iterator[Proxy]:
+    """Between the client and the service. One per test, so that no connection is shared with another test."""
     with running_proxy(service) as proxy:
         yield proxy
-
-
-@pytest.fixture
-def proxy(_one_proxy: Proxy) -> Proxy:
-    """Before the service, with nothing seen yet."""
-    _one_proxy.forget()
-    return _one_proxy
 
 
 @pytest.fixture

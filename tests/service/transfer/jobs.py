@@ -101,8 +101,7 @@ def running_jobs(folder: Path) -> Iterator[Jobs]:
 
 def _child(job: dict[str, Any], told: int) -> None:
     from torchdata_remote import RetryPolicy
-    from torchdata_remote.service.transfer.pull import pull_in_parts
-    from torchdata_remote.service.transfer.push import push_in_parts
+    from torchdata_remote.service.transfer import pull, push
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.alarm(_LONGEST_S)
@@ -121,15 +120,13 @@ def _child(job: dict[str, Any], told: int) -> None:
         os.setgid(65534)
         os.setuid(65534)
     given: dict[str, Any] = {
-        "storage_options": None,
         "retry": RetryPolicy(deadline_s=20, first_wait_s=0.01),
         "max_in_flight": job.get("max_in_flight", 8),
-        "on_progress": None,
         "delete": job.get("delete", False),
-        "part_bytes": job.get("part_bytes", 1 << 20),
+        "_part_bytes": job.get("part_bytes", 1 << 20),
     }
     try:
-        done = (push_in_parts if job["kind"] == "push" else pull_in_parts)(job["source"], job["target"], **given)
+        done = (push if job["kind"] == "push" else pull)(job["source"], job["target"], **given)
         answer: dict[str, Any] = dict(vars(done))
     except BaseException as error:
         answer = {"error": f"{type(error).__name__}: {error}"}

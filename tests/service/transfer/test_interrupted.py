@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.service.transfer.jobs import Job, Jobs
-from tests.service.transfer.proxy import Proxy, Seen, running_proxy
+from tests.service.transfer.proxy import Exchange, Proxy, running_proxy
 from tests.service.transfer.trees import Tree, read_tree, small_pull, small_push, write_tree
 from torchdata_remote.service.transfer.names import LOCK_NAME, STATE_NAME, is_partial
 
@@ -30,8 +30,8 @@ MOST_REQUESTS = 2 + 12 + 2 * (1 + 8)
 def end_at(proxy: Proxy, job: list[Job], number: int, *, midway: bool, how: signal.Signals = signal.SIGKILL) -> None:
     """End a job before a request goes on, or when half of a body has."""
 
-    def end(seen: Seen) -> None:
-        if seen.number == number:
+    def end(exchange: Exchange) -> None:
+        if exchange.number == number:
             os.kill(job[0].pid, how)
             if midway:
                 raise ConnectionError
@@ -128,8 +128,8 @@ def test_several_pull_into_one_folder(url: str, proxy: Proxy, proxy_url: str, jo
     target = tmp_path / "t"
     running: list[Job] = []
 
-    def start_others(seen: Seen) -> None:
-        if seen.is_of_a_file and len(running) < 4:
+    def start_others(exchange: Exchange) -> None:
+        if exchange.is_of_a_file and len(running) < 4:
             running.extend(jobs.start("pull", proxy_url, str(target), part_bytes=PART_BYTES) for _ in range(3))
         for path in target.rglob("[!.]*"):
             assert path.is_dir() or path.read_bytes() == TREE[str(path.relative_to(target))]

@@ -14,7 +14,7 @@ import pytest
 
 from tests.servers.scripted import Request, Response, scripted
 from tests.service.transfer.jobs import Jobs
-from tests.service.transfer.proxy import Proxy, Seen, flipped
+from tests.service.transfer.proxy import Exchange, Proxy, flip_one_bit
 from tests.service.transfer.trees import PART_BYTES, counts, read_tree, small_pull, small_push, write_tree
 from torchdata_remote import StorageOptions
 from torchdata_remote.errors import (
@@ -129,8 +129,8 @@ def test_a_link_that_comes_after_the_look(pets: str, proxy: Proxy, proxy_url: st
     write_tree(tmp_path / "s", {"a-readme": b"1", "cat/z": LARGE})
     small_push(tmp_path / "s", pets, delete=True)
 
-    def put_link(seen: Seen) -> None:
-        if seen.target.endswith("a-readme"):
+    def put_link(exchange: Exchange) -> None:
+        if exchange.target.endswith("a-readme"):
             (tmp_path / "t" / "cat").symlink_to(tmp_path / "outside")
 
     proxy.on_request = put_link
@@ -144,13 +144,13 @@ def test_a_bit_that_flips_on_the_way(path: str, pets: str, proxy: Proxy, proxy_u
     """Is noticed: the file is fetched once more; if it flips each time that is an error, and nothing is kept."""
     damaged: list[int] = []
 
-    def damage(seen: Seen, body: bytes) -> bytes:
-        if not seen.target.endswith(path) or seen.method != "GET" or len(damaged) >= times:
+    def damage(exchange: Exchange, body: bytes) -> bytes:
+        if not exchange.target.endswith(path) or exchange.method != "GET" or len(damaged) >= times:
             return body
-        damaged.append(seen.number)
-        return flipped(body)
+        damaged.append(exchange.number)
+        return flip_one_bit(body)
 
-    proxy.change_answer = damage
+    proxy.change_response = damage
     times = 1000
     with pytest.raises(StorageError, match=r"SHA-256 .* came"):
         small_pull(proxy_url, tmp_path / "t")
@@ -173,8 +173,8 @@ def test_replaced_after_it_was_listed(
     small_pull(pets, tmp_path / "old")
     after = {**TREE, path: then} if then is not None else {k: v for k, v in TREE.items() if k != path}
 
-    def replace(seen: Seen) -> None:
-        if seen.method == "GET" and seen.target.endswith(path) and not replaced:
+    def replace(exchange: Exchange) -> None:
+        if exchange.method == "GET" and exchange.target.endswith(path) and not replaced:
             replaced.append(path)
             write_tree(tmp_path / "s", {k: v for k, v in after.items() if v is not None})
             small_push(tmp_path / "s", pets, delete=True)
@@ -190,9 +190,9 @@ def test_replaced_after_it_was_listed(
 def test_replaced_again_and_again(pets: str, proxy: Proxy, proxy_url: str, tmp_path: Path) -> None:
     """Ends, with an error."""
 
-    def replace(seen: Seen) -> None:
-        if seen.method == "GET" and seen.target.endswith("cat/1"):
-            write_tree(tmp_path / "s", {"cat/1": b"%d" % seen.number})
+    def replace(exchange: Exchange) -> None:
+        if exchange.method == "GET" and exchange.target.endswith("cat/1"):
+            write_tree(tmp_path / "s", {"cat/1": b"%d" % exchange.number})
             small_push(tmp_path / "s", pets)
 
     proxy.on_request = replace

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.servers.service import running_service
-from tests.service.transfer.proxy import Proxy, Seen, flipped
+from tests.service.transfer.proxy import Exchange, Proxy, flip_one_bit
 from tests.service.transfer.trees import PART_BYTES, Tree, counts, read_tree, small_pull, small_push, trees, write_tree
 from torchdata_remote import RetryPolicy
 from torchdata_remote.errors import (
@@ -153,8 +153,8 @@ def test_a_file_that_changes_meanwhile(size: int, proxy: Proxy, proxy_url: str, 
     """Is an error that names it."""
     write_tree(tmp_path / "s", {"a": b"-" * size})
 
-    def change(seen: Seen) -> None:
-        if "a" not in changed and (size == 10 or seen.method == "PUT"):
+    def change(exchange: Exchange) -> None:
+        if "a" not in changed and (size == 10 or exchange.method == "PUT"):
             changed.append("a")
             (tmp_path / "s" / "a").write_bytes(b"+" * (size + 1))
 
@@ -171,11 +171,11 @@ def test_a_bit_that_flips_on_the_way_there(size: int, proxy: Proxy, proxy_url: s
     write_tree(tmp_path / "s", tree)
     damaged: list[int] = []
 
-    def damage(seen: Seen, body: bytes) -> bytes:
-        if seen.method != "PUT" or damaged:
+    def damage(exchange: Exchange, body: bytes) -> bytes:
+        if exchange.method != "PUT" or damaged:
             return body
-        damaged.append(seen.number)
-        return flipped(body)
+        damaged.append(exchange.number)
+        return flip_one_bit(body)
 
     proxy.change_request = damage
     small_push(tmp_path / "s", proxy_url)
@@ -188,9 +188,9 @@ def test_two_pushes_of_the_same_at_once(url: str, proxy: Proxy, proxy_url: str, 
     """Another push completes the file while this one is half way: both end well."""
     write_tree(tmp_path / "s", {"a": LARGE})
 
-    def push_too(seen: Seen) -> None:
-        if seen.method == "PUT" and not also:
-            also.append(seen.number)
+    def push_too(exchange: Exchange) -> None:
+        if exchange.method == "PUT" and not also:
+            also.append(exchange.number)
             small_push(tmp_path / "s", url)
 
     also: list[int] = []
@@ -246,13 +246,14 @@ def test_parts_that_are_there_are_not_sent_again(proxy: Proxy, proxy_url: str, t
     """Also where an upload was cut otherwise, by another version."""
     write_tree(tmp_path / "s", {"a": LARGE})
 
-    def stop(seen: Seen) -> None:
-        if sum(one.method == "PUT" for one in proxy.seen) >= 4:  # and the part that another thread may send meanwhile
+    def stop(exchange: Exchange) -> None:
+        if sum(one.method == "PUT" for one in proxy.exchanges) == 4:
             raise ConnectionError
 
     proxy.on_request = stop
     with pytest.raises(TransientStorageError):
         small_push(tmp_path / "s", proxy_url, max_in_flight=1, retry=RetryPolicy(max_attempts=1))
+    assert proxy.sent_bytes() == 3 * PART_BYTES
     proxy.forget()
     assert small_push(tmp_path / "s", proxy_url, part_bytes=100).num_bytes == len(LARGE) - 3 * PART_BYTES
     assert proxy.sent_bytes() == len(LARGE) - 3 * PART_BYTES

@@ -10,13 +10,12 @@ from typing import Any
 from hypothesis import strategies as st
 
 from torchdata_remote import RetryPolicy
-from torchdata_remote.service.transfer import Transferred
+from torchdata_remote.service.transfer import Transferred, pull, push
 from torchdata_remote.service.transfer.names import LOCK_NAME, STATE_NAME
-from torchdata_remote.service.transfer.pull import pull_in_parts
-from torchdata_remote.service.transfer.push import push_in_parts
 
 PART_BYTES = 64
 Tree = dict[str, bytes]
+_QUICK: dict[str, Any] = {"retry": RetryPolicy(deadline_s=20, first_wait_s=0.01), "max_in_flight": 4}
 
 _names = st.text(
     st.characters(codec="utf-8", exclude_categories=["Cc"], exclude_characters="/\\"), min_size=1, max_size=6
@@ -55,26 +54,14 @@ def read_tree(folder: Path) -> Tree:
     }
 
 
-def small_push(folder: Path, url: str, **options: Any) -> Transferred:
-    """In small parts."""
-    return push_in_parts(folder, url, **_given(options))
+def small_push(folder: Path, url: str, *, part_bytes: int = PART_BYTES, **options: Any) -> Transferred:
+    """Push in small parts."""
+    return push(folder, url, _part_bytes=part_bytes, **{**_QUICK, **options})
 
 
-def small_pull(url: str, folder: Path, **options: Any) -> Transferred:
-    """In small parts."""
-    return pull_in_parts(url, folder, **_given(options))
-
-
-def _given(options: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "storage_options": None,
-        "retry": RetryPolicy(deadline_s=20, first_wait_s=0.01),
-        "max_in_flight": 4,
-        "on_progress": None,
-        "delete": False,
-        "part_bytes": PART_BYTES,
-        **options,
-    }
+def small_pull(url: str, folder: Path, *, part_bytes: int = PART_BYTES, **options: Any) -> Transferred:
+    """Pull in small parts."""
+    return pull(url, folder, _part_bytes=part_bytes, **{**_QUICK, **options})
 
 
 def counts(done: Transferred) -> tuple[int, int, int, int]:

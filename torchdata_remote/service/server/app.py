@@ -26,8 +26,7 @@ from .context import ServiceContext
 from .dataset_root import DatasetRoot
 from .file_metadata import location
 from .limits import ServiceLimits
-from .metrics import Metrics
-from .middleware import AccessMiddleware
+from .middleware import AccessMiddleware, Metrics
 from .openapi import describe
 from .problems import Problem, problem_of
 from .request_body import in_thread

@@ -19,6 +19,8 @@ from .limits import ServiceLimits
 from .names import require_path
 from .problems import Problem
 
+# A note beside an archive whose files are being written: after a kill, the next service writes the others.
+COMMITTED = "committed"
 _ZIP = (b"PK\3\4", b"PK\5\6")
 _NUM_WRITERS = 8  # each waits for the disk once a file
 _SMALL_BYTES = 4 << 20
@@ -162,6 +164,11 @@ def check(shelf: DatasetRoot, archive: Entry, folder: str, name: str, limits: Se
             if above in paths:
                 raise Problem(400, f"The archive has a file {above!r:.200}, and {path!r:.200} below it.")
     return Unpacked(num_files, num_bytes, skipped["link"] + skipped["device"])
+
+
+def commit(shelf: DatasetRoot, digests: Digests, folder: str, dataset: str) -> None:
+    """Note beside an archive that it is being unpacked into a dataset, which the next service finishes after a kill."""
+    write_file(shelf, digests, folder, COMMITTED, [dataset.encode()])
 
 
 def unpack(shelf: DatasetRoot, digests: Digests, archive: Entry, folder: str, name: str, limits: ServiceLimits) -> None:

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from ...storage.dataset_service.protocol import digest_field
 from ...storage.registry import Entry
-from .archives import Unpacked, check, tar_of, unpack, write_file
+from .archives import Unpacked, check, commit, tar_of, unpack
 from .context import ServiceContext
 from .digests import publish
 from .file_metadata import location
@@ -26,7 +26,6 @@ from .problems import Problem
 from .request_body import in_thread, pieces_of, receive_file, require_file_body
 
 _MAX_JSON_BYTES = 64 << 10
-COMMITTED = "committed"  # beside an archive whose files are being written: a service that is killed goes on with them
 
 
 async def list_datasets(request: Request) -> Response:
@@ -148,15 +147,10 @@ async def _unpack(request: Request, hosting: ServiceContext, name: str, shown: s
             archive = publish(hosting.shelf, hosting.digests, pending, aside, "archive", received.sha256)
             folder = hosting.shelf.folder(name)  # unless it is gone by now
             unpacked = check(hosting.shelf, archive, folder, shown, hosting.limits)
-            commit(hosting, aside, name)
+            commit(hosting.shelf, hosting.digests, aside, name)
             unpack(hosting.shelf, hosting.digests, archive, folder, shown, hosting.limits)
             return unpacked
 
         unpacked = await in_thread(work)
     told: dict[str, Any] = {"name": name, **unpacked._asdict()}
     return JSONResponse(told, headers={"Repr-Digest": digest_field(received.sha256)})
-
-
-def commit(hosting: ServiceContext, aside: str, name: str) -> None:
-    """Note that an archive is to be unpacked, whatever happens from here."""
-    write_file(hosting.shelf, hosting.digests, aside, COMMITTED, [name.encode()])

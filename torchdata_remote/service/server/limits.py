@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .problems import Problem
+
 _GIB = 1 << 30
 
 
@@ -31,3 +33,21 @@ class ServiceLimits:
         for name, value in vars(self).items():
             if not isinstance(value, int | float) or isinstance(value, bool) or value < 0:
                 raise ValueError(f"{name} must be a number of at least 0, got {value!r}")
+
+    def require_space(self, free_bytes: int | None, num_bytes: int) -> None:
+        """Require room on the disk.
+
+        Args:
+            free_bytes: on the disk; ``None`` where that is not known.
+            num_bytes: to be written.
+
+        Raises:
+            Problem: 507, if less than ``min_free_bytes`` would be left.
+        """
+        if free_bytes is not None and free_bytes - num_bytes < self.min_free_bytes:
+            raise Problem(
+                507,
+                f"The service's disk has {free_bytes:,} bytes left, and keeps {self.min_free_bytes:,} of them. Delete "
+                "something, or give it a larger one.",
+                {"Connection": "close"},
+            )

@@ -9,10 +9,9 @@ import time
 from collections.abc import Iterator
 
 from ...errors import ServiceError, ShardReadError
-from .archives import unpack
+from .archives import COMMITTED, unpack
 from .context import ServiceContext
 from .dataset_root import HIDDEN
-from .dataset_routes import COMMITTED
 from .problems import Problem
 
 try:

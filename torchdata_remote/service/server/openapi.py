@@ -10,7 +10,7 @@ from ...storage.dataset_service.protocol import DATASET_NAME, MAX_PATH_BYTES, MA
 from .archives import Unpacked
 from .file_routes import MAX_PAGE
 from .names import BEGINNING, PATH, UPLOAD
-from .statuses import PROBLEMS
+from .problems import MEANINGS
 
 _Json = dict[str, Any]
 _ALWAYS = (400, 401, 403, 421, 502, 503)
@@ -72,7 +72,7 @@ def _operation(name: str, summary: str, answers: dict[int, Any], problems: tuple
         responses[str(status)] = {"description": summary} | ({} if content is None else {"content": content})
     for status in sorted({*_ALWAYS, *problems}):
         responses[str(status)] = {
-            "description": PROBLEMS[status],
+            "description": MEANINGS[status],
             "content": _json({"$ref": "#/components/schemas/Problem"}),
         }
     return {"operationId": name, "summary": summary, "responses": responses, **more}

@@ -1,4 +1,4 @@
-"""What goes wrong, as an answer: a status, and a sentence that says what to do."""
+"""Error responses: HTTP status and a message that says what to do, and the errors of this package as such."""
 
 from __future__ import annotations
 
@@ -16,6 +16,22 @@ from ...errors import (
     TransientStorageError,
 )
 
+MEANINGS = {  # for the OpenAPI document
+    400: "something in the request is not as it should be",
+    401: "the token is missing",
+    403: "a link, or another site's page",
+    404: "there is no such thing",
+    408: "the body stood still",
+    409: "something is in the way",
+    412: "a condition does not hold",
+    413: "too large",
+    415: "the body is of another type",
+    416: "there are no such bytes",
+    421: "a service without a token answers to localhost only",
+    502: "the store behind the service refused",
+    503: "the store behind the service cannot be reached",
+    507: "the disk is full",
+}
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 

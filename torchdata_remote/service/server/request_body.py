@@ -86,7 +86,7 @@ async def receive_file(
 
 
 async def _receive(request: Request, pending: ObjectWriter, shelf: DatasetRoot, limits: ServiceLimits) -> Received:
-    check_room(shelf, limits, announced_bytes(request, limits))
+    limits.require_space(shelf.free_bytes(), announced_bytes(request, limits))
     digest, num_bytes, head, looked_at = hashlib.sha256(), 0, b"", 0
 
     def take(pieces: list[bytes]) -> None:
@@ -103,7 +103,7 @@ async def _receive(request: Request, pending: ObjectWriter, shelf: DatasetRoot, 
             raise _too_large(limits)
         if num_bytes - looked_at > _LOOK_EVERY_BYTES:
             looked_at = num_bytes
-            check_room(shelf, limits, 0)
+            limits.require_space(shelf.free_bytes(), 0)
         pieces.append(piece)
         if waiting_bytes >= CHUNK_BYTES:
             full, pieces, waiting_bytes = pieces, [], 0
@@ -146,19 +146,3 @@ def announced_bytes(request: Request, limits: ServiceLimits) -> int:
 
 def _too_large(limits: ServiceLimits) -> Problem:
     return Problem(413, f"A file may have {limits.max_file_bytes:,} bytes at most.", {"Connection": "close"})
-
-
-def check_room(shelf: DatasetRoot, limits: ServiceLimits, num_bytes: int) -> None:
-    """See that the disk has room for some bytes more.
-
-    Raises:
-        Problem: 507, if it has not.
-    """
-    free = shelf.free_bytes()
-    if free is not None and free - num_bytes < limits.min_free_bytes:
-        raise Problem(
-            507,
-            f"The service's disk has {free:,} bytes left, and keeps {limits.min_free_bytes:,} of them. Delete "
-            "something, or give it a larger one.",
-            {"Connection": "close"},
-        )

@@ -19,7 +19,6 @@ from .file_metadata import etag_of
 from .limits import ServiceLimits
 from .preconditions import may_replace, require_digest, require_match
 from .problems import Problem
-from .request_body import check_room
 from .upload_parts import Part, Progress, Stored, Upload, progress_of
 
 _PART = re.compile(r"(\d{20})-(\d{20})-(\d{20}|unknown)")
@@ -184,7 +183,7 @@ class Uploads:
     def _complete(self, upload: Upload, parts: list[Entry], headers: Mapping[str, str]) -> Stored:
         found = self._shelf.find(upload.folder, upload.path)
         require_match(headers, None if found is None else etag_of(found))
-        check_room(self._shelf, self._limits, sum(part.size or 0 for part in parts))
+        self._limits.require_space(self._shelf.free_bytes(), sum(part.size or 0 for part in parts))
         stored = self._put_together(upload, parts, headers)
         self._completed[upload.parts_folder] = stored
         while len(self._completed) > _MAX_COMPLETED:

@@ -42,9 +42,14 @@ class JobPool:
         max_in_flight: jobs, each with one request at a time.
         retry: what is done about requests that fail for a passing reason.
         part_bytes: so many for each job in flight are held in memory, and 256 MiB at the most.
+
+    Raises:
+        ValueError: if no job could run.
     """
 
     def __init__(self, max_in_flight: int, retry: RetryPolicy, *, part_bytes: int) -> None:
+        if max_in_flight < 1:
+            raise ValueError(f"max_in_flight must be at least 1, got {max_in_flight}")
         self._max_in_flight = max_in_flight
         self._max_bytes = min(max_in_flight * part_bytes, _MAX_BUFFER_BYTES)
         self._retry = retry

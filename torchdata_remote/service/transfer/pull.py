@@ -32,6 +32,7 @@ def pull(
     max_in_flight: int = 16,
     on_progress: OnProgress | None = None,
     delete: bool = False,
+    _part_bytes: int = PART_BYTES,
 ) -> Transferred:
     """Copy a data set of a service into a folder; only what is not there already, by SHA-256.
 
@@ -65,33 +66,8 @@ def pull(
         >>> pull("datasets://storage:8080/photos", "/datasets/photos")  # doctest: +SKIP
         Transferred(num_files=0, num_bytes=0, num_unchanged=2000, num_removed=0, num_foreign=0, elapsed_s=0.1)
     """
-    return pull_in_parts(
-        url,
-        folder,
-        storage_options=storage_options,
-        retry=retry,
-        max_in_flight=max_in_flight,
-        on_progress=on_progress,
-        delete=delete,
-        part_bytes=PART_BYTES,
-    )
-
-
-def pull_in_parts(
-    url: str,
-    folder: str | os.PathLike[str],
-    *,
-    storage_options: Mapping[str, Any] | None,
-    retry: RetryPolicy | None,
-    max_in_flight: int,
-    on_progress: OnProgress | None,
-    delete: bool,
-    part_bytes: int,
-) -> Transferred:
-    """Pull, with parts of any size."""
-    if max_in_flight < 1:
-        raise ValueError(f"max_in_flight must be at least 1, got {max_in_flight}")
     retry = retry or RetryPolicy()
+    jobs = JobPool(max_in_flight, retry, part_bytes=_part_bytes)
     tally = TransferCounter(on_progress)
     remote = RemoteFolder(url_of(url, of="pull"), storage_options, retry)
     with DestinationFolder(url_of(folder, of="pull")) as target, pull_lock(target):
@@ -101,13 +77,13 @@ def pull_in_parts(
         require_safe(listed, remote.url)
         tally.expect(len(listed), sum(file.size for file in listed.values()))
         before, survey = load_state(target, remote.prefix), target.survey()
-        with JobPool(max_in_flight, retry, part_bytes=part_bytes) as crew:
+        with jobs as crew:
             plan = make_plan(listed, before, survey, target, crew, tally)
             going = [*plan.gone, *(plan.foreign if delete else ())]
             if not target.is_writable:
                 _require_complete(plan, going, target)
                 return tally.result(num_foreign=len(plan.foreign))
-            _Pull(remote, target, crew, retry, tally, part_bytes, before, plan, survey).run(going)
+            _Pull(remote, target, crew, retry, tally, _part_bytes, before, plan, survey).run(going)
     return tally.result(num_foreign=0 if delete else len(plan.foreign))
 
 

@@ -25,6 +25,7 @@ def push(
     max_in_flight: int = 16,
     on_progress: OnProgress | None = None,
     delete: bool = False,
+    _part_bytes: int = PART_BYTES,
 ) -> Transferred:
     """Copy a folder's files into a data set of a service; only what it does not have already, by SHA-256.
 
@@ -55,33 +56,8 @@ def push(
         >>> push("/data/photos", "datasets://storage:8080/photos")  # doctest: +SKIP
         Transferred(num_files=2000, num_bytes=188000000, num_unchanged=0, num_removed=0, num_foreign=0, elapsed_s=1.9)
     """
-    return push_in_parts(
-        source_folder,
-        url,
-        storage_options=storage_options,
-        retry=retry,
-        max_in_flight=max_in_flight,
-        on_progress=on_progress,
-        delete=delete,
-        part_bytes=PART_BYTES,
-    )
-
-
-def push_in_parts(
-    source_folder: str | os.PathLike[str],
-    url: str,
-    *,
-    storage_options: Mapping[str, Any] | None,
-    retry: RetryPolicy | None,
-    max_in_flight: int,
-    on_progress: OnProgress | None,
-    delete: bool,
-    part_bytes: int,
-) -> Transferred:
-    """Push, with parts of any size."""
-    if max_in_flight < 1:
-        raise ValueError(f"max_in_flight must be at least 1, got {max_in_flight}")
     retry = retry or RetryPolicy()
+    jobs = JobPool(max_in_flight, retry, part_bytes=_part_bytes)
     tally = TransferCounter(on_progress)
     remote = RemoteFolder(url_of(url, of="push"), storage_options, retry)
     files = files_of(url_of(source_folder, of="push"))
@@ -90,10 +66,10 @@ def push_in_parts(
     there = remote.list()
     wanted = {file.path for file in files}
     foreign = sorted(path for path in there if path not in wanted and not is_reserved(path.rpartition("/")[2]))
-    with JobPool(max_in_flight, retry, part_bytes=part_bytes) as crew:
+    with jobs as crew:
         first = _in_the_way(foreign, wanted) if delete else set()
         crew.do(_removals(first, remote, crew, tally), tally.tell)
-        uploads = Uploads(remote, {path: file.sha256 for path, file in there.items()}, crew, tally, part_bytes)
+        uploads = Uploads(remote, {path: file.sha256 for path, file in there.items()}, crew, tally, _part_bytes)
         crew.do((uploads.job(file) for file in files), tally.tell)
         if delete:  # what is new is there before what is old goes
             crew.do(_removals((path for path in foreign if path not in first), remote, crew, tally), tally.tell)
