@@ -299,7 +299,7 @@ class OwnSplit(OwnWithState):
     def current_world(self) -> World:
         return self.stream
 
-    def enter_stream(self, world: World) -> None:
+    def bind_stream(self, world: World) -> None:
         self.stream = world
 
     def __iter__(self) -> Iterator[Any]:

@@ -35,7 +35,8 @@ class Position:
         >>> Position.from_json([512, 3, ["a.tar", 512, 10240]])
         Position(byte=512, num_skipped=3, nested=('a.tar', 512, 10240))
         """
-        byte, num_skipped, nested = [*fields, *[0, 0, None][len(fields) :]]
+        padded: list[Any] = [*fields, *[0, 0, None][len(fields) :]]
+        byte, num_skipped, nested = padded
         return cls(byte, num_skipped, None if nested is None else tuple(nested))
 
 
