@@ -22,6 +22,10 @@ STOPS = (1, 4)  # batches
 
 
 def write_datasets() -> None:
+    store = fsspec.filesystem("memory")
+    for folder in ("/old", "/other", "/files"):  # other tests use such names, too
+        if store.exists(folder):
+            store.rm(folder, recursive=True)
     with tdr.ShardWriter("memory://old/{shard:03d}.tar", max_shard_samples=5, overwrite=True) as writer:
         for i in range(60):
             writer.write({"__key__": f"{'cat' if i % 2 else 'dog'}/{i:03d}", "txt": f"photo {i}"})
