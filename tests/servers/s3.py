@@ -48,26 +48,31 @@ class S3Server:
         }
 
     def client(self) -> Any:
-        """A botocore client of its own, independent of the package under test."""
-        return botocore.session.Session().create_client(
-            "s3",
-            region_name="us-east-1",
-            endpoint_url=self.endpoint_url,
-            aws_access_key_id=self.key,
-            aws_secret_access_key=self.secret,
-        )
+        """A botocore client that tests share, independent of the package under test."""
+        return _client_of(self)
 
     def new_bucket(self) -> str:
-        """Make a bucket with a new name; Ceph takes no location constraint."""
+        """Create a bucket with a new name; Ceph accepts no location constraint."""
         name = f"test-{uuid.uuid4().hex[:12]}"
-        _client_of(self).create_bucket(Bucket=name)
+        self.client().create_bucket(Bucket=name)
         return name
 
 
-@functools.cache
+@functools.lru_cache(maxsize=8)  # servers of one test come and go
 def _client_of(server: S3Server) -> Any:
-    """Making one takes a tenth of a second, and nearly every test wants a bucket."""
-    return server.client()
+    """Creating a client takes 0.02 s, and 0.2 s more with a session of its own, which reads the description of S3."""
+    return _session().create_client(
+        "s3",
+        region_name="us-east-1",
+        endpoint_url=server.endpoint_url,
+        aws_access_key_id=server.key,
+        aws_secret_access_key=server.secret,
+    )
+
+
+@functools.cache
+def _session() -> Any:
+    return botocore.session.Session()
 
 
 def free_port() -> int:

@@ -69,10 +69,11 @@ def test_paging_gives_the_sorted_listing(where: Place) -> None:
     store.make_folder(above + "b/")
     store.make_folder(above + "c/z/")
     where.put({path: path.encode() for path in PATHS})
+    limits = (1, 3) if where.url.startswith("s3://") else (1, 2, 3, 100)  # requests to a server are slow
     for prefix in ("", "b", "b/", "b/d", "b/d/", "c/", "nothing/", "b/c"):
         for recursive in (True, False):
             wanted = [above + path for path in expected(PATHS, prefix, recursive=recursive)]
-            for limit in (1, 2, 3, 100):
+            for limit in limits if prefix in ("", "b/") else limits[:1]:
                 found, _ = listed(store, above + prefix, recursive=recursive, limit=limit)
                 assert found == wanted, (prefix, recursive, limit)
 

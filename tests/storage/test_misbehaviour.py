@@ -144,14 +144,13 @@ def test_a_few_broken_answers_are_survived(transport: str, broken: str) -> None:
 
 
 @EACH
-def test_a_host_name_that_does_not_exist(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is an error within ten seconds that names the host, with the default policy."""
+def test_an_unknown_host_name_is_an_error_after_a_few_attempts(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says so. (With the default policy it is raised within ten seconds, as all errors that look permanent.)"""
     monkeypatch.setattr(_errors, "_answered", set())  # by other tests, for a bucket of this name
-    began_s = time.monotonic()
     with pytest.raises(StorageError, match="No such host") as caught:
-        read(transport, "http://no-such-host.invalid", 10, RetryPolicy())
+        read(transport, "http://no-such-host.invalid", 10)
     assert not isinstance(caught.value, TransientStorageError)
-    assert time.monotonic() - began_s < 10
+    assert caught.value.attempts == MAX_LIKELY_PERMANENT
 
 
 @pytest.mark.parametrize("details", ["Temporary failure in name resolution", "Connection refused"])
@@ -216,7 +215,7 @@ def test_a_listing_that_is_never_one(body: bytes) -> None:
 @pytest.mark.parametrize("with_range", [False, True])
 def test_an_s3_server_that_answers_ranges_with_200(transport: str, with_range: bool) -> None:
     """It is read: by parts where it tells what it sends (as rclone does), else whole, soon in one request each."""
-    data = bytes(range(256)) * 100
+    data = bytes(range(256)) * 40
 
     def respond(request: Request) -> Response:
         ranged = Response.of_object(request, data)
@@ -225,8 +224,8 @@ def test_an_s3_server_that_answers_ranges_with_200(transport: str, with_range: b
         return Response(200, ranged.body, ranged.headers)
 
     with scripted(respond) as server:
-        for _ in range(3):
-            assert read(transport, server.url, len(data), part_bytes=1000) == data
+        assert len(data) > 1000 * MAX_UNUSABLE
+        assert read(transport, server.url, len(data), part_bytes=1000) == data
         if not with_range:
             server.requests.clear()
             assert read(transport, server.url, len(data), part_bytes=1000) == data

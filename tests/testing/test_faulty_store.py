@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import fields
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
@@ -645,6 +646,9 @@ def test_obstore_through_the_proxy(s3: S3Server) -> None:
             secret_access_key=server.secret,
             region="us-east-1",
             client_options={"allow_http": True},
+            retry_config={
+                "backoff": {"init_backoff": timedelta(milliseconds=1), "max_backoff": timedelta(milliseconds=9)}
+            },
         )
         for start in range(0, 40_000, 1000):
             assert bytes(client.get_range("k", start=start, length=1000)) == BODY[start : start + 1000]

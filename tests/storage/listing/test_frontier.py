@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.servers.s3 import S3Server
+from tests.support.s3_stores import shared_bucket
 from torchdata_remote.core.options import RetryPolicy, StorageOptions
 from torchdata_remote.errors import AccessDeniedError, StorageError, TransientStorageError
 from torchdata_remote.storage.listing import pages as _paging
@@ -113,13 +114,6 @@ def test_on_a_real_server(moto: S3Server, keys: set[str], page_keys: int) -> Non
     objects = sorted(key for key, body in full.items() if body or not key.endswith("/"))
     assert [entry[:3] for entry in listed] == [(key, len(full[key]), etags[key]) for key in objects]
     assert len(paged) > 1 or len(full) <= page_keys
-
-
-_buckets: dict[str, str] = {}
-
-
-def shared_bucket(server: S3Server) -> str:
-    return _buckets.setdefault(server.endpoint_url, server.new_bucket())
 
 
 def test_what_fits_into_a_page_costs_one_request() -> None:

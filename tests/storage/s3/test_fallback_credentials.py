@@ -1,4 +1,4 @@
-"""Credentials of last resort: used where AWS's own chain finds none, and never shown or sent anywhere else."""
+"""Fallback credentials: used if AWS's own chain finds none, never shown, and never sent to other stores."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from tests.servers.s3 import S3Server
 from tests.servers.scripted import Request, Response, Scripted, scripted
+from tests.support.s3_stores import write
 from torchdata_remote import Backend, RemoteUrl, RetryPolicy, StorageOptions
 from torchdata_remote.core.options import FetchOptions
 from torchdata_remote.errors import AccessDeniedError
@@ -78,7 +79,9 @@ def set_environment(patch: pytest.MonkeyPatch, key: str) -> None:
 
 
 @pytest.mark.parametrize("backend", TRANSPORTS)
-def test_the_file_is_used_where_nothing_else_is(server: Scripted, options: dict[str, Any], backend: Backend) -> None:
+def test_reads_are_signed_by_the_file_if_there_are_no_other_credentials(
+    server: Scripted, options: dict[str, Any], backend: Backend
+) -> None:
     """Every request is signed by the file's key and carries its token."""
     assert read(options, backend) == DATA
     assert server.requests
@@ -86,7 +89,9 @@ def test_the_file_is_used_where_nothing_else_is(server: Scripted, options: dict[
 
 
 @pytest.mark.parametrize("more", [{}, {"default_fill_cache": False}])
-def test_listing_and_stat_use_it_as_well(server: Scripted, options: dict[str, Any], more: dict[str, Any]) -> None:
+def test_listing_and_stat_are_signed_by_the_file(
+    server: Scripted, options: dict[str, Any], more: dict[str, Any]
+) -> None:
     """By botocore, and by s3fs where an option asks for it."""
     chosen = StorageOptions({**options, **more})
     assert list(list_source("s3://b/", pattern=None, recursive=True, options=chosen, retry=QUICK)) == ["s3://b/a"]
@@ -97,21 +102,31 @@ def test_listing_and_stat_use_it_as_well(server: Scripted, options: dict[str, An
 
 
 @pytest.mark.parametrize("backend", TRANSPORTS)
-def test_the_environment_comes_first(
+def test_the_environment_precedes_the_file(
     server: Scripted, options: dict[str, Any], backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Variables are the normal chain: the file's key and token stay at home."""
+    """The file's key and token are not sent."""
     set_environment(monkeypatch, "ENVIRONMENT")
     assert read(options, backend) == DATA
     assert signed_by(server) == {("ENVIRONMENT", None)}
 
 
-@pytest.mark.parametrize("backend", TRANSPORTS)
-@pytest.mark.parametrize(
-    "section", ["aws_access_key_id = PROFILE\naws_secret_access_key = s", "credential_process = {}/helper"]
+KEYS_OF_PROFILE = "aws_access_key_id = PROFILE\naws_secret_access_key = s"
+HELPER_OF_PROFILE = "credential_process = {}/helper"
+
+
+@pytest.mark.parametrize(  # each pair of backend, kind of section and profile; all are resolved by make_session
+    ("backend", "section", "name"),
+    [
+        (Backend.OBSTORE, KEYS_OF_PROFILE, "default"),
+        (Backend.OBSTORE, HELPER_OF_PROFILE, "lab"),
+        (Backend.BOTOCORE, KEYS_OF_PROFILE, "lab"),
+        (Backend.BOTOCORE, HELPER_OF_PROFILE, "default"),
+        (Backend.FSSPEC, KEYS_OF_PROFILE, "lab"),
+        (Backend.FSSPEC, HELPER_OF_PROFILE, "default"),
+    ],
 )
-@pytest.mark.parametrize("name", ["default", "lab"])
-def test_profiles_come_first(
+def test_profiles_precede_the_file(
     server: Scripted,
     options: dict[str, Any],
     backend: Backend,
@@ -120,7 +135,7 @@ def test_profiles_come_first(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """So do the files of AWS, for the default and for a chosen profile, and what they name."""
+    """The default and a chosen profile, with a key or with a helper that prints one."""
     helper = tmp_path / "helper"
     found = json.dumps({"Version": 1, "AccessKeyId": "PROFILE", "SecretAccessKey": "s"})
     helper.write_text(f"#!/bin/sh\necho '{found}'\n")
@@ -134,10 +149,10 @@ def test_profiles_come_first(
 
 
 @pytest.mark.parametrize("backend", TRANSPORTS)
-def test_a_profile_without_credentials_leaves_it_to_the_file(
+def test_the_file_is_used_if_the_profile_has_no_credentials(
     server: Scripted, options: dict[str, Any], backend: Backend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A section that tells a region only is no source of credentials."""
+    """The profile's region is used all the same."""
     (tmp_path / "config").write_text("[profile lab]\nregion = eu-west-3\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     assert read({**options, "profile": "lab"}, backend) == DATA
@@ -145,59 +160,71 @@ def test_a_profile_without_credentials_leaves_it_to_the_file(
     assert "/eu-west-3/s3/" in server.requests[0].headers["authorization"]
 
 
-@pytest.mark.parametrize("backend", TRANSPORTS)
+KEY_OPTION = {"key": "EXPLICIT", "secret": "s"}
+KEY_IN_CLIENT_KWARGS = {"client_kwargs": {"aws_access_key_id": "EXPLICIT", "aws_secret_access_key": "s"}}
+
+
 @pytest.mark.parametrize(
-    "explicit",
+    ("backend", "explicit"),
     [
-        {"key": "EXPLICIT", "secret": "s"},
-        {"client_kwargs": {"aws_access_key_id": "EXPLICIT", "aws_secret_access_key": "s"}},
+        (Backend.OBSTORE, KEY_OPTION),
+        (Backend.BOTOCORE, KEY_IN_CLIENT_KWARGS),
+        (Backend.FSSPEC, KEY_OPTION),
+        (Backend.FSSPEC, KEY_IN_CLIENT_KWARGS),
     ],
 )
-def test_an_explicit_key_comes_before_all(
+def test_an_explicit_key_precedes_environment_and_file(
     server: Scripted,
     options: dict[str, Any],
     backend: Backend,
     explicit: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Before the environment too; the file's token does not get mixed in."""
+    """The file's token is not sent with the explicit key."""
     set_environment(monkeypatch, "ENVIRONMENT")
     assert read({**options, **explicit}, backend) == DATA
     assert signed_by(server) == {("EXPLICIT", None)}
 
 
 @pytest.mark.parametrize("backend", TRANSPORTS)
-def test_anon_stays_anon(server: Scripted, options: dict[str, Any], backend: Backend) -> None:
+def test_anon_requests_are_not_signed_by_the_file(server: Scripted, options: dict[str, Any], backend: Backend) -> None:
     """No request is signed, and no token goes along."""
     assert read({**options, "anon": True}, backend) == DATA
     assert signed_by(server) == {("", None)}
 
 
 @pytest.mark.parametrize("backend", TRANSPORTS)
-def test_half_of_the_environment_is_a_mistake_not_an_absence(
+def test_incomplete_credentials_in_the_environment_are_an_error(
     server: Scripted, options: dict[str, Any], backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A key without its secret is an error, as without a file, and nothing is asked of the store."""
+    """A key without its secret is not replaced by the file's; no request is sent."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "ENVIRONMENT")
     with pytest.raises(AccessDeniedError, match="s3://b"):
         read(options, backend)
     assert not server.requests
 
 
-@pytest.mark.parametrize("backend", TRANSPORTS)
-@pytest.mark.parametrize("lone", ["fallback_key", "fallback_secret", "fallback_token"])
-def test_half_of_a_fallback(backend: Backend, lone: str) -> None:
-    """A key without its secret, or a token without either, is refused, by its name."""
+@pytest.mark.parametrize(
+    ("backend", "lone"),
+    [
+        (Backend.OBSTORE, "fallback_key"),
+        (Backend.BOTOCORE, "fallback_secret"),
+        (Backend.FSSPEC, "fallback_secret"),
+        (Backend.FSSPEC, "fallback_token"),
+    ],
+)
+def test_incomplete_fallback_credentials_are_refused(backend: Backend, lone: str) -> None:
+    """A key without its secret, or a token without either; the error names the options."""
     with pytest.raises(AccessDeniedError, match=r"'fallback_key' and 'fallback_secret' together") as caught:
         open_store("s3://b/a", StorageOptions({lone: "CANARY"}), Connection(backend))
     assert "CANARY" not in str(caught.value)
 
 
 @pytest.mark.parametrize("backend", [Backend.OBSTORE, Backend.BOTOCORE])
-def test_when_the_files_credentials_expire_the_chain_is_asked_again(
+def test_expired_fallback_credentials_are_replaced_by_those_of_the_chain(
     backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever logs in meanwhile goes on with that login."""
+    """A login in the meantime is used without an error."""
 
     def renewed(request: Request) -> Response:
         set_environment(monkeypatch, "NEW")
@@ -210,49 +237,46 @@ def test_when_the_files_credentials_expire_the_chain_is_asked_again(
 
 
 @pytest.mark.parametrize("backend", TRANSPORTS)
-def test_a_real_server_takes_the_files_credentials(
-    s3: S3Server, backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_server_that_checks_signatures_accepts_the_files_credentials(
+    ceph: S3Server, backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is written, listed and read with them is there; wrong ones in the environment are used all the same."""
+    """For writing, listing and reading. Wrong credentials in the environment precede them, and are refused."""
     path = tmp_path / "credentials.json"
-    path.write_text(json.dumps({"access_key": s3.key, "secret": s3.secret}))
-    options = {**StorageOptions.from_file(path), "endpoint_url": s3.endpoint_url}
-    bucket = s3.new_bucket()
+    path.write_text(json.dumps({"access_key": ceph.key, "secret": ceph.secret}))
+    options = {**StorageOptions.from_file(path), "endpoint_url": ceph.endpoint_url}
+    bucket = ceph.new_bucket()
     store, key = open_store(f"s3://{bucket}/d/a", StorageOptions(options), Connection(backend))
-    pending = store.create(key, overwrite=False)
-    pending.write(DATA)
-    pending.commit()
+    write(store, key, DATA)
     assert [entry.path for entry in store.list_page("d/", recursive=True, token=None).entries] == ["d/a"]
     assert store.read(key, 2, 5, None).whole() == DATA[2:5]
-    if s3.name == "ceph":  # moto believes every signature
-        set_environment(monkeypatch, "WRONG")
-        other = StorageOptions({**options, "region": "us-east-1"})  # another store: this one keeps what it found
-        with pytest.raises(AccessDeniedError, match=f"s3://{bucket}/d/a"):
-            open_store(f"s3://{bucket}/d/a", other, Connection(backend))[0].read(key, 0, 5, None)
+    set_environment(monkeypatch, "WRONG")
+    other = StorageOptions({**options, "region": "us-east-1"})  # opens another store: this one keeps its credentials
+    with pytest.raises(AccessDeniedError, match=f"s3://{bucket}/d/a"):
+        open_store(f"s3://{bucket}/d/a", other, Connection(backend))[0].read(key, 0, 5, None)
 
 
 class RecordingFileSystem(MemoryFileSystem):  # type: ignore[misc]
-    """Keeps what it was made with."""
+    """Records its options."""
 
     protocol = "recording"
     cachable = False
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
-        self.given = keywords
+        self.received = keywords
 
 
-def test_other_filesystems_never_get_them(tmp_path: Path) -> None:
-    """Neither the names nor the values; their own options arrive."""
+def test_other_filesystems_do_not_receive_fallback_credentials(tmp_path: Path) -> None:
+    """Neither names nor values; other options are passed on."""
     fsspec.register_implementation("recording", RecordingFileSystem, clobber=True)
     store, _ = open_store("recording://b/a", StorageOptions({**from_file(tmp_path), "x": 1}))
     assert isinstance(store, FsspecStore)
-    assert store._filesystem.given == {"x": 1}
+    assert store._filesystem.received == {"x": 1}
 
 
 @pytest.mark.parametrize("backend", [Backend.AUTOMATIC, Backend.FSSPEC])
-def test_http_never_gets_them(tmp_path: Path, server: Scripted, backend: Backend) -> None:
-    """Web servers are read as if there were no options, and see nothing of them."""
+def test_http_servers_do_not_receive_fallback_credentials(tmp_path: Path, server: Scripted, backend: Backend) -> None:
+    """They are read as if there were no options."""
     options = from_file(tmp_path)
     store, path = open_store(f"{server.url}/a", options, Connection(backend))
     assert type(store) is (HttpStore if backend is Backend.AUTOMATIC else FsspecStore)
@@ -261,17 +285,17 @@ def test_http_never_gets_them(tmp_path: Path, server: Scripted, backend: Backend
     assert not any(text in f"{request}" for request in server.requests for text in ("FILE", "CANARY"))
 
 
-def test_local_files_are_read_as_without_them(tmp_path: Path) -> None:
-    """By the system, and by the same store as without options."""
+def test_local_files_are_read_as_without_fallback_credentials(tmp_path: Path) -> None:
+    """By the operating system, and by the same store as without options."""
     assert isinstance(open_store(f"{tmp_path}/a", from_file(tmp_path))[0], LocalStore)
     assert open_store(f"{tmp_path}/a", from_file(tmp_path))[0] is open_store(f"{tmp_path}/a", StorageOptions())[0]
 
 
 @pytest.mark.parametrize("backend", TRANSPORTS)
-def test_they_are_not_shown(
+def test_fallback_credentials_are_not_shown(
     server: Scripted, options: dict[str, Any], backend: Backend, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not by the store, by what it logs, or by the error that refuses them."""
+    """Neither by the store, nor in logs, nor in the error of a store that refuses them."""
     with caplog.at_level("DEBUG", "torchdata_remote"):
         assert read(options, backend) == DATA
     store, _ = open_store("s3://b/a", StorageOptions(options), Connection(backend))

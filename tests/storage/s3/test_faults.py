@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from torchdata_remote.fetch.listing.sources import list_source
 from torchdata_remote.fetch.session import FetchSession
 from torchdata_remote.fetch.streams import stream_objects
 from torchdata_remote.storage.registry import Connection, open_store
-from torchdata_remote.storage.s3 import settings as _s3_settings
 
 DATA = bytes(range(256)) * 10
 BOTH = pytest.mark.parametrize("backend", [Backend.OBSTORE, Backend.BOTOCORE])
@@ -258,12 +256,3 @@ def test_credentials_that_cannot_be_fetched(backend: Backend, tmp_path: Path, mo
         with pytest.raises(AccessDeniedError, match=r"s3://bucket/?a?: "):
             read("s3://bucket/a", server.url, backend, profile="broken", **none)
         assert not server.requests
-
-
-def test_a_fork_while_a_client_is_made() -> None:
-    """A child makes clients although another thread was making one when it was forked."""
-    with _s3_settings._client_lock:
-        child = os.fork()
-        if child == 0:
-            os._exit(0 if _s3_settings._client_lock.acquire(timeout=5) else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
