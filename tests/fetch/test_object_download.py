@@ -17,7 +17,7 @@ from torchdata_remote.fetch.object_stream import ObjectStream
 from torchdata_remote.fetch.range_download import ObjectVersion
 from torchdata_remote.fetch.scheduler import PartScheduler
 from torchdata_remote.fetch.session import FetchSession
-from torchdata_remote.storage.registry import Answer, Connection, in_one
+from torchdata_remote.storage.registry import Answer, Connection, single_chunk
 
 
 def an_object(url: str, *, may_ignore_ranges: bool = False) -> ObjectDownload:
@@ -99,7 +99,7 @@ def test_parts_of_two_versions_are_not_mixed() -> None:
             both.wait(20)  # both parts are asked for before either is answered
             assert end is not None
             version = "v1" if start == 0 else "v2"
-            return Answer(start, end, 20, version, in_one(version[1:].encode() * (end - start)))
+            return Answer(start, end, 20, version, single_chunk(version[1:].encode() * (end - start)))
 
     both = threading.Barrier(2)
     with store_of({}) as store:

@@ -600,7 +600,7 @@ COLLECTED_UNDER_THE_LOCK = """
 import gc, os, threading
 from torchdata_remote import engine, fetch, fetched_object
 from torchdata_remote.options import FetchOptions, StorageOptions
-from torchdata_remote.storage import Answer, in_one
+from torchdata_remote.storage import Answer, single_chunk
 from torchdata_remote.object_stream import ObjectStream
 
 class Store:
@@ -608,7 +608,7 @@ class Store:
     maps_files = False
     def read(self, path, start, end, etag):
         data = bytes(100)[start:end]
-        return Answer(start, start + len(data), 100, None, in_one(data))
+        return Answer(start, start + len(data), 100, None, single_chunk(data))
 
 fetched_object.open_store = lambda url, options, connection: (Store(), url)
 fetcher = fetch.Fetcher(engine.Engine(FetchOptions(part_bytes=10), StorageOptions()))

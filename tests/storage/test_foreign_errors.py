@@ -28,7 +28,7 @@ from torchdata_remote.errors import (
     StorageError,
     TransientStorageError,
 )
-from torchdata_remote.storage.errors import from_foreign
+from torchdata_remote.storage.errors import from_unknown
 from torchdata_remote.storage.fsspec_store import FsspecStore
 
 
@@ -171,5 +171,5 @@ def test_a_fault_that_is_taken_for_a_missing_file(
 
 
 def test_an_unknown_exception_is_told_in_full() -> None:
-    error = from_foreign(ValueError("odd"), "hf://bucket/a")
+    error = from_unknown(ValueError("odd"), "hf://bucket/a")
     assert "hf://bucket/a: ValueError: odd" in str(error)

@@ -24,8 +24,8 @@ from torchdata_remote.fetch.listing.sources import list_source
 from torchdata_remote.fetch.session import FetchSession
 from torchdata_remote.fetch.streams import stream_objects
 from torchdata_remote.storage import errors as _errors
-from torchdata_remote.storage.http.content_range import Span, length_of, span_of
-from torchdata_remote.storage.preferred_reader import MAX_UNUSABLE
+from torchdata_remote.storage.http.content_range import Span, parse_content_length, parse_content_range
+from torchdata_remote.storage.preferred_reader import MAX_UNREADABLE
 
 DATA = b"0123456789"
 KNOWN = ('ETag: "1"', "Last-Modified: Sat, 21 Nov 2026 00:00:00 GMT")
@@ -165,7 +165,7 @@ def test_a_host_that_has_answered_is_known_to_exist() -> None:
     url = "http://host-that-answered/a"
     unknown = "Name or service not known"
     before = _errors.network_error(url, "x", unknown)
-    _errors.note_answer(url)
+    _errors.mark_host_known(url)
     after = _errors.network_error(url, "x", unknown)
     assert isinstance(before, TransientStorageError)
     assert isinstance(after, TransientStorageError)
@@ -224,7 +224,7 @@ def test_an_s3_server_that_answers_ranges_with_200(transport: str, with_range: b
         return Response(200, ranged.body, ranged.headers)
 
     with scripted(respond) as server:
-        assert len(data) > 1000 * MAX_UNUSABLE
+        assert len(data) > 1000 * MAX_UNREADABLE
         assert read(transport, server.url, len(data), part_bytes=1000) == data
         if not with_range:
             server.requests.clear()
@@ -241,7 +241,7 @@ def test_obstore_is_not_asked_again_and_again(transport: str, caplog: pytest.Log
         return Response(sound.status, sound.body, {**sound.headers, "Last-Modified": "never"})
 
     with scripted(respond) as server:
-        for _ in range(MAX_UNUSABLE):
+        for _ in range(MAX_UNREADABLE):
             assert read(transport, server.url, 10) == DATA
         server.requests.clear()
         assert read(transport, server.url, 10) == DATA
@@ -274,7 +274,7 @@ def test_a_span_is_what_the_headers_say_or_an_error(start: int, length: int, tot
     """No contradiction passes: a span lies within its object and is as long as its body."""
     header = f"bytes {start}-{start + length - 1}/{'*' if total is None else total}"
     with contextlib.suppress(TransientStorageError):
-        span = span_of(status, header, length, "http://host/a")
+        span = parse_content_range(status, header, length, "http://host/a")
         assert span.end - span.start == length
         assert span in (Span(start, start + length, total), Span(0, 0, 0))
         assert total is None or span.end <= total
@@ -282,5 +282,5 @@ def test_a_span_is_what_the_headers_say_or_an_error(start: int, length: int, tot
 
 @given(numbers=st.lists(st.integers(-3, 3), min_size=1, max_size=4))
 def test_lengths_that_differ_are_no_length(numbers: list[int]) -> None:
-    found = length_of(", ".join(map(str, numbers)))
+    found = parse_content_length(", ".join(map(str, numbers)))
     assert found == (numbers[0] if len(set(numbers)) == 1 and numbers[0] >= 0 else None)

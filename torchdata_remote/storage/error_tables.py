@@ -8,8 +8,8 @@ from urllib3.exceptions import HTTPError, LocationParseError
 
 from ..core.urls import redact
 from ..errors import AccessDeniedError, ObjectNotFoundError, RemoteDataError, StorageError, UrlError
-from .errors import as_ours, broken_answer, from_foreign, from_status, network_error
-from .protocol import RedirectWithoutPlaceError, UnusableAnswerError
+from .errors import from_status, from_unknown, network_error, to_package_error, unusable_response
+from .protocol import RedirectWithoutLocationError, UnreadableResponseError
 
 STATUS = re.compile(r"status code: (\d{3})")
 _KIND = re.compile(r"kind: (Timeout|Interrupted|Connect|Request|Decode)\b")
@@ -51,7 +51,7 @@ def from_botocore(error: Exception, url: str, *, writing: bool = False) -> Excep
         details = f"{error} {getattr(error, 'kwargs', {}).get('error')!r} {error.__cause__!r}"
         return network_error(url, f"{type(error).__name__}: {error}", details)
     if isinstance(error, ResponseParserError):
-        return broken_answer(url, f"{type(error).__name__}: {_first_line(str(error))}")
+        return unusable_response(url, f"{type(error).__name__}: {_first_line(str(error))}")
     if isinstance(error, boto.BotoCoreError):
         return StorageError(f"{shown}: {type(error).__name__}: {error}", url=shown)
     return error
@@ -64,11 +64,11 @@ def from_obstore(error: Exception, url: str) -> Exception:
     if status:
         return from_status(int(status[1]), code[1] if code else "", url)
     if "redirect without LOCATION" in text:
-        return RedirectWithoutPlaceError(
+        return RedirectWithoutLocationError(
             f"{redact(url)}: the bucket lies in another region, or elsewhere.", url=redact(url)
         )
     if _UNUSABLE.search(text):
-        return UnusableAnswerError(f"{redact(url)}: {text.partition(chr(10))[0]}.", url=redact(url))
+        return UnreadableResponseError(f"{redact(url)}: {text.partition(chr(10))[0]}.", url=redact(url))
     if type(error).__name__ in ("UnauthenticatedError", "PermissionDeniedError"):
         return AccessDeniedError(
             f"{redact(url)}: the credentials could not be had: {_first_line(text)}. Log in anew, or see the AWS "
@@ -112,7 +112,7 @@ def from_os(error: Exception, url: str, *, passing: bool) -> Exception:
         if isinstance(cause, RemoteDataError):
             return cause
         if isinstance(cause, Exception) and not isinstance(cause, FileNotFoundError | LookupError | StopIteration):
-            return as_ours(from_os, cause, url, passing=True)
+            return to_package_error(from_os, cause, url, passing=True)
     if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
         return ObjectNotFoundError(f"{shown}: no such object.", url=shown)
     if isinstance(error, PermissionError):
@@ -123,4 +123,4 @@ def from_os(error: Exception, url: str, *, passing: bool) -> Exception:
         return from_status(412, "", url)
     if isinstance(error, OSError) and not passing:
         return StorageError(f"{shown}: {type(error).__name__}: {error}", url=shown)
-    return from_foreign(error, url)
+    return from_unknown(error, url)

@@ -81,11 +81,11 @@ _answered: set[str] = set()  # scheme and bucket or host
 
 
 @contextlib.contextmanager
-def translated(table: Table, url: str, **options: bool) -> Iterator[None]:
+def translate_errors(table: Table, url: str, **options: bool) -> Iterator[None]:
     """Turn what a transport raises in the block into this package's errors: no other exception leaves it.
 
     Args:
-        table: knows the transport's exceptions; what it returns unchanged is judged by ``from_foreign``.
+        table: knows the transport's exceptions; what it returns unchanged is judged by ``from_unknown``.
         url: what is asked for.
         options: of the table.
     """
@@ -94,19 +94,19 @@ def translated(table: Table, url: str, **options: bool) -> Iterator[None]:
     except (RemoteDataError, MemoryError):
         raise
     except Exception as error:
-        ours = as_ours(table, error, url, **options)
+        ours = to_package_error(table, error, url, **options)
         if url != redact(url):
             raise ours from None  # the transport's own words may show what is cut from the URL
         raise ours from error
 
 
-def as_ours(table: Table, error: Exception, url: str, **options: bool) -> Exception:
+def to_package_error(table: Table, error: Exception, url: str, **options: bool) -> Exception:
     """The error of this package for what a transport raised."""
     known = table(error, url, **options)
-    return known if isinstance(known, RemoteDataError) else from_foreign(error, url)
+    return known if isinstance(known, RemoteDataError) else from_unknown(error, url)
 
 
-def note_answer(url: str) -> None:
+def mark_host_known(url: str) -> None:
     """Remember that the host of a URL has answered: its name exists, whatever a name server says later."""
     _answered.add(_host_of(url))
 
@@ -145,14 +145,14 @@ def network_error(url: str, what: str, details: str) -> StorageError:
     return passing
 
 
-def broken_answer(url: str, what: str) -> TransientStorageError:
+def unusable_response(url: str, what: str) -> TransientStorageError:
     """The error for an answer that cannot be used; a proxy may have mixed something up, so it is asked for again."""
     error = TransientStorageError(f"{redact(url)}: {what}.", url=redact(url))
     error.likely_permanent = True
     return error
 
 
-def from_foreign(error: Exception, url: str) -> Exception:
+def from_unknown(error: Exception, url: str) -> Exception:
     """The error for an exception of a library that no table knows, by its status, its class, or its words."""
     shown = redact(url)
     what = f"{type(error).__name__}: {error}"
@@ -166,7 +166,7 @@ def from_foreign(error: Exception, url: str) -> Exception:
     if names & _DENIED or (ftp and ftp[1] == "530"):
         return AccessDeniedError(f"{shown}: access denied ({what}). Check the credentials.", url=shown)
     if names & {"error_reply", "error_proto"}:  # replies of ftp that came in another order than they were asked for
-        return broken_answer(url, what)
+        return unusable_response(url, what)
     if ftp is None and not isinstance(error, _MISTAKES) and (isinstance(error, _PASSING) or _is_of_a_network(error)):
         return network_error(url, what, f"{error!r} {error} {error.__cause__!r}")
     return StorageError(

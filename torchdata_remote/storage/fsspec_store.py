@@ -16,11 +16,11 @@ from ..core.options import StorageOptions
 from ..core.urls import HTTP, LOCAL, S3, join_url
 from ..errors import ObjectNotFoundError, UrlError
 from .error_tables import from_os
-from .errors import from_status, note_answer, translated
-from .http.content_encoding import refusing_encoded
-from .protocol import Answer, Entry, Page, in_one, normalized_etag
+from .errors import from_status, mark_host_known, translate_errors
+from .http.content_encoding import with_encoding_check
+from .protocol import Answer, Entry, Page, normalized_etag, single_chunk
 from .s3.settings import options_for_s3fs
-from .serial_filesystem import Filesystem, files_below, with_timeout
+from .serial_filesystem import Filesystem, list_files, with_timeout
 
 _ONE_REQUEST: dict[str, Any] = {"retries": {"mode": "standard", "total_max_attempts": 1}}
 _MODIFIED = ("modified", "LastModified", "last_modified", "mtime", "updated", "created")  # each filesystem has its own
@@ -53,7 +53,7 @@ class FsspecStore:
             }
         if "region" in keywords:
             keywords["client_kwargs"] = {"region_name": keywords.pop("region")} | keywords.get("client_kwargs", {})
-        keywords = refusing_encoded(scheme, keywords)
+        keywords = with_encoding_check(scheme, keywords)
         keywords = with_timeout(scheme, keywords, read_timeout_s)
         self._scheme, self._bucket = scheme, bucket
 
@@ -84,9 +84,9 @@ class FsspecStore:
     @contextlib.contextmanager
     def _calls(self, path: str) -> Iterator[Any]:
         """The filesystem, for the calls of the block, with this package's errors."""
-        with translated(from_os, self._url(path), passing=True), self._opened.use() as filesystem:
+        with translate_errors(from_os, self._url(path), passing=True), self._opened.use() as filesystem:
             yield filesystem
-            note_answer(self._url(path))
+            mark_host_known(self._url(path))
 
     def _url(self, path: str) -> str:
         return join_url(self._scheme, self._bucket, path)
@@ -99,8 +99,8 @@ class FsspecStore:
         found: dict[str, Any] = {}
         with contextlib.suppress(ObjectNotFoundError), self._calls(folder) as filesystem:
             filesystem.invalidate_cache()
-            found = files_below(filesystem, self._full(folder), recursive=recursive)
-        with translated(from_os, self._url(folder), passing=True):
+            found = list_files(filesystem, self._full(folder), recursive=recursive)
+        with translate_errors(from_os, self._url(folder), passing=True):
             entries = [self._entry(info) for info in found.values() if info.get("type", "file") == "file"]
         return Page([entry for entry in entries if not entry.path.endswith("/")], None)
 
@@ -144,10 +144,10 @@ class FsspecStore:
         with self._calls(path) as filesystem:
             if entry.size is None:
                 data = filesystem.cat_file(self._full(path))
-                return Answer(0, len(data), len(data), entry.etag, in_one(data))
+                return Answer(0, len(data), len(data), entry.etag, single_chunk(data))
             stop = entry.size if end is None else min(end, entry.size)
             data = b"" if stop == start else filesystem.cat_file(self._full(path), start=start, end=stop)
-        return Answer(start, start + len(data), entry.size, entry.etag, in_one(data))
+        return Answer(start, start + len(data), entry.size, entry.etag, single_chunk(data))
 
     def _read_version(self, path: str, start: int, end: int) -> Answer:
         """Without If-Match, what is there after the read is compared with what was listed before it."""
@@ -156,10 +156,10 @@ class FsspecStore:
         entry = self.stat(path)
         if entry.size is None:
             raise from_status(412, "", self._url(path))
-        return Answer(start, start + len(data), entry.size, entry.etag, in_one(data))
+        return Answer(start, start + len(data), entry.size, entry.etag, single_chunk(data))
 
-    def create(self, path: str, *, overwrite: bool) -> _FsspecPending:
-        return _FsspecPending(self, path, overwrite)
+    def create(self, path: str, *, overwrite: bool) -> _FsspecWriter:
+        return _FsspecWriter(self, path, overwrite)
 
     def publish(self, path: str, data: bytes, *, overwrite: bool) -> None:
         """Write an object in one call, which is the only one that fsspec's filesystems make whole or not at all."""
@@ -213,7 +213,7 @@ class FsspecStore:
             filesystem.rm(self._full(path), recursive=True)
 
 
-class _FsspecPending:
+class _FsspecWriter:
     """Bytes in memory until they are published in one call."""
 
     def __init__(self, store: FsspecStore, path: str, overwrite: bool) -> None:

@@ -9,7 +9,7 @@ from ..core.urls import join_url, redact
 from ..errors import ObjectNotFoundError, UrlError
 from .http.urllib3_reader import UrllibReader
 from .obstore_reader import ObstoreReader, can_express_http, http_reader
-from .preferred_reader import PreferredRead
+from .preferred_reader import PreferredReader
 from .protocol import Answer, Entry, ObjectWriter, Page
 
 
@@ -29,7 +29,7 @@ class HttpStore:
     def __init__(self, scheme: str, host: str, read_timeout_s: float, *, read_by_obstore: bool) -> None:
         self._scheme, self._host = scheme, host
         self._read_timeout_s = read_timeout_s
-        self._read = PreferredRead(
+        self._read = PreferredReader(
             f"{scheme}://{host}",
             lambda *asked: self._reader.read(*asked),
             lambda *asked: self._general.read(*asked),
@@ -49,7 +49,7 @@ class HttpStore:
 
     def read_without_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         """As :meth:`read`, by urllib3."""
-        return self._read.without_obstore(path, start, end, etag)
+        return self._read.read_by_fallback(path, start, end, etag)
 
     def stat(self, path: str) -> Entry:
         return self._general.stat(path)  # obstore takes a server without HEAD for one without the object

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any
 
 from .error_tables import from_obstore
-from .errors import translated
+from .errors import translate_errors
 from .http.content_encoding import IDENTITY, require_unencoded
 from .protocol import CONNECT_TIMEOUT_S, Answer, normalized_etag
 
@@ -34,7 +34,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def usable() -> bool:
+def is_usable() -> bool:
     """Whether obstore works in this process."""
     return not _forked_after_use
 
@@ -87,7 +87,7 @@ class ObstoreReader:
         if etag is not None and self._if_match:
             options["if_match"] = etag
         key = self._key(path)
-        with translated(self._table, self._root + path):
+        with translate_errors(self._table, self._root + path):
             result = obstore.get(self._store, key, options=options)  # type: ignore[arg-type]  # a TypedDict
             require_unencoded(result.attributes.get("Content-Encoding"), path, self._root + path)
             first, after = result.range
@@ -95,7 +95,7 @@ class ObstoreReader:
             return Answer(first, after, int(result.meta["size"]), normalized_etag(result.meta["e_tag"]), chunks)
 
     def _chunks(self, path: str, stream: Iterable[Any]) -> Generator[memoryview, None, None]:
-        with translated(self._table, self._root + path):
+        with translate_errors(self._table, self._root + path):
             for chunk in stream:
                 yield memoryview(chunk)
 

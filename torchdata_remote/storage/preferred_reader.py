@@ -7,15 +7,15 @@ from collections.abc import Callable
 
 from ..core.urls import redact
 from ..errors import TransientStorageError
-from .errors import note_answer
-from .protocol import Answer, RedirectWithoutPlaceError, UnusableAnswerError
+from .errors import mark_host_known
+from .protocol import Answer, RedirectWithoutLocationError, UnreadableResponseError
 
 Read = Callable[[str, int, int | None, str | None], Answer]
-MAX_UNUSABLE = 8  # answers in a row that only the other transport can read, until obstore is not asked any more
+MAX_UNREADABLE = 8  # answers in a row that only the other transport can read, until obstore is not asked any more
 _log = logging.getLogger("torchdata_remote")
 
 
-class PreferredRead:
+class PreferredReader:
     """Two ways to read an object; the second one is taken where the first one cannot.
 
     Args:
@@ -35,11 +35,11 @@ class PreferredRead:
         if self._can_express is not None and self._can_express(path) and not self._refused:
             try:
                 answer = self._preferred(path, start, end, etag)
-            except UnusableAnswerError as error:
+            except UnreadableResponseError as error:
                 self._num_unusable += 1
-                if self._num_unusable >= MAX_UNUSABLE:
+                if self._num_unusable >= MAX_UNREADABLE:
                     self._give_up(f"answers in a way that obstore cannot read ({error})")
-            except RedirectWithoutPlaceError:
+            except RedirectWithoutLocationError:
                 self._give_up("is not in the configured region")
             except TransientStorageError as error:
                 if error.overloaded:
@@ -47,15 +47,15 @@ class PreferredRead:
                 raise
             else:
                 self._num_unusable = 0
-                note_answer(self._url)
+                mark_host_known(self._url)
                 return answer
         self._refused = False
-        return self.without_obstore(path, start, end, etag)
+        return self.read_by_fallback(path, start, end, etag)
 
-    def without_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
+    def read_by_fallback(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         """As ``Store.read``, by the other transport."""
         answer = self._other(path, start, end, etag)
-        note_answer(self._url)
+        mark_host_known(self._url)
         return answer
 
     def _give_up(self, why: str) -> None:

@@ -71,7 +71,7 @@ class Answer(NamedTuple):
         return data
 
 
-def in_one(data: bytes | memoryview) -> Generator[memoryview, None, None]:
+def single_chunk(data: bytes | memoryview) -> Generator[memoryview, None, None]:
     """Chunks of an answer that came whole."""
     yield memoryview(data)
 
@@ -80,7 +80,7 @@ class RangeNotSatisfiableError(StorageError):
     """The range starts at or after the object's end."""
 
 
-class UnusableAnswerError(StorageError):
+class UnreadableResponseError(StorageError):
     """The answer is one that this transport cannot read; another may."""
 
 
@@ -88,7 +88,7 @@ class UnsupportedRequestError(StorageError):
     """The store does not know this kind of request, or one of its headers."""
 
 
-class RedirectWithoutPlaceError(StorageError):
+class RedirectWithoutLocationError(StorageError):
     """S3's answer to a request that went to the wrong region; botocore finds out the right one."""
 
 

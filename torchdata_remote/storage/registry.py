@@ -35,9 +35,9 @@ from . import obstore_reader
 from .dataset_service.store import DATASETS, DatasetsStore
 from .fsspec_store import FsspecStore
 from .http_store import HttpStore
-from .local.names import PARTIAL_SUFFIX, link_refused, never_listed
+from .local.names import PARTIAL_SUFFIX, is_internal_name, symlink_error
 from .local.store import LocalStore
-from .protocol import Answer, Entry, FolderStore, ObjectWriter, Page, RangeNotSatisfiableError, Store, in_one
+from .protocol import Answer, Entry, FolderStore, ObjectWriter, Page, RangeNotSatisfiableError, Store, single_chunk
 from .s3.fallback_credentials import without_fallback
 from .s3.settings import s3_settings
 from .s3.store import S3Store
@@ -53,12 +53,12 @@ __all__ = [
     "Page",
     "RangeNotSatisfiableError",
     "Store",
-    "in_one",
-    "link_refused",
-    "never_listed",
+    "is_internal_name",
     "open_store",
     "publish",
     "read_whole",
+    "single_chunk",
+    "symlink_error",
 ]
 
 _log = logging.getLogger("torchdata_remote")
@@ -83,12 +83,12 @@ _DEFAULT = Connection()
 _Key = tuple[str, str, str, Connection]
 _stores: dict[_Key, Store] = {}
 _lock = threading.RLock()
-_of_the_parent: list[dict[_Key, Store]] = []  # kept: their finalizers would wait for its threads
+_stores_of_parent: list[dict[_Key, Store]] = []  # kept: their finalizers would wait for its threads
 
 
 def _drop_after_fork() -> None:
     global _lock, _stores
-    _of_the_parent.append(_stores)
+    _stores_of_parent.append(_stores)
     _stores = {}
     _lock = threading.RLock()
 
@@ -159,7 +159,7 @@ def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: C
     if scheme in S3:
         settings = s3_settings(options, read_timeout_s)
         if settings is not None:
-            by_obstore, why = _whether_obstore(scheme, bucket, backend, instead="botocore")
+            by_obstore, why = _choose_obstore(scheme, bucket, backend, instead="botocore")
             return S3Store(bucket, settings, read_by_obstore=by_obstore), why
         if automatic:
             _log.warning("s3://%s is read by s3fs, slowly: an option of %r has no translation", bucket, options)
@@ -167,10 +167,10 @@ def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: C
                 scheme, bucket, options, read_timeout_s
             ), f"s3fs (an option of {options!r} has no translation)"
     elif scheme in HTTP and not options and backend is not Backend.BOTOCORE:
-        by_obstore, why = _whether_obstore(scheme, bucket, backend, instead="urllib3")
+        by_obstore, why = _choose_obstore(scheme, bucket, backend, instead="urllib3")
         return HttpStore(scheme, bucket, read_timeout_s, read_by_obstore=by_obstore), why
     elif scheme == DATASETS and backend is not Backend.BOTOCORE:
-        by_obstore, why = _whether_obstore(scheme, bucket, backend, instead="urllib3")
+        by_obstore, why = _choose_obstore(scheme, bucket, backend, instead="urllib3")
         return DatasetsStore(bucket, options, read_timeout_s, read_by_obstore=by_obstore), why
     elif automatic and scheme in LOCAL and not options:
         return LocalStore(), "the operating system (local files)"
@@ -183,11 +183,11 @@ def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: C
     )
 
 
-def _whether_obstore(scheme: str, bucket: str, backend: Backend, *, instead: str) -> tuple[bool, str]:
+def _choose_obstore(scheme: str, bucket: str, backend: Backend, *, instead: str) -> tuple[bool, str]:
     """Whether obstore is to be used, and what is used and why."""
     if backend is Backend.BOTOCORE:
         return False, f"{instead} (backend={backend.value!r})"
-    if obstore_reader.usable():
+    if obstore_reader.is_usable():
         return True, f"obstore (backend={backend.value!r})"
     forked = "This process was forked from one that had read by obstore, which does not survive that"
     advice = "Pass multiprocessing_context='forkserver' to the DataLoader."

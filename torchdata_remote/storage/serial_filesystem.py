@@ -23,7 +23,7 @@ _TIMEOUTS = {"ftp": "timeout"}  # the option that limits each wait for bytes
 _KNOWN_MODULES = ("huggingface_hub", "torchdata_remote", "fsspec.implementations.arrow")
 
 
-def bears_threads(kind: type) -> bool:
+def is_thread_safe(kind: type) -> bool:
     """Whether several threads may call a filesystem of this class at once: those on asyncio, and a few known ones."""
     kinds = kind.__mro__
     if any(one.__name__ in ("AsyncFileSystemWrapper", "DirFileSystem") for one in kinds):
@@ -49,7 +49,7 @@ class Filesystem:
 
     def __init__(self, kind: type, make: Callable[[], Any]) -> None:
         self._make = make
-        self.is_shared = bears_threads(kind)
+        self.is_shared = is_thread_safe(kind)
         self._lock: contextlib.AbstractContextManager[Any] = (
             contextlib.nullcontext() if self.is_shared else threading.RLock()
         )
@@ -87,7 +87,7 @@ class Filesystem:
             self.current = None
 
 
-def files_below(filesystem: Any, folder: str, *, recursive: bool) -> dict[str, dict[str, Any]]:
+def list_files(filesystem: Any, folder: str, *, recursive: bool) -> dict[str, dict[str, Any]]:
     """The files of a folder by name. A folder that cannot be listed is an error.
 
     fsspec's own ``find`` leaves out a folder whose listing fails, unless a filesystem has a better one.

@@ -574,7 +574,7 @@ def test_parts_that_got_lost(host: str, name: str, monkeypatch: pytest.MonkeyPat
     pending = store.create(path, overwrite=False)
     pending.write(b"0123456789")
     pending._wait_for_parts()
-    pending._uploads.abandon(path, pending._upload_id or "")
+    pending._uploads.abort_upload(path, pending._upload_id or "")
     with pytest.raises(StorageError, match="lost parts"):
         pending.commit()
     pending.abort()

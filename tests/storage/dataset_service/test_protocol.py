@@ -9,13 +9,13 @@ import os
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchdata_remote.storage.dataset_service.protocol import digest_field, what_is_wrong
+from torchdata_remote.storage.dataset_service.protocol import digest_field, path_problem
 
 
 @given(path=st.one_of(st.text(), st.lists(st.sampled_from(["..", ".", "", "a", "b\\c", "\0"])).map("/".join)))
 def test_a_path_that_is_well_stays_below(path: str) -> None:
     """Joined to any folder it is below it, and spelled as it was."""
-    if what_is_wrong(path) is None:
+    if path_problem(path) is None:
         assert os.path.normpath(f"/root/{path}") == f"/root/{path}"
         assert not set(path) & {"\0", "\n", "\\"}
 

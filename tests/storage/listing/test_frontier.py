@@ -19,7 +19,7 @@ from tests.support.s3_stores import shared_bucket
 from torchdata_remote.core.options import RetryPolicy, StorageOptions
 from torchdata_remote.errors import AccessDeniedError, StorageError, TransientStorageError
 from torchdata_remote.storage.listing import pages as _paging
-from torchdata_remote.storage.listing.frontier import MAX_IN_FLIGHT, MAX_PAGES_AHEAD, Ask, Frontier
+from torchdata_remote.storage.listing.frontier import MAX_IN_FLIGHT, MAX_PAGES_AHEAD, Frontier, PageRequest
 from torchdata_remote.storage.listing.pages import list_prefix
 from torchdata_remote.storage.registry import Entry, Page
 from torchdata_remote.storage.s3.store import S3Store
@@ -81,13 +81,15 @@ def test_it_is_the_listing_page_by_page(keys: set[str], page_keys: int, prefix: 
 def test_answers_may_come_in_any_order(keys: set[str], page_keys: int, prefix: str, data: st.DataObject) -> None:
     """Pages that overtake each other are handed on in order; what is asked for ahead is bounded."""
     bucket, frontier = Bucket(keys, page_keys), Frontier("s3://b/", prefix, recursive=True)
-    under_way, got = list[Ask](), list[str]()
+    under_way, got = list[PageRequest](), list[str]()
     while frontier:
-        under_way += frontier.to_ask()
+        under_way += frontier.next_requests()
         assert len(under_way) <= MAX_IN_FLIGHT + 1
         if under_way and (frontier.is_waiting or data.draw(st.booleans())):
-            ask = under_way.pop(data.draw(st.integers(0, len(under_way) - 1)))
-            frontier.answer(ask, bucket.list_page(ask.prefix, recursive=ask.recursive, token=ask.token))
+            request = under_way.pop(data.draw(st.integers(0, len(under_way) - 1)))
+            frontier.receive(
+                request, bucket.list_page(request.prefix, recursive=request.recursive, token=request.token)
+            )
         elif not frontier.is_waiting:
             got += [entry.path for entry in frontier.take()]
     assert got == sorted(key for key in keys if key.startswith(prefix))
@@ -275,13 +277,15 @@ def test_a_slow_consumer_bounds_what_is_known() -> None:
 def test_pages_behind_one_that_does_not_come_are_bounded() -> None:
     """While the front waits, others are asked for until enough of them are known."""
     bucket, frontier = Bucket(of_folders(200, 10), 10), Frontier("s3://b/", "", recursive=True)
-    under_way, num_answered = list(frontier.to_ask()), 0
+    under_way, num_answered = list(frontier.next_requests()), 0
     while under_way:
-        ask = under_way.pop()
-        if ask.prefix != "001/":
-            frontier.answer(ask, bucket.list_page(ask.prefix, recursive=ask.recursive, token=ask.token))
+        request = under_way.pop()
+        if request.prefix != "001/":
+            frontier.receive(
+                request, bucket.list_page(request.prefix, recursive=request.recursive, token=request.token)
+            )
             num_answered += 1
-        under_way += frontier.to_ask()
+        under_way += frontier.next_requests()
         if not frontier.is_waiting:
             frontier.take()
     assert MAX_PAGES_AHEAD <= num_answered <= MAX_PAGES_AHEAD + MAX_IN_FLIGHT

@@ -7,7 +7,7 @@ import threading
 
 from ...core.urls import redact
 from ...errors import StorageError, TransientStorageError
-from ...storage.registry import Answer, Store, in_one
+from ...storage.registry import Answer, Store, single_chunk
 from .disk_cache import CacheEntryWriter, DiskCache
 from .entry import CachedFile, DamagedError
 
@@ -58,7 +58,7 @@ class CachedObject:
                     self._hit = self._filling = None
         view = self._kept(start, end)
         if view is not None:
-            return Answer(start, start + len(view), self._num_bytes, self._etag, in_one(view))
+            return Answer(start, start + len(view), self._num_bytes, self._etag, single_chunk(view))
         answer = self._store.read(path, start, end, etag or self._etag or None)
         accepted = etag is None or answer.etag is None or answer.etag == etag  # whoever reads takes no other
         if accepted and (answer.etag, answer.total_bytes) != (self._etag, self._num_bytes):

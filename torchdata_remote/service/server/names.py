@@ -13,9 +13,9 @@ from ...storage.dataset_service.protocol import (
     FORBIDDEN,
     MAX_PATH_BYTES,
     MAX_SEGMENT_BYTES,
-    what_is_wrong,
+    path_problem,
 )
-from ...storage.registry import PARTIAL_SUFFIX, never_listed
+from ...storage.registry import PARTIAL_SUFFIX, is_internal_name
 from .problems import Problem
 
 _SEGMENT = r"(?!\.{1,2}(?:/|$))[^/\\\x00-\x1f\x7f]{1,255}"
@@ -64,8 +64,8 @@ def require_path(path: str) -> str:
     Raises:
         Problem: 400, if it is none.
     """
-    wrong = what_is_wrong(path)
-    if wrong is None and any(map(never_listed, path.split("/"))):
+    wrong = path_problem(path)
+    if wrong is None and any(map(is_internal_name, path.split("/"))):
         wrong = "has a name that begins or ends as those do which the service keeps for itself"
     if wrong is not None:
         raise Problem(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from ...storage.registry import link_refused
+from ...storage.registry import symlink_error
 
 
 def remove_if_empty(path: str) -> bool:
@@ -27,4 +27,4 @@ def refuse_links(folder: str, full: str) -> None:
         slash = full.find("/", end + 1)
         end = len(full) if slash < 0 else slash
         if os.path.islink(full[:end]):
-            raise link_refused(full[:end])
+            raise symlink_error(full[:end])

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ...core.options import MIB
 from ...errors import EmptyListingError, ObjectChangedError, StorageError
-from ...storage.dataset_service.protocol import what_is_wrong
+from ...storage.dataset_service.protocol import path_problem
 from .names import is_reserved
 from .os_errors import faults_at
 
@@ -66,7 +66,7 @@ def _walk(root: str, folder: str, below: str, above: tuple[tuple[int, int], ...]
             raise StorageError(
                 f"{entry.path} is neither a file nor a folder. Move it out of what is pushed.", url=entry.path
             )
-        wrong = what_is_wrong(path)
+        wrong = path_problem(path)
         if wrong is not None:
             raise StorageError(f"{entry.path!r}: a path in a data set cannot be {path!r}: it {wrong}. Rename it.")
         yield LocalFile(path, entry.path, status.st_size, _stamp(status))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 
-from ...storage.registry import PARTIAL_SUFFIX, never_listed
+from ...storage.registry import PARTIAL_SUFFIX, is_internal_name
 
 STATE_NAME = ".torchdata_remote-pull.json"
 LOCK_NAME = ".torchdata_remote-pull.lock"
@@ -14,7 +14,7 @@ _PARTIAL = re.compile(rf"\.pull-[0-9a-f]{{32}}(\.ranges)?{re.escape(PARTIAL_SUFF
 
 def is_reserved(name: str) -> bool:
     """Whether a file of this base name is a transfer's own, or another writer's that is not complete."""
-    return never_listed(name)
+    return is_internal_name(name)
 
 
 def is_partial(name: str) -> bool:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ...core.options import MIB
 from ...errors import ObjectChangedError, ObjectNotFoundError, StorageError
-from ...storage.dataset_service.protocol import what_is_wrong
+from ...storage.dataset_service.protocol import path_problem
 from ..client.connect import DatasetFile
 from .destination import DestinationFolder, FolderSnapshot, Found
 from .job_pool import Job, JobPool
@@ -43,7 +43,7 @@ def require_safe(listed: dict[str, DatasetFile], url: str) -> None:
         StorageError: if it does.
     """
     for path, file in listed.items():
-        wrong = what_is_wrong(path)
+        wrong = path_problem(path)
         if wrong is None and is_reserved(path.rpartition("/")[2]):
             wrong = "has a name that pull keeps for itself"
         if wrong is None and any(folder in listed for folder in folders_of(path)):

@@ -17,10 +17,10 @@ from urllib3.exceptions import LocationParseError
 from ...core.options import StorageOptions
 from ...errors import AccessDeniedError, ObjectNotFoundError, StorageError, UrlError
 from ..error_tables import from_urllib3
-from ..errors import note_answer, translated
+from ..errors import mark_host_known, translate_errors
 from ..http.content_encoding import IDENTITY, require_unencoded
 from ..protocol import CONNECT_TIMEOUT_S
-from .errors import from_service, sentence_of
+from .errors import from_service, message_of
 
 TOKEN_VARIABLE = "TORCHDATA_REMOTE_TOKEN"  # noqa: S105  # its name
 _KNOWN = {"token", "secure"}
@@ -130,7 +130,7 @@ class ServiceClient:
         return name
 
     @contextlib.contextmanager
-    def understood(self, what: str, path: str) -> Iterator[None]:
+    def expecting(self, what: str, path: str) -> Iterator[None]:
         """What goes wrong in the block when an answer is not as it was agreed on, as this package's error."""
         try:
             yield
@@ -142,9 +142,9 @@ class ServiceClient:
             ) from error
 
     @contextlib.contextmanager
-    def errors_of(self, url: str) -> Iterator[None]:
+    def translating_errors(self, url: str) -> Iterator[None]:
         """What urllib3 raises in the block, as this package's errors."""
-        with translated(from_urllib3, url):
+        with translate_errors(from_urllib3, url):
             yield
 
     def send(
@@ -174,7 +174,7 @@ class ServiceClient:
         """
         url = self.root + path
         waits_s = timeout_s or (max(self.read_timeout_s, _WRITE_TIMEOUT_S) if writing else self.read_timeout_s)
-        with self.errors_of(url):
+        with self.translating_errors(url):
             response = self._pool.urlopen(
                 method,
                 target,
@@ -186,7 +186,7 @@ class ServiceClient:
                 preload_content=False,
                 enforce_content_length=True,
             )
-            note_answer(self.root)
+            mark_host_known(self.root)
             if response.status in (200, 201, 202, 204, 206):
                 with contextlib.ExitStack() as on_error:
                     on_error.callback(response.close)
@@ -199,16 +199,16 @@ class ServiceClient:
             response.release_conn()
         raise from_service(
             response.status,
-            sentence_of(said.decode("utf-8", "replace")),
+            message_of(said.decode("utf-8", "replace")),
             url,
             writing=writing,
             retry_after=response.headers.get("Retry-After"),
         )
 
-    def ask(self, method: str, target: str, path: str, **options: Any) -> Any:
+    def request_json(self, method: str, target: str, path: str, **options: Any) -> Any:
         """One request; what its JSON says, ``None`` if it has none."""
         response = self.send(method, target, path, **options)
-        with self.errors_of(self.root + path):
+        with self.translating_errors(self.root + path):
             body = response.read(decode_content=False)
             response.release_conn()
         if not body:
@@ -225,7 +225,7 @@ class ServiceClient:
     def head(self, path: str, headers: Mapping[str, str] | None = None) -> Mapping[str, str]:
         """The headers of a file, their names in any case."""
         response = self.send("HEAD", self.file_target(path), path, headers=headers)
-        with self.errors_of(self.url(path)):
+        with self.translating_errors(self.url(path)):
             response.drain_conn()  # or the connection is not ready for the next request
             response.release_conn()
         found: Mapping[str, str] = response.headers

@@ -14,7 +14,7 @@ _SENTENCE = re.compile(r'\{"error":\s*"((?:[^"\\]|\\.)*)"')
 _MAX_SENTENCE = 500
 
 
-def sentence_of(text: str) -> str:
+def message_of(text: str) -> str:
     """What a dataset service says in ``{"error": "..."}``, somewhere in a text; empty if it says nothing."""
     found = _SENTENCE.search(text)
     if found is None:
@@ -51,8 +51,8 @@ def from_service(
     return error
 
 
-def from_obstore_of_service(error: Exception, url: str) -> Exception:
+def from_obstore_at_service(error: Exception, url: str) -> Exception:
     """The error for what obstore raised while it spoke to a dataset service."""
     text = str(error)
     status = STATUS.search(text)
-    return from_service(int(status[1]), sentence_of(text), url) if status else from_obstore(error, url)
+    return from_service(int(status[1]), message_of(text), url) if status else from_obstore(error, url)

@@ -31,8 +31,8 @@ class ListRequests(ServiceRequests):
 
     def names(self) -> list[str]:
         """Of all datasets, sorted."""
-        answer = self._client.ask("GET", self._client.target(), "")
-        with self._client.understood("datasets", ""):
+        answer = self._client.request_json("GET", self._client.target(), "")
+        with self._client.expecting("datasets", ""):
             return sorted(str(one["name"]) for one in answer["datasets"])
 
     def has_dataset(self, name: str) -> bool:
@@ -46,7 +46,7 @@ class ListRequests(ServiceRequests):
     def _files(self, name: str, path: str, **query: str | int | None) -> Any:
         if name in (".", ".."):
             raise UrlError(f"{self._client.url(path)}: {name!r} is no dataset's name.", url=self._client.url(path))
-        return self._client.ask("GET", self._client.target(name, "files", **query), path)
+        return self._client.request_json("GET", self._client.target(name, "files", **query), path)
 
     def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
         """A page of a dataset, or, for a prefix that does not name one, of all datasets one after the other."""
@@ -79,7 +79,7 @@ class ListRequests(ServiceRequests):
             )
         except ObjectNotFoundError:
             return Page([], None)
-        with self._client.understood("files", root + below):
+        with self._client.expecting("files", root + below):
             entries = [
                 Entry(root + one["path"], int(one["size"]), str(one["etag"]), _seconds(one.get("modified")))
                 for one in answer["files"]
@@ -104,7 +104,7 @@ class ListRequests(ServiceRequests):
         name, _, below = prefix.partition("/")
         path = f"{name}/{below}"
         answer = self._files(name, path, prefix=below or None, after=token, limit=MAX_PAGE, recursive=1, digests=1)
-        with self._client.understood("digests", path):
+        with self._client.expecting("digests", path):
             return [
                 DatasetFile(f"{name}/{one['path']}", int(one["size"]), str(one["etag"]), str(one["sha256"]))
                 for one in answer["files"]

@@ -10,11 +10,11 @@ MAX_PATH_BYTES, MAX_SEGMENT_BYTES = 1024, 255  # of UTF-8: of a path, and of a n
 FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]")  # in a path
 
 
-def what_is_wrong(path: str) -> str | None:
+def path_problem(path: str) -> str | None:
     r"""Why a path cannot be one of a file in a data set, or ``None``.
 
-    >>> what_is_wrong("cat/1.jpg")
-    >>> what_is_wrong("../1.jpg")
+    >>> path_problem("cat/1.jpg")
+    >>> path_problem("../1.jpg")
     "has a part '..'"
     """
     try:

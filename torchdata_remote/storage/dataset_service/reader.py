@@ -7,14 +7,14 @@ import threading
 from collections.abc import Generator
 from typing import Any
 
-from ..errors import broken_answer
-from ..http.content_range import length_of, range_header, span_of
-from ..http.urllib3_reader import read_as_it_comes
+from ..errors import unusable_response
+from ..http.content_range import parse_content_length, parse_content_range, range_header
+from ..http.urllib3_reader import stream_body
 from ..obstore_reader import ObstoreReader, can_express, http_store
-from ..preferred_reader import PreferredRead
+from ..preferred_reader import PreferredReader
 from ..protocol import Answer, normalized_etag
 from .client import ServiceClient, ServiceRequests
-from .errors import from_obstore_of_service
+from .errors import from_obstore_at_service
 
 
 class DatasetsReader(ServiceRequests):
@@ -27,7 +27,7 @@ class DatasetsReader(ServiceRequests):
 
     def __init__(self, client: ServiceClient, *, read_by_obstore: bool) -> None:
         super().__init__(client)
-        self._read = PreferredRead(
+        self._read = PreferredReader(
             client.root,
             self._read_by_obstore,
             self._read_by_urllib3,
@@ -43,7 +43,7 @@ class DatasetsReader(ServiceRequests):
     def read_without_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         """Read like :meth:`read`, by urllib3."""
         self._client.split(path)
-        return self._read.without_obstore(path, start, end, _for_if_match(etag))
+        return self._read.read_by_fallback(path, start, end, _for_if_match(etag))
 
     def _read_by_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         return self._reader().read(path, start, end, etag)
@@ -60,12 +60,12 @@ class DatasetsReader(ServiceRequests):
         wanted = {"If-Match": etag, "Range": range_header(start, end)}
         headers = {name: value for name, value in wanted.items() if value is not None}
         response = self._client.send("GET", self._client.file_target(path), path, headers=headers)
-        url, length = self._client.url(path), length_of(response.headers.get("Content-Length"))
+        url, length = self._client.url(path), parse_content_length(response.headers.get("Content-Length"))
         with contextlib.ExitStack() as on_error:
             on_error.callback(response.close)
-            span = span_of(response.status, response.headers.get("Content-Range"), length, url)
+            span = parse_content_range(response.status, response.headers.get("Content-Range"), length, url)
             if span.total_bytes is None or ("Range" in headers) != (response.status == 206):
-                raise broken_answer(url, f"the service answered {response.status} with the span {tuple(span)}")
+                raise unusable_response(url, f"the service answered {response.status} with the span {tuple(span)}")
             on_error.pop_all()
         return Answer(
             span.start,
@@ -77,8 +77,8 @@ class DatasetsReader(ServiceRequests):
 
     def _chunks(self, path: str, response: Any) -> Generator[memoryview, None, None]:
         try:
-            with self._client.errors_of(self._client.url(path)):
-                yield from read_as_it_comes(response)
+            with self._client.translating_errors(self._client.url(path)):
+                yield from stream_body(response)
                 response.release_conn()
         finally:
             response.close()
@@ -103,5 +103,5 @@ def service_reader(origin: str, root: str, read_timeout_s: float, headers: dict[
         root,
         if_match=True,
         key=lambda path: path.replace("/", "/files/", 1),
-        table=from_obstore_of_service,
+        table=from_obstore_at_service,
     )

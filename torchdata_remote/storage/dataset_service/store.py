@@ -62,12 +62,12 @@ class DatasetsStore(ListRequests, UploadRequests):
         """Make a dataset. Folders in it are there as soon as a file is in them."""
         body = json.dumps({"name": self._client.folder_name(path)}).encode()
         headers = {"Content-Type": "application/json"}
-        self._client.ask("POST", self._client.target(), path, headers=headers, body=body, writing=True)
+        self._client.request_json("POST", self._client.target(), path, headers=headers, body=body, writing=True)
 
     def remove_folder(self, path: str) -> None:
         """Remove a dataset with all that is in it."""
         with contextlib.suppress(ObjectNotFoundError):
-            self._client.ask("DELETE", self._client.target(self._client.folder_name(path)), path, writing=True)
+            self._client.request_json("DELETE", self._client.target(self._client.folder_name(path)), path, writing=True)
 
     # Listings
 
@@ -84,7 +84,7 @@ class DatasetsStore(ListRequests, UploadRequests):
 
     def stat(self, path: str) -> Entry:
         headers = self._client.head(path)
-        with self._client.understood("Content-Length", path):
+        with self._client.expecting("Content-Length", path):
             when = headers.get("Last-Modified")
             modified_s = None if when is None else email.utils.parsedate_to_datetime(when).timestamp()
             return Entry(path, int(headers["Content-Length"]), normalized_etag(headers.get("ETag")), modified_s)
@@ -102,7 +102,7 @@ class DatasetsStore(ListRequests, UploadRequests):
 
     def delete(self, path: str) -> None:
         with contextlib.suppress(ObjectNotFoundError):
-            self._client.ask("DELETE", self._client.file_target(path), path, writing=True)
+            self._client.request_json("DELETE", self._client.file_target(path), path, writing=True)
 
     def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
         """Nothing: the service ends uploads that nobody goes on with."""

@@ -41,8 +41,8 @@ class UploadRequests(ServiceRequests):
         """
         headers = {"Repr-Digest": digest_field(sha256), **({} if overwrite else {"If-None-Match": "*"})}
         target = self._client.file_target(path)
-        answer = self._client.ask("PUT", target, path, headers=headers, body=data, writing=True)
-        with self._client.understood("etag", path):
+        answer = self._client.request_json("PUT", target, path, headers=headers, body=data, writing=True)
+        with self._client.expecting("etag", path):
             return str(answer["etag"])
 
     def put_part(
@@ -78,7 +78,7 @@ class UploadRequests(ServiceRequests):
             headers["Repr-Digest"] = digest_field(sha256)
         if not overwrite:
             headers["If-None-Match"] = "*"
-        answer = self._client.ask(
+        answer = self._client.request_json(
             "PUT",
             self._client.file_target(path, upload=upload_id),
             path,
@@ -87,22 +87,22 @@ class UploadRequests(ServiceRequests):
             writing=True,
             timeout_s=None if sha256 is None else _COMPLETE_TIMEOUT_S,
         )
-        with self._client.understood("etag or upload", path):
+        with self._client.expecting("etag or upload", path):
             return None if "upload" in answer else str(answer["etag"])
 
     def received(self, path: str, upload_id: str) -> list[tuple[int, int]]:
         """Byte ranges (first, last + 1) of an upload that the service has stored, sorted; none of an unknown upload."""
         try:
-            answer = self._client.ask("GET", self._client.file_target(path, upload=upload_id), path)
+            answer = self._client.request_json("GET", self._client.file_target(path, upload=upload_id), path)
         except ObjectNotFoundError:
             return []
-        with self._client.understood("received", path):
+        with self._client.expecting("received", path):
             return sorted((int(start), int(end)) for start, end in answer["received"])
 
-    def abandon(self, path: str, upload_id: str) -> None:
+    def abort_upload(self, path: str, upload_id: str) -> None:
         """Delete the parts of an upload; an unknown upload is no error."""
         with contextlib.suppress(ObjectNotFoundError):
-            self._client.ask("DELETE", self._client.file_target(path, upload=upload_id), path, writing=True)
+            self._client.request_json("DELETE", self._client.file_target(path, upload=upload_id), path, writing=True)
 
     def sha256_of(self, path: str) -> str | None:
         """SHA-256 of a file in hex, or ``None`` if it does not exist."""
@@ -110,7 +110,7 @@ class UploadRequests(ServiceRequests):
             headers = self._client.head(path, {"Want-Repr-Digest": "sha-256=1"})
         except ObjectNotFoundError:
             return None
-        with self._client.understood("Repr-Digest", path):
+        with self._client.expecting("Repr-Digest", path):
             digests = [field.strip() for field in headers["Repr-Digest"].split(",")]
             [digest] = [field[len(_SHA256) : -1] for field in digests if field.startswith(_SHA256)]
             return base64.b64decode(digest, validate=True).hex()
@@ -187,7 +187,7 @@ class DatasetsWriter(MultipartWriter[None]):
         self._make_visible(complete)
 
     def _discard(self, upload_id: str) -> None:
-        call_with_retries(lambda: self._uploads.abandon(self._path, upload_id), self._retry)
+        call_with_retries(lambda: self._uploads.abort_upload(self._path, upload_id), self._retry)
 
     def _in_dataset(self, send: Callable[[], T]) -> T:
         """Call ``send``; if the dataset does not exist, create it and call again."""

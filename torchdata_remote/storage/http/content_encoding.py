@@ -54,7 +54,7 @@ def require_unencoded(content_encoding: str | None, path: str, url: str) -> None
     )
 
 
-def refusing_encoded(scheme: str, keywords: dict[str, Any]) -> dict[str, Any]:
+def with_encoding_check(scheme: str, keywords: dict[str, Any]) -> dict[str, Any]:
     """Options that let a filesystem of fsspec refuse encoded bodies: for s3 and http, whose answers can be watched.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from ..errors import broken_answer
+from ..errors import unusable_response
 
 _CONTENT_RANGE = re.compile(r"\s*bytes\s+(?:(\d+)\s*-\s*(-?\d+)|\*)\s*/\s*(\d+|\*)\s*", re.IGNORECASE)
 
@@ -29,18 +29,18 @@ class Span(NamedTuple):
     total_bytes: int | None
 
 
-def length_of(content_length: str | None) -> int | None:
+def parse_content_length(content_length: str | None) -> int | None:
     """Bytes by a Content-Length header, which may say the same number several times (RFC 9110, 8.6).
 
-    >>> length_of("10, 10"), length_of("10, 11"), length_of("-5"), length_of(None)
-    (10, None, None, None)
+    >>> [parse_content_length(header) for header in ("10, 10", "10, 11", "-5", None)]
+    [10, None, None, None]
     """
     numbers = {part.strip() for part in (content_length or "").split(",")}
     [number, *others] = numbers
     return int(number) if not others and number.isascii() and number.isdigit() else None
 
 
-def span_of(status: int, content_range: str | None, num_bytes: int | None, url: str) -> Span:
+def parse_content_range(status: int, content_range: str | None, num_bytes: int | None, url: str) -> Span:
     """The bytes that an answer holds. A 200 with a Content-Range is believed if its length fits.
 
     Args:
@@ -63,6 +63,6 @@ def span_of(status: int, content_range: str | None, num_bytes: int | None, url: 
                 return Span(start, end, total)
     if status != 206 and num_bytes is not None and (match is None or match[3] == str(num_bytes)):
         return Span(0, num_bytes, num_bytes)
-    raise broken_answer(
+    raise unusable_response(
         url, f"the server answered {status} with Content-Range {content_range!r} and a body of {num_bytes} bytes"
     )

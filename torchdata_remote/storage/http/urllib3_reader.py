@@ -15,16 +15,16 @@ from urllib3.exceptions import MaxRetryError, ResponseError
 from ...core.urls import redact
 from ...errors import RemoteDataError, StorageError
 from ..error_tables import from_urllib3
-from ..errors import as_ours, broken_answer, from_status
-from ..protocol import CONNECT_TIMEOUT_S, Answer, Entry, RangeNotSatisfiableError, in_one, normalized_etag
+from ..errors import from_status, to_package_error, unusable_response
+from ..protocol import CONNECT_TIMEOUT_S, Answer, Entry, RangeNotSatisfiableError, normalized_etag, single_chunk
 from .content_encoding import IDENTITY, require_unencoded
-from .content_range import length_of, range_header, span_of
+from .content_range import parse_content_length, parse_content_range, range_header
 
 _MAX_REDIRECTS = 5
 CHUNK_BYTES = 1 << 18
 
 
-def read_as_it_comes(response: Any) -> Iterator[memoryview]:
+def stream_body(response: Any) -> Iterator[memoryview]:
     """The body of a urllib3 response, each piece as soon as it is there: a body that trickles can be noticed."""
     while piece := response.read1(CHUNK_BYTES, decode_content=False):
         yield memoryview(piece)
@@ -69,9 +69,9 @@ class UrllibReader:
         except MaxRetryError as error:
             if isinstance(error.reason, ResponseError):
                 raise StorageError(f"{redact(url)}: more than {_MAX_REDIRECTS} redirects.", url=redact(url)) from None
-            raise as_ours(from_urllib3, error, url) from None  # a redirect may lead to a signed URL
+            raise to_package_error(from_urllib3, error, url) from None  # a redirect may lead to a signed URL
         except Exception as error:  # noqa: BLE001  # no other exception leaves this module
-            raise as_ours(from_urllib3, error, url) from None
+            raise to_package_error(from_urllib3, error, url) from None
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         """The range asked for, or everything if the server ignores ranges."""
@@ -85,7 +85,7 @@ class UrllibReader:
             require_unencoded(response.headers.get("Content-Encoding"), path, url)
             found_etag, length = (
                 normalized_etag(response.headers.get("ETag")),
-                length_of(response.headers.get("Content-Length")),
+                parse_content_length(response.headers.get("Content-Length")),
             )
             if length is None and response.status != 206:
                 if not response.chunked:
@@ -95,8 +95,10 @@ class UrllibReader:
                         url=redact(url),
                     )
                 whole = response.read(decode_content=False)  # its chunks tell where it ends
-                return Answer(0, len(whole), len(whole), found_etag, in_one(whole))
-            first, after, total = span_of(response.status, response.headers.get("Content-Range"), length, url)
+                return Answer(0, len(whole), len(whole), found_etag, single_chunk(whole))
+            first, after, total = parse_content_range(
+                response.status, response.headers.get("Content-Range"), length, url
+            )
             if total is None:
                 total = self._total_bytes(path, found_etag, is_range=bool(headers))
             return Answer(first, after, total, found_etag, self._chunks(response, stack.pop_all()))
@@ -105,21 +107,25 @@ class UrllibReader:
         """Of an object, where the answer to a range does not tell: by HEAD, or by the headers of a GET for all."""
         with self._request("HEAD", path, {}) as response:
             found = Entry(
-                path, length_of(response.headers.get("Content-Length")), normalized_etag(response.headers.get("ETag"))
+                path,
+                parse_content_length(response.headers.get("Content-Length")),
+                normalized_etag(response.headers.get("ETag")),
             )
         if response.status != 200 or found.size is None:
             if not is_range:
-                raise broken_answer(f"{self._origin}/{path}", "the server does not tell the size of the object")
+                raise unusable_response(f"{self._origin}/{path}", "the server does not tell the size of the object")
             answer = self.read(path, 0, None, None)
             answer.chunks.close()
             found = Entry(path, answer.total_bytes, answer.etag)
         if found.size is None or (etag is not None and found.etag is not None and etag != found.etag):
-            raise broken_answer(f"{self._origin}/{path}", f"the server does not tell the size of the version {etag}")
+            raise unusable_response(
+                f"{self._origin}/{path}", f"the server does not tell the size of the version {etag}"
+            )
         return found.size
 
     def _chunks(self, response: Any, request: contextlib.ExitStack) -> Generator[memoryview, None, None]:
         with request:
-            yield from read_as_it_comes(response)
+            yield from stream_body(response)
 
     def stat(self, path: str) -> Entry:
         """Size and etag by a HEAD request, as far as the server tells them."""
@@ -136,4 +142,4 @@ class UrllibReader:
             return Entry(path, None, None)  # no HEAD here; the first GET will tell
         if status != 200:
             raise from_status(status, "", f"{self._origin}/{path}")
-        return Entry(path, length_of(headers.get("Content-Length")), normalized_etag(headers.get("ETag")))
+        return Entry(path, parse_content_length(headers.get("Content-Length")), normalized_etag(headers.get("ETag")))

@@ -22,8 +22,8 @@ _MAX_FOLDERS = 8  # in one page: with smaller folders each request would bring t
 
 
 @dataclass(eq=False)
-class Ask:
-    """A page to ask for.
+class PageRequest:
+    """A page to request for.
 
     Args:
         prefix: as for the store.
@@ -31,7 +31,7 @@ class Ask:
         token: as for the store.
         after: entries up to this path are known.
         seen: the tokens of this sequence of pages.
-        instead: where the folders of a prefix are asked for, what goes on without them, and the known first page.
+        fallback: where the folders of a prefix are asked for, what goes on without them, and the known first page.
     """
 
     prefix: str
@@ -39,10 +39,10 @@ class Ask:
     token: str | None = None
     after: str = ""
     seen: set[str] = field(default_factory=set)
-    instead: tuple[Ask, list[Entry]] | None = None
+    fallback: tuple[PageRequest, list[Entry]] | None = None
 
 
-_Part = list[Entry] | BaseException | Ask
+_Segment = list[Entry] | BaseException | PageRequest
 
 
 class Frontier:
@@ -56,42 +56,42 @@ class Frontier:
 
     def __init__(self, url: str, prefix: str, *, recursive: bool) -> None:
         self._url = redact(url)
-        self._parts: list[_Part] = [Ask(prefix, recursive)]
-        self._under_way: set[Ask] = set()
+        self._segments: list[_Segment] = [PageRequest(prefix, recursive)]
+        self._in_flight: set[PageRequest] = set()
         self._num_known = 0
 
     def __bool__(self) -> bool:
         """Whether anything is left."""
-        return bool(self._parts)
+        return bool(self._segments)
 
     @property
     def is_waiting(self) -> bool:
         """Whether the next page has still to come."""
-        return isinstance(self._parts[0], Ask)
+        return isinstance(self._segments[0], PageRequest)
 
-    def to_ask(self) -> Iterator[Ask]:
+    def next_requests(self) -> Iterator[PageRequest]:
         """Pages whose turn it is, those that are needed first before the others. The very next one always is."""
         is_first = True
-        for part in self._parts:
+        for part in self._segments:
             if isinstance(part, BaseException):
                 return  # nobody will get beyond it
-            if isinstance(part, Ask):
-                if part not in self._under_way:
-                    num_under_way = len(self._under_way)
-                    is_full = num_under_way >= MAX_IN_FLIGHT or self._num_known + num_under_way >= MAX_PAGES_AHEAD
+            if isinstance(part, PageRequest):
+                if part not in self._in_flight:
+                    num_in_flight = len(self._in_flight)
+                    is_full = num_in_flight >= MAX_IN_FLIGHT or self._num_known + num_in_flight >= MAX_PAGES_AHEAD
                     if is_full and not is_first:
                         return
-                    self._under_way.add(part)
+                    self._in_flight.add(part)
                     yield part
                 is_first = False
 
-    def answer(self, ask: Ask, page: Page | BaseException) -> None:
-        """What came for one of :meth:`to_ask`."""
-        self._under_way.remove(ask)
-        parts = [part for part in self._parts_of(ask, page) if part != []]
+    def receive(self, request: PageRequest, page: Page | BaseException) -> None:
+        """What came for one of :meth:`next_requests`."""
+        self._in_flight.remove(request)
+        parts = [part for part in self._segments_of(request, page) if part != []]
         self._num_known += sum(isinstance(part, list) for part in parts)
-        at = self._parts.index(ask)
-        self._parts[at : at + 1] = parts
+        at = self._segments.index(request)
+        self._segments[at : at + 1] = parts
 
     def take(self) -> list[Entry]:
         """The next page.
@@ -99,60 +99,67 @@ class Frontier:
         Raises:
             BaseException: what came in its place.
         """
-        part = self._parts.pop(0)
+        part = self._segments.pop(0)
         if isinstance(part, BaseException):
             raise part
         assert isinstance(part, list)
         self._num_known -= 1
         return part
 
-    def _parts_of(self, ask: Ask, page: Page | BaseException) -> list[_Part]:
+    def _segments_of(self, request: PageRequest, page: Page | BaseException) -> list[_Segment]:
         """What takes the place of a page that was asked for."""
-        if isinstance(page, AccessDeniedError) and ask.instead is not None and ask.token is None:
-            return [ask.instead[0]]  # a policy may allow one kind of listing only
+        if isinstance(page, AccessDeniedError) and request.fallback is not None and request.token is None:
+            return [request.fallback[0]]  # a policy may allow one kind of listing only
         if isinstance(page, BaseException):
             return [page]
         token, more = page.next_token, None
         if token is not None:
-            if token in ask.seen:
+            if token in request.seen:
                 return [StorageError(f"{self._url}: the store repeats page {token!r} of its listing.", url=self._url)]
-            ask.seen.add(token)
-            more = replace(ask, token=token)
-        if ask.instead is not None:
-            return self._parts_of_folders(ask, page, more)
-        entries = [entry for entry in page.entries if entry.path.startswith(ask.prefix)]
-        if more is not None and ask.recursive and ask.token is None and _is_worth_dividing(entries, ask.prefix):
-            last = max(ask.after, entries[-1].path)
-            more = Ask(ask.prefix, recursive=False, after=last, instead=(more, entries))
-        return [_behind(entries, ask.after), *([] if more is None else [more])]
+            request.seen.add(token)
+            more = replace(request, token=token)
+        if request.fallback is not None:
+            return self._segments_of_folders(request, page, more)
+        entries = [entry for entry in page.entries if entry.path.startswith(request.prefix)]
+        if (
+            more is not None
+            and request.recursive
+            and request.token is None
+            and _is_worth_dividing(entries, request.prefix)
+        ):
+            last = max(request.after, entries[-1].path)
+            more = PageRequest(request.prefix, recursive=False, after=last, fallback=(more, entries))
+        return [_entries_after(entries, request.after), *([] if more is None else [more])]
 
-    def _parts_of_folders(self, ask: Ask, page: Page, more: Ask | None) -> list[_Part]:
+    def _segments_of_folders(self, request: PageRequest, page: Page, more: PageRequest | None) -> list[_Segment]:
         """What takes the place of a page of the folders of a prefix, and the objects beside them."""
-        assert ask.instead is not None
+        assert request.fallback is not None
         for folder in page.folders:
-            if not (folder.startswith(ask.prefix) and folder.endswith("/") and folder != ask.prefix):
+            if not (folder.startswith(request.prefix) and folder.endswith("/") and folder != request.prefix):
                 return [
                     StorageError(
-                        f"{self._url}: the store lists {folder!r} as a folder of {ask.prefix!r}. Name the objects by a "
-                        "brace range.",
+                        f"{self._url}: the store lists {folder!r} as a folder of {request.prefix!r}. Name the objects "
+                        "by a brace range.",
                         url=self._url,
                     )
                 ]
-        folders = [folder for folder in page.folders if folder > ask.after or ask.after.startswith(folder)]
-        entries = _behind([entry for entry in page.entries if entry.path.startswith(ask.prefix)], ask.after)
-        if more is None and ask.token is None and not entries and len(folders) == 1:
-            without, first = ask.instead
+        folders = [folder for folder in page.folders if folder > request.after or request.after.startswith(folder)]
+        entries = _entries_after(
+            [entry for entry in page.entries if entry.path.startswith(request.prefix)], request.after
+        )
+        if more is None and request.token is None and not entries and len(folders) == 1:
+            without, first = request.fallback
             inside = [entry for entry in first if entry.path.startswith(folders[0])]
             if _is_worth_dividing(inside, folders[0]):
-                return [replace(ask, prefix=folders[0], seen=set())]
+                return [replace(request, prefix=folders[0], seen=set())]
             if inside:
                 return [without]
-        parts: list[_Part] = []
+        parts: list[_Segment] = []
         items: list[tuple[str, Entry | None]] = [(entry.path, entry) for entry in entries]
         items += [(folder, None) for folder in folders]
         for path, entry in sorted(items, key=itemgetter(0)):
             if entry is None:
-                parts.append(Ask(path, after=ask.after if ask.after.startswith(path) else ""))
+                parts.append(PageRequest(path, after=request.after if request.after.startswith(path) else ""))
             elif parts and isinstance(parts[-1], list):
                 parts[-1].append(entry)
             else:
@@ -160,7 +167,7 @@ class Frontier:
         return parts if more is None else [*parts, more]
 
 
-def _behind(entries: list[Entry], path: str) -> list[Entry]:
+def _entries_after(entries: list[Entry], path: str) -> list[Entry]:
     return [entry for entry in entries if entry.path > path] if path else entries
 
 

@@ -17,7 +17,7 @@ from ...core.urls import redact
 from ...errors import StorageError
 from ..protocol import Entry, Page
 from ..registry import Connection, open_store
-from .frontier import MAX_IN_FLIGHT, Ask, Frontier
+from .frontier import MAX_IN_FLIGHT, Frontier, PageRequest
 
 
 def list_prefix(url: str, prefix: str, recursive: bool, options: StorageOptions, retry: RetryPolicy) -> Iterator[Entry]:
@@ -53,8 +53,10 @@ def _path(entry: Entry) -> str:
     return entry.path
 
 
-def _dropped(ask: Ask, answers: queue.SimpleQueue[tuple[Ask, Page | BaseException]], error: BaseException) -> None:
-    answers.put((ask, error))
+def _dropped(
+    request: PageRequest, answers: queue.SimpleQueue[tuple[PageRequest, Page | BaseException]], error: BaseException
+) -> None:
+    answers.put((request, error))
 
 
 def _pages(
@@ -63,29 +65,31 @@ def _pages(
     """The pages of a listing that are not empty, in order; the next ones are on their way meanwhile."""
     store, _ = open_store(url, options, Connection(read_timeout_s=retry.progress_timeout_s))
     pool = Pool(MAX_IN_FLIGHT)
-    answers: queue.SimpleQueue[tuple[Ask, Page | BaseException]] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[tuple[PageRequest, Page | BaseException]] = queue.SimpleQueue()
 
-    def fetch(ask: Ask) -> None:
+    def fetch(request: PageRequest) -> None:
         began_s = time.perf_counter()
         try:
             page = call_with_retries(
-                lambda: store.list_page(ask.prefix, recursive=ask.recursive, token=ask.token), retry, sleep=pool.sleep
+                lambda: store.list_page(request.prefix, recursive=request.recursive, token=request.token),
+                retry,
+                sleep=pool.sleep,
             )
         except BaseException as error:  # noqa: BLE001  # it belongs to whoever lists, whatever it is
-            answers.put((ask, error))
+            answers.put((request, error))
         else:
             LIST.worked(began_s, 0, items=len(page.entries), requests=1)
-            answers.put((ask, page))
+            answers.put((request, page))
 
     frontier = Frontier(url, prefix, recursive=recursive)
     try:
         while frontier:
-            for ask in frontier.to_ask():
-                pool.submit(fetch, ask, on_dropped=partial(_dropped, ask, answers))
+            for request in frontier.next_requests():
+                pool.submit(fetch, request, on_dropped=partial(_dropped, request, answers))
             if frontier.is_waiting or not answers.empty():
                 with LIST.waiting():
                     answer = next_item(answers)
-                frontier.answer(*answer)
+                frontier.receive(*answer)
             else:
                 yield frontier.take()
     finally:

@@ -11,12 +11,12 @@ PARTIAL_SUFFIX = ".torchdata_remote-partial"  # of files that a killed writer ma
 _OURS = ".torchdata_remote"  # begins the names of what belongs to no data set: the state of a pull, a service's uploads
 
 
-def never_listed(name: str) -> bool:
+def is_internal_name(name: str) -> bool:
     """Whether a file or folder of that name belongs to this package."""
     return name.endswith(PARTIAL_SUFFIX) or name.startswith(_OURS)
 
 
-def in_order(folder: str, prefix: str, recursive: bool, after: str) -> Iterator[str]:
+def iter_sorted(folder: str, prefix: str, recursive: bool, after: str) -> Iterator[str]:
     """Paths of a folder's files that begin with ``prefix`` and come after ``after``, in the order of their characters.
 
     Folders, with a slash at the end, are entered or named. Links are not followed.
@@ -35,21 +35,21 @@ def in_order(folder: str, prefix: str, recursive: bool, after: str) -> Iterator[
         return
     for name in found:
         path = folder + name
-        if not path.startswith(prefix) or never_listed(name.rstrip("/")):
+        if not path.startswith(prefix) or is_internal_name(name.rstrip("/")):
             continue
         if name.endswith("\0"):
-            raise link_refused(path[:-1])
+            raise symlink_error(path[:-1])
         if not _is_text(name):
             shown = f"file://{folder}{name!r}"
             raise AccessDeniedError(f"{shown}: this name is not UTF-8. Rename the file.", url=shown)
         if name.endswith("/") and recursive:
             if path > after or after.startswith(path):
-                yield from in_order(path, path, True, after)
+                yield from iter_sorted(path, path, True, after)
         elif path > after and not (name.endswith("/") and after.startswith(path)):
             yield path
 
 
-def link_refused(path: str) -> AccessDeniedError:
+def symlink_error(path: str) -> AccessDeniedError:
     """The error for a link where none may be followed."""
     return AccessDeniedError(
         f"file://{path} is a link, and where folders are served to others links are not followed. Put the file itself "

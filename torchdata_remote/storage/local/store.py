@@ -14,16 +14,16 @@ from ...core.local_view import map_file
 from ...core.new_file import make_new_file
 from ...errors import ObjectNotFoundError, UrlError
 from ..error_tables import from_os
-from ..errors import from_status, translated
-from ..protocol import Answer, Entry, Page, RangeNotSatisfiableError, in_one
-from .names import PARTIAL_SUFFIX, in_order, never_listed
+from ..errors import from_status, translate_errors
+from ..protocol import Answer, Entry, Page, RangeNotSatisfiableError, single_chunk
+from .names import PARTIAL_SUFFIX, is_internal_name, iter_sorted
 
 _WITHOUT_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # FAT, some FUSE mounts
 _MAX_REMOVED = 100  # times that somebody removes a folder between its being made and its first file
 
 
 def _errors_of(path: str) -> contextlib.AbstractContextManager[None]:
-    return translated(from_os, f"file://{path}", passing=False)
+    return translate_errors(from_os, f"file://{path}", passing=False)
 
 
 def _etag(status: os.stat_result) -> str:
@@ -55,7 +55,7 @@ class LocalStore:
         with os.scandir(folder) as entries:
             for entry in entries:
                 path = folder + entry.name
-                if never_listed(entry.name):
+                if is_internal_name(entry.name):
                     continue
                 if entry.is_dir():
                     if recursive:
@@ -85,12 +85,12 @@ class LocalStore:
             if start and start >= size:
                 raise RangeNotSatisfiableError(f"file://{path} ends at byte {size:,}.", url=f"file://{path}")
             stop = size if end is None else min(end, size)
-            return Answer(start, stop, size, _etag(status), in_one(map_file(file.fileno(), start, stop)))
+            return Answer(start, stop, size, _etag(status), single_chunk(map_file(file.fileno(), start, stop)))
 
-    def create(self, path: str, *, overwrite: bool, durable: bool = True) -> _LocalPending:
+    def create(self, path: str, *, overwrite: bool, durable: bool = True) -> _LocalWriter:
         """Begin a file. One that is not ``durable`` may be gone, or not whole, after the machine has stopped."""
         with _errors_of(path):
-            return _LocalPending(path, overwrite, durable)
+            return _LocalWriter(path, overwrite, durable)
 
     def delete(self, path: str) -> None:
         with _errors_of(path), contextlib.suppress(FileNotFoundError):
@@ -107,7 +107,7 @@ class LocalStore:
     def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
         folder = prefix[: prefix.rfind("/") + 1]
         with _errors_of(folder):
-            found = list(itertools.islice(in_order(folder, prefix, recursive, after), limit + 1))
+            found = list(itertools.islice(iter_sorted(folder, prefix, recursive, after), limit + 1))
             then = None if len(found) <= limit else found[limit - 1]
             entries = []
             for path in found[:limit]:
@@ -162,7 +162,7 @@ def _sync_folder(path: str) -> None:
         os.close(folder)
 
 
-class _LocalPending:
+class _LocalWriter:
     """A temporary file in the same folder, renamed when it is complete and on disk."""
 
     def __init__(self, path: str, overwrite: bool, durable: bool) -> None:

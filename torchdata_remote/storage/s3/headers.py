@@ -5,10 +5,10 @@ from __future__ import annotations
 import email.utils
 from typing import Any
 
-from ..http.content_range import length_of
+from ..http.content_range import parse_content_length
 
 
-def tidy_headers(client: Any) -> None:
+def tolerate_malformed_headers(client: Any) -> None:
     """Let a client of botocore read answers whose Content-Length comes twice or whose Last-Modified is no date."""
     for operation in ("GetObject", "HeadObject"):
         client.meta.events.register(f"before-parse.s3.{operation}", _tidy)
@@ -17,7 +17,7 @@ def tidy_headers(client: Any) -> None:
 def _tidy(response_dict: dict[str, Any], **_: Any) -> None:
     headers = response_dict["headers"]
     if "content-length" in headers:
-        length = length_of(headers["content-length"])
+        length = parse_content_length(headers["content-length"])
         del headers["content-length"]
         if length is not None:
             headers["content-length"] = str(length)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..error_tables import from_botocore
-from ..errors import translated
+from ..errors import translate_errors
 from ..obstore_reader import NO_RETRIES, ObstoreReader, client_options
 from .settings import S3Settings, is_custom_endpoint, region_of
 
@@ -37,7 +37,7 @@ def s3_reader(bucket: str, settings: S3Settings, session: Any, client: Callable[
     else:
         from botocore.exceptions import NoCredentialsError
 
-        with translated(from_botocore, f"s3://{bucket}"):
+        with translate_errors(from_botocore, f"s3://{bucket}"):
             credentials = session.get_credentials()
             if credentials is None:
                 raise NoCredentialsError

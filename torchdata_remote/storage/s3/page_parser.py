@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 from ..protocol import Entry, Page, normalized_etag
 
 
-def read_faster(client: Any) -> None:
+def install_page_parser(client: Any) -> None:
     """Let a client of botocore read the objects of a page here and only the rest of it by itself."""
     import botocore.handlers
 
@@ -84,7 +84,7 @@ def seconds(when: dt.datetime | str | None) -> float | None:
     return None if when is None else float(int(when.timestamp()))
 
 
-def as_page(answer: dict[str, Any]) -> Page:
+def to_page(answer: dict[str, Any]) -> Page:
     """A page of a listing from botocore's response, without folders' markers (empty objects that end with a slash)."""
     entries = [
         Entry(found["Key"], int(found["Size"]), normalized_etag(found.get("ETag")), seconds(found.get("LastModified")))

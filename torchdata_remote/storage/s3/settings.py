@@ -13,7 +13,7 @@ from ...core.options import FALLBACK_NAMES, StorageOptions
 from ...core.urls import redact
 from ...errors import AccessDeniedError, RemoteDataError, StorageError, UrlError
 from ..error_tables import from_botocore
-from ..errors import translated
+from ..errors import translate_errors
 from ..protocol import CONNECT_TIMEOUT_S
 from .fallback_credentials import METHOD, append_fallback, has_fallback, without_fallback
 
@@ -58,7 +58,7 @@ class S3Settings:
 
 
 def s3_settings(options: StorageOptions, read_timeout_s: float = READ_TIMEOUT_S) -> S3Settings | None:
-    """The options translated, or ``None`` if one of them has no translation."""
+    """The options translate_errors, or ``None`` if one of them has no translation."""
     flat = {name: value for name, value in options.items() if name != "client_kwargs" and value is not None}
     for name, value in (options.get("client_kwargs") or {}).items():
         if name not in _CLIENT_KWARGS:
@@ -127,7 +127,7 @@ def options_for_s3fs(options: StorageOptions, url: str) -> dict[str, Any]:
     if not has_fallback(options) or keywords.get("anon") or given or in_client:
         return keywords
     fallback: dict[str, Any] = {name: options.get(name) for name in FALLBACK_NAMES}
-    with translated(from_botocore, url):
+    with translate_errors(from_botocore, url):
         found = make_session(S3Settings(profile=keywords.get("profile"), **fallback), url).get_credentials()
     if found is not None and found.method == METHOD:
         keywords.update(key=found.access_key, secret=found.secret_key, token=found.token)
@@ -166,8 +166,8 @@ def make_client(settings: S3Settings, session: Any, url: str) -> Any:
                 ),
             )
     except (BotoCoreError, ValueError) as error:
-        translated = from_botocore(error, url)
-        raise translated if isinstance(translated, RemoteDataError) else UrlError(f"{url}: {error}") from error
+        known = from_botocore(error, url)
+        raise known if isinstance(known, RemoteDataError) else UrlError(f"{url}: {error}") from error
     if is_custom_endpoint(str(client.meta.endpoint_url), region_of(settings, session)):
         client.meta.events.register_first("needs-retry.s3", _refuse_redirect)
     return client

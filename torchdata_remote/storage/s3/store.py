@@ -10,16 +10,16 @@ from typing import Any, TypeVar
 
 from ...errors import ExpiredCredentialsError, StorageError
 from ..error_tables import from_botocore
-from ..errors import broken_answer, from_status, note_answer, translated
+from ..errors import from_status, mark_host_known, translate_errors, unusable_response
 from ..http.content_encoding import require_unencoded
-from ..http.content_range import length_of, range_header, span_of
-from ..http.urllib3_reader import read_as_it_comes
+from ..http.content_range import parse_content_length, parse_content_range, range_header
+from ..http.urllib3_reader import stream_body
 from ..obstore_reader import ObstoreReader, can_express
-from ..preferred_reader import MAX_UNUSABLE, PreferredRead
+from ..preferred_reader import MAX_UNREADABLE, PreferredReader
 from ..protocol import Answer, Entry, Page, normalized_etag
-from .headers import tidy_headers
+from .headers import tolerate_malformed_headers
 from .obstore import s3_reader
-from .page_parser import as_page, read_faster, seconds
+from .page_parser import install_page_parser, seconds, to_page
 from .settings import S3Settings, make_client, make_session
 from .unfinished_uploads import MultipartUploads
 from .upload import S3Writer
@@ -45,8 +45,8 @@ class S3Store:
         self._bucket = bucket
         self._settings = settings
         self.may_ignore_ranges = False  # until answers show it
-        self._num_whole = 0  # such answers in a row
-        self._read = PreferredRead(
+        self._num_ignored_ranges = 0  # such answers in a row
+        self._read = PreferredReader(
             f"s3://{bucket}",
             self._read_by_obstore,
             self.read_without_obstore,
@@ -56,9 +56,9 @@ class S3Store:
         self._client: Any = None  # made when it is needed
         self._obstore: Any = None  # made when something is read: a parent that only lists stays safe to fork
         self._lock = threading.RLock()
-        self.knows_conditions = True  # on what is written: If-None-Match
+        self.supports_conditional_writes = True  # on what is written: If-None-Match
         self._lacks: set[str] = set()  # of what was warned
-        self.uploads = MultipartUploads(self.request, self.lacks)
+        self.uploads = MultipartUploads(self.request, self.warn_unsupported)
 
     @property
     def client(self) -> Any:
@@ -66,11 +66,11 @@ class S3Store:
         with self._lock:
             if self._client is None:
                 self._client = make_client(self._settings, self._session, f"s3://{self._bucket}")
-                read_faster(self._client)
-                tidy_headers(self._client)
+                install_page_parser(self._client)
+                tolerate_malformed_headers(self._client)
             return self._client
 
-    def _renewing(self, operation: Callable[[], T]) -> T:
+    def _with_renewed_credentials(self, operation: Callable[[], T]) -> T:
         """Call it; if the store takes the credentials for expired, look them up anew and call it once more."""
         session = self._session
         try:
@@ -90,14 +90,14 @@ class S3Store:
         return self._page(prefix, token, {} if recursive else {"Delimiter": "/"})
 
     def _page(self, prefix: str, token: str | None, extra: dict[str, Any]) -> Page:
-        return as_page(self._listed(prefix, extra if token is None else {**extra, "ContinuationToken": token}))
+        return to_page(self._listed(prefix, extra if token is None else {**extra, "ContinuationToken": token}))
 
     def _listed(self, prefix: str, extra: dict[str, Any]) -> dict[str, Any]:
         """The answer to a request for a page."""
         answer: dict[str, Any] = self.request("list_objects_v2", prefix, Prefix=prefix, **extra)
         if "IsTruncated" not in answer or (answer["IsTruncated"] and not answer.get("NextContinuationToken")):
             # an empty body passes for an empty listing, for botocore
-            raise broken_answer(self.url(prefix), "a page of the listing does not tell whether it is the last one")
+            raise unusable_response(self.url(prefix), "a page of the listing does not tell whether it is the last one")
         return answer
 
     def find(self, path: str) -> Entry | None:
@@ -121,18 +121,18 @@ class S3Store:
         """One request by botocore, with this package's errors."""
 
         def send() -> Any:
-            with translated(from_botocore, self.url(path), writing=writing):
+            with translate_errors(from_botocore, self.url(path), writing=writing):
                 return getattr(self.client, name)(Bucket=self._bucket, **arguments)
 
-        answer = self._renewing(send)
-        note_answer(self.url(""))
+        answer = self._with_renewed_credentials(send)
+        mark_host_known(self.url(""))
         return answer
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         return self._read(path, start, end, etag)
 
     def _read_by_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        return self._renewing(lambda: self._reader().read(path, start, end, etag))
+        return self._with_renewed_credentials(lambda: self._reader().read(path, start, end, etag))
 
     def read_without_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         """As :meth:`read`, by botocore."""
@@ -148,35 +148,35 @@ class S3Store:
         with contextlib.ExitStack() as on_error:
             on_error.callback(answer["Body"].close)
             require_unencoded(headers.get("content-encoding"), path, url)
-            status, length = about["HTTPStatusCode"], length_of(headers.get("content-length"))
-            first, after, total = span_of(status, headers.get("content-range"), length, url)
+            status, length = about["HTTPStatusCode"], parse_content_length(headers.get("content-length"))
+            first, after, total = parse_content_range(status, headers.get("content-range"), length, url)
             if total is None:
                 total = self._total_bytes(path, answer.get("ETag"))
             on_error.pop_all()
         asked = (start, total if end is None else min(end, total))
-        self._note_whole(wanted_range is not None and (first, after) == (0, total) and asked != (0, total))
+        self._count_ignored_range(wanted_range is not None and (first, after) == (0, total) and asked != (0, total))
         return Answer(first, after, total, normalized_etag(answer.get("ETag")), self._chunks(path, answer["Body"]))
 
     def _total_bytes(self, path: str, etag: str | None) -> int:
         """Of an object, where the answer to a range does not tell."""
         entry = self.stat(path)
         if entry.size is None or (etag is not None and entry.etag is not None and etag != entry.etag):
-            raise broken_answer(self.url(path), f"the store does not tell the size of the version {etag}")
+            raise unusable_response(self.url(path), f"the store does not tell the size of the version {etag}")
         return entry.size
 
-    def _note_whole(self, is_whole: bool) -> None:
+    def _count_ignored_range(self, is_whole: bool) -> None:
         """Count answers with the whole object where a part was asked for: a store may not know ranges.
 
         Each part would bring the whole object. Objects that are opened from then on are read in one request.
         """
-        self._num_whole = self._num_whole + 1 if is_whole else 0
-        if self._num_whole == MAX_UNUSABLE and not self.may_ignore_ranges:
+        self._num_ignored_ranges = self._num_ignored_ranges + 1 if is_whole else 0
+        if self._num_ignored_ranges == MAX_UNREADABLE and not self.may_ignore_ranges:
             self.may_ignore_ranges = True
             _log.warning("s3://%s ignores ranges: each object is read by one request, slowly", self._bucket)
 
     def _chunks(self, path: str, body: Any) -> Generator[memoryview, None, None]:
-        with contextlib.closing(body), translated(from_botocore, self.url(path)):
-            yield from read_as_it_comes(body._raw_stream)
+        with contextlib.closing(body), translate_errors(from_botocore, self.url(path)):
+            yield from stream_body(body._raw_stream)
 
     def _reader(self) -> ObstoreReader:
         with self._lock:
@@ -191,7 +191,7 @@ class S3Store:
     def delete(self, path: str) -> None:
         self.request("delete_object", path, Key=path)
 
-    def lacks(self, what: str, error: StorageError) -> None:
+    def warn_unsupported(self, what: str, error: StorageError) -> None:
         """Warn, once, of what this store does not do, and of what follows."""
         with self._lock:
             if what in self._lacks:
@@ -200,13 +200,13 @@ class S3Store:
         _log.warning("s3://%s %s (%s)", self._bucket, what, error)
 
     def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
-        for upload in self.uploads.under_way(prefix):
+        for upload in self.uploads.list_unfinished(prefix):
             key = upload["Key"]
             if "/" not in key[len(prefix) :] and is_ours(key.rpartition("/")[2]):
                 self.uploads.abort(key, upload["UploadId"])
 
     def remove_old_leftovers(self, path: str, before_s: float) -> None:
-        for upload in self.uploads.under_way(path):
+        for upload in self.uploads.list_unfinished(path):
             began_s = seconds(upload.get("Initiated"))
             if began_s is not None and began_s < before_s:
                 self.uploads.abort(upload["Key"], upload["UploadId"])
@@ -221,7 +221,7 @@ class S3Store:
             extra["StartAfter"] = after + _LAST if after.endswith("/") and not recursive else after
         answer = self._listed(prefix, extra)
         keys = [found["Key"] for found in answer.get("Contents", ())]  # markers too: there may be nothing else
-        page = as_page(answer)
+        page = to_page(answer)
         then = None if page.next_token is None else max([*keys, *page.folders])
         return page._replace(next_token=then, folders=[path for path in page.folders if path > after])
 

@@ -8,7 +8,7 @@ from typing import Any
 from ...errors import AccessDeniedError, ExpiredCredentialsError, ObjectNotFoundError, StorageError
 from ..protocol import UnsupportedRequestError
 
-KEEPS_UPLOADS = (
+CANNOT_LIST_OR_ABORT_UPLOADS = (
     "does not list or abort multipart uploads: parts of objects that were given up half written stay there, unseen and "
     "paid for. Remove them by the store's own means, such as a lifecycle rule"
 )
@@ -19,11 +19,11 @@ class MultipartUploads:
 
     Args:
         request: sends one request: operation, path, arguments.
-        lacks: called with what the store does not do, and its answer.
+        warn_unsupported: called with what the store does not do, and its answer.
     """
 
-    def __init__(self, request: Callable[..., Any], lacks: Callable[[str, StorageError], None]) -> None:
-        self._request, self._lacks = request, lacks
+    def __init__(self, request: Callable[..., Any], warn_unsupported: Callable[[str, StorageError], None]) -> None:
+        self._request, self._warn_unsupported = request, warn_unsupported
 
     def abort(self, path: str, upload_id: str) -> None:
         """Remove the parts of an upload. A store that cannot, or does not let these credentials, keeps them."""
@@ -34,9 +34,9 @@ class MultipartUploads:
         except ExpiredCredentialsError:
             raise
         except (AccessDeniedError, UnsupportedRequestError) as error:
-            self._lacks(KEEPS_UPLOADS, error)
+            self._warn_unsupported(CANNOT_LIST_OR_ABORT_UPLOADS, error)
 
-    def under_way(self, prefix: str) -> Iterator[dict[str, Any]]:
+    def list_unfinished(self, prefix: str) -> Iterator[dict[str, Any]]:
         """Uploads below a prefix; none where the store cannot list them."""
         more: dict[str, Any] = {}
         while True:
@@ -45,7 +45,7 @@ class MultipartUploads:
             except ExpiredCredentialsError:
                 raise
             except (AccessDeniedError, UnsupportedRequestError) as error:
-                self._lacks(KEEPS_UPLOADS, error)
+                self._warn_unsupported(CANNOT_LIST_OR_ABORT_UPLOADS, error)
                 return
             yield from answer.get("Uploads", ())
             if not answer.get("IsTruncated"):

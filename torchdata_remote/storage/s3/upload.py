@@ -21,7 +21,7 @@ _CHECKS_BEFORE_WRITING = (
 class Bucket(Protocol):
     """What an upload needs of its store."""
 
-    knows_conditions: bool  # whether it honours If-None-Match on writes
+    supports_conditional_writes: bool  # whether it honours If-None-Match on writes
 
     def url(self, path: str) -> str:
         """URL of an object, for errors."""
@@ -32,7 +32,7 @@ class Bucket(Protocol):
     def request(self, name: str, path: str, *, writing: bool = False, **arguments: Any) -> Any:
         """Send one request."""
 
-    def lacks(self, what: str, error: StorageError) -> None:
+    def warn_unsupported(self, what: str, error: StorageError) -> None:
         """Warn, once, of a feature that this store lacks."""
 
     @property
@@ -97,12 +97,12 @@ class S3Writer(MultipartWriter[_UploadedPart]):
 
     def _publish(self, etag: str, name: str, **request: Any) -> None:
         """Send the request that makes the object visible, on condition that none exists if need be."""
-        if not self._overwrite and self._store.knows_conditions:
+        if not self._overwrite and self._store.supports_conditional_writes:
             try:
                 self._make_visible(etag, name, {**request, "IfNoneMatch": "*"})
             except UnsupportedRequestError as error:
-                self._store.knows_conditions = False
-                self._store.lacks(_CHECKS_BEFORE_WRITING, error)
+                self._store.supports_conditional_writes = False
+                self._store.warn_unsupported(_CHECKS_BEFORE_WRITING, error)
             else:
                 return
         if not self._overwrite:
