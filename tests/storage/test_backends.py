@@ -1,4 +1,4 @@
-"""Which transport carries which URL: the choice, what is logged of it, and what is refused."""
+"""Which transport reads which URL: the choice, its log message, and what is refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNTRANSLATABLE = {**KEYS, "default_fill_cache": False}
 
 
 @pytest.mark.parametrize(
-    ("url", "options", "backend", "kind", "told"),
+    ("url", "options", "backend", "kind", "reason"),
     [
         ("s3://{}/a", KEYS, Backend.AUTOMATIC, S3Store, "is read by obstore (backend='automatic')"),
         ("s3://{}/a", KEYS, Backend.OBSTORE, S3Store, "is read by obstore (backend='obstore')"),
@@ -32,36 +32,42 @@ UNTRANSLATABLE = {**KEYS, "default_fill_cache": False}
         ("s3://{}/a", UNTRANSLATABLE, Backend.AUTOMATIC, FsspecStore, "is read by s3fs (an option of"),
         ("http://{}/a", {}, Backend.AUTOMATIC, HttpStore, "is read by obstore (backend='automatic')"),
         ("http://{}/a", {}, Backend.OBSTORE, HttpStore, "is read by obstore (backend='obstore')"),
-        ("memory://{}/a", {"x": 1}, Backend.AUTOMATIC, FsspecStore, "is read by fsspec (the transport for all else)"),
+        (
+            "memory://{}/a",
+            {"x": 1},
+            Backend.AUTOMATIC,
+            FsspecStore,
+            "is read by fsspec (the transport for all other URLs)",
+        ),
         ("memory://{}/a", {"x": 2}, Backend.FSSPEC, FsspecStore, "is read by fsspec (backend='fsspec')"),
     ],
 )
-def test_choice_is_made_and_told_once(
+def test_the_backend_is_chosen_by_url_and_options_and_logged_once(
     url: str,
     options: dict[str, Any],
     backend: Backend,
     kind: type,
-    told: str,
+    reason: str,
     caplog: pytest.LogCaptureFixture,
     request: pytest.FixtureRequest,
 ) -> None:
-    """The transport is what the table says, and is logged once a bucket, with the reason and without a secret."""
-    place = url.format(f"bucket-{abs(hash(request.node.name))}")
+    """The log names the reason, and no secret."""
+    target = url.format(f"bucket-{abs(hash(request.node.name))}")
     with caplog.at_level("INFO", "torchdata_remote"):
-        stores = {id(open_store(place, StorageOptions(options), Connection(backend))[0]) for _ in range(3)}
+        stores = {id(open_store(target, StorageOptions(options), Connection(backend))[0]) for _ in range(3)}
     assert len(stores) == 1
-    assert type(open_store(place, StorageOptions(options), Connection(backend))[0]) is kind
+    assert type(open_store(target, StorageOptions(options), Connection(backend))[0]) is kind
     lines = [record.getMessage() for record in caplog.records if " is read by " in record.getMessage()]
-    assert [told in line for line in lines if record_is_info(line)] == [True]
+    assert [reason in line for line in lines if record_is_info(line)] == [True]
     assert "canary" not in caplog.text
 
 
 def record_is_info(line: str) -> bool:
-    return "slowly" not in line  # the warning about s3fs comes beside
+    return "slowly" not in line  # there is a warning about s3fs also
 
 
-def test_local_files_are_read_by_the_system(tmp_path: Path) -> None:
-    """A local path needs no library, unless one is asked for."""
+def test_local_files_are_read_without_fsspec_unless_it_is_chosen(tmp_path: Path) -> None:
+    """A local path needs no library."""
     assert isinstance(open_store(f"{tmp_path}/a", StorageOptions())[0], LocalStore)
     assert isinstance(open_store(f"{tmp_path}/a", StorageOptions(), Connection(Backend.FSSPEC))[0], FsspecStore)
 
@@ -77,16 +83,16 @@ def test_local_files_are_read_by_the_system(tmp_path: Path) -> None:
         ("s3://bucket/a", UNTRANSLATABLE, Backend.BOTOCORE),
     ],
 )
-def test_what_a_backend_cannot_carry(url: str, options: dict[str, Any], backend: Backend) -> None:
-    """A chosen backend that cannot do it is an error that says which can; it is never replaced in silence."""
-    with pytest.raises(UrlError, match=f"backend='{backend.value}' cannot carry .*backend='automatic'") as caught:
+def test_a_backend_that_cannot_read_a_url_is_refused(url: str, options: dict[str, Any], backend: Backend) -> None:
+    """The error says which backend can; none is replaced silently."""
+    with pytest.raises(UrlError, match=f"backend='{backend.value}' cannot read .*backend='automatic'") as caught:
         open_store(url, StorageOptions(options), Connection(backend))
     assert "canary" not in str(caught.value)
 
 
 @pytest.mark.parametrize("backend", [*Backend, "botocore"])
-def test_each_backend_reads_the_same(moto: S3Server, backend: Any) -> None:
-    """Samples do not depend on the transport."""
+def test_samples_do_not_depend_on_the_backend(moto: S3Server, backend: Any) -> None:
+    """Each backend reads the same shards from a server."""
     folder = f"s3://{moto.new_bucket()}/shards"
     with ShardWriter(folder + "/{shard}.tar", storage_options=moto.storage_options) as writer:
         for number in range(20):

@@ -1,4 +1,4 @@
-"""http and https: read by obstore, or by urllib3 where the URL has a query or obstore cannot be used."""
+"""http and https: read by obstore, or by urllib3 if the URL has a query or obstore cannot be used."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .protocol import Answer, Entry, ObjectWriter, Page
 
 
 class HttpStore:
-    """One http host. It has no listing and takes no objects.
+    """One HTTP host, for reading only: it cannot be listed or written.
 
     Args:
         scheme: ``http`` or ``https``.
         host: with its port.
-        read_timeout_s: without a byte, in seconds.
-        read_by_obstore: whether obstore may carry what it can express.
+        read_timeout_s: seconds without a byte after which a request fails.
+        read_by_obstore: whether to read by obstore the paths that it can express.
     """
 
     may_ignore_ranges = True
@@ -31,8 +31,8 @@ class HttpStore:
         self._read_timeout_s = read_timeout_s
         self._read = PreferredReader(
             f"{scheme}://{host}",
-            lambda *asked: self._reader.read(*asked),
-            lambda *asked: self._general.read(*asked),
+            lambda *arguments: self._reader.read(*arguments),
+            lambda *arguments: self._fallback.read(*arguments),
             can_express_http if read_by_obstore else None,
         )
 
@@ -41,18 +41,18 @@ class HttpStore:
         return http_reader(f"{self._scheme}://{self._host}", self._read_timeout_s)
 
     @cached_property
-    def _general(self) -> UrllibReader:
+    def _fallback(self) -> UrllibReader:
         return UrllibReader(f"{self._scheme}://{self._host}", self._read_timeout_s)
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         return self._read(path, start, end, etag)
 
     def read_without_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        """As :meth:`read`, by urllib3."""
+        """Read like :meth:`read`, by urllib3."""
         return self._read.read_by_fallback(path, start, end, etag)
 
     def stat(self, path: str) -> Entry:
-        return self._general.stat(path)  # obstore takes a server without HEAD for one without the object
+        return self._fallback.stat(path)  # obstore reports a missing object if the server refuses HEAD
 
     def find(self, path: str) -> Entry | None:
         try:
@@ -60,18 +60,20 @@ class HttpStore:
         except ObjectNotFoundError:
             return None
 
-    def _cannot(self, path: str, what: str) -> UrlError:
+    def _unsupported(self, path: str, reason: str) -> UrlError:
         url = redact(join_url(self._scheme, self._host, path))
-        return UrlError(f"{url}: http {what}.", url=url)
+        return UrlError(f"{url}: http {reason}.", url=url)
 
     def list_page(self, prefix: str, *, recursive: bool, token: str | None) -> Page:
-        raise self._cannot(prefix, "has no listing. Name the objects, or a brace range such as t-{000000..000099}.tar")
+        raise self._unsupported(
+            prefix, "cannot be listed. Name the objects, or a brace range such as t-{000000..000099}.tar"
+        )
 
     def create(self, path: str, *, overwrite: bool) -> ObjectWriter:
-        raise self._cannot(path, "takes no objects. Write to s3, a local folder, or another store")
+        raise self._unsupported(path, "cannot be written. Write to s3, a local folder, or another store")
 
     def delete(self, path: str) -> None:
-        raise self._cannot(path, "deletes no objects")
+        raise self._unsupported(path, "cannot delete objects")
 
     def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
-        raise self._cannot(prefix, "takes no objects")
+        raise self._unsupported(prefix, "cannot be written")

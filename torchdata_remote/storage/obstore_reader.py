@@ -1,7 +1,7 @@
-"""Reading by obstore: the transport that carries most of the bytes. Blocking calls only, one request each.
+"""Read by obstore, the transport of most bytes. All calls block and send one request.
 
-obstore cannot be used in a process that was forked after its parent used it: requests hang there. So each use is
-noted, and ``usable`` says no in such a child.
+obstore does not work in a process that was forked after its parent used it: requests hang there. The first use is
+recorded, and ``is_usable`` returns ``False`` in such a child.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def is_usable() -> bool:
 
 
 def can_express(path: str) -> bool:
-    """Whether obstore asks for exactly this key: it drops slashes at both ends and refuses empty and dot segments."""
+    """Whether obstore can request exactly this key. It strips outer slashes, and refuses empty and dot segments."""
     plain = not any(character < " " or character == "\x7f" for character in path)  # obstore refuses control characters
     return plain and not any(segment in ("", ".", "..") for segment in path.split("/"))
 
 
 def can_express_http(path: str) -> bool:
-    """Whether obstore asks for exactly this path: it quotes once more what is quoted, and knows no query."""
+    """Whether obstore can request exactly this path: it percent-encodes the path once more, and supports no query."""
     return can_express(path) and _PLAIN_HTTP_PATH.fullmatch(path) is not None
 
 
@@ -57,8 +57,8 @@ class ObstoreReader:
         store: an obstore store.
         root: URL of the store, with a slash at its end.
         if_match: whether to send If-Match.
-        key: what the store calls a path.
-        table: from what obstore raises to this package's errors.
+        key: converts a path to the store's key.
+        table: converts obstore's exceptions to this package's errors.
     """
 
     def __init__(
@@ -104,25 +104,25 @@ NO_RETRIES: dict[str, Any] = {"max_retries": 0}
 
 
 def client_options(read_timeout_s: float) -> dict[str, Any]:
-    """Time-outs of obstore's client, in its words."""
+    """Options of obstore's HTTP client."""
     return {
         "allow_http": True,
         "connect_timeout": f"{CONNECT_TIMEOUT_S}s",
         "read_timeout": f"{round(read_timeout_s * 1000)}ms",
-        "timeout": "86400s",  # of a whole request: whether it gets on is watched by whoever reads it
+        "timeout": "86400s",  # of a whole request: the caller watches its progress
     }
 
 
 def http_reader(origin: str, read_timeout_s: float) -> ObstoreReader:
-    """A reader of one http host, such as ``https://host:port``."""
+    """Make a reader of one HTTP host, such as ``https://host:port``."""
     # If-Match fails for weak etags.
     return ObstoreReader(http_store(origin, read_timeout_s), origin + "/", if_match=False)
 
 
 def http_store(origin: str, read_timeout_s: float, headers: dict[str, str] | None = None) -> ObjectStore:
-    """Obstore's store of one http host or of a folder there; each request has ``headers``."""
+    """Make an obstore store of an HTTP host, or of a folder there, that sends ``headers`` with each request."""
     from obstore.store import HTTPStore
 
-    # Not for s3: obstore would sign the header, which proxies change. It sends none there, which comes to the same.
+    # Not for s3: obstore would sign the header, which proxies change. There it sends none, which has the same effect.
     options = {**client_options(read_timeout_s), "default_headers": {**IDENTITY, **(headers or {})}}
     return HTTPStore.from_url(origin, client_options=options, retry_config=NO_RETRIES)  # type: ignore[arg-type]

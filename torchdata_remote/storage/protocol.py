@@ -1,4 +1,4 @@
-"""What every transport can do. All calls block; none repeats a request by itself."""
+"""The interface of every store. All calls block; none retries a request by itself, except those of an object writer."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from ..errors import StorageError, TransientStorageError
 CONNECT_TIMEOUT_S = 10
 
 
-def normalized_etag(sent: object) -> str | None:
-    """An etag as HTTP writes it, in quotes, from what a store sent; ``None`` if that is no text, or empty.
+def normalized_etag(received: object) -> str | None:
+    """Return an etag as HTTP writes it, in quotes; ``None`` if the store sent none, or an empty one.
 
-    Some servers leave the quotes away in listings only, and If-Match needs them. Transports that speak HTTP call this
-    for every etag.
+    Some servers omit the quotes in listings only, and If-Match needs them. Transports that use HTTP call this for
+    every etag.
 
     Example:
-        >>> [normalized_etag(sent) for sent in ("1f", '"1f"', ' W/"1f"', "W/1f", "", '""', None)]
+        >>> [normalized_etag(etag) for etag in ("1f", '"1f"', ' W/"1f"', "W/1f", "", '""', None)]
         ['"1f"', '"1f"', 'W/"1f"', 'W/"1f"', None, None, None]
     """
-    if not isinstance(sent, str):
+    if not isinstance(received, str):
         return None
-    weak, tag = "", sent.strip()
+    weak, tag = "", received.strip()
     if tag.startswith("W/"):
         weak, tag = "W/", tag[2:]
     tag = tag.removeprefix('"').removesuffix('"')
@@ -30,40 +30,40 @@ def normalized_etag(sent: object) -> str | None:
 
 
 class Entry(NamedTuple):
-    """An object as a listing tells it: path as in the URL, bytes, etag, and when it was written, in seconds (UTC)."""
+    """An object in a listing: path as in the URL, size in bytes, etag, and time of the last write (UTC)."""
 
     path: str
     size: int | None
     etag: str | None
-    modified_s: float | None = None  # since 1970, where the store tells it along with the rest
+    modified_s: float | None = None  # since 1970, if listings contain it
 
 
 class Page(NamedTuple):
-    """Entries of a listing, and the token that asks for the rest (``None``: that was all)."""
+    """Entries of a listing, and the token that requests the next page (``None`` on the last one)."""
 
     entries: list[Entry]
     next_token: str | None
-    folders: Sequence[str] = ()  # below the prefix and not entered, with a slash at the end, where a listing has pages
+    folders: Sequence[str] = ()  # with a slash at the end, if the listing is not recursive
 
 
 class Answer(NamedTuple):
-    """What a store answers to a read: what it knows of the object, and bytes as they arrive.
+    """A store's response to a read: range, size and etag of the object, and its bytes as they arrive.
 
-    ``chunks`` ends after the last byte, or raises; closing it ends the request. Whether etag, size and number of bytes
-    are the right ones is for the caller to check.
+    ``chunks`` ends after the last byte, or raises; closing it ends the request. The caller checks that etag, size and
+    number of bytes are the expected ones.
     """
 
-    start: int  # of the first byte: the one asked for, or 0 where the store ignored the range
-    end: int  # byte after the last one
+    start: int  # the byte requested, or 0 if the store ignored the range
+    end: int  # exclusive
     total_bytes: int  # of the whole object
     etag: str | None
     chunks: Generator[memoryview, None, None]
 
     def whole(self) -> bytes:
-        """Its bytes in one piece, for what is small.
+        """Read all bytes of a small response.
 
         Raises:
-            TransientStorageError: if they are not as many as the headers said.
+            TransientStorageError: if the body is shorter or longer than the headers say.
         """
         data = b"".join(self.chunks)
         if len(data) != self.end - self.start:
@@ -72,7 +72,7 @@ class Answer(NamedTuple):
 
 
 def single_chunk(data: bytes | memoryview) -> Generator[memoryview, None, None]:
-    """Chunks of an answer that came whole."""
+    """Chunks of an answer whose bytes are in memory."""
     yield memoryview(data)
 
 
@@ -81,85 +81,85 @@ class RangeNotSatisfiableError(StorageError):
 
 
 class UnreadableResponseError(StorageError):
-    """The answer is one that this transport cannot read; another may."""
+    """This transport cannot read the response; another one may."""
 
 
 class UnsupportedRequestError(StorageError):
-    """The store does not know this kind of request, or one of its headers."""
+    """The store does not implement this operation, or one of its headers."""
 
 
 class RedirectWithoutLocationError(StorageError):
-    """S3's answer to a request that went to the wrong region; botocore finds out the right one."""
+    """S3's response to a request in the wrong region; botocore looks up the right one."""
 
 
 class ObjectWriter(Protocol):
-    """An object that is being written and that nobody sees before ``commit``."""
+    """An object that is being written. It is invisible before ``commit``."""
 
     def write(self, data: bytes) -> None:
         """Append bytes."""
 
     def commit(self) -> None:
-        """Make the whole object appear at once."""
+        """Make the whole object visible at once."""
 
     def abort(self) -> None:
-        """Leave nothing behind. Safe after a failed ``commit``."""
+        """Discard the object. May be called after a ``commit``, also one that failed."""
 
 
 class Store(Protocol):
     """One bucket, or one local or general filesystem."""
 
-    may_ignore_ranges: bool  # then the first answer has to be seen before a second part is asked for
-    maps_files: bool  # pieces are the page cache's memory, as long as the part
+    may_ignore_ranges: bool  # if so, wait for the first response before requesting a second range
+    maps_files: bool  # chunks are views of the page cache, each as long as the range
 
     def list_page(self, prefix: str, *, recursive: bool, token: str | None) -> Page:
-        """Objects at least in the folder of ``prefix``, directory markers left out, in any order."""
+        """List objects that begin with ``prefix``, and maybe others of its folder, unsorted and without markers."""
 
     def find(self, path: str) -> Entry | None:
-        """The object at exactly this path, without needing more rights than listing does."""
+        """Return the object at exactly this path, or ``None``. Needs no more permissions than a listing."""
 
     def stat(self, path: str) -> Entry:
-        """The object at exactly this path."""
+        """Return the object at exactly this path."""
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        """Bytes ``start`` to ``end`` (exclusive; ``None``: the rest) of the version ``etag``."""
+        """Read bytes ``start`` to ``end`` (exclusive; ``None``: the end) of the version ``etag``."""
 
     def create(self, path: str, *, overwrite: bool) -> ObjectWriter:
-        """Begin an object."""
+        """Start to write an object."""
 
     def delete(self, path: str) -> None:
-        """Remove an object; one that is not there is fine."""
+        """Delete an object; a missing one is no error."""
 
     def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
-        """Remove what killed writers left of objects that begin with ``prefix``, where that can be seen.
+        """Remove unfinished writes of killed processes for objects that begin with ``prefix``, if the store lists them.
 
         Args:
-            prefix: a path; objects in its folder only are looked at.
-            is_ours: tells by an object's base name whether its leftovers are to go.
+            prefix: a path; only its folder is searched, not the folders in it.
+            is_ours: whether to remove the unfinished writes of an object, by its base name.
         """
 
 
 @runtime_checkable
 class FolderStore(Store, Protocol):
-    """A store in which somebody keeps house: folders that may be empty, and listings that begin anywhere.
+    """A store with folders, which may be empty, and with listings that start after any path.
 
-    A folder's path ends with a slash.
+    The path of a folder ends with a slash.
     """
 
     def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
-        """At most ``limit`` of the objects that begin with ``prefix``, those after the path ``after``, sorted.
+        """List, sorted, at most ``limit`` of the objects that begin with ``prefix`` and come after the path ``after``.
 
-        The token is the ``after`` of the next page, ``None`` if there is none. Without ``recursive``, ``folders`` has
-        those that lie in the folder of ``prefix``, and both together are at most ``limit``.
+        The token is the ``after`` of the next page, ``None`` on the last page. Without ``recursive``, ``folders`` has
+        the folders in the folder of ``prefix``, and ``limit`` counts objects and folders together.
         """
 
     def has_folder(self, path: str) -> bool:
-        """Whether there is a folder, or an object in it."""
+        """Whether the folder, or an object in it, exists."""
 
     def make_folder(self, path: str) -> None:
-        """Make an empty one; one that is there is an ``ObjectExistsError``."""
+        """Create an empty folder; an existing one is an ``ObjectExistsError``."""
 
     def remove_folder(self, path: str) -> None:
-        """Remove a folder with all that is in it; one that is not there is fine."""
+        """Delete a folder with all objects in it; a missing one is no error."""
 
     def remove_old_leftovers(self, path: str, before_s: float) -> None:
-        """Remove what killed writers left half written in a folder and those below it, before a time since 1970."""
+        """Remove unfinished writes in a folder and below it that started before a time (seconds since 1970)."""

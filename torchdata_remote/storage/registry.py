@@ -1,4 +1,4 @@
-"""The only door to stores: which transport carries which URL.
+"""Open the store of a URL: which transport is used for which URL.
 
 ========================= ============================================= ==========================
 URL                       reading                                       listing, stat, writing
@@ -14,7 +14,7 @@ without a translation
 all else                  fsspec                                        fsspec
 ========================= ============================================= ==========================
 
-So it is with ``Backend.AUTOMATIC``. Another backend carries the bytes of what it can, or it is an error.
+This is ``Backend.AUTOMATIC``. Another backend is used for reading, or is an error if it cannot read the URL.
 """
 
 from __future__ import annotations
@@ -62,17 +62,17 @@ __all__ = [
 ]
 
 _log = logging.getLogger("torchdata_remote")
-fsspec.register_implementation(  # which an installed package says by its entry point
+fsspec.register_implementation(  # an installed package has an entry point for this
     DATASETS, "torchdata_remote.service.client.filesystem.DatasetsFileSystem", clobber=True
 )
 
 
 class Connection(NamedTuple):
-    """How a store is spoken to.
+    """How to connect to a store.
 
     Args:
-        backend: the library that carries the bytes.
-        read_timeout_s: seconds without a byte after which a request has failed.
+        backend: the library that reads.
+        read_timeout_s: seconds without a byte after which a request fails.
     """
 
     backend: Backend = Backend.AUTOMATIC
@@ -83,7 +83,9 @@ _DEFAULT = Connection()
 _Key = tuple[str, str, str, Connection]
 _stores: dict[_Key, Store] = {}
 _lock = threading.RLock()
-_stores_of_parent: list[dict[_Key, Store]] = []  # kept: their finalizers would wait for its threads
+_stores_of_parent: list[
+    dict[_Key, Store]
+] = []  # never freed: their finalizers would wait for threads that do not exist here
 
 
 def _drop_after_fork() -> None:
@@ -98,11 +100,11 @@ if hasattr(os, "register_at_fork"):
 
 
 def open_store(url: str, options: StorageOptions, connection: Connection = _DEFAULT) -> tuple[Store, str]:
-    """The store that holds a URL, and the URL's path in it. One store per bucket, options and process.
+    """Return the store of a URL, and the URL's path in it. There is one store per bucket, options and process.
 
     Raises:
-        UrlError: if no transport knows the scheme, the URL is not one, or the chosen backend cannot carry it.
-        AccessDeniedError: for credentials that cannot be found.
+        UrlError: if the URL is invalid, its scheme is unknown, or the chosen backend cannot read it.
+        AccessDeniedError: if the credentials are incomplete, or their profile does not exist.
     """
     scheme, bucket, path = split_url(url)
     if scheme not in S3:
@@ -110,37 +112,37 @@ def open_store(url: str, options: StorageOptions, connection: Connection = _DEFA
     key = scheme, bucket, options.identity(), connection
     with _lock:
         if key not in _stores:
-            store, why = _make_store(scheme, bucket, options, connection)
-            _stores.setdefault(key, store)  # a finalizer in this thread may have opened it meanwhile
-            _log.info("%s is read by %s", redact(join_url(scheme, bucket, "")), why)
+            store, reason = _make_store(scheme, bucket, options, connection)
+            _stores.setdefault(key, store)  # a finalizer may have opened it in this thread meanwhile
+            _log.info("%s is read by %s", redact(join_url(scheme, bucket, "")), reason)
         return _stores[key], path
 
 
 def publish(url: str, data: bytes, options: StorageOptions, *, overwrite: bool) -> None:
-    """Make a small object appear as a whole.
+    """Write a small object, which becomes visible as a whole.
 
     Raises:
-        ObjectExistsError: if there is one and ``overwrite`` is ``False``.
+        ObjectExistsError: if it exists and ``overwrite`` is ``False``.
     """
     store, path = open_store(url, options)
-    pending = store.create(path, overwrite=overwrite)
+    writer = store.create(path, overwrite=overwrite)
     try:
-        pending.write(data)
-        pending.commit()
+        writer.write(data)
+        writer.commit()
     except BaseException:
-        pending.abort()
+        writer.abort()
         raise
 
 
 def read_whole(url: str, options: StorageOptions, retry: RetryPolicy, *, by_obstore: bool = True) -> bytes:
-    """The bytes of a small object.
+    """Read a small object.
 
     Args:
         url: of the object.
         options: for the store.
-        retry: what is done about faults that may pass.
-        by_obstore: whether obstore may carry them. A process that has not used it yet can be forked without a loss;
-            ``False`` keeps that so.
+        retry: how transient errors are retried.
+        by_obstore: whether obstore may be used. Pass ``False`` in a process that will be forked: children cannot use
+            obstore after their parent did.
 
     Raises:
         StorageError: if it cannot be read.
@@ -151,7 +153,7 @@ def read_whole(url: str, options: StorageOptions, retry: RetryPolicy, *, by_obst
 
 
 def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> tuple[Store, str]:
-    """A store, and what reads it and why."""
+    """Return a store, and which library reads it and why."""
     backend, read_timeout_s = connection
     automatic, chosen = backend is Backend.AUTOMATIC, f"backend={backend.value!r}"
     if backend is Backend.FSSPEC:
@@ -159,37 +161,37 @@ def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: C
     if scheme in S3:
         settings = s3_settings(options, read_timeout_s)
         if settings is not None:
-            by_obstore, why = _choose_obstore(scheme, bucket, backend, instead="botocore")
-            return S3Store(bucket, settings, read_by_obstore=by_obstore), why
+            by_obstore, reason = _choose_obstore(scheme, bucket, backend, instead="botocore")
+            return S3Store(bucket, settings, read_by_obstore=by_obstore), reason
         if automatic:
-            _log.warning("s3://%s is read by s3fs, slowly: an option of %r has no translation", bucket, options)
+            _log.warning("s3://%s is read by s3fs, more slowly: an option of %r has no translation", bucket, options)
             return FsspecStore(
                 scheme, bucket, options, read_timeout_s
             ), f"s3fs (an option of {options!r} has no translation)"
     elif scheme in HTTP and not options and backend is not Backend.BOTOCORE:
-        by_obstore, why = _choose_obstore(scheme, bucket, backend, instead="urllib3")
-        return HttpStore(scheme, bucket, read_timeout_s, read_by_obstore=by_obstore), why
+        by_obstore, reason = _choose_obstore(scheme, bucket, backend, instead="urllib3")
+        return HttpStore(scheme, bucket, read_timeout_s, read_by_obstore=by_obstore), reason
     elif scheme == DATASETS and backend is not Backend.BOTOCORE:
-        by_obstore, why = _choose_obstore(scheme, bucket, backend, instead="urllib3")
-        return DatasetsStore(bucket, options, read_timeout_s, read_by_obstore=by_obstore), why
+        by_obstore, reason = _choose_obstore(scheme, bucket, backend, instead="urllib3")
+        return DatasetsStore(bucket, options, read_timeout_s, read_by_obstore=by_obstore), reason
     elif automatic and scheme in LOCAL and not options:
         return LocalStore(), "the operating system (local files)"
     if automatic:
-        return FsspecStore(scheme, bucket, options, read_timeout_s), "fsspec (the transport for all else)"
+        return FsspecStore(scheme, bucket, options, read_timeout_s), "fsspec (the transport for all other URLs)"
     raise UrlError(
-        f"{chosen} cannot carry {scheme}://{bucket} with {options!r}. Leave the choice to backend='automatic', or take "
-        "backend='fsspec', which knows every option of its filesystems.",
+        f"{chosen} cannot read {scheme}://{bucket} with {options!r}. Pass backend='automatic', or backend='fsspec', "
+        "which supports every option of its filesystems.",
         url=f"{scheme}://{bucket}",
     )
 
 
 def _choose_obstore(scheme: str, bucket: str, backend: Backend, *, instead: str) -> tuple[bool, str]:
-    """Whether obstore is to be used, and what is used and why."""
+    """Return whether to read by obstore, and which library is used and why."""
     if backend is Backend.BOTOCORE:
         return False, f"{instead} (backend={backend.value!r})"
     if obstore_reader.is_usable():
         return True, f"obstore (backend={backend.value!r})"
-    forked = "This process was forked from one that had read by obstore, which does not survive that"
+    forked = "This process was forked after its parent had used obstore, which then does not work in it"
     advice = "Pass multiprocessing_context='forkserver' to the DataLoader."
     if backend is Backend.OBSTORE:
         raise StorageError(f"{scheme}://{bucket}: {forked}. {advice}", url=f"{scheme}://{bucket}")

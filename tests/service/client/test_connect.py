@@ -462,11 +462,11 @@ def test_secure() -> None:
 
 
 def test_which_transport(caplog: pytest.LogCaptureFixture) -> None:
-    """obstore reads unless it is told otherwise; what cannot carry it says so."""
+    """obstore reads unless it is told otherwise; what cannot read it says so."""
     with caplog.at_level("INFO", "torchdata_remote"):
         open_store(f"datasets://127.0.0.1:9/{uuid.uuid4().hex}", NONE, Connection(read_timeout_s=7))
     assert "datasets://127.0.0.1:9/ is read by obstore (backend='automatic')" in caplog.text
-    with pytest.raises(UrlError, match="backend='botocore' cannot carry"):
+    with pytest.raises(UrlError, match="backend='botocore' cannot read"):
         open_store("datasets://127.0.0.1:9/a", NONE, Connection(Backend.BOTOCORE))
     with pytest.raises(UrlError, match="expected datasets://"):
         open_service("s3://bucket/a", NONE)
