@@ -146,7 +146,7 @@ def test_a_few_broken_answers_are_survived(transport: str, broken: str) -> None:
 @EACH
 def test_an_unknown_host_name_is_an_error_after_a_few_attempts(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says so. (With the default policy it is raised within ten seconds, as all errors that look permanent.)"""
-    monkeypatch.setattr(_errors, "_answered", set())  # by other tests, for a bucket of this name
+    monkeypatch.setattr(_errors, "_known_hosts", set())  # by other tests, for a bucket of this name
     with pytest.raises(StorageError, match="No such host") as caught:
         read(transport, "http://no-such-host.invalid", 10)
     assert not isinstance(caught.value, TransientStorageError)
@@ -258,7 +258,7 @@ def test_an_unknown_total_of_another_version() -> None:
             return answer("200 OK", b"", "Content-Length: 12", 'ETag: "2"')
         return answer("206 Partial Content", DATA, "Content-Range: bytes 0-9/*", LENGTH, *KNOWN)
 
-    with raw(respond) as server, pytest.raises(StorageError, match="does not tell the size of the version"):
+    with raw(respond) as server, pytest.raises(StorageError, match="does not send the size of the version"):
         read("http by urllib3", server.url)
 
 

@@ -1,1 +1,1 @@
-"""Transports behind one protocol: the only door to stores."""
+"""Transports behind one interface: open a store by the URL of an object."""

@@ -1,4 +1,4 @@
-"""The tables from what each transport raises to what this package raises."""
+"""Convert the errors of each transport to those of this package."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .protocol import RedirectWithoutLocationError, UnreadableResponseError
 
 STATUS = re.compile(r"status code: (\d{3})")
 _KIND = re.compile(r"kind: (Timeout|Interrupted|Connect|Request|Decode)\b")
-_UNUSABLE = re.compile(
+_UNREADABLE = re.compile(
     r"Header missing from response|Content-Range header not present|Failed to parse value for CONTENT_RANGE|"
     r"Received non-partial response|Range request not supported|Wanted range starting at|Requested \d+\.\.|"
     r"Invalid last modified|Invalid content length|contained non UTF-8 characters|containing non-ASCII data|"
@@ -24,7 +24,7 @@ _CODE = re.compile(r"<Code>(\w+)</Code>")
 
 
 def from_botocore(error: Exception, url: str, *, writing: bool = False) -> Exception:
-    """The error for what botocore raised."""
+    """Convert an error of botocore."""
     from botocore import exceptions as boto  # here: importing botocore costs a tenth of a second
     from botocore.parsers import ResponseParserError
 
@@ -58,21 +58,21 @@ def from_botocore(error: Exception, url: str, *, writing: bool = False) -> Excep
 
 
 def from_obstore(error: Exception, url: str) -> Exception:
-    """The error for what obstore raised. Its generic errors tell the cause in their text only."""
+    """Convert an error of obstore. Its generic errors contain the cause in their text only."""
     text = str(error)
     status, code = STATUS.search(text), _CODE.search(text)
     if status:
         return from_status(int(status[1]), code[1] if code else "", url)
     if "redirect without LOCATION" in text:
         return RedirectWithoutLocationError(
-            f"{redact(url)}: the bucket lies in another region, or elsewhere.", url=redact(url)
+            f"{redact(url)}: the bucket is in another region, or on another host.", url=redact(url)
         )
-    if _UNUSABLE.search(text):
+    if _UNREADABLE.search(text):
         return UnreadableResponseError(f"{redact(url)}: {text.partition(chr(10))[0]}.", url=redact(url))
     if type(error).__name__ in ("UnauthenticatedError", "PermissionDeniedError"):
         return AccessDeniedError(
-            f"{redact(url)}: the credentials could not be had: {_first_line(text)}. Log in anew, or see the AWS "
-            "environment.",
+            f"{redact(url)}: the credentials could not be loaded: {_first_line(text)}. Log in again, or check the "
+            "AWS environment.",
             url=redact(url),
         )
     if isinstance(error, OSError) or type(error).__module__ == "obstore.exceptions":
@@ -84,12 +84,12 @@ def from_obstore(error: Exception, url: str) -> Exception:
 
 
 def from_urllib3(error: Exception, url: str) -> Exception:
-    """The error for what urllib3 raised. Queries are cut from what it says."""
+    """Convert an error of urllib3. Queries are cut from its message."""
     if isinstance(error, LocationParseError):
-        return UrlError(f"{redact(url)}: not a URL of http.", url=redact(url))
+        return UrlError(f"{redact(url)}: not an HTTP URL.", url=redact(url))
     if isinstance(error, HTTPError):
-        said = _QUERY.sub("", str(error))
-        return network_error(url, f"{type(error).__name__}: {said}", f"{error!r} {getattr(error, 'reason', '')!r}")
+        message = _QUERY.sub("", str(error))
+        return network_error(url, f"{type(error).__name__}: {message}", f"{error!r} {getattr(error, 'reason', '')!r}")
     return error
 
 
@@ -97,30 +97,30 @@ def _first_line(text: str) -> str:
     return text.partition("\n")[0]
 
 
-def from_os(error: Exception, url: str, *, passing: bool) -> Exception:
-    """The error for what a local or fsspec filesystem raised.
+def from_os(error: Exception, url: str, *, transient: bool) -> Exception:
+    """Convert an error of a local or fsspec filesystem.
 
     Args:
         error: as raised.
-        url: what was asked for.
-        passing: whether an unknown ``OSError`` is worth a repetition, as on a network.
+        url: of the request.
+        transient: whether an unknown ``OSError`` is retried, as on a network.
     """
     shown = redact(url)
-    if isinstance(error, FileNotFoundError) and error.__cause__ is not None and passing:
-        # some filesystems take every error for an object that is missing, such as fsspec's http and ftp
+    if isinstance(error, FileNotFoundError) and error.__cause__ is not None and transient:
+        # some filesystems report a missing object for every error, such as fsspec's http and ftp
         cause = error.__cause__
         if isinstance(cause, RemoteDataError):
             return cause
         if isinstance(cause, Exception) and not isinstance(cause, FileNotFoundError | LookupError | StopIteration):
-            return to_package_error(from_os, cause, url, passing=True)
+            return to_package_error(from_os, cause, url, transient=True)
     if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
         return ObjectNotFoundError(f"{shown}: no such object.", url=shown)
     if isinstance(error, PermissionError):
         return AccessDeniedError(f"{shown}: access denied: {error}.", url=shown)
     if isinstance(error, FileExistsError):
         return from_status(412, "", url, writing=True)
-    if isinstance(error, EOFError) and not passing:  # shorter than it was a moment ago
+    if isinstance(error, EOFError) and not transient:  # truncated since
         return from_status(412, "", url)
-    if isinstance(error, OSError) and not passing:
+    if isinstance(error, OSError) and not transient:
         return StorageError(f"{shown}: {type(error).__name__}: {error}", url=shown)
     return from_unknown(error, url)

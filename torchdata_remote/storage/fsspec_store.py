@@ -1,4 +1,4 @@
-"""Every protocol that fsspec knows, by its blocking calls."""
+"""Every protocol that fsspec supports, by its blocking calls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,14 @@ from .s3.settings import options_for_s3fs
 from .serial_filesystem import Filesystem, list_files, with_timeout
 
 _ONE_REQUEST: dict[str, Any] = {"retries": {"mode": "standard", "total_max_attempts": 1}}
-_MODIFIED = ("modified", "LastModified", "last_modified", "mtime", "updated", "created")  # each filesystem has its own
+_MODIFIED = (
+    "modified",
+    "LastModified",
+    "last_modified",
+    "mtime",
+    "updated",
+    "created",
+)  # each filesystem has its own name for it
 _WITHOUT_FOLDERS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "adl", "hf", *HTTP}
 
 
@@ -33,9 +40,9 @@ class FsspecStore:
     Args:
         scheme: protocol as in the URL.
         bucket: bucket or host; empty for ``memory``.
-        options: handed to the filesystem unchanged, except that ``region`` becomes its ``client_kwargs`` entry, and
-            that s3fs is told to repeat nothing and given the fallback credentials only if there are no others.
-        read_timeout_s: without a byte, in seconds, where the filesystem can be told (s3).
+        options: passed to the filesystem unchanged, except that ``region`` becomes its ``client_kwargs`` entry, and
+            that s3fs does not retry and gets the fallback credentials only if there are no others.
+        read_timeout_s: seconds without a byte after which a request fails, if the filesystem has such an option (s3).
     """
 
     may_ignore_ranges = False
@@ -69,22 +76,22 @@ class FsspecStore:
         except (ValueError, ImportError) as error:
             raise UrlError(
                 f"{scheme}://{bucket}: no transport for the scheme {scheme!r}: {error}. Known are s3, http, https, "
-                "file, memory, local paths, and what fsspec has a package for.",
+                "file, memory, local paths, and the protocols for which fsspec has a package.",
                 url=f"{scheme}://{bucket}",
             ) from error
         self._publishing = threading.RLock() if scheme == "memory" else contextlib.nullcontext()
-        # Local paths are whole; their protocol alone stands for the working directory, wherever that is by now
+        # Local paths are absolute; their protocol alone would mean the current working directory
         self._root = "" if scheme in LOCAL else self._full("").rstrip("/") + "/"
 
     @property
     def _filesystem(self) -> Any:
-        """That of the moment; ``None`` after a fault."""
+        """The current one; ``None`` after an error."""
         return self._opened.current
 
     @contextlib.contextmanager
     def _calls(self, path: str) -> Iterator[Any]:
-        """The filesystem, for the calls of the block, with this package's errors."""
-        with translate_errors(from_os, self._url(path), passing=True), self._opened.use() as filesystem:
+        """Lock the filesystem for the calls of the block, and raise this package's errors."""
+        with translate_errors(from_os, self._url(path), transient=True), self._opened.use() as filesystem:
             yield filesystem
             mark_host_known(self._url(path))
 
@@ -100,7 +107,7 @@ class FsspecStore:
         with contextlib.suppress(ObjectNotFoundError), self._calls(folder) as filesystem:
             filesystem.invalidate_cache()
             found = list_files(filesystem, self._full(folder), recursive=recursive)
-        with translate_errors(from_os, self._url(folder), passing=True):
+        with translate_errors(from_os, self._url(folder), transient=True):
             entries = [self._entry(info) for info in found.values() if info.get("type", "file") == "file"]
         return Page([entry for entry in entries if not entry.path.endswith("/")], None)
 
@@ -113,7 +120,7 @@ class FsspecStore:
         if isinstance(modified, dt.datetime):
             modified = modified.timestamp()
         if self._scheme in S3 and modified is not None:
-            modified = float(int(modified))  # whole seconds, as HEAD tells them
+            modified = float(int(modified))  # without fractions, as in HEAD
         return Entry(
             path,
             None if size is None else int(size),
@@ -150,7 +157,7 @@ class FsspecStore:
         return Answer(start, start + len(data), entry.size, entry.etag, single_chunk(data))
 
     def _read_version(self, path: str, start: int, end: int) -> Answer:
-        """Without If-Match, what is there after the read is compared with what was listed before it."""
+        """Read, then stat: without If-Match the caller compares the version after the read with the expected one."""
         with self._calls(path) as filesystem:
             data = filesystem.cat_file(self._full(path), start=start, end=end)
         entry = self.stat(path)
@@ -162,7 +169,7 @@ class FsspecStore:
         return _FsspecWriter(self, path, overwrite)
 
     def publish(self, path: str, data: bytes, *, overwrite: bool) -> None:
-        """Write an object in one call, which is the only one that fsspec's filesystems make whole or not at all."""
+        """Write an object in one call, the only one that fsspec's filesystems complete wholly or not at all."""
         with self._publishing, self._calls(path) as filesystem:
             full = self._full(path)
             if not overwrite and filesystem.exists(full):
@@ -176,13 +183,13 @@ class FsspecStore:
             filesystem.rm_file(self._full(path))
 
     def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
-        """Nothing: objects are written in one call."""
+        """Do nothing: objects are written in one call."""
 
     def remove_old_leftovers(self, path: str, before_s: float) -> None:
-        """Nothing, likewise."""
+        """Do nothing: objects are written in one call."""
 
     def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
-        """A page of a listing of all: these filesystems have no other."""
+        """Return a page of a complete listing: fsspec has no paging."""
         folder = prefix[: prefix.rfind("/") + 1]
         found: dict[str, Entry | None] = {
             entry.path: entry for entry in self.list_page(folder, recursive=recursive, token=None).entries
@@ -203,7 +210,7 @@ class FsspecStore:
             return bool(filesystem.isdir(self._full(path)))
 
     def make_folder(self, path: str) -> None:
-        if self.has_folder(path):  # also one that is only there by its files, of which makedirs may not know
+        if self.has_folder(path):  # also a folder that exists by its files only, which makedirs may not see
             raise from_status(412, "", self._url(path), writing=True)
         with self._calls(path) as filesystem:
             filesystem.makedirs(self._full(path), exist_ok=False)
@@ -214,7 +221,7 @@ class FsspecStore:
 
 
 class _FsspecWriter:
-    """Bytes in memory until they are published in one call."""
+    """Keeps the bytes in memory, and publishes them in one call."""
 
     def __init__(self, store: FsspecStore, path: str, overwrite: bool) -> None:
         self._store, self._path, self._overwrite = store, path, overwrite

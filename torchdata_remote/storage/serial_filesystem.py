@@ -1,7 +1,7 @@
-"""Filesystems of fsspec that several threads may not call at once: one call at a time, and a new one after a fault.
+"""Serialise calls of fsspec filesystems that are not thread-safe, and replace a filesystem after an error.
 
-fsspec's ftp has one control connection, whose replies go to whichever thread reads first. Files that exist then seem
-to be missing, or no reply comes. After a time-out replies stay out of step: a filesystem that failed is not used again.
+fsspec's ftp has one control connection, whose replies go to the thread that reads first. Existing files then seem to be
+missing, or a reply never arrives. After a time-out the replies stay out of step, so the filesystem is not used again.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from ..errors import RemoteDataError
 
-_TIMEOUTS = {"ftp": "timeout"}  # the option that limits each wait for bytes
+_TIMEOUTS = {"ftp": "timeout"}  # the option that limits the time without a byte
 _KNOWN_MODULES = ("huggingface_hub", "torchdata_remote", "fsspec.implementations.arrow")
 
 
 def is_thread_safe(kind: type) -> bool:
-    """Whether several threads may call a filesystem of this class at once: those on asyncio, and a few known ones."""
+    """Whether several threads may use a filesystem of this class: those on asyncio, and a few known ones."""
     kinds = kind.__mro__
     if any(one.__name__ in ("AsyncFileSystemWrapper", "DirFileSystem") for one in kinds):
-        return False  # what is wrapped need not
+        return False  # the wrapped filesystem may not be
     if issubclass(kind, AsyncFileSystem | LocalFileSystem | MemoryFileSystem):
         return True
     return kind.__module__.startswith(_KNOWN_MODULES)
 
 
 def with_timeout(scheme: str, keywords: dict[str, Any], read_timeout_s: float) -> dict[str, Any]:
-    """Options with the time-out of a filesystem that takes one, unless it is given."""
+    """Add the time-out option of a filesystem that has one, unless it is set."""
     name = _TIMEOUTS.get(scheme)
     return keywords if name is None else {name: read_timeout_s, **keywords}
 
 
 class Filesystem:
-    """A filesystem of fsspec, used by one thread at a time unless it is known to bear more.
+    """An fsspec filesystem, used by one thread at a time unless it is known to be thread-safe.
 
     Args:
         kind: its class.
-        make: makes one. Called again after a fault that may leave a connection out of step.
+        make: makes one. Called again after an error that may leave a connection out of step.
     """
 
     def __init__(self, kind: type, make: Callable[[], Any]) -> None:
@@ -57,13 +57,13 @@ class Filesystem:
         try:
             self.current = make()
         except (ValueError, ImportError):
-            raise  # wrong options, or a package that is missing
-        except Exception:  # noqa: BLE001  # a server that cannot be reached now: the first call tries again
+            raise  # wrong options, or a missing package
+        except Exception:  # noqa: BLE001  # an unreachable server: the first call tries again
             self.current = None
 
     @contextlib.contextmanager
     def use(self) -> Iterator[Any]:
-        """The filesystem, for one call or several that belong together."""
+        """Lock the filesystem for one or several calls."""
         with self._lock:
             if self.current is None:
                 self.current = self._make()
@@ -75,7 +75,7 @@ class Filesystem:
             except (RemoteDataError, GeneratorExit):
                 raise
             except (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError) as error:
-                if error.__cause__ is not None:  # some filesystems take every error for an object that is missing
+                if error.__cause__ is not None:  # some filesystems report a missing object for every error
                     self._drop()
                 raise
             except Exception:
@@ -88,9 +88,9 @@ class Filesystem:
 
 
 def list_files(filesystem: Any, folder: str, *, recursive: bool) -> dict[str, dict[str, Any]]:
-    """The files of a folder by name. A folder that cannot be listed is an error.
+    """List the files of a folder, by name. A folder that cannot be listed is an error.
 
-    fsspec's own ``find`` leaves out a folder whose listing fails, unless a filesystem has a better one.
+    fsspec's generic ``find`` omits folders whose listing fails, so it is used only if the filesystem overrides it.
     """
     own = type(filesystem).find is not fsspec.AbstractFileSystem.find or isinstance(filesystem, AsyncFileSystem)
     if own:
@@ -98,7 +98,7 @@ def list_files(filesystem: Any, folder: str, *, recursive: bool) -> dict[str, di
         return found
     files: dict[str, dict[str, Any]] = {}
     if isinstance(getattr(filesystem, "ftp", None), ftplib.FTP) and filesystem.isfile(folder):
-        return files  # servers list a file as if it lay in a folder of its name
+        return files  # servers list a file as if it were in a folder of its name
     infos = _list(filesystem, folder)
     seen = {folder.rstrip("/")}
     while infos:
@@ -121,7 +121,7 @@ def _list(filesystem: Any, folder: str) -> list[dict[str, Any]]:
 
 
 def _make_ftp_strict(ftp: Any) -> None:
-    """Let replies that may pass (4xx) and wrong ones be connection errors: fsspec takes ftplib's for missing files."""
+    """Raise transient (4xx) and invalid replies as connection errors: fsspec reports ftplib's as missing files."""
     get_reply = ftp.getresp
 
     def getresp() -> Any:

@@ -54,7 +54,7 @@ def stored_as(encoding: str, data: bytes = STORED) -> Callable[[Request], Respon
 def test_an_encoded_object_is_refused_at_once(transport: str) -> None:
     """A picture that was stored gzipped is an error that names the header; its gzip stream is never handed on."""
     with scripted(stored_as("gzip")) as server:
-        with pytest.raises(ContentEncodingError, match=r"cat\.jpg came with Content-Encoding: gzip"):
+        with pytest.raises(ContentEncodingError, match=r"cat\.jpg has Content-Encoding: gzip"):
             read(transport, server.url, "cat.jpg")
         assert sum(request.method == "GET" for request in server.requests) == 1
 

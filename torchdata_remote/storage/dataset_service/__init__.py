@@ -1,1 +1,1 @@
-"""The dataset service as a store."""
+"""Client side of the dataset service, as a store."""

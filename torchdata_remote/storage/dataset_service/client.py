@@ -1,4 +1,4 @@
-"""Requests to a dataset service: addresses, the token, one request each, the service's own words in errors."""
+"""Send requests to a dataset service: URLs, the token, and errors with the service's own message."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from ..http.content_encoding import IDENTITY, require_unencoded
 from ..protocol import CONNECT_TIMEOUT_S
 from .errors import from_service, message_of
 
-TOKEN_VARIABLE = "TORCHDATA_REMOTE_TOKEN"  # noqa: S105  # its name
+TOKEN_VARIABLE = "TORCHDATA_REMOTE_TOKEN"  # noqa: S105  # the name of the variable
 _KNOWN = {"token", "secure"}
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 _MAX_ERROR_BYTES = 8192
-_WRITE_TIMEOUT_S = 120.0  # the service answers after the bytes are on its disk
+_WRITE_TIMEOUT_S = 120.0  # the service responds after the bytes are on its disk
 
 
 class ServiceClient:
-    """Speaks to one host. Shared by threads; not by processes.
+    """Sends requests to one host. Thread-safe; not to be shared by processes.
 
     Args:
         host: with its port.
         options: ``token`` and ``secure``.
-        read_timeout_s: without a byte, in seconds.
+        read_timeout_s: seconds without a byte after which a request fails.
 
     Raises:
-        UrlError: for an option that this transport does not know.
+        UrlError: for unknown options.
     """
 
     def __init__(self, host: str, options: StorageOptions, read_timeout_s: float) -> None:
@@ -52,23 +52,25 @@ class ServiceClient:
                 url=self.root,
             )
         self.origin = f"{'https' if secure else 'http'}://{host}"
-        self._given_token, self.read_timeout_s = token, read_timeout_s
+        self._token, self.read_timeout_s = token, read_timeout_s
 
     @property
     def token(self) -> str | None:
-        """The secret; of the environment as it is now.
+        """The token of the options, or of the environment at this moment.
 
         Raises:
-            AccessDeniedError: if it cannot be part of a header. The message does not show it.
+            AccessDeniedError: if it cannot be sent in a header. The message does not show it.
         """
-        token = (self._given_token or os.environ.get(TOKEN_VARIABLE) or "").strip()
+        token = (self._token or os.environ.get(TOKEN_VARIABLE) or "").strip()
         if token and not _TOKEN.fullmatch(token):
-            raise AccessDeniedError(f"{self.root}: the token has characters that no header can carry.", url=self.root)
+            raise AccessDeniedError(
+                f"{self.root}: the token has characters that are invalid in a header.", url=self.root
+            )
         return token or None
 
     @property
     def authorization(self) -> dict[str, str]:
-        """The header that carries the token, if there is one."""
+        """The header with the token, if there is one."""
         token = self.token
         return {} if token is None else {"Authorization": f"Bearer {token}"}
 
@@ -80,28 +82,30 @@ class ServiceClient:
             raise UrlError(f"{self.root}: not a host with a port.", url=self.root) from error
 
     def target(self, *segments: str, **query: str | int | None) -> str:
-        """Path and query of a request, each segment percent-encoded once.
+        """Return path and query of a request, with each segment percent-encoded once.
 
         >>> ServiceClient("h", StorageOptions(), 1).target("photos", "files", "a b/50%.jpg", upload="x")
         '/datasets/photos/files/a%20b/50%25.jpg?upload=x'
         """
-        asked = {name: value for name, value in query.items() if value is not None}
+        parameters = {name: value for name, value in query.items() if value is not None}
         try:
             path = "/".join(["/datasets", *(quote(segment, safe="/") for segment in segments)])
-            return f"{path}?{urlencode(asked)}" if asked else path
+            return f"{path}?{urlencode(parameters)}" if parameters else path
         except UnicodeEncodeError as error:
             raise UrlError(f"{self.root}: {segments!r} cannot be written as UTF-8.", url=self.root) from error
 
     def url(self, path: str) -> str:
-        """For errors."""
+        """URL of a file, for errors."""
         return self.root + path
 
     def split(self, path: str) -> tuple[str, str]:
-        """Dataset and path of a file. urllib3 would resolve dots, and so ask for a file of another dataset.
+        """Split a path into the dataset's name and the path of a file in it.
+
+        Dots are refused: urllib3 would resolve them, and request a file of another dataset.
 
         Raises:
-            ObjectNotFoundError: if it names no file.
-            UrlError: if it cannot be the path of one.
+            ObjectNotFoundError: if the path names no file.
+            UrlError: if the path is invalid.
         """
         name, _, file = path.partition("/")
         if not file:
@@ -114,15 +118,15 @@ class ServiceClient:
         return name, file
 
     def file_target(self, path: str, **query: str | int | None) -> str:
-        """Path and query of a request about a file."""
+        """Return path and query of a request about a file."""
         name, file = self.split(path)
         return self.target(name, "files", file, **query)
 
     def folder_name(self, path: str) -> str:
-        """The dataset that a path without a file names.
+        """Return the dataset that a path without a file names.
 
         Raises:
-            UrlError: if it names none, or a folder in one.
+            UrlError: if it names none, or a folder in a dataset.
         """
         name = path.rstrip("/")
         if not name or "/" in name or name in (".", ".."):
@@ -131,19 +135,19 @@ class ServiceClient:
 
     @contextlib.contextmanager
     def expecting(self, what: str, path: str) -> Iterator[None]:
-        """What goes wrong in the block when an answer is not as it was agreed on, as this package's error."""
+        """Raise errors of parsing an unexpected response in the block as this package's error."""
         try:
             yield
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StorageError(
-                f"{self.url(path)}: the answer has no {what} as expected ({type(error).__name__}: {error}). Is a "
-                "dataset service of this version listening there?",
+                f"{self.url(path)}: the response has no valid {what} ({type(error).__name__}: {error}). Is a "
+                "dataset service of this version running there?",
                 url=self.url(path),
             ) from error
 
     @contextlib.contextmanager
     def translating_errors(self, url: str) -> Iterator[None]:
-        """What urllib3 raises in the block, as this package's errors."""
+        """Raise errors of urllib3 in the block as this package's errors."""
         with translate_errors(from_urllib3, url):
             yield
 
@@ -158,22 +162,22 @@ class ServiceClient:
         writing: bool = False,
         timeout_s: float | None = None,
     ) -> Any:
-        """One request; its response, whose body has still to be read. Redirects are not followed.
+        """Send one request, and return the response, whose body is not yet read. Redirects are not followed.
 
         Args:
             method: of HTTP.
             target: as :meth:`target` makes it.
-            path: what errors name.
-            headers: beside those that every request has.
-            body: what to send.
-            writing: whether it would make an object.
-            timeout_s: without a byte of the answer, in seconds.
+            path: of the file, for errors.
+            headers: in addition to those of every request.
+            body: of the request.
+            writing: whether the request writes an object.
+            timeout_s: seconds without a byte of the response after which the request fails.
 
         Raises:
-            StorageError: for every answer that is not a success.
+            StorageError: for every response that is not a success.
         """
         url = self.root + path
-        waits_s = timeout_s or (max(self.read_timeout_s, _WRITE_TIMEOUT_S) if writing else self.read_timeout_s)
+        wait_s = timeout_s or (max(self.read_timeout_s, _WRITE_TIMEOUT_S) if writing else self.read_timeout_s)
         with self.translating_errors(url):
             response = self._pool.urlopen(
                 method,
@@ -182,7 +186,7 @@ class ServiceClient:
                 headers={**IDENTITY, **self.authorization, **(headers or {})},
                 retries=False,
                 redirect=False,
-                timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=waits_s),
+                timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=wait_s),
                 preload_content=False,
                 enforce_content_length=True,
             )
@@ -193,20 +197,20 @@ class ServiceClient:
                     require_unencoded(response.headers.get("Content-Encoding"), path, url)
                     on_error.pop_all()
                 return response
-            said = response.read(_MAX_ERROR_BYTES, decode_content=False)
+            body_of_error = response.read(_MAX_ERROR_BYTES, decode_content=False)
             if response.length_remaining:
-                response.close()  # and the connection, rather than reading what is left
+                response.close()  # with its connection, which has unread bytes
             response.release_conn()
         raise from_service(
             response.status,
-            message_of(said.decode("utf-8", "replace")),
+            message_of(body_of_error.decode("utf-8", "replace")),
             url,
             writing=writing,
             retry_after=response.headers.get("Retry-After"),
         )
 
     def request_json(self, method: str, target: str, path: str, **options: Any) -> Any:
-        """One request; what its JSON says, ``None`` if it has none."""
+        """Send one request, and return the JSON of its response, ``None`` for an empty body."""
         response = self.send(method, target, path, **options)
         with self.translating_errors(self.root + path):
             body = response.read(decode_content=False)
@@ -217,19 +221,19 @@ class ServiceClient:
             return json.loads(body)
         except ValueError as error:
             raise StorageError(
-                f"{self.root}{path}: {method} was answered by {body[:80]!r}, which is no JSON. Is a dataset service "
-                "listening there?",
+                f"{self.root}{path}: the response to {method} is {body[:80]!r}, which is no JSON. Is a dataset service "
+                "running there?",
                 url=self.root + path,
             ) from error
 
     def head(self, path: str, headers: Mapping[str, str] | None = None) -> Mapping[str, str]:
-        """The headers of a file, their names in any case."""
+        """Return the headers of a file; their names are case-insensitive."""
         response = self.send("HEAD", self.file_target(path), path, headers=headers)
         with self.translating_errors(self.url(path)):
-            response.drain_conn()  # or the connection is not ready for the next request
+            response.drain_conn()  # or the connection cannot be reused
             response.release_conn()
-        found: Mapping[str, str] = response.headers
-        return found
+        received: Mapping[str, str] = response.headers
+        return received
 
 
 class ServiceRequests:

@@ -1,4 +1,4 @@
-"""What a dataset service answers, as this package's errors, with the service's own words."""
+"""Convert error responses of a dataset service to this package's errors, with the service's own message."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ from ...errors import AccessDeniedError
 from ..error_tables import STATUS, from_obstore
 from ..errors import from_status
 
-_SENTENCE = re.compile(r'\{"error":\s*"((?:[^"\\]|\\.)*)"')
-_MAX_SENTENCE = 500
+_MESSAGE = re.compile(r'\{"error":\s*"((?:[^"\\]|\\.)*)"')
+_MAX_MESSAGE = 500
 
 
 def message_of(text: str) -> str:
-    """What a dataset service says in ``{"error": "..."}``, somewhere in a text; empty if it says nothing."""
-    found = _SENTENCE.search(text)
+    """Return the value of ``{"error": "..."}`` somewhere in a text; empty if there is none."""
+    found = _MESSAGE.search(text)
     if found is None:
         return ""
     try:
-        said = json.loads(f'"{found[1]}"')
+        message = json.loads(f'"{found[1]}"')
     except ValueError:
         return ""
-    return "".join(character if character.isprintable() else " " for character in said)[:_MAX_SENTENCE]
+    return "".join(character if character.isprintable() else " " for character in message)[:_MAX_MESSAGE]
 
 
 def from_service(
-    status: int, sentence: str, url: str, *, writing: bool = False, retry_after: str | None = None
+    status: int, service_message: str, url: str, *, writing: bool = False, retry_after: str | None = None
 ) -> Exception:
-    """The error for what a dataset service answered.
+    """Make the error for a response of a dataset service.
 
     Args:
-        status: of the answer.
-        sentence: the service's own words, or empty.
-        url: what was asked for.
-        writing: whether the request would have made an object.
+        status: of the response.
+        service_message: the service's own message, or empty.
+        url: of the request.
+        writing: whether the request would have written an object.
         retry_after: the header, if the transport shows it.
     """
     if status == 409 and writing:
         status = 412
     error = from_status(status, "", url, writing=writing, retry_after=retry_after)
-    said = str(error)
+    message = str(error)
     if isinstance(error, AccessDeniedError):
-        said = (
+        message = (
             f"{redact(url)}: the service answered {status}. Pass its token by storage_options={{'token': ...}} or the "
-            "environment's TORCHDATA_REMOTE_TOKEN."
+            "environment variable TORCHDATA_REMOTE_TOKEN."
         )
-    error.args = (f"{said} The service says: {sentence}" if sentence else said,)
+    error.args = (f"{message} The service says: {service_message}" if service_message else message,)
     return error
 
 
 def from_obstore_at_service(error: Exception, url: str) -> Exception:
-    """The error for what obstore raised while it spoke to a dataset service."""
+    """Convert an error of obstore from a request to a dataset service."""
     text = str(error)
     status = STATUS.search(text)
     return from_service(int(status[1]), message_of(text), url) if status else from_obstore(error, url)

@@ -1,4 +1,4 @@
-"""What a dataset service lists: the datasets of a host, and the files of each, page by page."""
+"""List the datasets of a host, and the files of each, page by page."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ...errors import ObjectNotFoundError, UrlError
 from ..protocol import Entry, Page
 from .client import ServiceRequests
 
-MAX_PAGE = 10_000  # entries, by the service's own limit
+MAX_PAGE = 10_000  # entries, the service's limit
 
 
 class DatasetFile(NamedTuple):
-    """A file of a dataset: ``NAME/PATH``, bytes, etag with its quotes, SHA-256 in hex."""
+    """A file of a dataset: ``NAME/PATH``, size in bytes, etag with quotes, SHA-256 in hex."""
 
     path: str
     size: int
@@ -22,7 +22,7 @@ class DatasetFile(NamedTuple):
 
 
 def _seconds(modified: str | None) -> float | None:
-    """Since 1970, of RFC 3339."""
+    """Convert a time of RFC 3339 to seconds since 1970."""
     return None if modified is None else dt.datetime.fromisoformat(modified.replace("Z", "+00:00")).timestamp()
 
 
@@ -30,13 +30,13 @@ class ListRequests(ServiceRequests):
     """The requests that list the datasets and files of one host."""
 
     def names(self) -> list[str]:
-        """Of all datasets, sorted."""
+        """Return the names of all datasets, sorted."""
         answer = self._client.request_json("GET", self._client.target(), "")
         with self._client.expecting("datasets", ""):
             return sorted(str(one["name"]) for one in answer["datasets"])
 
     def has_dataset(self, name: str) -> bool:
-        """Whether it is there."""
+        """Whether a dataset exists."""
         try:
             self._files(name, name, limit=1)
         except ObjectNotFoundError:
@@ -49,18 +49,18 @@ class ListRequests(ServiceRequests):
         return self._client.request_json("GET", self._client.target(name, "files", **query), path)
 
     def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
-        """A page of a dataset, or, for a prefix that does not name one, of all datasets one after the other."""
+        """Return a page of a dataset, or, if the prefix names none, of all datasets one after the other."""
         name, slash, below = prefix.partition("/")
         if slash:
             return self._page(name, below, recursive, after, limit)
-        folders = sorted(f"{name}/" for name in self.names() if name.startswith(prefix))  # "a-b/" is before "a/"
-        left = [folder for folder in folders if folder > after or (recursive and after.startswith(folder))]
+        folders = sorted(f"{name}/" for name in self.names() if name.startswith(prefix))  # "a-b/" sorts before "a/"
+        remaining = [folder for folder in folders if folder > after or (recursive and after.startswith(folder))]
         if not recursive:
-            return Page([], left[limit - 1] if len(left) > limit else None, left[:limit])
-        if not left:
+            return Page([], remaining[limit - 1] if len(remaining) > limit else None, remaining[:limit])
+        if not remaining:
             return Page([], None)
-        page = self._page(left[0][:-1], "", recursive, after, limit)
-        return page._replace(next_token=left[1]) if page.next_token is None and len(left) > 1 else page
+        page = self._page(remaining[0][:-1], "", recursive, after, limit)
+        return page._replace(next_token=remaining[1]) if page.next_token is None and len(remaining) > 1 else page
 
     def _page(self, name: str, below: str, recursive: bool, after: str, limit: int) -> Page:
         root = f"{name}/"
@@ -85,8 +85,8 @@ class ListRequests(ServiceRequests):
                 for one in answer["files"]
             ]
             folders = [root + folder for folder in answer["folders"]] if not recursive else []
-            then = answer["next"]
-        return Page(entries, None if then is None else f"{root}{then}", folders)
+            next_path = answer["next"]
+        return Page(entries, None if next_path is None else f"{root}{next_path}", folders)
 
     def digests(self, prefix: str, token: str | None) -> tuple[list[DatasetFile], str | None]:
         """List one page of the files whose path begins with ``NAME/`` or ``NAME/...``, with SHA-256.

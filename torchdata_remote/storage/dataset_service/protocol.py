@@ -1,4 +1,4 @@
-"""What a dataset service and its clients agree on: names, paths, and how a digest is written."""
+"""The conventions of a dataset service and its clients: names, paths and digests."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]")  # in a path
 
 
 def path_problem(path: str) -> str | None:
-    r"""Why a path cannot be one of a file in a data set, or ``None``.
+    r"""Return why a path is invalid for a file of a dataset, ``None`` if it is valid.
 
     >>> path_problem("cat/1.jpg")
     >>> path_problem("../1.jpg")
-    "has a part '..'"
+    "has a segment '..'"
     """
     try:
         encoded = path.encode()
@@ -23,17 +23,17 @@ def path_problem(path: str) -> str | None:
         return "is not UTF-8"
     if not 1 <= len(encoded) <= MAX_PATH_BYTES:
         return f"has {len(encoded):,} bytes, where 1 to {MAX_PATH_BYTES:,} are allowed"
-    for part in path.split("/"):
-        if part in ("", ".", ".."):
-            return f"has a part {part!r}"
-        if len(part.encode()) > MAX_SEGMENT_BYTES:
-            return f"has a part of more than {MAX_SEGMENT_BYTES} bytes"
+    for segment in path.split("/"):
+        if segment in ("", ".", ".."):
+            return f"has a segment {segment!r}"
+        if len(segment.encode()) > MAX_SEGMENT_BYTES:
+            return f"has a segment of more than {MAX_SEGMENT_BYTES} bytes"
     forbidden = FORBIDDEN.search(path)
     return None if forbidden is None else f"has the character {forbidden[0]!r}"
 
 
 def digest_field(sha256: str) -> str:
-    """A hexadecimal SHA-256 as Repr-Digest and Content-Digest have it (RFC 9530).
+    """Format a hexadecimal SHA-256 for Repr-Digest and Content-Digest (RFC 9530).
 
     >>> digest_field("00" * 32)
     'sha-256=:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=:'

@@ -1,4 +1,4 @@
-"""Reading from a dataset service: by obstore, or by urllib3 where obstore cannot be used."""
+"""Read from a dataset service by obstore, or by urllib3 if obstore cannot be used."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class DatasetsReader(ServiceRequests):
             self._read_by_urllib3,
             can_express if read_by_obstore else None,
         )
-        self._readers: dict[str | None, ObstoreReader] = {}  # by token: the environment's may change
+        self._readers: dict[str | None, ObstoreReader] = {}  # by token, since that of the environment may change
         self._lock = threading.RLock()
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
@@ -90,13 +90,13 @@ def _for_if_match(etag: str | None) -> str | None:
 
 
 def service_reader(origin: str, root: str, read_timeout_s: float, headers: dict[str, str]) -> ObstoreReader:
-    """A reader of one dataset service.
+    """Make an obstore reader of one dataset service.
 
     Args:
         origin: such as ``https://host:port``.
-        root: the same as ``datasets://host:port/``.
-        read_timeout_s: without a byte, in seconds.
-        headers: that every request has.
+        root: the same host as ``datasets://host:port/``.
+        read_timeout_s: seconds without a byte after which a request fails.
+        headers: of every request.
     """
     return ObstoreReader(
         http_store(f"{origin}/datasets", read_timeout_s, headers),

@@ -1,4 +1,4 @@
-"""``datasets://host:port/NAME/PATH``: a dataset service. Read by obstore or urllib3, all else by urllib3."""
+"""``datasets://host:port/NAME/PATH``: a dataset service. Reads by obstore or urllib3, other requests by urllib3."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ DATASETS = "datasets"  # the scheme
 class DatasetsStore(ListRequests, UploadRequests):
     """One dataset service. Paths are ``NAME/PATH``: the first segment is the dataset.
 
-    No method repeats a request by itself, except for those of what ``create`` returns.
+    No method retries a request by itself, except those of the object writer that ``create`` returns.
 
     Args:
         host: with its port.
-        options: ``token`` (else the environment's ``TORCHDATA_REMOTE_TOKEN``) and ``secure`` (https).
-        read_timeout_s: without a byte, in seconds.
-        read_by_obstore: whether obstore may carry the data.
+        options: ``token`` (default: the environment variable ``TORCHDATA_REMOTE_TOKEN``) and ``secure`` (https).
+        read_timeout_s: seconds without a byte after which a request fails.
+        read_by_obstore: whether to read by obstore.
 
     Raises:
         UrlError: for other options.
@@ -43,12 +43,14 @@ class DatasetsStore(ListRequests, UploadRequests):
         self._reader = DatasetsReader(self._client, read_by_obstore=read_by_obstore)
 
     def __reduce__(self) -> str:
-        raise TypeError("A store belongs to its process, and knows a secret: it is not pickled. Open it there.")
+        raise TypeError(
+            "A store belongs to its process and contains a secret, so it cannot be pickled. Open it in each process."
+        )
 
     # Datasets
 
     def create_dataset(self, name: str) -> None:
-        """Make a dataset; one that is there is fine."""
+        """Create a dataset; an existing one is no error."""
         with contextlib.suppress(ObjectExistsError):
             self.make_folder(name)
 
@@ -59,13 +61,13 @@ class DatasetsStore(ListRequests, UploadRequests):
         return self.has_dataset(self._client.folder_name(path))
 
     def make_folder(self, path: str) -> None:
-        """Make a dataset. Folders in it are there as soon as a file is in them."""
+        """Create a dataset. Folders in it exist as soon as they contain a file."""
         body = json.dumps({"name": self._client.folder_name(path)}).encode()
         headers = {"Content-Type": "application/json"}
         self._client.request_json("POST", self._client.target(), path, headers=headers, body=body, writing=True)
 
     def remove_folder(self, path: str) -> None:
-        """Remove a dataset with all that is in it."""
+        """Delete a dataset with all its files."""
         with contextlib.suppress(ObjectNotFoundError):
             self._client.request_json("DELETE", self._client.target(self._client.folder_name(path)), path, writing=True)
 
@@ -85,8 +87,8 @@ class DatasetsStore(ListRequests, UploadRequests):
     def stat(self, path: str) -> Entry:
         headers = self._client.head(path)
         with self._client.expecting("Content-Length", path):
-            when = headers.get("Last-Modified")
-            modified_s = None if when is None else email.utils.parsedate_to_datetime(when).timestamp()
+            date = headers.get("Last-Modified")
+            modified_s = None if date is None else email.utils.parsedate_to_datetime(date).timestamp()
             return Entry(path, int(headers["Content-Length"]), normalized_etag(headers.get("ETag")), modified_s)
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
@@ -105,7 +107,7 @@ class DatasetsStore(ListRequests, UploadRequests):
             self._client.request_json("DELETE", self._client.file_target(path), path, writing=True)
 
     def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
-        """Nothing: the service ends uploads that nobody goes on with."""
+        """Do nothing: the service deletes uploads that are not continued."""
 
     def remove_old_leftovers(self, path: str, before_s: float) -> None:
-        """Nothing, likewise."""
+        """Do nothing: the service deletes uploads that are not continued."""

@@ -1,1 +1,1 @@
-"""HTTP as the transports speak it: encodings, ranges, reading by urllib3."""
+"""HTTP: content encodings, ranges, reading by urllib3."""

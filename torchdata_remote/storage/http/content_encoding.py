@@ -1,7 +1,7 @@
-"""Refuse bodies that are encoded: their bytes are not those of the file that the URL names.
+"""Refuse encoded bodies, whose bytes are not those of the file that the URL names.
 
-Every request asks for ``Accept-Encoding: identity``, so a body is encoded only where the object is stored like that.
-Decoding is no choice: sizes, ranges, etags and checksums are all of the stored bytes.
+Every request sends ``Accept-Encoding: identity``, so a body is encoded only if the object is stored encoded. Decoding
+is not possible: sizes, ranges, etags and checksums are those of the stored bytes.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from ...core.urls import HTTP, S3, redact
 from ...errors import ContentEncodingError
 
 IDENTITY = {"Accept-Encoding": "identity"}
-_NO_CODING = {"", "identity", "aws-chunked"}  # the last is left over from some uploads to S3, and means nothing
-# A name that says what the stored bytes are. Shard readers find out by content how a tar is compressed.
+_NO_CODING = {"", "identity", "aws-chunked"}  # some uploads to S3 leave the last one behind; it has no meaning
+# Extensions of files that are stored encoded. Shard readers detect the compression of a tar by its content.
 _NAMES = {
     "gzip": (".gz", ".tgz", ".tar"),
     "zstd": (".zst", ".tzst", ".tar"),
@@ -27,39 +27,39 @@ _NAMES = {
 
 
 def require_unencoded(content_encoding: str | None, path: str, url: str) -> None:
-    """Accept an answer whose body is the object that the path names.
+    """Check that the body of a response is the object that the path names.
 
     Args:
-        content_encoding: the header, if there was one.
-        path: of the object; a query is not looked at.
+        content_encoding: the header, or ``None``.
+        path: of the object; its query is ignored.
         url: for errors.
 
     Raises:
-        ContentEncodingError: if the body is encoded, and the path does not end as files of that encoding do.
+        ContentEncodingError: if the body is encoded, and the path has no extension of that encoding.
     """
     if content_encoding is None:
         return
-    codings = [part.strip().lower().removeprefix("x-") for part in content_encoding.split(",")]
+    codings = [coding.strip().lower().removeprefix("x-") for coding in content_encoding.split(",")]
     codings = [coding for coding in codings if coding not in _NO_CODING]
     if not codings:
         return
     name = path.partition("?")[0].lower()
     if len(codings) == 1 and name.endswith(_NAMES.get(codings[0], ())):
         return
-    shown, wanted = redact(url), ", ".join(_NAMES.get(codings[0], ("that says so",)))
+    shown, wanted = redact(url), ", ".join(_NAMES.get(codings[0], ("an extension of it",)))
     raise ContentEncodingError(
-        f"{shown} came with Content-Encoding: {content_encoding}, so that its bytes are not those of the file it "
-        f"names. Store it without that header, decompressed, or under a name that tells the encoding ({wanted}).",
+        f"{shown} has Content-Encoding: {content_encoding}, so its bytes are not those of the file that the URL names. "
+        f"Store it without that header, decompressed, or under a name with the encoding's extension ({wanted}).",
         url=shown,
     )
 
 
 def with_encoding_check(scheme: str, keywords: dict[str, Any]) -> dict[str, Any]:
-    """Options that let a filesystem of fsspec refuse encoded bodies: for s3 and http, whose answers can be watched.
+    """Add options by which an fsspec filesystem of s3 or http refuses encoded bodies.
 
     Args:
         scheme: protocol as in the URL.
-        keywords: for the filesystem; not changed.
+        keywords: of the filesystem; not changed.
     """
     if scheme in S3:
         from aiobotocore.session import AioSession  # type: ignore[import-untyped]

@@ -1,4 +1,4 @@
-"""Which bytes an HTTP answer holds: the rules of RFC 9110, and what stores make of them."""
+"""Which bytes an HTTP response contains, by RFC 9110 and its common violations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def range_header(start: int, end: int | None) -> str | None:
 
 
 class Span(NamedTuple):
-    """First byte, the one after the last, and the size of the object, ``None`` where the answer does not tell it."""
+    """First byte, last byte + 1, and the size of the object (``None`` if the response does not contain it)."""
 
     start: int
     end: int
@@ -30,33 +30,33 @@ class Span(NamedTuple):
 
 
 def parse_content_length(content_length: str | None) -> int | None:
-    """Bytes by a Content-Length header, which may say the same number several times (RFC 9110, 8.6).
+    """Parse a Content-Length header, which may repeat the same number (RFC 9110, 8.6).
 
     >>> [parse_content_length(header) for header in ("10, 10", "10, 11", "-5", None)]
     [10, None, None, None]
     """
-    numbers = {part.strip() for part in (content_length or "").split(",")}
+    numbers = {number.strip() for number in (content_length or "").split(",")}
     [number, *others] = numbers
     return int(number) if not others and number.isascii() and number.isdigit() else None
 
 
 def parse_content_range(status: int, content_range: str | None, num_bytes: int | None, url: str) -> Span:
-    """The bytes that an answer holds. A 200 with a Content-Range is believed if its length fits.
+    """Return the bytes that a response contains. The Content-Range of a 200 is accepted if its length fits.
 
     Args:
         status: 200, 203 or 206.
-        content_range: the header, if there was one.
-        num_bytes: of the body, where Content-Length tells.
+        content_range: the header, or ``None``.
+        num_bytes: of the body, if Content-Length is known.
         url: for errors.
 
     Raises:
-        TransientStorageError: if the headers do not tell, or contradict each other.
+        TransientStorageError: if the headers are incomplete or contradict each other.
     """
     match = _CONTENT_RANGE.fullmatch(content_range or "")
     if match is not None:
         total = None if match[3] == "*" else int(match[3])
         if total == 0 and not num_bytes:
-            return Span(0, 0, 0)  # an empty object, which has no range that could be told
+            return Span(0, 0, 0)  # an empty object, for which no valid range exists
         if match[1] is not None:
             start, end = int(match[1]), int(match[2]) + 1
             if start < end and num_bytes in (None, end - start) and (total is None or end <= total):

@@ -1,6 +1,6 @@
-"""Reading http by urllib3: for URLs that obstore cannot express, and where obstore cannot be used.
+"""Read HTTP by urllib3: URLs that obstore cannot express, and all URLs if obstore cannot be used.
 
-(fsspec's http is not used for them: it quotes a signed query anew and takes 403 for 404.)
+(fsspec's HTTP filesystem encodes a signed query again, and reports 403 as 404.)
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ CHUNK_BYTES = 1 << 18
 
 
 def stream_body(response: Any) -> Iterator[memoryview]:
-    """The body of a urllib3 response, each piece as soon as it is there: a body that trickles can be noticed."""
-    while piece := response.read1(CHUNK_BYTES, decode_content=False):
-        yield memoryview(piece)
+    """Yield the body of a urllib3 response as it arrives, so that the caller notices slow progress."""
+    while chunk := response.read1(CHUNK_BYTES, decode_content=False):
+        yield memoryview(chunk)
 
 
 class UrllibReader:
-    """Reads objects of one http host.
+    """Reads objects of one HTTP host.
 
     Args:
         origin: such as ``https://host:port``.
-        read_timeout_s: without a byte, in seconds.
+        read_timeout_s: seconds without a byte after which a request fails.
     """
 
     def __init__(self, origin: str, read_timeout_s: float) -> None:
@@ -60,9 +60,9 @@ class UrllibReader:
             try:
                 yield response
             except BaseException:
-                response.close()  # and the connection, rather than reading what is left
+                response.close()  # with its connection, which has unread bytes
                 raise
-            response.drain_conn()  # of a HEAD's answer too, or the connection is not ready for the next request
+            response.drain_conn()  # also after HEAD, or the connection cannot be reused
             response.release_conn()
         except (RemoteDataError, MemoryError):
             raise
@@ -74,7 +74,7 @@ class UrllibReader:
             raise to_package_error(from_urllib3, error, url) from None
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        """The range asked for, or everything if the server ignores ranges."""
+        """Read the range, or the whole object if the server ignores ranges."""
         url = f"{self._origin}/{path}"
         wanted_range = range_header(start, end)
         headers = {} if wanted_range is None else {"Range": wanted_range}
@@ -90,11 +90,11 @@ class UrllibReader:
             if length is None and response.status != 206:
                 if not response.chunked:
                     raise StorageError(
-                        f"{redact(url)}: the server tells no length, so that a body that is cut off would pass for the "
-                        "whole object. Serve it with Content-Length.",
+                        f"{redact(url)}: the server sends no length, so a truncated body would go unnoticed. Serve it "
+                        "with Content-Length.",
                         url=redact(url),
                     )
-                whole = response.read(decode_content=False)  # its chunks tell where it ends
+                whole = response.read(decode_content=False)  # its last chunk marks the end
                 return Answer(0, len(whole), len(whole), found_etag, single_chunk(whole))
             first, after, total = parse_content_range(
                 response.status, response.headers.get("Content-Range"), length, url
@@ -104,7 +104,7 @@ class UrllibReader:
             return Answer(first, after, total, found_etag, self._chunks(response, stack.pop_all()))
 
     def _total_bytes(self, path: str, etag: str | None, *, is_range: bool) -> int:
-        """Of an object, where the answer to a range does not tell: by HEAD, or by the headers of a GET for all."""
+        """Size of the object if the response does not contain it: by HEAD, or by the headers of a GET of all."""
         with self._request("HEAD", path, {}) as response:
             found = Entry(
                 path,
@@ -113,13 +113,13 @@ class UrllibReader:
             )
         if response.status != 200 or found.size is None:
             if not is_range:
-                raise unusable_response(f"{self._origin}/{path}", "the server does not tell the size of the object")
+                raise unusable_response(f"{self._origin}/{path}", "the server does not send the size of the object")
             answer = self.read(path, 0, None, None)
             answer.chunks.close()
             found = Entry(path, answer.total_bytes, answer.etag)
         if found.size is None or (etag is not None and found.etag is not None and etag != found.etag):
             raise unusable_response(
-                f"{self._origin}/{path}", f"the server does not tell the size of the version {etag}"
+                f"{self._origin}/{path}", f"the server does not send the size of the version {etag}"
             )
         return found.size
 
@@ -128,10 +128,10 @@ class UrllibReader:
             yield from stream_body(response)
 
     def stat(self, path: str) -> Entry:
-        """Size and etag by a HEAD request, as far as the server tells them."""
+        """Return size and etag by a HEAD request, ``None`` if the server does not send them."""
         with self._request("HEAD", path, {}) as response:
             status, headers = response.status, response.headers
-        if status == 403 and "?" in path:  # it may be signed for GET alone
+        if status == 403 and "?" in path:  # it may be signed for GET only
             try:
                 answer = self.read(path, 0, 1, None)
             except RangeNotSatisfiableError:
@@ -139,7 +139,7 @@ class UrllibReader:
             answer.chunks.close()
             return Entry(path, answer.total_bytes, answer.etag)
         if status in (405, 501):
-            return Entry(path, None, None)  # no HEAD here; the first GET will tell
+            return Entry(path, None, None)  # no HEAD here; the first GET reports a missing object
         if status != 200:
             raise from_status(status, "", f"{self._origin}/{path}")
         return Entry(path, parse_content_length(headers.get("Content-Length")), normalized_etag(headers.get("ETag")))

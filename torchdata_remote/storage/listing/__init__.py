@@ -1,1 +1,1 @@
-"""A folder of a store, page by page."""
+"""List a prefix of a store, several pages at a time."""

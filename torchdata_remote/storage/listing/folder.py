@@ -10,7 +10,7 @@ from .pages import list_prefix
 
 
 def list_folder(url: str, *, recursive: bool, options: StorageOptions, retry: RetryPolicy) -> Iterator[RemoteUrl]:
-    """All objects whose URL begins with ``url``, sorted; none is fine."""
+    """List all objects whose URL begins with ``url``, sorted; there may be none."""
     scheme, bucket, path = split_url(url)
     for entry in list_prefix(url, path, recursive, options, retry):
         yield RemoteUrl(join_url(scheme, bucket, entry.path), entry.size, entry.etag)

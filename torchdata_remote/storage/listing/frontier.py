@@ -1,9 +1,9 @@
-"""A listing as far as it is known: pages in the order of paths, and between them what is still to be asked for.
+"""Divide the listing of a prefix into listings of its folders, which are requested concurrently.
 
-Only the end of a page tells where the next one begins, so that pages come one after the other. Those of several folders
-can come at the same time. A prefix is divided into its folders if its first page says that this is worth it, a folder
-that is large again in the same way. All keys of a folder ``a/`` lie between ``a.`` and ``a0``: folders, and the objects
-between them, come in the order of one long listing.
+Only the end of a page contains the token of the next one, so the pages of one listing are sequential. Those of several
+folders can be requested at the same time. A prefix is divided into its folders if its first page shows that this is
+worth it, and a large folder in the same way. All keys of a folder ``a/`` sort between ``a.`` and ``a0``: folders, and
+the objects between them, are returned in the order of one long listing.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from ...errors import AccessDeniedError, StorageError
 from ..protocol import Entry, Page
 
 MAX_IN_FLIGHT = 16
-MAX_PAGES_AHEAD = 64  # known or under way before their turn
-_MAX_FOLDERS = 8  # in one page: with smaller folders each request would bring too little to be faster
+MAX_PAGES_AHEAD = 64  # received or requested before the consumer needs them
+_MAX_FOLDERS = 8  # in one page: requests for smaller folders would return too few objects to be faster
 
 
 @dataclass(eq=False)
 class PageRequest:
-    """A page to request for.
+    """A request for a page.
 
     Args:
-        prefix: as for the store.
-        recursive: as for the store.
-        token: as for the store.
-        after: entries up to this path are known.
-        seen: the tokens of this sequence of pages.
-        fallback: where the folders of a prefix are asked for, what goes on without them, and the known first page.
+        prefix: argument of ``Store.list_page``.
+        recursive: argument of ``Store.list_page``.
+        token: argument of ``Store.list_page``.
+        after: entries up to this path have been received.
+        seen: tokens of the pages so far.
+        fallback: if the folders of a prefix are requested: the request without folders, and the first page received.
     """
 
     prefix: str
@@ -46,68 +46,68 @@ _Segment = list[Entry] | BaseException | PageRequest
 
 
 class Frontier:
-    """What is known of a listing, and what is to be asked for next. Belongs to one thread.
+    """The pages of a listing that were received and not yet taken, and the requests for others. Used by one thread.
 
     Args:
         url: for errors.
-        prefix: what the paths begin with.
-        recursive: whether folders below it are entered.
+        prefix: of the paths.
+        recursive: whether to list folders below it.
     """
 
     def __init__(self, url: str, prefix: str, *, recursive: bool) -> None:
         self._url = redact(url)
         self._segments: list[_Segment] = [PageRequest(prefix, recursive)]
         self._in_flight: set[PageRequest] = set()
-        self._num_known = 0
+        self._num_received = 0
 
     def __bool__(self) -> bool:
-        """Whether anything is left."""
+        """Whether pages are left."""
         return bool(self._segments)
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the next page has still to come."""
+        """Whether the next page has not been received."""
         return isinstance(self._segments[0], PageRequest)
 
     def next_requests(self) -> Iterator[PageRequest]:
-        """Pages whose turn it is, those that are needed first before the others. The very next one always is."""
+        """Yield the requests to send now, in the order of the listing. The next page is always requested."""
         is_first = True
-        for part in self._segments:
-            if isinstance(part, BaseException):
-                return  # nobody will get beyond it
-            if isinstance(part, PageRequest):
-                if part not in self._in_flight:
+        for segment in self._segments:
+            if isinstance(segment, BaseException):
+                return  # the listing ends with this error
+            if isinstance(segment, PageRequest):
+                if segment not in self._in_flight:
                     num_in_flight = len(self._in_flight)
-                    is_full = num_in_flight >= MAX_IN_FLIGHT or self._num_known + num_in_flight >= MAX_PAGES_AHEAD
+                    is_full = num_in_flight >= MAX_IN_FLIGHT or self._num_received + num_in_flight >= MAX_PAGES_AHEAD
                     if is_full and not is_first:
                         return
-                    self._in_flight.add(part)
-                    yield part
+                    self._in_flight.add(segment)
+                    yield segment
                 is_first = False
 
     def receive(self, request: PageRequest, page: Page | BaseException) -> None:
-        """What came for one of :meth:`next_requests`."""
+        """Store the page, or the error, of a request."""
         self._in_flight.remove(request)
-        parts = [part for part in self._segments_of(request, page) if part != []]
-        self._num_known += sum(isinstance(part, list) for part in parts)
-        at = self._segments.index(request)
-        self._segments[at : at + 1] = parts
+        segments = [segment for segment in self._segments_of(request, page) if segment != []]
+        self._num_received += sum(isinstance(segment, list) for segment in segments)
+        index = self._segments.index(request)
+        self._segments[index : index + 1] = segments
 
     def take(self) -> list[Entry]:
-        """The next page.
+        """Remove and return the next page.
 
         Raises:
-            BaseException: what came in its place.
+            BaseException: if its request failed.
         """
-        part = self._segments.pop(0)
-        if isinstance(part, BaseException):
-            raise part
-        assert isinstance(part, list)
-        self._num_known -= 1
-        return part
+        segment = self._segments.pop(0)
+        if isinstance(segment, BaseException):
+            raise segment
+        assert isinstance(segment, list)
+        self._num_received -= 1
+        return segment
 
     def _segments_of(self, request: PageRequest, page: Page | BaseException) -> list[_Segment]:
-        """What takes the place of a page that was asked for."""
+        """Return what replaces a request in the listing."""
         if isinstance(page, AccessDeniedError) and request.fallback is not None and request.token is None:
             return [request.fallback[0]]  # a policy may allow one kind of listing only
         if isinstance(page, BaseException):
@@ -132,7 +132,7 @@ class Frontier:
         return [_entries_after(entries, request.after), *([] if more is None else [more])]
 
     def _segments_of_folders(self, request: PageRequest, page: Page, more: PageRequest | None) -> list[_Segment]:
-        """What takes the place of a page of the folders of a prefix, and the objects beside them."""
+        """Return what replaces a request for the folders of a prefix, and the objects beside them."""
         assert request.fallback is not None
         for folder in page.folders:
             if not (folder.startswith(request.prefix) and folder.endswith("/") and folder != request.prefix):
@@ -154,17 +154,17 @@ class Frontier:
                 return [replace(request, prefix=folders[0], seen=set())]
             if inside:
                 return [without]
-        parts: list[_Segment] = []
+        segments: list[_Segment] = []
         items: list[tuple[str, Entry | None]] = [(entry.path, entry) for entry in entries]
         items += [(folder, None) for folder in folders]
         for path, entry in sorted(items, key=itemgetter(0)):
             if entry is None:
-                parts.append(PageRequest(path, after=request.after if request.after.startswith(path) else ""))
-            elif parts and isinstance(parts[-1], list):
-                parts[-1].append(entry)
+                segments.append(PageRequest(path, after=request.after if request.after.startswith(path) else ""))
+            elif segments and isinstance(segments[-1], list):
+                segments[-1].append(entry)
             else:
-                parts.append([entry])
-        return parts if more is None else [*parts, more]
+                segments.append([entry])
+        return segments if more is None else [*segments, more]
 
 
 def _entries_after(entries: list[Entry], path: str) -> list[Entry]:
@@ -172,7 +172,7 @@ def _entries_after(entries: list[Entry], path: str) -> list[Entry]:
 
 
 def _is_worth_dividing(entries: list[Entry], prefix: str) -> bool:
-    """Whether what follows a first page is to be listed folder by folder."""
+    """Whether to list the pages after this first one folder by folder."""
     paths = [entry.path for entry in entries]
     folders = {path[: path.index("/", len(prefix)) + 1] for path in paths if "/" in path[len(prefix) :]}
     return 1 <= len(folders) <= _MAX_FOLDERS and paths == sorted(paths)

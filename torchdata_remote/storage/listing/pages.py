@@ -1,4 +1,4 @@
-"""A prefix to its entries, page by page, the next pages on their way."""
+"""List a prefix page by page, while the next pages are being requested."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .frontier import MAX_IN_FLIGHT, Frontier, PageRequest
 
 
 def list_prefix(url: str, prefix: str, recursive: bool, options: StorageOptions, retry: RetryPolicy) -> Iterator[Entry]:
-    """Entries that begin with a prefix, sorted, handed on while later pages are still coming.
+    """Yield the entries that begin with a prefix, sorted, while later pages are being requested.
 
-    Stores list in the order of paths. One whose first page is not sorted (S3's directory buckets) is listed to its end
-    and sorted here.
+    Stores list in the order of paths. If the first page is not sorted (S3's directory buckets), all pages are
+    requested and then sorted.
 
     Raises:
-        StorageError: if a page comes twice, or out of order.
+        StorageError: if pages repeat, or are not in order.
     """
     pages = _pages(url, prefix, recursive, options, retry)
     with contextlib.closing(pages):
@@ -41,8 +41,8 @@ def list_prefix(url: str, prefix: str, recursive: bool, options: StorageOptions,
                 if entry.path <= last:
                     raise StorageError(
                         f"{redact(url)}: the store lists {entry.path!r} after {last!r}: its pages overlap or are not "
-                        "in order, so that objects may be missing or come twice. List again; if it stays so, name the "
-                        "objects by a brace range.",
+                        "in order, so that objects may be missing or repeated. List again; if the error remains, name "
+                        "the objects by a brace range.",
                         url=redact(url),
                     )
                 last = entry.path
@@ -54,42 +54,42 @@ def _path(entry: Entry) -> str:
 
 
 def _dropped(
-    request: PageRequest, answers: queue.SimpleQueue[tuple[PageRequest, Page | BaseException]], error: BaseException
+    request: PageRequest, responses: queue.SimpleQueue[tuple[PageRequest, Page | BaseException]], error: BaseException
 ) -> None:
-    answers.put((request, error))
+    responses.put((request, error))
 
 
 def _pages(
     url: str, prefix: str, recursive: bool, options: StorageOptions, retry: RetryPolicy
 ) -> Generator[list[Entry], None, None]:
-    """The pages of a listing that are not empty, in order; the next ones are on their way meanwhile."""
+    """Yield the pages of a listing that are not empty, in order, while the next ones are being requested."""
     store, _ = open_store(url, options, Connection(read_timeout_s=retry.progress_timeout_s))
     pool = Pool(MAX_IN_FLIGHT)
-    answers: queue.SimpleQueue[tuple[PageRequest, Page | BaseException]] = queue.SimpleQueue()
+    responses: queue.SimpleQueue[tuple[PageRequest, Page | BaseException]] = queue.SimpleQueue()
 
     def fetch(request: PageRequest) -> None:
-        began_s = time.perf_counter()
+        started_s = time.perf_counter()
         try:
             page = call_with_retries(
                 lambda: store.list_page(request.prefix, recursive=request.recursive, token=request.token),
                 retry,
                 sleep=pool.sleep,
             )
-        except BaseException as error:  # noqa: BLE001  # it belongs to whoever lists, whatever it is
-            answers.put((request, error))
+        except BaseException as error:  # noqa: BLE001  # raised where the page is taken
+            responses.put((request, error))
         else:
-            LIST.worked(began_s, 0, items=len(page.entries), requests=1)
-            answers.put((request, page))
+            LIST.worked(started_s, 0, items=len(page.entries), requests=1)
+            responses.put((request, page))
 
     frontier = Frontier(url, prefix, recursive=recursive)
     try:
         while frontier:
             for request in frontier.next_requests():
-                pool.submit(fetch, request, on_dropped=partial(_dropped, request, answers))
-            if frontier.is_waiting or not answers.empty():
+                pool.submit(fetch, request, on_dropped=partial(_dropped, request, responses))
+            if frontier.is_waiting or not responses.empty():
                 with LIST.waiting():
-                    answer = next_item(answers)
-                frontier.receive(*answer)
+                    response = next_item(responses)
+                frontier.receive(*response)
             else:
                 yield frontier.take()
     finally:

@@ -1,4 +1,4 @@
-"""A local folder's files in order, for whoever serves them to others."""
+"""Names of a local folder's files, sorted, without those of this package."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from collections.abc import Iterator
 
 from ...errors import AccessDeniedError
 
-PARTIAL_SUFFIX = ".torchdata_remote-partial"  # of files that a killed writer may leave
-_OURS = ".torchdata_remote"  # begins the names of what belongs to no data set: the state of a pull, a service's uploads
+PARTIAL_SUFFIX = ".torchdata_remote-partial"  # of unfinished files, which a killed writer leaves behind
+_OURS = ".torchdata_remote"  # prefix of files that belong to no dataset: the state of a pull, uploads of a service
 
 
 def is_internal_name(name: str) -> bool:
-    """Whether a file or folder of that name belongs to this package."""
+    """Whether a file or folder of this name is one of this package's own, which are never listed."""
     return name.endswith(PARTIAL_SUFFIX) or name.startswith(_OURS)
 
 
 def iter_sorted(folder: str, prefix: str, recursive: bool, after: str) -> Iterator[str]:
-    """Paths of a folder's files that begin with ``prefix`` and come after ``after``, in the order of their characters.
+    """Yield the paths of a folder's files that begin with ``prefix`` and sort after ``after``, by code points.
 
-    Folders, with a slash at the end, are entered or named. Links are not followed.
+    Folders are listed recursively, or yielded with a slash at the end. Links are not followed.
 
     Raises:
-        AccessDeniedError: for a link, and a name that is no text.
+        AccessDeniedError: for a link, and for a name that is not UTF-8.
     """
     try:
         with os.scandir(folder) as entries:
             found = sorted(
                 entry.name + ("/" if entry.is_dir(follow_symlinks=False) else "\0" if entry.is_symlink() else "")
                 for entry in entries
-                if entry.is_symlink() or entry.is_dir() or entry.is_file()  # and no pipe, which would be waited for
+                if entry.is_symlink() or entry.is_dir() or entry.is_file()  # no pipes, which would block a reader
             )
     except (FileNotFoundError, NotADirectoryError):
         return
@@ -50,10 +50,10 @@ def iter_sorted(folder: str, prefix: str, recursive: bool, after: str) -> Iterat
 
 
 def symlink_error(path: str) -> AccessDeniedError:
-    """The error for a link where none may be followed."""
+    """Make the error for a link, where links are not followed."""
     return AccessDeniedError(
-        f"file://{path} is a link, and where folders are served to others links are not followed. Put the file itself "
-        "there, a hard link, or mount the folder.",
+        f"file://{path} is a link. Links are not followed in a folder that is served to others. Replace it by the file "
+        "itself or a hard link, or mount the folder.",
         url=f"file://{path}",
     )
 

@@ -1,4 +1,4 @@
-"""Local files, without fsspec between: lists by ``scandir``, maps into memory, writes by rename."""
+"""Local files without fsspec: listed by ``scandir``, mapped into memory, published by rename."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ..protocol import Answer, Entry, Page, RangeNotSatisfiableError, single_chu
 from .names import PARTIAL_SUFFIX, is_internal_name, iter_sorted
 
 _WITHOUT_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # FAT, some FUSE mounts
-_MAX_REMOVED = 100  # times that somebody removes a folder between its being made and its first file
+_MAX_REMOVED = 100  # attempts, while other processes remove the folder before its first file is created
 
 
 def _errors_of(path: str) -> contextlib.AbstractContextManager[None]:
-    return translate_errors(from_os, f"file://{path}", passing=False)
+    return translate_errors(from_os, f"file://{path}", transient=False)
 
 
 def _etag(status: os.stat_result) -> str:
@@ -64,7 +64,7 @@ class LocalStore:
                     file_status = entry.stat()
                     yield _entry(path, file_status)
                 elif entry.is_symlink() and not os.path.exists(path):
-                    raise ObjectNotFoundError(f"file://{path} is a link to nowhere.", url=f"file://{path}")
+                    raise ObjectNotFoundError(f"file://{path} is a broken link.", url=f"file://{path}")
 
     def find(self, path: str) -> Entry | None:
         return self.stat(path) if os.path.isfile(path) else None
@@ -88,7 +88,7 @@ class LocalStore:
             return Answer(start, stop, size, _etag(status), single_chunk(map_file(file.fileno(), start, stop)))
 
     def create(self, path: str, *, overwrite: bool, durable: bool = True) -> _LocalWriter:
-        """Begin a file. One that is not ``durable`` may be gone, or not whole, after the machine has stopped."""
+        """Start to write a file. Without ``durable`` it may be missing or incomplete after a crash of the machine."""
         with _errors_of(path):
             return _LocalWriter(path, overwrite, durable)
 
@@ -100,7 +100,9 @@ class LocalStore:
         folder = prefix[: prefix.rfind("/") + 1]
         with _errors_of(folder), contextlib.suppress(FileNotFoundError):
             for name in os.listdir(folder):
-                if name.startswith(".") and name.endswith(PARTIAL_SUFFIX):  # whose it is, the name does not tell
+                if name.startswith(".") and name.endswith(
+                    PARTIAL_SUFFIX
+                ):  # the name does not contain that of the object
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(folder + name)
 
@@ -108,13 +110,13 @@ class LocalStore:
         folder = prefix[: prefix.rfind("/") + 1]
         with _errors_of(folder):
             found = list(itertools.islice(iter_sorted(folder, prefix, recursive, after), limit + 1))
-            then = None if len(found) <= limit else found[limit - 1]
+            next_token = None if len(found) <= limit else found[limit - 1]
             entries = []
             for path in found[:limit]:
                 with contextlib.suppress(FileNotFoundError):  # removed since
                     if not path.endswith("/"):
                         entries.append(_entry(path, os.lstat(path)))
-        return Page(entries, then, [path for path in found[:limit] if path.endswith("/")])
+        return Page(entries, next_token, [path for path in found[:limit] if path.endswith("/")])
 
     def has_folder(self, path: str) -> bool:
         return os.path.isdir(path)
@@ -133,7 +135,7 @@ class LocalStore:
             above, name = os.path.split(path.rstrip("/"))
             aside = tempfile.mkdtemp(PARTIAL_SUFFIX, f".{name[:100]}-", above)
             try:
-                os.replace(path, aside)  # at once, for whoever lists; what a kill leaves of it is a leftover
+                os.replace(path, aside)  # atomic for readers; a killed process leaves a leftover
             except BaseException:
                 os.rmdir(aside)
                 raise
@@ -152,8 +154,8 @@ class LocalStore:
 
 
 def _sync_folder(path: str) -> None:
-    """What was renamed in a folder is on disk afterwards."""
-    if os.name == "nt":  # which cannot open folders
+    """Flush the renames in a folder to disk."""
+    if os.name == "nt":  # Windows cannot open folders
         return
     folder = os.open(path, os.O_RDONLY)
     try:
@@ -191,7 +193,7 @@ class _LocalWriter:
                 _sync_folder(os.path.dirname(self._path))
 
     def _publish_new(self) -> None:
-        """Unlike a rename, a hard link fails if something is there."""
+        """Publish by a hard link, which fails if the file exists, unlike a rename."""
         try:
             os.link(self._temporary, self._path)
         except OSError as error:
@@ -210,9 +212,9 @@ class _LocalWriter:
 
 
 def _temporary_in(folder: str) -> tuple[int, str]:
-    """A temporary file in a folder that is made if it is not there."""
+    """Create a temporary file in a folder, which is created if it is missing."""
     for _ in range(_MAX_REMOVED):
-        with contextlib.suppress(FileNotFoundError):  # where an empty folder was removed since
+        with contextlib.suppress(FileNotFoundError):  # the folder was removed since
             os.makedirs(folder, exist_ok=True)
             return make_new_file(folder, ".", PARTIAL_SUFFIX)
     raise FileNotFoundError(folder)

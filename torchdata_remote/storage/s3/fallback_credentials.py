@@ -1,7 +1,7 @@
-"""Credentials that are used only where botocore's own chain (variables, files, SSO, role) finds none.
+"""Credentials that are used only if botocore's own chain (environment, files, SSO, role) finds none.
 
-They stand at the end of that chain, so whoever takes credentials from a session gets them in the right order, and a
-session that is made anew looks at the chain first.
+They are the last provider of that chain, so every user of a session gets credentials in the right order, and a new
+session searches the chain first.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ METHOD = "fallback of storage_options"
 
 
 class _Fallback:
-    """A credential provider of botocore."""
+    """A credential provider for botocore."""
 
     METHOD = METHOD
     CANONICAL_NAME = None
@@ -29,17 +29,17 @@ class _Fallback:
 
 
 def append_fallback(session: Any, key: str, secret: str, token: str | None) -> None:
-    """Let a botocore session take these credentials if it finds no others."""
+    """Let a botocore session use these credentials if it finds no others."""
     session.get_component("credential_provider").providers.append(_Fallback(key, secret, token))
 
 
 def has_fallback(options: StorageOptions) -> bool:
-    """Whether there are such credentials."""
+    """Whether the options contain fallback credentials."""
     return any(options.get(name) is not None for name in FALLBACK_NAMES)
 
 
 def without_fallback(options: StorageOptions) -> StorageOptions:
-    """The options for what is not s3: they are neither handed to a filesystem nor sent anywhere."""
+    """Return the options without fallback credentials, which are not passed to other stores than S3."""
     if not any(name in options for name in FALLBACK_NAMES):
         return options
     return StorageOptions({name: value for name, value in options.items() if name not in FALLBACK_NAMES})

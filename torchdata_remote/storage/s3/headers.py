@@ -1,4 +1,4 @@
-"""Headers of S3's answers that botocore stumbles over, although they say enough or are not needed."""
+"""Malformed headers of S3 responses that botocore cannot parse, although they are redundant."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..http.content_range import parse_content_length
 
 
 def tolerate_malformed_headers(client: Any) -> None:
-    """Let a client of botocore read answers whose Content-Length comes twice or whose Last-Modified is no date."""
+    """Let a botocore client accept a repeated Content-Length, and a Last-Modified that is no date."""
     for operation in ("GetObject", "HeadObject"):
         client.meta.events.register(f"before-parse.s3.{operation}", _tidy)
 

@@ -1,4 +1,4 @@
-"""Pages of S3's listings, with the dates as text, since botocore spends most of its time on parsing them."""
+"""Parse pages of S3's listings without their dates, on which botocore spends most of its time."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from ..protocol import Entry, Page, normalized_etag
 
 
 def install_page_parser(client: Any) -> None:
-    """Let a client of botocore read the objects of a page here and only the rest of it by itself."""
+    """Let a botocore client parse the objects of a page by this module, and the rest of the page by itself."""
     import botocore.handlers
 
     events = client.meta.events
     events.register("before-parse.s3.ListObjectsV2", _take_contents)
-    # It makes 500 of every 200 that is no XML, which would be asked for until the deadline
-    makes_500 = getattr(botocore.handlers, "_handle_200_error", None)
-    if makes_500 is not None:
-        events.unregister("before-parse.s3.*", makes_500)
-        events.register_first("before-parse.s3.*", partial(_after_require_page, makes_500))
+    # It turns a 200 without XML into a 500, which would be retried until the deadline
+    handle_200_error = getattr(botocore.handlers, "_handle_200_error", None)
+    if handle_200_error is not None:
+        events.unregister("before-parse.s3.*", handle_200_error)
+        events.register_first("before-parse.s3.*", partial(_require_page, handle_200_error))
 
 
-def _after_require_page(then: Callable[..., None], response_dict: dict[str, Any], **more: Any) -> None:
-    """Call a handler for an answer, unless it is a page of a listing that cannot be read.
+def _require_page(handler: Callable[..., None], response_dict: dict[str, Any], **more: Any) -> None:
+    """Call botocore's handler for a response, unless it is a page of a listing that cannot be parsed.
 
     Raises:
         ResponseParserError: for such a page.
@@ -35,25 +35,25 @@ def _after_require_page(then: Callable[..., None], response_dict: dict[str, Any]
     is_page = more["operation_model"].name == "ListObjectsV2"
     if is_page and response_dict["status_code"] == 200 and response_dict["body"]:
         try:
-            tag = ET.fromstring(response_dict["body"]).tag  # noqa: S314  # botocore does the same with it
+            tag = ET.fromstring(response_dict["body"]).tag  # noqa: S314  # botocore parses it in the same way
         except ET.ParseError as error:
             raise ResponseParserError(f"a page of the listing is no XML: {error}") from error
         if tag.rpartition("}")[2] == "ListBucketResult":
             return  # the handler looks for <Error> only
         if tag.rpartition("}")[2] != "Error":
             raise ResponseParserError(f"a page of the listing begins with <{tag}>")
-    then(response_dict=response_dict, **more)
+    handler(response_dict=response_dict, **more)
 
 
 def _take_contents(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
-    """Take the objects out of an answer. botocore would parse their dates, for which it tries several formats.
+    """Remove the objects from a response. botocore would parse their dates, for which it tries several formats.
 
-    A page that is not as expected is left to botocore, whose errors are known.
+    An unexpected page is left to botocore, whose errors are known.
     """
     if response_dict["status_code"] != 200:
         return
     try:
-        root = ET.fromstring(response_dict["body"])  # noqa: S314  # botocore does the same with it
+        root = ET.fromstring(response_dict["body"])  # noqa: S314  # botocore parses it in the same way
     except ET.ParseError:
         return
     space = root.tag[: root.tag.find("}") + 1]
@@ -75,7 +75,7 @@ def _object(one: ET.Element, space: str) -> dict[str, Any] | None:
 
 
 def seconds(when: dt.datetime | str | None) -> float | None:
-    """Since 1970, whole ones as HEAD tells them, of what botocore parsed or of S3's own text."""
+    """Convert a time of botocore, or S3's text, to seconds since 1970, without fractions as in HEAD."""
     if isinstance(when, str):
         try:
             when = dt.datetime.fromisoformat(when.replace("Z", "+00:00"))
@@ -85,7 +85,7 @@ def seconds(when: dt.datetime | str | None) -> float | None:
 
 
 def to_page(answer: dict[str, Any]) -> Page:
-    """A page of a listing from botocore's response, without folders' markers (empty objects that end with a slash)."""
+    """Make a page from botocore's response, without markers of folders (empty objects whose key ends with a slash)."""
     entries = [
         Entry(found["Key"], int(found["Size"]), normalized_etag(found.get("ETag")), seconds(found.get("LastModified")))
         for found in answer.get("Contents", ())

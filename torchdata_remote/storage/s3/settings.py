@@ -1,4 +1,4 @@
-"""Storage options of s3 to a botocore client: one place that resolves endpoint, region and credentials."""
+"""Resolve endpoint, region and credentials of S3 from storage options, for all transports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..protocol import CONNECT_TIMEOUT_S
 from .fallback_credentials import METHOD, append_fallback, has_fallback, without_fallback
 
 READ_TIMEOUT_S = 30.0
-_MAX_CONNECTIONS = 1024  # opened as they are needed, one for each request in flight
+_MAX_CONNECTIONS = 1024  # opened on demand, one for each request in flight
 _CLIENT_KWARGS = {
     "region_name": "region",
     "endpoint_url": "endpoint_url",
@@ -26,7 +26,7 @@ _CLIENT_KWARGS = {
     "aws_secret_access_key": "secret",
     "aws_session_token": "token",
 }
-_OWN_CREDENTIALS = {"key", "username", "secret", "password", "token", "session"}  # in s3fs's words
+_OWN_CREDENTIALS = {"key", "username", "secret", "password", "token", "session"}  # names of s3fs
 _HTTP_URL = re.compile(r"https?://[^/\s]+", re.IGNORECASE)
 _client_lock = threading.RLock()  # creating botocore clients is not thread-safe
 
@@ -42,7 +42,7 @@ if hasattr(os, "register_at_fork"):
 
 @dataclass(frozen=True, repr=False)
 class S3Settings:
-    """What the s3 transports of this package can express; ``None`` leaves it to botocore's chain."""
+    """The options that the S3 transports of this package support; ``None`` leaves the choice to botocore."""
 
     key: str | None = None
     secret: str | None = None
@@ -58,7 +58,7 @@ class S3Settings:
 
 
 def s3_settings(options: StorageOptions, read_timeout_s: float = READ_TIMEOUT_S) -> S3Settings | None:
-    """The options translate_errors, or ``None`` if one of them has no translation."""
+    """Translate storage options; ``None`` if one of them has no translation."""
     flat = {name: value for name, value in options.items() if name != "client_kwargs" and value is not None}
     for name, value in (options.get("client_kwargs") or {}).items():
         if name not in _CLIENT_KWARGS:
@@ -76,12 +76,12 @@ def s3_settings(options: StorageOptions, read_timeout_s: float = READ_TIMEOUT_S)
 
 
 def make_session(settings: S3Settings, url: str) -> Any:
-    """A botocore session with the credentials of the settings, or else of botocore's chain, or else the fallback.
+    """Make a botocore session with the credentials of the settings, else of botocore's chain, else the fallback.
 
     Raises:
-        AccessDeniedError: for a profile that does not exist, or a key without its secret.
+        AccessDeniedError: if the profile does not exist, or a key has no secret.
     """
-    import botocore.session  # here: a tenth of a second that a chain over local files need not wait
+    import botocore.session  # takes 0.1 s, which a pipe over local files does not need
     from botocore.exceptions import ProfileNotFound
 
     _require_pair(settings.key, settings.secret, settings.token, url)
@@ -91,7 +91,7 @@ def make_session(settings: S3Settings, url: str) -> Any:
         session.get_config_variable("region")  # reads the profile
         session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
     except ProfileNotFound as error:
-        raise AccessDeniedError(f"{url}: {error}. Look into ~/.aws/config.", url=url) from error
+        raise AccessDeniedError(f"{url}: {error}. See ~/.aws/config.", url=url) from error
     if settings.key is not None:
         session.set_credentials(settings.key, settings.secret, settings.token)
     elif settings.fallback_key is not None and settings.fallback_secret is not None:
@@ -101,7 +101,7 @@ def make_session(settings: S3Settings, url: str) -> Any:
 
 @functools.cache
 def _loader(data_path: str | None) -> Any:
-    """One description of S3 for all sessions: each of its own would read 13 MB of objects in 0.2 s."""
+    """Return the loader that all sessions share: each loader would read a description of S3 (13 MB, 0.2 s)."""
     from botocore.loaders import create_loader
 
     return create_loader(data_path)
@@ -110,21 +110,21 @@ def _loader(data_path: str | None) -> Any:
 def _require_pair(key: str | None, secret: str | None, token: str | None, url: str, prefix: str = "") -> None:
     if (key is None) != (secret is None) or (token is not None and key is None):
         raise AccessDeniedError(
-            f"{url}: storage_options needs '{prefix}key' and '{prefix}secret' together, and '{prefix}token' both.",
+            f"{url}: storage_options needs '{prefix}key' and '{prefix}secret' together, and both for '{prefix}token'.",
             url=url,
         )
 
 
 def options_for_s3fs(options: StorageOptions, url: str) -> dict[str, Any]:
-    """What s3fs is to get: it does not know of a fallback, so the chain is asked here whether one is needed.
+    """Return the options for s3fs, which has no fallback credentials: they are added if botocore's chain finds none.
 
     Raises:
-        AccessDeniedError: as ``make_session``, and for credentials that cannot be fetched.
+        AccessDeniedError: like ``make_session``, and if credentials cannot be loaded.
     """
     keywords = dict(without_fallback(options))
     in_client = (keywords.get("client_kwargs") or {}).keys() & _CLIENT_KWARGS.keys() - {"region_name", "endpoint_url"}
-    given = {name for name in _OWN_CREDENTIALS if keywords.get(name) is not None}
-    if not has_fallback(options) or keywords.get("anon") or given or in_client:
+    explicit = {name for name in _OWN_CREDENTIALS if keywords.get(name) is not None}
+    if not has_fallback(options) or keywords.get("anon") or explicit or in_client:
         return keywords
     fallback: dict[str, Any] = {name: options.get(name) for name in FALLBACK_NAMES}
     with translate_errors(from_botocore, url):
@@ -135,15 +135,15 @@ def options_for_s3fs(options: StorageOptions, url: str) -> dict[str, Any]:
 
 
 def region_of(settings: S3Settings, session: Any) -> str:
-    """The region to sign for."""
+    """Return the region that requests are signed for."""
     return str(settings.region or session.get_config_variable("region") or "us-east-1")
 
 
 def make_client(settings: S3Settings, session: Any, url: str) -> Any:
-    """An s3 client, which repeats nothing and follows the AWS environment.
+    """Make an S3 client that does not retry, and follows the AWS environment.
 
     Raises:
-        UrlError: for an endpoint that is no URL.
+        UrlError: if the endpoint is no URL.
     """
     from botocore import UNSIGNED
     from botocore.config import Config
@@ -174,19 +174,19 @@ def make_client(settings: S3Settings, session: Any, url: str) -> Any:
 
 
 def _refuse_redirect(response: tuple[Any, Any] | None, **about: Any) -> None:
-    """AWS redirects to a bucket's region, which botocore follows; what another store means by it nobody can tell.
+    """Refuse redirects of stores other than AWS, which redirects to a bucket's region.
 
-    (botocore asks for the region again and again, until Python's stack is full.)
+    (botocore would request the region recursively, until Python's stack overflows.)
     """
     if response is not None and response[0].status_code in (301, 302, 303, 307, 308):
-        place = re.split("[?#]", redact(response[0].headers.get("Location", "nowhere")), maxsplit=1)[0]
+        target = re.split("[?#]", redact(response[0].headers.get("Location", "nowhere")), maxsplit=1)[0]
         raise StorageError(
-            f"The store redirects to {place}. Redirects are not followed: set endpoint_url to the right one."
+            f"The store redirects to {target}. Redirects are not followed: set endpoint_url to the right address."
         )
 
 
 def is_custom_endpoint(endpoint_url: str, region: str) -> bool:
-    """Whether an endpoint is another host than the region's own of AWS; it then is addressed by path."""
+    """Whether an endpoint is not AWS's host of the region. Buckets of a custom endpoint are addressed by path."""
     host = endpoint_url.partition("://")[2].partition("/")[0]
     own = f"s3.{region}.amazonaws.com"
     return host not in ("s3.amazonaws.com", own, f"{own}.cn")

@@ -1,4 +1,4 @@
-"""S3: listing, stat and small requests by botocore; reading by obstore where it can, by botocore where it cannot."""
+"""S3: read by obstore, or by botocore what obstore cannot read; all other requests by botocore."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from .unfinished_uploads import MultipartUploads
 from .upload import S3Writer
 
 T = TypeVar("T")
-_MAX_KEYS = 1000  # of a page, whatever is asked for
-_LAST = "\U0010ffff"  # after every name in a folder
+_MAX_KEYS = 1000  # S3's limit for a page
+_LAST = "\U0010ffff"  # sorts after every name in a folder
 _log = logging.getLogger("torchdata_remote")
 
 
@@ -36,7 +36,7 @@ class S3Store:
     Args:
         bucket: its name.
         settings: endpoint, region, credentials.
-        read_by_obstore: whether obstore may carry the data.
+        read_by_obstore: whether to read by obstore what it can.
     """
 
     maps_files = False
@@ -44,8 +44,8 @@ class S3Store:
     def __init__(self, bucket: str, settings: S3Settings, *, read_by_obstore: bool) -> None:
         self._bucket = bucket
         self._settings = settings
-        self.may_ignore_ranges = False  # until answers show it
-        self._num_ignored_ranges = 0  # such answers in a row
+        self.may_ignore_ranges = False  # until responses show it
+        self._num_ignored_ranges = 0  # consecutive responses with the whole object instead of a range
         self._read = PreferredReader(
             f"s3://{bucket}",
             self._read_by_obstore,
@@ -53,11 +53,11 @@ class S3Store:
             can_express if read_by_obstore else None,
         )
         self._session = make_session(settings, f"s3://{bucket}")
-        self._client: Any = None  # made when it is needed
-        self._obstore: Any = None  # made when something is read: a parent that only lists stays safe to fork
+        self._client: Any = None  # created at first use
+        self._obstore: Any = None  # created by the first read: a parent that only lists can be forked
         self._lock = threading.RLock()
-        self.supports_conditional_writes = True  # on what is written: If-None-Match
-        self._lacks: set[str] = set()  # of what was warned
+        self.supports_conditional_writes = True  # If-None-Match
+        self._warned: set[str] = set()
         self.uploads = MultipartUploads(self.request, self.warn_unsupported)
 
     @property
@@ -71,19 +71,19 @@ class S3Store:
             return self._client
 
     def _with_renewed_credentials(self, operation: Callable[[], T]) -> T:
-        """Call it; if the store takes the credentials for expired, look them up anew and call it once more."""
+        """Call ``operation``. If the credentials have expired, load them again and call it once more."""
         session = self._session
         try:
             return operation()
         except ExpiredCredentialsError:
             with self._lock:
-                if self._session is session:  # no other thread was faster
+                if self._session is session:  # no other thread has renewed it
                     self._session = make_session(self._settings, f"s3://{self._bucket}")
                     self._client = self._obstore = None
             return operation()
 
     def url(self, path: str) -> str:
-        """For errors."""
+        """URL of an object, for errors."""
         return f"s3://{self._bucket}/{path}"
 
     def list_page(self, prefix: str, *, recursive: bool, token: str | None) -> Page:
@@ -93,15 +93,15 @@ class S3Store:
         return to_page(self._listed(prefix, extra if token is None else {**extra, "ContinuationToken": token}))
 
     def _listed(self, prefix: str, extra: dict[str, Any]) -> dict[str, Any]:
-        """The answer to a request for a page."""
+        """Request a page of a listing."""
         answer: dict[str, Any] = self.request("list_objects_v2", prefix, Prefix=prefix, **extra)
         if "IsTruncated" not in answer or (answer["IsTruncated"] and not answer.get("NextContinuationToken")):
-            # an empty body passes for an empty listing, for botocore
-            raise unusable_response(self.url(prefix), "a page of the listing does not tell whether it is the last one")
+            # botocore parses an empty body as an empty listing
+            raise unusable_response(self.url(prefix), "a page of the listing does not say whether it is the last one")
         return answer
 
     def find(self, path: str) -> Entry | None:
-        # A key sorts before all that it is a prefix of, so it comes first if it is there.
+        # A key sorts before all keys that it is a prefix of, so an existing one is listed first.
         for entry in self._page(path, None, {"MaxKeys": 1}).entries:
             if entry.path == path:
                 return entry
@@ -118,7 +118,7 @@ class S3Store:
         )
 
     def request(self, name: str, path: str, *, writing: bool = False, **arguments: Any) -> Any:
-        """One request by botocore, with this package's errors."""
+        """Send one request by botocore, and raise this package's errors."""
 
         def send() -> Any:
             with translate_errors(from_botocore, self.url(path), writing=writing):
@@ -135,7 +135,7 @@ class S3Store:
         return self._with_renewed_credentials(lambda: self._reader().read(path, start, end, etag))
 
     def read_without_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        """As :meth:`read`, by botocore."""
+        """Read like :meth:`read`, by botocore."""
         arguments: dict[str, Any] = {"Key": path}
         wanted_range = range_header(start, end)
         if wanted_range is not None:
@@ -158,21 +158,21 @@ class S3Store:
         return Answer(first, after, total, normalized_etag(answer.get("ETag")), self._chunks(path, answer["Body"]))
 
     def _total_bytes(self, path: str, etag: str | None) -> int:
-        """Of an object, where the answer to a range does not tell."""
+        """Size of an object, if the response to a range does not contain it."""
         entry = self.stat(path)
         if entry.size is None or (etag is not None and entry.etag is not None and etag != entry.etag):
-            raise unusable_response(self.url(path), f"the store does not tell the size of the version {etag}")
+            raise unusable_response(self.url(path), f"the store does not send the size of the version {etag}")
         return entry.size
 
     def _count_ignored_range(self, is_whole: bool) -> None:
-        """Count answers with the whole object where a part was asked for: a store may not know ranges.
+        """Count consecutive responses that contain the whole object instead of a range.
 
-        Each part would bring the whole object. Objects that are opened from then on are read in one request.
+        A store that ignores ranges would send the whole object for each part, so later objects are read in one request.
         """
         self._num_ignored_ranges = self._num_ignored_ranges + 1 if is_whole else 0
         if self._num_ignored_ranges == MAX_UNREADABLE and not self.may_ignore_ranges:
             self.may_ignore_ranges = True
-            _log.warning("s3://%s ignores ranges: each object is read by one request, slowly", self._bucket)
+            _log.warning("s3://%s ignores ranges: each object is read in one request, more slowly", self._bucket)
 
     def _chunks(self, path: str, body: Any) -> Generator[memoryview, None, None]:
         with contextlib.closing(body), translate_errors(from_botocore, self.url(path)):
@@ -192,11 +192,11 @@ class S3Store:
         self.request("delete_object", path, Key=path)
 
     def warn_unsupported(self, what: str, error: StorageError) -> None:
-        """Warn, once, of what this store does not do, and of what follows."""
+        """Warn, once, of a feature that this store does not support, and of the consequences."""
         with self._lock:
-            if what in self._lacks:
+            if what in self._warned:
                 return
-            self._lacks.add(what)
+            self._warned.add(what)
         _log.warning("s3://%s %s (%s)", self._bucket, what, error)
 
     def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
@@ -216,11 +216,11 @@ class S3Store:
         if not recursive:
             extra["Delimiter"] = "/"
         if prefix.endswith("/") and after <= prefix:
-            extra["StartAfter"] = prefix  # its own marker would be a page of nothing
+            extra["StartAfter"] = prefix  # or the first page might contain the folder's own marker only
         elif after:
             extra["StartAfter"] = after + _LAST if after.endswith("/") and not recursive else after
         answer = self._listed(prefix, extra)
-        keys = [found["Key"] for found in answer.get("Contents", ())]  # markers too: there may be nothing else
+        keys = [found["Key"] for found in answer.get("Contents", ())]  # with markers: a page may contain nothing else
         page = to_page(answer)
         then = None if page.next_token is None else max([*keys, *page.folders])
         return page._replace(next_token=then, folders=[path for path in page.folders if path > after])
@@ -229,7 +229,7 @@ class S3Store:
         return bool(self.request("list_objects_v2", path, Prefix=path, MaxKeys=1).get("Contents"))
 
     def make_folder(self, path: str) -> None:
-        """An empty object with a slash at the end, which listings leave out, as S3's consoles make it."""
+        """Create an empty object whose key ends with a slash, as S3's console does. Listings omit it."""
         if self.has_folder(path):
             raise from_status(412, "", self.url(path), writing=True)
         self.create(path, overwrite=False).commit()
@@ -238,4 +238,4 @@ class S3Store:
         while found := self.request("list_objects_v2", path, Prefix=path, StartAfter=path).get("Contents"):
             for one in found:
                 self.delete(one["Key"])
-        self.delete(path)  # the marker comes last: a folder that is half removed is still there
+        self.delete(path)  # the marker is last: until then the folder exists

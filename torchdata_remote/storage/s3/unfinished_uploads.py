@@ -1,4 +1,4 @@
-"""Multipart uploads that were begun: list and abort them, on stores that know how."""
+"""List and abort unfinished multipart uploads, on stores that support it."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from ...errors import AccessDeniedError, ExpiredCredentialsError, ObjectNotFound
 from ..protocol import UnsupportedRequestError
 
 CANNOT_LIST_OR_ABORT_UPLOADS = (
-    "does not list or abort multipart uploads: parts of objects that were given up half written stay there, unseen and "
-    "paid for. Remove them by the store's own means, such as a lifecycle rule"
+    "does not list or abort multipart uploads: parts of unfinished objects stay stored, invisible and billed. Remove "
+    "them by the store's own means, such as a lifecycle rule"
 )
 
 
 class MultipartUploads:
-    """Uploads of one bucket that are neither completed nor aborted.
+    """Multipart uploads of one bucket that are neither completed nor aborted.
 
     Args:
         request: sends one request: operation, path, arguments.
-        warn_unsupported: called with what the store does not do, and its answer.
+        warn_unsupported: called with the missing feature and the store's error.
     """
 
     def __init__(self, request: Callable[..., Any], warn_unsupported: Callable[[str, StorageError], None]) -> None:
         self._request, self._warn_unsupported = request, warn_unsupported
 
     def abort(self, path: str, upload_id: str) -> None:
-        """Remove the parts of an upload. A store that cannot, or does not let these credentials, keeps them."""
+        """Delete the parts of an upload. They are kept if the store, or these credentials, do not allow it."""
         try:
             self._request("abort_multipart_upload", path, Key=path, UploadId=upload_id)
         except ObjectNotFoundError:
-            pass  # it has ended meanwhile
+            pass  # completed or aborted since
         except ExpiredCredentialsError:
             raise
         except (AccessDeniedError, UnsupportedRequestError) as error:
             self._warn_unsupported(CANNOT_LIST_OR_ABORT_UPLOADS, error)
 
     def list_unfinished(self, prefix: str) -> Iterator[dict[str, Any]]:
-        """Uploads below a prefix; none where the store cannot list them."""
+        """Yield unfinished uploads below a prefix; none if the store cannot list them."""
         more: dict[str, Any] = {}
         while True:
             try:
