@@ -63,8 +63,8 @@ def expected(paths: list[str], prefix: str, *, recursive: bool) -> list[str]:
     return sorted({"/".join(path.split("/")[: depth + 1]) + "/" * (path.count("/") > depth) for path in matching})
 
 
-def test_paging_gives_the_sorted_listing(where: Place) -> None:
-    """Whatever limit and prefix, with markers of folders in it: each path once, in the order of characters."""
+def test_pages_make_up_the_sorted_listing(where: Place) -> None:
+    """For any limit and prefix, with markers of folders: each path once, by code points."""
     store, above = opened(where)
     store.make_folder(above + "b/")
     store.make_folder(above + "c/z/")
@@ -88,8 +88,10 @@ names = st.text(st.sampled_from("ab.-0/\u00e9\U0001f600\uffff"), min_size=1, max
 @given(
     paths=st.sets(names, max_size=12), prefix=st.just("") | names, after=st.just("") | names, limit=st.integers(1, 5)
 )
-def test_any_listing(tmp_path: Path, kind: str, paths: set[str], prefix: str, after: str, limit: int) -> None:
-    """Any files, prefix and beginning."""
+def test_any_files_are_listed_from_any_path(
+    tmp_path: Path, kind: str, paths: set[str], prefix: str, after: str, limit: int
+) -> None:
+    """For any prefix and limit."""
     place = memory_place() if kind == "memory" else Place(f"{tmp_path}/{time.monotonic_ns()}/")
     files = sorted(path for path in paths if not any(other.startswith(path + "/") for other in paths))
     store, above = opened(place)
@@ -100,7 +102,7 @@ def test_any_listing(tmp_path: Path, kind: str, paths: set[str], prefix: str, af
         assert listed(store, above + prefix, recursive=recursive, limit=limit, after=begin)[0] == wanted
 
 
-def test_entries_are_those_of_stat(where: Place) -> None:
+def test_entries_of_a_listing_equal_stat(where: Place) -> None:
     """Size, etag and date."""
     store, above = opened(where)
     where.put({"a": b"1", "b/c": b"22"})
@@ -108,8 +110,8 @@ def test_entries_are_those_of_stat(where: Place) -> None:
     assert page.entries == [store.stat(above + "a"), store.stat(above + "b/c")]
 
 
-def test_a_folder_begins_and_ends(where: Place) -> None:
-    """Made once, empty, filled, removed with all that is in it; its neighbours stay."""
+def test_a_folder_is_created_filled_and_removed(where: Place) -> None:
+    """With all objects in it; its neighbours stay."""
     store, above = opened(where)
     where.put({"f0": b"1", "f.": b"1"})
     assert not store.has_folder(above + "f/")
@@ -129,8 +131,8 @@ def test_a_folder_begins_and_ends(where: Place) -> None:
     store.make_folder(above + "f/")
 
 
-def test_a_folder_that_only_files_make(where: Place) -> None:
-    """It is there, and cannot be made."""
+def test_a_folder_without_marker_exists_by_its_files(where: Place) -> None:
+    """And cannot be created."""
     store, above = opened(where)
     where.put({"f/a": b"1"})
     assert store.has_folder(above + "f/")
@@ -146,8 +148,8 @@ def begin_upload(where: Place, store: FolderStore, path: str) -> None:
         store.create(path, overwrite=True).write(b"x" * 100)
 
 
-def test_old_leftovers_are_removed(where: Place) -> None:
-    """What killed writers left before a time goes, in all folders; what is younger, and files, stay."""
+def test_old_unfinished_writes_are_removed(where: Place) -> None:
+    """In all folders; younger ones, and files, stay."""
     store, above = opened(where)
     where.put({"a": b"1", "f/a": b"1"})
     begin_upload(where, store, above + "f/b")
@@ -161,8 +163,8 @@ def test_old_leftovers_are_removed(where: Place) -> None:
     assert uploads in ([], [above + "f/b"])
 
 
-def test_links_are_refused(tmp_path: Path) -> None:
-    """A listing for others says that there is a link, and where."""
+def test_links_are_refused_in_folders_that_are_served(tmp_path: Path) -> None:
+    """The error names the link."""
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "a").write_bytes(b"1")
     os.symlink("/", tmp_path / "d" / "link")
@@ -174,8 +176,8 @@ def test_links_are_refused(tmp_path: Path) -> None:
     ]
 
 
-def test_removing_a_linked_folder_removes_the_link(tmp_path: Path) -> None:
-    """And not what it points to."""
+def test_removing_a_linked_folder_removes_the_link_only(tmp_path: Path) -> None:
+    """Not its target."""
     (tmp_path / "far").mkdir()
     (tmp_path / "far" / "a").write_bytes(b"1")
     os.symlink(tmp_path / "far", tmp_path / "near")

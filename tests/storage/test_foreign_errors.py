@@ -138,10 +138,10 @@ OPERATIONS: dict[str, Callable[[FsspecStore], object]] = {
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize(("fault", "expected"), FAULTS, ids=[repr(fault)[:40] for fault, _ in FAULTS])
-def test_nothing_foreign_leaves(
+def test_errors_of_every_library_are_converted(
     operation: str, fault: Exception, expected: type[StorageError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error names the URL, keeps its cause, and is worth a repetition only if that may change something."""
+    """The error names the URL, keeps its cause, and is transient only if a retry may succeed."""
     fsspec.register_implementation("failing", FailingFileSystem, clobber=True)
     store = FsspecStore("failing", "bucket", StorageOptions(), 30.0)
     monkeypatch.setattr(FailingFileSystem, "fault", fault)
@@ -157,10 +157,10 @@ def test_nothing_foreign_leaves(
 
 @pytest.mark.parametrize("missing", [FileNotFoundError("d/a")])
 @pytest.mark.parametrize(("fault", "expected"), FAULTS, ids=[repr(fault)[:40] for fault, _ in FAULTS])
-def test_a_fault_that_is_taken_for_a_missing_file(
+def test_the_cause_of_a_missing_file_decides(
     missing: FileNotFoundError, fault: Exception, expected: type[StorageError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """fsspec's http and ftp say that a file is missing, whatever happened: its cause decides."""
+    """fsspec's http and ftp report a missing file for every error."""
     fsspec.register_implementation("failing", FailingFileSystem, clobber=True)
     store = FsspecStore("failing", "bucket", StorageOptions(), 30.0)
     missing.__cause__ = fault
@@ -170,6 +170,6 @@ def test_a_fault_that_is_taken_for_a_missing_file(
     assert type(caught.value) is (ObjectNotFoundError if isinstance(fault, KeyError) else expected)
 
 
-def test_an_unknown_exception_is_told_in_full() -> None:
+def test_an_unknown_exception_is_in_the_message() -> None:
     error = from_unknown(ValueError("odd"), "hf://bucket/a")
     assert "hf://bucket/a: ValueError: odd" in str(error)

@@ -37,8 +37,8 @@ def write(store: Store, path: str, data: bytes, *, overwrite: bool = False) -> N
 
 
 @given(data=st.binary(max_size=300), start=st.integers(0, 300), length=st.integers(1, 310))
-def test_reads_what_was_written(data: bytes, start: int, length: int) -> None:
-    """Every range is the slice; behind the end is an error."""
+def test_a_range_is_a_slice(data: bytes, start: int, length: int) -> None:
+    """A range behind the end is an error."""
     store, path = opened(f"memory://{uuid.uuid4().hex}/a")
     write(store, path, data)
     assert store.find(path) == store.stat(path)
@@ -56,8 +56,7 @@ def test_reads_what_was_written(data: bytes, start: int, length: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["a b", "%20", "a#b", "a?b", "a+b", "å", "a[1]", "{1,2}", "*"])
-def test_odd_names(memory_folder: str, name: str) -> None:
-    """Nothing in a name is taken for anything else."""
+def test_unusual_names_are_taken_literally(memory_folder: str, name: str) -> None:
     store, path = opened(f"{memory_folder}/{name}")
     write(store, path, b"12")
     assert store.read(path, 0, None, None).whole() == b"12"
@@ -65,8 +64,8 @@ def test_odd_names(memory_folder: str, name: str) -> None:
     assert (entry.path, entry.size) == (path, 2)
 
 
-def test_no_such_object(memory_folder: str) -> None:
-    """What is not there, and a folder, are FileNotFoundErrors that name the URL."""
+def test_missing_objects_and_folders_are_errors_that_name_the_url(memory_folder: str) -> None:
+    """They are FileNotFoundErrors."""
     store, path = opened(f"{memory_folder}/folder/a")
     write(store, path, b"1")
     for url in (f"{memory_folder}/none", f"{memory_folder}/folder"):
@@ -78,8 +77,7 @@ def test_no_such_object(memory_folder: str) -> None:
         assert store.find(missing) is None
 
 
-def test_never_overwrites_unless_told_to(memory_folder: str) -> None:
-    """What is there stays."""
+def test_an_existing_object_is_kept_without_overwrite(memory_folder: str) -> None:
     store, path = opened(f"{memory_folder}/a")
     write(store, path, b"first")
     with pytest.raises(ObjectExistsError, match=f"{memory_folder}/a exists already"):
@@ -89,8 +87,8 @@ def test_never_overwrites_unless_told_to(memory_folder: str) -> None:
     assert store.read(path, 0, None, None).whole() == b"third"
 
 
-def test_nothing_appears_before_commit(memory_folder: str) -> None:
-    """An object that is given up never appears."""
+def test_an_object_is_invisible_before_commit(memory_folder: str) -> None:
+    """An aborted object never becomes visible."""
     store, path = opened(f"{memory_folder}/a")
     pending = store.create(path, overwrite=False)
     pending.write(b"1")
@@ -99,8 +97,8 @@ def test_nothing_appears_before_commit(memory_folder: str) -> None:
     assert store.find(path) is None
 
 
-def test_list_page(memory_folder: str) -> None:
-    """Folders are entered or not; sizes come along; what is not there has no entries."""
+def test_a_listing_has_sizes_and_may_be_recursive(memory_folder: str) -> None:
+    """A missing folder has no entries."""
     store, folder = opened(f"{memory_folder}/")
     for name in ("b", "a", "sub/c", "sub/deep/d"):
         write(store, folder + name, b"1" * len(name))
@@ -157,10 +155,10 @@ def picky() -> tuple[FsspecStore, PickyFileSystem]:
         (ZeroDivisionError("bug"), StorageError),
     ],
 )
-def test_table_of_errors(
+def test_errors_of_the_filesystem_are_converted(
     picky: tuple[FsspecStore, PickyFileSystem], fault: Exception, expected: type[Exception]
 ) -> None:
-    """What the filesystem raises becomes ours, with the URL and its cause."""
+    """With the URL and the cause."""
     store, filesystem = picky
     filesystem.fault = fault
     with pytest.raises(expected) as caught:
@@ -172,8 +170,8 @@ def test_table_of_errors(
             store.list_page("", recursive=True, token=None)
 
 
-def test_old_version_is_refused(picky: tuple[FsspecStore, PickyFileSystem]) -> None:
-    """Where the filesystem tells an etag, another one is an error."""
+def test_a_replaced_version_is_refused(picky: tuple[FsspecStore, PickyFileSystem]) -> None:
+    """If the filesystem has etags."""
     store, filesystem = picky
     write(store, "a", b"12")
     assert store.stat("a").etag == "1"
@@ -183,14 +181,13 @@ def test_old_version_is_refused(picky: tuple[FsspecStore, PickyFileSystem]) -> N
         read_once(store, "a", 0, 1, "1")
 
 
-def test_unknown_scheme() -> None:
-    """A scheme that nobody knows is a UrlError that says which are known."""
+def test_an_unknown_scheme_is_an_error_that_names_the_known_ones() -> None:
+    """It is a UrlError."""
     with pytest.raises(UrlError, match=r"no transport for the scheme 'nope'.*Known are s3, http"):
         opened("nope://bucket/a")
 
 
-def test_scheme_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A scheme whose package is not installed says which one that is."""
+def test_a_scheme_without_its_package_is_an_error_that_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     fsspec.register_implementation(
         "absent", "no_such_package_at_all.FileSystem", clobber=True, errtxt="Install no_such_package_at_all"
     )

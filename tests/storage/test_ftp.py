@@ -25,8 +25,8 @@ def ftp(tmp_path: Path) -> Iterator[Ftp]:
         yield server
 
 
-def test_many_threads_read_what_is_there(ftp: Ftp, tmp_path: Path) -> None:
-    """Sixteen requests in flight get their own bytes, and find each file."""
+def test_concurrent_requests_get_their_own_bytes(ftp: Ftp, tmp_path: Path) -> None:
+    """Sixteen threads find and read each file."""
     (tmp_path / "d").mkdir()
     files = {f"{number:02d}.bin": bytes([number]) * (20_000 + number) for number in range(40)}
     for name, data in files.items():
@@ -44,7 +44,7 @@ def test_shards_are_written_and_read(ftp: Ftp) -> None:
     assert sorted(sample["bin"][0] for sample in samples) == list(range(20))
 
 
-def test_a_server_that_answers_no_more(ftp: Ftp, tmp_path: Path) -> None:
+def test_a_silent_server_ends_in_an_error_in_time(ftp: Ftp, tmp_path: Path) -> None:
     """Requests end at the progress time-out, and the job at its deadline."""
     (tmp_path / "a.bin").write_bytes(bytes(1000))
     policy = RetryPolicy(first_wait_s=0, deadline_s=2, progress_timeout_s=0.5)
@@ -56,8 +56,8 @@ def test_a_server_that_answers_no_more(ftp: Ftp, tmp_path: Path) -> None:
     assert time.monotonic() - began_s < 10
 
 
-def test_a_connection_that_is_out_of_step_is_replaced(ftp: Ftp, tmp_path: Path) -> None:
-    """After a request that timed out, the next ones are answered by their own replies."""
+def test_a_connection_is_replaced_after_a_time_out(ftp: Ftp, tmp_path: Path) -> None:
+    """The next requests do not get the replies of the earlier ones."""
     (tmp_path / "a.bin").write_bytes(b"12345")
     store, path = open_store(f"{ftp.url}/a.bin", StorageOptions({"timeout": 0.3}))
     assert store.stat(path).size == 5
@@ -70,8 +70,8 @@ def test_a_connection_that_is_out_of_step_is_replaced(ftp: Ftp, tmp_path: Path) 
         store.stat(path + "x")
 
 
-def test_a_folder_that_cannot_be_listed_is_never_left_out(ftp: Ftp, tmp_path: Path) -> None:
-    """A refusal while a folder is listed is repeated; fsspec itself takes it for an empty folder."""
+def test_a_refused_listing_of_a_folder_is_retried(ftp: Ftp, tmp_path: Path) -> None:
+    """fsspec itself takes it for an empty folder."""
     for folder in ("a", "b", "c"):
         (tmp_path / "d" / folder).mkdir(parents=True)
         (tmp_path / "d" / folder / "1.bin").write_bytes(b"1")

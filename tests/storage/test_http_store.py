@@ -156,8 +156,8 @@ def fetch(*urls: str, part_bytes: int = 1 << 20, retry: RetryPolicy = ONE_ATTEMP
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 @given(data=st.binary(max_size=200), part_bytes=st.integers(1, 210))
-def test_any_size_in_any_parts(site: Site, data: bytes, part_bytes: int) -> None:
-    """An object comes whole, whatever its size, the part size, and whether the server honours ranges."""
+def test_objects_of_any_size_are_read_in_any_parts(site: Site, data: bytes, part_bytes: int) -> None:
+    """From servers that honour ranges, and from those that do not."""
     site.objects["/a.bin"] = site.objects["/b.bin?x=1"] = data
     assert fetch(site.url + "/a.bin", site.url + "/b.bin?x=1", part_bytes=part_bytes) == [data, data]
 
@@ -175,8 +175,8 @@ def test_any_size_in_any_parts(site: Site, data: bytes, part_bytes: int) -> None
         "/~a(1),b.bin",
     ],
 )
-def test_urls_are_sent_as_they_are(site: Site, path: str) -> None:
-    """The server gets the path and the query as they were written: a signature covers them."""
+def test_path_and_query_are_sent_unchanged(site: Site, path: str) -> None:
+    """A signature covers them."""
     site.objects[path] = b"0123456789"
     store, inside = opened(site.url + path)
     assert store.read(inside, 0, 4, None).whole()[:4] == b"0123"
@@ -186,8 +186,8 @@ def test_urls_are_sent_as_they_are(site: Site, path: str) -> None:
     assert {asked for _, asked in site.requests} == {path}
 
 
-def test_one_request_for_a_small_object(with_ranges: Site) -> None:
-    """A small object costs one GET, not HEAD and GET."""
+def test_a_small_object_costs_one_get(with_ranges: Site) -> None:
+    """And no HEAD."""
     with_ranges.objects["/a.bin"] = with_ranges.objects["/b.bin?sig=1"] = b"12345"
     assert fetch(with_ranges.url + "/a.bin") == [b"12345"]
     assert with_ranges.requests == [("GET", "/a.bin")]
@@ -196,8 +196,8 @@ def test_one_request_for_a_small_object(with_ranges: Site) -> None:
     assert with_ranges.requests == [("GET", "/b.bin?sig=1")]
 
 
-def test_ranges(with_ranges: Site) -> None:
-    """A range is the slice; behind the end is an error; the etag comes along."""
+def test_a_range_is_a_slice_with_the_objects_etag(with_ranges: Site) -> None:
+    """A range behind the end is an error."""
     for path in ("/a.bin", "/a.bin?x=1"):
         with_ranges.objects[path] = b"0123456789"
         store, inside = opened(with_ranges.url + path)
@@ -209,8 +209,8 @@ def test_ranges(with_ranges: Site) -> None:
             store.read(inside, 10, 12, None)
 
 
-def test_changed_object(with_ranges: Site) -> None:
-    """An object that was replaced is an error, not a mixture."""
+def test_a_replaced_object_is_an_error(with_ranges: Site) -> None:
+    """Not a mixture of two versions."""
     for path in ("/a.bin", "/a.bin?x=1"):
         with_ranges.objects[path] = b"0123456789"
         store, inside = opened(with_ranges.url + path)
@@ -220,8 +220,8 @@ def test_changed_object(with_ranges: Site) -> None:
             read_once(store, inside, 0, 5, etag)
 
 
-def test_weak_etags(with_ranges: Site) -> None:
-    """A weak etag, which If-Match never matches, does no harm."""
+def test_objects_with_weak_etags_are_read(with_ranges: Site) -> None:
+    """If-Match, which never matches them, is not sent."""
     with_ranges.objects["/a.bin"], with_ranges.etags["/a.bin"] = b"0123456789", 'W/"1"'
     [url] = ListRemote(IterableWrapper([with_ranges.url + "/a.bin"]))
     assert url.etag == 'W/"1"'
@@ -232,8 +232,10 @@ def test_weak_etags(with_ranges: Site) -> None:
 @pytest.mark.parametrize(
     ("status", "expected"), [(404, ObjectNotFoundError), (403, AccessDeniedError), (401, AccessDeniedError)]
 )
-def test_refusals(site: Site, query: str, status: int, expected: type[StorageError]) -> None:
-    """404 and 403 come as what they are, name the URL without its query, and cost one attempt."""
+def test_404_and_403_are_raised_at_the_first_attempt(
+    site: Site, query: str, status: int, expected: type[StorageError]
+) -> None:
+    """The error names the URL without its query."""
     site.statuses["/a.bin" + query] = status
     store, inside = opened(site.url + "/a.bin" + query)
     for attempt in (lambda: store.read(inside, 0, 5, None), lambda: store.stat(inside)):
@@ -246,8 +248,8 @@ def test_refusals(site: Site, query: str, status: int, expected: type[StorageErr
 
 @pytest.mark.parametrize("query", ["", "?sig=1"])
 @pytest.mark.parametrize("status", [500, 502, 503, 504, 429])
-def test_passing_faults(site: Site, query: str, status: int) -> None:
-    """Statuses that may pass are TransientStorageErrors."""
+def test_500_503_and_429_are_transient(site: Site, query: str, status: int) -> None:
+    """By each transport."""
     site.statuses["/a.bin" + query] = status
     store, inside = opened(site.url + "/a.bin" + query)
     with pytest.raises(TransientStorageError, match=r"/a\.bin"):
@@ -255,15 +257,15 @@ def test_passing_faults(site: Site, query: str, status: int) -> None:
 
 
 @pytest.mark.parametrize("query", ["", "?x=1"])
-def test_redirect(site: Site, query: str) -> None:
-    """A redirect within the host is followed."""
+def test_a_redirect_within_the_host_is_followed(site: Site, query: str) -> None:
+    """With and without a query."""
     site.objects["/b.bin"] = b"0123456789"
     site.redirects["/a.bin" + query] = site.url + "/b.bin"
     assert fetch(site.url + "/a.bin" + query, part_bytes=4) == [b"0123456789"]
 
 
-def test_redirect_to_a_signed_url_that_fails(site: Site) -> None:
-    """The signature in a redirect's target is not shown when that target fails."""
+def test_the_signature_of_a_redirects_target_is_not_shown(site: Site) -> None:
+    """If the target fails."""
     site.statuses["/b.bin?sig=secret-canary"] = 500
     site.redirects["/a.bin"] = site.url + "/b.bin?sig=secret-canary"
     store, inside = opened(site.url + "/a.bin")
@@ -272,15 +274,15 @@ def test_redirect_to_a_signed_url_that_fails(site: Site) -> None:
     assert "secret-canary" not in str(caught.value)
 
 
-def test_listing_is_an_error(site: Site) -> None:
-    """A folder of a web server cannot be listed: the error says what to do instead."""
+def test_http_folders_cannot_be_listed(site: Site) -> None:
+    """The error says what to do instead."""
     for url in (site.url, site.url + "/", site.url + "/dir/"):
         with pytest.raises(UrlError, match="brace range"):
             list(ListRemote(IterableWrapper([url])))
 
 
-def test_writing_is_an_error(site: Site) -> None:
-    """Nothing can be written or removed."""
+def test_http_cannot_be_written(site: Site) -> None:
+    """Neither created nor deleted."""
     store, inside = opened(site.url + "/a.bin")
     with pytest.raises(UrlError):
         store.create(inside, overwrite=True)
@@ -288,8 +290,8 @@ def test_writing_is_an_error(site: Site) -> None:
         store.delete(inside)
 
 
-def test_one_object_is_found(site: Site) -> None:
-    """One URL stands for itself, with its size; one that is not there is an empty listing."""
+def test_one_url_is_a_listing_of_itself(site: Site) -> None:
+    """With its size; a missing object is an empty listing."""
     site.objects["/a.tar"] = b"12345"
     [url] = ListRemote(IterableWrapper([site.url + "/a.tar"]), pattern="*.tar")
     assert (url, url.size) == (site.url + "/a.tar", 5)
@@ -297,16 +299,16 @@ def test_one_object_is_found(site: Site) -> None:
         list(ListRemote(IterableWrapper([site.url + "/b.tar"])))
 
 
-def test_pattern_does_not_see_the_query(site: Site) -> None:
-    """A pattern is matched with the object's name: the query of a signed URL is no part of it."""
+def test_a_pattern_is_matched_without_the_query(site: Site) -> None:
+    """With the name of the object."""
     site.objects["/a.tar?sig=a/b"] = b"12345"
     for source in (site.url + "/a.tar?sig=a/b", site.url + "/{a,b}.tar?sig=a/b"):
         urls = list(ListRemote(IterableWrapper([source]), pattern="*.tar"))
         assert urls[0] == site.url + "/a.tar?sig=a/b"
 
 
-def test_head_may_be_refused(with_ranges: Site) -> None:
-    """A server that takes no HEAD, or whose signed URL is for GET alone, can be listed and read."""
+def test_a_server_that_refuses_head_is_listed_and_read(with_ranges: Site) -> None:
+    """Or whose signed URL is for GET only."""
     with_ranges.refuses_head = True
     for path in ("/a.tar", "/b.tar?sig=1"):
         with_ranges.objects[path] = b"12345"
@@ -314,8 +316,8 @@ def test_head_may_be_refused(with_ranges: Site) -> None:
         assert fetch(*urls) == [b"12345"]
 
 
-def test_length_not_told(without_ranges: Site) -> None:
-    """A server that does not tell the length is read all the same, or refused at once; never retried for minutes."""
+def test_a_server_without_content_length_is_read_or_refused_at_once(without_ranges: Site) -> None:
+    """It is never retried for minutes."""
     without_ranges.chunked = True
     without_ranges.objects["/a.bin"] = without_ranges.objects["/a.bin?x=1"] = b"0123456789"
     retry = RetryPolicy(deadline_s=3, max_wait_s=0.5)
@@ -328,8 +330,8 @@ def test_length_not_told(without_ranges: Site) -> None:
 
 @pytest.mark.parametrize("query", ["", "?x=1"])
 @pytest.mark.parametrize("chunked", [False, True])
-def test_body_cut_short(site: Site, query: str, chunked: bool) -> None:
-    """A connection that breaks before the end of the body is a fault that may pass, and never a shorter object."""
+def test_a_truncated_body_is_a_transient_error(site: Site, query: str, chunked: bool) -> None:
+    """Never a shorter object."""
     site.cuts_bodies, site.chunked = True, chunked
     site.objects["/a.bin" + query] = bytes(1000)
     store, inside = opened(site.url + "/a.bin" + query)
@@ -340,8 +342,8 @@ def test_body_cut_short(site: Site, query: str, chunked: bool) -> None:
 
 
 @pytest.mark.ceph
-def test_presigned_url(ceph: S3Server) -> None:
-    """A URL that S3 signed for GET alone, and so denies to HEAD, can be listed, matched and read."""
+def test_a_url_that_s3_signed_for_get_is_listed_and_read(ceph: S3Server) -> None:
+    """S3 denies HEAD for it."""
     bucket, client = ceph.new_bucket(), ceph.client()
     data = bytes(range(256)) * 10
     client.put_object(Bucket=bucket, Key="a b/c+d.tar", Body=data)
@@ -356,8 +358,8 @@ def test_presigned_url(ceph: S3Server) -> None:
     assert "Signature" not in str(caught.value)
 
 
-def test_shards_over_http(site: Site, memory_folder: str) -> None:
-    """A brace range of shards, or a manifest, trains from a plain web server."""
+def test_shards_are_read_over_http(site: Site, memory_folder: str) -> None:
+    """By a brace range, and by a manifest."""
     written = write_small_shards(memory_folder, num_shards=3, samples_per_shard=5)
     store, folder = opened(memory_folder + "/")
     for shard in range(3):
@@ -375,15 +377,15 @@ def test_shards_over_http(site: Site, memory_folder: str) -> None:
 
 @pytest.mark.parametrize("size", [5, 8, 20])
 @pytest.mark.parametrize("query", ["", "?x=1"])
-def test_another_size_than_was_listed(site: Site, size: int, query: str) -> None:
-    """An object that is shorter or longer than the listing said is an error, also where ranges are ignored."""
+def test_an_object_of_another_size_than_listed_has_changed(site: Site, size: int, query: str) -> None:
+    """Also if ranges are ignored."""
     site.objects["/a.bin" + query] = b"0123456789"
     with pytest.raises(ObjectChangedError, match=rf"has 10 bytes, where {size} were listed"):
         fetch(RemoteUrl(site.url + "/a.bin" + query, size), part_bytes=4)
 
 
-def test_queries_do_not_show_in_tracebacks() -> None:
-    """What a transport says of a signed URL is not kept beside the error, where a traceback would print it."""
+def test_queries_are_not_in_tracebacks() -> None:
+    """The transport's message about a signed URL is not kept as a cause."""
     url = "http://127.0.0.1:9/a.bin?X-Amz-Signature=canary"
     for backend in (Backend.AUTOMATIC, Backend.FSSPEC):
         [(_, stream)] = stream_objects(

@@ -78,8 +78,8 @@ READABLE: dict[str, tuple[str, bytes, tuple[str, ...]]] = {
 
 @EACH
 @pytest.mark.parametrize("case", READABLE)
-def test_odd_answers_that_tell_enough_are_read(transport: str, case: str) -> None:
-    """What RFC 9110 allows, and what it does not but has one meaning only, costs no repetition."""
+def test_unusual_but_unambiguous_responses_are_read(transport: str, case: str) -> None:
+    """Without a retry: what RFC 9110 allows, and violations with one possible meaning."""
     status, body, headers = READABLE[case]
     if transport == "service" and case in ("total unknown", "200 with a Content-Range"):
         pytest.skip("our own service does not answer like this, so that it is not our service")
@@ -115,8 +115,8 @@ HOPELESS = {
 
 @EACH
 @pytest.mark.parametrize("case", HOPELESS)
-def test_permanent_misbehaviour_ends_after_a_few_attempts(transport: str, case: str) -> None:
-    """What stays wrong is an error long before the deadline, and not one that may pass."""
+def test_permanent_protocol_errors_end_after_a_few_attempts(transport: str, case: str) -> None:
+    """They are raised long before the deadline, and are not transient."""
     with raw(lambda request: HOPELESS[case]) as server:
         with pytest.raises(StorageError) as caught:
             read(transport, server.url, 10)
@@ -125,8 +125,8 @@ def test_permanent_misbehaviour_ends_after_a_few_attempts(transport: str, case: 
         assert caught.value.url is not None
 
 
-def test_the_limit_holds_with_the_waits_of_the_default_policy() -> None:
-    """Permanent misbehaviour costs at most seven waits, the longest of 3.2 s: less than ten seconds."""
+def test_permanent_protocol_errors_end_within_10_s_by_default() -> None:
+    """Seven waits, the longest of 3.2 s."""
     with raw(lambda request: HOPELESS["206 without Content-Range"]) as server:
         began_s = time.monotonic()
         with pytest.raises(StorageError, match="Gave up after 8 attempts"):
@@ -136,8 +136,8 @@ def test_the_limit_holds_with_the_waits_of_the_default_policy() -> None:
 
 @EACH
 @pytest.mark.parametrize("broken", ["206 without Content-Range", "another range", "another protocol"])
-def test_a_few_broken_answers_are_survived(transport: str, broken: str) -> None:
-    """A proxy that mixes up some answers costs repetitions, not the job."""
+def test_a_few_broken_responses_are_retried(transport: str, broken: str) -> None:
+    """The mistakes of a proxy cost retries, not the job."""
     sound = answer("206 Partial Content", DATA, RANGE, LENGTH, *KNOWN)
     with raw(lambda request: HOPELESS[broken] if server.num_requests < MAX_LIKELY_PERMANENT else sound) as server:
         assert read(transport, server.url, 10) == DATA
@@ -154,14 +154,14 @@ def test_an_unknown_host_name_is_an_error_after_a_few_attempts(transport: str, m
 
 
 @pytest.mark.parametrize("details", ["Temporary failure in name resolution", "Connection refused"])
-def test_name_servers_and_hosts_that_are_down_are_waited_for(details: str) -> None:
+def test_failing_name_servers_and_hosts_are_transient(details: str) -> None:
     error = _errors.network_error("http://host-a/a", "x", details)
     assert isinstance(error, TransientStorageError)
     assert not error.likely_permanent
 
 
-def test_a_host_that_has_answered_is_known_to_exist() -> None:
-    """A name server that forgets a host for a while does not end a job that has read from it."""
+def test_a_host_that_has_responded_is_never_unknown() -> None:
+    """A name server that fails for a while does not end a job that has read from the host."""
     url = "http://host-that-answered/a"
     unknown = "Name or service not known"
     before = _errors.network_error(url, "x", unknown)
@@ -174,8 +174,8 @@ def test_a_host_that_has_answered_is_known_to_exist() -> None:
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
 @EACH
-def test_a_certificate_that_is_not_trusted(transport: str, tmp_path: Path) -> None:
-    """It is refused at the first attempt."""
+def test_an_untrusted_certificate_is_refused_at_the_first_attempt(transport: str, tmp_path: Path) -> None:
+    """By each transport."""
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
     subprocess.run(
         [*_MAKE_CERTIFICATE.split(), "-keyout", key, "-out", certificate],
@@ -192,8 +192,8 @@ def test_a_certificate_that_is_not_trusted(transport: str, tmp_path: Path) -> No
 
 
 @EACH
-def test_https_to_a_port_of_http(transport: str) -> None:
-    """The wrong scheme is an error after a few attempts."""
+def test_https_to_an_http_port_is_an_error_after_a_few_attempts(transport: str) -> None:
+    """By each transport."""
     with raw(lambda request: HOPELESS["400"]) as server:
         with pytest.raises(StorageError) as caught:
             read(transport, server.url.replace("http:", "https:"), 10)
@@ -201,8 +201,8 @@ def test_https_to_a_port_of_http(transport: str) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"<ListBucketResult><Contents>", b"\x00\x01 no XML", b"<html><body>hi</html>"])
-def test_a_listing_that_is_never_one(body: bytes) -> None:
-    """Pages that cannot be read are asked for a few times, then are an error, and never an empty listing."""
+def test_a_listing_that_cannot_be_parsed_is_an_error(body: bytes) -> None:
+    """After a few attempts, and never an empty listing."""
     with scripted(lambda request: Response(200, body)) as server:
         options: dict[str, Any] = {"key": "k", "secret": "s", "endpoint_url": server.url}
         with pytest.raises(StorageError) as caught:
@@ -213,8 +213,8 @@ def test_a_listing_that_is_never_one(body: bytes) -> None:
 
 @pytest.mark.parametrize("transport", ["s3 by obstore", "s3 by botocore"])
 @pytest.mark.parametrize("with_range", [False, True])
-def test_an_s3_server_that_answers_ranges_with_200(transport: str, with_range: bool) -> None:
-    """It is read: by parts where it tells what it sends (as rclone does), else whole, soon in one request each."""
+def test_an_s3_server_that_sends_200_for_ranges_is_read(transport: str, with_range: bool) -> None:
+    """In parts if it sends Content-Range (like rclone), else whole, and soon in one request each."""
     data = bytes(range(256)) * 40
 
     def respond(request: Request) -> Response:
@@ -233,8 +233,10 @@ def test_an_s3_server_that_answers_ranges_with_200(transport: str, with_range: b
 
 
 @pytest.mark.parametrize("transport", ["s3 by obstore", "http by obstore"])
-def test_obstore_is_not_asked_again_and_again(transport: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Where only the other transport can read the answers, it alone reads after a few of them, and this is logged."""
+def test_a_host_whose_responses_obstore_cannot_read_is_read_by_the_fallback(
+    transport: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only by the fallback after a few such responses, with one warning."""
 
     def respond(request: Request) -> Response:
         sound = Response.of_object(request, DATA)
@@ -250,8 +252,8 @@ def test_obstore_is_not_asked_again_and_again(transport: str, caplog: pytest.Log
     assert caplog.text.count("it is read without obstore") == 1
 
 
-def test_an_unknown_total_of_another_version() -> None:
-    """A size that was asked for separately counts only if it is of the version whose bytes came."""
+def test_a_size_of_another_version_is_not_used() -> None:
+    """A size that is requested separately must be of the version whose bytes were received."""
 
     def respond(request: str) -> bytes:
         if request.startswith("HEAD"):
@@ -262,16 +264,16 @@ def test_an_unknown_total_of_another_version() -> None:
         read("http by urllib3", server.url)
 
 
-def test_an_object_that_has_become_empty() -> None:
-    """206 for an empty object where ten bytes were listed is a change, and no empty object."""
+def test_an_object_that_became_empty_has_changed() -> None:
+    """A 206 without bytes, where ten bytes were listed."""
     empty = answer("206 Partial Content", b"", "Content-Range: bytes */0", "Content-Length: 0", *KNOWN)
     with raw(lambda request: empty) as server, pytest.raises(ObjectChangedError):
         read("s3 by botocore", server.url, 10)
 
 
 @given(start=st.integers(0, 50), length=st.integers(0, 50), total=st.none() | st.integers(0, 100), status=st.just(206))
-def test_a_span_is_what_the_headers_say_or_an_error(start: int, length: int, total: int | None, status: int) -> None:
-    """No contradiction passes: a span lies within its object and is as long as its body."""
+def test_contradictory_ranges_are_refused(start: int, length: int, total: int | None, status: int) -> None:
+    """A span is within its object and as long as its body."""
     header = f"bytes {start}-{start + length - 1}/{'*' if total is None else total}"
     with contextlib.suppress(TransientStorageError):
         span = parse_content_range(status, header, length, "http://host/a")
@@ -281,6 +283,6 @@ def test_a_span_is_what_the_headers_say_or_an_error(start: int, length: int, tot
 
 
 @given(numbers=st.lists(st.integers(-3, 3), min_size=1, max_size=4))
-def test_lengths_that_differ_are_no_length(numbers: list[int]) -> None:
+def test_different_content_lengths_are_no_length(numbers: list[int]) -> None:
     found = parse_content_length(", ".join(map(str, numbers)))
     assert found == (numbers[0] if len(set(numbers)) == 1 and numbers[0] >= 0 else None)

@@ -166,8 +166,8 @@ def broken(
 
 
 @pytest.mark.parametrize("fault", ["slow_down", "internal_error"])
-def test_errors_of_a_busy_store(store: FaultyStore, behind: Server, fault: str) -> None:
-    """503 SlowDown and 500 InternalError come with S3's XML, and the server behind is not asked."""
+def test_503_and_500_have_s3s_xml(store: FaultyStore, behind: Server, fault: str) -> None:
+    """The upstream server gets no request."""
     behind.seen.clear()
     status, headers, body, _ = broken(store, fault)
     code = {"slow_down": (503, b"<Code>SlowDown</Code>"), "internal_error": (500, b"<Code>InternalError</Code>")}
@@ -178,16 +178,16 @@ def test_errors_of_a_busy_store(store: FaultyStore, behind: Server, fault: str) 
 
 
 @pytest.mark.parametrize(("fault", "end"), [("reset", "RST"), ("early_end", "FIN")])
-def test_no_byte_of_an_answer(store: FaultyStore, fault: str, end: str) -> None:
-    """The connection ends, by RST or FIN, before any byte."""
+def test_reset_and_early_end_close_before_the_first_byte(store: FaultyStore, fault: str, end: str) -> None:
+    """The connection ends by RST or FIN."""
     store.script(fault)
     assert on_the_wire(store) == (b"", end)
     assert store.counts == {fault: 1}
 
 
 @pytest.mark.parametrize(("fault", "end"), [("reset_in_body", "RST"), ("cut_body", "FIN"), ("stall_in_body", "RST")])
-def test_cut_bodies_promise_their_full_length(store: FaultyStore, fault: str, end: str) -> None:
-    """Headers name the full length, part of the body comes, then RST, FIN, or a stall and RST."""
+def test_cut_bodies_have_the_full_content_length(store: FaultyStore, fault: str, end: str) -> None:
+    """Part of the body is sent, then RST, FIN, or a stall and RST."""
     started = time.monotonic()
     status, headers, body, ended = broken(store, fault)
     assert (status, int(headers["content-length"]), ended) == (200, len(BODY), end)
@@ -197,7 +197,7 @@ def test_cut_bodies_promise_their_full_length(store: FaultyStore, fault: str, en
 
 
 def test_cut_without_length_looks_complete(store: FaultyStore) -> None:
-    """No length, no chunks, an ordinary end: nothing tells that half is missing."""
+    """No length, no chunks, FIN: the client cannot detect that half is missing."""
     status, headers, body, end = broken(store, "cut_without_length", **RANGE)
     assert (status, end, headers["connection"]) == (206, "FIN", "close")
     assert not {"content-length", "transfer-encoding"} & set(headers)
@@ -205,8 +205,8 @@ def test_cut_without_length_looks_complete(store: FaultyStore) -> None:
     assert len(body) < 1000
 
 
-def test_short_range_agrees_with_itself(store: FaultyStore) -> None:
-    """Fewer bytes than asked for, and headers that say so."""
+def test_short_range_has_consistent_headers(store: FaultyStore) -> None:
+    """Fewer bytes than requested, and headers for these."""
     status, headers, body, _ = broken(store, "short_range", **RANGE)
     assert (status, int(headers["content-length"])) == (206, len(body))
     assert headers["content-range"] == f"bytes 1000-{1000 + len(body) - 1}/{len(BODY)}"
@@ -215,14 +215,14 @@ def test_short_range_agrees_with_itself(store: FaultyStore) -> None:
 
 
 def test_ignored_range_sends_the_whole_object(store: FaultyStore) -> None:
-    """200 and all bytes where a range was asked for."""
+    """A 200 with all bytes."""
     status, headers, body, _ = broken(store, "ignored_range", **RANGE)
     assert (status, body) == (200, BODY)
     assert "content-range" not in headers
 
 
-def test_ignored_range_where_the_range_is_signed(store: FaultyStore) -> None:
-    """A server that refuses the request without its range: 200, full length, zeros outside the range."""
+def test_ignored_range_of_a_signed_request_has_zeros(store: FaultyStore) -> None:
+    """If the server refuses the request without its range: 200, full length, zeros outside the range."""
     status, headers, body, _ = broken(store, "ignored_range", "/signed", **RANGE)
     assert (status, int(headers["content-length"])) == (200, len(BODY))
     assert body == bytes(1000) + BODY[1000:2000] + bytes(len(BODY) - 2000)
@@ -230,8 +230,8 @@ def test_ignored_range_where_the_range_is_signed(store: FaultyStore) -> None:
 
 
 @given(seed=st.integers(0, 2**32), start=st.integers(0, 49_999), length=st.integers(1, 50_000))
-def test_shifted_range_names_another_place(behind: Server, seed: int, start: int, length: int) -> None:
-    """As many bytes as asked for, said to lie elsewhere, whatever the range; never a byte of a wrong place."""
+def test_shifted_range_has_another_start(behind: Server, seed: int, start: int, length: int) -> None:
+    """As many bytes as requested; the start is never the right one, whatever the range."""
     with FaultyStore(behind.url, Faults(shifted_range=1), seed=seed) as store:
         status, headers, body = split(on_the_wire(store, Range=f"bytes={start}-{start + length - 1}")[0])
     found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", headers["content-range"])
@@ -242,8 +242,8 @@ def test_shifted_range_names_another_place(behind: Server, seed: int, start: int
     assert there + len(body) == last + 1 <= total
 
 
-def test_other_answer_is_that_of_an_earlier_get(store: FaultyStore) -> None:
-    """Another path, or another range of the same object; sound where nothing else was asked for before."""
+def test_other_answer_is_the_response_to_an_earlier_get(store: FaultyStore) -> None:
+    """Of another path, or of another range of the object; intact if there was no such request."""
     store.script("other_answer", "other_answer", "other_answer")
     assert split(on_the_wire(store)[0])[2] == BODY
     assert split(on_the_wire(store, "/b/other")[0])[2] == BODY
@@ -252,8 +252,8 @@ def test_other_answer_is_that_of_an_earlier_get(store: FaultyStore) -> None:
     assert store.counts == {"well": 1, "other_answer": 2}
 
 
-def test_doubled_comes_twice_and_the_connection_goes_on(store: FaultyStore) -> None:
-    """A client that reads on takes the second copy for the answer to its next request."""
+def test_doubled_sends_a_response_twice_and_keeps_the_connection(store: FaultyStore) -> None:
+    """A client takes the second copy for the response to its next request."""
     store.script("doubled")
     with connect(store) as sock, sock.makefile("rb") as stream:
         sock.sendall(ask("/b/other"))
@@ -267,8 +267,8 @@ def test_doubled_comes_twice_and_the_connection_goes_on(store: FaultyStore) -> N
         assert split(stream.read())[2] == BODY
 
 
-def test_stall_and_then_a_sound_answer(store: FaultyStore) -> None:
-    """Nothing comes for ``stall_s``."""
+def test_stall_delays_an_intact_response(store: FaultyStore) -> None:
+    """No byte is sent for ``stall_s``."""
     store.script("stall")
     with connect(store) as sock:
         started = time.monotonic()
@@ -278,8 +278,8 @@ def test_stall_and_then_a_sound_answer(store: FaultyStore) -> None:
     assert store.counts == {"stall": 1}
 
 
-def test_a_trickle_is_a_byte_at_a_time(store: FaultyStore) -> None:
-    """The body comes whole, if one waits so long."""
+def test_trickle_sends_one_byte_at_a_time(store: FaultyStore) -> None:
+    """The body is complete in the end."""
     started = time.monotonic()
     status, headers, body, end = broken(store, "trickle", "/b/other")
     assert (status, int(headers["content-length"]), body, end) == (200, len(OTHER), OTHER, "FIN")
@@ -287,7 +287,7 @@ def test_a_trickle_is_a_byte_at_a_time(store: FaultyStore) -> None:
 
 
 def test_changed_has_another_etag(store: FaultyStore) -> None:
-    """The body is sound, the tag is not the object's."""
+    """The body is intact."""
     status, headers, body, _ = broken(store, "changed")
     assert (status, body) == (200, BODY)
     assert re.fullmatch('"[0-9a-f]{32}"', headers["etag"])
@@ -301,8 +301,8 @@ def test_changed_refuses_if_match(store: FaultyStore) -> None:
     assert store.requests[0].if_match == '"real"'
 
 
-def test_flipped_bit(store: FaultyStore) -> None:
-    """One bit of the body differs."""
+def test_flipped_bit_inverts_one_bit_of_the_body(store: FaultyStore) -> None:
+    """Nothing else differs."""
     _, _, body, _ = broken(store, "flipped_bit", **RANGE)
     assert (int.from_bytes(body, "big") ^ int.from_bytes(BODY[1000:2000], "big")).bit_count() == 1
 
@@ -319,10 +319,10 @@ def test_flipped_bit(store: FaultyStore) -> None:
         ("trickle", "/missing", {}),
     ],
 )
-def test_a_fault_that_cannot_be_leaves_the_answer_sound(
+def test_an_impossible_fault_leaves_the_response_intact(
     store: FaultyStore, fault: str, path: str, headers: dict[str, str]
 ) -> None:
-    """And it counts as sound."""
+    """The response is counted as intact."""
     sound = split(on_the_wire(store, path, **headers)[0])
     store.script(fault)
     again = split(on_the_wire(store, path, **headers)[0])
@@ -332,8 +332,8 @@ def test_a_fault_that_cannot_be_leaves_the_answer_sound(
 
 
 @pytest.mark.parametrize("fault", NAMES)
-def test_each_fault_can_be_drawn(behind: Server, fault: str) -> None:
-    """With probability 1 every GET that can have the fault has it."""
+def test_probability_1_breaks_every_response(behind: Server, fault: str) -> None:
+    """Every GET that can have the fault has it."""
     certain: dict[str, Any] = {fault: 1.0}
     with FaultyStore(behind.url, Faults(**certain, stall_s=0.01, trickle_s=0.0001)) as store:
         store.script(None)  # an earlier answer
@@ -350,13 +350,13 @@ def run(behind: Server, seed: int) -> list[tuple[bytes, str]]:
     return [(re.sub(rb"Date: [^\r]*", b"", answer), end) for answer, end in answers]
 
 
-def test_a_seed_gives_the_same_run(behind: Server) -> None:
-    """Down to the bit that flips."""
+def test_a_seed_determines_all_faults(behind: Server) -> None:
+    """Also the bit that is inverted."""
     assert run(behind, 3) == run(behind, 3) != run(behind, 4)
 
 
-def test_a_script_goes_by_order_of_arrival_and_then_chance_holds(store: FaultyStore) -> None:
-    """``None`` is a sound answer; requests that are not subject use nothing up."""
+def test_a_script_applies_in_order_of_arrival_and_then_faults_are_random(store: FaultyStore) -> None:
+    """``None`` is an intact response; requests of other methods do not use up the script."""
     store.faults = Faults(internal_error=1)
     store.script("slow_down", None, "changed")
     kinds = [("GET", "/b/k"), ("HEAD", "/b/k"), ("GET", "/?list-type=2"), ("GET", "/b/k"), ("GET", "/b/k")]
@@ -366,8 +366,8 @@ def test_a_script_goes_by_order_of_arrival_and_then_chance_holds(store: FaultySt
     assert store.counts == {"slow_down": 1, "well": 3, "changed": 1, "internal_error": 1}
 
 
-def test_listings_and_other_methods_on_request(store: FaultyStore) -> None:
-    """``listings`` and ``methods`` widen what is broken; an answer to HEAD never gets a body."""
+def test_listings_and_other_methods_are_broken_on_demand(store: FaultyStore) -> None:
+    """By ``listings`` and ``methods``; a response to HEAD never has a body."""
     store.faults = Faults(slow_down=1, listings=True, methods={"GET", "HEAD", "PUT"})
     assert split(on_the_wire(store, "/b?list-type=2&prefix=a")[0])[0] == 503
     assert (store.requests[0].path, store.requests[0].query) == ("/b", "list-type=2&prefix=a")
@@ -375,16 +375,16 @@ def test_listings_and_other_methods_on_request(store: FaultyStore) -> None:
     assert (status, body) == (503, b"")
 
 
-def test_requests_tell_what_was_asked_for(store: FaultyStore) -> None:
-    """Method, path, range and condition, in order of arrival."""
+def test_requests_are_recorded_in_order(store: FaultyStore) -> None:
+    """Method, path, range and condition."""
     on_the_wire(store, "/b/k%20k", If_Match='"x"')
     on_the_wire(store, **RANGE)
     seen = [(each.method, each.path, each.range, each.if_match) for each in store.requests]
     assert seen == [("GET", "/b/k%20k", None, '"x"'), ("GET", "/b/k", "bytes=1000-1999", None)]
 
 
-def test_connections_are_kept_on_both_sides(store: FaultyStore, behind: Server) -> None:
-    """Sound answers, errors and HEAD follow each other on one connection, and one behind it."""
+def test_connections_are_reused_on_both_sides(store: FaultyStore, behind: Server) -> None:
+    """Intact responses, errors and HEAD use one connection to the proxy, and one to the upstream server."""
     before = behind.connections
     client = http.client.HTTPConnection(store.endpoint_url.removeprefix("http://"))
     store.script(None, "slow_down", "flipped_bit", None)
@@ -400,16 +400,16 @@ def test_connections_are_kept_on_both_sides(store: FaultyStore, behind: Server) 
     assert behind.connections == before + 1
 
 
-def test_requests_arrive_byte_for_byte(store: FaultyStore, behind: Server) -> None:
-    """Signatures hold: order and case of the headers, and Host, are the client's."""
+def test_requests_are_forwarded_byte_for_byte(store: FaultyStore, behind: Server) -> None:
+    """Order and case of the headers, and Host, are the client's, so signatures stay valid."""
     on_the_wire(store, "/b/k?a=%2F&b", **{"X-Amz-b": "2", "x-AMZ-a": "  1"})
     lines = behind.seen[-1][2]
     assert behind.seen[-1][1] == "/b/k?a=%2F&b"
     assert lines.split() == ["Host:", "signed.example", "Connection:", "close", "X-Amz-b:", "2", "x-AMZ-a:", "1"]
 
 
-def test_chunks_are_passed_on_and_joined_where_broken(store: FaultyStore) -> None:
-    """A sound chunked answer keeps its chunks and trailers; a broken one gets a length."""
+def test_chunked_responses_keep_chunks_unless_they_are_broken(store: FaultyStore) -> None:
+    """Intact ones keep chunks and trailers; broken ones have a length."""
     status, headers, body = split(on_the_wire(store, "/chunked")[0])
     assert (status, headers["transfer-encoding"]) == (200, "chunked")
     assert body == b"5;x=y\r\nhello\r\n6\r\n world\r\n0\r\nTrailer: t\r\n\r\n"
@@ -419,16 +419,16 @@ def test_chunks_are_passed_on_and_joined_where_broken(store: FaultyStore) -> Non
     assert "transfer-encoding" not in headers
 
 
-def test_an_answer_till_the_end_of_the_connection(store: FaultyStore) -> None:
-    """A server that sends no length ends its connection, and so does the proxy."""
+def test_a_response_without_length_ends_with_the_connection(store: FaultyStore) -> None:
+    """On both sides of the proxy."""
     with connect(store) as sock, sock.makefile("rb") as stream:
         sock.sendall(ask("/until-fin"))
         status, headers, body = split(stream.read())
     assert (status, headers["connection"], body) == (200, "close", BODY)
 
 
-def test_uploads_pass_through(store: FaultyStore, behind: Server) -> None:
-    """Bodies too, and nothing of the next request is taken for a part of them."""
+def test_uploads_are_forwarded(store: FaultyStore, behind: Server) -> None:
+    """Bodies end where the next request starts."""
     upload = random.Random(1).randbytes(3_000_000)
     client = http.client.HTTPConnection(store.endpoint_url.removeprefix("http://"), timeout=20)
     for _ in range(2):
@@ -441,8 +441,8 @@ def test_uploads_pass_through(store: FaultyStore, behind: Server) -> None:
 
 
 @pytest.mark.parametrize("fault", [None, "slow_down"])
-def test_uploads_that_wait_for_100(store: FaultyStore, fault: str | None) -> None:
-    """``Expect: 100-continue`` gets its 100, from the server behind or, before an injected error, from the proxy."""
+def test_uploads_that_wait_for_100_continue_get_it(store: FaultyStore, fault: str | None) -> None:
+    """From the upstream server or, before an injected error, from the proxy."""
     store.faults = Faults(methods={"PUT"})
     store.script(fault)
     with connect(store) as sock, sock.makefile("rb") as stream:
@@ -454,8 +454,8 @@ def test_uploads_that_wait_for_100(store: FaultyStore, fault: str | None) -> Non
         assert split(stream.read())[0] == (503 if fault else 200)
 
 
-def test_nobody_behind_is_a_502() -> None:
-    """Refused connections are told apart from the faults, for uploads too."""
+def test_an_unreachable_upstream_server_is_a_502() -> None:
+    """Refused connections are counted apart from faults, for uploads too."""
     with FaultyStore(f"http://127.0.0.1:{free_port()}") as store:
         assert split(on_the_wire(store)[0])[0] == 502
         client = http.client.HTTPConnection(store.endpoint_url.removeprefix("http://"), timeout=20)
@@ -465,8 +465,8 @@ def test_nobody_behind_is_a_502() -> None:
         assert store.counts == {"bad_gateway": 2}
 
 
-def test_a_server_that_breaks_off_is_a_502() -> None:
-    """An end before the answer is the proxy's to report."""
+def test_an_upstream_server_that_closes_early_is_a_502() -> None:
+    """If it closes the connection before its response."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def hang_up() -> None:
@@ -480,8 +480,8 @@ def test_a_server_that_breaks_off_is_a_502() -> None:
         thread.join()
 
 
-def test_a_path_of_the_server_behind_is_kept(behind: Server) -> None:
-    """The proxy's address ends like the one behind it."""
+def test_the_path_of_the_upstream_url_is_kept(behind: Server) -> None:
+    """The proxy's address has the same path."""
     with FaultyStore(f"{behind.url}/b") as store:
         assert urlsplit(store.endpoint_url).path == "/b"
 
@@ -491,8 +491,8 @@ def proxy_threads() -> int:
 
 
 @pytest.mark.parametrize("fault", [None, "stall", "stall_in_body", "trickle"])
-def test_leaving_ends_threads_and_sockets(fault: str | None) -> None:
-    """Within 2 s, also those that stall or trickle or wait for the next request; nothing is left open."""
+def test_close_ends_all_threads_and_sockets(fault: str | None) -> None:
+    """Within 2 s, also those that stall, trickle or wait for the next request."""
     with running_server() as behind:
         open_before = len(os.listdir("/proc/self/fd"))
         with FaultyStore(behind.url, Faults(stall_s=1000, trickle_s=1000)) as store:
@@ -512,8 +512,8 @@ def test_leaving_ends_threads_and_sockets(fault: str | None) -> None:
         wait_until(lambda: len(os.listdir("/proc/self/fd")) <= open_before, "the end of all sockets")
 
 
-def test_a_client_that_leaves_ends_its_stall(behind: Server) -> None:
-    """Time-outs of a client do not pile up threads."""
+def test_a_stall_ends_when_its_client_leaves(behind: Server) -> None:
+    """Time-outs of clients do not accumulate threads."""
     with FaultyStore(behind.url, Faults(stall=1, stall_s=1000)) as store:
         with connect(store, timeout_s=0.05) as sock:
             sock.sendall(ask())
@@ -543,8 +543,8 @@ def test_forked_children_do_not_keep_connections_open(
             assert sock.recv(1) == b""
 
 
-def test_many_clients_at_once(behind: Server) -> None:
-    """Each request is counted and noted once, whoever asks."""
+def test_requests_of_concurrent_clients_are_counted_once(behind: Server) -> None:
+    """Each is recorded once."""
     with FaultyStore(behind.url, Faults.storm(0.4)) as store:
 
         def many() -> None:
@@ -563,22 +563,22 @@ def test_many_clients_at_once(behind: Server) -> None:
 @pytest.mark.parametrize(
     "wrong", [{"reset": -0.1}, {"reset": 1.1}, {"reset": 0.6, "stall": 0.6}, {"stall_s": 0}, {"reset": float("nan")}]
 )
-def test_impossible_faults_are_refused(wrong: dict[str, Any]) -> None:
-    """Probabilities lie within 0 to 1, alone and together; times are above 0."""
+def test_invalid_probabilities_and_times_are_refused(wrong: dict[str, Any]) -> None:
+    """Each probability and their sum are from 0 to 1; times are above 0."""
     with pytest.raises(ValueError, match="Faults: "):
         Faults(**wrong)
 
 
 @given(probability=st.floats(0, 1), number=st.floats(0, 1, exclude_max=True))
-def test_storm_has_the_probability_that_was_asked_for(probability: float, number: float) -> None:
-    """Split evenly, up to rounding."""
+def test_storm_divides_its_probability_evenly(probability: float, number: float) -> None:
+    """Up to rounding."""
     fault = Faults.storm(probability).pick(number)
     if abs(number - probability) > 1e-9:
         assert (fault is not None) == (number < probability)
 
 
-def test_misspelt_names_are_refused(store: FaultyStore) -> None:
-    """A script of unknown faults, and an address without http://, say what is known."""
+def test_unknown_faults_and_addresses_are_refused(store: FaultyStore) -> None:
+    """The errors name the known faults, and the form of an address."""
     with pytest.raises(ValueError, match="slow_down"):
         store.script("slowdown")
     with pytest.raises(ValueError, match="http://127"):
@@ -598,8 +598,8 @@ def s3_client(server: S3Server, attempts: int = 1) -> Any:
     )
 
 
-def test_s3_through_the_proxy(s3: S3Server) -> None:
-    """botocore puts, lists, reads and retries; signatures stay valid, and errors are those of S3."""
+def test_botocore_works_through_the_proxy(s3: S3Server) -> None:
+    """It writes, lists, reads and retries; signatures stay valid, and errors are those of S3."""
     with faulty(s3) as (server, store):
         bucket, client = server.new_bucket(), s3_client(server)
         assert server.storage_options == {**s3.storage_options, "endpoint_url": store.endpoint_url}
@@ -633,8 +633,8 @@ def test_s3_through_the_proxy(s3: S3Server) -> None:
         assert read() == BODY[10:20]
 
 
-def test_obstore_through_the_proxy(s3: S3Server) -> None:
-    """Its signatures stay valid too, and it retries through a storm."""
+def test_obstore_works_through_the_proxy(s3: S3Server) -> None:
+    """Signatures stay valid, and it retries through a storm."""
     obstore_store = pytest.importorskip("obstore.store")
     with faulty(s3, Faults.storm(0.2), seed=5) as (server, store):
         bucket = server.new_bucket()

@@ -14,8 +14,8 @@ from torchdata_remote.testing import all_worlds, write_small_shards
 
 
 @given(world_size=st.integers(1, 5), num_workers=st.integers(1, 5))
-def test_all_worlds(world_size: int, num_workers: int) -> None:
-    """Every place comes once, and knows the whole."""
+def test_all_worlds_has_each_slot_once(world_size: int, num_workers: int) -> None:
+    """With the size of the whole job."""
     worlds = list(all_worlds(world_size, num_workers))
     assert len(set(worlds)) == len(worlds) == world_size * num_workers
     assert {(world.world_size, world.num_workers) for world in worlds} == {(world_size, num_workers)}
@@ -23,8 +23,8 @@ def test_all_worlds(world_size: int, num_workers: int) -> None:
 
 
 @given(num_shards=st.integers(1, 5), samples_per_shard=st.integers(1, 5))
-def test_small_shards(num_shards: int, samples_per_shard: int) -> None:
-    """What is returned is what is read, in order; keys and contents all differ."""
+def test_small_shards_are_read_as_returned(num_shards: int, samples_per_shard: int) -> None:
+    """In order; all keys and contents differ."""
     folder = f"memory://small-{num_shards}-{samples_per_shard}/"
     written = write_small_shards(folder, num_shards=num_shards, samples_per_shard=samples_per_shard)
     urls = [f"{folder}{shard:06d}.tar" for shard in range(num_shards)]
@@ -33,8 +33,8 @@ def test_small_shards(num_shards: int, samples_per_shard: int) -> None:
     assert len({sample["__key__"] for sample in written}) == len({sample["txt"] for sample in written}) == len(written)
 
 
-def test_small_shards_replace_what_was_there(tmp_path: pathlib.Path) -> None:
-    """Writing again leaves exactly the new set, with its manifest."""
+def test_small_shards_replace_earlier_ones(tmp_path: pathlib.Path) -> None:
+    """With their manifest."""
     write_small_shards(str(tmp_path), num_shards=4, samples_per_shard=2)
     write_small_shards(f"{tmp_path}/", num_shards=2, samples_per_shard=3)
     shards = ["000000.tar", "000000.tar.idx", "000001.tar", "000001.tar.idx"]

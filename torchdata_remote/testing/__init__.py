@@ -1,4 +1,4 @@
-"""Helpers for the tests of whoever builds on this package: small data sets, and a store that misbehaves."""
+"""Helpers for tests of packages that use this one: small datasets, and a store that fails on purpose."""
 
 from ._connection import SeenRequest
 from ._resuming import assert_resumes_everywhere

@@ -1,4 +1,4 @@
-"""One client of the faulty store, and the connection to the server behind that belongs to it."""
+"""One client of the faulty store, with its connection to the upstream server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from ._breaking import INSTEAD, Broken, Then, broken_answer, error_answer, joined, status_line
+from ._breaking import (
+    STATUS_FAULTS,
+    AfterResponse,
+    BrokenResponse,
+    break_response,
+    error_response,
+    status_line,
+    with_length,
+)
 from ._wire import Head, Wire
 from .faults import Faults
 
@@ -17,7 +25,7 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 @dataclass
 class SeenRequest:
-    """A request as it arrived: path and query percent-encoded; ``fault`` is ``None`` if its answer was sound."""
+    """A request as received: path and query percent-encoded; ``fault`` is ``None`` if the response was intact."""
 
     method: str
     path: str
@@ -28,94 +36,94 @@ class SeenRequest:
 
 
 class Host(Protocol):
-    """What a connection needs of the store that it belongs to."""
+    """What a connection needs of its store."""
 
     faults: Faults
 
-    def arrived(self, request: Head) -> tuple[SeenRequest, float]:
-        """Note a request; what becomes of its answer, and a number from [0, 1)."""
+    def record_request(self, request: Head) -> tuple[SeenRequest, float]:
+        """Record a request; return it with its fault, and a number from [0, 1)."""
 
     def count(self, what: str) -> None:
-        """Count an answer."""
+        """Count a response."""
 
     def remember(self, request: Head) -> None:
-        """Keep the head of a GET."""
+        """Store the head of a GET."""
 
     def earlier(self, request: Head, chance: float) -> Head | None:
-        """A GET that was remembered."""
+        """Return a GET that was stored."""
 
     def connect(self) -> Wire:
-        """A connection to the server behind."""
+        """Open a connection to the upstream server."""
 
-    def hang_up(self, wire: Wire) -> None:
-        """Close one."""
+    def disconnect(self, wire: Wire) -> None:
+        """Close a connection to the upstream server."""
 
 
-class _BehindError(Exception):
-    """The server behind cannot be reached, or broke off before its answer."""
+class _UpstreamError(Exception):
+    """The upstream server is unreachable, or closed the connection before its response."""
 
 
 @contextlib.contextmanager
-def _behind() -> Iterator[None]:
+def _upstream_errors() -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
-        raise _BehindError from error
+        raise _UpstreamError from error
 
 
 class Connection:
-    """Answers the requests of one client, one after the other."""
+    """Serves the requests of one client, one after the other."""
 
     def __init__(self, store: Host, client: Wire) -> None:
         self._store = store
         self._client = client
         self._server: Wire | None = None
-        self._has_unread = False  # the server behind answered before it had the whole request
+        self._has_unread = False  # the upstream server responded before it had read the whole request
 
     def serve(self) -> None:
-        """Answer until one side leaves or a fault ends the connection."""
+        """Serve requests until one side closes the connection, or a fault does."""
         try:
             while (request := self._client.head()) is not None and self._answer(request):
                 pass
-        except _BehindError:
+        except _UpstreamError:
             self._store.count("bad_gateway")
             self._client.sock.sendall(
-                error_answer("bad_gateway", with_body=request is not None and _may_have_body(request))
+                error_response("bad_gateway", with_body=request is not None and _may_have_body(request))
             )
-            self._client.end_gently()
+            self._client.close_gracefully()
         finally:
-            self._hang_up()
+            self._disconnect()
 
     def _answer(self, request: Head) -> bool:
-        """Answer one request; whether the connection goes on."""
-        seen, chance = self._store.arrived(request)
+        """Serve one request; return whether the connection stays open."""
+        seen, chance = self._store.record_request(request)
         fault = seen.fault
         if fault in ("slow_down", "internal_error", "reset", "early_end") or (fault == "changed" and seen.if_match):
-            return self._answer_instead(fault, request)
+            return self._respond_instead(fault, request)
         if fault == "stall":
             self._store.count(fault)
-            return not self._client.left_within(self._store.faults.stall_s) and self._pass_on(request)
+            return not self._client.is_closed_within(self._store.faults.stall_s) and self._forward(request)
         if fault is None:
-            return self._pass_on(request, "well")
+            return self._forward(request, "well")
         return self._break(fault, request, seen, chance)
 
-    def _answer_instead(self, fault: str, request: Head) -> bool:
-        """Answer without asking the server behind, once the request is read."""
+    def _respond_instead(self, fault: str, request: Head) -> bool:
+        """Read the request, and respond without the upstream server."""
         if "100-continue" in request.fields.get("expect", "") and not self._client.held:
             self._client.sock.sendall(_CONTINUE)
         for _ in self._request_body(request):
             pass
         self._store.count(fault)
-        if fault in INSTEAD:
-            self._client.sock.sendall(error_answer(fault, with_body=_may_have_body(request)))
-            return request.goes_on
+        if fault in STATUS_FAULTS:
+            self._client.sock.sendall(error_response(fault, with_body=_may_have_body(request)))
+            return request.keeps_alive
         if fault == "reset":
             self._client.reset()
         return False
 
-    def _pass_on(self, request: Head, what: str | None = None) -> bool:
-        """Send the answer on by the piece, and count it as ``what``."""
-        answer = self._ask(request)
+    def _forward(self, request: Head, what: str | None = None) -> bool:
+        """Stream the upstream response to the client, and count it as ``what``."""
+        answer = self._request(request)
         if what is not None:
             self._store.count(what)
         body = self._answer_body(request, answer)
@@ -125,80 +133,80 @@ class Connection:
         self._client.send(head, body or iter(()))
         if request.first[0] == "GET" and answer.status in (200, 206):
             self._store.remember(request)
-        return self._goes_on(request, answer, has_end=has_end)
+        return self._keeps_connection(request, answer, has_end=has_end)
 
     def _break(self, fault: str, request: Head, seen: SeenRequest, chance: float) -> bool:
-        """Read the whole answer and send it broken."""
-        asked = self._store.earlier(request, chance) if fault == "other_answer" else request
-        if asked is None:  # there was none before
+        """Read the whole upstream response, and send it broken."""
+        upstream_request = self._store.earlier(request, chance) if fault == "other_answer" else request
+        if upstream_request is None:  # there is no earlier one
             seen.fault = None
-            return self._pass_on(request, "well")
+            return self._forward(request, "well")
         if fault == "ignored_range":
-            answer, body = self._whole(Head(request.edited({"Range": None})))
+            answer, body = self._read_response(Head(request.edited({"Range": None})))
             if answer.status != 200:
-                answer, body = self._whole(request)
+                answer, body = self._read_response(request)
         else:
-            answer, body = self._whole(asked)
-        broken = broken_answer(fault, answer, body, chance)
+            answer, body = self._read_response(upstream_request)
+        broken = break_response(fault, answer, body, chance)
         if broken is None:
             seen.fault = None
-            broken = Broken(joined(answer, body))
+            broken = BrokenResponse(with_length(answer, body))
         self._store.count(seen.fault or "well")
-        return self._send_broken(broken) and self._goes_on(request, answer, has_end=True)
+        return self._send_broken(broken) and self._keeps_connection(request, answer, has_end=True)
 
-    def _send_broken(self, broken: Broken) -> bool:
-        """Send an answer and what follows it; whether the connection may go on."""
+    def _send_broken(self, broken: BrokenResponse) -> bool:
+        """Send a broken response; return whether the connection may stay open."""
         faults = self._store.faults
         self._client.sock.sendall(broken.at_once)
         for byte in broken.by_the_byte:
-            if self._client.left_within(faults.trickle_s):
+            if self._client.is_closed_within(faults.trickle_s):
                 return False
             self._client.sock.sendall(bytes([byte]))
-        if broken.then is Then.STALL_AND_RESET and self._client.left_within(faults.stall_s):
+        if broken.then is AfterResponse.STALL_AND_RESET and self._client.is_closed_within(faults.stall_s):
             return False
-        if broken.then in (Then.RESET, Then.STALL_AND_RESET):
+        if broken.then in (AfterResponse.RESET, AfterResponse.STALL_AND_RESET):
             self._client.reset()
-        return broken.then is Then.GO_ON
+        return broken.then is AfterResponse.KEEP_OPEN
 
-    def _whole(self, request: Head) -> tuple[Head, bytes]:
-        answer = self._ask(request)
-        with _behind():
+    def _read_response(self, request: Head) -> tuple[Head, bytes]:
+        answer = self._request(request)
+        with _upstream_errors():
             body = b"".join(bytes(piece) for piece in self._answer_body(request, answer, framed=False) or ())
-        if not answer.goes_on or (answer.length is None and not answer.is_chunked):
-            self._hang_up()
+        if not answer.keeps_alive or (answer.length is None and not answer.is_chunked):
+            self._disconnect()
         return answer, body
 
-    def _ask(self, request: Head) -> Head:
-        """Send a request on and read the head of the answer."""
+    def _request(self, request: Head) -> Head:
+        """Forward a request, and read the head of the response."""
         has_body = request.is_chunked or request.length
         if self._server is not None and request.first[0] in ("GET", "HEAD") and not has_body:
-            with contextlib.suppress(_BehindError):  # a connection that was kept may have ended by now
-                return self._ask_once(request)
-            self._hang_up()
-        return self._ask_once(request)
+            with contextlib.suppress(_UpstreamError):  # a reused connection may be closed by now
+                return self._request_once(request)
+            self._disconnect()
+        return self._request_once(request)
 
-    def _ask_once(self, request: Head) -> Head:
+    def _request_once(self, request: Head) -> Head:
         if self._server is not None and self._server.is_stale():
-            self._hang_up()
-        with _behind():
+            self._disconnect()
+        with _upstream_errors():
             server = self._server = self._server or self._store.connect()
             server.sock.sendall(request.raw)
-        if "100-continue" in request.fields.get("expect", "") and self._server_is_first(server):
+        if "100-continue" in request.fields.get("expect", "") and self._server_responds_first(server):
             answer = self._server_head(server)
             if answer.status != 100:
                 self._has_unread = True
                 return answer
             self._client.sock.sendall(answer.raw)
         for piece in self._request_body(request):
-            if not server.takes(piece):  # perhaps its answer says why
+            if not server.try_send(piece):  # its response may contain the reason
                 self._has_unread = True
                 break
         while (answer := self._server_head(server)).status < 200:
             self._client.sock.sendall(answer.raw)
         return answer
 
-    def _server_is_first(self, server: Wire) -> bool:
-        """Wait for either side: some servers never send 100, and clients then send their body unasked."""
+    def _server_responds_first(self, server: Wire) -> bool:
+        """Wait for either side: if a server sends no 100, the client sends its body anyway."""
         with selectors.DefaultSelector() as selector:
             for wire in (server, self._client):
                 selector.register(wire.sock, selectors.EVENT_READ)
@@ -206,10 +214,10 @@ class Connection:
         return any(key.fileobj is server.sock for key, _ in ready)
 
     def _server_head(self, server: Wire) -> Head:
-        with _behind():
+        with _upstream_errors():
             answer = server.head()
             if answer is None:
-                raise ConnectionError("the server behind ended the connection without an answer")
+                raise ConnectionError("the upstream server closed the connection without a response")
             return answer
 
     def _request_body(self, request: Head) -> Iterator[memoryview]:
@@ -220,17 +228,17 @@ class Connection:
         has_body = _may_have_body(request) and answer.status not in (204, 304)
         return self._server.body(answer, framed=framed) if has_body else None
 
-    def _goes_on(self, request: Head, answer: Head, *, has_end: bool) -> bool:
-        """After an answer: whether the client's connection goes on; the server's ends where it said so."""
-        if not (answer.goes_on and has_end):
-            self._hang_up()
+    def _keeps_connection(self, request: Head, answer: Head, *, has_end: bool) -> bool:
+        """Return whether the client's connection stays open after a response; close the upstream one if need be."""
+        if not (answer.keeps_alive and has_end):
+            self._disconnect()
         if self._has_unread:
-            self._client.end_gently()
-        return request.goes_on and has_end and not self._has_unread
+            self._client.close_gracefully()
+        return request.keeps_alive and has_end and not self._has_unread
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         if self._server is not None:
-            self._store.hang_up(self._server)
+            self._store.disconnect(self._server)
             self._server = None
 
 

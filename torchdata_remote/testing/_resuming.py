@@ -1,4 +1,4 @@
-"""Whether a chain goes on rightly, wherever it stops."""
+"""Check that a chain resumes exactly, wherever it is stopped."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ def assert_resumes_everywhere(
     num_streams: int = 1,
     same: Callable[[Any, Any], bool] = operator.eq,
 ) -> None:
-    """Stop a chain after each of its items, go on with another copy of it, and compare with the run that did not stop.
+    """Stop a chain after each of its items, resume a copy of it, and compare with an uninterrupted run.
 
-    Each state goes through JSON. Compared are the rest of the first epoch, item by item, and the whole second one.
+    Each state is converted to JSON and back. The rest of the first epoch and the whole second one are compared.
 
     Args:
-        make_pipe: builds the chain anew.
-        num_streams: that it is run as; more than one need ``sharding_filter_rank`` in it.
+        make_pipe: builds the chain.
+        num_streams: of the chain; more than one need ``sharding_filter_rank`` in it.
         same: whether two items are equal; tensors and images need a function of their own.
 
     Raises:
-        AssertionError: at the first difference; tells where it stopped.
+        AssertionError: at the first difference, with the item at which the chain was stopped.
 
     Example:
         >>> from torchdata_remote.testing import write_small_shards
@@ -40,16 +40,16 @@ def assert_resumes_everywhere(
     def resumable() -> Resumable:
         return Resumable(make_pipe(), num_streams=num_streams)
 
-    whole = resumable()
-    epochs = [list(whole), list(whole)]
-    assert epochs[0], "The chain hands out nothing, so that nothing can be compared."
+    uninterrupted = resumable()
+    epochs = [list(uninterrupted), list(uninterrupted)]
+    assert epochs[0], "The chain yields nothing, so nothing can be compared."
     for stop in range(len(epochs[0]) + 1):
-        stopped, going_on = resumable(), resumable()
-        begun = iter(stopped)
-        head = list(islice(begun, stop))
+        stopped, resumed = resumable(), resumable()
+        iterator = iter(stopped)
+        head = list(islice(iterator, stop))
         state = json.loads(json.dumps(stopped.state_dict()))
-        going_on.load_state_dict(state)
-        for epoch, got in enumerate([[*head, *going_on], list(going_on)]):
+        resumed.load_state_dict(state)
+        for epoch, got in enumerate([[*head, *resumed], list(resumed)]):
             _compare(got, epochs[epoch], same, f"stopped after {stop} items, epoch {epoch}, with the state {state}")
 
 

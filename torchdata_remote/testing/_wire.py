@@ -1,4 +1,4 @@
-"""HTTP/1.1 as bytes on a socket: heads as they came, bodies by the piece."""
+"""HTTP/1.1 on a socket: message heads unchanged, bodies in pieces."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LINGER_S = 1.0
 
 
 class Head:
-    """First line and headers of a request or an answer."""
+    """First line and headers of a request or a response."""
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
@@ -30,8 +30,8 @@ class Head:
         return int(self.first[1])
 
     @property
-    def goes_on(self) -> bool:
-        """Whether whoever sent this keeps the connection."""
+    def keeps_alive(self) -> bool:
+        """Whether the sender keeps the connection open."""
         connection = self.fields.get("connection", "").lower()
         return connection == "keep-alive" if "HTTP/1.0" in self.first else connection != "close"
 
@@ -41,11 +41,11 @@ class Head:
 
     @property
     def length(self) -> int | None:
-        """Bytes of the body, ``None`` where the head does not say."""
+        """Bytes of the body; ``None`` without Content-Length."""
         return int(self.fields["content-length"]) if "content-length" in self.fields else None
 
     def edited(self, changes: Mapping[str, str | None], *, first: str | None = None) -> bytes:
-        """This head with other values for some headers; ``None`` leaves a header out."""
+        """Return this head with other values for some headers; ``None`` removes a header."""
         names = {name.lower() for name in changes}
         kept = [line for line in self._lines[1:] if line.partition(":")[0].lower() not in names]
         added = [f"{name}: {value}" for name, value in changes.items() if value is not None]
@@ -53,7 +53,7 @@ class Head:
 
 
 class Wire:
-    """One connection; what was read and not yet used is held."""
+    """One connection, with the bytes that were read ahead."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -67,8 +67,8 @@ class Wire:
         for piece in body:
             self.sock.sendall(piece)
 
-    def takes(self, piece: memoryview) -> bool:
-        """Send a piece; whether the other side still wants it."""
+    def try_send(self, piece: memoryview) -> bool:
+        """Send a piece; return ``False`` if the other side has closed the connection."""
         try:
             self.sock.sendall(piece)
         except OSError:
@@ -76,17 +76,17 @@ class Wire:
         return True
 
     def head(self) -> Head | None:
-        """The next head; ``None`` if the other side ended the connection before it."""
+        """Read the next head; ``None`` if the other side has closed the connection."""
         return Head(raw) if (raw := self._until(b"\r\n\r\n")) else None
 
     def body(self, head: Head, *, framed: bool = True) -> Iterator[memoryview]:
-        """The body after ``head``, till FIN if there is no length; ``framed`` leaves chunks as they are."""
+        """Read the body after ``head``, until FIN if there is no length; ``framed`` keeps the framing of chunks."""
         if head.is_chunked:
             return self._chunks(framed)
         return self._exactly(head.length) if head.length is not None else iter(lambda: self._some(PIECE_BYTES), b"")
 
-    def left_within(self, seconds: float) -> bool:
-        """Wait for so long; at once ``True`` when the other side ends the connection, or this one is shut down."""
+    def is_closed_within(self, seconds: float) -> bool:
+        """Wait; return ``True`` as soon as either side closes the connection."""
         deadline = time.monotonic() + seconds
         try:
             while (rest_s := deadline - time.monotonic()) > 0:
@@ -100,7 +100,7 @@ class Wire:
         return False
 
     def is_stale(self) -> bool:
-        """Whether the other side ended the connection, or talks unasked."""
+        """Whether the other side has closed the connection, or sent unexpected bytes."""
         try:
             self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -114,14 +114,14 @@ class Wire:
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.sock.close()
 
-    def end_gently(self) -> None:
-        """Send FIN and read on for a moment: closing with unread bytes would reset, and the answer be lost."""
+    def close_gracefully(self) -> None:
+        """Send FIN, and read for a moment: a close with unread bytes would reset the connection."""
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_WR)
-            self.left_within(_LINGER_S)
+            self.is_closed_within(_LINGER_S)
 
     def _some(self, at_most: int) -> memoryview:
-        """The next bytes; none at FIN. Valid until the next call."""
+        """Read the next bytes; none at FIN. They are valid until the next call."""
         if self.held:
             piece, self.held = self.held[:at_most], self.held[at_most:]
             return memoryview(piece)
@@ -152,8 +152,8 @@ class Wire:
                 yield memoryview(end)
 
     def _until(self, mark: bytes) -> bytes:
-        """Bytes up to and with ``mark``; none at FIN before the first of them."""
-        while (at := self.held.find(mark)) < 0:
+        """Read up to and including ``mark``; nothing at FIN before the first byte."""
+        while (end := self.held.find(mark)) < 0:
             if len(self.held) > _HEAD_BYTES:
                 raise ConnectionError(f"no {mark!r} within {_HEAD_BYTES:,} bytes")
             more = self.sock.recv(_HEAD_BYTES)
@@ -162,6 +162,6 @@ class Wire:
                     raise ConnectionError(f"the connection ended before {mark!r}")
                 return b""
             self.held += more
-        at += len(mark)
-        found, self.held = self.held[:at], self.held[at:]
-        return found
+        end += len(mark)
+        line, self.held = self.held[:end], self.held[end:]
+        return line

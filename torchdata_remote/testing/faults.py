@@ -1,4 +1,4 @@
-"""What a store may do wrong, and how often."""
+"""The faults of a store, and how often they occur."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ _LIMITS = ("stall_s", "trickle_s", "methods", "listings")
 
 @dataclass(frozen=True, kw_only=True)
 class Faults:
-    """Probabilities (0 to 1) that an answer is broken in each way; an answer has one fault at most.
+    """Probabilities (0 to 1) that a response is broken in each way; a response has one fault at most.
 
-    A fault that a request cannot have leaves the answer sound and counts as such: a range fault without a ``Range``,
-    a fault of the body without a body or where the server behind answers other than 200 or 206, a short range of one
-    byte. Broken answers are held in memory whole.
+    If a response cannot have a fault it is left intact, and counted so: a range fault without a ``Range``, a fault of
+    the body without a body or with a status other than 200 or 206, a short range of one byte. Broken responses are
+    held in memory whole.
 
     Args:
-        slow_down: 503 ``SlowDown`` with S3's XML; the server behind is not asked.
-        internal_error: 500 ``InternalError`` with S3's XML; the server behind is not asked.
-        reset: RST before any byte of the answer; the server behind is not asked.
-        early_end: FIN before any byte of the answer; the server behind is not asked.
+        slow_down: 503 ``SlowDown`` with S3's XML; the upstream server gets no request.
+        internal_error: 500 ``InternalError`` with S3's XML; the upstream server gets no request.
+        reset: RST before any byte of the response; the upstream server gets no request.
+        early_end: FIN before any byte of the response; the upstream server gets no request.
         reset_in_body: headers and a random part of the body, which may be empty, then RST.
         cut_body: headers with the full ``Content-Length``, a random part of the body, then FIN.
-        cut_without_length: headers without ``Content-Length``, a random part of the body, then FIN: it looks complete.
-        short_range: a 206 with fewer bytes than asked for, whose headers agree with its body.
-        ignored_range: 200 with the whole object where a ``Range`` was asked for. Where the server behind refuses the
-            request without its ``Range``, because that was signed, zeros stand for the bytes outside the range.
-        shifted_range: a 206 with the right body, whose ``Content-Range`` names another place.
-        other_answer: the answer to one of the last GETs for another path or range (sound where there was none).
-        doubled: the same answer twice; then the connection goes on.
-        stall: nothing for ``stall_s``, then a sound answer.
+        cut_without_length: headers without ``Content-Length``, a random part of the body, then FIN. It looks complete.
+        short_range: a 206 with fewer bytes than requested, whose headers agree with its body.
+        ignored_range: 200 with the whole object instead of a ``Range``. If the upstream server refuses the request
+            without its ``Range``, because that was signed, the bytes outside the range are zeros.
+        shifted_range: a 206 with the right body, whose ``Content-Range`` has another start.
+        other_answer: the response to one of the last GETs of another path or range (intact if there was none).
+        doubled: the same response twice; then the connection stays open.
+        stall: nothing for ``stall_s``, then an intact response.
         stall_in_body: headers and a random part of the body, nothing for ``stall_s``, then RST.
-        trickle: headers, then one byte of the body each ``trickle_s`` until the client leaves.
-        changed: another ``ETag``; where ``If-Match`` was sent, 412 ``PreconditionFailed`` with S3's XML.
+        trickle: headers, then one byte of the body each ``trickle_s`` until the client closes the connection.
+        changed: another ``ETag``; if ``If-Match`` was sent, 412 ``PreconditionFailed`` with S3's XML.
         flipped_bit: one bit of the body inverted.
         stall_s: length of a stall, in seconds.
         trickle_s: time between two bytes, in seconds.
-        methods: HTTP methods whose answers may be broken.
-        listings: whether answers to ``ListObjectsV2`` may be broken too.
+        methods: HTTP methods whose responses may be broken.
+        listings: whether responses to ``ListObjectsV2`` may be broken too.
 
     Raises:
-        ValueError: if a probability is not within 0 to 1, or all together are above 1, or a time is not above 0.
+        ValueError: if a probability is not within 0 to 1, or their sum is above 1, or a time is not above 0.
 
     Example:
         >>> Faults(cut_body=0.05, stall=0.01, stall_s=2).stall_s
@@ -75,17 +75,17 @@ class Faults:
         wrong = {name: value for name, value in probabilities.items() if not 0 <= value <= 1}
         if wrong:
             raise ValueError(f"Faults: {wrong} are not probabilities: give numbers from 0 to 1.")
-        if sum(probabilities.values()) > 1 + 1e-9:  # 17 floats that should make 1 may make a little more
+        if sum(probabilities.values()) > 1 + 1e-9:  # the sum of 17 floats may exceed 1 by rounding
             raise ValueError(
-                f"Faults: the probabilities make {sum(probabilities.values())} together, but an answer has one fault "
-                "at most: let them make 1 or less."
+                f"Faults: the sum of the probabilities is {sum(probabilities.values())}, but a response has one fault "
+                "at most: it must be 1 or less."
             )
         if not (self.stall_s > 0 and self.trickle_s > 0):
             raise ValueError(f"Faults: stall_s={self.stall_s} and trickle_s={self.trickle_s} must be above 0.")
 
     @classmethod
     def storm(cls, probability: float) -> Faults:
-        """The faults of a busy store, evenly: 503, 500, reset and early end, together with ``probability``.
+        """Return the faults of a busy store: 503, 500, reset and early end, equally likely, ``probability`` in sum.
 
         >>> Faults.storm(0.2).reset
         0.05
@@ -94,7 +94,7 @@ class Faults:
         return cls(slow_down=each, internal_error=each, reset=each, early_end=each)
 
     def pick(self, number: float) -> str | None:
-        """The fault that a random number from [0, 1) stands for, ``None`` for a sound answer.
+        """Return the fault for a random number from [0, 1), ``None`` for an intact response.
 
         >>> Faults(reset=0.5, stall=0.25).pick(0.6)
         'stall'
@@ -110,5 +110,5 @@ _NAMES = tuple(field.name for field in fields(Faults) if field.name not in _LIMI
 
 
 def fault_names() -> tuple[str, ...]:
-    """Names of all faults, in the order of the fields of ``Faults``."""
+    """Return the names of all faults, in the order of the fields of ``Faults``."""
     return _NAMES

@@ -1,4 +1,4 @@
-"""A proxy in front of a store that breaks some of its answers."""
+"""A proxy that breaks some responses of a store."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from collections.abc import Callable
 from types import TracebackType
 from urllib.parse import parse_qs, urlsplit
 
-from ._breaking import OF_A_RANGE, WITHOUT_A_BODY
+from ._breaking import BODILESS_FAULTS, RANGE_FAULTS
 from ._connection import Connection, SeenRequest
 from ._wire import Head, Wire
 from .faults import Faults, fault_names
 
 _BACKLOG = 1024
-_CONNECT_S = 1.5  # less than _CLOSE_S, because closing does not interrupt it
+_CONNECT_S = 1.5  # less than _CLOSE_S: closing does not interrupt it
 _CLOSE_S = 2.0
 _ACCEPT_AGAIN_S = 0.01
 _EARLIER = 32  # GETs that other_answer picks from
@@ -30,21 +30,21 @@ _stores: weakref.WeakSet[FaultyStore] = weakref.WeakSet()
 
 
 class FaultyStore:
-    """A reverse proxy in front of an HTTP or S3 server, which breaks some of its answers on purpose.
+    """A reverse proxy for an HTTP or S3 server that breaks some responses on purpose.
 
-    Requests are passed on byte for byte, with their ``Host``, so that signatures stay valid. Connections stay open on
-    both sides. The random choices follow ``seed`` in the order in which requests arrive.
+    Requests are forwarded byte for byte, with their ``Host``, so signatures stay valid. Connections on both sides are
+    kept open. The random choices follow ``seed`` in the order in which requests arrive.
 
     Args:
-        endpoint_url: ``http://`` address of the server behind.
+        endpoint_url: ``http://`` address of the upstream server.
         faults: what to break, and how often; may be replaced while the proxy runs.
         seed: of the random choices.
 
     Attributes:
         endpoint_url: address of this proxy, inside the ``with`` block.
-        counts: answers by the name of their fault; ``well`` for sound ones, ``bad_gateway`` for a 502 because the
-            server behind did not answer.
-        requests: every request, in order of arrival.
+        counts: number of responses by fault; ``well`` counts intact ones, and ``bad_gateway`` a 502 because the
+            upstream server did not respond.
+        requests: all requests, in order of arrival.
 
     Raises:
         ValueError: if ``endpoint_url`` is not an ``http://`` address.
@@ -52,18 +52,18 @@ class FaultyStore:
     Example:
         >>> with FaultyStore("http://127.0.0.1:9000", Faults.storm(0.2), seed=1) as store:
         ...     storage_options = {"endpoint_url": store.endpoint_url, "key": "k", "secret": "s"}
-        ...     store.script("cut_body", None, "stall")  # what becomes of the first three GETs
+        ...     store.script("cut_body", None, "stall")  # for the first three GETs
     """
 
     def __init__(self, endpoint_url: str, faults: Faults | None = None, *, seed: int = 0) -> None:
-        behind = urlsplit(endpoint_url)
-        if behind.scheme != "http" or not behind.hostname:
+        upstream = urlsplit(endpoint_url)
+        if upstream.scheme != "http" or not upstream.hostname:
             raise ValueError(f"FaultyStore: {endpoint_url!r} is not an address like 'http://127.0.0.1:9000'.")
         self.endpoint_url = ""
         self.faults = faults or Faults()
         self.counts: Counter[str] = Counter()
         self.requests: list[SeenRequest] = []
-        self._address, self._path = (behind.hostname, behind.port or 80), behind.path
+        self._address, self._path = (upstream.hostname, upstream.port or 80), upstream.path
         self._random = random.Random(seed)
         self._script: deque[str | None] = deque()
         self._earlier: dict[tuple[str, str | None], Head] = {}
@@ -74,7 +74,7 @@ class FaultyStore:
         _stores.add(self)
 
     def script(self, *names: str | None) -> None:
-        """Give the next answers exactly these faults (``None``: sound), in order of arrival, then go on by chance.
+        """Give the next responses exactly these faults (``None``: intact), in order of arrival; then choose randomly.
 
         Raises:
             ValueError: if a name is not a field of ``Faults``.
@@ -86,7 +86,7 @@ class FaultyStore:
             self._script.extend(names)
 
     def close(self) -> None:
-        """End all connections and threads, also those that stall; within 2 s."""
+        """Close all connections and end all threads within 2 s, also those that stall."""
         with self._lock:
             self._closing.set()
             for sock in self._sockets:
@@ -108,8 +108,8 @@ class FaultyStore:
     ) -> None:
         self.close()
 
-    def arrived(self, request: Head) -> tuple[SeenRequest, float]:
-        """Note a request, and choose its fault and a number from [0, 1) that says where in the answer it strikes."""
+    def record_request(self, request: Head) -> tuple[SeenRequest, float]:
+        """Record a request, and choose its fault and a number from [0, 1) for the position of the fault."""
         method, (path, _, query) = request.first[0], request.first[1].partition("?")
         is_listing = parse_qs(query).get("list-type") == ["2"]
         wanted_range, if_match = request.fields.get("range"), request.fields.get("if-match")
@@ -118,47 +118,47 @@ class FaultyStore:
             if method in self.faults.methods and (self.faults.listings or not is_listing):
                 number, chance = self._random.random(), self._random.random()
                 fault = self._script.popleft() if self._script else self.faults.pick(number)
-            if (fault in OF_A_RANGE and wanted_range is None) or (method == "HEAD" and fault not in WITHOUT_A_BODY):
+            if (fault in RANGE_FAULTS and wanted_range is None) or (method == "HEAD" and fault not in BODILESS_FAULTS):
                 fault = None
             seen = SeenRequest(method, path, query, wanted_range, if_match, fault)
             self.requests.append(seen)
         return seen, chance
 
     def count(self, what: str) -> None:
-        """Count an answer, before its first byte is sent; what breaks because the proxy closes is not counted."""
+        """Count a response before its first byte is sent; not those that break because the proxy closes."""
         with self._lock:
             if not self._closing.is_set():
                 self.counts[what] += 1
 
     def remember(self, request: Head) -> None:
-        """Keep the head of a GET for ``other_answer``."""
+        """Store the head of a GET for ``other_answer``."""
         with self._lock:
             self._earlier[request.first[1], request.fields.get("range")] = request
             if len(self._earlier) > _EARLIER:
                 del self._earlier[next(iter(self._earlier))]
 
     def earlier(self, request: Head, chance: float) -> Head | None:
-        """A GET for another path or range."""
+        """Return an earlier GET of another path or range."""
         with self._lock:
-            here = (request.first[1], request.fields.get("range"))
-            others = [other for place, other in self._earlier.items() if place != here]
+            own = (request.first[1], request.fields.get("range"))
+            others = [other for target, other in self._earlier.items() if target != own]
         return others[int(chance * len(others))] if others else None
 
     def connect(self) -> Wire:
-        """A new connection to the server behind."""
+        """Open a connection to the upstream server."""
         sock = socket.create_connection(self._address, timeout=_CONNECT_S)
         sock.settimeout(None)
         self._watch(sock)
         return Wire(sock)
 
-    def hang_up(self, wire: Wire) -> None:
-        """Close a connection to the server behind."""
+    def disconnect(self, wire: Wire) -> None:
+        """Close a connection to the upstream server."""
         wire.sock.close()
         with self._lock:
             self._sockets.discard(wire.sock)
 
     def _watch(self, sock: socket.socket) -> None:
-        """Let ``close`` end whoever waits for this socket."""
+        """Register a socket, so that ``close`` wakes the thread that waits for it."""
         with self._lock:
             if self._closing.is_set():
                 sock.close()
@@ -170,13 +170,13 @@ class FaultyStore:
             with contextlib.suppress(OSError, RuntimeError):
                 self._start(listener.accept()[0], lambda sock: Connection(self, Wire(sock)).serve())
                 continue
-            self._closing.wait(_ACCEPT_AGAIN_S)  # it closes, or no descriptor or thread is left just now
+            self._closing.wait(_ACCEPT_AGAIN_S)  # closing, or out of descriptors or threads
 
     def _start(self, sock: socket.socket, serve: Callable[[socket.socket], None]) -> None:
         """Serve a socket in a thread of its own until either ends."""
 
         def run() -> None:
-            with sock, contextlib.suppress(OSError, ValueError):  # the other end went, or talks no HTTP
+            with sock, contextlib.suppress(OSError, ValueError):  # the other side left, or does not use HTTP
                 self._watch(sock)
                 serve(sock)
             with self._lock:
@@ -190,7 +190,7 @@ class FaultyStore:
 
     def close_copies(self) -> None:
         """Close a forked child's copies of the sockets: FIN and RST are sent when the last copy is closed."""
-        for sock in self._sockets:  # without the lock, which a thread that is not in the child may hold
+        for sock in self._sockets:  # without the lock: a thread that does not exist in the child may hold it
             sock.close()
 
 

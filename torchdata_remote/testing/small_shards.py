@@ -1,4 +1,4 @@
-"""Readers' places, and small sets of shards."""
+"""All slots of a distributed job, and small sets of shards."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..writing.shard_writer import ShardWriter
 
 
 def all_worlds(world_size: int, num_workers: int) -> Iterator[World]:
-    """Every reader's place among ``world_size`` ranks of ``num_workers`` workers each.
+    """Yield the world of each worker among ``world_size`` ranks of ``num_workers`` workers each.
 
     >>> [world.slot for world in all_worlds(2, 2)]
     [0, 2, 1, 3]
@@ -28,9 +28,9 @@ def write_small_shards(
     samples_per_shard: int,
     storage_options: Mapping[str, Any] | None = None,
 ) -> list[Sample]:
-    """Write a small set of shards under ``folder`` and return its samples as they will be read, in order.
+    """Write a small set of shards to ``folder``, and return its samples in reading order.
 
-    Sample ``i`` has the members ``cls`` (``i`` modulo 10) and ``txt`` (a line that differs for each).
+    Sample ``i`` has the members ``cls`` (``i`` modulo 10) and ``txt`` (a line that is different for each).
 
     >>> [sample["__key__"] for sample in write_small_shards("memory://small", num_shards=2, samples_per_shard=2)]
     ['0/000000', '1/000001', '2/000002', '3/000003']

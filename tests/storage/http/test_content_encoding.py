@@ -52,7 +52,7 @@ def stored_as(encoding: str, data: bytes = STORED) -> Callable[[Request], Respon
 
 @EACH
 def test_an_encoded_object_is_refused_at_once(transport: str) -> None:
-    """A picture that was stored gzipped is an error that names the header; its gzip stream is never handed on."""
+    """The error names the header, and no encoded byte is returned."""
     with scripted(stored_as("gzip")) as server:
         with pytest.raises(ContentEncodingError, match=r"cat\.jpg has Content-Encoding: gzip"):
             read(transport, server.url, "cat.jpg")
@@ -61,7 +61,7 @@ def test_an_encoded_object_is_refused_at_once(transport: str) -> None:
 
 @EACH
 @pytest.mark.parametrize("name", ["0.tar.gz", "0.tar"])
-def test_stored_bytes_are_handed_on_where_the_name_tells_the_encoding(transport: str, name: str) -> None:
+def test_encoded_bytes_are_read_if_the_name_has_their_extension(transport: str, name: str) -> None:
     """``0.tar.gz`` stored with Content-Encoding gzip is a gzip file under either reading of the header."""
     with scripted(stored_as("gzip")) as server:
         assert read(transport, server.url, name) == STORED
@@ -69,15 +69,15 @@ def test_stored_bytes_are_handed_on_where_the_name_tells_the_encoding(transport:
 
 @EACH
 @pytest.mark.parametrize("encoding", ["aws-chunked", "AWS-Chunked, identity"])
-def test_headers_that_mean_nothing_are_accepted(transport: str, encoding: str) -> None:
-    """Uploads by some clients leave ``aws-chunked`` behind; the body is the object all the same."""
+def test_content_encodings_without_meaning_are_accepted(transport: str, encoding: str) -> None:
+    """Uploads by some clients leave ``aws-chunked`` behind."""
     with scripted(stored_as(encoding, DATA)) as server:
         assert read(transport, server.url, "cat.jpg") == DATA
 
 
 @EACH
-def test_no_transport_asks_for_encoding(transport: str) -> None:
-    """A server that compresses on demand is not asked to."""
+def test_every_transport_requests_identity(transport: str) -> None:
+    """A server that compresses on demand does not compress."""
     with scripted(lambda request: Response.of_object(request, DATA)) as server:
         assert read(transport, server.url, "cat.jpg") == DATA
         asked = {request.headers.get("accept-encoding", "identity") for request in server.requests}
@@ -88,13 +88,13 @@ def test_no_transport_asks_for_encoding(transport: str) -> None:
     ("encoding", "path"),
     [("br", "a.jpg"), ("gzip, gzip", "a.tar.gz"), ("zstd", "a.tar.gz"), ("gzip", "a.jpg?name=.gz"), ("x-gzip", "gz")],
 )
-def test_a_name_that_tells_another_encoding_is_refused(encoding: str, path: str) -> None:
+def test_a_name_with_the_extension_of_another_encoding_is_refused(encoding: str, path: str) -> None:
     with pytest.raises(ContentEncodingError, match="http://host/a"):
         require_unencoded(encoding, path, "http://host/a?secret=canary")
 
 
-def test_compressed_shards_on_s3_with_their_header(moto: S3Server) -> None:
-    """Shards named .tar.gz that a tool uploaded with Content-Encoding gzip are read, by a real S3 server."""
+def test_compressed_shards_with_content_encoding_are_read_from_s3(moto: S3Server) -> None:
+    """Shards named .tar.gz that a tool uploaded with Content-Encoding gzip."""
     bucket, client = moto.new_bucket(), moto.client()
     with ShardWriter(f"s3://{bucket}/{{shard}}.tar.gz", storage_options=moto.storage_options) as writer:
         for number in range(5):
@@ -116,5 +116,5 @@ def test_compressed_shards_on_s3_with_their_header(moto: S3Server) -> None:
     ("encoding", "path"),
     [("gzip", "a/0.TGZ"), ("X-Gzip", "0.json.gz?x=1"), ("zstd, aws-chunked", "0.tar.zst"), ("", "a"), (None, "a")],
 )
-def test_a_name_that_tells_the_encoding_is_accepted(encoding: str | None, path: str) -> None:
+def test_a_name_with_the_extension_of_the_encoding_is_accepted(encoding: str | None, path: str) -> None:
     require_unencoded(encoding, path, "http://host/a")

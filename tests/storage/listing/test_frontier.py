@@ -72,14 +72,14 @@ def threads_end(before: set[threading.Thread]) -> bool:
 
 
 @given(keys=KEYS, page_keys=st.integers(1, 12), prefix=PREFIX)
-def test_it_is_the_listing_page_by_page(keys: set[str], page_keys: int, prefix: str) -> None:
-    """Whatever the keys: each comes once, in order, also those that are named as folders are."""
+def test_any_keys_are_listed_once_and_in_order(keys: set[str], page_keys: int, prefix: str) -> None:
+    """Also those that have the name of a folder."""
     assert list(Bucket(keys, page_keys).listed(prefix)) == sorted(key for key in keys if key.startswith(prefix))
 
 
 @given(keys=KEYS, page_keys=st.integers(1, 12), prefix=PREFIX, data=st.data())
-def test_answers_may_come_in_any_order(keys: set[str], page_keys: int, prefix: str, data: st.DataObject) -> None:
-    """Pages that overtake each other are handed on in order; what is asked for ahead is bounded."""
+def test_pages_may_be_received_in_any_order(keys: set[str], page_keys: int, prefix: str, data: st.DataObject) -> None:
+    """They are taken in order, and the number of pages ahead is bounded."""
     bucket, frontier = Bucket(keys, page_keys), Frontier("s3://b/", prefix, recursive=True)
     under_way, got = list[PageRequest](), list[str]()
     while frontier:
@@ -97,8 +97,8 @@ def test_answers_may_come_in_any_order(keys: set[str], page_keys: int, prefix: s
 
 @settings(max_examples=20)
 @given(keys=KEYS.filter(bool), page_keys=st.integers(1, 5))
-def test_on_a_real_server(moto: S3Server, keys: set[str], page_keys: int) -> None:
-    """With S3's own pages, tokens, encoding and folder markers, sizes and etags as the store tells them."""
+def test_a_server_is_listed_with_sizes_and_etags(moto: S3Server, keys: set[str], page_keys: int) -> None:
+    """With S3's own pages, tokens, encoding and markers of folders."""
     bucket, folder = shared_bucket(moto), uuid.uuid4().hex
     client = moto.client()
     full = {f"{folder}/{key}": b"" if number % 3 == 0 else b"1" for number, key in enumerate(sorted(keys))}
@@ -118,8 +118,8 @@ def test_on_a_real_server(moto: S3Server, keys: set[str], page_keys: int) -> Non
     assert len(paged) > 1 or len(full) <= page_keys
 
 
-def test_what_fits_into_a_page_costs_one_request() -> None:
-    """A small listing is asked for once, with or without folders."""
+def test_a_listing_of_one_page_costs_one_request() -> None:
+    """With and without folders."""
     for keys in (of_folders(4, 5), {"a"}, set[str]()):
         bucket = Bucket(keys, 20)
         assert list(bucket.listed()) == sorted(keys)
@@ -127,16 +127,16 @@ def test_what_fits_into_a_page_costs_one_request() -> None:
 
 
 @pytest.mark.parametrize("keys", [{f"{number:03d}" for number in range(95)}, of_folders(95, 1)])
-def test_without_folders_or_with_tiny_ones_nothing_is_divided(keys: set[str]) -> None:
-    """Each page is asked for once: more requests would bring nothing."""
+def test_a_prefix_without_large_folders_is_not_divided(keys: set[str]) -> None:
+    """Each page is requested once."""
     bucket = Bucket(keys, 10)
     assert list(bucket.listed()) == sorted(keys)
     assert len(bucket.asked) == 10
     assert all(recursive for _, recursive, _ in bucket.asked)
 
 
-def test_a_single_folder_is_gone_down_into() -> None:
-    """Down to where there are several; what the first page told is not asked for again."""
+def test_a_single_folder_is_entered_until_there_are_several() -> None:
+    """Without a second request for the first page."""
     bucket = Bucket({f"data/train/{key}" for key in of_folders(5, 10)}, 10)
     assert list(bucket.listed()) == bucket.keys
     assert bucket.asked[:4] == [
@@ -148,8 +148,8 @@ def test_a_single_folder_is_gone_down_into() -> None:
     assert sorted(bucket.asked[4:]) == [(f"data/train/{folder:03d}/", True, None) for folder in range(5)]
 
 
-def test_a_large_folder_beside_another_is_divided_too() -> None:
-    """``train/`` beside ``val/`` is no reason to list it in one long row."""
+def test_each_large_folder_is_divided() -> None:
+    """``train/`` is divided although ``val/`` is beside it."""
     bucket = Bucket({f"{part}/{key}" for part in ("train", "val") for key in of_folders(5, 10)}, 10)
     assert list(bucket.listed()) == bucket.keys
     assert {f"{part}/{folder:03d}/" for part in ("train", "val") for folder in range(5)} <= {
@@ -158,8 +158,8 @@ def test_a_large_folder_beside_another_is_divided_too() -> None:
     assert len(bucket.asked) <= 20
 
 
-def test_folders_are_listed_at_the_same_time() -> None:
-    """As many as may be under way."""
+def test_folders_are_listed_concurrently() -> None:
+    """Up to the limit."""
     bucket = Bucket(of_folders(MAX_IN_FLIGHT, 10), 10)
     barrier, honest = threading.Barrier(MAX_IN_FLIGHT, timeout=60), bucket.list_page
 
@@ -172,8 +172,7 @@ def test_folders_are_listed_at_the_same_time() -> None:
     assert list(bucket.listed()) == bucket.keys
 
 
-def test_the_first_page_is_handed_on_at_once() -> None:
-    """Before any folder has answered."""
+def test_the_first_page_is_yielded_before_folders_are_listed() -> None:
     bucket = Bucket(of_folders(9, 10), 10)
     answer, honest = threading.Event(), bucket.list_page
 
@@ -189,8 +188,8 @@ def test_the_first_page_is_handed_on_at_once() -> None:
 
 
 @pytest.mark.parametrize("fault", [TransientStorageError("never"), AccessDeniedError("not for you")])
-def test_a_folder_that_fails_for_good_is_an_error_in_its_place(fault: StorageError) -> None:
-    """What comes before it is handed on, nothing behind it, and the threads end."""
+def test_an_error_of_a_folder_is_raised_in_its_position(fault: StorageError) -> None:
+    """Entries before it are yielded, none after it, and the threads end."""
     before = set(threading.enumerate())
     bucket = Bucket(of_folders(40, 10), 10)
     honest = bucket.list_page
@@ -209,7 +208,7 @@ def test_a_folder_that_fails_for_good_is_an_error_in_its_place(fault: StorageErr
     assert threads_end(before)
 
 
-def test_a_passing_fault_costs_one_page() -> None:
+def test_a_transient_error_repeats_one_page() -> None:
     """Each page is retried by itself."""
     bucket = Bucket(of_folders(20, 25), 10)
     honest, failed = bucket.list_page, set[tuple[str, bool, str | None]]()
@@ -225,8 +224,8 @@ def test_a_passing_fault_costs_one_page() -> None:
     assert len(bucket.asked) == len(failed)
 
 
-def test_who_may_not_list_folders_lists_page_by_page() -> None:
-    """A policy may allow the one and not the other: that was no error before there were folders."""
+def test_a_store_that_denies_delimiters_is_listed_page_by_page() -> None:
+    """A policy may allow one kind of listing only."""
     bucket = Bucket(of_folders(6, 10), 10)
     honest = bucket.list_page
 
@@ -241,8 +240,8 @@ def test_who_may_not_list_folders_lists_page_by_page() -> None:
 
 
 @pytest.mark.parametrize("folder", ["", "a/", "a/000", "other/"])
-def test_a_folder_that_is_none_is_an_error(folder: str) -> None:
-    """A store that names a folder above or beside the prefix could lead in a circle."""
+def test_a_folder_outside_the_prefix_is_an_error(folder: str) -> None:
+    """It might lead to an endless listing."""
     keys = {f"a/{key}" for key in of_folders(4, 10)}
     bucket = Bucket(keys, 10)
     honest = bucket.list_page
@@ -256,8 +255,8 @@ def test_a_folder_that_is_none_is_an_error(folder: str) -> None:
         list(bucket.listed("a/"))
 
 
-def test_an_abandoned_listing_ends_its_threads() -> None:
-    """Given up in its midst, while all of them are at work."""
+def test_a_closed_listing_ends_its_threads() -> None:
+    """While all of them are busy."""
     before = set(threading.enumerate())
     bucket = Bucket(of_folders(60, 30), 10)
     with closing(bucket.listed()) as listed:  # type: ignore[type-var]
@@ -266,16 +265,15 @@ def test_an_abandoned_listing_ends_its_threads() -> None:
     assert threads_end(before)
 
 
-def test_a_slow_consumer_bounds_what_is_known() -> None:
-    """Pages that are not yet wanted are not asked for without end."""
+def test_a_slow_consumer_bounds_the_pages_ahead() -> None:
     bucket = Bucket(of_folders(90, 30), 10)
     for number, _ in enumerate(bucket.listed()):
         ahead = sum(recursive for _, recursive, _ in bucket.asked) - number // 10
         assert ahead <= MAX_PAGES_AHEAD + MAX_IN_FLIGHT + 2
 
 
-def test_pages_behind_one_that_does_not_come_are_bounded() -> None:
-    """While the front waits, others are asked for until enough of them are known."""
+def test_pages_after_a_missing_one_are_bounded() -> None:
+    """Others are requested until enough of them are received."""
     bucket, frontier = Bucket(of_folders(200, 10), 10), Frontier("s3://b/", "", recursive=True)
     under_way, num_answered = list(frontier.next_requests()), 0
     while under_way:
@@ -291,8 +289,8 @@ def test_pages_behind_one_that_does_not_come_are_bounded() -> None:
     assert MAX_PAGES_AHEAD <= num_answered <= MAX_PAGES_AHEAD + MAX_IN_FLIGHT
 
 
-def test_folders_that_come_twice_are_an_error() -> None:
-    """Their objects would come twice."""
+def test_repeated_folders_are_an_error() -> None:
+    """Their objects would be listed twice."""
     bucket = Bucket(of_folders(4, 10), 10)
     honest = bucket.list_page
 

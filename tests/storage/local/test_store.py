@@ -39,16 +39,16 @@ def write(store: Store, path: str, data: bytes, *, overwrite: bool = False) -> N
 
 
 @pytest.mark.parametrize("form", ["{}", "file://{}", "local://{}", "FILE://{}"])
-def test_forms_of_a_path(tmp_path: pathlib.Path, form: str) -> None:
-    """Bare paths and ``file://`` URLs are the same file, read without fsspec."""
+def test_paths_and_file_urls_name_the_same_file(tmp_path: pathlib.Path, form: str) -> None:
+    """Both are read without fsspec."""
     (tmp_path / "a b%20#?.txt").write_bytes(b"12")
     store, path = open_store(form.format(tmp_path / "a b%20#?.txt"), StorageOptions())
     assert isinstance(store, LocalStore)
     assert store.read(path, 0, None, None).whole() == b"12"
 
 
-def test_relative_path_and_home(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A relative path is taken from the working directory, ``~`` from the home directory."""
+def test_relative_paths_and_home_are_resolved(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the working directory, and ``~`` to the home directory."""
     (tmp_path / "a").write_bytes(b"1")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -59,8 +59,8 @@ def test_relative_path_and_home(tmp_path: pathlib.Path, monkeypatch: pytest.Monk
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(name=NAMES, data=st.binary(max_size=300), start=st.integers(0, 300), length=st.integers(0, 310))
-def test_reads_what_was_written(tmp_path: pathlib.Path, name: str, data: bytes, start: int, length: int) -> None:
-    """Whatever the name and the range, the bytes are the slice; behind the end is an error."""
+def test_a_range_is_a_slice(tmp_path: pathlib.Path, name: str, data: bytes, start: int, length: int) -> None:
+    """Whatever the name; a range behind the end is an error."""
     store, path = open_store(f"file://{tmp_path}/{name}", StorageOptions())
     write(store, path, data, overwrite=True)
     entry = store.stat(path)
@@ -77,8 +77,8 @@ def test_reads_what_was_written(tmp_path: pathlib.Path, name: str, data: bytes, 
     assert os.listdir(tmp_path) == []
 
 
-def test_no_such_file(store: Store, tmp_path: pathlib.Path) -> None:
-    """A file that is not there, and a folder, are FileNotFoundErrors that name the URL."""
+def test_missing_files_and_folders_are_errors_that_name_the_url(store: Store, tmp_path: pathlib.Path) -> None:
+    """They are FileNotFoundErrors."""
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_bytes(b"1")
     for name in ("none", "folder", "none/none", "file/below"):
@@ -93,8 +93,8 @@ def test_no_such_file(store: Store, tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_denied(store: Store, tmp_path: pathlib.Path) -> None:
-    """What may not be read is a PermissionError, also while listing: nothing is left out."""
+def test_an_unreadable_file_is_a_permission_error(store: Store, tmp_path: pathlib.Path) -> None:
+    """Also in a listing, which never omits it."""
     (tmp_path / "folder").mkdir(mode=0)
     (tmp_path / "file").touch(mode=0)
     with pytest.raises(AccessDeniedError, match="file"):
@@ -103,8 +103,8 @@ def test_denied(store: Store, tmp_path: pathlib.Path) -> None:
         store.list_page(f"{tmp_path}/", recursive=True, token=None)
 
 
-def test_never_overwrites_unless_told_to(store: Store, tmp_path: pathlib.Path) -> None:
-    """What is there stays, and the file that was being written goes with ``abort``."""
+def test_an_existing_file_is_kept_without_overwrite(store: Store, tmp_path: pathlib.Path) -> None:
+    """``abort`` removes the file that was being written."""
     path = str(tmp_path / "a")
     write(store, path, b"first")
     pending = store.create(path, overwrite=False)
@@ -118,8 +118,8 @@ def test_never_overwrites_unless_told_to(store: Store, tmp_path: pathlib.Path) -
     assert os.listdir(tmp_path) == ["a"]
 
 
-def test_appears_whole_or_not_at_all(store: Store, tmp_path: pathlib.Path) -> None:
-    """Until ``commit`` nothing is listed under any name; after ``abort`` nothing is left."""
+def test_a_file_is_invisible_before_commit(store: Store, tmp_path: pathlib.Path) -> None:
+    """``abort`` leaves nothing."""
     path = str(tmp_path / "new/folder/a.tar")
     pending = store.create(path, overwrite=False)
     pending.write(bytes(3 << 20))
@@ -138,7 +138,7 @@ def test_appears_whole_or_not_at_all(store: Store, tmp_path: pathlib.Path) -> No
 
 
 def test_permissions_follow_the_umask(store: Store, tmp_path: pathlib.Path) -> None:
-    """Others can read a finished file as far as the umask lets them."""
+    """Of a finished file."""
     before = os.umask(0o027)
     try:
         write(store, str(tmp_path / "a"), b"1")
@@ -148,8 +148,8 @@ def test_permissions_follow_the_umask(store: Store, tmp_path: pathlib.Path) -> N
     write(store, str(tmp_path / ("n" * 250)), b"1")
 
 
-def test_old_version_is_refused(store: Store, tmp_path: pathlib.Path) -> None:
-    """A file that was replaced or grew is not the one that was listed."""
+def test_a_replaced_version_is_refused(store: Store, tmp_path: pathlib.Path) -> None:
+    """Also a file that has grown."""
     path = str(tmp_path / "a")
     write(store, path, b"first")
     etag = store.stat(path).etag
@@ -164,8 +164,8 @@ def test_old_version_is_refused(store: Store, tmp_path: pathlib.Path) -> None:
         store.read(path, 0, None, etag)
 
 
-def test_links(store: Store, tmp_path: pathlib.Path) -> None:
-    """Links to files and folders are followed, a circle of links once."""
+def test_links_are_followed_and_cycles_once(store: Store, tmp_path: pathlib.Path) -> None:
+    """To files and folders."""
     (tmp_path / "real").mkdir()
     (tmp_path / "real/a").write_bytes(b"123")
     (tmp_path / "linked").symlink_to(tmp_path / "real")
@@ -176,16 +176,15 @@ def test_links(store: Store, tmp_path: pathlib.Path) -> None:
     assert {entry.size for entry in entries} == {3}
 
 
-def test_a_link_to_nowhere_is_not_left_out(store: Store, tmp_path: pathlib.Path) -> None:
-    """A link whose target is missing is an error: the listing would be short without a word."""
+def test_a_broken_link_is_an_error(store: Store, tmp_path: pathlib.Path) -> None:
+    """The listing would be incomplete without notice."""
     (tmp_path / "a").symlink_to(tmp_path / "gone")
     (tmp_path / "b").write_bytes(b"")
     with pytest.raises(ObjectNotFoundError, match="/a"):
         store.list_page(f"{tmp_path}/", recursive=True, token=None)
 
 
-def test_name_that_is_a_folder(store: Store, tmp_path: pathlib.Path) -> None:
-    """A path that ends in a slash cannot be written, and neither can one below a file."""
+def test_a_path_of_a_folder_or_below_a_file_cannot_be_written(store: Store, tmp_path: pathlib.Path) -> None:
     with pytest.raises(UrlError, match="names a folder"):
         store.create(f"{tmp_path}/a/", overwrite=False)
     (tmp_path / "file").touch()
@@ -193,8 +192,8 @@ def test_name_that_is_a_folder(store: Store, tmp_path: pathlib.Path) -> None:
         store.create(f"{tmp_path}/file/below", overwrite=False)
 
 
-def test_disk_full_is_not_repeated(store: Store) -> None:
-    """A full disk is a StorageError with its reason, and not one that passes."""
+def test_a_full_disk_is_not_transient(store: Store) -> None:
+    """It is a StorageError with the reason."""
     if not os.path.exists("/dev/full"):
         pytest.skip("no /dev/full")
     pending = store.create("/tmp/torchdata-remote-full", overwrite=True)
@@ -211,10 +210,10 @@ def test_disk_full_is_not_repeated(store: Store) -> None:
 
 
 @pytest.mark.parametrize("directory", ["/", "."])
-def test_file_with_options_goes_through_fsspec(
+def test_local_files_with_options_are_read_by_fsspec(
     tmp_path: pathlib.Path, directory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Options for fsspec's local filesystem are not dropped, and paths are whole in any working directory."""
+    """Options are passed on, and paths are absolute in any working directory."""
     monkeypatch.chdir(directory)
     monkeypatch.setattr("torchdata_remote.storage.registry._stores", {})
     store, path = open_store(f"file://{tmp_path}/new/a", StorageOptions({"auto_mkdir": True}))
@@ -226,8 +225,8 @@ def test_file_with_options_goes_through_fsspec(
     assert (entry.path, entry.size) == (f"{tmp_path}/new/a", 2)
 
 
-def test_leftovers_are_partial_files_of_the_folder(tmp_path: pathlib.Path, store: Store) -> None:
-    """Those of killed writers go; other hidden files, finished ones and folders below stay. No folder is fine."""
+def test_partial_files_of_the_folder_are_removed(tmp_path: pathlib.Path, store: Store) -> None:
+    """Other hidden files, finished ones and folders below stay; a missing folder is no error."""
     store.remove_leftovers(f"{tmp_path}/none/t-", lambda name: True)
     kept = ["t-0.tar", f"not-hidden{PARTIAL_SUFFIX}", ".hidden", f"deep/.x{PARTIAL_SUFFIX}", f".x{PARTIAL_SUFFIX}.bak"]
     (tmp_path / "deep").mkdir()
@@ -241,8 +240,8 @@ def test_leftovers_are_partial_files_of_the_folder(tmp_path: pathlib.Path, store
     left.abort()
 
 
-def test_what_belongs_to_no_data_set_is_never_listed(tmp_path: pathlib.Path, store: Store) -> None:
-    """A folder that was pulled, and one that is served, list as if nothing of this package lay in them."""
+def test_files_of_this_package_are_never_listed(tmp_path: pathlib.Path, store: Store) -> None:
+    """In a folder that was pulled, and in one that is served."""
     kept = ["a/1.jpg", ".hidden", "torchdata_remote.txt"]
     ours = [".torchdata_remote-pull.json", ".torchdata_remote/uploads/x/part", f"a/.1{PARTIAL_SUFFIX}"]
     for name in [*kept, *ours]:

@@ -42,8 +42,8 @@ def read(url: str, endpoint_url: str, backend: Backend = Backend.AUTOMATIC, **mo
 
 @pytest.mark.parametrize(("status", "code"), [(403, "AccessDenied"), (404, "NoSuchKey"), (401, "Unauthorized")])
 @BOTH
-def test_what_no_repetition_mends_costs_one_request(backend: Backend, status: int, code: str) -> None:
-    """Denied and missing objects are errors at once."""
+def test_permanent_errors_cost_one_request(backend: Backend, status: int, code: str) -> None:
+    """Denied and missing objects."""
     with scripted(lambda request: Response.of_error(status, code)) as server:
         with pytest.raises(ObjectNotFoundError if status == 404 else AccessDeniedError, match="s3://bucket/a"):
             read("s3://bucket/a", server.url, backend)
@@ -52,8 +52,8 @@ def test_what_no_repetition_mends_costs_one_request(backend: Backend, status: in
 
 @pytest.mark.parametrize("backend", ["obstore", "botocore", "fsspec"])
 @pytest.mark.parametrize("listed_etag", ["1f", '"1f"', "&quot;1f&quot;"])
-def test_etags_with_and_without_quotes_are_the_same(backend: str, listed_etag: str, tmp_path: Path) -> None:
-    """A listing without them, answers with them: If-Match has them, nothing is taken for changed, and it is cached."""
+def test_etags_with_and_without_quotes_are_equal(backend: str, listed_etag: str, tmp_path: Path) -> None:
+    """If-Match has quotes, no object counts as changed, and it is cached."""
 
     def respond(request: Request) -> Response:
         if "list-type=2" in request.target:
@@ -78,7 +78,7 @@ def test_etags_with_and_without_quotes_are_the_same(backend: str, listed_etag: s
 
 @pytest.mark.parametrize("backend", [Backend.OBSTORE, Backend.BOTOCORE])
 def test_an_empty_etag_is_none(backend: Backend) -> None:
-    """In listings and in answers."""
+    """In listings and in responses."""
 
     def respond(request: Request) -> Response:
         if "list-type=2" in request.target:
@@ -95,8 +95,8 @@ def test_an_empty_etag_is_none(backend: Backend) -> None:
 
 @pytest.mark.parametrize(("status", "code"), [(503, "SlowDown"), (500, "InternalError"), (429, "TooMany"), (504, "")])
 @BOTH
-def test_what_may_pass_is_repeated(backend: Backend, status: int, code: str) -> None:
-    """A busy store is asked again, by the range and version that were asked for, until it answers."""
+def test_transient_errors_are_retried(backend: Backend, status: int, code: str) -> None:
+    """With the same range and version, until the store responds."""
 
     def respond(request: Request) -> Response:
         return Response.of_error(status, code) if request.number < 4 else Response.of_object(request, DATA)
@@ -109,8 +109,8 @@ def test_what_may_pass_is_repeated(backend: Backend, status: int, code: str) -> 
         }
 
 
-def test_attempts_are_the_policys() -> None:
-    """No layer below repeats on its own: so many requests arrive as the policy allows, by either transport in turn."""
+def test_the_number_of_requests_is_that_of_the_policy() -> None:
+    """No layer below retries; obstore and the fallback take turns."""
     with scripted(lambda request: Response.of_error(503, "SlowDown")) as server:
         with pytest.raises(TransientStorageError, match=r"Gave up after 4 attempts") as caught:
             read("s3://bucket/a", server.url)
@@ -121,7 +121,7 @@ def test_attempts_are_the_policys() -> None:
 
 
 def test_retry_after_is_honoured() -> None:
-    """A store that says how long to wait is not asked earlier, although obstore does not show that header."""
+    """Although obstore does not show that header."""
 
     def respond(request: Request) -> Response:
         refusal = Response.of_error(503, "SlowDown", {"Retry-After": "1"})
@@ -138,10 +138,10 @@ def test_retry_after_is_honoured() -> None:
 
 @pytest.mark.parametrize(("status", "code"), [(400, "ExpiredToken"), (403, "RequestTimeTooSkewed")])
 @BOTH
-def test_expired_credentials_are_looked_up_anew(
+def test_expired_credentials_are_loaded_again(
     backend: Backend, status: int, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Credentials that expired while reading are replaced by those that are there now, without an error."""
+    """Without an error, if there are new ones."""
     for name, value in (("AWS_ACCESS_KEY_ID", "OLD"), ("AWS_SECRET_ACCESS_KEY", "s"), ("AWS_SESSION_TOKEN", "t")):
         monkeypatch.setenv(name, value)
 
@@ -157,8 +157,8 @@ def test_expired_credentials_are_looked_up_anew(
 
 
 @BOTH
-def test_expired_credentials_without_new_ones(backend: Backend) -> None:
-    """Where the credentials stay expired it is an error after the second request, which says what to do."""
+def test_credentials_that_stay_expired_are_an_error(backend: Backend) -> None:
+    """After the second request; it says what to do."""
     with scripted(lambda request: Response.of_error(400, "ExpiredToken")) as server:
         with pytest.raises(ExpiredCredentialsError, match="Renew the credentials") as caught:
             read("s3://bucket/a", server.url, backend)
@@ -166,8 +166,7 @@ def test_expired_credentials_without_new_ones(backend: Backend) -> None:
         assert "canary" not in repr(caught.value)
 
 
-def test_expired_credentials_while_listing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A listing renews them as well."""
+def test_a_listing_loads_expired_credentials_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "OLD")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
 
@@ -181,8 +180,8 @@ def test_expired_credentials_while_listing(monkeypatch: pytest.MonkeyPatch) -> N
         assert list(list_source("s3://b/", pattern=None, recursive=True, options=options, retry=QUICK)) == ["s3://b/a"]
 
 
-def test_redirects_to_another_origin_are_refused_by_botocore() -> None:
-    """A store that sends the client elsewhere gets neither its token there nor foreign bytes for its own."""
+def test_botocore_refuses_redirects_to_another_host() -> None:
+    """The token is not sent there, and no byte is read from there."""
     with scripted(lambda request: Response.of_object(request, DATA)) as other:
 
         def respond(request: Request) -> Response:
@@ -196,7 +195,7 @@ def test_redirects_to_another_origin_are_refused_by_botocore() -> None:
 
 
 def test_a_bucket_in_another_region_is_read_by_botocore(caplog: pytest.LogCaptureFixture) -> None:
-    """Where AWS answers 301 without a place, botocore reads, which finds the region; obstore is not asked again."""
+    """AWS sends a 301 without Location, and botocore looks up the region; obstore is not used again."""
 
     def respond(request: Request) -> Response:
         by_obstore = "object_store" in request.headers["user-agent"]
@@ -211,8 +210,8 @@ def test_a_bucket_in_another_region_is_read_by_botocore(caplog: pytest.LogCaptur
 
 
 @pytest.mark.parametrize("body", [b"", b"<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>"])
-def test_a_page_that_does_not_tell_its_end(body: bytes) -> None:
-    """An empty answer, for botocore an empty listing, is asked for again; so is one that is cut without its token."""
+def test_a_truncated_page_of_a_listing_is_retried(body: bytes) -> None:
+    """An empty body, which is an empty listing for botocore, and a page without its token."""
 
     def respond(request: Request) -> Response:
         return Response(200, body if request.number < 3 else LISTING)
@@ -225,16 +224,15 @@ def test_a_page_that_does_not_tell_its_end(body: bytes) -> None:
         assert len(server.requests) == 3
 
 
-def test_s3fs_repeats_nothing_by_itself() -> None:
-    """Attempts are the policy's also where s3fs reads."""
+def test_s3fs_does_not_retry_by_itself() -> None:
+    """The number of requests is that of the policy."""
     with scripted(lambda request: Response.of_error(503, "SlowDown")) as server:
         with pytest.raises(TransientStorageError, match=r"Gave up after 4 attempts"):
             read("s3://bucket/a", server.url, Backend.FSSPEC)
         assert len(server.requests) == 4
 
 
-def test_retry_after_that_is_no_number() -> None:
-    """A header that nobody can read is as good as none."""
+def test_an_invalid_retry_after_is_ignored() -> None:
     for value in ("soon", "\u00b2", "-1", "", f"Wed, 21 Oct 2015 07:28:00 +{'9' * 30}"):
 
         def respond(request: Request, value: str = value) -> Response:
@@ -246,8 +244,10 @@ def test_retry_after_that_is_no_number() -> None:
 
 
 @BOTH
-def test_credentials_that_cannot_be_fetched(backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A login that has ended, or a helper that fails, is an AccessDeniedError at once, by either transport."""
+def test_credentials_that_cannot_be_loaded_are_an_error_at_once(
+    backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A helper that fails is an AccessDeniedError, by either transport."""
     config = tmp_path / "config"
     config.write_text("[profile broken]\ncredential_process = false\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(config))

@@ -42,8 +42,8 @@ def replayed() -> Iterator[tuple[list[bytes], Store]]:
 
 
 @pytest.mark.parametrize("space", ["", SPACE])
-def test_a_page(space: str) -> None:
-    """Keys, sizes and etags are what botocore makes of them, with or without a namespace."""
+def test_a_page_equals_botocores(space: str) -> None:
+    """Keys, sizes and etags, with or without a namespace."""
     folders = "<CommonPrefixes><Prefix>a%20b/</Prefix></CommonPrefixes>"
     more = f"<IsTruncated>true</IsTruncated><NextContinuationToken>t</NextContinuationToken>{folders}"
     got = listed(page_of(OBJECT.format(SIZE), space=space, more=more))
@@ -53,24 +53,23 @@ def test_a_page(space: str) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"<html/>", b"\xff", page_of()[:-9], b"not XML"])
-def test_what_is_no_page_is_left_to_botocore(body: bytes) -> None:
-    """It is an error, as ever, and never an empty listing."""
+def test_an_invalid_page_is_an_error(body: bytes) -> None:
+    """Never an empty listing."""
     with pytest.raises(RemoteDataError):
         listed(body)
 
 
 @pytest.mark.parametrize("fields", ["", "<Size/>", "<Size>x</Size>", "<Size>-1</Size>"])
 @pytest.mark.parametrize("status", [200, 500])
-def test_an_object_that_is_none_leaves_the_page_as_it_is(fields: str, status: int) -> None:
-    """All of it is botocore's then."""
+def test_an_invalid_object_leaves_the_page_to_botocore(fields: str, status: int) -> None:
+    """The whole page."""
     body = page_of(OBJECT.format(SIZE), OBJECT.format(fields if status == 200 else SIZE))
     answer, taken = {"status_code": status, "body": body}, dict[str, Any]()
     _take_contents(response_dict=answer, customized_response_dict=taken)
     assert (answer["body"], taken) == (body, {})
 
 
-def test_botocore_is_spared_the_objects() -> None:
-    """What it gets has none left, or reading them here would be no help."""
+def test_objects_are_removed_before_botocore_parses_the_page() -> None:
     answer, taken = {"status_code": 200, "body": page_of(*[OBJECT.format(SIZE)] * 9)}, dict[str, Any]()
     _take_contents(response_dict=answer, customized_response_dict=taken)
     assert len(taken["Contents"]) == 9

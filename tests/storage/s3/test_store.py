@@ -367,7 +367,7 @@ def test_an_unknown_error_keeps_the_stores_status_and_code(moto: S3Server, monke
 
     def refuse(**request: Any) -> Any:
         response = {"Error": {"Code": "InvalidRange"}, "ResponseMetadata": {"HTTPStatusCode": 400}}
-        raise boto.ClientError(response, "GetObject")  # type: ignore[arg-type]
+        raise boto.ClientError(response, "GetObject")
 
     monkeypatch.setattr(store.client, "get_object", refuse)
     with pytest.raises(StorageError, match="s3://bucket/a: the store answered 400 InvalidRange") as caught:
