@@ -93,7 +93,7 @@ def test_what_is_written_may_not_be_listed() -> None:
     place = memory_place()
     place.put(FILES)
     for below in (place, place.below("deep")):
-        with pytest.raises(ShardWriteError, match="lies within the source"):
+        with pytest.raises(ShardWriteError, match="is inside the source"):
             prepared(opened(place.url), below)
     shards = memory_place()
     shards.put({"000.tar": tar_of(FILES)})

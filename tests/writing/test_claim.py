@@ -137,7 +137,7 @@ def test_no_claim_outlives_its_writer(place: Place, how: str) -> None:
     """However it ends; the next writer need not wait."""
     writer = writer_of(place)
     if how == "empty":
-        with pytest.raises(ShardWriteError, match="no sample came"), writer:
+        with pytest.raises(ShardWriteError, match="there are no samples to write"), writer:
             pass
     elif how == "refused":
         place.put({"000.tar": b"old"})
@@ -311,7 +311,7 @@ def test_a_beat_that_finds_another_owner_stops_the_writer(tmp_path: Path) -> Non
     document["owner"]["token"] = "another"
     with claim._lock:  # never between a beat's look and its writing, which would put the old owner back
         place.put({CLAIM_NAME: json.dumps(document).encode()})
-    claim._heart.join(60)
+    claim._heartbeat.join(60)
     with pytest.raises(ObjectExistsError, match="another job"):
         writer.write({"__key__": "b", "txt": b""})
     with pytest.raises(ShardWriteError, match="aborted"):

@@ -50,7 +50,7 @@ def test_limits(sizes: list[int], max_bytes: int, max_samples: int) -> None:
     assert series.is_empty
     for number, size in enumerate(sizes):
         series.add(sample(f"{number:03d}", size))
-        url, position = series.last_place()
+        url, position = series.last_position()
         assert url.startswith(place.url)
         assert position % 512 == 0
     series.end()
@@ -71,14 +71,14 @@ def test_limits(sizes: list[int], max_bytes: int, max_samples: int) -> None:
         at = last
 
 
-def test_indexes_and_places() -> None:
-    """The index tells where each sample's first header lies, as ``last_place`` did; a name may need several headers."""
+def test_the_index_holds_the_position_of_each_sample() -> None:
+    """Its first header, as ``last_position`` reported it; a name may need several headers."""
     place = memory_place()
     series = series_in(place, max_shard_samples=3)
     told = []
     for number in range(7):
         series.add({"__key__": "long/" * 30 * (number % 2) + str(number), "txt": b"1" * 700 * number, "cls": 1})
-        told.append(series.last_place())
+        told.append(series.last_position())
     series.end()
     shards = series.result()
     files, at = place.files(), 0

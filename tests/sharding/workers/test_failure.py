@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from torchdata_remote.errors import DecodeError, RemoteDataError, StorageError, WorkerLostError
-from torchdata_remote.sharding.workers.failure import ATTEMPTS, Failure, Safely, cannot_travel, lost
+from torchdata_remote.sharding.workers.failure import ATTEMPTS, CatchErrors, Failure, lost_error, pickle_error
 
 
 class TwoPartsError(Exception):
@@ -43,7 +43,7 @@ def raising(error: BaseException) -> Callable[[int], int]:
 
 def came_back(error: Exception) -> Exception:
     """What is raised here for an error of a task, once its failure has travelled."""
-    failure = Safely(raising(error))(0)
+    failure = CatchErrors(raising(error))(0)
     assert isinstance(failure, Failure)
     with pytest.raises(Exception) as caught:  # noqa: PT011  # which one is what is asked
         pickle.loads(pickle.dumps(failure)).raise_again()
@@ -52,7 +52,7 @@ def came_back(error: Exception) -> Exception:
 
 def test_results_pass() -> None:
     """What a function returns is returned."""
-    assert Safely(str)(3) == "3"
+    assert CatchErrors(str)(3) == "3"
 
 
 @pytest.mark.parametrize("error", [DecodeError("s3://b/0.tar: no jpg"), KeyError("cls"), MemoryError()])
@@ -91,13 +91,13 @@ def test_the_end_of_a_process_is_not_a_result() -> None:
     """Ctrl-C and ``sys.exit`` go their way."""
     for error in (KeyboardInterrupt(), SystemExit(3)):
         with pytest.raises(type(error)):
-            Safely(raising(error))(0)
+            CatchErrors(raising(error))(0)
 
 
 def test_errors_say_what_to_do() -> None:
     """One class for workers that are lost, one for what cannot be sent."""
-    error = lost(ATTEMPTS, "it was ended by SIGKILL")
+    error = lost_error(ATTEMPTS, "it was ended by SIGKILL")
     assert isinstance(error, WorkerLostError | RemoteDataError)
     assert "4 time(s)" in str(error)
     assert "it was ended by SIGKILL" in str(error)
-    assert "no lambdas" in str(cannot_travel(AttributeError("Can't pickle local object")))
+    assert "no lambdas" in str(pickle_error(AttributeError("Can't pickle local object")))
