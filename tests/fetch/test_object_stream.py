@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fetch.test_scheduler import FakeStore, options, store_of
+from tests.support.fake_store import FakeStore, options, store_of
 from torchdata_remote.core.checksums import BlockSummer
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.core.urls import RemoteUrl

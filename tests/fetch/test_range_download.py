@@ -109,7 +109,7 @@ def test_damage_asks_for_the_block_again() -> None:
         lambda found: None,
         lambda: 0.0,
     )
-    with pytest.raises(TransientStorageError, match=r"s3://b/a: the block at byte 30 does not fit its checksum"):
+    with pytest.raises(TransientStorageError, match=r"s3://b/a: the block at byte 30 does not match its checksum"):
         list(reading.attempt())
     list(reading.attempt())
     assert source.asked == [(0, 100), (30, 100)]

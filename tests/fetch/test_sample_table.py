@@ -26,7 +26,7 @@ def filled(objects: Filled) -> SampleTable:
     for url, samples in objects:
         table.add_object(url)
         for members in samples:
-            table.begin_sample()
+            table.start_sample()
             for member in members:
                 table.add_member(*member)
     return table
@@ -57,7 +57,7 @@ def test_columns(objects: Filled) -> None:
     """Counts, sizes and borders of samples are those of what was put in."""
     table = filled(objects)
     every = [members for _, samples in objects for members in samples]
-    assert (len(table), table.num_objects) == (len(every), len(objects))
+    assert (len(table), len(table.urls)) == (len(every), len(objects))
     assert table.firsts().tolist() == [0, *accumulate(map(len, every))]
     assert table.sizes().tolist() == [size for members in every for _, _, size in members]
     assert [told(table.urls[index]) for index in range(len(objects))] == [told(url) for url, _ in objects]
@@ -69,7 +69,7 @@ def test_first_names_and_rows_after_reading() -> None:
     assert table.sizes().tolist() == [1, 2, 4]
     assert list(table.first_names()) == ["x.jpg", "y.jpg"]
     again = SampleTable.load(table.dump())
-    again.begin_sample()
+    again.start_sample()
     again.add_member("z.jpg", 9, 9)
     assert list(again.first_names()) == ["x.jpg", "y.jpg", "z.jpg"]
 

@@ -18,6 +18,8 @@ import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
+from tests.support.fake_store import AT_ONCE, FakeStore, options, store_of
+from tests.support.waiting import DEADLINE_S, engine_threads, wait_for
 from torchdata_remote.core.options import FetchOptions, RetryPolicy, StorageOptions
 from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import (
@@ -31,81 +33,8 @@ from torchdata_remote.fetch.object_stream import ObjectStream
 from torchdata_remote.fetch.scheduler import PartScheduler
 from torchdata_remote.fetch.session import FetchSession
 from torchdata_remote.fetch.streams import stream_objects
-from torchdata_remote.storage.registry import Answer, RangeNotSatisfiableError
-
-DEADLINE_S = 20.0
-AT_ONCE = RetryPolicy(first_wait_s=0, max_wait_s=0)
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.002)
-
-
-def engine_threads() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name == "torchdata_remote"}
-
-
-def in_pieces(data: bytes, piece_bytes: int) -> Generator[memoryview, None, None]:
-    for start in range(0, len(data), piece_bytes):
-        yield memoryview(data)[start : start + piece_bytes]
-
-
-class FakeStore:
-    """Objects in a dict, by URL. ``before_read`` may block, count or raise."""
-
-    def __init__(self, objects: dict[str, bytes]) -> None:
-        self.objects = objects
-        self.may_ignore_ranges = False
-        self.maps_files = False
-        self.reads: list[tuple[str, int, int | None, str | None]] = []
-        self.lock = threading.Lock()
-        self.running = self.most = 0
-        self.before_read: Callable[[str, int], None] = lambda path, start: None
-        self.piece_bytes = 1 << 30
-
-    def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        with self.lock:
-            self.reads.append((path, start, end, etag))
-            self.running += 1
-            self.most = max(self.most, self.running)
-        try:
-            self.before_read(path, start)
-            data = self.objects[path]
-            if end is not None and start >= len(data):
-                raise RangeNotSatisfiableError("behind the end")
-            if self.may_ignore_ranges:
-                return Answer(0, len(data), len(data), "etag of " + path, in_pieces(data, self.piece_bytes))
-            piece = data[start:end]
-            return Answer(start, start + len(piece), len(data), "etag of " + path, in_pieces(piece, self.piece_bytes))
-        finally:
-            with self.lock:
-                self.running -= 1
-
-
-@contextlib.contextmanager
-def store_of(objects: dict[str, bytes]) -> Iterator[FakeStore]:
-    """The engine reads this store for every URL."""
-    store = FakeStore(objects)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "torchdata_remote.fetch.object_download.open_store", lambda url, options, connection: (store, str(url))
-        )
-        yield store
-
-
-def options(
-    max_in_flight: int = 4, part_bytes: int = 10, max_buffer_bytes: int = 1000, *, in_order: bool = True
-) -> FetchOptions:
-    return FetchOptions(
-        max_in_flight=max_in_flight,
-        part_bytes=part_bytes,
-        max_buffer_bytes=max_buffer_bytes,
-        in_order=in_order,
-        retry=AT_ONCE,
-    )
+from torchdata_remote.fetch.unordered_scheduler import UnorderedScheduler
+from torchdata_remote.storage.registry import Answer
 
 
 def streams(store: FakeStore, chosen: FetchOptions, *, listed: bool) -> Iterator[tuple[str, ObjectStream]]:
@@ -598,10 +527,11 @@ def test_many_streams_are_not_quadratic() -> None:
 
 COLLECTED_UNDER_THE_LOCK = """
 import gc, os, threading
-from torchdata_remote import engine, fetch, fetched_object
-from torchdata_remote.options import FetchOptions, StorageOptions
-from torchdata_remote.storage import Answer, in_one
-from torchdata_remote.object_stream import ObjectStream
+from torchdata_remote.core.options import FetchOptions, StorageOptions
+from torchdata_remote.fetch import object_download, scheduler
+from torchdata_remote.fetch.object_stream import ObjectStream
+from torchdata_remote.fetch.session import FetchSession
+from torchdata_remote.storage.registry import Answer, in_one
 
 class Store:
     may_ignore_ranges = False
@@ -610,19 +540,19 @@ class Store:
         data = bytes(100)[start:end]
         return Answer(start, start + len(data), 100, None, in_one(data))
 
-fetched_object.open_store = lambda url, options, connection: (Store(), url)
-fetcher = fetch.Fetcher(engine.Engine(FetchOptions(part_bytes=10), StorageOptions()))
+object_download.open_store = lambda url, options, connection: (Store(), url)
+fetcher = scheduler.PartScheduler(FetchSession(FetchOptions(part_bytes=10), StorageOptions()))
 gc.disable()
 forgotten = [ObjectStream(fetcher, "a")]
 forgotten.append(forgotten)  # what an exception's traceback does
 del forgotten
-Part = fetched_object.Part
+Part = object_download.Part
 
 def part_that_collects(*arguments):
     gc.collect()
     return Part(*arguments)
 
-fetched_object.Part = part_that_collects
+object_download.Part = part_that_collects
 done = []
 reader = threading.Thread(target=lambda: done.append(ObjectStream(fetcher, "b").read()), daemon=True)
 reader.start()
@@ -818,15 +748,15 @@ def test_next_object_while_a_part_of_the_last_one_is_under_way(monkeypatch: pyte
                 asked.set()
                 assert gate.wait(DEADLINE_S)
 
-        look = PartScheduler._hand_on_if_stuck
+        look = UnorderedScheduler._release_oldest_if_stuck
 
-        def looked(fetcher: PartScheduler) -> None:
+        def looked(fetcher: UnorderedScheduler) -> None:
             look(fetcher)
             if threading.current_thread() in consumer:
                 gate.set()  # from here on, with the lock still held, the consumer only waits
 
         store.before_read = before_read
-        monkeypatch.setattr(PartScheduler, "_hand_on_if_stuck", looked)
+        monkeypatch.setattr(UnorderedScheduler, "_release_oldest_if_stuck", looked)
         iterator = streams(store, options(2, 10, 10, in_order=False), listed=True)
 
         def run() -> None:

@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from tests.fetch.test_scheduler import engine_threads, options, store_of, wait_for
+from tests.support.fake_store import options, store_of
+from tests.support.waiting import engine_threads, wait_for
 from torchdata_remote import AsyncPrefetch
 from torchdata_remote.core.options import FetchOptions, StorageOptions
 from torchdata_remote.core.urls import RemoteUrl
@@ -56,7 +57,7 @@ def test_lanes_share_the_byte_bound(num_lanes: int, part_bytes: int, bound: int)
         engine = an_engine(options(part_bytes=part_bytes, max_buffer_bytes=bound), num_lanes)
         fetchers = stack.enter_context(lanes_of(engine, num_lanes))
         streams = [stack.enter_context(closing(ObjectStream(fetcher, large_object()))) for fetcher in fetchers]
-        planned = [stream.target.planned_bytes for stream in streams]
+        planned = [stream.download.planned_bytes for stream in streams]
         share = bound // num_lanes
         assert planned == [min(SIZE, max(1, share // part_bytes) * part_bytes)] * num_lanes
         assert sum(planned) <= max(bound, num_lanes * part_bytes)
@@ -65,7 +66,7 @@ def test_lanes_share_the_byte_bound(num_lanes: int, part_bytes: int, bound: int)
 
 def held_bytes(stream: ObjectStream) -> int:
     """Of what is planned, what was not handed on."""
-    return stream.target.planned_bytes - stream.tell()
+    return stream.download.planned_bytes - stream.tell()
 
 
 def read_a_piece(stream: ObjectStream) -> None:
@@ -91,7 +92,7 @@ def test_shares_of_a_single_lane_are_the_whole() -> None:
     """An engine that nobody prepared for more has no smaller bound than before."""
     with store_of({"a": bytes(SIZE)}), lanes_of(an_engine(options(max_buffer_bytes=120)), 1) as [fetcher]:
         stream = ObjectStream(fetcher, large_object())
-        assert stream.target.planned_bytes == 120
+        assert stream.download.planned_bytes == 120
         stream.close()
 
 
@@ -116,7 +117,7 @@ def test_lanes_have_their_shares_while_a_stream_of_the_pass_before_is_open() -> 
             kept = ObjectStream(fetchers[0], RemoteUrl("a", SIZE))
         with lanes_of(engine, 3) as fetchers:
             streams = [ObjectStream(fetcher, large_object()) for fetcher in fetchers]
-            planned = [stream.target.planned_bytes for stream in streams]
+            planned = [stream.download.planned_bytes for stream in streams]
             for stream in [kept, *streams]:
                 stream.close()
     assert planned == [30, 30, 30]
@@ -246,7 +247,7 @@ def first_part_bytes(engine: FetchSession) -> int:
     fetcher = PartScheduler(engine)
     with closing(ObjectStream(fetcher, RemoteUrl("a", 4 << 20, "etag of a"))) as stream:
         fetcher.release()
-        part = stream.target.parts[0]
+        part = stream.download.parts[0]
         assert part.end is not None
         return part.end - part.start
 
@@ -347,7 +348,7 @@ def test_lanes_of_a_kept_engine_have_the_whole_bound() -> None:
             engine.keep()
             with lanes_of(engine, 1) as [fetcher]:
                 stream = ObjectStream(fetcher, large_object())
-                assert stream.target.planned_bytes == 120
+                assert stream.download.planned_bytes == 120
                 stream.close()
 
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import torchdata_remote  # noqa: F401  # registers the pipes' names
-from tests.fetch.test_scheduler import engine_threads, options, store_of, wait_for
+from tests.support.fake_store import options, store_of
+from tests.support.waiting import engine_threads, wait_for
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import RemoteDataError, StateError
 from torchdata_remote.fetch.session import FetchSession
@@ -77,7 +78,7 @@ def test_a_state_of_objects_that_are_not_there_is_refused() -> None:
     with store_of({"a": b"1", "b": b"2"}):
         state = {"next": 5, "again": [[1, 0], [4, 0]]}
         streams = stream_objects(["a", "b"], FetchSession(options(), StorageOptions()), state)
-        with pytest.raises(StateError, match="tells of 5 URLs, and there are 2"):
+        with pytest.raises(StateError, match="expects 5 URLs, and there are 2"):
             next(streams)
 
 

@@ -35,7 +35,7 @@ def table_of(samples: list[list[tuple[str, int]]]) -> SampleTable:
     table = SampleTable()
     table.add_object(RemoteUrl("memory://a"))
     for members in samples:
-        table.begin_sample()
+        table.start_sample()
         for name, size in members:
             table.add_member(name, 0, size)
     return table

@@ -36,7 +36,7 @@ def test_files_whatever_the_window(sizes: list[list[int]], window_bytes: int, da
     table.add_object(RemoteUrl(f"{place.url}a.bin", len(content)))
     expected = []
     for number, sample in enumerate(sizes):
-        table.begin_sample()
+        table.start_sample()
         members = {}
         for at, size in enumerate(sample):
             start = next(starts)
@@ -62,7 +62,7 @@ def test_labels_of_the_source_stay() -> None:
     place, table, options = memory_place(), SampleTable(), StorageOptions()
     place.put({"a.cls": b"7", "b.jpg": b"8"})
     for name in ("a.cls", "b.jpg"):
-        table.begin_sample()
+        table.start_sample()
         table.add_object(RemoteUrl(f"{place.url}{name}", 1))
         table.add_member(name, 0, 1)
     made = FileSamples(table.select(np.arange(2)), None, 0, options, ("memory://none", options)).draw(100)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fetch.cache.test_disk_cache import ETAG, LARGE, URL, keep, kept, objects_in, partials_in, path_of
+from tests.support.cache_folder import ETAG, LARGE, URL, keep, kept, objects_in, partials_in, path_of
 from torchdata_remote.fetch.cache.disk_cache import DiskCache
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fetch.cache.test_cached_object import CountingStore, cached, epoch, options
-from tests.fetch.cache.test_disk_cache import ETAG, LARGE, URL, bytes_in, keep, kept, objects_in, path_of
+from tests.support.cache_folder import ETAG, LARGE, URL, bytes_in, keep, kept, objects_in, path_of
+from tests.support.cached_store import CountingStore, cached, epoch, options
 from torchdata_remote.core.checksums import Checksums
 from torchdata_remote.core.options import RetryPolicy, StorageOptions
 from torchdata_remote.core.urls import RemoteUrl

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fetch.cache.test_disk_cache import ETAG, LARGE, URL, child_of, keep, kept, objects_in, path_of
+from tests.support.cache_folder import ETAG, LARGE, URL, child_of, keep, kept, objects_in, path_of
 from torchdata_remote.fetch.cache.disk_cache import DiskCache
 from torchdata_remote.fetch.cache.folder import open_own_file, private_folder
 

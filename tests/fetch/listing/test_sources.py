@@ -216,10 +216,10 @@ def test_one_object(s3: S3Server) -> None:
         assert len(below(f"s3://{bucket}/a/b.tar", s3.storage_options, "", pattern=pattern)) == count
 
 
-def test_thousands_of_keys(s3: S3Server) -> None:
-    """Listings of several pages are complete, sorted and without repetition; so are those of globs."""
+def test_a_listing_of_several_pages_is_complete_sorted_and_without_repetition(s3: S3Server) -> None:
+    """Of a prefix, of globs, and of a prefix within a name."""
     bucket = s3.new_bucket()
-    keys = {f"many/{number % 7}/{number:05d}.tar" for number in range(2_500)}
+    keys = {f"many/{number % 7}/{number:05d}.tar" for number in range(1_100)}
     put_all(s3, bucket, keys | {"many2/x.tar"})
     root = f"s3://{bucket}/"
     assert below(root + "many", s3.storage_options, root) == sorted(keys)
