@@ -59,7 +59,9 @@ def engine_threads() -> set[threading.Thread]:
 @example(layout=[], order=None)
 @example(layout=[[(0, 0)]], order=None)
 @pytest.mark.usefixtures("small_steps")
-def test_any_ranges(place: Place, layout: list[list[tuple[int, int]]], order: object) -> None:
+def test_any_ranges_are_returned_in_the_requested_order(
+    place: Place, layout: list[list[tuple[int, int]]], order: object
+) -> None:
     """Whatever their gaps, sizes and order, each is what lies at its place, and they come in the order of asking."""
     ranges: Ranges = []
     lengths = []
@@ -81,7 +83,7 @@ def test_any_ranges(place: Place, layout: list[list[tuple[int, int]]], order: ob
     assert all(data.readonly for data in found)
 
 
-def test_real_steps(place: Place) -> None:
+def test_members_larger_than_a_request_beside_small_and_empty_ones(place: Place) -> None:
     """A member larger than a request, next to small ones, far apart ones and empty ones."""
     content = np.random.default_rng(1).bytes(20 << 20)
     place.put({"a.bin": content, "b.bin": b"", "c.bin": b"end"})
@@ -95,7 +97,7 @@ def test_real_steps(place: Place) -> None:
     assert [len(data) for data in found] == [size for _, _, size in ranges]
 
 
-def test_several_under_way(place: Place) -> None:
+def test_several_reads_can_be_pending(place: Place) -> None:
     """The next ones are asked for before the first are taken; each has its own, after the end as well."""
     place.put({"a.bin": CONTENT})
     urls = [RemoteUrl(f"{place.url}a.bin", len(CONTENT))]
@@ -135,7 +137,7 @@ def test_no_request_is_larger_than_8_mib() -> None:
         assert chunk.members.tolist() == touched
 
 
-def test_one_object_that_is_missing(place: Place) -> None:
+def test_a_missing_object_raises_its_error(place: Place) -> None:
     """Its error is raised, and no thread goes on."""
     before = engine_threads()
     place.put({f"{number}.bin": CONTENT for number in range(6)})
@@ -149,7 +151,7 @@ def test_one_object_that_is_missing(place: Place) -> None:
 
 
 @pytest.mark.parametrize("place", ["local", "s3"], indirect=True)
-def test_an_object_that_has_changed(place: Place) -> None:
+def test_a_changed_object_is_an_error(place: Place) -> None:
     """Bytes of another version are not taken for those that were listed."""
     place.put({"a.bin": CONTENT})
     url = RemoteUrl(f"{place.url}a.bin", len(CONTENT), '"another"')
@@ -157,7 +159,7 @@ def test_an_object_that_has_changed(place: Place) -> None:
         running.start_read(members([url], [(0, 0, 10)])).wait()
 
 
-def test_an_object_that_is_shorter_than_listed() -> None:
+def test_an_object_shorter_than_listed_is_an_error() -> None:
     """A member that does not lie within its object is an error."""
     place = memory_place()
     place.put({"a.bin": CONTENT[:50]})
@@ -165,7 +167,7 @@ def test_an_object_that_is_shorter_than_listed() -> None:
         running.start_read(members([RemoteUrl(f"{place.url}a.bin", 100)], [(0, 40, 20)])).wait()
 
 
-def test_stores_of_two_kinds(tmp_path: Path) -> None:
+def test_local_and_remote_members_in_one_read(tmp_path: Path) -> None:
     """Each URL has its own options, and files of the disk may be asked for together with others."""
     disk, memory = Place(f"{tmp_path}/"), memory_place()
     disk.put({"a.bin": CONTENT})

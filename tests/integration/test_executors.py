@@ -225,7 +225,7 @@ def test_a_lost_workers_shard_is_written_again_and_all_bytes_are_those_of_one_pr
         assert files_in(tmp_path) == expected
 
 
-def test_ctrl_c_ends_workers_and_the_next_run_goes_on(source: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
+def test_ctrl_c_ends_workers_and_the_next_run_resumes(source: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
     """Soon, though a worker waits for ever; nothing half-written is left, and no process."""
     with stopped_in_a_shard(source, tmp_path, "own workers") as (job, victim):
         begun_s = time.monotonic()

@@ -133,7 +133,7 @@ def test_a_windowed_shuffle_would_not_pass() -> None:
     assert deviations([order_of(to)]) > 10 * MAX_DEVIATIONS
 
 
-def test_neighbours_are_parted() -> None:
+def test_source_neighbours_are_rarely_output_neighbours() -> None:
     """Samples that follow each other in the source follow each other in the output as seldom as in a uniform order."""
     followed, to = 0, memory_place()
     for seed in SEEDS:
@@ -157,7 +157,7 @@ def pools() -> Iterator[Executor]:
         yield processes
 
 
-def test_whoever_writes_the_bytes_are_the_same(tmp_path: Path) -> None:
+def test_any_kind_of_worker_writes_the_same_bytes(tmp_path: Path) -> None:
     """Shards, indexes, classes, provenance and manifest, by one process, workers or an executor."""
     source = Place(f"{tmp_path}/in/").put(some_files(60))
     given = given_for_bytes()

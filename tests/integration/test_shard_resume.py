@@ -125,7 +125,7 @@ def chosen_steps(case: Case, every: int) -> range:
 
 @EVERY
 @pytest.mark.parametrize("case", KINDS, indirect=True)
-def test_killed_before_any_step(case: Case, every: int) -> None:
+def test_a_job_killed_before_any_step_resumes_to_the_same_bytes(case: Case, every: int) -> None:
     """A real SIGKILL before a change of the folder: the next run leaves the same bytes, and nothing else."""
     for step in chosen_steps(case, every):
         done = case.run(f"{step}", stop_at=step)
@@ -139,7 +139,7 @@ def test_killed_before_any_step(case: Case, every: int) -> None:
 @EVERY
 @pytest.mark.parametrize("how", ["interrupt", "raise"])
 @pytest.mark.parametrize("case", ["files", "gz"], indirect=True)
-def test_interrupted_before_any_step(case: Case, how: str, every: int) -> None:
+def test_a_job_interrupted_before_any_step_leaves_no_partial_file_and_resumes(case: Case, how: str, every: int) -> None:
     """Ctrl-C, and a full disk: no partial file is left, the lock is released, and the next run resumes."""
     for step in chosen_steps(case, every):
         done = case.run(f"{step}", stop_at=step, how=how)
@@ -221,7 +221,7 @@ def test_damaged_shards_are_written_again(case: Case, damage: str) -> None:
 
 
 @pytest.mark.parametrize("case", ["files"], indirect=True)
-def test_resume_false_writes_all_anew(case: Case) -> None:
+def test_resume_false_writes_all_shards_again(case: Case) -> None:
     """Nothing of an unfinished job is kept, and none of it is left."""
     names = {entry["url"] for entry in interrupted_case(case, "run")["shardlist"]}
     done = case.run("run", resume=False)
@@ -261,7 +261,7 @@ def test_overwrite_replaces_an_unfinished_job_of_another_plan(case: Case, other:
 
 
 @pytest.mark.parametrize("case", ["files"], indirect=True)
-def test_an_unfinished_job_of_another_source(case: Case) -> None:
+def test_a_job_of_another_source_is_refused_while_one_is_unfinished(case: Case) -> None:
     """It is an error each time, and the unfinished one can still be finished without writing its shards again."""
     interrupted_case(case, "run")
     mine, case.source = case.source, Place(f"{case.root}/other/").put(some_files(8, seed=2))
@@ -272,7 +272,7 @@ def test_an_unfinished_job_of_another_source(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", ["gz"], indirect=True)
-def test_an_index_is_never_taken_for_another_source(case: Case) -> None:
+def test_the_index_of_another_source_is_never_used(case: Case) -> None:
     """Two compressed archives by turns at one place, neither of which comes to its end, then one that does."""
     other = Place(f"{case.root}/other/")
     other.put({"all.tar.gz": gzip.compress(tar_of(some_files(13, seed=9)))})
@@ -289,7 +289,7 @@ def test_an_index_is_never_taken_for_another_source(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", ["files", "gz", "compressed", "append"], indirect=True)
-def test_a_finished_job_is_not_done_again(case: Case) -> None:
+def test_a_finished_job_is_not_run_again(case: Case) -> None:
     """The same call gives the same result, and changes nothing."""
     done = case.run("undisturbed")
     assert done.error is None
@@ -316,7 +316,7 @@ def big_files() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("kind", ["tar", "gz", pytest.param("parts", marks=pytest.mark.slow)])
-def test_killed_on_s3(moto: S3Server, tmp_path: Path, jobs: Jobs, kind: str) -> None:
+def test_a_job_killed_on_s3_resumes_and_leaves_no_upload(moto: S3Server, tmp_path: Path, jobs: Jobs, kind: str) -> None:
     """No object of an unfinished job and no upload in parts is left; finished shards stay as they are."""
     files = big_files() if kind == "parts" else FILES
     data = tar_of(files)
@@ -352,7 +352,7 @@ def test_killed_on_s3(moto: S3Server, tmp_path: Path, jobs: Jobs, kind: str) -> 
 
 
 @pytest.mark.parametrize("case", ["files"], indirect=True)
-def test_a_second_job_is_refused_while_the_first_one_lives(case: Case) -> None:
+def test_a_second_job_is_refused_while_the_first_one_runs(case: Case) -> None:
     """It names the other process, and changes nothing; as soon as that one is dead, it goes on."""
     place = case.place("run")
     with case.stopped("run", case.num_steps // 2) as pid:
@@ -368,7 +368,7 @@ def test_a_second_job_is_refused_while_the_first_one_lives(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", ["files"], indirect=True)
-def test_a_job_whose_place_was_taken_gives_up(case: Case) -> None:
+def test_a_suspended_job_whose_folder_was_taken_over_fails(case: Case) -> None:
     """Stopped for so long that another one took over, it raises when it wakes, and leaves the other's work alone."""
     writing = [number for number, step in enumerate(case.steps, 1) if ".tar" in step]
     for step in (writing[0], writing[len(writing) // 2], writing[-1]):
@@ -388,7 +388,7 @@ def test_a_job_whose_place_was_taken_gives_up(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", ["files"], indirect=True)
-def test_a_job_whose_place_was_taken_and_left_gives_up(case: Case) -> None:
+def test_a_suspended_job_whose_folder_was_taken_over_and_completed_fails(case: Case) -> None:
     """The other one has come to its end meanwhile; the manifest and what it describes stay as they are."""
     place = case.place("run")
     with case.stopped("run", 8) as pid:
@@ -431,7 +431,7 @@ def test_ctrl_c_at_any_point_of_waiting_ends_the_job(monkeypatch: pytest.MonkeyP
         assert to.files() == well.files()
 
 
-def test_two_jobs_of_one_process_are_noticed() -> None:
+def test_a_second_job_of_the_same_process_is_refused() -> None:
     """Also by threads: the second one is told who writes there."""
     source, to = memory_place(), memory_place()
     source.put(FILES)
@@ -449,7 +449,7 @@ def test_two_jobs_of_one_process_are_noticed() -> None:
     assert len(to.members()) == 2 * len(FILES)
 
 
-def test_a_journal_of_others_is_not_touched() -> None:
+def test_an_invalid_journal_is_an_error_and_stays_unchanged() -> None:
     """One that is damaged, or of another version, is an error that tells what to do."""
     source, to = memory_place(), memory_place()
     source.put(FILES)
@@ -460,7 +460,7 @@ def test_a_journal_of_others_is_not_touched() -> None:
         assert to.files() == {CLAIM_NAME: text}
 
 
-def test_an_exception_in_transform_leaves_what_is_finished() -> None:
+def test_finished_shards_are_kept_after_an_exception_in_transform() -> None:
     """The journal tells what is there, and with a transform that works the next run goes on."""
     source, to, well = memory_place(), memory_place(), memory_place()
     source.put(FILES)

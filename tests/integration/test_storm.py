@@ -105,7 +105,7 @@ def test_each_sample_is_read_exactly_once_and_unaltered_through_a_storm(
     assert read_through(server, folder, STORMS[storm], seed=0, **options) == expected
 
 
-def test_storm_into_the_cache(shards: tuple[S3Server, str, tuple[int, str]], tmp_path: Any) -> None:
+def test_the_cache_is_correct_after_a_storm(shards: tuple[S3Server, str, tuple[int, str]], tmp_path: Any) -> None:
     """After a storm the cache holds what the store holds."""
     server, folder, expected = shards
     options = {"cache_dir": str(tmp_path), "cache_bytes": 1 << 30}
@@ -118,7 +118,7 @@ def test_storm_into_the_cache(shards: tuple[S3Server, str, tuple[int, str]], tmp
         assert len(store.requests) == num_requests
 
 
-def test_storm_over_listings(moto: S3Server) -> None:
+def test_listings_are_complete_through_a_storm(moto: S3Server) -> None:
     """A listing of several pages through a storm is the whole listing, in order."""
     bucket, client = moto.new_bucket(), moto.client()
     keys = [f"{number:04d}" for number in range(1_100)]

@@ -87,7 +87,7 @@ def heart_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "torchdata_remote job"]
 
 
-def test_a_job_that_ends_well_leaves_nothing(place: Place) -> None:
+def test_a_completed_job_leaves_no_journal_and_no_thread(place: Place) -> None:
     """While it runs the journal says whose job it is; then it is gone, and so is the thread."""
     with journal(place) as own:
         assert own.open() is None
@@ -101,7 +101,7 @@ def test_a_job_that_ends_well_leaves_nothing(place: Place) -> None:
     assert heart_threads() == []
 
 
-def test_what_a_failed_job_leaves(place: Place) -> None:
+def test_a_failed_job_leaves_its_plan_and_finished_shards(place: Place) -> None:
     """Its plan and its finished shards, which the next job takes over at once, and leaves again."""
     checksums = Checksums(1 << 16, (1,))
     done = {0: [shard(place, 0)], 3: [shard(place, 3, checksums), shard(place, 7)], 2: []}
@@ -120,7 +120,7 @@ def test_what_a_failed_job_leaves(place: Place) -> None:
         assert own.took_over
 
 
-def test_a_job_that_failed_at_once_leaves_nothing(place: Place) -> None:
+def test_a_job_that_failed_before_its_plan_leaves_nothing(place: Place) -> None:
     """No shard is finished and nothing temporary lies there, so that the folder is as it was."""
     with failing(journal(place)) as own:
         own.open()
@@ -130,7 +130,7 @@ def test_a_job_that_failed_at_once_leaves_nothing(place: Place) -> None:
     assert place.files() == {}
 
 
-def test_temporary_objects_are_somebodys(place: Place) -> None:
+def test_the_journal_stays_while_there_are_temporary_objects(place: Place) -> None:
     """Where they lie, the journal stays, so that the folder does not pass for somebody else's."""
     with failing(journal(place)) as own:
         own.open()
@@ -138,7 +138,7 @@ def test_temporary_objects_are_somebodys(place: Place) -> None:
     assert document(place)["owner"] is None
 
 
-def test_shards_of_another_plan_are_forgotten_when_there_is_one(place: Place) -> None:
+def test_shards_of_another_plan_are_dropped_when_the_plan_is_set(place: Place) -> None:
     """Until then they stay in the journal, so that a job which fails before its plan loses nothing."""
     with failing(journal(place)) as own:
         own.open()
@@ -155,7 +155,7 @@ def test_shards_of_another_plan_are_forgotten_when_there_is_one(place: Place) ->
         assert (document(place)["plan"], document(place)["tasks"], document(place)["shardlist"]) == ("q", [], [])
 
 
-def test_the_owner_runs(place: Place) -> None:
+def test_a_running_owner_is_named_and_not_replaced(place: Place) -> None:
     """An error that tells which process it is; its journal stays as it is."""
     with journal(place) as first:
         first.open()
@@ -166,7 +166,7 @@ def test_the_owner_runs(place: Place) -> None:
         first.check()
 
 
-def test_the_owner_has_ended(place: Place) -> None:
+def test_the_journal_of_an_ended_process_is_taken_over_at_once(place: Place) -> None:
     """It is taken over without waiting."""
     leave(place, {**this_process(), "started": "1"})
     with journal(place, lease_s=NEVER_S) as own:
@@ -175,7 +175,9 @@ def test_the_owner_has_ended(place: Place) -> None:
         own.check()
 
 
-def test_an_owner_elsewhere_that_is_silent(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_silent_owner_on_another_machine_is_replaced_after_the_lease(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
     """After the lease it is taken for dead; that it waits is told once."""
     leave(place, elsewhere())
     with caplog.at_level(logging.WARNING, "torchdata_remote"), journal(place, lease_s=0.03) as own:
@@ -185,7 +187,7 @@ def test_an_owner_elsewhere_that_is_silent(place: Place, caplog: pytest.LogCaptu
     assert "on another" in record.getMessage()
 
 
-def test_an_owner_elsewhere_that_lives(place: Place) -> None:
+def test_a_living_owner_on_another_machine_is_not_replaced(place: Place) -> None:
     """Its journal changes, so the destination is not taken."""
     leave(place, elsewhere())
     there = destination(place)
@@ -202,7 +204,7 @@ def test_an_owner_elsewhere_that_lives(place: Place) -> None:
     assert document(place)["written_at_s"] == 1
 
 
-def test_an_owner_elsewhere_that_ends_well(place: Place) -> None:
+def test_an_owner_on_another_machine_may_complete_its_job_during_the_lease(place: Place) -> None:
     """Its shards are in a manifest by now, so none of them is unfinished business."""
     leave(place, elsewhere(), tasks=[0])
     there = destination(place)
@@ -219,7 +221,7 @@ def test_an_owner_elsewhere_that_ends_well(place: Place) -> None:
         own.check()
 
 
-def test_beats(place: Place) -> None:
+def test_the_journal_is_rewritten_as_a_heartbeat(place: Place) -> None:
     """The journal is written again and again, each time another one, though no shard is finished."""
     there, beats = destination(place), threading.Semaphore(0)
     there.on_publish = beats.release
@@ -234,7 +236,7 @@ def test_beats(place: Place) -> None:
 
 
 @pytest.mark.parametrize("thief", [elsewhere, lambda: None])
-def test_a_lost_place_is_noticed(place: Place, thief: Callable[[], dict[str, Any] | None]) -> None:
+def test_a_lost_claim_is_noticed_by_each_call(place: Place, thief: Callable[[], dict[str, Any] | None]) -> None:
     """By the check, by the next writing, and by the next finished shard after a beat; the thief's journal stays."""
     there = destination(place)
     with Journal(there, beat_s=0.005) as own:
@@ -252,7 +254,7 @@ def test_a_lost_place_is_noticed(place: Place, thief: Callable[[], dict[str, Any
     assert place.files()[CLAIM_NAME] == taken
 
 
-def test_a_journal_that_was_removed(place: Place) -> None:
+def test_a_removed_journal_stops_the_job(place: Place) -> None:
     """Somebody has taken the destination, or cleared it: the job must not go on."""
     with journal(place) as own:
         own.open()
@@ -261,7 +263,7 @@ def test_a_journal_that_was_removed(place: Place) -> None:
             own.check()
 
 
-def test_faults_that_pass_do_not_end_a_job() -> None:
+def test_transient_faults_of_the_journal_do_not_stop_the_job() -> None:
     """A beat or a finished shard that could not be written down is written with the next one."""
     place = memory_place()
     there, failed = destination(place), threading.Semaphore(0)
@@ -287,7 +289,7 @@ def test_faults_that_pass_do_not_end_a_job() -> None:
 
 
 @pytest.mark.parametrize("damaged", [b"", b"{}", b"[]", b'{"__kind__": "another"}', b"\xff"])
-def test_what_is_no_journal(damaged: bytes) -> None:
+def test_an_unreadable_journal_is_an_error_and_stays(damaged: bytes) -> None:
     """Nothing is taken over from what cannot be read, and it stays for whoever looks into it."""
     place = memory_place()
     place.put({CLAIM_NAME: damaged})
@@ -297,7 +299,7 @@ def test_what_is_no_journal(damaged: bytes) -> None:
 
 
 @pytest.mark.parametrize("changed", [{"tasks": None}, {"tasks": ["x"]}, {"shardlist": [{"task": 5}]}, {"shardlist": 1}])
-def test_a_damaged_journal(changed: dict[str, Any]) -> None:
+def test_a_damaged_journal_of_the_right_kind_is_an_error_and_stays(changed: dict[str, Any]) -> None:
     """Likewise if its kind is right."""
     place = memory_place()
     leave(place, None, **changed)

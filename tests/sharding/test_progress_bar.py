@@ -19,7 +19,7 @@ def use(progress: Progress) -> None:
         progress.add_shards(2, 60, 5 * MIB + MIB // 4)
 
 
-def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bar_shows_samples_shards_and_mib(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is done, how many samples, shards and MiB; it stays when it is done."""
     with terminal(monkeypatch) as ours:
         use(Progress("shard", 100, "samples", shown=True))
@@ -30,7 +30,7 @@ def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "3 shards, 8 MiB" in last
 
 
-def test_bytes_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bar_of_bytes_has_no_end_without_a_total(monkeypatch: pytest.MonkeyPatch) -> None:
     """In multiples of 1,000; without a total there is no end to tell."""
     with terminal(monkeypatch) as ours:
         with Progress("index", None, "B", shown=True) as progress:
@@ -41,14 +41,14 @@ def test_bytes_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "%" not in last
 
 
-def test_not_wanted_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shown_false_shows_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     """``shown=False`` is silent there too."""
     with terminal(monkeypatch) as ours:
         use(Progress("shard", 100, "samples", shown=False))
         assert shown_on(ours) == ""
 
 
-def test_silent_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_no_bar_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Logs hold no bars."""
     stderr = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stderr)

@@ -35,7 +35,7 @@ class Pending:
 
 
 @given(st.lists(st.binary(max_size=2_000), max_size=20))
-def test_info_tells_what_was_written(payloads: list[bytes]) -> None:
+def test_the_info_holds_samples_bytes_and_md5_of_the_object(payloads: list[bytes]) -> None:
     """Samples, bytes and MD5 are those of the object."""
     pending = Pending()
     shard = ShardBuilder("memory://s/0.tar", pending)
@@ -111,7 +111,7 @@ def test_packing_does_not_depend_on_size_or_name(sizes: list[int], key: str) -> 
             assert (member.name, file.read()) == (f"{key}.{name}", value)
 
 
-def test_the_name_says_whether_it_is_compressed() -> None:
+def test_the_extension_decides_about_compression() -> None:
     """Offsets and size so far are the tar's, size and MD5 of the info the object's."""
     pending, plain = Pending(), Pending()
     for url, taking in (("memory://s/0.tar.gz", pending), ("memory://s/0.tar", plain)):
@@ -124,7 +124,7 @@ def test_the_name_says_whether_it_is_compressed() -> None:
     assert gzip.decompress(pending.data) == plain.data
 
 
-def test_a_shard_that_is_dropped_leaves_nothing() -> None:
+def test_a_dropped_shard_leaves_no_object() -> None:
     """What was handed over before is taken back."""
     pending = Pending()
     shard = ShardBuilder("memory://s/0.tar", pending)
