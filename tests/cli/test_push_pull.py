@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.servers.service import running_service
-from tests.sharding.test_progress_bar import shown_on, terminal
+from tests.support.terminals import shown_on, terminal
 from torchdata_remote.cli import main
 
 TOKEN = "correct-horse-battery"

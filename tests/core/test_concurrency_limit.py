@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.core.test_retry import Clock
-from tests.fetch.test_scheduler import DEADLINE_S, wait_for
+from tests.support.waiting import DEADLINE_S, wait_for
 from torchdata_remote.core.concurrency_limit import ConcurrencyLimit
 
 

@@ -59,7 +59,9 @@ def engine_threads() -> set[threading.Thread]:
 @example(layout=[], order=None)
 @example(layout=[[(0, 0)]], order=None)
 @pytest.mark.usefixtures("small_steps")
-def test_any_ranges(place: Place, layout: list[list[tuple[int, int]]], order: object) -> None:
+def test_any_ranges_are_returned_in_the_requested_order(
+    place: Place, layout: list[list[tuple[int, int]]], order: object
+) -> None:
     """Whatever their gaps, sizes and order, each is what lies at its place, and they come in the order of asking."""
     ranges: Ranges = []
     lengths = []
@@ -76,32 +78,32 @@ def test_any_ranges(place: Place, layout: list[list[tuple[int, int]]], order: ob
     folder.put({f"{number}.bin": content for number, content in enumerate(contents)})
     urls = [RemoteUrl(f"{folder.url}{number}.bin", length) for number, length in enumerate(lengths)]
     with gatherer(place) as running:
-        found = running.begin(members(urls, ranges)).wait()
+        found = running.start_read(members(urls, ranges)).wait()
     assert [bytes(data) for data in found] == [contents[number][start : start + size] for number, start, size in ranges]
     assert all(data.readonly for data in found)
 
 
-def test_real_steps(place: Place) -> None:
+def test_members_larger_than_a_request_beside_small_and_empty_ones(place: Place) -> None:
     """A member larger than a request, next to small ones, far apart ones and empty ones."""
     content = np.random.default_rng(1).bytes(20 << 20)
     place.put({"a.bin": content, "b.bin": b"", "c.bin": b"end"})
     urls = [RemoteUrl(f"{place.url}{name}.bin", size) for name, size in (("a", len(content)), ("b", 0), ("c", 3))]
     ranges = [(2, 0, 3), (0, 19 << 20, 100), (0, 1, 17 << 20), (1, 0, 0), (0, 0, 1), (0, 18 << 20, 0), (2, 3, 0)]
     with gatherer(place) as running:
-        found = running.begin(members(urls, ranges)).wait()
+        found = running.start_read(members(urls, ranges)).wait()
     assert bytes(found[0]) == b"end"
     assert found[1] == content[19 << 20 :][:100]
     assert found[2] == content[1 : 1 + (17 << 20)]
     assert [len(data) for data in found] == [size for _, _, size in ranges]
 
 
-def test_several_under_way(place: Place) -> None:
+def test_several_reads_can_be_pending(place: Place) -> None:
     """The next ones are asked for before the first are taken; each has its own, after the end as well."""
     place.put({"a.bin": CONTENT})
     urls = [RemoteUrl(f"{place.url}a.bin", len(CONTENT))]
     cuts = list(pairwise(range(0, len(CONTENT) + 1, 4000)))
     with gatherer(place) as running:
-        begun = [running.begin(members(urls, [(0, start, end - start)])) for start, end in cuts]
+        begun = [running.start_read(members(urls, [(0, start, end - start)])) for start, end in cuts]
         found = [one.wait() for one in begun]
     assert b"".join(bytes(data) for (data,) in found) == CONTENT
 
@@ -112,7 +114,7 @@ def test_requests_are_merged_where_they_are_close() -> None:
     gap = gathering.GAP_BYTES
     ranges = [(0, 10 + gap, 5), (1, 20 + gap, 1), (0, 0, 10), (0, 16 + 2 * gap, 1), (0, 7, 0)]
     chunks = [
-        (index, chunk.start, chunk.end, chunk.wanted.tolist())
+        (index, chunk.start, chunk.end, chunk.members.tolist())
         for index, chunk in gathering._chunks(members(urls, ranges))
     ]
     assert chunks == [
@@ -132,40 +134,40 @@ def test_no_request_is_larger_than_8_mib() -> None:
     assert all(chunk.end - chunk.start <= 8 << 20 for chunk in chunks)
     for chunk in chunks:
         touched = [n for n in range(11) if n * size < chunk.end and (n + 1) * size > chunk.start]
-        assert chunk.wanted.tolist() == touched
+        assert chunk.members.tolist() == touched
 
 
-def test_one_object_that_is_missing(place: Place) -> None:
+def test_a_missing_object_raises_its_error(place: Place) -> None:
     """Its error is raised, and no thread goes on."""
     before = engine_threads()
     place.put({f"{number}.bin": CONTENT for number in range(6)})
     place.delete("3.bin")
     urls = [RemoteUrl(f"{place.url}{number}.bin", len(CONTENT)) for number in range(6)]
     with pytest.raises(ObjectNotFoundError, match=r"3\.bin"), gatherer(place) as running:
-        running.begin(members(urls, [(number, 100, 1000) for number in range(6)])).wait()
+        running.start_read(members(urls, [(number, 100, 1000) for number in range(6)])).wait()
     for thread in engine_threads() - before:
         thread.join(30)
         assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("place", ["local", "s3"], indirect=True)
-def test_an_object_that_has_changed(place: Place) -> None:
+def test_a_changed_object_is_an_error(place: Place) -> None:
     """Bytes of another version are not taken for those that were listed."""
     place.put({"a.bin": CONTENT})
     url = RemoteUrl(f"{place.url}a.bin", len(CONTENT), '"another"')
     with pytest.raises(ObjectChangedError, match=r"a\.bin"), gatherer(place) as running:
-        running.begin(members([url], [(0, 0, 10)])).wait()
+        running.start_read(members([url], [(0, 0, 10)])).wait()
 
 
-def test_an_object_that_is_shorter_than_listed() -> None:
+def test_an_object_shorter_than_listed_is_an_error() -> None:
     """A member that does not lie within its object is an error."""
     place = memory_place()
     place.put({"a.bin": CONTENT[:50]})
     with pytest.raises(StorageError, match=r"a\.bin"), gatherer(place) as running:
-        running.begin(members([RemoteUrl(f"{place.url}a.bin", 100)], [(0, 40, 20)])).wait()
+        running.start_read(members([RemoteUrl(f"{place.url}a.bin", 100)], [(0, 40, 20)])).wait()
 
 
-def test_stores_of_two_kinds(tmp_path: Path) -> None:
+def test_local_and_remote_members_in_one_read(tmp_path: Path) -> None:
     """Each URL has its own options, and files of the disk may be asked for together with others."""
     disk, memory = Place(f"{tmp_path}/"), memory_place()
     disk.put({"a.bin": CONTENT})
@@ -178,7 +180,7 @@ def test_stores_of_two_kinds(tmp_path: Path) -> None:
         return StorageOptions()
 
     with RangeCoalescer(FetchSession(FetchOptions(), StorageOptions()), options_of) as running:
-        found = running.begin(members(urls, [(1, 5, 10), (0, 5, 10)])).wait()
+        found = running.start_read(members(urls, [(1, 5, 10), (0, 5, 10)])).wait()
     assert [bytes(data) for data in found] == [CONTENT[::-1][5:15], CONTENT[5:15]]
     assert set(asked) == set(urls)
 
@@ -189,6 +191,6 @@ def test_a_file_that_is_read_whole_is_not_kept_open(tmp_path: Path) -> None:
     place.put({"a.bin": CONTENT, "b.bin": CONTENT})
     urls = [RemoteUrl(f"{place.url}{name}.bin", len(CONTENT)) for name in "ab"]
     with gatherer(place) as running:
-        running.begin(members(urls, [(0, 0, len(CONTENT)), (1, 0, 10)])).wait()
+        running.start_read(members(urls, [(0, 0, len(CONTENT)), (1, 0, 10)])).wait()
         assert set(running._mapped) == {urls[1]}
     assert not running._mapped

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fetch.test_scheduler import FakeStore, options, store_of
+from tests.support.fake_store import FakeStore, options, store_of
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import ObjectChangedError
@@ -36,13 +36,13 @@ def plan_all(target: ObjectDownload, part_bytes: int) -> list[Part]:
 
 
 @given(size=st.integers(0, 500), part_bytes=st.integers(1, 600))
-def test_listed_object_is_covered_once(size: int, part_bytes: int) -> None:
+def test_parts_of_a_listed_object_cover_it_once(size: int, part_bytes: int) -> None:
     """Parts follow one another from the first byte to the last, none longer than asked; an empty object has one."""
     target = an_object(RemoteUrl("a", size, "v1"))
     parts = plan_all(target, part_bytes)
     assert target.completely_planned()
     assert list(target.parts) == parts
-    assert target.num_unfinished == len(parts) == max(1, -(-size // part_bytes))
+    assert len(parts) == max(1, -(-size // part_bytes))
     ranges = [target.range_of(part.start, part.end) for part in parts]
     assert all((wanted.size, wanted.etag, wanted.path) == (size, "v1", "a") for wanted in ranges)
     if size == 0:
@@ -55,7 +55,9 @@ def test_listed_object_is_covered_once(size: int, part_bytes: int) -> None:
 
 
 @given(size=st.integers(0, 500), part_bytes=st.integers(1, 600), whole=st.booleans(), listed=st.booleans())
-def test_learned_object_is_covered_once(size: int, part_bytes: int, whole: bool, listed: bool) -> None:
+def test_parts_of_an_object_of_unknown_size_cover_it_once(
+    size: int, part_bytes: int, whole: bool, listed: bool
+) -> None:
     """Without a size one part waits for the first answer; what that did not bring follows, once."""
     target = an_object(RemoteUrl("a", size, None) if listed else "a", may_ignore_ranges=listed)
     assert target.can_plan()
@@ -80,7 +82,7 @@ def test_the_first_etag_is_kept() -> None:
     assert (target.etag, target.planned_bytes) == ("listed", 10)
 
 
-def test_closed_object() -> None:
+def test_no_part_is_planned_of_a_closed_object() -> None:
     """Nothing more is planned of an object that was closed, wherever it was."""
     for planned in (0, 1, 2):
         target = an_object(RemoteUrl("a", 25))

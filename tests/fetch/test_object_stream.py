@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fetch.test_scheduler import FakeStore, options, store_of
+from tests.support.fake_store import FakeStore, options, store_of
 from torchdata_remote.core.checksums import BlockSummer
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.core.urls import RemoteUrl
@@ -107,7 +107,7 @@ def test_reads_like_bytes_io(
 
 
 @given(data=st.binary(max_size=100), part_bytes=st.integers(1, 50), first=st.integers(0, 20))
-def test_parts(data: bytes, part_bytes: int, first: int) -> None:
+def test_parts_yields_the_unread_rest(data: bytes, part_bytes: int, first: int) -> None:
     """``parts`` hands on what a read left, in pieces of up to ``part_bytes``, none of them empty."""
     with store_of({"a": data}):
         stream = opened(part_bytes=part_bytes)
@@ -129,7 +129,7 @@ def test_parts_are_not_copied() -> None:
 
 
 @given(text=st.text(st.sampled_from("äb,\"\r\n'"), max_size=60), part_bytes=st.integers(1, 20))
-def test_text_wrapper(text: str, part_bytes: int) -> None:
+def test_text_and_csv_readers_accept_a_stream(text: str, part_bytes: int) -> None:
     """The standard library's text and csv readers take a stream."""
     data = text.encode()
     with store_of({"a": data}):
@@ -139,7 +139,7 @@ def test_text_wrapper(text: str, part_bytes: int) -> None:
         assert list(rows) == list(csv.reader(io.StringIO(text, newline="")))
 
 
-def test_tarfile() -> None:
+def test_tarfile_reads_a_stream() -> None:
     """``tarfile`` reads a stream in its mode for pipes."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
@@ -151,7 +151,7 @@ def test_tarfile() -> None:
         assert member == ("a.txt", 2_000)
 
 
-def test_what_a_stream_is() -> None:
+def test_a_stream_is_readable_and_not_seekable() -> None:
     """It is readable and neither writable nor seekable; it knows its URL and, in the end, its length."""
     with store_of({"a": bytes(25)}):
         stream = opened()
@@ -169,7 +169,7 @@ def test_what_a_stream_is() -> None:
         stream.close()
 
 
-def test_closed_stream() -> None:
+def test_a_closed_stream_raises_value_error() -> None:
     """A closed stream raises ValueError, as files do; closing twice is fine."""
     with store_of({"a": bytes(25)}):
         for read_before in (0, 5, 25):
@@ -215,7 +215,7 @@ def asked_for(store: FakeStore, size: int) -> list[tuple[int, int]]:
     piece_bytes=st.integers(1, 250),
     listed=st.booleans(),
 )
-def test_a_range_is_read_and_nothing_else(
+def test_a_range_requests_only_its_bytes_or_blocks(
     wanted: tuple[int, int],
     to_the_end: bool,
     block_bytes: int | None,
@@ -246,7 +246,7 @@ def test_a_range_is_read_and_nothing_else(
 
 
 @given(wanted=RANGES, to_the_end=st.booleans(), part_bytes=st.integers(1, 250), block_bytes=st.none() | st.just(30))
-def test_a_range_from_a_server_that_knows_none(
+def test_a_range_from_a_server_that_ignores_ranges(
     wanted: tuple[int, int], to_the_end: bool, part_bytes: int, block_bytes: int | None
 ) -> None:
     """It sends the whole object; what is handed on is the range."""
@@ -258,7 +258,7 @@ def test_a_range_from_a_server_that_knows_none(
 
 
 @pytest.mark.parametrize("checked", [False, True])
-def test_a_server_that_knows_no_ranges_is_asked_once(checked: bool) -> None:
+def test_a_server_that_ignores_ranges_is_requested_once(checked: bool) -> None:
     """For an object of many parts too, wherever reading begins: else it would send the object for each of them."""
     with store_of({"a": DATA}) as store:
         store.may_ignore_ranges = True

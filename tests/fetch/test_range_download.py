@@ -57,7 +57,7 @@ class Faulty:
     chance=st.integers(0, 200),
 )
 @settings(max_examples=400)
-def test_what_is_handed_on_fits_its_checksums(
+def test_only_verified_bytes_are_yielded(
     data: bytes,
     block_bytes: int,
     first_block: int,
@@ -96,7 +96,7 @@ def test_what_is_handed_on_fits_its_checksums(
     assert len(got) == end - start or start + len(got) in whole_blocks
 
 
-def test_damage_asks_for_the_block_again() -> None:
+def test_a_damaged_block_is_requested_again() -> None:
     """After a damaged block the next request begins with it, and not with what was right before."""
     data = bytes(range(100))
     summer = BlockSummer(10)
@@ -109,7 +109,7 @@ def test_damage_asks_for_the_block_again() -> None:
         lambda found: None,
         lambda: 0.0,
     )
-    with pytest.raises(TransientStorageError, match=r"s3://b/a: the block at byte 30 does not fit its checksum"):
+    with pytest.raises(TransientStorageError, match=r"s3://b/a: the block at byte 30 does not match its checksum"):
         list(reading.attempt())
     list(reading.attempt())
     assert source.asked == [(0, 100), (30, 100)]

@@ -178,7 +178,7 @@ DATA = st.binary(min_size=1, max_size=60)
     etag_listed=st.booleans(),
     has_etag=st.booleans(),
 )
-def test_exactly_the_range_through_any_passing_faults(
+def test_exactly_the_range_is_read_through_transient_faults(
     data: bytes,
     start: int,
     length: int | None,
@@ -220,7 +220,7 @@ def test_exactly_the_range_through_any_passing_faults(
     learned=st.booleans(),
     chunks=CHUNKS,
 )
-def test_what_does_not_pass_ends_it_at_once(
+def test_permanent_faults_are_not_retried(
     data: bytes, start: int, before: list[Fault], end_of_it: str, learned: bool, chunks: list[int]
 ) -> None:
     """A refusal ends it at once, another version than the listed or first one when it came four times; none is used."""
@@ -249,7 +249,7 @@ def test_what_does_not_pass_ends_it_at_once(
 @given(
     data=DATA, before=st.lists(RANGED, max_size=3), other=st.sampled_from(["etag", "grown", "shrunk"]), chunks=CHUNKS
 )
-def test_one_answer_of_another_version_is_not_taken(
+def test_a_single_response_of_another_version_is_retried(
     data: bytes, before: list[Fault], other: str, chunks: list[int]
 ) -> None:
     """It may be another question's, from a proxy that mixes them up: it is repeated, and the bytes are right."""
@@ -259,7 +259,7 @@ def test_one_answer_of_another_version_is_not_taken(
 
 @pytest.mark.parametrize("headers", ["short", "shifted on", "shifted back"])
 @pytest.mark.parametrize("known", [True, False])
-def test_an_answer_to_another_question_is_never_taken(headers: str, known: bool) -> None:
+def test_a_response_with_the_wrong_content_range_is_never_used(headers: str, known: bool) -> None:
     """Where every answer has the wrong Content-Range not one byte is handed on, and nothing counts as found."""
     store = ScriptedStore(bytes(range(60)), [Fault(headers)] * 4)
     policy = RetryPolicy(max_attempts=4, first_wait_s=0)
@@ -271,7 +271,7 @@ def test_an_answer_to_another_question_is_never_taken(headers: str, known: bool)
 
 @pytest.mark.parametrize("size", [None, 0])
 @pytest.mark.parametrize("faults", [0, 3])
-def test_empty_objects(size: int | None, faults: int) -> None:
+def test_an_empty_object_is_read(size: int | None, faults: int) -> None:
     """An object without bytes is found, also where only a request without a range can tell that it is there."""
     store = ScriptedStore(b"", [Fault("refused")] * faults)
     reader = Reader(store, 0, 10 if size is None else None, size=size)
@@ -282,7 +282,9 @@ def test_empty_objects(size: int | None, faults: int) -> None:
 
 
 @given(data=DATA, breaks=st.lists(st.integers(0, 70), max_size=6), part=st.integers(1, 80), chunks=CHUNKS)
-def test_server_that_ignores_ranges(data: bytes, breaks: list[int], part: int, chunks: list[int]) -> None:
+def test_a_server_that_ignores_ranges_is_read_to_the_end(
+    data: bytes, breaks: list[int], part: int, chunks: list[int]
+) -> None:
     """A server that always sends everything is read to the end; what came before a break is not handed on twice."""
     script = [Fault("whole", breaks_after) for breaks_after in breaks] + [Fault("whole")] * 20
     reader = Reader(ScriptedStore(data, script, chunks=chunks), 0, part)
@@ -291,7 +293,7 @@ def test_server_that_ignores_ranges(data: bytes, breaks: list[int], part: int, c
 
 
 @given(data=DATA, start=st.integers(0, 59), length=st.integers(1, 30), chunks=CHUNKS)
-def test_a_part_out_of_a_whole_answer(data: bytes, start: int, length: int, chunks: list[int]) -> None:
+def test_the_range_is_cut_out_of_a_whole_response(data: bytes, start: int, length: int, chunks: list[int]) -> None:
     """Where the size is known a whole answer gives the part that was asked for, and the body is closed behind it."""
     assume(start < len(data))
     store = ScriptedStore(data, [Fault("whole")], chunks=chunks)
@@ -301,7 +303,7 @@ def test_a_part_out_of_a_whole_answer(data: bytes, start: int, length: int, chun
 
 # read_range asks again and again, without a wait and beyond every limit. Not reached by the engine of today.
 @pytest.mark.parametrize("headers", ["whole", "right"])
-def test_range_behind_the_end(headers: str) -> None:
+def test_a_range_after_the_objects_end_is_an_error(headers: str) -> None:
     """A range that begins behind the object's end is an error, whether the server says so or sends everything."""
     store = ScriptedStore(bytes(10), [Fault(headers)] * MOST_REQUESTS)
     if headers == "whole":
@@ -312,7 +314,7 @@ def test_range_behind_the_end(headers: str) -> None:
 
 
 @pytest.mark.parametrize("max_attempts", [2, 3])
-def test_progress_begins_the_counting_anew(max_attempts: int) -> None:
+def test_progress_resets_the_number_of_attempts(max_attempts: int) -> None:
     """Ten breaks, each after ``PROGRESS_BYTES``, are survived with two attempts, and however long they take."""
     data, clock = bytes(PROGRESS_BYTES * 12), Clock()
     store = ScriptedStore(data, [Fault(breaks_after=PROGRESS_BYTES)] * 10, chunks=[4096])
@@ -327,7 +329,7 @@ def test_progress_begins_the_counting_anew(max_attempts: int) -> None:
 
 
 @pytest.mark.parametrize("breaks_after", [0, 1, PROGRESS_BYTES // 3])
-def test_little_is_no_progress(breaks_after: int) -> None:
+def test_too_few_bytes_do_not_count_as_progress(breaks_after: int) -> None:
     """Attempts that bring less than ``PROGRESS_BYTES``, also taken together, are counted."""
     data = bytes(PROGRESS_BYTES * 12)
     store = ScriptedStore(data, [Fault(breaks_after=breaks_after)] * 20, chunks=[4096])
@@ -339,7 +341,7 @@ def test_little_is_no_progress(breaks_after: int) -> None:
 # FAILS (bug, or RetryPolicy's docstring is wrong): take_progress adds up over attempts. Every second attempt begins the
 # counting anew, so that max_attempts=3 never ends it: 13 requests, and any number of them for a longer range.
 @pytest.mark.parametrize("max_attempts", [2, 3])
-def test_each_attempt_must_bring_progress_by_itself(max_attempts: int) -> None:
+def test_progress_is_counted_per_attempt(max_attempts: int) -> None:
     """Attempts that bring a little less than ``PROGRESS_BYTES`` each are counted (RetryPolicy: "One that brought")."""
     data = bytes(PROGRESS_BYTES * 12)
     store = ScriptedStore(data, [Fault(breaks_after=PROGRESS_BYTES - 1)] * 100, chunks=[4096])
@@ -350,7 +352,7 @@ def test_each_attempt_must_bring_progress_by_itself(max_attempts: int) -> None:
 
 
 @given(per_chunk=st.integers(1, 50), seconds=st.floats(0.2, 60), max_attempts=st.integers(1, 4))
-def test_a_trickle_is_given_up(per_chunk: int, seconds: float, max_attempts: int) -> None:
+def test_a_body_below_the_minimum_rate_fails(per_chunk: int, seconds: float, max_attempts: int) -> None:
     """A body that comes too slowly ends after ``progress_timeout_s`` and one chunk; limits hold for such attempts."""
     clock = Clock()
     store = ScriptedStore(bytes(2 * PROGRESS_BYTES), [], chunks=[per_chunk])
@@ -368,7 +370,7 @@ def test_a_trickle_is_given_up(per_chunk: int, seconds: float, max_attempts: int
     assert all(body.closed for body in store.bodies)
 
 
-def test_slow_and_steady_is_not_given_up() -> None:
+def test_a_slow_body_above_the_minimum_rate_succeeds() -> None:
     """A body that brings ``PROGRESS_BYTES`` in each window takes as long as it takes, in one request."""
     clock = Clock()
     store = ScriptedStore(bytes(100 * PROGRESS_BYTES), [], chunks=[PROGRESS_BYTES // 2])
@@ -382,7 +384,7 @@ def test_slow_and_steady_is_not_given_up() -> None:
     assert len(store.requests) == 1
 
 
-def test_stalls_are_repeated() -> None:
+def test_stalls_are_retried() -> None:
     """A transport's time-out, before the headers or in the body, is one more attempt at what is missing."""
     clock, data = Clock(), bytes(range(60))
     store = ScriptedStore(data, [Fault("refused"), Fault(breaks_after=20), Fault("refused"), Fault(breaks_after=0)])
@@ -391,7 +393,7 @@ def test_stalls_are_repeated() -> None:
     assert len(clock.waits) == 4
 
 
-def test_final_error_tells_all() -> None:
+def test_the_final_error_holds_url_range_etag_attempts_and_seconds() -> None:
     """URL, range, etag, attempts, seconds and the last fault, as attributes and in the text, also after pickling."""
     clock = Clock()
     store = ScriptedStore(bytes(60), [Fault(breaks_after=5, how="end")] * 9)
@@ -415,7 +417,7 @@ def test_final_error_tells_all() -> None:
 
 
 @pytest.mark.parametrize(("headers", "kind"), [("denied", AccessDeniedError), ("etag", ObjectChangedError)])
-def test_errors_for_good_tell_all(headers: str, kind: type[StorageError]) -> None:
+def test_permanent_errors_hold_the_same_fields(headers: str, kind: type[StorageError]) -> None:
     """What no repetition mends tells as much, and keeps its type and cause."""
     clock = Clock()
     faults = ["refused", "denied"] if headers == "denied" else [headers] * CHANGED_ANSWERS
@@ -435,7 +437,7 @@ def test_errors_for_good_tell_all(headers: str, kind: type[StorageError]) -> Non
     assert re.search(rf"Bytes 10 to the end, etag v1, attempt {attempts}, after {2 * attempts}\.0 s", str(error))
 
 
-def test_final_error_has_the_url_also_where_the_transport_told_none() -> None:
+def test_the_final_error_has_the_url_if_the_transport_omits_it() -> None:
     """ "All with url": an error that a transport raised without one gets the range's."""
 
     class Failing:
@@ -448,7 +450,7 @@ def test_final_error_has_the_url_also_where_the_transport_told_none() -> None:
         assert caught.value.url == "https://host/a"
 
 
-def test_final_error_tells_the_learned_etag() -> None:
+def test_the_final_error_has_the_etag_of_the_first_response() -> None:
     """The version that the attempts asked for is in the error, also where the first answer told it."""
     store = ScriptedStore(bytes(60), [Fault(breaks_after=5)] * 3)
     reader = Reader(store, policy=RetryPolicy(max_attempts=3, first_wait_s=0))
@@ -491,7 +493,7 @@ def test_errors_hold_no_secret_of_the_url(script: list[Fault]) -> None:
 
 
 @given(script=st.lists(RANGED, max_size=5), taken=st.integers(0, 10), chunks=CHUNKS)
-def test_closing_ends_it_anywhere(script: list[Fault], taken: int, chunks: list[int]) -> None:
+def test_closing_the_iterator_ends_the_request_anywhere(script: list[Fault], taken: int, chunks: list[int]) -> None:
     """Wherever the iterator is closed: its body is closed, its permit is given back, and no request follows."""
     store = ScriptedStore(bytes(60), script, chunks=chunks)
     reader = Reader(store, size=60)
@@ -506,7 +508,7 @@ def test_closing_ends_it_anywhere(script: list[Fault], taken: int, chunks: list[
     assert list(reader.pieces) == []
 
 
-def test_a_wait_that_is_ended_ends_it() -> None:
+def test_an_error_of_sleep_or_permit_is_raised_unchanged() -> None:
     """What ``sleep`` or the wait for a permit raises comes at once and as it is; no further request is sent."""
     store = ScriptedStore(bytes(60), [Fault(breaks_after=10)] * 5)
 
@@ -559,7 +561,7 @@ def test_no_permit_is_held_while_waiting() -> None:
     assert in_flight.limit == 5
 
 
-def test_an_etag_that_comes_late_is_pinned_too() -> None:
+def test_an_etag_of_a_later_response_is_pinned() -> None:
     """Two answers of two etags are never mixed, also where an answer without one came first."""
     store = ScriptedStore(b"1" * 60, [Fault(breaks_after=10), Fault(breaks_after=10)])
 
@@ -574,7 +576,7 @@ def test_an_etag_that_comes_late_is_pinned_too() -> None:
 
 @given(data=st.binary(min_size=30, max_size=60), broken_at=st.integers(0, 29), same=st.booleans())
 @example(data=bytes(30), broken_at=0, same=False)
-def test_versions_are_not_mixed(data: bytes, broken_at: int, same: bool) -> None:
+def test_an_object_replaced_between_attempts_is_an_error(data: bytes, broken_at: int, same: bool) -> None:
     """An object that is replaced between two attempts is an ObjectChangedError, even by one of the same size."""
     store = ScriptedStore(data, [Fault(breaks_after=broken_at)])
     reader = Reader(store)

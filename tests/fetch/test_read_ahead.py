@@ -34,7 +34,7 @@ def put(data: bytes) -> str:
     start=st.integers(0, 50_000),
     stop=st.none() | st.integers(50_000, 450_000),
 )
-def test_a_cursor_over_windows_sees_the_object(
+def test_a_byte_reader_over_windows_reads_the_object(
     num_bytes: int, steps: list[tuple[bool, int]], known: bool, start: int, stop: int | None
 ) -> None:
     """Whatever is taken and passed over, in whatever order, it is what a cursor over all bytes gives."""
@@ -54,7 +54,7 @@ def test_a_cursor_over_windows_sees_the_object(
     assert windows.find_num_bytes() == num_bytes
 
 
-def test_windows_double_until_much_is_left_out() -> None:
+def test_windows_double_until_a_long_jump() -> None:
     """From the least to the most, so that a sequential reader needs few requests; behind a far jump from the least."""
     windows = ReadAhead(put(bytes(8 << 20)), NO_OPTIONS)
     parts = iter(windows)
@@ -67,7 +67,7 @@ def test_windows_double_until_much_is_left_out() -> None:
     assert windows.num_requests == 14
 
 
-def test_the_head_is_a_window_that_iteration_begins_with() -> None:
+def test_the_head_costs_no_extra_request() -> None:
     """Looking at the beginning costs no request of its own."""
     windows = ReadAhead(put(bytes(range(200)) * 100), NO_OPTIONS)
     assert windows.head() == windows.head() == (bytes(range(200)) * 100)[:LEAST_BYTES]
@@ -76,7 +76,7 @@ def test_the_head_is_a_window_that_iteration_begins_with() -> None:
     assert isinstance(windows, Skippable)
 
 
-def test_an_object_that_was_replaced_is_noticed(moto: S3Server) -> None:
+def test_a_replaced_object_is_an_error(moto: S3Server) -> None:
     """Later windows ask for the version of the first one."""
     bucket = moto.new_bucket()
     moto.client().put_object(Bucket=bucket, Key="a", Body=b"1" * 100_000)
@@ -87,7 +87,7 @@ def test_an_object_that_was_replaced_is_noticed(moto: S3Server) -> None:
         list(windows)
 
 
-def test_faults_are_survived(moto: S3Server) -> None:
+def test_transient_faults_are_retried(moto: S3Server) -> None:
     """Each window is read as any range is: what broke is asked for again."""
     bucket = moto.new_bucket()
     moto.client().put_object(Bucket=bucket, Key="a", Body=bytes(range(250)) * 800)
@@ -98,7 +98,7 @@ def test_faults_are_survived(moto: S3Server) -> None:
     assert sum(count for fault, count in store.counts.items() if fault != "well") >= len(waits) > 0
 
 
-def test_an_object_that_is_not_there() -> None:
+def test_a_missing_object_is_a_storage_error() -> None:
     """An error of storage, when its first byte is wanted."""
     with pytest.raises(ObjectNotFoundError):
         ReadAhead("memory://nowhere/at-all", NO_OPTIONS).head()

@@ -1,4 +1,4 @@
-"""Reading that goes on after the pools were closed, in real processes: bytes or an error, and never for ever."""
+"""Reading after the pools were closed, in real processes: it returns bytes or raises, and never hangs."""
 
 from __future__ import annotations
 
@@ -22,45 +22,43 @@ def read_on():  # registered before torchdata_remote is imported, so it runs aft
             print(type(error).__name__, isinstance(error, RemoteDataError), error, flush=True)
 atexit.register(read_on)
 import torchdata_remote as tdr
-from torchdata_remote.engine import Engine
+from torchdata_remote.core.options import FetchOptions, RetryPolicy, StorageOptions
 from torchdata_remote.errors import RemoteDataError
-from torchdata_remote.options import FetchOptions, RetryPolicy, StorageOptions
-from torchdata_remote.streams import stream_objects
+from torchdata_remote.fetch.session import FetchSession
+from torchdata_remote.fetch.streams import stream_objects
 """
 STREAM = """
 import json
 import fsspec
 url, backend, storage, in_order = json.loads(sys.argv[1])
-if url.startswith("memory:"):
-    fsspec.filesystem("memory").pipe(url, bytes(1_000_000))
 options = FetchOptions(
     max_in_flight=1, part_bytes=1_000, max_buffer_bytes=500_000, backend=backend, in_order=in_order,
     retry=RetryPolicy(deadline_s=5)
 )
-streams = stream_objects([url], Engine(options, StorageOptions(storage)))
+streams = stream_objects([url], FetchSession(options, StorageOptions(storage)))
 if in_order:
     _, stream = next(streams)
     stream.read(10)
     last += [stream.read, stream.read]
 else:
     import threading
-    from torchdata_remote import fetch
+    from torchdata_remote.fetch.unordered_scheduler import UnorderedScheduler
 
-    finish, begun, opened = fetch.Fetcher._finish, threading.Event(), []
-    fetch.Fetcher._finish = lambda self, target: (begun.set(), finish(self, target))
+    finish, begun, opened = UnorderedScheduler._part_ended, threading.Event(), []
+    UnorderedScheduler._part_ended = lambda self, target: (begun.set(), finish(self, target))
     first = threading.Thread(target=lambda: opened.append(next(streams)), daemon=True)
     first.start()  # waits for an object that is complete
     begun.wait(30)
     last += [lambda: (first.join(), opened[0][1].read())[1]]
 """
 TASKS = """
-from torchdata_remote.parallel import in_parallel
+from torchdata_remote.core.threads.ordered_map import ordered_map
 import threading
 begun = threading.Event()
 def slow(wait):
     begun.set()
     wait(600)
-results = in_parallel([slow, lambda wait: b"", lambda wait: b""], max_threads=1)
+results = ordered_map([slow, lambda wait: b"", lambda wait: b""], max_threads=1)
 failed = []
 def first():
     try:
@@ -87,10 +85,8 @@ def run(script: str, *arguments: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def place(kind: str, tmp_path: Path, moto: S3Server) -> tuple[str, str, dict[str, object]]:
+def stored_object(kind: str, tmp_path: Path, moto: S3Server) -> tuple[str, str, dict[str, object]]:
     """URL of an object of a million bytes, the backend, and storage options."""
-    if kind == "memory":
-        return "memory://exit/a", "automatic", {}
     if kind == "local":
         (tmp_path / "a").write_bytes(bytes(1_000_000))
         return f"file://{tmp_path}/a", "automatic", {}
@@ -101,11 +97,11 @@ def place(kind: str, tmp_path: Path, moto: S3Server) -> tuple[str, str, dict[str
 
 @pytest.mark.parametrize(
     ("kind", "in_order"),
-    [("memory", True), ("local", True), ("obstore", True), ("obstore", False), ("botocore", True)],
+    [("local", True), ("obstore", False), ("botocore", True)],
 )
 def test_each_queued_part_ends_in_bytes_or_an_error(kind: str, in_order: bool, tmp_path: Path, moto: S3Server) -> None:
-    """A stream that was begun is read on by a handler that runs after the pools were closed; twice says the same."""
-    url, backend, storage = place(kind, tmp_path, moto)
+    """An exit handler that runs after the pools were closed reads an open stream: it gets bytes or an error, twice."""
+    url, backend, storage = stored_object(kind, tmp_path, moto)
     lines = run(STREAM, json.dumps([url, backend, storage, in_order]))
     assert len(lines) == (2 if in_order else 1)
     for line in lines:
@@ -114,19 +110,19 @@ def test_each_queued_part_ends_in_bytes_or_an_error(kind: str, in_order: bool, t
         assert "after the interpreter has begun to end" in lines[-1]
 
 
-def test_a_task_that_was_begun_or_queued_is_an_error_for_its_consumer() -> None:
-    """The one that waits for another attempt is woken, and those behind it are not begun."""
+def test_started_and_queued_tasks_raise_in_their_consumer() -> None:
+    """The one that waits for another attempt is woken, and queued ones are not started."""
     [line] = run(TASKS)
     assert line.startswith("PoolClosedError True")
 
 
-def test_an_early_end_of_the_program_finalizes_generators_without_a_word() -> None:
-    """An iterator that is left half-way when the program ends."""
+def test_an_open_iterator_prints_nothing_when_the_program_ends() -> None:
+    """It is finalized while the interpreter shuts down."""
     script = (
         "import fsspec\n"
         "fsspec.filesystem('memory').pipe('memory://exit/b', bytes(100_000))\n"
         "options = FetchOptions(max_in_flight=2, part_bytes=1_000, max_buffer_bytes=20_000)\n"
-        "streams = stream_objects(['memory://exit/b'], Engine(options, StorageOptions({})))\n"
+        "streams = stream_objects(['memory://exit/b'], FetchSession(options, StorageOptions({})))\n"
         "pair = next(streams)\n"
         "print(len(pair[1].read(10)))\n"
     )

@@ -26,7 +26,7 @@ def filled(objects: Filled) -> SampleTable:
     for url, samples in objects:
         table.add_object(url)
         for members in samples:
-            table.begin_sample()
+            table.start_sample()
             for member in members:
                 table.add_member(*member)
     return table
@@ -37,7 +37,9 @@ def told(url: RemoteUrl) -> tuple[str, int | None, str | None]:
 
 
 @given(objects=OBJECTS, data=st.data(), dumped=st.booleans())
-def test_any_samples_in_any_order(objects: Filled, data: st.DataObject, dumped: bool) -> None:
+def test_samples_are_selected_in_any_order_also_after_a_dump(
+    objects: Filled, data: st.DataObject, dumped: bool
+) -> None:
     """What was put in is selected, with its object's size and etag, also after a dump."""
     table = filled(objects)
     if dumped:
@@ -53,28 +55,28 @@ def test_any_samples_in_any_order(objects: Filled, data: st.DataObject, dumped: 
 
 
 @given(OBJECTS)
-def test_columns(objects: Filled) -> None:
+def test_counts_sizes_and_borders_of_samples(objects: Filled) -> None:
     """Counts, sizes and borders of samples are those of what was put in."""
     table = filled(objects)
     every = [members for _, samples in objects for members in samples]
-    assert (len(table), table.num_objects) == (len(every), len(objects))
+    assert (len(table), len(table.urls)) == (len(every), len(objects))
     assert table.firsts().tolist() == [0, *accumulate(map(len, every))]
     assert table.sizes().tolist() == [size for members in every for _, _, size in members]
     assert [told(table.urls[index]) for index in range(len(objects))] == [told(url) for url, _ in objects]
 
 
-def test_first_names_and_rows_after_reading() -> None:
+def test_a_loaded_table_can_be_extended() -> None:
     """Each sample by its first member; a table that was read goes on being filled."""
     table = filled([(RemoteUrl("a"), [[("x.jpg", 0, 1), ("x.txt", 1, 2)], [("y.jpg", 3, 4)]])])
     assert table.sizes().tolist() == [1, 2, 4]
     assert list(table.first_names()) == ["x.jpg", "y.jpg"]
     again = SampleTable.load(table.dump())
-    again.begin_sample()
+    again.start_sample()
     again.add_member("z.jpg", 9, 9)
     assert list(again.first_names()) == ["x.jpg", "y.jpg", "z.jpg"]
 
 
-def test_nothing_is_unpickled() -> None:
+def test_loading_a_dump_unpickles_nothing() -> None:
     """A dump is arrays of numbers, and nothing else is taken for one."""
     with pytest.raises(ValueError, match="pickle"):
         SampleTable.load(b"\x80\x04N.")

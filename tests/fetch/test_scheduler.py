@@ -18,6 +18,8 @@ import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
+from tests.support.fake_store import AT_ONCE, FakeStore, options, store_of
+from tests.support.waiting import DEADLINE_S, engine_threads, wait_for
 from torchdata_remote.core.options import FetchOptions, RetryPolicy, StorageOptions
 from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import (
@@ -31,81 +33,8 @@ from torchdata_remote.fetch.object_stream import ObjectStream
 from torchdata_remote.fetch.scheduler import PartScheduler
 from torchdata_remote.fetch.session import FetchSession
 from torchdata_remote.fetch.streams import stream_objects
-from torchdata_remote.storage.registry import Answer, RangeNotSatisfiableError
-
-DEADLINE_S = 20.0
-AT_ONCE = RetryPolicy(first_wait_s=0, max_wait_s=0)
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.002)
-
-
-def engine_threads() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name == "torchdata_remote"}
-
-
-def in_pieces(data: bytes, piece_bytes: int) -> Generator[memoryview, None, None]:
-    for start in range(0, len(data), piece_bytes):
-        yield memoryview(data)[start : start + piece_bytes]
-
-
-class FakeStore:
-    """Objects in a dict, by URL. ``before_read`` may block, count or raise."""
-
-    def __init__(self, objects: dict[str, bytes]) -> None:
-        self.objects = objects
-        self.may_ignore_ranges = False
-        self.maps_files = False
-        self.reads: list[tuple[str, int, int | None, str | None]] = []
-        self.lock = threading.Lock()
-        self.running = self.most = 0
-        self.before_read: Callable[[str, int], None] = lambda path, start: None
-        self.piece_bytes = 1 << 30
-
-    def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        with self.lock:
-            self.reads.append((path, start, end, etag))
-            self.running += 1
-            self.most = max(self.most, self.running)
-        try:
-            self.before_read(path, start)
-            data = self.objects[path]
-            if end is not None and start >= len(data):
-                raise RangeNotSatisfiableError("behind the end")
-            if self.may_ignore_ranges:
-                return Answer(0, len(data), len(data), "etag of " + path, in_pieces(data, self.piece_bytes))
-            piece = data[start:end]
-            return Answer(start, start + len(piece), len(data), "etag of " + path, in_pieces(piece, self.piece_bytes))
-        finally:
-            with self.lock:
-                self.running -= 1
-
-
-@contextlib.contextmanager
-def store_of(objects: dict[str, bytes]) -> Iterator[FakeStore]:
-    """The engine reads this store for every URL."""
-    store = FakeStore(objects)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "torchdata_remote.fetch.object_download.open_store", lambda url, options, connection: (store, str(url))
-        )
-        yield store
-
-
-def options(
-    max_in_flight: int = 4, part_bytes: int = 10, max_buffer_bytes: int = 1000, *, in_order: bool = True
-) -> FetchOptions:
-    return FetchOptions(
-        max_in_flight=max_in_flight,
-        part_bytes=part_bytes,
-        max_buffer_bytes=max_buffer_bytes,
-        in_order=in_order,
-        retry=AT_ONCE,
-    )
+from torchdata_remote.fetch.unordered_scheduler import UnorderedScheduler
+from torchdata_remote.storage.registry import Answer
 
 
 def streams(store: FakeStore, chosen: FetchOptions, *, listed: bool) -> Iterator[tuple[str, ObjectStream]]:
@@ -124,7 +53,7 @@ OBJECTS = st.lists(st.binary(max_size=60), max_size=8).map(lambda them: {f"{n}":
     in_flight=st.integers(1, 5),
     listed=st.booleans(),
 )
-def test_every_byte_once_and_in_order(
+def test_every_byte_is_requested_once_and_yielded_in_order(
     objects: dict[str, bytes], part_bytes: int, bound: int, in_flight: int, listed: bool
 ) -> None:
     """Objects come whole and in order, and the ranges asked for cover each of them exactly once."""
@@ -149,7 +78,7 @@ def test_every_byte_once_and_in_order(
 
 
 @given(objects=OBJECTS, part_bytes=st.integers(1, 70))
-def test_store_that_ignores_ranges(objects: dict[str, bytes], part_bytes: int) -> None:
+def test_a_store_that_ignores_ranges_is_requested_once_per_object(objects: dict[str, bytes], part_bytes: int) -> None:
     """Where a store sends everything instead of a range, each object is asked for once and comes whole."""
     with store_of(objects) as store:
         store.may_ignore_ranges = True
@@ -189,7 +118,7 @@ def test_bytes_in_memory_are_bounded(sizes: list[int], part_bytes: int, bound: i
     assert most <= max(bound, largest_part) if listed else most <= bound + largest_part
 
 
-def test_nothing_more_is_fetched_while_nobody_reads() -> None:
+def test_requests_wait_for_the_consumer_at_the_bound() -> None:
     """Once the bound is reached, requests wait for the consumer."""
     with store_of({f"{number}": bytes(10) for number in range(100)}) as store:
         iterator = streams(store, options(max_in_flight=50, part_bytes=10, max_buffer_bytes=70), listed=True)
@@ -201,7 +130,7 @@ def test_nothing_more_is_fetched_while_nobody_reads() -> None:
         assert len(store.reads) <= 8 + 99
 
 
-def test_object_larger_than_the_bound() -> None:
+def test_an_object_larger_than_the_bound_streams() -> None:
     """An object streams through a bound that is smaller than itself, and than one part."""
     data = os.urandom(5_000)
     for bound in (1, 99, 100, 250):
@@ -211,7 +140,7 @@ def test_object_larger_than_the_bound() -> None:
 
 
 @pytest.mark.parametrize("max_in_flight", [1, 2, 7])
-def test_requests_in_flight(max_in_flight: int) -> None:
+def test_no_more_requests_than_allowed_are_in_flight(max_in_flight: int) -> None:
     """As many requests as allowed are under way at once, over parts and over objects, and never more."""
     for objects in ({"a": bytes(300)}, {f"{number}": bytes(10) for number in range(30)}):
         with store_of(objects) as store:
@@ -230,7 +159,7 @@ def test_requests_in_flight(max_in_flight: int) -> None:
 
 @settings(max_examples=30)
 @given(order=st.permutations(range(6)), one_object=st.booleans())
-def test_answers_in_any_order(order: list[int], one_object: bool) -> None:
+def test_bytes_are_in_order_whatever_the_order_of_responses(order: list[int], one_object: bool) -> None:
     """Whatever order answers come in, bytes are handed on in theirs."""
     whole = bytes(range(60))
     objects = {"0": whole} if one_object else {f"{n}": whole[10 * n : 10 * n + 10] for n in range(6)}
@@ -257,7 +186,7 @@ def test_answers_in_any_order(order: list[int], one_object: bool) -> None:
         assert got == whole
 
 
-def test_source_is_pulled_by_the_consumer_only() -> None:
+def test_urls_are_read_in_the_consumers_thread_only() -> None:
     """URLs are pulled from the thread that iterates, and not all at once."""
     with store_of({f"{number}": bytes(10) for number in range(2_000)}) as store:
         pulled: list[threading.Thread] = []
@@ -274,7 +203,7 @@ def test_source_is_pulled_by_the_consumer_only() -> None:
         assert set(pulled) == {threading.current_thread()}
 
 
-def test_version_is_pinned() -> None:
+def test_all_parts_are_requested_by_one_etag() -> None:
     """All parts are asked for by the etag of the listing or, without one, of the first answer."""
     for listed in (True, False):
         with store_of({"a": bytes(35)}) as store:
@@ -286,7 +215,7 @@ def test_version_is_pinned() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 9, 10, 11, 24, 26, 35, 100])
-def test_size_that_is_not_what_was_listed(size: int) -> None:
+def test_a_size_other_than_listed_is_an_error(size: int) -> None:
     """An object that has another size than the listing said is an ObjectChangedError, not more or fewer bytes."""
     with store_of({"a": bytes(size)}):
         for listed_size in (0, 25):
@@ -298,7 +227,7 @@ def test_size_that_is_not_what_was_listed(size: int) -> None:
             stream.close()
 
 
-def test_size_that_changes_in_between() -> None:
+def test_a_size_that_changes_while_reading_is_an_error() -> None:
     """An object that shrinks or grows while it is read is an ObjectChangedError."""
     for size_then in (0, 5, 15, 20, 29, 31, 100):
         with store_of({"a": bytes(30)}) as store:
@@ -311,7 +240,7 @@ def test_size_that_changes_in_between() -> None:
 
 
 @pytest.mark.parametrize("extra", [-1, 1])
-def test_answer_of_the_wrong_length(extra: int) -> None:
+def test_a_body_of_the_wrong_length_is_never_used(extra: int) -> None:
     """A body that is shorter or longer than the range is never handed on."""
     with store_of({"a": bytes(40)}) as store:
         honest = store.read
@@ -331,7 +260,7 @@ def test_answer_of_the_wrong_length(extra: int) -> None:
 
 @settings(max_examples=30)
 @given(faults=st.dictionaries(st.integers(0, 5), st.integers(1, 4)))
-def test_passing_faults_are_repeated(faults: dict[int, int]) -> None:
+def test_transient_faults_are_retried_per_part(faults: dict[int, int]) -> None:
     """Parts that fail for a passing reason are asked for again, by themselves; nobody notices."""
     data = os.urandom(60)
     with store_of({"a": data}) as store:
@@ -351,7 +280,7 @@ def test_passing_faults_are_repeated(faults: dict[int, int]) -> None:
 
 
 @pytest.mark.parametrize("listed", [True, False])
-def test_error_comes_at_its_place(listed: bool) -> None:
+def test_an_error_belongs_to_its_object_only(listed: bool) -> None:
     """An error belongs to its object: those before and after it can be read."""
     faults = {"1": ObjectNotFoundError("gone"), "3": AccessDeniedError("denied"), "4": ZeroDivisionError("a bug")}
     with store_of({f"{number}": bytes([number]) * 25 for number in range(6)}) as store:
@@ -372,7 +301,7 @@ def test_error_comes_at_its_place(listed: bool) -> None:
 
 @pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize("broken_part", [0, 1, 2])
-def test_a_broken_stream_stays_broken(listed: bool, broken_part: int) -> None:
+def test_every_read_after_an_error_raises_it_again(listed: bool, broken_part: int) -> None:
     """After an error every further read raises it again: neither a hole nor an early end passes for the object."""
     with store_of({"a": os.urandom(40)}) as store:
 
@@ -395,7 +324,7 @@ def test_a_broken_stream_stays_broken(listed: bool, broken_part: int) -> None:
         stream.close()
 
 
-def test_error_of_the_source_comes_after_what_came_before_it() -> None:
+def test_an_error_of_the_url_source_follows_the_objects_before_it() -> None:
     """When the source of URLs fails, the objects before are handed on first, as without prefetching."""
     with store_of({f"{number}": bytes([number]) for number in range(5)}) as store:
 
@@ -410,7 +339,7 @@ def test_error_of_the_source_comes_after_what_came_before_it() -> None:
         assert got == list(store.objects.values())
 
 
-def test_failed_part_gives_its_bytes_back() -> None:
+def test_a_failed_part_releases_its_bytes() -> None:
     """Errors do not eat up the byte bound: many in a row leave room for the rest."""
     with store_of({f"{number}": bytes(10) for number in range(50)}) as store:
 
@@ -429,7 +358,7 @@ def test_failed_part_gives_its_bytes_back() -> None:
                     stream.close()
 
 
-def test_closed_streams_give_their_bytes_back() -> None:
+def test_closed_streams_release_their_bytes() -> None:
     """A stream that is closed half-read makes room for the others; what had not begun is not fetched."""
     with store_of({f"{number}": bytes(100) for number in range(20)}) as store:
         for number, (_, stream) in enumerate(streams(store, options(2, 10, 40), listed=True)):
@@ -515,7 +444,7 @@ def test_a_stream_outlives_its_iterator() -> None:
 
 @pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize("backwards", [False, True])
-def test_all_streams_before_any_byte(listed: bool, backwards: bool) -> None:
+def test_all_streams_can_be_opened_before_any_is_read(listed: bool, backwards: bool) -> None:
     """A list of more streams than the bound holds can be read afterwards, in any order."""
     objects = {f"{number}": os.urandom(45) for number in range(300)}
     with store_of(objects) as store:
@@ -525,7 +454,7 @@ def test_all_streams_before_any_byte(listed: bool, backwards: bool) -> None:
             assert stream.read() == objects[url]
 
 
-def test_streams_by_turns() -> None:
+def test_streams_read_in_turn_need_a_small_bound_only() -> None:
     """Reading many streams a little at a time works within a small bound."""
     objects = {f"{number}": os.urandom(40) for number in range(30)}
     with store_of(objects) as store:
@@ -537,7 +466,7 @@ def test_streams_by_turns() -> None:
         assert got == objects
 
 
-def test_streams_by_turns_share_the_bound() -> None:
+def test_streams_read_in_turn_share_the_bound() -> None:
     """Each of several that are read at once is fetched ahead, although the first one alone would fill the bound."""
     objects = {f"{number}": os.urandom(1000) for number in range(3)}
     with store_of(objects) as store:
@@ -583,7 +512,7 @@ def test_streams_in_several_threads() -> None:
         assert got == objects
 
 
-def test_many_streams_are_not_quadratic() -> None:
+def test_many_streams_take_linear_time() -> None:
     """Eight times the objects take about eight times as long, also when none of them is read."""
     seconds = []
     for count in (500, 4_000):
@@ -598,10 +527,11 @@ def test_many_streams_are_not_quadratic() -> None:
 
 COLLECTED_UNDER_THE_LOCK = """
 import gc, os, threading
-from torchdata_remote import engine, fetch, fetched_object
-from torchdata_remote.options import FetchOptions, StorageOptions
-from torchdata_remote.storage import Answer, single_chunk
-from torchdata_remote.object_stream import ObjectStream
+from torchdata_remote.core.options import FetchOptions, StorageOptions
+from torchdata_remote.fetch import object_download, scheduler
+from torchdata_remote.fetch.object_stream import ObjectStream
+from torchdata_remote.fetch.session import FetchSession
+from torchdata_remote.storage.registry import Answer, single_chunk
 
 class Store:
     may_ignore_ranges = False
@@ -610,19 +540,19 @@ class Store:
         data = bytes(100)[start:end]
         return Answer(start, start + len(data), 100, None, single_chunk(data))
 
-fetched_object.open_store = lambda url, options, connection: (Store(), url)
-fetcher = fetch.Fetcher(engine.Engine(FetchOptions(part_bytes=10), StorageOptions()))
+object_download.open_store = lambda url, options, connection: (Store(), url)
+fetcher = scheduler.PartScheduler(FetchSession(FetchOptions(part_bytes=10), StorageOptions()))
 gc.disable()
 forgotten = [ObjectStream(fetcher, "a")]
 forgotten.append(forgotten)  # what an exception's traceback does
 del forgotten
-Part = fetched_object.Part
+Part = object_download.Part
 
 def part_that_collects(*arguments):
     gc.collect()
     return Part(*arguments)
 
-fetched_object.Part = part_that_collects
+object_download.Part = part_that_collects
 done = []
 reader = threading.Thread(target=lambda: done.append(ObjectStream(fetcher, "b").read()), daemon=True)
 reader.start()
@@ -668,7 +598,7 @@ def test_reads_in_a_forked_child_are_refused() -> None:
         assert stream.read() == bytes(100)
 
 
-def test_counts_are_back_at_the_start() -> None:
+def test_nothing_stays_reserved_after_all_kinds_of_ends() -> None:
     """After all sorts of ends nothing is reserved any more."""
     with store_of({f"{number}": bytes(7 * number) for number in range(12)}) as store:
         fetcher = PartScheduler(FetchSession(options(3, 10, 40), StorageOptions()))
@@ -708,7 +638,7 @@ def in_time(function: Callable[[], None]) -> None:
 
 @settings(max_examples=40)
 @given(order=st.permutations(range(6)), listed=st.booleans())
-def test_by_completion(order: list[int], listed: bool) -> None:
+def test_out_of_order_objects_follow_the_order_of_responses(order: list[int], listed: bool) -> None:
     """With ``in_order=False`` objects are handed on in the order of their answers, whatever that is."""
     with store_of({f"{number}": bytes([number]) * 10 for number in range(6)}) as store:
         gates = [threading.Event() for _ in range(6)]
@@ -764,7 +694,7 @@ HOW = ["one after another", "all kept", "backwards", "a little of each first", "
 )
 @example({"0": bytes(35), "1": bytes(5), "2": bytes(35)}, 10, 10, 1, 10, True, HOW[3], False, False)
 @example({"0": bytes(35), "1": bytes(5), "2": bytes(35)}, 10, 10, 4, 3, False, HOW[1], False, False)
-def test_every_object_once_however_it_is_consumed(
+def test_every_object_is_yielded_once_however_it_is_consumed(
     objects: dict[str, bytes],
     part_bytes: int,
     bound: int,
@@ -794,7 +724,7 @@ def test_every_object_once_however_it_is_consumed(
 
 @pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize("read_bytes", [0, 1, 10, 11, 25])
-def test_no_object_fits_the_bound(listed: bool, read_bytes: int) -> None:
+def test_out_of_order_objects_larger_than_the_bound_are_all_yielded(listed: bool, read_bytes: int) -> None:
     """Many objects larger than the bound are all handed on, whether nothing, a little or a part of each is read."""
     with store_of({f"{number}": os.urandom(95) for number in range(60)}) as store:
 
@@ -808,7 +738,7 @@ def test_no_object_fits_the_bound(listed: bool, read_bytes: int) -> None:
         in_time(run)
 
 
-def test_next_object_while_a_part_of_the_last_one_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_order_the_end_of_any_request_releases_the_next_object(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits for an object gets one when the last request ends, whichever object that was for."""
     with store_of({"0": bytes(40), "1": bytes(40)}) as store:
         asked, gate, consumer = threading.Event(), threading.Event(), []
@@ -818,15 +748,15 @@ def test_next_object_while_a_part_of_the_last_one_is_under_way(monkeypatch: pyte
                 asked.set()
                 assert gate.wait(DEADLINE_S)
 
-        look = PartScheduler._hand_on_if_stuck
+        look = UnorderedScheduler._release_oldest_if_stuck
 
-        def looked(fetcher: PartScheduler) -> None:
+        def looked(fetcher: UnorderedScheduler) -> None:
             look(fetcher)
             if threading.current_thread() in consumer:
                 gate.set()  # from here on, with the lock still held, the consumer only waits
 
         store.before_read = before_read
-        monkeypatch.setattr(PartScheduler, "_hand_on_if_stuck", looked)
+        monkeypatch.setattr(UnorderedScheduler, "_release_oldest_if_stuck", looked)
         iterator = streams(store, options(2, 10, 10, in_order=False), listed=True)
 
         def run() -> None:
@@ -843,7 +773,7 @@ def test_next_object_while_a_part_of_the_last_one_is_under_way(monkeypatch: pyte
 
 @pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize("broken_part", [0, 1, 3])
-def test_by_completion_an_error_belongs_to_its_object(listed: bool, broken_part: int) -> None:
+def test_out_of_order_an_error_belongs_to_its_object(listed: bool, broken_part: int) -> None:
     """An object of which a part fails is handed on, once, and raises when it is read; the others are whole."""
     with store_of({f"{number}": bytes([number]) * 35 for number in range(6)}) as store:
 
@@ -872,7 +802,7 @@ def test_by_completion_an_error_belongs_to_its_object(listed: bool, broken_part:
 
 
 @given(count=st.integers(0, 8), bound=st.integers(1, 60), listed=st.booleans())
-def test_by_completion_the_sources_error_comes_last(count: int, bound: int, listed: bool) -> None:
+def test_out_of_order_an_error_of_the_url_source_comes_last(count: int, bound: int, listed: bool) -> None:
     """When the source of URLs fails, the objects before it all come first."""
     with store_of({f"{number}": bytes([number]) * 15 for number in range(count)}) as store:
 
@@ -895,7 +825,7 @@ def test_by_completion_the_sources_error_comes_last(count: int, bound: int, list
 
 @pytest.mark.parametrize("taken", [0, 1, 5])
 @pytest.mark.parametrize("read_bytes", [0, 5])
-def test_by_completion_threads_end_on_break(taken: int, read_bytes: int) -> None:
+def test_out_of_order_threads_end_on_break(taken: int, read_bytes: int) -> None:
     """Threads end with the iterator also where objects are handed on as they are complete."""
     with store_of({f"{number}": bytes(100) for number in range(20)}) as store:
         before = engine_threads()
@@ -947,7 +877,7 @@ def test_bytes_in_memory_are_bounded_piece_by_piece(
     assert most <= bound + min(part_bytes, max(sizes))
 
 
-def test_pieces_are_handed_on_as_they_arrive() -> None:
+def test_pieces_are_yielded_as_they_arrive() -> None:
     """The first bytes of a part can be read while the rest of it is on the way."""
     with store_of({"a": bytes(range(40))}) as store:
         rest = threading.Event()
@@ -971,7 +901,7 @@ def test_pieces_are_handed_on_as_they_arrive() -> None:
 
 # holds the frame that holds both the part and ``pieces``, so that the open answer lives until a collection.
 @pytest.mark.parametrize("others_open", [True, False])
-def test_a_request_under_way_ends_with_its_stream(others_open: bool) -> None:
+def test_closing_a_stream_ends_its_request(others_open: bool) -> None:
     """A stream that is closed in mid-body closes the answer with the next piece, without the garbage collector."""
     with store_of({"a": bytes(40)}) as store:
         asked, go_on, closed = threading.Event(), threading.Event(), threading.Event()
@@ -1006,7 +936,7 @@ def test_a_request_under_way_ends_with_its_stream(others_open: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, asyncio.CancelledError, MemoryError])
-def test_whatever_is_raised_in_a_thread_reaches_the_consumer(kind: type[BaseException]) -> None:
+def test_any_exception_of_a_thread_is_raised_in_the_consumer(kind: type[BaseException]) -> None:
     """Also what is no ``Exception`` is raised where the bytes are read, with the traceback of where it came from."""
     with store_of({"a": bytes(30)}) as store:
 
@@ -1022,7 +952,7 @@ def test_whatever_is_raised_in_a_thread_reaches_the_consumer(kind: type[BaseExce
         stream.close()
 
 
-def test_a_source_that_cannot_begin() -> None:
+def test_an_error_of_iter_source_is_raised_at_once() -> None:
     """An error of ``iter(source)`` is raised at once, not waited for."""
 
     class Source:
@@ -1033,7 +963,7 @@ def test_a_source_that_cannot_begin() -> None:
         next(stream_objects(Source(), FetchSession(options(), StorageOptions())))
 
 
-def test_a_closed_stream_is_not_asked_for_again() -> None:
+def test_a_closed_stream_is_not_requested_again() -> None:
     """A stream that is given up while its requests fail makes way for the others at once."""
     with store_of({"a": bytes(10), "b": bytes(10)}) as store:
 
@@ -1052,7 +982,7 @@ def test_a_closed_stream_is_not_asked_for_again() -> None:
 
 
 @pytest.mark.parametrize("in_order", [True, False])
-def test_a_pass_that_goes_on_in_a_forked_child_is_refused(in_order: bool) -> None:
+def test_an_inherited_iterator_is_refused_in_a_forked_child(in_order: bool) -> None:
     """An iterator that a child inherits says so and does not wait for threads that are not there."""
     with store_of({f"{number}": bytes(10) for number in range(9)}) as store:
         chosen = FetchOptions(max_in_flight=1, max_buffer_bytes=20, in_order=in_order, retry=AT_ONCE)
@@ -1070,7 +1000,7 @@ def test_a_pass_that_goes_on_in_a_forked_child_is_refused(in_order: bool) -> Non
         stream.close()
 
 
-def test_threads_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_thread_is_enough_if_no_more_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the system gives one thread only, that one does the work."""
     real, started = threading.Thread.start, list[str]()
 

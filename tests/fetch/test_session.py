@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from tests.fetch.test_scheduler import engine_threads, options, store_of, wait_for
+from tests.support.fake_store import options, store_of
+from tests.support.waiting import engine_threads, wait_for
 from torchdata_remote import AsyncPrefetch
 from torchdata_remote.core.options import FetchOptions, StorageOptions
 from torchdata_remote.core.urls import RemoteUrl
@@ -56,7 +57,7 @@ def test_lanes_share_the_byte_bound(num_lanes: int, part_bytes: int, bound: int)
         engine = an_engine(options(part_bytes=part_bytes, max_buffer_bytes=bound), num_lanes)
         fetchers = stack.enter_context(lanes_of(engine, num_lanes))
         streams = [stack.enter_context(closing(ObjectStream(fetcher, large_object()))) for fetcher in fetchers]
-        planned = [stream.target.planned_bytes for stream in streams]
+        planned = [stream.download.planned_bytes for stream in streams]
         share = bound // num_lanes
         assert planned == [min(SIZE, max(1, share // part_bytes) * part_bytes)] * num_lanes
         assert sum(planned) <= max(bound, num_lanes * part_bytes)
@@ -65,7 +66,7 @@ def test_lanes_share_the_byte_bound(num_lanes: int, part_bytes: int, bound: int)
 
 def held_bytes(stream: ObjectStream) -> int:
     """Of what is planned, what was not handed on."""
-    return stream.target.planned_bytes - stream.tell()
+    return stream.download.planned_bytes - stream.tell()
 
 
 def read_a_piece(stream: ObjectStream) -> None:
@@ -87,11 +88,11 @@ def test_a_lane_that_ended_leaves_its_share_to_the_others() -> None:
         streams[0].close()
 
 
-def test_shares_of_a_single_lane_are_the_whole() -> None:
+def test_a_single_lane_has_the_whole_bound() -> None:
     """An engine that nobody prepared for more has no smaller bound than before."""
     with store_of({"a": bytes(SIZE)}), lanes_of(an_engine(options(max_buffer_bytes=120)), 1) as [fetcher]:
         stream = ObjectStream(fetcher, large_object())
-        assert stream.target.planned_bytes == 120
+        assert stream.download.planned_bytes == 120
         stream.close()
 
 
@@ -116,7 +117,7 @@ def test_lanes_have_their_shares_while_a_stream_of_the_pass_before_is_open() -> 
             kept = ObjectStream(fetchers[0], RemoteUrl("a", SIZE))
         with lanes_of(engine, 3) as fetchers:
             streams = [ObjectStream(fetcher, large_object()) for fetcher in fetchers]
-            planned = [stream.target.planned_bytes for stream in streams]
+            planned = [stream.download.planned_bytes for stream in streams]
             for stream in [kept, *streams]:
                 stream.close()
     assert planned == [30, 30, 30]
@@ -172,7 +173,7 @@ def test_a_forgotten_lane_holds_no_threads() -> None:
         wait_for(lambda: not engine_threads() - before)
 
 
-def test_a_new_pass_begins_after_the_end() -> None:
+def test_a_new_pass_starts_new_threads() -> None:
     """The threads of the one before are gone, new ones come; lanes that overlap have the same ones."""
     engine = an_engine(options())
     first, again = engine.start(), engine.start()
@@ -207,7 +208,7 @@ def test_a_copy_in_another_process_has_threads_of_its_own() -> None:
     running.leave()
 
 
-def test_an_engine_for_other_lanes_is_another_one() -> None:
+def test_for_lanes_returns_another_session_with_equal_limits() -> None:
     """Of the same limits."""
     engine = an_engine(options(part_bytes=7), 5)
     other = engine.for_lanes(2)
@@ -246,7 +247,7 @@ def first_part_bytes(engine: FetchSession) -> int:
     fetcher = PartScheduler(engine)
     with closing(ObjectStream(fetcher, RemoteUrl("a", 4 << 20, "etag of a"))) as stream:
         fetcher.release()
-        part = stream.target.parts[0]
+        part = stream.download.parts[0]
         assert part.end is not None
         return part.end - part.start
 
@@ -260,7 +261,7 @@ def test_parts_are_smaller_the_more_lanes_there_are(num_lanes: int, part_bytes: 
         assert first_part_bytes(an_engine(options(part_bytes=11), num_lanes)) == 11
 
 
-def test_copies_of_a_pipe_share_its_engine() -> None:
+def test_copies_of_a_pipe_share_its_session() -> None:
     """Two that are read at once in one process send no more requests than one."""
     with store_of({str(number): bytes(40) for number in range(20)}) as store:
         pipe = AsyncPrefetch(IterableWrapper(list(store.objects)), max_in_flight=2, part_bytes=10)
@@ -282,7 +283,7 @@ def a_pass(engine: FetchSession) -> None:
         assert ObjectStream(fetcher, large_object()).read() == bytes(SIZE)
 
 
-def test_a_kept_engine_keeps_its_threads() -> None:
+def test_a_kept_session_keeps_its_threads() -> None:
     """The same ones serve the next pass, until the engine is gone."""
     with store_of({"a": bytes(SIZE)}):
         before = engine_threads()
@@ -302,7 +303,7 @@ def test_a_kept_engine_keeps_its_threads() -> None:
         wait_for(lambda: not engine_threads() - before)
 
 
-def test_an_engine_that_was_not_kept_does_not_stay() -> None:
+def test_a_session_that_was_not_kept_ends_with_its_pass() -> None:
     """Before and after it is kept, passes end as they always do; a copy is kept by itself."""
     with store_of({"a": bytes(SIZE)}):
         engine = an_engine(options())
@@ -319,7 +320,7 @@ def test_an_engine_that_was_not_kept_does_not_stay() -> None:
         assert (kept.pool.closed, copied.pool.closed) == (False, True)
 
 
-def test_what_an_engine_was_kept_for_may_outlive_it() -> None:
+def test_a_stream_may_outlive_its_kept_session() -> None:
     """The threads end with the last stream, if that is later than the engine's end."""
     with store_of({"a": bytes(SIZE)}):
         before = engine_threads()
@@ -339,7 +340,7 @@ def test_what_an_engine_was_kept_for_may_outlive_it() -> None:
         wait_for(lambda: not engine_threads() - before)
 
 
-def test_lanes_of_a_kept_engine_have_the_whole_bound() -> None:
+def test_lanes_of_a_kept_session_have_the_whole_bound() -> None:
     """Those of passes that ended do not count any longer, and being kept is no lane."""
     with store_of({"a": bytes(SIZE)}):
         engine = an_engine(options(max_buffer_bytes=120))
@@ -347,7 +348,7 @@ def test_lanes_of_a_kept_engine_have_the_whole_bound() -> None:
             engine.keep()
             with lanes_of(engine, 1) as [fetcher]:
                 stream = ObjectStream(fetcher, large_object())
-                assert stream.target.planned_bytes == 120
+                assert stream.download.planned_bytes == 120
                 stream.close()
 
 
@@ -379,7 +380,7 @@ def test_a_child_keeps_threads_of_its_own() -> None:
         assert not running.pool.closed
 
 
-def test_threads_that_begin_at_once_each_have_a_lane() -> None:
+def test_threads_that_start_at_once_each_get_a_lane() -> None:
     """Whichever engine at work each of them gets, it has joined that one: none ends while another reads."""
     with store_of({"a": bytes(SIZE)}):
         before = engine_threads()

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import torchdata_remote  # noqa: F401  # registers the pipes' names
-from tests.fetch.test_scheduler import engine_threads, options, store_of, wait_for
+from tests.support.fake_store import options, store_of
+from tests.support.waiting import engine_threads, wait_for
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import RemoteDataError, StateError
 from torchdata_remote.fetch.session import FetchSession
@@ -18,7 +19,7 @@ from torchdata_remote.fetch.streams import parts_of, stream_objects
 from torchdata_remote.pipes.base.input_streams import known, number_of, streams_of, under_way
 
 
-def test_bare_urls_and_pairs() -> None:
+def test_a_readers_source_is_urls_or_pairs_but_not_both() -> None:
     """A reader's source may be URLs or pairs, not both."""
     with store_of({"a": b"1", "b": b"2"}):
         got = [
@@ -36,12 +37,12 @@ def test_bare_urls_and_pairs() -> None:
 
 
 @given(data=st.binary(max_size=100), piece_bytes=st.integers(1, 30))
-def test_parts_of_any_file(data: bytes, piece_bytes: int) -> None:
+def test_parts_of_yields_all_bytes_of_any_file(data: bytes, piece_bytes: int) -> None:
     """Files of others come in pieces too."""
     assert b"".join(parts_of("x", io.BytesIO(data), piece_bytes)) == data
 
 
-def test_parts_of_a_text_file() -> None:
+def test_a_file_opened_as_text_is_an_error() -> None:
     """A file that was opened as text is named as such."""
     with pytest.raises(RemoteDataError, match="mode='rb'"):
         list(parts_of("x", io.StringIO("text")))
@@ -53,7 +54,7 @@ def test_parts_of_a_text_file() -> None:
     again=st.lists(st.tuples(st.integers(0, 7), st.integers(0, 39)), max_size=4, unique_by=lambda one: one[0]),
     max_in_flight=st.integers(1, 4),
 )
-def test_a_pass_goes_on_where_a_state_tells(
+def test_a_pass_resumes_from_its_state(
     sizes: list[int], following: int, again: list[tuple[int, int]], max_in_flight: int
 ) -> None:
     """First the objects that are wanted again, in that order, each from its byte on; then all that follow, numbered."""
@@ -72,16 +73,16 @@ def test_a_pass_goes_on_where_a_state_tells(
         assert {path for path, *_ in store.reads} == {str(number) for number, _ in expected}
 
 
-def test_a_state_of_objects_that_are_not_there_is_refused() -> None:
+def test_a_state_that_expects_more_objects_is_refused() -> None:
     """Before anything is opened; how many there are and should be is told."""
     with store_of({"a": b"1", "b": b"2"}):
         state = {"next": 5, "again": [[1, 0], [4, 0]]}
         streams = stream_objects(["a", "b"], FetchSession(options(), StorageOptions()), state)
-        with pytest.raises(StateError, match="tells of 5 URLs, and there are 2"):
+        with pytest.raises(StateError, match="expects 5 URLs, and there are 2"):
             next(streams)
 
 
-def test_a_state_behind_the_last_object_is_refused() -> None:
+def test_a_state_after_the_last_object_is_refused() -> None:
     """A listing that has become shorter is no pass that has ended."""
     with store_of({"a": b"1", "b": b"2"}), pytest.raises(StateError):
         list(stream_objects(["a", "b"], FetchSession(options(), StorageOptions()), {"next": 5}))
@@ -103,7 +104,7 @@ def test_streams_are_numbered_through_a_wrapper() -> None:
         ]
 
 
-def test_streams_that_are_under_way_are_the_same() -> None:
+def test_prefetched_streams_are_the_same_streams() -> None:
     """The first one is opened at once; none is left open when they are closed, or if there are none at all."""
     with store_of({"a": b"1", "b": b"2"}):
         for urls in (["a", "b"], []):
@@ -118,7 +119,7 @@ def test_streams_that_are_under_way_are_the_same() -> None:
         wait_for(lambda: not engine_threads() - before)
 
 
-def test_streams_that_were_used_up_do_not_come_again() -> None:
+def test_consumed_streams_are_refused_when_a_state_skips_them() -> None:
     """A pipe that does not go on where it was would hand out samples twice."""
     engine = FetchSession(options(), StorageOptions())
     with store_of({"a": b"1", "b": b"2"}):

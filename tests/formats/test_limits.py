@@ -98,7 +98,7 @@ def test_what_the_writer_accepts_the_reader_returns(samples: list[dict[str, Any]
             else:
                 accepted.append(_members(sample))
         if not accepted:
-            with pytest.raises(ShardWriteError, match="no sample came"):
+            with pytest.raises(ShardWriteError, match="there are no samples to write"):
                 writer.close()
             assert _files(folder) == []
             return

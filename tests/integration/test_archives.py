@@ -122,7 +122,7 @@ def test_all_readers_agree_on_what_others_write(tmp_path: Path, program: str, fo
 
 
 @pytest.mark.parametrize(("program", "form"), WRITERS)
-def test_links_are_passed_over_as_others_tell_them(tmp_path: Path, program: str, form: str) -> None:
+def test_links_are_skipped_and_other_members_match_other_readers(tmp_path: Path, program: str, form: str) -> None:
     """Hard and symbolic ones, to short and to long targets, under short and under long names."""
     _skip_without(program)
     names, archive, is_small = _names(form), tmp_path / "a.tar", form[:2] in ("v7", "us")
@@ -166,7 +166,7 @@ def _members(samples: list[dict[str, Any]]) -> Members:
 
 
 @pytest.mark.parametrize("compress", [False, True])
-def test_samples_of_webdatasets_writer_come_back(tmp_path: Path, compress: bool) -> None:
+def test_samples_of_webdatasets_writer_are_read_unchanged(tmp_path: Path, compress: bool) -> None:
     """By its ShardWriter, plain and as .tar.gz: our samples are its own."""
     ending = ".tar.gz" if compress else ".tar"
     with webdataset.ShardWriter(str(tmp_path / f"%03d{ending}"), maxcount=20, verbose=0) as writer:
@@ -178,7 +178,7 @@ def test_samples_of_webdatasets_writer_come_back(tmp_path: Path, compress: bool)
 
 
 @pytest.mark.parametrize("by_pipe", [False, True])
-def test_what_we_write_is_read_by_all(tmp_path: Path, by_pipe: bool) -> None:
+def test_shards_of_this_package_are_read_by_all_readers(tmp_path: Path, by_pipe: bool) -> None:
     """By ShardWriter and by write_shards: the same members for everyone, the same samples for webdataset."""
     template = str(tmp_path / "out" / "{shard:03d}.tar")
     if by_pipe:
@@ -255,7 +255,7 @@ def test_compressed_shards_hold_the_same_samples(tmp_path: Path, program: str, o
 
 @pytest.mark.parametrize("compressor", COMPRESSORS)
 @pytest.mark.parametrize("piece_bytes", [5_000, 20_000])
-def test_streams_one_after_another_are_one_archive(tmp_path: Path, compressor: str, piece_bytes: int) -> None:
+def test_concatenated_compressed_streams_are_one_archive(tmp_path: Path, compressor: str, piece_bytes: int) -> None:
     """As pigz, pbzip2, pixz and pzstd write them, each piece of the archive compressed by itself."""
     compress = COMPRESSORS[compressor]
     pieces = [compress(TAR[start : start + piece_bytes]) for start in range(0, len(TAR), piece_bytes)]
@@ -327,7 +327,7 @@ FORMATS: dict[str, tuple[Callable[[], bytes], str]] = {
 
 
 @pytest.mark.parametrize("row", FORMATS)  # a row of the README's table each
-def test_formats(tmp_path: Path, row: str) -> None:
+def test_each_format_of_the_readme_is_read_or_refused_with_the_reason(tmp_path: Path, row: str) -> None:
     """What the README says of each format: its one sample is read, or it is refused with the reason."""
     make, key = FORMATS[row]
     (archive := tmp_path / "a.archive").write_bytes(make())

@@ -63,7 +63,7 @@ def zip_of(members: list[Member]) -> bytes:
     return data.getvalue()
 
 
-def test_one_readme_costs_no_shard(memory_folder: str) -> None:
+def test_a_bad_member_is_an_error_or_skipped_but_never_costs_the_shard(memory_folder: str) -> None:
     """It is an error that names the option; with it all samples come, and it is counted and warned of."""
     members = [("README", b"about"), *good(0), ("LICENSE", b""), *good(1)]
     put(memory_folder, {"0.tar": pack_tar(members), "1.tar": pack_tar(good(2))})
@@ -87,7 +87,7 @@ def test_a_policy_about_shards_alone_drops_the_shard_as_before(memory_folder: st
     assert list(pipe.skipped.shards) == [f"{memory_folder}/0.tar"]
 
 
-def test_damage_is_no_bad_member(memory_folder: str) -> None:
+def test_damage_of_a_shard_is_not_a_bad_member(memory_folder: str) -> None:
     """A broken header, an archive that ends early and a key that comes back are faults of the shard."""
     data = bytearray(pack_tar([*good(0), *good(1)]))
     data[1024 + 150] ^= 1
@@ -207,7 +207,7 @@ def test_verify_and_inspect_count_bad_members(tmp_path: Path, capsys: pytest.Cap
     assert main(["verify", str(tmp_path)]) == 1
 
 
-def test_pictures_are_drawn_beside_bad_members(memory_folder: str) -> None:
+def test_bad_members_do_not_stop_contact_sheets(memory_folder: str) -> None:
     """They are not in question there."""
     put(memory_folder, {"0.tar": pack_tar(FOLDERS["first"](0))})
     assert [picture.key for picture in pictures(memory_folder, num_pictures=2)] == ["000000", "000001"]
@@ -282,7 +282,7 @@ def test_the_command_line_leaves_bad_members_out(tmp_path: Path, capsys: pytest.
         main([*command, "--on-bad-member", "nonsense"])
 
 
-def test_a_dataset_has_no_bad_members() -> None:
+def test_on_bad_member_is_refused_for_a_dataset() -> None:
     """The option is refused for it, as those about files are."""
     with pytest.raises(TypeError, match="on_bad_member"):
         tdr.shard_dataset([(b"x", 1)], "memory://never/{shard}.tar", on_bad_member=skip_with_warning)

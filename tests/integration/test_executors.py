@@ -207,16 +207,10 @@ def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 
 
 @on_all
-def test_any_executor_writes_the_same_bytes(on: str, source: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
-    """Shards, indexes, classes, provenance and manifest are those of one process."""
-    assert write_to_the_end(source, tmp_path, on) == expected
-
-
-@on_all
-def test_a_lost_workers_shard_is_written_again(
+def test_a_lost_workers_shard_is_written_again_and_all_bytes_are_those_of_one_process(
     on: str, source: Path, tmp_path: Path, expected: dict[str, bytes]
 ) -> None:
-    """By another worker, or where the executor ends with a worker by the next run, which keeps what was finished."""
+    """By another worker; where the executor ends with a worker, by the next run, which keeps the finished shards."""
     with stopped_in_a_shard(source, tmp_path, on) as (job, victim):
         os.kill(victim, signal.SIGKILL)
         printed, said = job.ended()
@@ -231,7 +225,7 @@ def test_a_lost_workers_shard_is_written_again(
         assert files_in(tmp_path) == expected
 
 
-def test_ctrl_c_ends_workers_and_the_next_run_goes_on(source: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
+def test_ctrl_c_ends_workers_and_the_next_run_resumes(source: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
     """Soon, though a worker waits for ever; nothing half-written is left, and no process."""
     with stopped_in_a_shard(source, tmp_path, "own workers") as (job, victim):
         begun_s = time.monotonic()

@@ -248,8 +248,10 @@ def keys_of(epoch: int, log: list[str]) -> list[str]:
 
 
 @pytest.mark.timeout(1_200)
-@pytest.mark.parametrize("num_kills", [4, pytest.param(25, marks=pytest.mark.slow)])
-def test_a_killed_training_goes_on_as_if_nothing_had_happened(tmp_path: Path, data: Data, num_kills: int) -> None:
+@pytest.mark.parametrize("num_kills", [2, pytest.param(25, marks=pytest.mark.slow)])
+def test_a_killed_training_resumes_with_the_log_of_an_uninterrupted_one(
+    tmp_path: Path, data: Data, num_kills: int
+) -> None:
     """Its log, up to each saved state, is that of the uninterrupted run, line for line over two epochs."""
     manifest, keys = data
     given = {"manifest": manifest, "num_workers": 2, "num_streams": 4, "batch_size": 4, "num_epochs": 2}
@@ -258,8 +260,8 @@ def test_a_killed_training_goes_on_as_if_nothing_had_happened(tmp_path: Path, da
 
 
 @pytest.mark.timeout(1_200)
-@pytest.mark.parametrize("num_kills", [2, pytest.param(25, marks=pytest.mark.slow)])
-def test_killed_ranks_go_on_as_if_nothing_had_happened(tmp_path: Path, data: Data, num_kills: int) -> None:
+@pytest.mark.parametrize("num_kills", [1, pytest.param(25, marks=pytest.mark.slow)])
+def test_killed_ranks_resume_with_the_logs_of_uninterrupted_ones(tmp_path: Path, data: Data, num_kills: int) -> None:
     """2 ranks x 2 workers over gloo, any one of which is killed: each rank's log is that of the uninterrupted run."""
     manifest, keys = data
     given = {"manifest": manifest, "num_workers": 2, "num_streams": 8, "batch_size": 3, "num_epochs": 2}
@@ -270,15 +272,15 @@ def test_killed_ranks_go_on_as_if_nothing_had_happened(tmp_path: Path, data: Dat
 
 
 @pytest.mark.parametrize("num_kills", [1, pytest.param(4, marks=pytest.mark.slow)])
-def test_a_killed_training_goes_on_in_other_worlds(tmp_path: Path, data: Data, num_kills: int) -> None:
-    """From 2 ranks x 2 workers to 3 x 1 and to 4 x 2: together they hand out each sample of the epoch exactly once."""
+def test_a_killed_training_resumes_in_other_worlds(tmp_path: Path, data: Data, num_kills: int) -> None:
+    """From 2 ranks x 2 workers to 3 x 1 and to 1 x 2: together they hand out each sample of the epoch exactly once."""
     manifest, keys = data
     chance, states, handed_out = random.Random(0), None, list[str]()
-    for world_size, num_workers in [(2, 2), (3, 1), (4, 2)]:
+    for world_size, num_workers in [(2, 2), (3, 1), (1, 2)]:
         folder = tmp_path / f"{world_size}x{num_workers}"
         folder.mkdir()
         given = {"manifest": manifest, "num_workers": num_workers, "num_streams": 24, "batch_size": 2, "num_epochs": 1}
-        if world_size == 4:
+        if world_size == 1:
             handed_out += itertools.chain.from_iterable(train(folder, world_size, states=states, **given))
             break
         for _ in range(num_kills):

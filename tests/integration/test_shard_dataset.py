@@ -175,7 +175,7 @@ def inner_tars(ending: str = ".tar", how: Any = bytes) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("tar_format", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT], ids=["pax", "gnu"])
-def test_a_tar(place: Place, tar_format: int) -> None:
+def test_a_tar_with_unusual_names_and_order_is_sharded(place: Place, tar_format: int) -> None:
     """An archive with long names, names that are not ASCII, empty members, and members apart from their folders."""
     source, to = place.below("source"), place.below("shards")
     source.put({"photos.tar": tar_of(PHOTOS, tar_format=tar_format)})
@@ -184,7 +184,7 @@ def test_a_tar(place: Place, tar_format: int) -> None:
 
 
 @pytest.mark.parametrize("kind", COMPRESSED)
-def test_a_compressed_tar(kind: str) -> None:
+def test_a_compressed_tar_is_unpacked_into_temporary_objects_that_are_removed(kind: str) -> None:
     """What cannot be read by ranges is put into temporary objects, and these are gone in the end."""
     source, to = memory_place(), memory_place()
     source.put({f"photos.tar.{kind}": COMPRESSED[kind](tar_of(PHOTOS))})
@@ -195,7 +195,7 @@ def test_a_compressed_tar(kind: str) -> None:
 
 @pytest.mark.parametrize("outer", [None, "gz", "zst"])
 @pytest.mark.parametrize("inner", [None, "gz", "xz"])
-def test_a_tar_of_tars(outer: str | None, inner: str | None) -> None:
+def test_a_tar_of_tars_is_sharded_whichever_layers_are_compressed(outer: str | None, inner: str | None) -> None:
     """The inner archives' names are folders of the keys, whichever of the layers are compressed."""
     source, to = memory_place(), memory_place()
     tars = inner_tars() if inner is None else inner_tars(f".tar.{inner}", COMPRESSED[inner])
@@ -237,7 +237,7 @@ def test_keys_that_restart_in_each_archive_get_its_name() -> None:
 
 @pytest.mark.parametrize("choice", ["", "index.json", "*.tar", "{000000..000003}.tar", "pattern"])
 @pytest.mark.parametrize("place", ["local", "memory"], indirect=True)
-def test_shards_again(place: Place, choice: str) -> None:
+def test_existing_shards_are_a_source(place: Place, choice: str) -> None:
     """Shards are sharded anew by folder, manifest, glob, brace range or pattern; what lies beside them is none."""
     source, middle, to = place.below("files"), place.below("first"), place.below("second")
     shard(source.put(FILES), middle, max_shard_samples=8, labels=labels.parent_directory(), provenance=True)
@@ -261,7 +261,7 @@ def test_a_pattern_chooses_files() -> None:
     assert set(by_path.members()) == {"a/1.jpg", "a/1.json"}
 
 
-def test_a_glob_of_files() -> None:
+def test_keys_of_a_glob_begin_at_its_folder() -> None:
     """Keys begin where the glob does."""
     source, to = memory_place(), memory_place()
     source.put({"train/a/1.txt": b"1", "train/b/2.txt": b"2", "val/a/3.txt": b"3"})
@@ -284,7 +284,7 @@ def test_local_paths_and_pathlike() -> None:
             source.rmdir()
 
 
-def test_http_archive(moto: S3Server) -> None:
+def test_an_archive_of_a_web_server_is_a_source(moto: S3Server) -> None:
     """One archive of a web server."""
     source, to = Place(f"s3://{moto.new_bucket()}/", moto), memory_place()
     source.put({"all.tar": tar_of(FILES)})
@@ -325,7 +325,7 @@ def test_a_dataset_of_dicts() -> None:
 
 
 @pytest.mark.parametrize("item", [3, (b"x",), (b"x", 1, 2), (object(), 1), None, [b"x"]])
-def test_items_that_are_no_samples_are_named(item: Any) -> None:
+def test_an_item_that_is_not_a_sample_is_named(item: Any) -> None:
     """Anything else is an error that tells which item it is, and what was expected."""
     with pytest.raises(ShardWriteError, match=r"Item 1 of the dataset .*expected"):
         shard(Folder([(b"x", 0), item]), memory_place())
@@ -443,7 +443,7 @@ def test_without_a_seed_the_order_is_that_of_the_source() -> None:
 
 
 @pytest.mark.parametrize("ending", [".tar.gz", ".tgz", ".tar.zst"])
-def test_compressed_shards(ending: str) -> None:
+def test_compressed_shards_hold_the_same_samples_without_indexes(ending: str) -> None:
     """They hold what uncompressed ones hold, have no index, and the limit is that of the tar."""
     source, plain, to = memory_place(), memory_place(), memory_place()
     source.put(FILES)
@@ -500,7 +500,7 @@ def first_members(files: Mapping[str, bytes]) -> set[str]:
 
 
 @pytest.mark.parametrize("labelled", [False, True])
-def test_indexes_manifest_and_provenance_are_true(labelled: bool) -> None:
+def test_indexes_manifest_and_provenance_hold_true_offsets(labelled: bool) -> None:
     """Byte offsets are those of the first header of each sample, extended headers included."""
     source, to = memory_place(), memory_place()
     source.put({**PHOTOS, **FILES})
@@ -678,7 +678,7 @@ def test_append_adds_shards_and_keeps_class_numbers(place: Place) -> None:
     check_beside(to, {"cat/1.x", "dog/2.x", "ant/3.x", "dog/4.x"})
 
 
-def test_append_again_changes_nothing() -> None:
+def test_appending_the_same_job_again_changes_nothing() -> None:
     """A job that is in the manifest is not done twice."""
     first, second, to = memory_place(), memory_place(), memory_place()
     shard(first.put({"1.x": b"1"}), to)
@@ -688,7 +688,7 @@ def test_append_again_changes_nothing() -> None:
     assert to.files() == before
 
 
-def test_append_to_nothing_begins() -> None:
+def test_append_to_an_empty_folder_writes_shards() -> None:
     """As without ``append``."""
     source, to = memory_place(), memory_place()
     shard(source.put(FILES), to, append=True)
@@ -706,7 +706,7 @@ def test_append_keeps_the_class_numbers_of_a_dataset_too() -> None:
     assert {key: table[key] for key in before} == before
 
 
-def test_shards_that_are_there_are_an_error(place: Place) -> None:
+def test_existing_shards_are_an_error_and_stay_unchanged(place: Place) -> None:
     """Whether a manifest lies there or not, and however often it is tried, nothing of it changes."""
     source, to, bare = place.below("source"), place.below("shards"), place.below("bare")
     other = place.below("other")
@@ -721,7 +721,7 @@ def test_shards_that_are_there_are_an_error(place: Place) -> None:
             assert there.files() == before
 
 
-def test_overwrite_replaces_all() -> None:
+def test_overwrite_removes_all_old_shards_and_descriptions() -> None:
     """No shard, index, class table or provenance of before is left."""
     source, to = memory_place(), memory_place()
     source.put(FILES)
@@ -740,7 +740,7 @@ def test_overwrite_replaces_what_was_appended() -> None:
     assert sorted(to.files()) == ["000000.tar", "000000.tar.idx", "index.json"]
 
 
-def test_shards_of_several_jobs_are_a_source() -> None:
+def test_the_shards_of_several_jobs_are_a_source() -> None:
     """All that lies beside them is passed over."""
     middle, to = memory_place(), memory_place()
     for name in ("1.x", "2.x"):
@@ -771,7 +771,7 @@ def test_a_folder_of_another_template_is_refused() -> None:
 # What is refused
 
 
-def test_an_empty_source() -> None:
+def test_an_empty_source_is_an_error_and_changes_nothing() -> None:
     """Nothing to list, or archives without samples; what lies at the destination stays, whatever was asked for."""
     source, to = memory_place(), memory_place()
     shard(source.put(FILES), to)
@@ -787,7 +787,7 @@ def test_an_empty_source() -> None:
     assert to.files() == before
 
 
-def test_archives_beside_files() -> None:
+def test_archives_beside_files_are_an_error_that_names_both() -> None:
     """A mixture is refused, and both are named; a pattern chooses."""
     source = memory_place()
     source.put({"a.tar": tar_of({"1.x": b"1"}), "b.jpg": b"2"})
@@ -798,7 +798,7 @@ def test_archives_beside_files() -> None:
     assert to.members() == {"1.x": b"1"}
 
 
-def test_members_beside_inner_archives() -> None:
+def test_files_beside_inner_archives_are_an_error() -> None:
     """An archive that holds archives and others is refused."""
     source = memory_place()
     source.put({"a.tar": tar_of({"1.tar": tar_of({"1.x": b"1"}), "2.x": b"2"})})
@@ -807,7 +807,7 @@ def test_members_beside_inner_archives() -> None:
 
 
 @pytest.mark.parametrize("name", [".hidden", "README", "a/.DS_Store", "a/__meta__.json__"])
-def test_a_file_that_is_no_member_is_named(name: str) -> None:
+def test_a_file_that_cannot_be_a_member_is_named_with_advice(name: str) -> None:
     """With what to do about it."""
     source = memory_place()
     with pytest.raises(ShardReadError, match=re.escape(name) + r".*pattern="):
@@ -869,7 +869,7 @@ def test_names_that_leave_their_folder_are_refused(name: str) -> None:
         shard(f"{source.url}a.tar", memory_place())
 
 
-def test_links_and_folders_in_archives() -> None:
+def test_links_and_folders_in_archives_are_skipped() -> None:
     """Folders are passed over; the other members come back."""
     source, to = memory_place(), memory_place()
     data = make_header(b"a/", kind=b"5") + make_member(b"a/1.x", b"one") + bytes(1024)
@@ -887,7 +887,7 @@ def test_links_and_folders_in_archives() -> None:
         ({"append": True, "overwrite": True}, ValueError, "choose one"),
     ],
 )
-def test_bad_arguments(given: dict[str, Any], error: type[Exception], what: str) -> None:
+def test_invalid_arguments_are_refused_at_once(given: dict[str, Any], error: type[Exception], what: str) -> None:
     """Are told at once."""
     source, to = memory_place(), memory_place()
     with pytest.raises(error, match=what):
@@ -898,21 +898,21 @@ def test_bad_arguments(given: dict[str, Any], error: type[Exception], what: str)
 @pytest.mark.parametrize(
     "template", ["memory://x/a.tar", "memory://x/{shard}.zip", "memory://{shard}/a.tar", "{s}.tar"]
 )
-def test_a_template_that_is_none(template: str) -> None:
+def test_an_invalid_template_is_shown_with_an_example(template: str) -> None:
     """Is shown, with an example of one."""
     with pytest.raises(ShardWriteError, match=r"\{shard"):
         shard_dataset(memory_place().put(FILES), template)
 
 
 @pytest.mark.parametrize("source", [3, None, iter([]), {1, 2}])
-def test_a_source_that_is_none(source: Any) -> None:
+def test_a_source_without_length_or_items_is_refused(source: Any) -> None:
     """Only what has a length and items is a dataset."""
     with pytest.raises(TypeError, match="map-style"):
         shard(source, memory_place())
 
 
 @pytest.mark.parametrize("given", [{"labels": labels.parent_directory()}, {"pattern": "*.x"}])
-def test_options_of_files_do_not_go_with_a_dataset(given: dict[str, Any]) -> None:
+def test_options_of_files_are_refused_for_a_dataset(given: dict[str, Any]) -> None:
     """They would be silently left out otherwise."""
     with pytest.raises(TypeError, match="for files"):
         shard(Folder([(b"x", 1)]), memory_place(), **given)
@@ -943,7 +943,7 @@ def test_shards_are_not_written_into_the_source_folder(disk: Place) -> None:
     assert disk.files() == FILES
 
 
-def test_a_name_that_is_not_utf8(disk: Place) -> None:
+def test_a_name_that_is_not_utf8_is_an_error(disk: Place) -> None:
     """It cannot be a key, and is named as such."""
     Path(disk.url, os.fsdecode(b"\xff.txt")).write_bytes(b"")
     with pytest.raises(RemoteDataError, match="udcff"):
@@ -981,7 +981,7 @@ def test_folders_are_listed_in_one_order_everywhere(moto: S3Server, disk: Place)
 # Others read them
 
 
-def test_webdataset_reads_them(disk: Place) -> None:
+def test_webdataset_reads_the_shards(disk: Place) -> None:
     """Keys, members and order."""
     source, to = disk.below("in"), disk.below("out")
     shard(source.put(FILES), to, max_shard_samples=16, labels=labels.parent_directory())
@@ -1005,7 +1005,7 @@ READING: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("faults", READING, ids=["busy", "resets", "short"])
-def test_faults_while_reading(moto: S3Server, faults: dict[str, Any]) -> None:
+def test_faults_while_reading_do_not_change_the_shards(moto: S3Server, faults: dict[str, Any]) -> None:
     """A store that breaks its answers gives the shards of one that does not."""
     source = Place(f"s3://{moto.new_bucket()}/", moto)
     source.put({"train.tar": tar_of(inner_tars())})
@@ -1019,7 +1019,7 @@ def test_faults_while_reading(moto: S3Server, faults: dict[str, Any]) -> None:
         assert to.files() == well.files()
 
 
-def test_faults_while_writing(moto: S3Server) -> None:
+def test_faults_while_writing_do_not_change_the_shards(moto: S3Server) -> None:
     """Uploads that fail are repeated; the shards are those of a sound store."""
     source, well = memory_place(), memory_place()
     source.put(FILES)
@@ -1034,7 +1034,7 @@ def test_faults_while_writing(moto: S3Server) -> None:
     assert to.uploads() == []
 
 
-def test_an_upload_that_fails_for_good_is_an_error_and_can_be_gone_on_with(
+def test_a_permanent_upload_error_is_raised_and_the_job_can_be_resumed(
     moto: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is told, no manifest is there, and the next run writes what is missing."""
@@ -1067,7 +1067,7 @@ def test_an_upload_that_fails_for_good_is_an_error_and_can_be_gone_on_with(
 
 @pytest.mark.parametrize("how", ["folder", "glob", "file", "braces", "manifest"])
 @pytest.mark.parametrize("where", ["local", "s3"])
-def test_a_source_that_changes_between_index_and_gathering(
+def test_a_source_replaced_after_the_index_pass_is_an_error(
     how: str, where: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """An archive that was replaced by another of the same size is an error, never a mixture."""
@@ -1104,7 +1104,7 @@ def test_a_source_that_changes_between_index_and_gathering(
     assert "index.json" not in to.files()
 
 
-def test_datasets_of_one_length_are_not_taken_for_each_other() -> None:
+def test_a_finished_job_of_a_dataset_is_not_recognised() -> None:
     """After its end a job over a dataset or with a transform is not known again: nothing is left out in silence."""
     to = memory_place()
     shard(Folder([("a", 1)] * 3), to)

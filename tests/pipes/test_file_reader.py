@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from tests.fetch.test_scheduler import store_of
+from tests.support.fake_store import store_of
 from torchdata_remote import FileReader, RemoteUrl
 from torchdata_remote.errors import ObjectNotFoundError, RemoteDataError, SampleError, StateError
 from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards

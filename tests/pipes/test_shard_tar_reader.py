@@ -25,8 +25,8 @@ from hypothesis import strategies as st
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from tests.fetch.test_scheduler import store_of
 from tests.support.archive_bytes import pack_tar
+from tests.support.fake_store import store_of
 from torchdata_remote import RemoteUrl, ShardTarReader, accept_missing_end, raise_error, skip_with_warning
 from torchdata_remote.core.checksums import BlockSummer
 from torchdata_remote.errors import MissingEndError, ObjectNotFoundError, RemoteDataError, ShardReadError, StorageError

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from tests.fetch.test_scheduler import store_of
+from tests.support.fake_store import store_of
 from torchdata_remote import ShardZipReader, skip_with_warning
 from torchdata_remote.errors import ObjectNotFoundError, RemoteDataError, ShardReadError
 from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards

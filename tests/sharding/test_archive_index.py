@@ -74,7 +74,9 @@ def as_samples(files: dict[str, bytes], prefix: str = "") -> list[dict[str, byte
 
 @settings(max_examples=20)
 @given(parts=st.lists(FILES, min_size=1, max_size=3), packings=st.lists(st.integers(0, 2), min_size=3, max_size=3))
-def test_archives(parts: list[dict[int, bytes]], packings: list[int]) -> None:
+def test_members_of_plain_and_compressed_archives_are_indexed(
+    parts: list[dict[int, bytes]], packings: list[int]
+) -> None:
     """Compressed ones among them: bytes at the places are the members', and several archives come with their names."""
     place = memory_place()
     names, expected = [], []
@@ -92,7 +94,9 @@ def test_archives(parts: list[dict[int, bytes]], packings: list[int]) -> None:
 
 @settings(max_examples=20)
 @given(parts=st.lists(FILES, min_size=1, max_size=3), inner=st.integers(0, 2), outer=st.integers(0, 2))
-def test_archives_of_archives(parts: list[dict[int, bytes]], inner: int, outer: int) -> None:
+def test_members_of_nested_archives_are_indexed_under_the_inner_names(
+    parts: list[dict[int, bytes]], inner: int, outer: int
+) -> None:
     """Of any depth of compression; the inner names are folders."""
     place = memory_place()
     archives = {
@@ -106,7 +110,7 @@ def test_archives_of_archives(parts: list[dict[int, bytes]], inner: int, outer: 
     assert contents(place, table) == expected
 
 
-def test_several_archives_of_archives() -> None:
+def test_the_outer_archives_name_is_the_first_folder() -> None:
     """The outer name comes first."""
     place = memory_place()
     place.put({f"{part}.tar": tar_of({"cat.tar": tar_of({"1.jpg": part.encode()})}) for part in ("a", "b")})
@@ -114,7 +118,7 @@ def test_several_archives_of_archives() -> None:
     assert contents(place, table) == [{"a/cat/1.jpg": b"a"}, {"b/cat/1.jpg": b"b"}]
 
 
-def test_an_archive_beside_others() -> None:
+def test_a_file_beside_inner_archives_is_an_error() -> None:
     """An archive of archives that holds files as well is an error, which names one."""
     place = memory_place()
     place.put({"a.tar": pack_tar([("cat.tar", tar_of({"1.jpg": b"1"})), ("2.jpg", b"2")])})
@@ -122,7 +126,7 @@ def test_an_archive_beside_others() -> None:
         index(place, ["a.tar"])
 
 
-def test_a_damaged_inner_archive() -> None:
+def test_a_damaged_inner_archive_is_named_with_the_outer_one() -> None:
     """The error names both."""
     place = memory_place()
     place.put({"a.tar": pack_tar([("cat.tar", tar_of({"1.jpg": b"1"})[:700])])})
@@ -131,7 +135,7 @@ def test_a_damaged_inner_archive() -> None:
 
 
 @pytest.mark.parametrize("data", [tar_of({}), tar_of({"a.tar": tar_of({})})])
-def test_an_archive_without_samples(data: bytes) -> None:
+def test_an_archive_without_samples_adds_none(data: bytes) -> None:
     """Nothing is left out silently."""
     place = memory_place()
     place.put({"all.tar": data})
@@ -139,7 +143,7 @@ def test_an_archive_without_samples(data: bytes) -> None:
         index(place, ["all.tar"])
 
 
-def test_a_manifest_that_counts_otherwise() -> None:
+def test_a_sample_count_other_than_the_manifests_is_an_error() -> None:
     """Samples are counted while they are read."""
     place = memory_place()
     place.put({"a.tar": tar_of({"1.jpg": b"1", "2.jpg": b"2"})})

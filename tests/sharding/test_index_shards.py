@@ -71,7 +71,7 @@ def check_by_parts(folder: str, **options: Any) -> list[int]:
 
 @settings(max_examples=40)
 @given(samples=SAMPLES, max_shard_samples=st.integers(1, 4))
-def test_it_leaves_what_the_writer_leaves(samples: list[Sample], max_shard_samples: int) -> None:
+def test_index_shards_writes_what_the_shard_writer_writes(samples: list[Sample], max_shard_samples: int) -> None:
     """Manifest and indexes are the same, byte for byte, and so is what is returned."""
     root = f"memory://{uuid.uuid4().hex}"
     with ShardWriter(f"{root}/ours/{{shard:03d}}.tar", max_shard_samples=max_shard_samples) as writer:
@@ -128,7 +128,7 @@ WRITERS: dict[str, Callable[[Path, Path], None]] = {
 
 
 @pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS.keys())
-def test_shards_of_others(tmp_path: Path, write: Callable[[Path, Path], None]) -> None:
+def test_shards_of_other_writers_are_indexed(tmp_path: Path, write: Callable[[Path, Path], None]) -> None:
     """Of any writer and dialect, with directories before the samples, long names and pax records: each is found."""
     for number in range(5):
         folder = "long" * 40 + "/" + "é" * 80 if number % 2 else "d"
@@ -247,7 +247,7 @@ def test_shards_are_in_the_order_of_their_paths(memory_folder: str) -> None:
     assert told == shards == load_manifest(files_in(memory_folder)[MANIFEST_NAME], f"{memory_folder}/{MANIFEST_NAME}")
 
 
-def test_on_s3(moto: S3Server) -> None:
+def test_index_shards_in_a_bucket(moto: S3Server) -> None:
     """In a bucket, with the options that reach it; in the bucket's root too."""
     for folder in (f"s3://{moto.new_bucket()}/a/train", f"s3://{moto.new_bucket()}"):
         client, options = moto.client(), moto.storage_options

@@ -76,10 +76,10 @@ def elsewhere() -> dict[str, Any]:
 
 
 @contextmanager
-def failing(mine: Journal) -> Iterator[Journal]:
+def failing(own: Journal) -> Iterator[Journal]:
     """A job that is interrupted at the end of the block."""
-    with contextlib.suppress(KeyboardInterrupt), mine:
-        yield mine
+    with contextlib.suppress(KeyboardInterrupt), own:
+        yield own
         raise KeyboardInterrupt
 
 
@@ -87,105 +87,107 @@ def heart_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "torchdata_remote job"]
 
 
-def test_a_job_that_ends_well_leaves_nothing(place: Place) -> None:
+def test_a_completed_job_leaves_no_journal_and_no_thread(place: Place) -> None:
     """While it runs the journal says whose job it is; then it is gone, and so is the thread."""
-    with journal(place) as mine:
-        assert mine.begin() is None
-        assert not mine.took_over
+    with journal(place) as own:
+        assert own.open() is None
+        assert not own.took_over
         assert document(place)["owner"]["pid"] == this_process()["pid"]
-        mine.plan("p")
-        mine.finished(0, [shard(place, 0)])
-        mine.check()
-        mine.end()
+        own.set_plan("p")
+        own.add_finished(0, [shard(place, 0)])
+        own.check()
+        own.end()
     assert place.files() == {}
     assert heart_threads() == []
 
 
-def test_what_a_failed_job_leaves(place: Place) -> None:
+def test_a_failed_job_leaves_its_plan_and_finished_shards(place: Place) -> None:
     """Its plan and its finished shards, which the next job takes over at once, and leaves again."""
     checksums = Checksums(1 << 16, (1,))
     done = {0: [shard(place, 0)], 3: [shard(place, 3, checksums), shard(place, 7)], 2: []}
     for _ in range(2):
-        with failing(journal(place, lease_s=NEVER_S)) as mine:
-            left = mine.begin()
+        with failing(journal(place, lease_s=NEVER_S)) as own:
+            left = own.open()
             assert left in (None, PreviousRun("p", done))
-            mine.plan("p")
+            own.set_plan("p")
             if left is None:
                 for task, shards in done.items():
-                    mine.finished(task, shards)
+                    own.add_finished(task, shards)
         assert document(place)["owner"] is None
         assert heart_threads() == []
-    with journal(place) as mine:
-        assert mine.begin() == PreviousRun("p", done)
-        assert mine.took_over
+    with journal(place) as own:
+        assert own.open() == PreviousRun("p", done)
+        assert own.took_over
 
 
-def test_a_job_that_failed_at_once_leaves_nothing(place: Place) -> None:
+def test_a_job_that_failed_before_its_plan_leaves_nothing(place: Place) -> None:
     """No shard is finished and nothing temporary lies there, so that the folder is as it was."""
-    with failing(journal(place)) as mine:
-        mine.begin()
+    with failing(journal(place)) as own:
+        own.open()
     assert place.files() == {}
     with journal(place):
         pass
     assert place.files() == {}
 
 
-def test_temporary_objects_are_somebodys(place: Place) -> None:
+def test_the_journal_stays_while_there_are_temporary_objects(place: Place) -> None:
     """Where they lie, the journal stays, so that the folder does not pass for somebody else's."""
-    with failing(journal(place)) as mine:
-        mine.begin()
+    with failing(journal(place)) as own:
+        own.open()
         place.put({"_unfinished-index": b""})
     assert document(place)["owner"] is None
 
 
-def test_shards_of_another_plan_are_forgotten_when_there_is_one(place: Place) -> None:
+def test_shards_of_another_plan_are_dropped_when_the_plan_is_set(place: Place) -> None:
     """Until then they stay in the journal, so that a job which fails before its plan loses nothing."""
-    with failing(journal(place)) as mine:
-        mine.begin()
-        mine.plan("p")
-        mine.finished(0, [shard(place, 0)])
-    with failing(journal(place)) as mine:
-        mine.begin()
+    with failing(journal(place)) as own:
+        own.open()
+        own.set_plan("p")
+        own.add_finished(0, [shard(place, 0)])
+    with failing(journal(place)) as own:
+        own.open()
         assert (document(place)["plan"], document(place)["tasks"]) == ("p", [0])
-    with journal(place) as mine:
-        assert mine.begin() == PreviousRun("p", {0: [shard(place, 0)]})
-        mine.plan("p")
+    with journal(place) as own:
+        assert own.open() == PreviousRun("p", {0: [shard(place, 0)]})
+        own.set_plan("p")
         assert document(place)["tasks"] == [0]
-        mine.plan("q")
+        own.set_plan("q")
         assert (document(place)["plan"], document(place)["tasks"], document(place)["shardlist"]) == ("q", [], [])
 
 
-def test_the_owner_runs(place: Place) -> None:
+def test_a_running_owner_is_named_and_not_replaced(place: Place) -> None:
     """An error that tells which process it is; its journal stays as it is."""
     with journal(place) as first:
-        first.begin()
+        first.open()
         before = place.files()
         with pytest.raises(ObjectExistsError, match=rf"process {this_process()['pid']} on"), journal(place) as second:
-            second.begin()
+            second.open()
         assert place.files() == before
         first.check()
 
 
-def test_the_owner_has_ended(place: Place) -> None:
+def test_the_journal_of_an_ended_process_is_taken_over_at_once(place: Place) -> None:
     """It is taken over without waiting."""
     leave(place, {**this_process(), "started": "1"})
-    with journal(place, lease_s=NEVER_S) as mine:
-        assert mine.begin() == PreviousRun("p", {})
-        assert mine.took_over
-        mine.check()
+    with journal(place, lease_s=NEVER_S) as own:
+        assert own.open() == PreviousRun("p", {})
+        assert own.took_over
+        own.check()
 
 
-def test_an_owner_elsewhere_that_is_silent(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_silent_owner_on_another_machine_is_replaced_after_the_lease(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
     """After the lease it is taken for dead; that it waits is told once."""
     leave(place, elsewhere())
-    with caplog.at_level(logging.WARNING, "torchdata_remote"), journal(place, lease_s=0.03) as mine:
-        assert mine.begin() == PreviousRun("p", {})
+    with caplog.at_level(logging.WARNING, "torchdata_remote"), journal(place, lease_s=0.03) as own:
+        assert own.open() == PreviousRun("p", {})
     (record,) = caplog.records
     assert "process" in record.getMessage()
     assert "on another" in record.getMessage()
 
 
-def test_an_owner_elsewhere_that_lives(place: Place) -> None:
+def test_a_living_owner_on_another_machine_is_not_replaced(place: Place) -> None:
     """Its journal changes, so the destination is not taken."""
     leave(place, elsewhere())
     there = destination(place)
@@ -197,12 +199,12 @@ def test_an_owner_elsewhere_that_lives(place: Place) -> None:
             leave(place, elsewhere(), written_at_s=1)
 
     there.on_read = beat_then
-    with pytest.raises(ObjectExistsError, match="on another"), Journal(there, lease_s=0.03) as mine:
-        mine.begin()
+    with pytest.raises(ObjectExistsError, match="on another"), Journal(there, lease_s=0.03) as own:
+        own.open()
     assert document(place)["written_at_s"] == 1
 
 
-def test_an_owner_elsewhere_that_ends_well(place: Place) -> None:
+def test_an_owner_on_another_machine_may_complete_its_job_during_the_lease(place: Place) -> None:
     """Its shards are in a manifest by now, so none of them is unfinished business."""
     leave(place, elsewhere(), tasks=[0])
     there = destination(place)
@@ -214,17 +216,17 @@ def test_an_owner_elsewhere_that_ends_well(place: Place) -> None:
             place.delete(CLAIM_NAME)
 
     there.on_read = end_then
-    with Journal(there, lease_s=0.03) as mine:
-        assert mine.begin() == PreviousRun("p", {})
-        mine.check()
+    with Journal(there, lease_s=0.03) as own:
+        assert own.open() == PreviousRun("p", {})
+        own.check()
 
 
-def test_beats(place: Place) -> None:
+def test_the_journal_is_rewritten_as_a_heartbeat(place: Place) -> None:
     """The journal is written again and again, each time another one, though no shard is finished."""
     there, beats = destination(place), threading.Semaphore(0)
     there.on_publish = beats.release
-    with Journal(there, beat_s=0.005) as mine:
-        mine.begin()
+    with Journal(there, beat_s=0.005) as own:
+        own.open()
         assert beats.acquire(timeout=30)
         first = place.files()[CLAIM_NAME]
         for _ in range(3):
@@ -234,34 +236,34 @@ def test_beats(place: Place) -> None:
 
 
 @pytest.mark.parametrize("thief", [elsewhere, lambda: None])
-def test_a_lost_place_is_noticed(place: Place, thief: Callable[[], dict[str, Any] | None]) -> None:
+def test_a_lost_claim_is_noticed_by_each_call(place: Place, thief: Callable[[], dict[str, Any] | None]) -> None:
     """By the check, by the next writing, and by the next finished shard after a beat; the thief's journal stays."""
     there = destination(place)
-    with Journal(there, beat_s=0.005) as mine:
-        mine.begin()
+    with Journal(there, beat_s=0.005) as own:
+        own.open()
         leave(place, thief())
         taken = place.files()[CLAIM_NAME]
         with pytest.raises(ObjectExistsError, match="another job"):
-            mine.check()
+            own.check()
         with pytest.raises(ObjectExistsError, match="another job"):
-            mine.plan("q")
+            own.set_plan("q")
         while heart_threads():
             heart_threads()[0].join(1)
         with pytest.raises(ObjectExistsError, match="another job"):
-            mine.finished(0, [shard(place, 0)])
+            own.add_finished(0, [shard(place, 0)])
     assert place.files()[CLAIM_NAME] == taken
 
 
-def test_a_journal_that_was_removed(place: Place) -> None:
+def test_a_removed_journal_stops_the_job(place: Place) -> None:
     """Somebody has taken the destination, or cleared it: the job must not go on."""
-    with journal(place) as mine:
-        mine.begin()
+    with journal(place) as own:
+        own.open()
         place.delete(CLAIM_NAME)
         with pytest.raises(ObjectExistsError, match="another job"):
-            mine.check()
+            own.check()
 
 
-def test_faults_that_pass_do_not_end_a_job() -> None:
+def test_transient_faults_of_the_journal_do_not_stop_the_job() -> None:
     """A beat or a finished shard that could not be written down is written with the next one."""
     place = memory_place()
     there, failed = destination(place), threading.Semaphore(0)
@@ -273,33 +275,33 @@ def test_faults_that_pass_do_not_end_a_job() -> None:
             raise TransientStorageError("busy")
 
     there.on_read = fail
-    with Journal(there, beat_s=0.005) as mine:
-        mine.begin()
-        mine.plan("p")
+    with Journal(there, beat_s=0.005) as own:
+        own.open()
+        own.set_plan("p")
         faulty.set()
-        mine.finished(0, [shard(place, 0)])
+        own.add_finished(0, [shard(place, 0)])
         for _ in range(3):
             assert failed.acquire(timeout=30)
         faulty.clear()
-        mine.finished(1, [shard(place, 1)])
-        mine.plan("p")
+        own.add_finished(1, [shard(place, 1)])
+        own.set_plan("p")
         assert document(place)["tasks"] == [0, 1]
 
 
 @pytest.mark.parametrize("damaged", [b"", b"{}", b"[]", b'{"__kind__": "another"}', b"\xff"])
-def test_what_is_no_journal(damaged: bytes) -> None:
+def test_an_unreadable_journal_is_an_error_and_stays(damaged: bytes) -> None:
     """Nothing is taken over from what cannot be read, and it stays for whoever looks into it."""
     place = memory_place()
     place.put({CLAIM_NAME: damaged})
-    with pytest.raises(ManifestError, match=f"{CLAIM_NAME} is not a journal.*Remove it"), journal(place) as mine:
-        mine.begin()
+    with pytest.raises(ManifestError, match=f"{CLAIM_NAME} is not a journal.*Remove it"), journal(place) as own:
+        own.open()
     assert place.files() == {CLAIM_NAME: damaged}
 
 
 @pytest.mark.parametrize("changed", [{"tasks": None}, {"tasks": ["x"]}, {"shardlist": [{"task": 5}]}, {"shardlist": 1}])
-def test_a_damaged_journal(changed: dict[str, Any]) -> None:
+def test_a_damaged_journal_of_the_right_kind_is_an_error_and_stays(changed: dict[str, Any]) -> None:
     """Likewise if its kind is right."""
     place = memory_place()
     leave(place, None, **changed)
-    with pytest.raises(ManifestError, match="is damaged"), journal(place) as mine:
-        mine.begin()
+    with pytest.raises(ManifestError, match="is damaged"), journal(place) as own:
+        own.open()

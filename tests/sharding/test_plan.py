@@ -35,7 +35,7 @@ def table_of(samples: list[list[tuple[str, int]]]) -> SampleTable:
     table = SampleTable()
     table.add_object(RemoteUrl("memory://a"))
     for members in samples:
-        table.begin_sample()
+        table.start_sample()
         for name, size in members:
             table.add_member(name, 0, size)
     return table
@@ -73,7 +73,7 @@ def test_packed_bytes_are_those_of_the_writer(
     assert found == expected
 
 
-def test_a_size_that_needs_a_larger_header() -> None:
+def test_members_above_8_gib_need_a_larger_header() -> None:
     """From 8 GiB on the header's size field does not hold it."""
     (below,) = packed_bytes(table_of([[("a.bin", (8 << 30) - 1)]]), None, 0).tolist()
     (above,) = packed_bytes(table_of([[("a.bin", 8 << 30)]]), None, 0).tolist()
@@ -103,7 +103,9 @@ def test_cuts_are_greedy(sizes: list[int], max_bytes: int, max_samples: int) -> 
     max_bytes=st.integers(1, 1 << 30),
     max_samples=st.integers(1, 600),
 )
-def test_even_cuts(num_samples: int, mean_bytes: float, max_bytes: int, max_samples: int) -> None:
+def test_even_cuts_differ_by_one_sample_at_most(
+    num_samples: int, mean_bytes: float, max_bytes: int, max_samples: int
+) -> None:
     """All samples once, in runs whose lengths differ by one at most, with a tenth of room for larger ones."""
     cuts = list(cut_evenly(num_samples, mean_bytes, max_bytes, max_samples))
     assert [index for cut in cuts for index in range(num_samples)[cut]] == list(range(num_samples))
@@ -120,7 +122,7 @@ def test_even_cuts_are_no_more_than_needed() -> None:
     assert cuts == [slice(0, 50), slice(50, 100)]
 
 
-def test_order() -> None:
+def test_the_order_is_a_permutation_that_depends_on_the_seed() -> None:
     """Its own without a seed; with one, each sample once, another order for another seed."""
     assert sample_order(5, None).tolist() == [0, 1, 2, 3, 4]
     orders = {tuple(sample_order(30, seed).tolist()) for seed in range(4)}
@@ -145,7 +147,7 @@ def test_folders_are_dropped_where_keys_stay_apart(names: list[str], num_archive
 
 
 @pytest.mark.parametrize("num_archives", [0, 1, 2])
-def test_a_key_that_comes_twice(num_archives: int) -> None:
+def test_a_duplicate_key_is_named(num_archives: int) -> None:
     """It is named."""
     table = table_of([[("t/a.jpg", 1)], [("t/b.jpg", 1)], [("t/a.png", 1)]])
     with pytest.raises(ShardReadError, match="the key 't/a'"):

@@ -26,7 +26,7 @@ from torchdata_remote.sharding.planned_samples import DatasetSamples, FileSample
     window_bytes=st.integers(1, 100),
     data=st.data(),
 )
-def test_files_whatever_the_window(sizes: list[list[int]], window_bytes: int, data: st.DataObject) -> None:
+def test_samples_are_the_same_for_any_window(sizes: list[list[int]], window_bytes: int, data: st.DataObject) -> None:
     """Samples in their order, with key, members, label and source, through pickle as well."""
     place, table = memory_place(), SampleTable()
     flat = [size for sample in sizes for size in sample]
@@ -36,7 +36,7 @@ def test_files_whatever_the_window(sizes: list[list[int]], window_bytes: int, da
     table.add_object(RemoteUrl(f"{place.url}a.bin", len(content)))
     expected = []
     for number, sample in enumerate(sizes):
-        table.begin_sample()
+        table.start_sample()
         members = {}
         for at, size in enumerate(sample):
             start = next(starts)
@@ -62,7 +62,7 @@ def test_labels_of_the_source_stay() -> None:
     place, table, options = memory_place(), SampleTable(), StorageOptions()
     place.put({"a.cls": b"7", "b.jpg": b"8"})
     for name in ("a.cls", "b.jpg"):
-        table.begin_sample()
+        table.start_sample()
         table.add_object(RemoteUrl(f"{place.url}{name}", 1))
         table.add_member(name, 0, 1)
     made = FileSamples(table.select(np.arange(2)), None, 0, options, ("memory://none", options)).draw(100)
@@ -78,7 +78,7 @@ def test_labels_of_the_source_stay() -> None:
         ("b.c", 0, ("b", "c")),
     ],
 )
-def test_keys(name: str, num_folders: int, expected: tuple[str, str]) -> None:
+def test_folders_are_dropped_from_keys(name: str, num_folders: int, expected: tuple[str, str]) -> None:
     """Key and extension, without folders from the front."""
     assert key_of(name, num_folders) == expected
 
@@ -98,7 +98,7 @@ IMAGE = Image.new("RGB", (2, 2))
         ({"__key__": "own", "jpg": b"1"}, {"__key__": "own", "jpg": b"1"}),
     ],
 )
-def test_items(item: Any, expected: dict[str, Any]) -> None:
+def test_pairs_and_dicts_become_samples(item: Any, expected: dict[str, Any]) -> None:
     """Pairs and dicts; the key is the number, unless the item has one; numbers of any library are numbers."""
     made = sample_of(item, 12)
     assert made == {"__key__": "000000012", **expected}
@@ -106,7 +106,7 @@ def test_items(item: Any, expected: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("image", [np.arange(6).reshape(2, 3), torch.arange(6).reshape(2, 3)])
-def test_arrays(image: Any) -> None:
+def test_arrays_become_npy_members(image: Any) -> None:
     """They become ``npy``, with shape and type."""
     made = sample_of((image, 1), 0)
     assert made.keys() == {"__key__", "npy", "cls"}
@@ -115,13 +115,13 @@ def test_arrays(image: Any) -> None:
 
 
 @pytest.mark.parametrize("item", [1, None, "ab", b"ab", (b"1",), (b"1", 2, 3), (object(), 1), {1, 2}])
-def test_items_that_are_no_samples(item: Any) -> None:
+def test_an_item_that_is_not_a_sample_is_an_error(item: Any) -> None:
     """The error names the item's number and type, and what was expected."""
     with pytest.raises(ShardWriteError, match=r"Item 12 of the dataset .*expected"):
         sample_of(item, 12)
 
 
-def test_a_dataset() -> None:
+def test_items_of_a_dataset_follow_the_indices() -> None:
     """Items in the order of the indices; the source is the number. It may have come to this process before."""
     dataset = [(str(number), number) for number in range(5)]
     indices = np.array([4, 0, 2])

@@ -2,41 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import io
-import os
-import struct
 import sys
-import termios
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
+from tests.support.terminals import shown_on, terminal
 from torchdata_remote.sharding.progress_bar import Progress
 
 MIB = 1 << 20
-
-
-@contextmanager
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """Standard error is a terminal; what it shows can be read from the descriptor."""
-    ours, theirs = os.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 100, 0, 0))  # a bar of no columns shows nothing
-    with os.fdopen(ours, "rb", buffering=0), os.fdopen(theirs, "w") as stderr, monkeypatch.context() as patch:
-        patch.setattr(sys, "stderr", stderr)
-        yield ours
-
-
-def shown_on(ours: int) -> str:
-    sys.stderr.flush()
-    os.set_blocking(ours, False)
-    seen = b""
-    while True:
-        try:
-            seen += os.read(ours, 1 << 16)
-        except BlockingIOError:
-            return seen.decode()
 
 
 def use(progress: Progress) -> None:
@@ -45,7 +19,7 @@ def use(progress: Progress) -> None:
         progress.add_shards(2, 60, 5 * MIB + MIB // 4)
 
 
-def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bar_shows_samples_shards_and_mib(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is done, how many samples, shards and MiB; it stays when it is done."""
     with terminal(monkeypatch) as ours:
         use(Progress("shard", 100, "samples", shown=True))
@@ -56,7 +30,7 @@ def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "3 shards, 8 MiB" in last
 
 
-def test_bytes_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bar_of_bytes_has_no_end_without_a_total(monkeypatch: pytest.MonkeyPatch) -> None:
     """In multiples of 1,000; without a total there is no end to tell."""
     with terminal(monkeypatch) as ours:
         with Progress("index", None, "B", shown=True) as progress:
@@ -67,14 +41,14 @@ def test_bytes_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "%" not in last
 
 
-def test_not_wanted_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shown_false_shows_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     """``shown=False`` is silent there too."""
     with terminal(monkeypatch) as ours:
         use(Progress("shard", 100, "samples", shown=False))
         assert shown_on(ours) == ""
 
 
-def test_silent_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_no_bar_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Logs hold no bars."""
     stderr = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stderr)

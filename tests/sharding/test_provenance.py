@@ -26,7 +26,7 @@ def merged(place: Place, documents: list[bytes]) -> bytes:
 
 
 @given(st.lists(st.dictionaries(PATHS, VALUES, max_size=3), max_size=4), st.sampled_from([None, 1]))
-def test_one_object_of_all(parts: list[dict[str, object]], indent: int | None) -> None:
+def test_objects_are_merged_into_one(parts: list[dict[str, object]], indent: int | None) -> None:
     """Empty ones among them, none at all, and any names."""
     data = merged(memory_place(), [json.dumps(part, indent=indent).encode() for part in parts])
     pairs: list[tuple[str, object]] = json.loads(data, object_pairs_hook=list)
@@ -34,7 +34,7 @@ def test_one_object_of_all(parts: list[dict[str, object]], indent: int | None) -
     assert values == [item for part in parts for item in part.items()]
 
 
-def test_in_a_bucket(moto: S3Server) -> None:
+def test_merging_replaces_an_existing_object_in_a_bucket(moto: S3Server) -> None:
     """An object that is there is replaced."""
     place = Place(f"s3://{moto.new_bucket()}/d/", moto)
     place.put({"all.json": b"old"})
@@ -44,7 +44,7 @@ def test_in_a_bucket(moto: S3Server) -> None:
 
 
 @pytest.mark.parametrize("damaged", [b"", b"[]", b"{", b"}", b'{"a": 1'])
-def test_what_is_no_object(damaged: bytes) -> None:
+def test_an_invalid_object_is_an_error_and_nothing_is_replaced(damaged: bytes) -> None:
     """The error names it, and what was there stays."""
     place = memory_place()
     place.put({"all.json": b"old"})
@@ -53,7 +53,7 @@ def test_what_is_no_object(damaged: bytes) -> None:
     assert place.files()["all.json"] == b"old"
 
 
-def test_one_that_is_missing() -> None:
+def test_a_missing_object_is_an_error() -> None:
     """Nothing is left out silently."""
     place = memory_place()
     with pytest.raises(ObjectNotFoundError, match="nowhere"):

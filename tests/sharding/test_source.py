@@ -40,7 +40,7 @@ def drawn(source: ShardSource, indices: list[int]) -> list[dict[str, Any]]:
     ]
 
 
-def test_files() -> None:
+def test_files_are_numbered_and_labelled_by_their_folders() -> None:
     """Samples by number, with labels by their folders."""
     place = memory_place()
     place.put(FILES)
@@ -67,14 +67,14 @@ def test_known_classes_keep_their_numbers() -> None:
     assert [sample["cls"] for sample in drawn(both, [0, 1, 2])] == [1, 1, 0]
 
 
-def test_a_path_object(tmp_path: pathlib.Path) -> None:
+def test_a_path_object_is_the_same_source_as_its_string(tmp_path: pathlib.Path) -> None:
     """As the same path in a string."""
     Place(f"{tmp_path}/").put(FILES)
     assert opened(tmp_path).digest == opened(str(tmp_path)).digest
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_an_index_is_used_again(compressed: bool) -> None:
+def test_an_index_of_a_compressed_source_is_reused(compressed: bool) -> None:
     """Where unpacking took long, it is kept with what was unpacked, for the next run of the same source."""
     source, to = memory_place(), memory_place()
     data = tar_of(FILES)
@@ -88,12 +88,12 @@ def test_an_index_is_used_again(compressed: bool) -> None:
     assert drawn(again, [0, 2]) == [{"__key__": "cat/1", "jpg": b"c1"}, {"__key__": "dog/1", "jpg": b"d"}]
 
 
-def test_what_is_written_may_not_be_listed() -> None:
+def test_a_destination_within_the_source_is_refused() -> None:
     """A destination within the source, or a shard that would be called as one of its archives."""
     place = memory_place()
     place.put(FILES)
     for below in (place, place.below("deep")):
-        with pytest.raises(ShardWriteError, match="lies within the source"):
+        with pytest.raises(ShardWriteError, match="is inside the source"):
             prepared(opened(place.url), below)
     shards = memory_place()
     shards.put({"000.tar": tar_of(FILES)})
@@ -101,7 +101,7 @@ def test_what_is_written_may_not_be_listed() -> None:
         prepared(opened(f"{shards.url}000.tar"), shards)
 
 
-def test_plans_differ() -> None:
+def test_plan_digests_differ_by_samples_sizes_and_labels() -> None:
     """By the samples, their sizes and their labels."""
     digests = set()
     for files in (FILES, {**FILES, "dog/1.jpg": b"dd"}, {**FILES, "dog/2.jpg": b"d"}):
@@ -118,7 +118,7 @@ class _Digits(list[Any]):
     classes = ("zero", "one")
 
 
-def test_a_dataset() -> None:
+def test_a_dataset_has_numbered_items_and_its_own_classes() -> None:
     """Items by number, classes as it tells them."""
     source = prepared(opened(_Digits([("a", 0), ("b", 1)])), memory_place())
     assert isinstance(source, DatasetSource)
@@ -129,7 +129,7 @@ def test_a_dataset() -> None:
     assert prepared(opened([("a", 0)]), memory_place()).classes is None
 
 
-def test_a_dataset_travels_or_not() -> None:
+def test_a_dataset_is_pickled_only_if_workers_do_not_have_it() -> None:
     """To workers that have it already, it does not go with each shard."""
     dataset = [("a", 0)]
     for travels, here, expected in ((True, False, dataset), (False, True, dataset), (False, False, None)):
@@ -138,7 +138,7 @@ def test_a_dataset_travels_or_not() -> None:
         assert samples.dataset is expected
 
 
-def test_datasets_differ() -> None:
+def test_digests_of_datasets_differ_by_type_and_length() -> None:
     """By type and length, which is all that is known before they are read."""
     digests = {opened(data).digest for data in ([1], [1, 2], (1,), _Digits([1]))}
     assert len(digests) == 4
@@ -146,20 +146,20 @@ def test_datasets_differ() -> None:
 
 
 @pytest.mark.parametrize("source", [iter([1]), 3, None, {1, 2}])
-def test_what_is_no_source(source: Any) -> None:
+def test_an_invalid_source_is_an_error(source: Any) -> None:
     """The error says what was expected."""
     with pytest.raises(TypeError, match="Expected a URL, a path or a map-style dataset"):
         opened(source)
 
 
 @pytest.mark.parametrize("option", [{"pattern": "*"}, {"labels": labels.parent_directory()}])
-def test_options_of_files(option: dict[str, Any]) -> None:
+def test_options_of_files_are_refused_for_datasets(option: dict[str, Any]) -> None:
     """They do not go with a dataset."""
     with pytest.raises(TypeError, match="for files"):
         opened([1], **option)
 
 
-def test_files_have_a_source_of_their_own() -> None:
+def test_a_string_is_a_url_and_not_a_dataset() -> None:
     """A string is a URL, though it has a length."""
     place = memory_place()
     place.put(FILES)

@@ -80,7 +80,7 @@ def test_names_are_paths_below_the_source(source: str, pattern: str | None, expe
 
 
 @pytest.mark.parametrize("name", ["README", ".hidden.jpg", "__meta__.json__", "a.__key__", "d/.jpg"])
-def test_files_that_are_no_samples(name: str) -> None:
+def test_a_file_that_cannot_be_in_a_sample_is_named_with_advice(name: str) -> None:
     """The error names the file, and how to leave it out."""
     place = memory_place()
     place.put({"a.jpg": b"", name: b""})
@@ -88,7 +88,7 @@ def test_files_that_are_no_samples(name: str) -> None:
         listed(place.url)
 
 
-def test_extensions_that_differ_in_case_only() -> None:
+def test_extensions_that_differ_in_case_only_are_an_error() -> None:
     """They would be one member."""
     place = memory_place()
     place.put({"a.JPG": b"", "a.jpg": b""})
@@ -97,7 +97,7 @@ def test_extensions_that_differ_in_case_only() -> None:
 
 
 @pytest.mark.parametrize("manifest", [False, True])
-def test_archives_and_what_lies_beside_them(manifest: bool) -> None:
+def test_companions_of_archives_are_not_files_of_the_source(manifest: bool) -> None:
     """Indexes, classes and provenance are no files of a data set; a manifest tells counts."""
     place = memory_place()
     place.put({**SHARDS, **COMPANIONS})
@@ -110,7 +110,7 @@ def test_archives_and_what_lies_beside_them(manifest: bool) -> None:
     assert len(listing.files) == 0
 
 
-def test_a_manifest_as_source() -> None:
+def test_a_manifest_is_a_source_of_its_shards_in_order() -> None:
     """Its shards, in its order."""
     place = memory_place()
     place.put(SHARDS)
@@ -121,7 +121,7 @@ def test_a_manifest_as_source() -> None:
     assert len(listed(place.url, "*.tar").archives) == 2
 
 
-def test_a_shard_that_is_not_as_its_manifest_says() -> None:
+def test_a_shard_of_another_size_than_in_the_manifest_is_an_error() -> None:
     """Its size is compared before anything is read."""
     place = memory_place()
     place.put(SHARDS)
@@ -132,7 +132,7 @@ def test_a_shard_that_is_not_as_its_manifest_says() -> None:
 
 
 @pytest.mark.parametrize("name", ["a.jpg", "2.tar.idx", "provenance-x.json", "notes"])
-def test_files_beside_archives(name: str) -> None:
+def test_files_beside_archives_are_an_error_that_names_both(name: str) -> None:
     """One has to choose; the error names both, and a pattern chooses."""
     place = memory_place()
     place.put({**SHARDS, name: b""})
@@ -154,7 +154,7 @@ def test_companions_alone_are_files() -> None:
     assert len(listed(place.url).files) == 3
 
 
-def test_the_digest_tells_listings_apart() -> None:
+def test_the_digest_differs_between_listings() -> None:
     """Another file or another size is another source; the same one is the same."""
     place = memory_place()
     place.put({"a.jpg": b"1", "b.jpg": b"2"})
@@ -166,7 +166,7 @@ def test_the_digest_tells_listings_apart() -> None:
     assert len(set(digests)) == 3
 
 
-def test_the_digest_tells_shards_of_a_manifest_apart() -> None:
+def test_the_digest_differs_between_shards_of_equal_size() -> None:
     """Also where the store has no etags, and another shard of equal size took a shard's place."""
     place = memory_place()
     place.put({"0.tar": b"0" * 10})
@@ -178,7 +178,7 @@ def test_the_digest_tells_shards_of_a_manifest_apart() -> None:
     assert listed(f"{place.url}index.json").digest != before
 
 
-def test_nothing() -> None:
+def test_an_empty_folder_is_an_error() -> None:
     """An empty folder is an error."""
     with pytest.raises(EmptyListingError):
         listed(memory_place().url)

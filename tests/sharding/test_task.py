@@ -49,7 +49,7 @@ def task_in(place: Place, samples: Numbers, *, number: int = 0, **options: Any) 
     return ShardTask(number, samples, ShardOptions(**{**common, **options}))
 
 
-def test_a_shard() -> None:
+def test_write_shard_writes_one_shard_with_its_index() -> None:
     """Samples in their order, with its index; nothing else is written."""
     place = memory_place()
     (shard,) = write_shard(task_in(place, Numbers(0, 3), number=2, first_number=10))
@@ -59,7 +59,7 @@ def test_a_shard() -> None:
     assert shard.num_bytes == len(place.files()["012.tar"])
 
 
-def test_what_does_not_fit_comes_behind_the_planned_ones() -> None:
+def test_samples_beyond_the_limit_go_into_shards_after_the_planned_ones() -> None:
     """Numbers that no other task uses: each further shard is a whole round of tasks later."""
     place = memory_place()
     shards = write_shard(task_in(place, Numbers(0, 5), number=1, first_number=3, max_shard_samples=2))
@@ -67,7 +67,7 @@ def test_what_does_not_fit_comes_behind_the_planned_ones() -> None:
     assert [shard.num_samples for shard in shards] == [2, 2, 1]
 
 
-def test_the_end_is_waited_for_later() -> None:
+def test_start_shard_returns_a_function_that_waits_for_the_shard() -> None:
     """``start_shard`` hands back what waits; the shard is there when it was called."""
     place = memory_place()
     finish = start_shard(task_in(place, Numbers(0, 2)))
@@ -77,7 +77,7 @@ def test_the_end_is_waited_for_later() -> None:
 
 
 @pytest.mark.parametrize("label", [3, b"3", memoryview(b"3"), "3"])
-def test_sources(label: Any) -> None:
+def test_provenance_holds_class_shard_and_position_of_each_sample(label: Any) -> None:
     """Where each sample lies, by its source: class, shard, and the byte of its first header."""
     place = memory_place()
 
@@ -109,7 +109,7 @@ def test_a_transform_gets_bytes_and_may_leave_out() -> None:
     assert write_shard(task_in(memory_place(), Numbers(0, 4), transform=lambda sample: None)) == []
 
 
-def test_a_transform_that_fails() -> None:
+def test_a_failing_transform_is_an_error_that_names_the_source() -> None:
     """The error names the source and what was raised; nothing is left of the shard, and the source is closed."""
     place, samples = memory_place(), Numbers(0, 9)
 
@@ -133,7 +133,7 @@ def test_our_own_errors_in_a_transform_stay_what_they_are() -> None:
         write_shard(task_in(memory_place(), Numbers(0, 1), transform=fail))
 
 
-def test_samples_are_closed_early() -> None:
+def test_an_early_end_closes_the_samples() -> None:
     """Requests under way end with the iteration."""
     samples = Numbers(0, 9)
     with closing(transformed(samples, None, 1 << 20)) as drawn:  # type: ignore[type-var]
@@ -155,7 +155,7 @@ def drawn_by(task: ShardTask) -> int:
     return task.samples.drawn
 
 
-def test_what_is_finished_is_not_written_again() -> None:
+def test_a_verified_shard_is_not_written_again() -> None:
     """If it lies there as it was written."""
     place = memory_place()
     task = written_before(place)
@@ -166,7 +166,7 @@ def test_what_is_finished_is_not_written_again() -> None:
 
 @pytest.mark.parametrize("name", ["000.tar", "004.tar", "000.tar.idx", "_sources-000000"])
 @pytest.mark.parametrize("damage", ["missing", "longer", "changed"])
-def test_what_is_damaged_is_written_again(name: str, damage: str) -> None:
+def test_a_damaged_shard_is_written_again(name: str, damage: str) -> None:
     """Shards and indexes whatever is wrong with them; of sources, of which no sum is kept, that they are there."""
     place = memory_place()
     task = written_before(place)

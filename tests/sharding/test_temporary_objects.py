@@ -26,7 +26,7 @@ def listed(place: Place) -> list[str]:
     object_bytes=st.integers(1, 20),
     ends=st.sets(st.integers(0, 12)),
 )
-def test_all_bytes_are_where_it_was_told(pieces: list[bytes], object_bytes: int, ends: set[int]) -> None:
+def test_stored_bytes_are_at_the_returned_location(pieces: list[bytes], object_bytes: int, ends: set[int]) -> None:
     """Pieces of any size, objects that are full or finished early; a piece is never split."""
     place = memory_place()
     scratch = scratch_in(place, object_bytes)
@@ -44,7 +44,7 @@ def test_all_bytes_are_where_it_was_told(pieces: list[bytes], object_bytes: int,
     assert all(start < object_bytes for _, start in kept), "an object that is full gets no more"
 
 
-def test_nothing_is_seen_before_the_end(place: Place) -> None:
+def test_an_object_is_published_when_it_is_full_or_finished(place: Place) -> None:
     """An object appears when it is full or finished; what is aborted leaves nothing."""
     scratch = scratch_in(place)
     scratch.put(b"1234567890")
@@ -57,7 +57,7 @@ def test_nothing_is_seen_before_the_end(place: Place) -> None:
     assert place.files() == {"unpacked-000000": b"1234567890"}
 
 
-def test_after_an_abort(place: Place) -> None:
+def test_bytes_after_an_abort_go_into_a_new_object(place: Place) -> None:
     """What comes then lies in an object of its own."""
     scratch = scratch_in(place)
     scratch.put(b"lost")
@@ -69,7 +69,7 @@ def test_after_an_abort(place: Place) -> None:
     assert place.files() == {"unpacked-000001": b"kept"}
 
 
-def test_all_of_its_objects_are_removed(place: Place) -> None:
+def test_remove_removes_all_objects_and_nothing_else(place: Place) -> None:
     """And nothing else; where there is nothing, nothing is done."""
     scratch_in(place).remove()
     scratch = scratch_in(place, 1)
@@ -82,7 +82,7 @@ def test_all_of_its_objects_are_removed(place: Place) -> None:
     assert set(place.files()) == {"t-0.tar", "unpacked"}
 
 
-def test_unused() -> None:
+def test_nothing_is_written_before_the_first_bytes() -> None:
     """It makes no object before something is put into it."""
     place = memory_place()
     scratch = scratch_in(place)

@@ -70,7 +70,7 @@ def test_a_second_writer_is_refused_and_the_first_one_loses_nothing(place: Place
     assert keys(place) == ["c"]
 
 
-def test_of_many_threads_one_writes(place: Place) -> None:
+def test_of_many_threads_only_one_gets_the_claim(place: Place) -> None:
     """All enter at once: one gets through, with all of its samples, and the others get an error."""
     count = 6
     barrier, done = threading.Barrier(count), threading.Event()
@@ -137,7 +137,7 @@ def test_no_claim_outlives_its_writer(place: Place, how: str) -> None:
     """However it ends; the next writer need not wait."""
     writer = writer_of(place)
     if how == "empty":
-        with pytest.raises(ShardWriteError, match="no sample came"), writer:
+        with pytest.raises(ShardWriteError, match="there are no samples to write"), writer:
             pass
     elif how == "refused":
         place.put({"000.tar": b"old"})
@@ -255,7 +255,7 @@ def _outcome(claim: Claim) -> str:
     return "held"
 
 
-def test_what_a_killed_writer_left_half_written_is_removed_by_the_next_one(tmp_path: Path) -> None:
+def test_partial_files_of_a_killed_writer_are_removed_by_the_next_one(tmp_path: Path) -> None:
     """The next writer takes over its claim, and the partial files with it."""
     place = Place(f"{tmp_path}/d/")
     command = [sys.executable, "-c", CHILD, f"{place.url}{{shard:03d}}.tar"]
@@ -270,7 +270,7 @@ def test_what_a_killed_writer_left_half_written_is_removed_by_the_next_one(tmp_p
     assert not [file for file in (tmp_path / "d").iterdir() if file.name.startswith(".")]
 
 
-def test_what_a_killed_writer_left_is_not_a_job_to_go_on_with(tmp_path: Path) -> None:
+def test_the_claim_of_a_killed_writer_is_not_resumed_by_a_job(tmp_path: Path) -> None:
     """Its shards have no manifest, so ``shard_dataset`` does not replace them unasked."""
     place = Place(f"{tmp_path}/d/")
     with writer_of(place) as writer:
@@ -286,7 +286,7 @@ def test_what_a_killed_writer_left_is_not_a_job_to_go_on_with(tmp_path: Path) ->
     assert place.files()["000.tar"] == before
 
 
-def test_a_writer_that_was_taken_for_dead_publishes_nothing(place: Place) -> None:
+def test_a_writer_whose_claim_was_taken_over_publishes_nothing(place: Place) -> None:
     """Another machine took the folder: samples and manifest of its writer stay."""
     writer = writer_of(place)
     writer.write(SAMPLE)
@@ -299,7 +299,7 @@ def test_a_writer_that_was_taken_for_dead_publishes_nothing(place: Place) -> Non
     assert "index.json" not in place.files()
 
 
-def test_a_beat_that_finds_another_owner_stops_the_writer(tmp_path: Path) -> None:
+def test_a_heartbeat_that_finds_another_owner_stops_the_writer(tmp_path: Path) -> None:
     """With the next sample, not with the last one."""
     place = Place(f"{tmp_path}/d/")
     writer = writer_of(place)
@@ -311,7 +311,7 @@ def test_a_beat_that_finds_another_owner_stops_the_writer(tmp_path: Path) -> Non
     document["owner"]["token"] = "another"
     with claim._lock:  # never between a beat's look and its writing, which would put the old owner back
         place.put({CLAIM_NAME: json.dumps(document).encode()})
-    claim._heart.join(60)
+    claim._heartbeat.join(60)
     with pytest.raises(ObjectExistsError, match="another job"):
         writer.write({"__key__": "b", "txt": b""})
     with pytest.raises(ShardWriteError, match="aborted"):

@@ -43,14 +43,14 @@ def names_of(shards: list[ShardInfo]) -> list[str]:
     max_bytes=st.sampled_from([1, 1024, 2048, 2560, 3072, 4096, 6000, 10_000]),
     max_samples=st.integers(1, 5),
 )
-def test_limits(sizes: list[int], max_bytes: int, max_samples: int) -> None:
+def test_shards_are_filled_up_to_their_limits(sizes: list[int], max_bytes: int, max_samples: int) -> None:
     """A shard ends only where the next sample did not fit, and is above its limit only if it is one sample."""
     place = memory_place()
     series = series_in(place, max_shard_bytes=max_bytes, max_shard_samples=max_samples)
     assert series.is_empty
     for number, size in enumerate(sizes):
         series.add(sample(f"{number:03d}", size))
-        url, position = series.last_place()
+        url, position = series.last_position()
         assert url.startswith(place.url)
         assert position % 512 == 0
     series.end()
@@ -71,14 +71,14 @@ def test_limits(sizes: list[int], max_bytes: int, max_samples: int) -> None:
         at = last
 
 
-def test_indexes_and_places() -> None:
-    """The index tells where each sample's first header lies, as ``last_place`` did; a name may need several headers."""
+def test_the_index_holds_the_position_of_each_sample() -> None:
+    """Its first header, as ``last_position`` reported it; a name may need several headers."""
     place = memory_place()
     series = series_in(place, max_shard_samples=3)
     told = []
     for number in range(7):
         series.add({"__key__": "long/" * 30 * (number % 2) + str(number), "txt": b"1" * 700 * number, "cls": 1})
-        told.append(series.last_place())
+        told.append(series.last_position())
     series.end()
     shards = series.result()
     files, at = place.files(), 0
@@ -107,7 +107,7 @@ def test_compressed_shards_have_no_index(ending: str) -> None:
     assert [member for member, _ in members_of(name, files[f"1{ending}"])] == ["3.txt", "4.txt"]
 
 
-def test_nothing_is_begun_before_the_first_sample() -> None:
+def test_no_shard_is_opened_before_the_first_sample() -> None:
     """``before_first`` is called once, when the first sample has come, and there are no empty shards."""
     place, called = memory_place(), list[object]()
     empty = series_in(place, before_first=lambda: called.append("empty"))
@@ -120,7 +120,7 @@ def test_nothing_is_begun_before_the_first_sample() -> None:
     assert (len(series.result()), called) == (3, [0])
 
 
-def test_finished_shards_are_told_once() -> None:
+def test_each_finished_shard_is_returned_once() -> None:
     """By the calls of ``add`` and by ``shards``, in order; the rest by ``result``."""
     series = series_in(memory_place(), max_shard_samples=2)
     told = [shard for number in range(9) if (shard := series.add(sample(str(number)))) is not None]
@@ -131,7 +131,7 @@ def test_finished_shards_are_told_once() -> None:
     assert len(told) >= 3
 
 
-def test_a_shard_that_is_there() -> None:
+def test_an_existing_shard_is_an_error_unless_overwritten() -> None:
     """An error at the end of that shard, unless it may be replaced; then the index is replaced as well."""
     place = memory_place()
     place.put({"1.tar": b"old", "1.tar.idx": b"old"})
@@ -167,7 +167,7 @@ def test_an_abort_leaves_whole_shards_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("close", [RollingShardWriter.abort, RollingShardWriter.end])
-def test_no_sample_after_the_end(close: Any) -> None:
+def test_a_sample_after_the_end_is_an_error(close: Any) -> None:
     """The error says why."""
     series = series_in(memory_place())
     series.add(sample("a"))
@@ -176,7 +176,7 @@ def test_no_sample_after_the_end(close: Any) -> None:
         series.add(sample("b"))
 
 
-def test_a_sample_that_is_refused_harms_none() -> None:
+def test_a_refused_sample_does_not_affect_others() -> None:
     """A bad key, one that comes twice in a shard, or a value that is no bytes: the others are written."""
     place = memory_place()
     series = series_in(place, max_shard_samples=3)

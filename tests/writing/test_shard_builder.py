@@ -35,7 +35,7 @@ class Pending:
 
 
 @given(st.lists(st.binary(max_size=2_000), max_size=20))
-def test_info_tells_what_was_written(payloads: list[bytes]) -> None:
+def test_the_info_holds_samples_bytes_and_md5_of_the_object(payloads: list[bytes]) -> None:
     """Samples, bytes and MD5 are those of the object."""
     pending = Pending()
     shard = ShardBuilder("memory://s/0.tar", pending)
@@ -47,7 +47,7 @@ def test_info_tells_what_was_written(payloads: list[bytes]) -> None:
     info = shard.result()
     assert pending.committed
     assert told == [info]
-    assert shard.settled
+    assert shard.upload.settled
     assert info.url == "memory://s/0.tar"
     assert info.num_samples == len(payloads)
     assert info.num_bytes == len(pending.data)
@@ -65,7 +65,8 @@ def test_offsets_are_where_samples_begin(payloads: list[bytes]) -> None:
     for index, sample in enumerate(packed):
         shard.add(f"{index}", sample)
         assert shard.num_samples == index + 1
-    shard.finish()
+    shard.end()
+    shard.result()
     assert len(shard.offsets) == len(packed)
     ends = [*shard.offsets, shard.num_bytes][1:]
     for begin, end, sample in zip(shard.offsets, ends, packed, strict=True):
@@ -110,22 +111,23 @@ def test_packing_does_not_depend_on_size_or_name(sizes: list[int], key: str) -> 
             assert (member.name, file.read()) == (f"{key}.{name}", value)
 
 
-def test_the_name_says_whether_it_is_compressed() -> None:
+def test_the_extension_decides_about_compression() -> None:
     """Offsets and size so far are the tar's, size and MD5 of the info the object's."""
     pending, plain = Pending(), Pending()
     for url, taking in (("memory://s/0.tar.gz", pending), ("memory://s/0.tar", plain)):
         shard = ShardBuilder(url, taking)
         shard.add("a", pack_sample("a", {"txt": b"wren " * 1000}))
-        info = shard.finish()
+        shard.end()
+        info = shard.result()
         assert (shard.offsets, shard.num_bytes) == ([0], 512 + 5120)
         assert (info.num_bytes, info.md5) == (len(taking.data), hashlib.md5(taking.data).hexdigest())
     assert gzip.decompress(pending.data) == plain.data
 
 
-def test_a_shard_that_is_dropped_leaves_nothing() -> None:
+def test_a_dropped_shard_leaves_no_object() -> None:
     """What was handed over before is taken back."""
     pending = Pending()
     shard = ShardBuilder("memory://s/0.tar", pending)
     shard.add("a", pack_sample("a", {"bin": bytes(CHUNK_BYTES)}))
-    shard.pending.abort()
+    shard.upload.abort()
     assert (pending.data, pending.committed) == (b"", False)

@@ -25,7 +25,7 @@ def shard(place: Place, name: str) -> ShardInfo:
     return ShardInfo(f"{place.url}{name}", 1, 1, "0" * 32)
 
 
-def test_small_objects(place: Place) -> None:
+def test_small_objects_are_written_read_and_removed(place: Place) -> None:
     """They appear, are read, replaced only if that is meant, and removed; what is not there is fine."""
     there = destination(place)
     assert there.read("a.json") is None
@@ -54,7 +54,7 @@ def test_shards_are_those_of_the_template(place: Place) -> None:
         there.require_empty(has_manifest=False)
 
 
-def test_a_manifest_alone_is_something(place: Place) -> None:
+def test_a_manifest_without_shards_is_an_existing_data_set(place: Place) -> None:
     """Where one lies, shards are, or were meant to be."""
     with pytest.raises(ObjectExistsError, match=r"index\.json exists already") as caught:
         destination(place).require_empty(has_manifest=True)
@@ -62,7 +62,7 @@ def test_a_manifest_alone_is_something(place: Place) -> None:
     assert caught.value.url.endswith("index.json")
 
 
-def test_what_is_listed(place: Place) -> None:
+def test_list_returns_urls_with_the_prefix_in_this_folder(place: Place) -> None:
     """URLs whose names begin so, sorted, of this folder only."""
     place.put({**SHARDS, **OTHERS})
     names = ["t-1.tar", "t-1.tar.bak", "t-1.tar.gz", "t-1.tar.idx", "t-12.tar"]
@@ -72,7 +72,7 @@ def test_what_is_listed(place: Place) -> None:
     assert destination(place).list("v") == []
 
 
-def test_keep_only(place: Place) -> None:
+def test_keep_only_removes_other_shards_of_the_template(place: Place) -> None:
     """Shards that are not named go, each with its index; what is of others stays."""
     place.put({**SHARDS, **OTHERS, **DESCRIPTION})
     there = destination(place)
@@ -82,7 +82,7 @@ def test_keep_only(place: Place) -> None:
     assert set(place.files()) == {*OTHERS, *DESCRIPTION}
 
 
-def test_a_compressed_shard_keeps_no_index() -> None:
+def test_keep_only_removes_the_index_of_a_compressed_shard() -> None:
     """One that lies there is of a shard that is no more."""
     place = memory_place()
     place.put({"t-0.tar.gz": b"", "t-0.tar.gz.idx": b"", "t-0.tar": b"", "t-0.tar.idx": b""})
@@ -90,7 +90,7 @@ def test_a_compressed_shard_keeps_no_index() -> None:
     assert set(place.files()) == {"t-0.tar.gz", "t-0.tar", "t-0.tar.idx"}
 
 
-def test_the_description_goes(place: Place) -> None:
+def test_remove_description_removes_manifest_classes_and_provenance(place: Place) -> None:
     """Manifest, classes and provenance, as far as they are there; shards stay."""
     there = destination(place)
     there.remove_description()
@@ -99,7 +99,7 @@ def test_the_description_goes(place: Place) -> None:
     assert place.files() == SHARDS
 
 
-def test_the_manifest(place: Place) -> None:
+def test_the_manifest_is_read_with_its_jobs(place: Place) -> None:
     """Its shards and jobs; ``None`` where there is none."""
     there = destination(place)
     assert there.manifest() is None
@@ -113,7 +113,7 @@ def test_the_manifest(place: Place) -> None:
     assert (there.manifest() or ([], []))[1] == [{"plan": "x"}]
 
 
-def test_a_manifest_of_other_shards() -> None:
+def test_a_manifest_of_other_shards_is_an_error() -> None:
     """One folder is one template's: the error names a shard. What is no manifest is an error too."""
     place = memory_place()
     place.put({"index.json": dump_manifest([shard(place, "t-0.tar"), shard(place, "u-0.tar")])})

@@ -168,7 +168,7 @@ def test_same_samples_give_same_bytes(samples: list[Sample], max_shard_samples: 
 
 @given(samples=SAMPLES, max_shard_samples=st.integers(1, 5))
 @settings(max_examples=30)
-def test_the_manifest_is_true(samples: list[Sample], max_shard_samples: int) -> None:
+def test_the_manifest_lists_all_shards_with_true_sizes_and_sums(samples: list[Sample], max_shard_samples: int) -> None:
     """It lists all shards in order, with the MD5, size and number of samples of the objects; so does ``shards``."""
     with _new_folder() as folder:
         writer = _write(folder, samples, max_shard_samples=max_shard_samples)
@@ -184,7 +184,7 @@ def test_the_manifest_is_true(samples: list[Sample], max_shard_samples: int) -> 
     assert sum(shard.num_samples for shard in shards) == len(samples)
 
 
-def test_each_finished_shard_is_told_once(folder: str) -> None:
+def test_each_finished_shard_is_returned_once_by_write_or_close(folder: str) -> None:
     """By a ``write`` that comes later, at the latest when the next one is full, or by ``close``; then it is there."""
     writer = ShardWriter(f"{folder}/{{shard}}.tar", max_shard_samples=2)
     told: list[ShardInfo] = []
@@ -212,7 +212,7 @@ def test_values_are_encoded_by_extension_and_bytes_stay(folder: str) -> None:
     assert got["npy"].startswith(b"\x93NUMPY")
 
 
-def test_names_of_ours_are_not_written(folder: str) -> None:
+def test_names_that_begin_with_underscores_are_not_written(folder: str) -> None:
     """A sample that was read goes into another shard without its old address."""
     sample = {"__key__": "a", "__url__": "s3://b/old.tar", "__epoch__": 3, "txt": b"hi"}
     (got,) = _read(_write(folder, [sample]).shards)
@@ -238,7 +238,7 @@ def test_large_shards_are_whole(folder: str) -> None:
 # Whole or not at all
 
 
-def test_nothing_is_seen_before_it_is_whole(tmp_path: Path) -> None:
+def test_objects_are_published_whole_and_the_manifest_last(tmp_path: Path) -> None:
     """Whatever has its name has all its bytes; the manifest comes last."""
     seen: list[dict[str, bytes]] = []
     with ShardWriter(f"{tmp_path}/{{shard}}.tar", max_shard_samples=2) as writer:
@@ -285,7 +285,7 @@ def test_a_refused_sample_leaves_no_trace(folder: str) -> None:
     assert writer.shards[0].num_samples == 4
 
 
-def test_a_failed_shard_is_not_forgotten(tmp_path: Path) -> None:
+def test_a_failed_shard_prevents_the_manifest(tmp_path: Path) -> None:
     """Its samples are lost, so that no manifest may say that the rest is the data set, even if the error was caught.
 
     It is told by one of the next calls; the shard that was begun meanwhile is dropped.
@@ -304,7 +304,7 @@ def test_a_failed_shard_is_not_forgotten(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits the size of files as POSIX does")
-def test_a_disk_that_was_full_for_a_while_is_not_forgotten(tmp_path: Path) -> None:
+def test_a_disk_that_was_full_for_a_while_prevents_the_shard(tmp_path: Path) -> None:
     """Bytes are missing within the shard then: it must not appear, even if the error was caught and there is room."""
     import resource
 
@@ -324,7 +324,7 @@ def test_a_disk_that_was_full_for_a_while_is_not_forgotten(tmp_path: Path) -> No
     assert _files(str(tmp_path)) == {}
 
 
-def test_an_object_that_appears_meanwhile_is_not_overwritten(folder: str) -> None:
+def test_an_object_written_meanwhile_is_not_overwritten(folder: str) -> None:
     """Two writers on one folder: the later one gets an error, the bytes of the earlier one stay."""
     writer = ShardWriter(f"{folder}/{{shard}}.tar")
     writer.write({"__key__": "a", "x": b"mine"})
@@ -334,7 +334,7 @@ def test_an_object_that_appears_meanwhile_is_not_overwritten(folder: str) -> Non
     assert _files(folder) == {"0.tar": b"of somebody else"}
 
 
-def test_a_closed_writer_takes_no_more(folder: str) -> None:
+def test_a_closed_writer_refuses_samples(folder: str) -> None:
     """A sample that nobody will finish a shard for is refused, not lost."""
     writer = _write(folder, _numbered(1))
     before = _files(folder)
@@ -343,7 +343,7 @@ def test_a_closed_writer_takes_no_more(folder: str) -> None:
     assert _files(folder) == before
 
 
-def test_an_aborted_writer_takes_no_more(folder: str) -> None:
+def test_an_aborted_writer_refuses_samples(folder: str) -> None:
     """After an exception in the ``with`` block as well."""
     writer = ShardWriter(f"{folder}/{{shard}}.tar")
     with pytest.raises(LookupError):
@@ -353,7 +353,7 @@ def test_an_aborted_writer_takes_no_more(folder: str) -> None:
     assert _files(folder) == {}
 
 
-def test_closing_twice_is_closing(folder: str) -> None:
+def test_closing_twice_is_no_error(folder: str) -> None:
     """As with files: an explicit ``close`` inside the ``with`` block is no error."""
     with ShardWriter(f"{folder}/{{shard}}.tar") as writer:
         writer.write({"__key__": "a", "x": b""})
@@ -395,7 +395,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> _Gate:
     return _Gate(monkeypatch)
 
 
-def test_the_next_shard_is_packed_meanwhile(tmp_path: Path, gate: _Gate) -> None:
+def test_the_next_shard_is_packed_while_one_is_finished(tmp_path: Path, gate: _Gate) -> None:
     """A shard that takes long to appear holds up nobody before the next one is full as well."""
     writer = ShardWriter(f"{tmp_path}/{{shard}}.tar", max_shard_samples=2)
     samples = iter(_numbered(5))
@@ -411,7 +411,7 @@ def test_the_next_shard_is_packed_meanwhile(tmp_path: Path, gate: _Gate) -> None
 
 
 @pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt()])
-def test_a_full_shard_is_waited_for_by_an_abort(tmp_path: Path, gate: _Gate, error: BaseException) -> None:
+def test_abort_waits_for_the_full_shard(tmp_path: Path, gate: _Gate, error: BaseException) -> None:
     """It is complete, so it stays, with its index; the one at hand is dropped, and no thread is left."""
     writer = ShardWriter(f"{tmp_path}/{{shard}}.tar", max_shard_samples=2)
     before = threading.active_count()
@@ -548,7 +548,7 @@ def test_nothing_is_overwritten_unless_asked_for(folder: str, there: str) -> Non
     assert _files(folder) == before
 
 
-def test_a_refusal_holds(folder: str) -> None:
+def test_every_write_after_a_refusal_is_refused(folder: str) -> None:
     """Without a ``with`` block each ``write`` is refused, not the first one only."""
     _put(f"{folder}/t-007.tar", b"of somebody else")
     writer = ShardWriter(f"{folder}/t-{{shard:03d}}.tar")
@@ -566,7 +566,7 @@ def test_overwrite_replaces_a_longer_run(folder: str) -> None:
         assert _files(folder) == _files(fresh)
 
 
-def test_overwrite_leaves_what_is_not_its_own(folder: str) -> None:
+def test_overwrite_keeps_files_that_do_not_match_the_template(folder: str) -> None:
     """Other names, and other spellings of a number, belong to somebody else."""
     others = [
         "notes.txt",
@@ -585,7 +585,7 @@ def test_overwrite_leaves_what_is_not_its_own(folder: str) -> None:
     assert sorted(_files(folder)) == sorted([*others, *_with_indexes("t-000.tar"), MANIFEST_NAME])
 
 
-def test_a_shard_in_a_folder_below_is_not_its_own(folder: str) -> None:
+def test_shards_in_subfolders_are_ignored(folder: str) -> None:
     """``overwrite=True`` removes nothing there, and without it nothing there is in the way."""
     _put(f"{folder}/val/t-007.tar", b"of somebody else")
     _write(folder, _numbered(1))
@@ -732,7 +732,7 @@ def test_limits_that_cannot_be_kept_are_refused(options: dict[str, int]) -> None
     assert str(next(iter(options.values()))) in str(caught.value)
 
 
-def test_a_store_that_takes_no_objects_is_refused_on_entering() -> None:
+def test_a_read_only_store_is_refused_on_entering() -> None:
     """Not after an hour of encoding."""
     with pytest.raises(UrlError, match="nosuchscheme"), ShardWriter("nosuchscheme://b/{shard}.tar"):
         pytest.fail("the writer was entered")
@@ -764,7 +764,7 @@ def test_files_have_the_rights_of_other_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("base", ["漢" * 80, "n" * 246], ids=["three bytes a character", "one"])
-def test_a_long_name_that_the_disk_takes_is_taken(tmp_path: Path, base: str) -> None:
+def test_the_longest_name_of_the_disk_is_accepted(tmp_path: Path, base: str) -> None:
     """Up to 255 bytes, whatever is added to it while it is being written."""
     _write(str(tmp_path), _numbered(1), base + "{shard}.tar")
     assert sorted(os.listdir(tmp_path)) == sorted([*_with_indexes(f"{base}0.tar"), MANIFEST_NAME])

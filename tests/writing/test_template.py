@@ -26,7 +26,7 @@ def test_a_shard_is_found_under_its_number(field: str, before: str, after: str, 
 
 
 @pytest.mark.parametrize("ending", [".tar.gz", ".tgz", ".tar.zst"])
-def test_compressed_shards_have_names_too(ending: str) -> None:
+def test_compressed_endings_are_not_confused(ending: str) -> None:
     """And none of them is mistaken for one of another ending."""
     template = ShardTemplate(f"s3://b/t-{{shard}}{ending}")
     assert template.index(template.url(12)) == 12
@@ -35,7 +35,7 @@ def test_compressed_shards_have_names_too(ending: str) -> None:
 
 
 @pytest.mark.parametrize(("ending", "most"), [(".tar", 251), (".tar.gz", 255)])
-def test_a_name_that_no_disk_takes_is_refused(tmp_path: Path, ending: str, most: int) -> None:
+def test_a_name_too_long_for_disks_is_refused(tmp_path: Path, ending: str, most: int) -> None:
     """At once, not when the shard or its index is to be written. Bytes count, and stores take more."""
     base = "é" + "n" * (most - len(ending) - 3)
     assert len(ShardTemplate(f"{tmp_path}/{base}{{shard}}{ending}").url(0).rpartition("/")[2].encode()) == most
@@ -67,7 +67,7 @@ def test_a_format_is_understood_or_refused(spec: str, conversion: str, index: in
 @example(field="{shard:06d}", digits="7")
 @example(field="{shard}", digits="007")
 @example(field="{shard}", digits="٣")
-def test_only_its_own_addresses_have_a_number(field: str, digits: str) -> None:
+def test_only_the_exact_spelling_has_a_number(field: str, digits: str) -> None:
     """Another name of the same number is somebody else's file, which ``overwrite=True`` must not remove."""
     template = ShardTemplate(f"s3://b/t-{field}.tar")
     url = f"s3://b/t-{digits}.tar"
@@ -75,7 +75,7 @@ def test_only_its_own_addresses_have_a_number(field: str, digits: str) -> None:
     assert index is None or template.url(index) == url
 
 
-def test_other_objects_have_no_number() -> None:
+def test_other_urls_have_no_number() -> None:
     """Another folder, another name, more before or after."""
     template = ShardTemplate("s3://b/a/t-{shard:03d}.tar")
     for url in (
@@ -124,7 +124,7 @@ def test_doubled_braces_are_braces() -> None:
         "/",
     ],
 )
-def test_what_names_no_shards_is_refused(url_template: str) -> None:
+def test_an_invalid_template_is_refused(url_template: str) -> None:
     """The error shows the template and an example of a right one."""
     with pytest.raises(ShardWriteError) as caught:
         ShardTemplate(url_template)
@@ -132,7 +132,7 @@ def test_what_names_no_shards_is_refused(url_template: str) -> None:
     assert "{shard:06d}.tar" in str(caught.value)
 
 
-def test_a_folder_that_is_no_url_is_refused() -> None:
+def test_a_template_with_an_invalid_url_is_refused() -> None:
     """A template is no better than its URL."""
     for url_template in ("s3:///{shard}.tar", "s3://{shard}.tar", "file://a/{shard}.tar"):
         with pytest.raises(UrlError):

@@ -136,7 +136,7 @@ class ShardedDataset(MapStyle[Any]):
                         raise ended
             finally:
                 for begun in ahead:
-                    begun.gathering.given_up = True  # requests that have not begun are not made
+                    begun.gathering.cancelled = True  # requests that have not begun are not made
 
     def _begin(self, batch: Sequence[int], gatherer: RangeCoalescer) -> _Begun:
         """Ask for the samples of a batch."""
@@ -152,7 +152,7 @@ class ShardedDataset(MapStyle[Any]):
         urls = [self._shards[shard] for shard in used]
         members = Members(urls, [], objects, starts, ends - starts + behind, np.ones(len(samples), np.int64))
         asked_of = [self._shards[shard] for shard in shards]
-        return _Begun(samples, places, ends - starts, asked_of, gatherer.begin(members))
+        return _Begun(samples, places, ends - starts, asked_of, gatherer.start_read(members))
 
     def _border_bytes(self, shard: int, at: int) -> int:
         """How much is read behind a sample, to compare the two where nothing else vouches for the index."""

@@ -1,4 +1,4 @@
-"""Many ranges of many objects at once: merged where they are close, read in parallel, handed on in any order."""
+"""Read many ranges of many objects: merge close ones, fetch them in parallel, return them in any order."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from .range_reader import read_range
 from .sample_table import Int64s, Members
 from .session import ActiveSession, FetchSession
 
-GAP_BYTES = 128 << 10  # that nobody wants are read along: they cost less than another request
+GAP_BYTES = 128 << 10  # gaps up to this size are read too: they cost less than another request
 _CHUNK_BYTES = 8 * MIB  # of one request
 
 
 class _Chunk(NamedTuple):
-    """A request: bytes ``start`` to ``end`` of an object, for the members at ``wanted``, sorted by their places."""
+    """A request for bytes ``start`` to ``end`` of an object; ``members`` are indices, sorted by start."""
 
     url: RemoteUrl
     start: int
     end: int
-    wanted: Int64s
+    members: Int64s
 
 
 class CoalescedRead:
-    """Some members under way.
+    """A pending read of members.
 
     Args:
-        members: whose data are wanted.
-        views: of their data, where these are at hand already.
+        members: to read.
+        views: of their data, if they need no requests.
     """
 
     def __init__(self, members: Members, views: list[memoryview] | None) -> None:
@@ -47,60 +47,60 @@ class CoalescedRead:
         self._data = memoryview(bytearray(0 if views is not None else int(members.sizes.sum())))
         self._done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         self._num_chunks = 0
-        self.given_up = False
+        self.cancelled = False
 
     def wait(self) -> list[memoryview]:
-        """The data of each member, in order.
+        """Wait for the data of each member, in order.
 
         Raises:
-            StorageError: for what no repetition mended.
+            StorageError: for faults that retries did not solve.
         """
         FETCH.add(items=len(self.members.sizes))
         for _ in range(self._num_chunks):
             with FETCH.waiting():
                 error = next_item(self._done)
             if error is not None:
-                self.given_up = True
+                self.cancelled = True
                 raise error
         if self._views is not None:
             return self._views
         data = self._data.toreadonly()
         return [data[start:end] for start, end in pairwise([0, *self._ends.tolist()])]
 
-    def begin(self, running: ActiveSession, open_object: Store, path: str, chunk: _Chunk) -> None:
+    def submit(self, session: ActiveSession, store: Store, path: str, chunk: _Chunk) -> None:
         """Queue a request for the threads."""
         self._num_chunks += 1
-        running.pool.submit(self._read, running, open_object, path, chunk, on_dropped=self._done.put)
+        session.pool.submit(self._read, session, store, path, chunk, on_dropped=self._done.put)
 
-    def _read(self, running: ActiveSession, store: Store, path: str, chunk: _Chunk) -> None:
-        """In a thread: fetch a chunk, and copy what is wanted of it to its place."""
+    def _read(self, session: ActiveSession, store: Store, path: str, chunk: _Chunk) -> None:
+        """Fetch a chunk in a thread of the pool, and copy its members into the buffer."""
         try:
-            if not self.given_up:
-                self._copy(running, store, path, chunk)
+            if not self.cancelled:
+                self._copy(session, store, path, chunk)
             self._done.put(None)
-        except BaseException as error:  # noqa: BLE001  # it belongs to who waits, whatever it is
+        except BaseException as error:  # noqa: BLE001  # raised by wait(), whatever it is
             self._done.put(error)
 
-    def _copy(self, running: ActiveSession, store: Store, path: str, chunk: _Chunk) -> None:
-        starts = self.members.starts[chunk.wanted]
-        sizes = self.members.sizes[chunk.wanted]
-        places = (self._ends[chunk.wanted] - sizes).tolist()
-        wanted = list(zip(starts.tolist(), (starts + sizes).tolist(), places, strict=True))
+    def _copy(self, session: ActiveSession, store: Store, path: str, chunk: _Chunk) -> None:
+        starts = self.members.starts[chunk.members]
+        sizes = self.members.sizes[chunk.members]
+        offsets = (self._ends[chunk.members] - sizes).tolist()  # in the buffer
+        members = list(zip(starts.tolist(), (starts + sizes).tolist(), offsets, strict=True))
         pieces = read_range(
             store,
             RangeRequest(str(chunk.url), path, chunk.start, chunk.end, chunk.url.size, chunk.url.etag),
-            running.options.retry,
-            in_flight=running.in_flight,
-            on_found=lambda found: None,
-            sleep=lambda seconds: running.pool.sleep(seconds, is_closed=lambda: self.given_up),
+            session.options.retry,
+            in_flight=session.in_flight,
+            on_found=lambda version: None,
+            sleep=lambda seconds: session.pool.sleep(seconds, is_closed=lambda: self.cancelled),
         )
         position, at = chunk.start, 0
         for piece in pieces:
             stop = position + len(piece)
-            while at < len(wanted) and wanted[at][0] < stop:
-                start, end, place = wanted[at]
+            while at < len(members) and members[at][0] < stop:
+                start, end, offset = members[at]
                 first, last = max(start, position), min(end, stop)
-                self._data[place + first - start : place + last - start] = piece[first - position : last - position]
+                self._data[offset + first - start : offset + last - start] = piece[first - position : last - position]
                 if end > stop:
                     break
                 at += 1
@@ -108,16 +108,16 @@ class CoalescedRead:
 
 
 class RangeCoalescer:
-    """Gathers members, of local files out of the page cache, of others by ranged requests.
+    """Reads members: those of local files from the page cache, others by ranged requests.
 
     Args:
-        engine: limits and threads.
-        options_of: the storage options for a URL.
+        session: limits and threads.
+        options_of: storage options for a URL.
     """
 
-    def __init__(self, engine: FetchSession, options_of: Callable[[str], StorageOptions]) -> None:
+    def __init__(self, session: FetchSession, options_of: Callable[[str], StorageOptions]) -> None:
         self._options_of = options_of
-        self._running = engine.start()
+        self._session = session.start()
         self._mapped: dict[str, memoryview] = {}
 
     def __enter__(self) -> RangeCoalescer:
@@ -127,37 +127,37 @@ class RangeCoalescer:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._mapped.clear()
-        self._running.open_no_more()
-        self._running.leave()
+        self._session.open_no_more()
+        self._session.leave()
 
-    def begin(self, members: Members) -> CoalescedRead:
-        """Ask for the data of members, of which no two overlap, without waiting for them.
+    def start_read(self, members: Members) -> CoalescedRead:
+        """Request the data of members that do not overlap, without waiting.
 
-        It takes the memory of all of them at once.
+        Memory for all of them is allocated at once.
         """
-        opened = [open_store(url, self._options_of(url), self._running.connection) for url in members.urls]
+        opened = [open_store(url, self._options_of(url), self._session.connection) for url in members.urls]
         if all(store.maps_files for store, _ in opened):
             return CoalescedRead(members, list(self._mapped_views(members, opened)))
-        gathering = CoalescedRead(members, None)
+        read = CoalescedRead(members, None)
         for index, chunk in _chunks(members):
-            gathering.begin(self._running, *opened[index], chunk)
-        return gathering
+            read.submit(self._session, *opened[index], chunk)
+        return read
 
     def _mapped_views(self, members: Members, opened: list[tuple[Store, str]]) -> Iterator[memoryview]:
-        places = zip(members.objects.tolist(), members.starts.tolist(), members.sizes.tolist(), strict=True)
-        for index, start, size in places:
+        ranges = zip(members.objects.tolist(), members.starts.tolist(), members.sizes.tolist(), strict=True)
+        for index, start, size in ranges:
             url = members.urls[index]
             data = self._mapped.get(url)
             if data is None:
                 store, path = opened[index]
                 (data,) = store.read(path, 0, None, url.etag).chunks
-                if size < len(data):  # an archive, of which more will be wanted
+                if size < len(data):  # an archive, of which more members may follow
                     self._mapped[str(url)] = data
             yield data[start : start + size]
 
 
 def _chunks(members: Members) -> Iterator[tuple[int, _Chunk]]:
-    """The requests that bring these members, each with the number of its object."""
+    """Yield the requests for these members, each with the index of its object."""
     order = np.lexsort((members.starts, members.objects))
     order = order[members.sizes[order] > 0]
     if not len(order):

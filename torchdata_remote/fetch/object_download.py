@@ -1,4 +1,4 @@
-"""What is known and planned of one object that is fetched in parts."""
+"""State of one object that is downloaded in parts: its version, its planned parts, its errors."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from .range_download import ObjectVersion, RangeRequest, RangeSource
 
 
 class Part:
-    """A range of an object: queued, being fetched, or fetched."""
+    """A byte range of an object: queued, being downloaded, or downloaded."""
 
     __slots__ = ("end", "error", "pieces", "reserved_bytes", "start")
 
     def __init__(self, start: int, end: int | None, reserved_bytes: int) -> None:
         self.start, self.end, self.reserved_bytes = start, end, reserved_bytes
         self.pieces: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()  # consecutive; then None
-        self.error: BaseException | None = None  # why there are no more pieces
+        self.error: BaseException | None = None  # why the pieces end early
 
 
 class ObjectDownload:
-    """One object, its planned parts in order.
+    """One object with its planned parts in order.
 
     Args:
-        url: a ``RemoteUrl`` tells size and etag.
+        url: a ``RemoteUrl`` brings size and etag.
         options: for its store.
         connection: to its store.
-        cache: where objects are kept, if anywhere.
-        start: the first byte that is wanted.
-        stop: behind the last byte that is wanted; ``None`` for all that follow.
+        cache: stores whole objects; ``None`` for no cache.
+        start: the first byte to read.
+        stop: the byte after the last one to read; ``None`` for the object's end.
     """
 
     def __init__(
@@ -59,59 +59,57 @@ class ObjectDownload:
             self._cached = CachedObject(store, cache, self.url, *listed, keep=whole, server=options.server())
         self.source: RangeSource = self._cached or store
         self.mapped = store.maps_files and cache is None
-        block = 1 if self.checksums is None else self.checksums.block_bytes  # which are compared as a whole
+        block = 1 if self.checksums is None else self.checksums.block_bytes  # blocks are verified as a whole
         self.start, self.stop = start, stop
         self.planned_bytes = self.first_byte = start - start % block
         self._last_byte = stop if stop is None else stop + -stop % block
         self.parts: deque[Part] = deque()  # the first one is being consumed
-        self.num_unfinished = 0  # parts that are queued or being fetched
-        self.started = start > 0 and self.size is not None and start >= self.size  # nothing is wanted of it
+        self.started = start > 0 and self.size is not None and start >= self.size  # there is nothing to read
         self.closed = False
-        self.error: BaseException | None = None  # that the consumer has seen; nothing comes after it
+        self.error: BaseException | None = None  # raised in the consumer; final
 
     def completely_planned(self) -> bool:
-        """Whether no part will be added."""
+        """Whether no further part will be planned."""
         return self.closed or (self.started and self.size is not None and self.planned_bytes >= self._end(self.size))
 
     def _end(self, size: int) -> int:
         return size if self._last_byte is None else min(size, self._last_byte)
 
     def can_plan(self) -> bool:
-        """Whether a part can be added now. Not where the size is unknown until the first answer."""
+        """Whether a part can be planned now; not while the first response has to report the size."""
         return not self.completely_planned() and not (self.started and self.size is None)
 
     def next_part_bytes(self, part_bytes: int) -> int:
-        """How long the next part is, at the most."""
-        if self.checksums is not None:  # which are of whole blocks
+        """Largest length of the next part."""
+        if self.checksums is not None:  # of whole blocks
             part_bytes = max(1, part_bytes // self.checksums.block_bytes) * self.checksums.block_bytes
         size = self.planned_bytes + part_bytes if self.size is None else self.size
         return min(part_bytes, self._end(size) - self.planned_bytes)
 
     def plan(self, part_bytes: int) -> Part:
-        """Add the next part."""
+        """Add the next part, of at most ``part_bytes``."""
         num_bytes = self.next_part_bytes(part_bytes)
         start = self.planned_bytes
         part = Part(start, start + num_bytes if num_bytes else None, num_bytes)
         self.started = True
         self.planned_bytes += num_bytes
-        self.num_unfinished += 1
         self.parts.append(part)
         return part
 
     def range_of(self, start: int, end: int | None) -> RangeRequest:
-        """What a request for these bytes asks for."""
+        """Describe a request for these bytes."""
         return RangeRequest(self.url, self.path, start, end, self.size, self.etag, self.checksums)
 
     def learn(self, found: ObjectVersion) -> None:
-        """Take what the first answer to a part told.
+        """Record size and etag from the first response to a part.
 
         Raises:
-            ObjectChangedError: if another part's answer told another version, or the listing another size.
+            ObjectChangedError: if another part had another etag, or the listing another size.
         """
         if self._listed_size is not None and found.size != self._listed_size:
             url = redact(self.url)
             raise ObjectChangedError(
-                f"{url} has {found.size:,} bytes, where {self._listed_size:,} were listed. It was replaced; list it "
+                f"{url} has {found.size:,} bytes, where {self._listed_size:,} were listed. It was replaced: list it "
                 "again.",
                 url=url,
             )
@@ -128,16 +126,16 @@ class ObjectDownload:
         self.etag = self.etag or found.etag
 
     def keep(self, start: int, piece: memoryview) -> None:
-        """Keep bytes that were read, if anything is kept."""
+        """Store downloaded bytes in the cache, if there is one."""
         if self._cached is not None:
             self._cached.keep(start, piece)
 
     def distrust_cache(self) -> bool:
-        """Its bytes are not right: drop those in the cache; returns whether they came from there."""
+        """Remove wrong bytes from the cache; returns whether they were read from it."""
         return self._cached is not None and self._cached.distrust()
 
     def close(self) -> None:
-        """Nothing more of it is fetched. Safe in a finalizer."""
+        """Download no more. Safe in a finalizer."""
         self.closed = True
         if self._cached is not None:
             self._cached.close()

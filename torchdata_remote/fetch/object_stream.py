@@ -1,4 +1,4 @@
-"""An object as a stream: file-like, in order."""
+"""Read an object as a sequential binary file while it is downloaded."""
 
 from __future__ import annotations
 
@@ -11,49 +11,42 @@ from .scheduler import PartScheduler
 
 
 class ObjectStream(io.BufferedIOBase):
-    """The bytes of one object, in order, while they arrive. Not seekable.
+    """Reads one object in order while it is downloaded. Not seekable.
 
-    It stays readable after the pipe that gave it went on or ended. ``parts()`` hands on what came without copying it.
+    The stream stays readable after its pipe has moved on or ended. ``parts()`` yields the downloaded bytes without a
+    copy.
+
+    Attributes:
+        url: of the object.
+        first_byte: the first byte that is read.
+        last_byte: the byte after the last one that is read; ``None`` for the object's end.
+        number: as given.
 
     Args:
-        fetcher: the engine that reads it.
-        url: of the object; a ``RemoteUrl`` saves a request where it tells size and etag.
-        number: of the object among those of its pipe; ``None`` where their order cannot be repeated.
-        start: the first byte that is wanted.
-        stop: behind the last byte that is wanted; ``None`` for all that follow.
+        scheduler: downloads it.
+        url: of the object; a ``RemoteUrl`` with size and etag saves a request.
+        number: of the object among those of its pipe; ``None`` if their order cannot be repeated.
+        start: the first byte to read.
+        stop: the byte after the last one to read; ``None`` for the object's end.
     """
 
     def __init__(
-        self, fetcher: PartScheduler, url: str, number: int | None = None, start: int = 0, stop: int | None = None
+        self, scheduler: PartScheduler, url: str, number: int | None = None, start: int = 0, stop: int | None = None
     ) -> None:
         self._released = True  # nothing to release if the URL cannot be opened
-        self._fetcher, self.target = fetcher, fetcher.open(url, start, stop)
+        self._scheduler, self.download = scheduler, scheduler.open(url, start, stop)
         self._released = False
         self.number = number
+        self.url, self.first_byte, self.last_byte = self.download.url, start, stop
         self._piece_bytes = 0  # length of the current piece
-        self._view = memoryview(b"")  # of the current piece, what is not yet read
+        self._view = memoryview(b"")  # the unread rest of the current piece
         self._position = start
-        self._at = self.target.first_byte  # where the next piece begins, which may be before what is wanted
-
-    @property
-    def url(self) -> str:
-        """Where the bytes come from."""
-        return self.target.url
-
-    @property
-    def first_byte(self) -> int:
-        """The first byte that is handed on."""
-        return self.target.start
-
-    @property
-    def last_byte(self) -> int | None:
-        """Behind the last byte that is handed on; ``None`` for the object's end."""
-        return self.target.stop
+        self._next_byte = self.download.first_byte  # of the next piece: parts of checked blocks may begin before start
 
     @property
     def num_bytes(self) -> int | None:
-        """Length of the object; ``None`` before the first answer where the listing did not tell."""
-        return self.target.size
+        """Length of the object; ``None`` before the first response if the listing did not report it."""
+        return self.download.size
 
     def readable(self) -> bool:
         return True
@@ -70,25 +63,24 @@ class ObjectStream(io.BufferedIOBase):
         if self._released:
             return False
         consumed_bytes, self._piece_bytes = self._piece_bytes, 0
-        piece = self._fetcher.next_piece(self.target, consumed_bytes)
+        piece = self._scheduler.next_piece(self.download, consumed_bytes)
         if piece is None:
             self._release()
             return False
         self._piece_bytes = len(piece)
-        if self._at < self.target.start or self.target.stop is not None:
-            self._at += len(piece)
-            piece = self._wanted(piece)
+        if self._next_byte < self.first_byte or self.last_byte is not None:
+            piece = self._cut_to_range(piece)
         self._view = piece
         return True
 
-    def _wanted(self, piece: memoryview) -> memoryview:
-        """Of a piece, what lies within ``start`` and ``stop``."""
-        began = self._at - len(piece)
-        stop = self._at if self.target.stop is None else min(self._at, self.target.stop)
-        return piece[max(0, self.target.start - began) : max(0, stop - began)]
+    def _cut_to_range(self, piece: memoryview) -> memoryview:
+        start, end = self._next_byte, self._next_byte + len(piece)
+        self._next_byte = end
+        stop = end if self.last_byte is None else min(end, self.last_byte)
+        return piece[max(0, self.first_byte - start) : max(0, stop - start)]
 
     def parts(self) -> Iterator[memoryview]:
-        """What is left of the object, in consecutive pieces of any length, without a copy."""
+        """Yield the rest of the object in consecutive pieces of any length, without a copy."""
         self._check_open()
         while self._view or self._advance():
             view, self._view = self._view, memoryview(b"")
@@ -114,7 +106,7 @@ class ObjectStream(io.BufferedIOBase):
         return self.read(len(self._view) if size < 0 else min(size, len(self._view)))
 
     def peek(self, size: int = 0, /) -> bytes:
-        """Bytes that come next, without moving on."""
+        """Return the next bytes without advancing."""
         self._check_open()
         while not self._view and self._advance():
             pass
@@ -130,25 +122,25 @@ class ObjectStream(io.BufferedIOBase):
         return line
 
     def find_num_bytes(self) -> int:
-        """Length of the object; waits for the first answer where the listing did not tell."""
+        """Return the length of the object; waits for the first response if the listing did not report it."""
         self._check_open()
         while self.num_bytes is None and not self._view and self._advance():
             pass
-        assert self.num_bytes is not None  # every answer tells it
+        assert self.num_bytes is not None  # every response reports it
         return self.num_bytes
 
     def read_range(self, start: int, end: int) -> bytes:
-        """Bytes ``start`` to ``end`` (exclusive), by a request of their own; what is read in order is not touched."""
-        num_bytes, target = self.find_num_bytes(), self.target
-        block = target.checksums.block_bytes if target.checksums is not None else 1
+        """Read bytes ``start`` to ``end`` (exclusive) by a separate request; the sequential position stays."""
+        num_bytes, download = self.find_num_bytes(), self.download
+        block = download.checksums.block_bytes if download.checksums is not None else 1
         first, last = start - start % block, min(end + -end % block, num_bytes)
-        return b"".join(self._fetcher.read_range(target, first, last))[start - first : end - first]
+        return b"".join(self._scheduler.read_range(download, first, last))[start - first : end - first]
 
     def _release(self) -> None:
         if not self._released:
             self._released = True
             self._view = memoryview(b"")
-            self._fetcher.close_object(self.target)
+            self._scheduler.close_object(self.download)
 
     def close(self) -> None:
         self._release()

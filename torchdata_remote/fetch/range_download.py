@@ -1,4 +1,7 @@
-"""What has arrived of a range of an object, and an attempt at the rest: checked, never a mixture."""
+"""Download one byte range over several attempts.
+
+Every response is validated, so that two versions of an object are never mixed.
+"""
 
 from __future__ import annotations
 
@@ -12,28 +15,28 @@ from ..core.urls import redact
 from ..errors import ObjectChangedError, ShardCorruptError, TransientStorageError
 from ..storage.registry import Answer, RangeNotSatisfiableError
 
-CHANGED_ANSWERS = 4  # of the same other version, until it is believed
+CHANGED_ANSWERS = 4  # responses with the same other version until the object counts as changed
 
 
 class RangeSource(Protocol):
     """A store, or one object of it."""
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        """As :class:`Store` does."""
+        """Send one request, as :class:`Store` does."""
 
 
 class RangeRequest(NamedTuple):
-    """What is asked for.
+    """A byte range of an object.
 
     Args:
         url: for errors.
         path: in the source.
         start: first byte.
-        end: byte after the last one; may lie behind the object's end. ``None`` for the rest.
-        size: of the object, where it is known.
-        etag: of the version to read, where it is known.
-        checksums: by which the bytes are checked before they are handed on; ``start`` and ``end`` are at the ends of
-            blocks, or of the object.
+        end: byte after the last one; may exceed the object's end. ``None`` for the rest.
+        size: of the object, if known.
+        etag: of the version to read, if known.
+        checksums: to verify the bytes before they are used; then ``start`` and ``end`` are block borders, or the end of
+            the object.
     """
 
     url: str
@@ -46,7 +49,7 @@ class RangeRequest(NamedTuple):
 
 
 class ObjectVersion(NamedTuple):
-    """What the first answer tells: the object's size and etag, and behind which byte its bytes end."""
+    """Headers of the first response: the object's size and etag, and the byte after the last one of the range."""
 
     size: int
     etag: str | None
@@ -54,76 +57,76 @@ class ObjectVersion(NamedTuple):
 
 
 class RangeDownload:
-    """What has arrived of a range.
+    """Downloads one range; each attempt requests the bytes that are still missing.
 
     Args:
-        source: sends one request a call, and repeats nothing.
-        wanted: the range.
-        progress_timeout_s: an attempt that brings fewer than ``PROGRESS_BYTES`` in so many seconds has failed.
-        on_found: called once, with the headers of the first answer.
-        clock: seconds that only grow.
-        on_damage: called when a block does not fit its checksum for the first time; returns whether the bytes came from
-            a cache, which has dropped them. Then they are asked for again at once, and the store is not blamed.
+        source: sends one request per call, without retries.
+        request: the range.
+        progress_timeout_s: an attempt fails when it receives fewer than ``PROGRESS_BYTES`` in so many seconds.
+        on_found: called once, with the headers of the first response.
+        clock: monotonic seconds.
+        on_damage: called when a block fails its checksum for the first time; returns whether the bytes came from a
+            cache, which has dropped them. Then they are requested again at once, without an error.
     """
 
     def __init__(
         self,
         source: RangeSource,
-        wanted: RangeRequest,
+        request: RangeRequest,
         progress_timeout_s: float,
         on_found: Callable[[ObjectVersion], None],
         clock: Callable[[], float],
         on_damage: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._source, self.wanted, self._on_found = source, wanted, on_found
+        self._source, self.request, self._on_found = source, request, on_found
         self._progress_timeout_s, self._clock = progress_timeout_s, clock
-        self._at = self._progress_from = wanted.start
-        self._found: ObjectVersion | None = None
-        self._other_versions: list[str] = []  # that came instead, one after the other and alike
+        self._at = self._progress_from = request.start
+        self._version: ObjectVersion | None = None
+        self._other_versions: list[str] = []  # equal ones, in consecutive responses
         self._damaged_blocks: set[int] = set()
         self._check: BlockCheck | None = None
-        self._on_damage, self._dropped = on_damage, False  # whether a cache has dropped what it had
+        self._on_damage, self._dropped = on_damage, False  # whether a cache has dropped its bytes
 
     def complete(self) -> bool:
-        """Whether all is there."""
-        return self._found is not None and self._at == self._found.end
+        """Whether all bytes have been received."""
+        return self._version is not None and self._at == self._version.end
 
     @property
     def position(self) -> int:
-        """The next byte that is missing."""
+        """The next missing byte."""
         return self._at
 
     def take_progress(self) -> bool:
-        """Whether enough has arrived since this was last asked."""
+        """Whether enough bytes were received since the last call."""
         enough = self._at - self._progress_from >= PROGRESS_BYTES
         self._progress_from = self._at
         return enough
 
     def attempt(self) -> Iterator[memoryview]:
-        """Ask once for what is missing; hand it on as it comes."""
-        answer = self._ask()
+        """Request the missing bytes once, and yield them as they are received."""
+        answer = self._send()
         with contextlib.closing(answer.chunks):
             self._require_same_version(answer)
             end = self._end(answer)
-            if self._found is None:
-                self._found = ObjectVersion(answer.total_bytes, self.etag or answer.etag, end)
-                if self.wanted.checksums is not None:
-                    self._check = BlockCheck(self.wanted.checksums, answer.total_bytes, self.wanted.start)
-                self._on_found(self._found)
-            elif self._found.etag is None:
-                self._found = self._found._replace(etag=answer.etag)
-            yield from self._take(answer, end)
+            if self._version is None:
+                self._version = ObjectVersion(answer.total_bytes, self.etag or answer.etag, end)
+                if self.request.checksums is not None:
+                    self._check = BlockCheck(self.request.checksums, answer.total_bytes, self.request.start)
+                self._on_found(self._version)
+            elif self._version.etag is None:
+                self._version = self._version._replace(etag=answer.etag)
+            yield from self._receive(answer, end)
 
     def _size(self) -> int | None:
-        return self.wanted.size if self._found is None else self._found.size
+        return self.request.size if self._version is None else self._version.size
 
     @property
     def etag(self) -> str | None:
-        """Of the version that is read, where it is known."""
-        return self.wanted.etag if self._found is None else self._found.etag
+        """Etag of the version that is read, if known."""
+        return self.request.etag if self._version is None else self._version.etag
 
-    def _ask(self) -> Answer:
-        path, end = self.wanted.path, self.wanted.end if self._found is None else self._found.end
+    def _send(self) -> Answer:
+        path, end = self.request.path, self.request.end if self._version is None else self._version.end
         try:
             return self._source.read(path, self._at, end, self.etag)
         except RangeNotSatisfiableError as error:
@@ -132,10 +135,10 @@ class RangeDownload:
             raise self._changed(f"is shorter than the {self._size() or self._at:,} bytes it had") from error
 
     def _require_same_version(self, answer: Answer) -> None:
-        """The same other version in several answers running means that the object was replaced.
+        """Accept an object as replaced only after several consecutive responses with the same other version.
 
-        One or two may be answers to another question, from a proxy that mixes them up. Stores that know If-Match say
-        412 at once.
+        One or two may belong to other requests, through a proxy that mixes up responses. Stores that support If-Match
+        return 412 at once.
         """
         size, etag = self._size(), self.etag
         same_size = size is None or answer.total_bytes == size
@@ -143,26 +146,26 @@ class RangeDownload:
         if same_size and same_etag:
             self._other_versions = []
             return
-        came = _shown(answer.total_bytes, answer.etag)
-        self._other_versions = [*(other for other in self._other_versions if other == came), came]
+        received = _shown(answer.total_bytes, answer.etag)
+        self._other_versions = [*(other for other in self._other_versions if other == received), received]
         if len(self._other_versions) == CHANGED_ANSWERS:
-            raise self._changed(f"has {came}, where it had {_shown(size, etag)}")
-        raise self._broken(f"asked for a version of {_shown(size, etag)}, got one of {came}")
+            raise self._changed(f"has {received}, where it had {_shown(size, etag)}")
+        raise self._broken(f"asked for a version of {_shown(size, etag)}, got one of {received}")
 
     def _changed(self, how: str) -> ObjectChangedError:
-        url = redact(self.wanted.url)
-        return ObjectChangedError(f"{url} {how}. It was replaced; list it again.", url=url)
+        url = redact(self.request.url)
+        return ObjectChangedError(f"{url} {how}. It was replaced: list it again.", url=url)
 
     def _end(self, answer: Answer) -> int:
-        """Behind which byte this reading ends, once it is sure that the answer is one to the question."""
-        wanted, total = self.wanted, answer.total_bytes
-        end = total if wanted.end is None else min(wanted.end, total)
+        """Return the byte after the last one, and require that the response matches the request."""
+        request, total = self.request, answer.total_bytes
+        end = total if request.end is None else min(request.end, total)
         if self._at > total:
-            raise self._changed(f"ends at byte {total:,}, before byte {self._at:,} that was asked for")
+            raise self._changed(f"ends at byte {total:,}, before the requested byte {self._at:,}")
         everything = answer.start == 0 and answer.end == total  # from a server that ignores ranges
-        if self._found is not None:
-            end = self._found.end
-        elif everything and wanted.size is None:
+        if self._version is not None:
+            end = self._version.end
+        elif everything and request.size is None:
             end = total
         if not everything and (answer.start, answer.end) != (self._at, end):
             error = self._broken(f"asked for bytes {self._at:,} to {end:,}, got {answer.start:,} to {answer.end:,}")
@@ -170,20 +173,20 @@ class RangeDownload:
             raise error
         return end
 
-    def _take(self, answer: Answer, end: int) -> Iterator[memoryview]:
+    def _receive(self, answer: Answer, end: int) -> Iterator[memoryview]:
         skip, dropped = self._at - answer.start, self._dropped
         for chunk in self._in_time(answer.chunks):
             piece = chunk[skip : skip + end - self._at]
             skip = max(0, skip - len(chunk))
             if piece:
-                yield from self._checked(piece)
+                yield from self._verified(piece)
             if self._at == end or self._dropped != dropped:
                 return
         if self._at < end:
             raise self._broken(f"the body ended at byte {self._at:,} of {end:,}")
 
-    def _checked(self, piece: memoryview) -> Iterator[memoryview]:
-        """Move on by a piece, and hand on what is known to be right."""
+    def _verified(self, piece: memoryview) -> Iterator[memoryview]:
+        """Advance by a piece, and yield the bytes that are verified."""
         check = self._check
         if check is None:
             self._at += len(piece)
@@ -199,21 +202,21 @@ class RangeDownload:
                 if not self._dropped and self._on_damage():
                     self._dropped = True
                     return
-                self._complain_of_damage()
+                self._raise_damage()
 
-    def _complain_of_damage(self) -> None:
+    def _raise_damage(self) -> None:
         if self._at not in self._damaged_blocks:
             self._damaged_blocks.add(self._at)
-            raise self._broken(f"the block at byte {self._at:,} does not fit its checksum")
-        url = redact(self.wanted.url)
+            raise self._broken(f"the block at byte {self._at:,} does not match its checksum")
+        url = redact(self.request.url)
         raise ShardCorruptError(
-            f"{url}: the block at byte {self._at:,} does not fit its checksum in the manifest, also when it was "
+            f"{url}: the block at byte {self._at:,} does not match its checksum in the manifest, also when it was "
             f"fetched again (etag {self.etag}). The object is damaged: write the shard again, or restore it.",
             url=url,
         )
 
     def _in_time(self, chunks: Iterator[memoryview]) -> Iterator[memoryview]:
-        """Fail when fewer than ``PROGRESS_BYTES`` come in ``progress_timeout_s``."""
+        """Fail when fewer than ``PROGRESS_BYTES`` are received in ``progress_timeout_s``."""
         began, num_bytes = self._clock(), 0
         for chunk in chunks:
             yield chunk
@@ -225,7 +228,7 @@ class RangeDownload:
                 raise self._broken(f"{num_bytes:,} bytes in {elapsed_s:.1f} s")
 
     def _broken(self, how: str) -> TransientStorageError:
-        url = redact(self.wanted.url)
+        url = redact(self.request.url)
         return TransientStorageError(f"{url}: {how}.", url=url)
 
 

@@ -1,4 +1,4 @@
-"""One range of an object, through every fault that may pass: only what is missing is asked for again."""
+"""Read one byte range with retries: only missing bytes are requested again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .range_download import ObjectVersion, RangeDownload, RangeRequest, RangeSou
 
 def read_range(
     source: RangeSource,
-    wanted: RangeRequest,
+    request: RangeRequest,
     policy: RetryPolicy,
     *,
     in_flight: ConcurrencyLimit,
@@ -27,69 +27,69 @@ def read_range(
     clock: Callable[[], float] = time.monotonic,
     on_damage: Callable[[], bool] = lambda: False,
 ) -> Generator[memoryview, None, None]:
-    """Read a range.
+    """Read a byte range, and retry transient faults.
 
     Args:
-        source: sends one request a call, and repeats nothing.
-        wanted: the range.
-        policy: how long faults are repeated.
-        in_flight: holds back requests when the store asks for fewer.
-        on_found: called once, with the headers of the first answer.
-        sleep: waits for so many seconds; raises to end the waiting.
-        clock: seconds that only grow.
-        on_damage: as :class:`RangeDownload` calls it.
+        source: sends one request per call, without retries.
+        request: the range.
+        policy: limits of the retries.
+        in_flight: delays requests when the store asks for fewer.
+        on_found: called once, with the headers of the first response.
+        sleep: waits for a number of seconds; raises to stop waiting.
+        clock: monotonic seconds.
+        on_damage: as in :class:`RangeDownload`.
 
     Yields:
         memoryview: the bytes, in consecutive pieces, as they arrive. Closing the iterator ends the request.
 
     Raises:
-        TransientStorageError: when the policy's limits are reached.
-        ObjectChangedError: if size or etag are not what they were.
-        StorageError: for what no repetition mends; all these with url, range, etag, attempts and seconds.
-        ShardCorruptError: if a block does not fit its checksum, twice.
+        TransientStorageError: when the limits of the policy are reached.
+        ObjectChangedError: if size or etag changed.
+        StorageError: for permanent faults; all these with url, range, etag, attempts and seconds.
+        ShardCorruptError: if a block does not match its checksum twice.
     """
     attempts = Attempts(policy, sleep=sleep, clock=clock)
-    reading = RangeDownload(source, wanted, policy.progress_timeout_s, on_found, clock, on_damage)
-    while not reading.complete():
+    download = RangeDownload(source, request, policy.progress_timeout_s, on_found, clock, on_damage)
+    while not download.complete():
         try:
-            with in_flight.permit(), _counted(reading):
-                yield from reading.attempt()
+            with in_flight.permit(), _counted(download):
+                yield from download.attempt()
         except TransientStorageError as error:  # noqa: PERF203  # a request costs a thousand times more
             if error.overloaded:
                 in_flight.slow_down()
-            if reading.take_progress():
+            if download.take_progress():
                 attempts.start_anew()
             FETCH.add(retries=1)
             try:
                 attempts.wait(error)
             except StorageError as final:
-                raise _with_context(final, reading, attempts) from error
+                raise _with_context(final, download, attempts) from error
         except StorageError as error:
-            raise _with_context(error, reading, attempts) from error
+            raise _with_context(error, download, attempts) from error
 
 
 @contextlib.contextmanager
-def _counted(reading: RangeDownload) -> Iterator[None]:
-    """A request, which ends with this block."""
-    began_s, began_at = time.perf_counter(), reading.position
+def _counted(download: RangeDownload) -> Iterator[None]:
+    """Count the block as one request."""
+    began_s, began_at = time.perf_counter(), download.position
     try:
         yield
     finally:
-        FETCH.worked(began_s, max(0, reading.position - began_at), requests=1)
+        FETCH.worked(began_s, max(0, download.position - began_at), requests=1)
 
 
-def _with_context(error: StorageError, reading: RangeDownload, attempts: Attempts) -> StorageError:
-    """The same error, which also tells range, etag, attempts and seconds."""
-    wanted, etag = reading.wanted, reading.etag
+def _with_context(error: StorageError, download: RangeDownload, attempts: Attempts) -> StorageError:
+    """Copy an error, with range, etag, attempts and seconds added."""
+    request, etag = download.request, download.etag
     kind = StorageError if isinstance(error, RangeNotSatisfiableError) else type(error)
     num_attempts = error.attempts or attempts.count
-    end = "the end" if wanted.end is None else f"{wanted.end:,}"
+    end = "the end" if request.end is None else f"{request.end:,}"
     counted = "" if error.attempts else f", attempt {num_attempts}, after {attempts.elapsed_s:.1f} s"
     return kind(
-        f"{error} (Bytes {wanted.start:,} to {end}, etag {etag}{counted}.)",
-        url=error.url or redact(wanted.url),
-        start_byte=wanted.start,
-        end_byte=wanted.end,
+        f"{error} (Bytes {request.start:,} to {end}, etag {etag}{counted}.)",
+        url=error.url or redact(request.url),
+        start_byte=request.start,
+        end_byte=request.end,
         etag=etag,
         attempts=num_attempts,
         elapsed_s=attempts.elapsed_s,

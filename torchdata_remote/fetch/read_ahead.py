@@ -1,4 +1,4 @@
-"""An object in order, by requests that are small wherever much of it is left out."""
+"""Read an object in order by requests that grow, and start small again after a long jump."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from .range_reader import read_range
 
 LEAST_BYTES = 4 << 10  # some headers and a small member between them
 MOST_BYTES = 1 << 20
-FAR_BYTES = 64 << 10  # reading on through less costs no more than a request more
+FAR_BYTES = 64 << 10  # reading through fewer bytes costs no more than another request
 
 
 class ReadAhead:
-    """The bytes of an object as parts for a cursor, which may jump (``cursor.Jumping``).
+    """Yields the bytes of an object for a ``ByteReader``, which may jump.
 
-    A window is one request, and is asked for when what came before it is used up. Each is twice as long as the last
-    one, from 4 KiB to 1 MiB, as an operating system reads ahead; behind a jump over more than 64 KiB they begin anew.
+    A window is one request, sent when the previous window is used up. Each is twice as long as the last one, from 4 KiB
+    to 1 MiB, as in an operating system's read-ahead; after a jump over more than 64 KiB they start small again.
 
     Args:
-        url: of the object; a ``RemoteUrl`` tells size and etag. Its checksums are not compared: they are of blocks
+        url: of the object; a ``RemoteUrl`` brings size and etag. Its checksums are not verified: their blocks are
             longer than a window.
         options: for the store.
-        retry: what is done about faults that may pass.
+        retry: policy for transient faults.
         start: the first byte.
-        stop: behind the last byte; ``None`` for the object's end.
+        stop: the byte after the last one; ``None`` for the object's end.
         first_bytes: length of the first window.
-        in_flight: shared by those that read at the same time.
-        sleep: waits for so many seconds; raises to end the waiting.
+        in_flight: limit shared with concurrent readers.
+        sleep: waits for a number of seconds; raises to stop waiting.
 
     Raises:
-        StorageError: while iterating, for what cannot be read.
+        StorageError: while iterating, if bytes cannot be read.
 
     Example:
         >>> import fsspec
@@ -65,22 +65,22 @@ class ReadAhead:
         size, self._etag = (url.size, url.etag) if isinstance(url, RemoteUrl) else (None, None)
         self._size = None if self._store.may_ignore_ranges else size
         self.start, self._at, self._stop = start, start, stop
-        self._window_bytes, self._left_out_bytes = first_bytes, 0
-        self._head: bytes | None = None  # the first window, while it has not been handed on
+        self._window_bytes, self._skipped_bytes = first_bytes, 0
+        self._head: bytes | None = None  # the first window, until it is consumed
         self.num_requests = 0
         self.fetched_bytes = 0
 
     def head(self) -> bytes:
-        """The first window, before iteration begins."""
+        """Return the first window without consuming it."""
         if self._head is None:
             self._head = self._fetch()
         return self._head
 
     def find_num_bytes(self) -> int:
-        """Length of the object; asks for the first window where the listing did not tell."""
+        """Return the length of the object; requests the first window if the listing did not report it."""
         if self._size is None:
             self.head()
-        assert self._size is not None  # every answer tells it
+        assert self._size is not None  # every response reports it
         return self._size
 
     def __iter__(self) -> Iterator[memoryview]:
@@ -94,16 +94,16 @@ class ReadAhead:
             yield memoryview(window)
 
     def jump(self, num_bytes: int) -> int:
-        """Leave out the bytes that would come next; returns how many were there."""
-        at_hand = 0
+        """Skip the next bytes; returns how many were skipped, fewer only at the end."""
+        buffered = 0
         if self._head is not None:
-            at_hand = min(num_bytes, len(self._head))
-            self._head = self._head[at_hand:]
-        end, beyond = self._end(), num_bytes - at_hand
-        passed = beyond if end is None else max(0, min(beyond, end - self._at))
-        self._at += passed
-        self._left_out_bytes += passed
-        return at_hand + passed
+            buffered = min(num_bytes, len(self._head))
+            self._head = self._head[buffered:]
+        end, beyond = self._end(), num_bytes - buffered
+        skipped = beyond if end is None else max(0, min(beyond, end - self._at))
+        self._at += skipped
+        self._skipped_bytes += skipped
+        return buffered + skipped
 
     def _end(self) -> int | None:
         if self._size is None or self._stop is None:
@@ -111,11 +111,11 @@ class ReadAhead:
         return min(self._size, self._stop)
 
     def _fetch(self) -> bytes:
-        if self._left_out_bytes > FAR_BYTES:
+        if self._skipped_bytes > FAR_BYTES:
             self._window_bytes = LEAST_BYTES
         elif self.num_requests:
             self._window_bytes = min(2 * self._window_bytes, MOST_BYTES)
-        self._left_out_bytes = 0
+        self._skipped_bytes = 0
         end = self._at + self._window_bytes
         if self._stop is not None:
             end = min(end, self._stop)
@@ -123,9 +123,14 @@ class ReadAhead:
             end = min(end, self._size)
         if end <= self._at and self._size is not None:
             return b""
-        wanted = RangeRequest(self.url, self._path, self._at, end, self._size, self._etag)
+        request = RangeRequest(self.url, self._path, self._at, end, self._size, self._etag)
         pieces = read_range(
-            self._store, wanted, self._retry, in_flight=self._in_flight, on_found=self._learn, sleep=self._sleep
+            self._store,
+            request,
+            self._retry,
+            in_flight=self._in_flight,
+            on_found=self._record_version,
+            sleep=self._sleep,
         )
         self.num_requests += 1
         window = b"".join(pieces)
@@ -133,6 +138,6 @@ class ReadAhead:
         self.fetched_bytes += len(window)
         return window
 
-    def _learn(self, found: ObjectVersion) -> None:
-        self._size = found.size
-        self._etag = self._etag or found.etag
+    def _record_version(self, version: ObjectVersion) -> None:
+        self._size = version.size
+        self._etag = self._etag or version.etag

@@ -16,36 +16,34 @@ from ..formats.sample_index import ENTRY_BYTES, Offsets, index_url, parse_index
 from ..formats.tar import TarOptions, read_member_headers
 from ..storage.registry import Connection, RangeNotSatisfiableError, open_store, read_whole
 
-_MOST_CHECKED = 131_071  # samples of which the whole index, 1 MiB, is read to compare its checksum
-
-
+_MOST_CHECKED = 131_071  # samples up to which the whole index, 1 MiB, is read to verify its checksum
 _WINDOW_BYTES = 64 << 10
 
 
 def wanted_bytes(
     url: str, samples: tuple[int, int], options: StorageOptions, retry: RetryPolicy
 ) -> tuple[int, int | None]:
-    """Where samples of a shard lie: the first byte, and the one after the last; ``None`` for the shard's end.
+    """Find the byte range of samples: first byte, and the byte after the last one, ``None`` for the shard's end.
 
-    The index is compared with the manifest's checksum of it. Where there is none, or the index is too large to be read
-    for a part, it is read in the shard whether samples begin at these places.
+    The index is verified by its checksum in the manifest. If there is none, or the index is too large to be read for a
+    few samples, the shard is read at both borders to verify that samples begin there.
 
     Args:
         url: of the whole shard.
-        samples: the first one, and the one after the last.
+        samples: number of the first sample, and of the one after the last.
         options: for the store.
-        retry: what is done about faults that may pass.
+        retry: policy for transient faults.
 
     Raises:
-        ManifestError: if there is no index, or it is not one of this shard.
+        ManifestError: if there is no index, or it does not belong to this shard.
     """
     first, last = samples
     num_samples = url.num_samples if isinstance(url, RemoteUrl) else None
     if not first < last <= (last if num_samples is None else num_samples):
         shown = redact(url)
-        raise ManifestError(f"{shown}: no samples {first} to {last} in a shard of {num_samples}.", url=shown)
+        raise ManifestError(f"{shown}: no samples {first} to {last} in a shard of {num_samples} samples.", url=shown)
     is_checked = _index_crc32(url) is not None and num_samples is not None and num_samples <= _MOST_CHECKED
-    # Of each border between two samples the entry before is wanted too, by which the border is checked
+    # To check a border between two samples, the index entry before it is needed too
     begin = 0 if is_checked else (first or last) - 1
     end = num_samples if is_checked else (first if first and last == num_samples else last)
     assert end is not None
@@ -59,7 +57,7 @@ def wanted_bytes(
         raise _unusable(url, "is too short") from error
     found = index_bytes // ENTRY_BYTES - 1 if num_samples is None else num_samples
     if index_bytes != (found + 1) * ENTRY_BYTES or last > found:
-        raise _unusable(url, f"has {index_bytes:,} bytes, which is not right for {found:,} samples")
+        raise _unusable(url, f"has {index_bytes:,} bytes, which does not match {found:,} samples")
     if is_checked:
         _require_crc32(url, data)
     entries = _parse(url, data, num_samples=found, first=begin, last=end)
@@ -72,27 +70,26 @@ def wanted_bytes(
 
 
 def _index_crc32(url: str) -> int | None:
-    """What the manifest says of the index."""
     return url.index_crc32 if isinstance(url, RemoteUrl) else None
 
 
 def _require_crc32(url: str, data: bytes) -> None:
-    said = _index_crc32(url)
-    if said is not None and zlib.crc32(data) != said:
-        raise _unusable(url, f"has the CRC-32 {zlib.crc32(data):08x}, and the shard's manifest says {said:08x}")
+    expected = _index_crc32(url)
+    if expected is not None and zlib.crc32(data) != expected:
+        raise _unusable(url, f"has the CRC-32 {zlib.crc32(data):08x}, and the shard's manifest has {expected:08x}")
 
 
 def _check_border(url: str, before: int, border: int, options: StorageOptions, retry: RetryPolicy) -> None:
-    """Whether a sample begins at a byte: the member that ends there has another key than the one that begins there.
+    """Require that a sample begins at a byte: the members before and after it have different keys.
 
-    Asks for 64 KiB, or for the headers of the sample before and one window more where that is longer.
+    Reads 64 KiB, or the headers of the previous sample and one more window if that sample is longer.
 
     Args:
         url: of the shard.
-        before: where the sample before begins.
-        border: where the sample begins.
+        before: first byte of the previous sample.
+        border: first byte of the sample.
         options: for the store.
-        retry: what is done about faults that may pass.
+        retry: policy for transient faults.
     """
     shown = redact(url)
     window = _Window(url, options, retry)
@@ -100,15 +97,14 @@ def _check_border(url: str, before: int, border: int, options: StorageOptions, r
         *_, last = [None, *_keys(window.parts(before, border), shown, TarOptions(first_byte=before, last_byte=border))]
         following = next(_keys(window.parts(border, None), shown, TarOptions(first_byte=border)), None)
     except ShardReadError as error:
-        raise _unusable(url, f"says that a sample begins at byte {border:,}, where none does") from error
+        raise _unusable(url, f"puts a sample at byte {border:,}, where none begins") from error
     if last is None or following is None:
-        raise _unusable(url, f"says that a sample lies in bytes {before:,} to {border:,}, and one behind it")
+        raise _unusable(url, f"puts a sample into bytes {before:,} to {border:,}, and another one after it")
     if last == following:
-        raise _unusable(url, f"cuts the sample {last!r:.200} in two, at byte {border:,}")
+        raise _unusable(url, f"splits the sample {last!r:.200} at byte {border:,}")
 
 
 def _keys(parts: Iterable[bytes], shown: str, options: TarOptions) -> Iterator[str]:
-    """The key of each member that belongs to a sample."""
     for head in read_member_headers(parts, url=shown, options=replace(options, max_member_bytes=sys.maxsize)):
         path = head.name.removeprefix("./")
         if naming_fault(path) is None:
@@ -116,12 +112,12 @@ def _keys(parts: Iterable[bytes], shown: str, options: TarOptions) -> Iterator[s
 
 
 class _Window:
-    """Reads a shard here and there; what was read last is kept.
+    """Reads a shard at arbitrary offsets; keeps the last window.
 
     Args:
         url: of the shard.
         options: for the store.
-        retry: what is done about faults that may pass.
+        retry: policy for transient faults.
     """
 
     def __init__(self, url: str, options: StorageOptions, retry: RetryPolicy) -> None:
@@ -130,11 +126,11 @@ class _Window:
         self._start, self._data = 0, b""
 
     def parts(self, start: int, stop: int | None) -> _Parts:
-        """The bytes from one place to another."""
-        return _Parts(self._at, start, sys.maxsize if stop is None else stop)
+        """Return the bytes ``start`` to ``stop`` as an iterable that can jump."""
+        return _Parts(self._read_at, start, sys.maxsize if stop is None else stop)
 
-    def _at(self, start: int) -> bytes:
-        """Some bytes from a place on; none at the end."""
+    def _read_at(self, start: int) -> bytes:
+        """Return a run of bytes from ``start`` on; empty at the end."""
         if not self._start <= start < self._start + len(self._data):
             try:
                 self._data = call_with_retries(
@@ -147,39 +143,39 @@ class _Window:
 
 
 class _Parts:
-    """Bytes of a shard, of which those that are passed over are not read.
+    """A range of a shard; skipped bytes are not read.
 
     Args:
-        at: some bytes from a place on.
-        start: the first one.
-        stop: behind the last one.
+        read_at: returns a run of bytes from an offset on.
+        start: the first byte.
+        stop: the byte after the last one.
     """
 
-    def __init__(self, at: Callable[[int], bytes], start: int, stop: int) -> None:
-        self._bytes_at, self._at, self._stop = at, start, stop
+    def __init__(self, read_at: Callable[[int], bytes], start: int, stop: int) -> None:
+        self._read_at, self._at, self._stop = read_at, start, stop
 
     def __iter__(self) -> Iterator[bytes]:
-        while self._at < self._stop and (data := self._bytes_at(self._at)[: self._stop - self._at]):
+        while self._at < self._stop and (data := self._read_at(self._at)[: self._stop - self._at]):
             self._at += len(data)
             yield data
 
     def jump(self, num_bytes: int) -> int:
-        """Leave out bytes; returns how many there were."""
+        """Skip bytes; returns how many were skipped."""
         num_bytes = min(num_bytes, self._stop - self._at)
         self._at += num_bytes
         return num_bytes
 
 
 def read_offsets(url: RemoteUrl, options: StorageOptions, retry: RetryPolicy) -> Offsets:
-    """At which byte each sample of a shard begins, and behind the last one where that ends; uint64.
+    """Read the index of a shard: the first byte of each sample, then the end of the last one; uint64.
 
     Args:
         url: of the shard, with its size and number of samples.
         options: for the store.
-        retry: what is done about faults that may pass.
+        retry: policy for transient faults.
 
     Raises:
-        ManifestError: if there is no index, or it is not one of this shard.
+        ManifestError: if there is no index, or it does not belong to this shard.
     """
     try:
         data = read_whole(index_url(url), options, retry)
@@ -200,8 +196,8 @@ def _parse(url: str, data: bytes, *, num_samples: int, first: int = 0, last: int
 def _unusable(url: str, why: str) -> ManifestError:
     shown = redact(url)
     return ManifestError(
-        f"{redact(index_url(url))} {why}. A part of {shown} is wanted only, and its index tells where samples begin. "
-        "Write it: torchdata-remote manifest --overwrite FOLDER. A compressed shard has none: write tars that are not "
-        "compressed, or read it from its beginning, by no more readers than there are shards.",
+        f"{redact(index_url(url))} {why}. Reading only some samples of {shown} needs this index. "
+        "Write it: torchdata-remote manifest --overwrite FOLDER. A compressed shard has none: write uncompressed tars, "
+        "or use no more readers than there are shards, so that each reads whole shards.",
         url=shown,
     )

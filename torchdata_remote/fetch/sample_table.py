@@ -1,4 +1,4 @@
-"""Where the members of many samples lie: a table of columns, about 100 bytes a sample."""
+"""Columnar table of the byte ranges of all members of many samples, about 100 bytes per sample."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Members(NamedTuple):
-    """The members of some samples, in order.
+    """The members of selected samples, in order.
 
-    ``names``, ``objects``, ``starts``, ``sizes`` have one entry for each member: its path below the source, which of
-    ``urls`` holds it, the first byte of its data there, and their number. ``counts`` tells how many members each
-    sample has.
+    ``names``, ``objects``, ``starts``, ``sizes`` have one entry per member: its path below the source, the index of its
+    object in ``urls``, the first byte of its data there, and their number. ``counts`` is the number of members of each
+    sample.
     """
 
     urls: list[RemoteUrl]
@@ -32,24 +32,24 @@ class Members(NamedTuple):
 
 
 class SampleTable:
-    """Samples in the source's order. Members are added one after the other, those of a sample next to each other."""
+    """Samples in the source's order. The members of a sample are added consecutively."""
 
     def __init__(self) -> None:
         self.names = StringColumn()  # of members: paths below the source
         self._objects, self._starts, self._sizes = array("q"), array("q"), array("q")
-        self._firsts = array("q")  # member of each sample
+        self._firsts = array("q")  # index of each sample's first member
         self.urls = UrlTable()  # of objects
 
     def add_object(self, url: RemoteUrl) -> None:
-        """Members that follow lie in this object."""
+        """Set the object of the members added next."""
         self.urls.append(url)
 
-    def begin_sample(self) -> None:
-        """Members that follow belong to a new sample."""
+    def start_sample(self) -> None:
+        """Start a new sample, for the members added next."""
         self._firsts.append(len(self.names))
 
     def add_member(self, name: str, start: int, size: int) -> None:
-        """A member of the sample at hand, in the object added last."""
+        """Add a member to the last sample, stored in the object added last."""
         self.names.append(name)
         self._objects.append(len(self.urls) - 1)
         self._starts.append(start)
@@ -58,34 +58,29 @@ class SampleTable:
     def __len__(self) -> int:
         return len(self._firsts)
 
-    @property
-    def num_objects(self) -> int:
-        """How many objects hold them."""
-        return len(self.urls)
-
     def firsts(self) -> Int64s:
-        """The first member of each sample, and behind the last one; shape ``(num_samples + 1,)``."""
+        """Return the index of each sample's first member, and the number of members; shape ``(num_samples + 1,)``."""
         return np.append(np.frombuffer(self._firsts, np.int64), len(self.names))
 
-    def _places(self, samples: Int64s) -> tuple[Int64s, Int64s]:
-        """The first member of each of these, and how many it has; without a copy of the table."""
+    def _member_ranges(self, samples: Int64s) -> tuple[Int64s, Int64s]:
+        """Return the first member of each of these samples, and their number; without a copy of the table."""
         firsts = np.frombuffer(self._firsts, np.int64)
-        behind = np.full(len(samples), len(self.names))
+        ends = np.full(len(samples), len(self.names))
         has_next = samples + 1 < len(firsts)
-        behind[has_next] = firsts[samples[has_next] + 1]
-        return firsts[samples], behind - firsts[samples]
+        ends[has_next] = firsts[samples[has_next] + 1]
+        return firsts[samples], ends - firsts[samples]
 
     def sizes(self) -> Int64s:
-        """Bytes of each member."""
+        """Return the number of bytes of each member."""
         return np.frombuffer(self._sizes, np.int64)
 
     def first_names(self) -> Iterator[str]:
-        """The name of each sample's first member."""
+        """Yield the name of each sample's first member."""
         return map(self.names.__getitem__, self._firsts)
 
     def select(self, samples: Int64s) -> Members:
-        """The members of these samples, in this order."""
-        firsts, counts = self._places(samples)
+        """Return the members of these samples, in this order."""
+        firsts, counts = self._member_ranges(samples)
         before = np.cumsum(counts) - counts
         members = np.arange(counts.sum()) + np.repeat(firsts - before, counts)
         objects = np.frombuffer(self._objects, np.int64)[members]
@@ -100,7 +95,7 @@ class SampleTable:
         )
 
     def dump(self) -> bytes:
-        """As one piece, for :meth:`load`."""
+        """Serialize the table for :meth:`load`."""
         columns: dict[str, Any] = {name: np.frombuffer(getattr(self, name), np.int64) for name in _NUMBERS}
         for prefix, table in (("names", self.names), ("urls", self.urls)):
             columns |= {f"{prefix}.{name}": column for name, column in table.columns().items()}
@@ -110,15 +105,15 @@ class SampleTable:
 
     @classmethod
     def load(cls, data: bytes) -> SampleTable:
-        """What :meth:`dump` made."""
-        made = cls()
+        """Restore a table from :meth:`dump`."""
+        table = cls()
         with np.load(io.BytesIO(data), allow_pickle=False) as columns:
             for name in _NUMBERS:
-                setattr(made, name, array("q", columns[name].tobytes()))
-            made.names = StringColumn.from_columns(columns["names.data"], columns["names.ends"])
+                setattr(table, name, array("q", columns[name].tobytes()))
+            table.names = StringColumn.from_columns(columns["names.data"], columns["names.ends"])
             urls = {name.removeprefix("urls."): columns[name] for name in columns if name.startswith("urls.")}
-            made.urls = UrlTable.from_columns(urls)
-        return made
+            table.urls = UrlTable.from_columns(urls)
+        return table
 
 
 _NUMBERS = ("_objects", "_starts", "_sizes", "_firsts")

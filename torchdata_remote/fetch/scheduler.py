@@ -1,16 +1,16 @@
-"""The fetch engine: many requests in flight, bytes in memory bounded, objects handed on in order.
+"""Schedule the downloads of parts: many requests at once, bounded memory, objects in order.
 
-Whoever consumes plans: each time bytes are consumed, and when an answer tells a size that was not known, as many parts
-as the byte bound allows are queued for the threads. So the bound is always full of bytes that are fetched, being
-fetched, or next in the queue, and the source of URLs is only ever pulled from the consumer's thread.
+Fetching is driven by the consumer: each time bytes are consumed, and when a response reports a size that was not known,
+as many parts as the memory budget allows are queued for the threads. So the budget is always full of bytes that are
+fetched, being fetched, or next in the queue, and the source of URLs is only read in the consumer's thread.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import queue
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable
+from functools import partial
 
 from ..core.stats.counters import FETCH
 from ..core.threads.finalizer_lock import FinalizerLock
@@ -25,119 +25,110 @@ _OBJECTS_WAITING = 4
 
 
 class PartScheduler:
-    """Fetches objects for one iteration of one pipe, in one process: a lane of its engine.
+    """Downloads objects for one iteration of one pipe, in one process: a lane of its session.
 
     Args:
-        engine: limits, threads, and the byte bound, of which a lane has its share.
+        session: limits, threads, and the memory budget, of which a lane has its share.
     """
 
-    def __init__(self, engine: FetchSession) -> None:
-        self.options, self._storage_options = engine.options, engine.storage_options
-        self._num_lanes = engine.num_lanes
-        part_bytes, num_lanes = self.options.actual_part_bytes, engine.num_lanes
+    def __init__(self, session: FetchSession) -> None:
+        self.options, self._storage_options = session.options, session.storage_options
+        self._num_lanes = session.num_lanes
+        part_bytes, num_lanes = self.options.actual_part_bytes, session.num_lanes
         self._part_bytes = {mapped: part_bytes(mapped=mapped, num_lanes=num_lanes) for mapped in (False, True)}
-        self._engine = engine.start()
-        self._pool, self._lock = self._engine.pool, FinalizerLock(self._leave)
-        self._reserved_bytes = self._num_unfinished = 0  # the latter: parts that are queued or being fetched
+        self._session = session.start()
+        self._pool, self._lock = self._session.pool, FinalizerLock(self._leave)
+        self._reserved_bytes = 0
         self._unplanned: dict[ObjectDownload, None] = {}  # in order
-        self._being_read: dict[ObjectDownload, None] = {}  # in order; some that are completely planned among them
-        self._unready: dict[ObjectDownload, None] = {}  # in order; where objects are handed on as they are complete
-        self._ready: queue.SimpleQueue[ObjectDownload] = queue.SimpleQueue()
-        self._waiting_for_room = 0  # of the unplanned, how many the byte bound holds back; counted to 4
-        self._users = 1  # whoever made it, and every open object
+        self._being_read: dict[ObjectDownload, None] = {}  # in order; includes completely planned ones
+        self._waiting_for_room = 0  # unplanned objects that the memory budget holds back; counted to 4
+        self._users = 1  # the owner, and every open object
         self._pid = os.getpid()
 
     def open(self, url: str, start: int = 0, stop: int | None = None) -> ObjectDownload:
-        """Take an object on and plan parts of it, within the byte bound; each call needs a ``close_object``."""
+        """Register an object and plan parts of it within the budget. Each call needs a ``close_object``."""
         self._require_own_process(url)
-        connection, cache = self._engine.connection, self._engine.cache
-        target = ObjectDownload(url, self._storage_options, connection, cache, start=start, stop=stop)
+        connection, cache = self._session.connection, self._session.cache
+        download = ObjectDownload(url, self._storage_options, connection, cache, start=start, stop=stop)
         with self._lock:
             self._users += 1
-            self._unplanned[target] = None
-            if not self.options.in_order:
-                self._unready[target] = None
+            self._register(download)
             self._plan_ahead()
-        return target
+        return download
+
+    def _register(self, download: ObjectDownload) -> None:  # with the lock held
+        self._unplanned[download] = None
 
     def has_room(self) -> bool:
         """Whether more objects should be opened, to have something to plan when bytes are consumed."""
         return self._waiting_for_room < _OBJECTS_WAITING
 
-    def next_ready(self) -> ObjectDownload:
-        """Wait for the next object that is complete, of those opened with ``in_order=False``.
+    def next_object(self, opened: Iterable[ObjectDownload]) -> ObjectDownload:
+        """Choose the object to hand out next among those that were opened and not handed out: the first one."""
+        return next(iter(opened))
 
-        When no object can be completed within the byte bound it is the oldest one, which streams.
-        """
-        self._require_own_process("this pass")
-        with self._lock:
-            self._hand_on_if_stuck()
-        with FETCH.waiting():
-            return next_item(self._ready)
-
-    def next_piece(self, target: ObjectDownload, consumed_bytes: int) -> memoryview | None:
-        """Give back the bytes of the last piece, then wait for the next one; ``None`` at the object's end."""
-        self._require_own_process(target.url)
-        if target.error is not None:
-            raise target.error
+    def next_piece(self, download: ObjectDownload, consumed_bytes: int) -> memoryview | None:
+        """Release the bytes of the last piece, then wait for the next one; ``None`` at the object's end."""
+        self._require_own_process(download.url)
+        if download.error is not None:
+            raise download.error
         while True:
             with self._lock:
                 if consumed_bytes:
-                    self._consume(target, consumed_bytes)
+                    self._consume(download, consumed_bytes)
                     consumed_bytes = 0
-                if target.can_plan():
-                    self._being_read[target] = None
-                    if not target.parts:
-                        self._plan(target)  # whatever the bound says: the consumer must get on
-                if not target.parts:
+                if download.can_plan():
+                    self._being_read[download] = None
+                    if not download.parts:
+                        self._plan(download)  # even beyond the budget: the consumer waits for this part
+                if not download.parts:
                     return None
-                part = target.parts[0]
+                part = download.parts[0]
             with FETCH.waiting():
                 piece = next_item(part.pieces)
             if piece is not None:
                 return piece
             with self._lock:  # an empty part, or one that failed
-                self._consume(target, part.reserved_bytes)
+                self._consume(download, part.reserved_bytes)
             if part.error is not None:
-                target.error = part.error
+                download.error = part.error
                 raise part.error
 
     def _require_own_process(self, what: str) -> None:
         if os.getpid() != self._pid:
             raise RuntimeError(f"{redact(what)} was opened in another process, this one's parent. Open it here.")
 
-    def _consume(self, target: ObjectDownload, num_bytes: int) -> None:  # with the lock held
-        part = target.parts[0]
-        self._give_back(part, num_bytes)
+    def _consume(self, download: ObjectDownload, num_bytes: int) -> None:  # with the lock held
+        part = download.parts[0]
+        self._release_bytes(part, num_bytes)
         if part.reserved_bytes == 0:
-            target.parts.popleft()
+            download.parts.popleft()
         self._plan_ahead()
 
-    def close_object(self, target: ObjectDownload) -> None:
-        """Drop what was planned; requests that have not begun are not made. Safe in a finalizer."""
-        target.close()
-        self._lock.settle(target)
+    def close_object(self, download: ObjectDownload) -> None:
+        """Drop the planned parts; requests that have not started are not sent. Safe in a finalizer."""
+        download.close()
+        self._lock.settle(download)
 
     def release(self) -> None:
-        """Whoever made this opens nothing more; the threads end with the last object. Safe in a finalizer."""
-        self._engine.open_no_more()
+        """Open no more objects; the threads stop with the last open one. Safe in a finalizer."""
+        self._session.open_no_more()
         self._lock.settle(None)
 
-    def _leave(self, target: ObjectDownload | None) -> None:  # with the lock held
+    def _leave(self, download: ObjectDownload | None) -> None:  # with the lock held
         self._users -= 1
-        if target is not None:
-            for part in target.parts:
-                self._give_back(part, part.reserved_bytes)
-            target.parts.clear()
-            self._unplanned.pop(target, None)
-            self._being_read.pop(target, None)
-            self._unready.pop(target, None)
+        if download is not None:
+            for part in download.parts:
+                self._release_bytes(part, part.reserved_bytes)
+            download.parts.clear()
+            self._unplanned.pop(download, None)
+            self._being_read.pop(download, None)
         if self._users == 0:
-            self._engine.leave()
+            self._session.leave()
         else:
             self._plan_ahead()
 
-    def _give_back(self, part: Part, num_bytes: int) -> None:  # with the lock held
+    def _release_bytes(self, part: Part, num_bytes: int) -> None:  # with the lock held
         self._reserved_bytes -= num_bytes
         part.reserved_bytes -= num_bytes
 
@@ -145,106 +136,91 @@ class PartScheduler:
         self._waiting_for_room = 0
         if not self._unplanned or self._pool.closed:
             return
-        while len(self._being_read) > 1:  # by turns: each gets the same share of the byte bound
-            target = min(self._being_read, key=lambda target: (not target.can_plan(), len(target.parts)))
-            if not target.can_plan() or not self._has_room_for(target):
+        while len(self._being_read) > 1:  # round robin: each gets the same share of the budget
+            download = min(self._being_read, key=lambda download: (not download.can_plan(), len(download.parts)))
+            if not download.can_plan() or not self._has_room_for(download):
                 break
-            self._plan(target)
+            self._plan(download)
         finished = []
-        for target in self._unplanned:
-            while self._waiting_for_room == 0 and self._may_plan(target) and self._has_room_for(target):
-                self._plan(target)
-            if target.completely_planned():
-                finished.append(target)
-            self._waiting_for_room += self._may_plan(target)
+        for download in self._unplanned:
+            while self._waiting_for_room == 0 and self._may_plan(download) and self._has_room_for(download):
+                self._plan(download)
+            if download.completely_planned():
+                finished.append(download)
+            self._waiting_for_room += self._may_plan(download)
             if self._waiting_for_room == _OBJECTS_WAITING:
-                break  # many may be open; those behind wait anyway
-        for target in finished:
-            del self._unplanned[target]
+                break  # many may be open; the following ones wait anyway
+        for download in finished:
+            del self._unplanned[download]
 
-    def _may_plan(self, target: ObjectDownload) -> bool:  # with the lock held
-        """Whether a part can be added ahead, within its share where several streams are read at once."""
-        held_bytes = len(target.parts) * self._part_bytes[target.mapped]
-        return target.can_plan() and held_bytes < self.options.share_bytes(self._engine.lane_bytes(self._num_lanes))
+    def _may_plan(self, download: ObjectDownload) -> bool:  # with the lock held
+        """Whether a part can be added ahead, within the object's share if several streams are read at once."""
+        held_bytes = len(download.parts) * self._part_bytes[download.mapped]
+        return download.can_plan() and held_bytes < self.options.share_bytes(self._session.lane_bytes(self._num_lanes))
 
-    def _has_room_for(self, target: ObjectDownload) -> bool:  # with the lock held
-        wanted = self._reserved_bytes + target.next_part_bytes(self._part_bytes[target.mapped])
-        return self._reserved_bytes == 0 or wanted <= self._engine.lane_bytes(self._num_lanes)
+    def _has_room_for(self, download: ObjectDownload) -> bool:  # with the lock held
+        needed_bytes = self._reserved_bytes + download.next_part_bytes(self._part_bytes[download.mapped])
+        return self._reserved_bytes == 0 or needed_bytes <= self._session.lane_bytes(self._num_lanes)
 
-    def _plan(self, target: ObjectDownload) -> None:  # with the lock held
-        part = target.plan(self._part_bytes[target.mapped])
+    def _plan(self, download: ObjectDownload) -> bool:  # with the lock held
+        """Add the next part and queue its request; returns ``False`` if the pool is closed."""
+        part = download.plan(self._part_bytes[download.mapped])
         self._reserved_bytes += part.reserved_bytes
         try:
-            self._pool.submit(self._fetch, target, part, on_dropped=lambda error: self._fetch(target, part, error))
-            self._num_unfinished += 1
+            self._pool.submit(self._fetch, download, part, on_dropped=lambda error: self._fetch(download, part, error))
         except PoolClosedError as error:
-            target.num_unfinished -= 1
             part.error = error
             part.pieces.put(None)
+            return False
+        return True
 
-    def _fetch(self, target: ObjectDownload, part: Part, dropped: PoolClosedError | None = None) -> None:
-        """In a thread of the pool: fetch one part, hand on its bytes or its error."""
+    def _fetch(self, download: ObjectDownload, part: Part, dropped: PoolClosedError | None = None) -> None:
+        """Download one part in a thread of the pool: hand out its bytes or its error."""
         try:
             if dropped is not None:
                 raise dropped
-            pieces = self._read(target, part.start, part.end, lambda found: self._learn(target, part, found))
-            with contextlib.closing(pieces):  # which ends the request
+            on_version = partial(self._update_plan, download, part)
+            with contextlib.closing(self.read_range(download, part.start, part.end, on_version)) as pieces:
                 at = part.start
-                while not target.closed and (piece := next(pieces, None)) is not None:
-                    target.keep(at, piece)
+                while not download.closed and (piece := next(pieces, None)) is not None:
+                    download.keep(at, piece)
                     at += len(piece)
                     part.pieces.put(piece)
                     self._pool.check()
-        except BaseException as error:  # noqa: BLE001  # it belongs to the consumer, whatever it is
-            if not target.closed:
+        except BaseException as error:  # noqa: BLE001  # raised in the consumer, whatever it is
+            if not download.closed:
                 part.error = error
         finally:
-            if not self.options.in_order:
-                self._finish(target)
+            self._part_ended(download)
             part.pieces.put(None)
 
-    def read_range(self, target: ObjectDownload, start: int, end: int) -> Iterator[memoryview]:
-        """Bytes of an object of known size besides its parts, fetched in the thread that iterates."""
-        self._require_own_process(target.url)
-        return self._read(target, start, end, lambda found: None)
+    def _part_ended(self, download: ObjectDownload) -> None:
+        """Called in the thread that downloaded a part, before the consumer sees its end."""
 
-    def _read(
-        self, target: ObjectDownload, start: int, end: int | None, on_found: Callable[[ObjectVersion], None]
+    def read_range(
+        self,
+        download: ObjectDownload,
+        start: int,
+        end: int | None,
+        on_version: Callable[[ObjectVersion], None] = lambda version: None,
     ) -> Generator[memoryview, None, None]:
+        """Read bytes of an object in the thread that iterates. Closing the iterator ends the request."""
+        self._require_own_process(download.url)
         return read_range(
-            target.source,
-            target.range_of(start, end),
+            download.source,
+            download.range_of(start, end),
             self.options.retry,
-            in_flight=self._engine.in_flight,
-            on_found=on_found,
-            sleep=lambda seconds: self._pool.sleep(seconds, is_closed=lambda: target.closed),
-            on_damage=target.distrust_cache,
+            in_flight=self._session.in_flight,
+            on_found=on_version,
+            sleep=lambda seconds: self._pool.sleep(seconds, is_closed=lambda: download.closed),
+            on_damage=download.distrust_cache,
         )
 
-    def _learn(self, target: ObjectDownload, part: Part, found: ObjectVersion) -> None:
-        if (found.size, found.etag, found.end) == (target.size, target.etag, part.end):
-            return  # nothing new; a lock would cost many threads dear
+    def _update_plan(self, download: ObjectDownload, part: Part, version: ObjectVersion) -> None:
+        if (version.size, version.etag, version.end) == (download.size, download.etag, part.end):
+            return  # nothing new; taking the lock would slow down many threads
         with self._lock:
-            target.learn(found)
-            if not target.closed:
-                self._give_back(part, part.reserved_bytes - (found.end - part.start))
+            download.learn(version)
+            if not download.closed:
+                self._release_bytes(part, part.reserved_bytes - (version.end - part.start))
             self._plan_ahead()
-
-    def _finish(self, target: ObjectDownload) -> None:
-        """Where objects are handed on as they are complete: see whether one is."""
-        with self._lock:
-            self._num_unfinished -= 1
-            target.num_unfinished -= 1
-            if target in self._unready:
-                failed = any(part.error is not None for part in target.parts)
-                if failed or (target.num_unfinished == 0 and target.completely_planned()):
-                    self._hand_on(target)
-            self._hand_on_if_stuck()
-
-    def _hand_on_if_stuck(self) -> None:  # with the lock held
-        if self._unready and self._num_unfinished == 0 and self._ready.empty():
-            self._hand_on(next(iter(self._unready)))
-
-    def _hand_on(self, target: ObjectDownload) -> None:  # with the lock held
-        del self._unready[target]
-        self._ready.put(target)

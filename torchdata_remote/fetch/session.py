@@ -1,4 +1,4 @@
-"""What the iterations of a pipe, and of its copies, share in one process: threads, requests, the byte bound."""
+"""Resources shared by all iterators of a pipe in one process: threads, concurrency limit, memory budget, cache."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Event(Enum):
     NOT_KEPT = 3
 
 
-def _opened(cache_dir: str, cache_bytes: int) -> DiskCache:
+def _open_cache(cache_dir: str, cache_bytes: int) -> DiskCache:
     try:
         return DiskCache(cache_dir, cache_bytes)
     except (OSError, ValueError) as error:  # ValueError: a NUL character
@@ -30,7 +30,9 @@ def _opened(cache_dir: str, cache_bytes: int) -> DiskCache:
 
 
 class ActiveSession:
-    """An engine at work: it is started by its first lane, and its threads end with its last one, unless it is kept.
+    """The running half of a session. Its threads stop with the last lane, unless the session is kept.
+
+    A lane is one iterator with its open objects.
 
     Args:
         options: limits.
@@ -41,40 +43,40 @@ class ActiveSession:
         self.connection = Connection(options.backend, options.retry.progress_timeout_s)
         self.cache = None
         if options.cache_dir is not None and options.cache_bytes is not None:
-            self.cache = _opened(options.cache_dir, options.cache_bytes)
+            self.cache = _open_cache(options.cache_dir, options.cache_bytes)
         self.pool = Pool(options.max_in_flight)
         self.in_flight = ConcurrencyLimit(options.max_in_flight, check=self.pool.check)
         self._lock = FinalizerLock(self._settle)
-        self._num_lanes = 0  # that have something open
-        self._num_opening = 0  # that may open more
-        self._num_begun = 0  # of the pass at hand
-        self.kept = False  # for the next lane
+        self._num_lanes = 0  # lanes with open objects
+        self._num_opening = 0  # lanes that may open more
+        self._num_started = 0  # lanes of the current pass
+        self.kept = False  # whether threads outlive the last lane
         self._pid = os.getpid()
 
     def join(self) -> bool:
-        """Begin one more lane; ``False`` if the threads have ended, or belong to the process this was forked from."""
+        """Start a lane; ``False`` if the threads have stopped, or belong to the process this one was forked from."""
         if os.getpid() != self._pid:
             return False
         with self._lock:
             if self.pool.closed:
                 return False
             if self._num_opening == 0:
-                self._num_begun = 0  # a new pass
-            self._num_begun += 1
+                self._num_started = 0  # a new pass
+            self._num_started += 1
             self._num_opening += 1
             self._num_lanes += 1
             return True
 
     def open_no_more(self) -> None:
-        """A lane opens nothing more. Safe in a finalizer."""
+        """Record that a lane opens no more objects. Safe in a finalizer."""
         self._lock.settle(_Event.OPENS_NO_MORE)
 
     def leave(self) -> None:
-        """A lane has nothing open. Safe in a finalizer."""
+        """Record that a lane has no open objects. Safe in a finalizer."""
         self._lock.settle(_Event.LEAVES)
 
     def keep_no_longer(self) -> None:
-        """The threads end with the last lane. Safe in a finalizer."""
+        """Let the threads stop with the last lane. Safe in a finalizer."""
         self._lock.settle(_Event.NOT_KEPT)
 
     def _settle(self, event: _Event) -> None:  # with the lock held
@@ -89,20 +91,20 @@ class ActiveSession:
             self.pool.close()
 
     def lane_bytes(self, num_expected: int) -> int:
-        """A lane's share of the byte bound: among those that have something open, and those that will begin."""
-        num_lanes = self._num_lanes + max(0, num_expected - self._num_begun)
+        """Return a lane's share of the memory budget, among open lanes and those expected to start."""
+        num_lanes = self._num_lanes + max(0, num_expected - self._num_started)
         return self.options.max_buffer_bytes // max(1, num_lanes)
 
 
 class FetchSession:
-    """What a pipe that fetches holds. Nothing is opened before :meth:`start`, in the process that calls it.
+    """Session of a pipe that fetches; picklable. Connections are opened by :meth:`start` in the calling process.
 
-    Copies of a pipe share its engine: each iteration is a lane.
+    Copies of a pipe share its session: each iteration is a lane.
 
     Args:
-        options: limits, of all lanes together.
+        options: limits of all lanes together.
         storage_options: for the stores.
-        num_lanes: that are expected at the same time.
+        num_lanes: expected at the same time.
     """
 
     def __init__(self, options: FetchOptions, storage_options: StorageOptions, num_lanes: int = 1) -> None:
@@ -110,16 +112,16 @@ class FetchSession:
         self._running: ActiveSession | None = None
 
     def start(self) -> ActiveSession:
-        """The engine at work, with one more lane."""
+        """Return the running session with one more lane."""
         running = self._running
         if running is None or not running.join():
             running = ActiveSession(self.options)
             running.join()
-            self._running = running  # another thread may have put its own there: each has joined the one it gets
+            self._running = running  # another thread may have replaced it: each has joined its own
         return running
 
     def keep(self) -> None:
-        """Let threads and connections stay between passes, in this process, until this is collected."""
+        """Keep threads and connections between passes in this process, until this object is collected."""
         running = self.start()
         if not running.kept:
             running.kept = True
@@ -128,7 +130,7 @@ class FetchSession:
         running.leave()
 
     def for_lanes(self, num_lanes: int) -> FetchSession:
-        """Another one, of the same limits."""
+        """Return another session with the same limits."""
         return FetchSession(self.options, self.storage_options, num_lanes)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""URLs to streams, the next ones under way; and the bytes of any stream."""
+"""Open URLs as byte streams, prefetching the next ones."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from .object_stream import ObjectStream
 from .sample_ranges import wanted_bytes
 from .scheduler import PartScheduler
 from .session import FetchSession
+from .unordered_scheduler import UnorderedScheduler
 
 _OBJECTS_AHEAD = 16  # times max_in_flight: enough for a consumer that takes a batch at a time
 
@@ -21,80 +22,81 @@ StreamsState = dict[str, Any]  # "next": number of the next object; "again": [nu
 
 
 def stream_objects(
-    urls: Iterable[str], engine: FetchSession, state: StreamsState | None = None
+    urls: Iterable[str], session: FetchSession, state: StreamsState | None = None
 ) -> Generator[tuple[str, ObjectStream], None, None]:
-    """Each URL with a stream over its object, the next ones under way; in order, or as they are complete.
+    """Open each URL as a stream while the next ones are prefetched, in order or as objects are complete.
 
     Args:
-        urls: pulled only from the thread that iterates.
-        engine: limits.
-        state: where to go on: first with the objects that are wanted again, in the order given.
+        urls: read only in the thread that iterates.
+        session: limits and threads.
+        state: where to resume: first the objects of ``"again"``, in that order, then those from ``"next"`` on.
 
     Raises:
-        StateError: if there are fewer URLs than the state tells of.
+        StateError: if there are fewer URLs than the state expects.
     """
-    options, fetcher = engine.options, PartScheduler(engine)
-    ahead: dict[ObjectDownload, tuple[str, ObjectStream]] = {}  # in order
+    options = session.options
+    scheduler = PartScheduler(session) if options.in_order else UnorderedScheduler(session)
+    ahead: dict[ObjectDownload, tuple[str, ObjectStream]] = {}  # opened and not handed out, in order
     try:
         source = _numbered(urls, state)
         ended: Exception | None = None
         num_ahead, most_ahead = 2 * options.max_in_flight, _OBJECTS_AHEAD * options.max_in_flight
         while True:
-            while ended is None and (not ahead or (len(ahead) < num_ahead and fetcher.has_room())):
+            while ended is None and (not ahead or (len(ahead) < num_ahead and scheduler.has_room())):
                 try:
                     number, url, start = next(source)
-                    stream = _opened(fetcher, engine, url, number if options.in_order else None, start)
-                    ahead[stream.target] = url, stream
-                except Exception as error:  # noqa: BLE001, PERF203  # what came before it is handed on first
+                    stream = _open(scheduler, session, url, number if options.in_order else None, start)
+                    ahead[stream.download] = url, stream
+                except Exception as error:  # noqa: BLE001, PERF203  # earlier objects are handed out first
                     ended = error
-            num_ahead = min(num_ahead + 1, most_ahead)  # by and by, so that the first object need not wait for it
+            num_ahead = min(num_ahead + 1, most_ahead)  # gradually, so that the first object is not delayed
             if ahead:
                 FETCH.add(items=1)
-                yield ahead.pop(next(iter(ahead)) if options.in_order else fetcher.next_ready())
+                yield ahead.pop(scheduler.next_object(ahead))
             elif isinstance(ended, StopIteration):
                 return
             elif ended is not None:
                 raise ended
     finally:
-        for _, stream in reversed(ahead.values()):  # the last first: none makes room for one that is closed next
+        for _, stream in reversed(ahead.values()):  # the last first, so that closing one plans nothing for the next
             stream.close()
-        fetcher.release()
+        scheduler.release()
 
 
-def _opened(fetcher: PartScheduler, engine: FetchSession, url: str, number: int | None, start: int) -> ObjectStream:
-    """A stream over the object, or over the samples of it that the URL asks for, from ``start`` on."""
+def _open(scheduler: PartScheduler, session: FetchSession, url: str, number: int | None, start: int) -> ObjectStream:
+    """Open the object, or the range of samples that the URL names, from byte ``start`` on."""
     whole, samples = split_sample_range(url)
     if samples is None:
-        return ObjectStream(fetcher, whole, number, start)
-    first, stop = wanted_bytes(whole, samples, engine.storage_options, engine.options.retry)
-    return ObjectStream(fetcher, whole, number, max(first, start), stop)
+        return ObjectStream(scheduler, whole, number, start)
+    first, stop = wanted_bytes(whole, samples, session.storage_options, session.options.retry)
+    return ObjectStream(scheduler, whole, number, max(first, start), stop)
 
 
 def _numbered(urls: Iterable[str], state: StreamsState | None) -> Iterator[tuple[int, str, int]]:
-    """Number, URL and first byte of each object that is to be opened."""
+    """Yield number, URL and first byte of each object to open."""
     first, again = (state["next"], state.get("again", [])) if state is not None else (0, [])
     source = (url_of(url, of="async_prefetch") for url in urls)
-    wanted = {number for number, _ in again}
-    before, count = {}, 0
-    for count, url in zip(range(1, first + 1), source):  # noqa: B905  # whichever ends first
-        if count - 1 in wanted:
-            before[count - 1] = url
-    if count < first or len(before) < len(wanted):
-        told = max([first, *(number + 1 for number in wanted)])
+    reopened = {number for number, _ in again}
+    earlier, count = {}, 0
+    for count, url in zip(range(1, first + 1), source):  # noqa: B905  # either may be shorter
+        if count - 1 in reopened:
+            earlier[count - 1] = url
+    if count < first or len(earlier) < len(reopened):
+        expected = max([first, *(number + 1 for number in reopened)])
         raise StateError(
-            f"The state tells of {told:,} URLs, and there are {count:,}. It belongs to another listing, or another "
-            "world: resume with the chain that it came from."
+            f"The state expects {expected:,} URLs, and there are {count:,}. It belongs to another listing or another "
+            "world: resume with the chain that saved it."
         )
     for number, start in again:
-        yield number, before[number], start
+        yield number, earlier[number], start
     yield from ((number, url, 0) for number, url in enumerate(source, first))
 
 
 def parts_of(url: str, stream: Any, piece_bytes: int = 1 << 20) -> Iterator[bytes | memoryview]:
-    """The bytes of a file-like object in consecutive pieces; of an :class:`ObjectStream` without copying.
+    """Yield the bytes of a file-like object in consecutive pieces; those of an :class:`ObjectStream` are not copied.
 
     Raises:
-        RemoteDataError: if it was opened as text.
+        RemoteDataError: if the file was opened as text.
     """
     parts = getattr(stream, "parts", None)
     if parts is not None:

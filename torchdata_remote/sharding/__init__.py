@@ -1,7 +1,7 @@
-"""Any data set into shuffled tar shards: listed, indexed, planned, gathered and written, by one process or many.
+"""Write any data set into shuffled tar shards, by one process or many, resumably.
 
-``listing`` says what a source is made of, ``archives`` where the samples of archives lie, ``plan`` what goes into which
-shard, ``samples`` brings it, ``task`` writes one shard. ``job`` goes through all of that and keeps a ``journal``.
+``source_listing`` lists a source, ``archive_index`` finds the samples of archives, ``plan`` assigns samples to shards,
+``planned_samples`` reads them, ``task`` writes one shard. ``job`` runs these steps and keeps the ``journal``.
 """
 
 from .shard_dataset import shard_dataset

@@ -1,4 +1,4 @@
-"""One pass over archives: where the members of their samples lie."""
+"""Index archives in one pass: find the byte range of every member."""
 
 from __future__ import annotations
 
@@ -24,39 +24,39 @@ _Parts = Iterable[bytes | memoryview]
 
 def index_archives(
     archives: list[RemoteUrl],
-    engine: FetchSession,
+    session: FetchSession,
     scratch: TemporaryObjects,
     *,
     on_bytes: Callable[[int], object],
     on_bad_member: OnBadMember = raise_error,
 ) -> SampleTable:
-    """Read archives once, for the places of all members. What is compressed is unpacked into ``scratch`` meanwhile.
+    """Read archives once and index all members. Members of compressed archives are copied into ``scratch``.
 
     Archives of archives are recognised by their first member. Names of members are paths below the source: with the
-    inner archive's name as a folder, and where there are several archives with theirs before that.
+    inner archive's name as a folder and, if there are several archives, the outer archive's name before that.
 
     Args:
         archives: with sizes.
-        engine: limits.
-        scratch: takes the members of compressed archives, which cannot be read by ranges.
-        on_bytes: called now and then with the number of bytes that were read.
-        on_bad_member: asked about members that cannot be part of a sample, or an archive in an archive of archives.
+        session: limits and threads.
+        scratch: receives the members of compressed archives, which cannot be read by ranges.
+        on_bytes: called with the number of bytes read since the last call.
+        on_bad_member: called for members that cannot be part of a sample, or an archive in an archive of archives.
 
     Raises:
-        ShardReadError: for an archive that is damaged, or not made of samples.
+        ShardReadError: for an archive that is damaged, or does not consist of samples.
     """
     table = SampleTable()
-    for url, stream in stream_objects(archives, engine):
+    for url, stream in stream_objects(archives, session):
         assert isinstance(url, RemoteUrl)
         with closing(stream):
             prefix = without_ending(url.rpartition("/")[2]) + "/" if len(archives) > 1 else ""
-            before = len(table)
-            indexing = _Indexing(table, scratch, on_bytes, MemberErrorHandler(on_bad_member, Skipped()))
-            indexing.read(url, parts_of(url, stream), prefix)
-            if url.num_samples not in (None, len(table) - before):
+            num_before = len(table)
+            indexer = _Indexer(table, scratch, on_bytes, MemberErrorHandler(on_bad_member, Skipped()))
+            indexer.read(url, parts_of(url, stream), prefix)
+            if url.num_samples not in (None, len(table) - num_before):
                 shown = redact(url)
                 raise ShardReadError(
-                    f"{shown} has {len(table) - before:,} samples, and its manifest says {url.num_samples:,}.",
+                    f"{shown} has {len(table) - num_before:,} samples, and its manifest says {url.num_samples:,}.",
                     url=shown,
                 )
     scratch.finish()
@@ -67,7 +67,7 @@ def _names_a_member(name: str) -> bool:
     return naming_fault(name.removeprefix("./")) is None
 
 
-class _Indexing:
+class _Indexer:
     def __init__(
         self,
         table: SampleTable,
@@ -76,34 +76,39 @@ class _Indexing:
         on_bad_member: OnBadMember,
     ) -> None:
         self._table, self._scratch, self._on_bytes, self._on_bad_member = table, scratch, on_bytes, on_bad_member
-        self._unpacked: RemoteUrl | None = None  # the object of the scratch that the table was told of last
+        self._unpacked: RemoteUrl | None = None  # temporary object that was added to the table last
 
     def read(self, url: RemoteUrl, parts: _Parts, prefix: str) -> None:
-        """One archive."""
+        """Index one archive."""
         shown = redact(url)
         compression, bare = decompressed(self._counted(parts), url=shown, limits=CompressionLimits())
         with closing(bare):
             name, whole = first_name(bare, url=shown, counts=_names_a_member)
-            of = None if compression is not None else url
+            container = None if compression is not None else url
             if name is None or not is_archive_name(name):
-                self._read_samples(whole, shown, prefix, of, 0, None)
+                self._read_samples(whole, shown, prefix, container, 0, None)
                 return
             prefixes = NestedPrefixes(shown)
             for inner, pieces in read_archives(whole, url=shown, options=TarOptions()):
                 if is_meta(inner.name):
                     continue
                 if not is_archive_name(inner.name):
-                    self._on_bad_member(bad_inner(shown, inner.name, "it is none, beside others that are"))
+                    self._on_bad_member(bad_inner(shown, inner.name, "it is not an archive, and other members are"))
                     continue
-                inside = f"{shown}, in {inner.name!r:.200}"
-                of_inner = prefixes.of(inner.name, self._on_bad_member)
-                if of_inner is None:
+                inner_shown = f"{shown}, in {inner.name!r:.200}"
+                inner_prefix = prefixes.of(inner.name, self._on_bad_member)
+                if inner_prefix is None:
                     continue
-                below = prefix + of_inner
-                compression, unpacked = decompressed(pieces, url=inside, limits=CompressionLimits())
+                compression, unpacked = decompressed(pieces, url=inner_shown, limits=CompressionLimits())
                 with closing(unpacked):
-                    within = of if compression is None else None
-                    self._read_samples(unpacked, inside, below, within, inner.start, inner.num_bytes)
+                    self._read_samples(
+                        unpacked,
+                        inner_shown,
+                        prefix + inner_prefix,
+                        container if compression is None else None,
+                        inner.start,
+                        inner.num_bytes,
+                    )
 
     def _counted(self, parts: _Parts) -> Iterator[bytes | memoryview]:
         for part in parts:
@@ -111,12 +116,12 @@ class _Indexing:
             yield part
 
     def _read_samples(
-        self, parts: _Parts, shown: str, prefix: str, of: RemoteUrl | None, offset: int, num_bytes: int | None
+        self, parts: _Parts, shown: str, prefix: str, container: RemoteUrl | None, offset: int, num_bytes: int | None
     ) -> None:
-        """The samples of one archive, which lies in ``of`` from ``offset`` on; ``None`` if it has to be unpacked."""
-        options = TarOptions(copy=False, num_bytes=num_bytes if of is not None else None)
-        if of is not None:
-            self._table.add_object(of)
+        """Index the samples of one archive at ``offset`` of ``container``; ``None`` if it has to be unpacked."""
+        options = TarOptions(copy=False, num_bytes=num_bytes if container is not None else None)
+        if container is not None:
+            self._table.add_object(container)
             runs: Iterator[Any] = (
                 (found.names, zip(found.names, found.starts, found.sizes, strict=True))
                 for found in read_member_offsets(parts, url=shown, options=options)
@@ -128,7 +133,7 @@ class _Indexing:
                 for names, data in read_member_batches(parts, url=shown, options=options)
             )
         for sample in samples_of(runs, url=shown, on_bad_member=self._on_bad_member):
-            self._table.begin_sample()
+            self._table.start_sample()
             self._add(sample, prefix, offset)
 
     def _add(self, sample: Sample, prefix: str, offset: int) -> None:
@@ -139,8 +144,8 @@ class _Indexing:
             if len(found) == 3:
                 self._table.add_member(name, offset + found[1], found[2])
                 continue
-            place = self._scratch.put(found[1])
-            if place.url is not self._unpacked:
-                self._unpacked = place.url
-                self._table.add_object(place.url)
-            self._table.add_member(name, place.start, len(found[1]))
+            stored = self._scratch.put(found[1])
+            if stored.url is not self._unpacked:
+                self._unpacked = stored.url
+                self._table.add_object(stored.url)
+            self._table.add_member(name, stored.start, len(found[1]))

@@ -1,4 +1,4 @@
-"""Shards that others wrote: counted, and given the manifest and the indexes that ``write_shards`` leaves."""
+"""Write the manifest and the indexes of shards that another tool has written."""
 
 from __future__ import annotations
 
@@ -32,16 +32,17 @@ def index_shards(
     on_bad_member: OnBadMember = raise_error,
     storage_options: Mapping[str, Any] | None = None,
 ) -> list[ShardInfo]:
-    """Read the tar shards of a folder, and write an index beside each and their manifest, last.
+    """Read the tar shards of a folder, and write an index beside each, then their manifest.
 
-    The manifest tells sizes, sample counts and checksums; the indexes, where samples begin. So ranks can be equalized,
-    shards split, and damage noticed. Every byte is read once. A compressed shard gets no index.
+    The manifest holds sizes, sample counts and checksums, the indexes hold the first byte of each sample. They are
+    needed to equalize ranks, to split shards, and to detect damage. Every byte is read once. A compressed shard gets no
+    index.
 
     Args:
         url: the folder.
         pattern: glob that the shards' base names match.
-        overwrite: replace what is there of these. Otherwise finding one is an error.
-        on_shard: called with each shard when it was read.
+        overwrite: replace existing manifests and indexes. Otherwise one is an error.
+        on_shard: called with each shard after it was read.
         on_bad_member: called with the ``BadMemberError`` of a member that cannot be part of a sample (``README``). If
             it returns, as ``skip_with_warning`` does, the member is not counted: readers need the same policy.
         storage_options: for the store, in fsspec's vocabulary.
@@ -52,7 +53,7 @@ def index_shards(
     Raises:
         EmptyListingError: if there are no shards.
         ObjectExistsError: if there is a manifest or an index, before anything is read.
-        ShardReadError: for a shard that is damaged, or not made of samples.
+        ShardReadError: for a shard that is damaged, or does not consist of samples.
 
     Example:
         >>> import fsspec
@@ -68,19 +69,19 @@ def index_shards(
     options, retry = StorageOptions(storage_options), RetryPolicy()
     manifest_url = join_url(*split_url(folder + MANIFEST_NAME))
     urls = list(list_source(RemoteUrl(folder), pattern=pattern, recursive=False, options=options, retry=retry))
-    there = set(list_folder(folder, recursive=False, options=options, retry=retry))
+    existing = set(list_folder(folder, recursive=False, options=options, retry=retry))
     for written in [manifest_url, *map(index_url, urls)]:
-        if written in there and not overwrite:
+        if written in existing and not overwrite:
             raise ObjectExistsError(
                 f"{redact(written)} exists already. Pass overwrite=True (--overwrite) to replace it.", url=written
             )
     shards = []
     for shard_url, stream in stream_objects(urls, FetchSession(FetchOptions(), options)):
         with closing(stream):
-            summed = ShardDigest(parts_of(shard_url, stream))
-            compression, offsets = sample_offsets(str(shard_url), summed, MemberErrorHandler(on_bad_member, Skipped()))
+            digest = ShardDigest(parts_of(shard_url, stream))
+            compression, offsets = sample_offsets(str(shard_url), digest, MemberErrorHandler(on_bad_member, Skipped()))
         index = dump_index(offsets) if compression is None else None
-        info = summed.info(str(shard_url), len(offsets) - 1, index)
+        info = digest.info(str(shard_url), len(offsets) - 1, index)
         if index is not None:
             publish(index_url(info.url), index, options, overwrite=overwrite)
         shards.append(info)

@@ -1,4 +1,4 @@
-"""One job that writes shards: planned, written by whoever runs its tasks, and finished."""
+"""Run one job that writes shards: look at the destination, plan, run the tasks, publish the manifest."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from .temporary_objects import TemporaryObjects
 from .workers.pool import Workers, run_tasks
 
 SOURCES = f"{UNFINISHED}sources-"
-_MEASURED = 64  # samples, to estimate what one takes where that is not known
+_MEASURED = 64  # samples that are packed to estimate the size of one, if sizes are not known
 
 
 class Job:
-    """One job.
+    """Writes the samples of a source into shards.
 
     Args:
-        destination: where shards go.
-        journal: what is finished, and whose job it is.
-        source: where samples come from.
-        options: of all shards; numbers are filled in here.
+        destination: folder of the shards.
+        journal: claims the folder, and records finished shards.
+        source: of the samples.
+        options: of all shards; their numbers are filled in here.
         seed: of the samples' order.
     """
 
@@ -49,34 +49,35 @@ class Job:
     ) -> None:
         self._destination, self._journal, self._source = destination, journal, source
         self._options, self._seed = options, seed
-        self._old_shards: list[ShardInfo] = []  # that lie there, and stay
+        self._old_shards: list[ShardInfo] = []  # existing ones that are kept
         self._old_jobs: list[Any] = []
 
     def run(self, workers: Workers, *, append: bool, overwrite: bool, resume: bool, progress: bool) -> list[ShardInfo]:
-        """Do the job; returns the shards that it wrote, or that an earlier run did."""
-        left = self._journal.begin()
-        done = self._look(left, append=append, overwrite=overwrite, resume=resume)
+        """Run the job; returns its shards, including those that an earlier run wrote."""
+        previous = self._journal.open()
+        candidates = self._check_destination(previous, append=append, overwrite=overwrite, resume=resume)
         self._journal.remove_leftovers()
-        known = self._classes_there() if append else None
+        known = self._existing_classes() if append else None
         self._source.prepare(self._destination, known=known, resume=resume, progress=progress)
         if not len(self._source):
-            raise ShardWriteError("The source has no samples, so there is nothing to write.")
+            raise ShardWriteError("The source has no samples.")
         if self._options.transform is None:
             self._source.require_writable(self._options.max_member_bytes)
         plan = self._plan_digest()
-        for made in done:
-            if made["plan"] == plan:
-                return self._as_it_was(made)
-        if done and not append:
-            raise self._destination.exists(MANIFEST_NAME)
-        if left is not None and left.plan not in (None, plan) and left.finished and not overwrite and resume:
+        for job in candidates:
+            if job["plan"] == plan:
+                return self._finished_before(job)
+        if candidates and not append:
+            raise self._destination.exists_error(MANIFEST_NAME)
+        unfinished = previous if resume else None
+        if unfinished is not None and unfinished.plan not in (None, plan) and unfinished.finished and not overwrite:
             url = redact(self._destination.template.folder)
             raise ShardWriteError(
                 f"{url} holds the shards of an unfinished job with another source, seed, labels or limits. Start that "
                 "one again to finish it, or pass overwrite=True to replace its shards, or resume=False."
             )
-        finished = left.finished if left is not None and left.plan == plan and resume else {}
-        self._journal.plan(plan)
+        finished = unfinished.finished if unfinished is not None and unfinished.plan == plan else {}
+        self._journal.set_plan(plan)
         if overwrite:
             self._destination.remove_description()
         try:
@@ -84,51 +85,55 @@ class Job:
             self._finish(shards, plan, overwrite=overwrite)
         except StorageError as error:
             if not isinstance(error, TransientStorageError):
-                self._journal.check()  # who has lost the place may find things gone
+                self._journal.check()  # the claim may have been lost, which is the better error
             raise
         return shards
 
-    def _look(self, left: PreviousRun | None, *, append: bool, overwrite: bool, resume: bool) -> list[dict[str, Any]]:
-        """See what is there; returns the finished jobs of which one may be this."""
+    def _check_destination(
+        self, previous: PreviousRun | None, *, append: bool, overwrite: bool, resume: bool
+    ) -> list[dict[str, Any]]:
+        """Check the existing shards against the options; returns the finished jobs of which one may be this one."""
         manifest = self._destination.manifest()
         if overwrite:
             return []
         if manifest is None:
-            if left is None:
+            if previous is None:
                 self._destination.require_empty(has_manifest=False)
             return []
         shards, jobs = manifest
         same = [job for job in jobs if isinstance(job, dict) and job.get("source") == self._source.digest]
-        if not self._source.is_known or self._options.transform is not None:  # known again if stopped at its very end
-            written = left.names() if left is not None else set()
+        if (
+            not self._source.is_known or self._options.transform is not None
+        ):  # only recognised if it was stopped after its manifest
+            written = previous.names() if previous is not None else set()
             same = [job for job in same if set(job["shards"]) == written]
         if append:
             self._old_shards, self._old_jobs = shards, jobs
-            there = {shard.url.rpartition("/")[2] for shard in shards}
-            strange = [name for name in self._destination.shards() if name.removesuffix(index_url("")) not in there]
-            if strange and left is None:
-                raise self._destination.exists(strange[0])
+            listed = {shard.url.rpartition("/")[2] for shard in shards}
+            unlisted = [name for name in self._destination.shards() if name.removesuffix(index_url("")) not in listed]
+            if unlisted and previous is None:
+                raise self._destination.exists_error(unlisted[0])
             numbers = [self._destination.template.index(shard.url) or 0 for shard in shards]
             self._options = replace(self._options, first_number=max(numbers, default=-1) + 1)
         elif not (same and resume):
-            raise self._destination.exists(MANIFEST_NAME)
+            raise self._destination.exists_error(MANIFEST_NAME)
         return same if resume else []
 
-    def _as_it_was(self, made: dict[str, Any]) -> list[ShardInfo]:
-        """This job has come to its end before."""
+    def _finished_before(self, job: dict[str, Any]) -> list[ShardInfo]:
+        """Return the shards of this job, which an earlier run completed."""
         manifest = self._destination.manifest()
         assert manifest is not None
         self._clean()
-        names = set(made["shards"])
+        names = set(job["shards"])
         return [shard for shard in manifest[0] if shard.url.rpartition("/")[2] in names]
 
-    def _classes_there(self) -> Any:
+    def _existing_classes(self) -> Any:
         data = self._destination.read(CLASSES_NAME)
         return None if data is None else load_table(data, self._destination.template.folder + CLASSES_NAME)
 
     def _plan_digest(self) -> str:
         options, transform = self._options, self._options.transform
-        told = (
+        decisive = (
             self._source.plan_digest(),
             self._seed,
             options.max_shard_bytes,
@@ -137,7 +142,7 @@ class Job:
             None if transform is None else getattr(transform, "__qualname__", type(transform).__qualname__),
             options.sources_prefix is not None,
         )
-        return hashlib.sha256(repr(told).encode()).hexdigest()
+        return hashlib.sha256(repr(decisive).encode()).hexdigest()
 
     def _write(self, workers: Workers, finished: dict[int, list[ShardInfo]], progress: bool) -> list[ShardInfo]:
         order = sample_order(len(self._source), self._seed)
@@ -160,12 +165,12 @@ class Job:
                 else _run_here(tasks)
             )
             for task, written in run:
-                self._journal.finished(task.number, written)
+                self._journal.add_finished(task.number, written)
                 shards += written
                 cut = cuts[task.number]
                 shown.add_shards(len(written), cut.stop - cut.start, sum(shard.num_bytes for shard in written))
         if not shards:
-            raise ShardWriteError("transform left out all samples, so there is nothing to write.")
+            raise ShardWriteError("transform left out all samples.")
         return sorted(shards, key=lambda shard: self._destination.template.index(shard.url) or 0)
 
     def _cuts(self, order: Int64s) -> Iterator[slice]:
@@ -173,14 +178,14 @@ class Job:
         sizes = self._source.sample_bytes() if options.transform is None else None
         if sizes is not None:
             return cut_by_bytes(sizes[order], options.max_shard_bytes, options.max_shard_samples)
-        some = order[np.unique(np.linspace(0, len(order) - 1, _MEASURED).astype(np.int64))]
+        measured = order[np.unique(np.linspace(0, len(order) - 1, _MEASURED).astype(np.int64))]
         num_bytes = sum(
             pack_sample(check_writable(sample), sample, self._options.max_member_bytes).num_bytes
             for _, sample in transformed(
-                self._source.select(some, here=True), options.transform, options.max_shard_bytes
+                self._source.select(measured, here=True), options.transform, options.max_shard_bytes
             )
         )
-        return cut_evenly(len(order), num_bytes / len(some), options.max_shard_bytes, options.max_shard_samples)
+        return cut_evenly(len(order), num_bytes / len(measured), options.max_shard_bytes, options.max_shard_samples)
 
     def _finish(self, shards: list[ShardInfo], plan: str, *, overwrite: bool) -> None:
         self._journal.check()
@@ -193,12 +198,12 @@ class Job:
         if overwrite or self._journal.took_over:
             self._destination.keep_only(every)
         self._journal.check()
-        made = {"source": self._source.digest, "plan": plan, "shards": names}
-        self._destination.publish(MANIFEST_NAME, dump_manifest(every, [*self._old_jobs, made]))
+        job = {"source": self._source.digest, "plan": plan, "shards": names}
+        self._destination.publish(MANIFEST_NAME, dump_manifest(every, [*self._old_jobs, job]))
         self._clean()
 
     def _merge_provenance(self) -> None:
-        """One file for each job: two sources may use the same paths."""
+        """Write one provenance file per job, since two sources may have the same paths."""
         if self._options.sources_prefix is None:
             return
         stem, ending = PROVENANCE_NAME.split(".")
@@ -208,7 +213,7 @@ class Job:
         merge_sources(urls, to, self._options.storage_options)
 
     def _clean(self) -> None:
-        """Remove what only an unfinished job needs, its journal last."""
+        """Remove the objects that only an unfinished job needs, the journal last."""
         for prefix in ("sources-", "unpacked-", "index"):
             TemporaryObjects(
                 f"{self._destination.template.folder}{UNFINISHED}{prefix}", self._destination.options
@@ -217,28 +222,28 @@ class Job:
 
 
 def _run_here(tasks: Iterator[ShardTask]) -> Iterator[tuple[ShardTask, list[ShardInfo]]]:
-    """Each task with its shards, done in this process; the end of a shard is waited for when the next one is packed."""
-    under_way: deque[tuple[ShardTask, Callable[[], list[ShardInfo]]]] = deque()
+    """Run tasks in this process; a shard is finished in the background while the next one is packed."""
+    pending: deque[tuple[ShardTask, Callable[[], list[ShardInfo]]]] = deque()
     try:
         for task in tasks:
             try:
-                under_way.append((task, start_shard(task)))
+                pending.append((task, start_shard(task)))
             except BaseException:
-                yield from _finished(under_way)  # which may be kept
+                yield from _finished(pending)  # these shards are complete
                 raise
-            if len(under_way) > 1:
-                before, finish = under_way.popleft()
-                yield before, finish()
-        yield from _finished(under_way)
+            if len(pending) > 1:
+                previous, finish = pending.popleft()
+                yield previous, finish()
+        yield from _finished(pending)
     finally:
-        for _, finish in under_way:
-            with contextlib.suppress(Exception):  # what led here is what has to be told
+        for _, finish in pending:
+            with contextlib.suppress(Exception):  # the error that led here is the one to report
                 finish()
 
 
 def _finished(
-    under_way: deque[tuple[ShardTask, Callable[[], list[ShardInfo]]]],
+    pending: deque[tuple[ShardTask, Callable[[], list[ShardInfo]]]],
 ) -> Iterator[tuple[ShardTask, list[ShardInfo]]]:
-    while under_way:
-        task, finish = under_way.popleft()
+    while pending:
+        task, finish = pending.popleft()
         yield task, finish()

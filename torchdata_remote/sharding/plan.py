@@ -1,4 +1,4 @@
-"""Which samples go into which shard, in which order: decided before anything is written."""
+"""Plan which samples go into which shard, in which order, before anything is written."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from ..formats.sample import writing_fault
 from ..formats.tar import BLOCK, END_OF_ARCHIVE, pack_header
 from .planned_samples import LABEL, key_of
 
-_PLAIN_NAME = 100  # characters that fit a header's name field
-_PLAIN_BYTES = 8 << 30  # that fit its size field
+_PLAIN_NAME = 100  # characters that fit into a header's name field
+_PLAIN_BYTES = 8 << 30  # bytes that fit into its size field
 
 Labels = np.ndarray[Any, np.dtype[np.int32]]
 
 
 def sample_order(num_samples: int, seed: int | None) -> Int64s:
-    """The samples' numbers in the order in which they are written: uniformly random, or their own without a seed."""
+    """Return the sample numbers in the order of writing: uniformly random, or ascending without a seed."""
     return np.arange(num_samples) if seed is None else permutation_array(num_samples, "shard_dataset", seed)
 
 
 def packed_bytes(table: SampleTable, labels: Labels | None, num_folders: int) -> Int64s:
-    """How many bytes of a shard each sample takes, headers and padding included; shape ``(num_samples,)``."""
+    """Return the bytes of a shard that each sample takes, headers and padding included; shape ``(num_samples,)``."""
     sizes = table.sizes()
     member_bytes = np.empty(len(sizes), np.int64)
     for index, (name, size) in enumerate(zip(table.names, sizes.tolist(), strict=True)):
@@ -46,16 +46,16 @@ def packed_bytes(table: SampleTable, labels: Labels | None, num_folders: int) ->
 
 
 def require_writable(table: SampleTable, num_folders: int, labelled: bool, max_member_bytes: int) -> None:
-    """Whether every member of a source can be read back from a shard, before anything is written.
+    """Require that readers can read every member back from a shard, before anything is written.
 
     Args:
         table: of the source's members.
-        num_folders: that are dropped from the front of names to make keys.
+        num_folders: leading folders that are dropped from names to make keys.
         labelled: whether each sample gets a label.
         max_member_bytes: limit of a member.
 
     Raises:
-        ShardWriteError: names the first member that could not, and says why.
+        ShardWriteError: with the first member that they cannot read, and the reason.
     """
     for name in table.names:
         key, extension = key_of(name, num_folders)
@@ -69,9 +69,9 @@ def require_writable(table: SampleTable, num_folders: int, labelled: bool, max_m
     if len(large):
         name, size = table.names[int(large[0])], int(table.sizes()[large[0]])
         raise ShardWriteError(
-            f"{name!r:.200} of the source has {size:,} bytes, which is more than readers take "
+            f"{name!r:.200} of the source has {size:,} bytes, which is more than readers accept "
             f"(max_member_bytes={max_member_bytes:,}). Leave it out by pattern=, or raise that limit here "
-            "and where it is read."
+            "and in the readers."
         )
 
 
@@ -80,10 +80,10 @@ def _padded(size: int) -> int:
 
 
 def cut_by_bytes(sample_bytes: Int64s, max_shard_bytes: int, max_shard_samples: int) -> Iterator[slice]:
-    """Runs of samples that fill a shard each.
+    """Split samples into runs that fill one shard each.
 
     Args:
-        sample_bytes: of each sample, in the order in which they are written.
+        sample_bytes: of each sample, in the order of writing.
         max_shard_bytes: limit of a shard; a single sample may be larger.
         max_shard_samples: limit of samples.
     """
@@ -98,11 +98,11 @@ def cut_by_bytes(sample_bytes: Int64s, max_shard_bytes: int, max_shard_samples: 
 
 
 def cut_evenly(num_samples: int, mean_bytes: float, max_shard_bytes: int, max_shard_samples: int) -> Iterator[slice]:
-    """Runs of samples of one length, where their sizes are not known before they are written.
+    """Split samples into runs of equal length, if their sizes are not known before they are written.
 
     Args:
-        num_samples: altogether.
-        mean_bytes: that a sample takes, estimated; a tenth of the shard is kept free for what is larger.
+        num_samples: of the source.
+        mean_bytes: estimated bytes of a sample; a tenth of the shard is reserved for larger ones.
         max_shard_bytes: limit of a shard.
         max_shard_samples: limit of samples.
     """
@@ -113,25 +113,24 @@ def cut_evenly(num_samples: int, mean_bytes: float, max_shard_bytes: int, max_sh
 
 
 def folders_to_drop(table: SampleTable, num_archives: int) -> int:
-    """How many folders to drop from the front of members' names so that they are keys.
+    """Return the number of leading folders to drop from members' names to make keys.
 
-    With several archives, their names come first; they stay where keys come back in another archive, as in shards that
-    each count from 0.
+    With several archives, their names are the first folder; they are kept if keys are repeated in another archive, as
+    in shards that each count from 0.
 
     Raises:
         ShardReadError: if two samples have the same key.
     """
     num_folders = 1 if num_archives > 1 else 0
-    twice = _twice(table, num_folders)
-    if twice is not None and num_folders:
-        num_folders, twice = 0, _twice(table, 0)
-    if twice is not None:
-        raise ShardReadError(f"Two samples of the source have the key {twice!r:.200}. Rename one of them.")
+    duplicate = _duplicate_key(table, num_folders)
+    if duplicate is not None and num_folders:
+        num_folders, duplicate = 0, _duplicate_key(table, 0)
+    if duplicate is not None:
+        raise ShardReadError(f"Two samples of the source have the key {duplicate!r:.200}. Rename one of them.")
     return num_folders
 
 
-def _twice(table: SampleTable, num_folders: int) -> str | None:
-    """A key that comes twice, if there is one."""
+def _duplicate_key(table: SampleTable, num_folders: int) -> str | None:
     hashes = np.fromiter((hash(key_of(name, num_folders)[0]) for name in table.first_names()), np.int64, len(table))
     order = np.sort(hashes)
     suspects = set(order[1:][order[1:] == order[:-1]].tolist())

@@ -1,4 +1,4 @@
-"""The samples of one planned shard, wherever they come from."""
+"""Read the samples of one planned shard from files, archives or a dataset."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ LABEL = "cls"
 
 
 class Drawn(NamedTuple):
-    """A sample, and what tells where it comes from."""
+    """A sample with the name of its source: a path, or the number of a dataset's item."""
 
     source: str
     sample: Sample
 
 
 class PlannedSamples(Protocol):
-    """Samples that are known, and not yet read. Such objects travel to other processes."""
+    """Samples that are planned and not yet read; pickled for other processes."""
 
     def draw(self, window_bytes: int) -> Iterator[Drawn]:
-        """The samples in their order; about twice ``window_bytes`` of them are in memory."""
+        """Yield the samples in order; about twice ``window_bytes`` of them are in memory."""
 
 
 @dataclass(frozen=True)
 class FileSamples:
-    """Samples whose members lie in objects: files, or archives.
+    """Samples whose members are ranges of objects: of files, or of archives.
 
     Args:
-        members: where they lie.
+        members: their ranges.
         labels: class numbers, shape ``(num_samples,)``, or ``None`` to leave ``cls`` as it is.
-        num_folders: that are dropped from the front of names to make keys.
+        num_folders: leading folders that are dropped from names to make keys.
         options: for the source's store.
-        scratch: what the URLs of temporary objects begin with, and the options for their store.
+        scratch: URL prefix of temporary objects, and the options for their store.
     """
 
     members: Members
@@ -61,12 +61,12 @@ class FileSamples:
         windows = _windows(self.members, firsts, window_bytes)
         with RangeCoalescer(
             FetchSession(FetchOptions(max_in_flight=_IN_FLIGHT), self.options), self._options_of
-        ) as gatherer:
-            ahead = gatherer.begin(_some(self.members, firsts, *windows[0]))
+        ) as coalescer:
+            ahead = coalescer.start_read(_slice(self.members, firsts, *windows[0]))
             for first, last, after in [*((*now, then) for now, then in pairwise(windows)), (*windows[-1], None)]:
                 data = ahead.wait()
                 if after is not None:
-                    ahead = gatherer.begin(_some(self.members, firsts, *after))
+                    ahead = coalescer.start_read(_slice(self.members, firsts, *after))
                 yield from self._samples(firsts, first, last, data)
                 del data
 
@@ -88,12 +88,12 @@ class FileSamples:
 
 
 def key_of(name: str, num_folders: int) -> tuple[str, str]:
-    """Key and extension of a member's name, without so many folders from the front."""
+    """Split a member's name into key and extension, without its first ``num_folders`` folders."""
     return split_key(name.split("/", num_folders)[num_folders] if num_folders else name)
 
 
 def _windows(members: Members, firsts: Int64s, window_bytes: int) -> list[tuple[int, int]]:
-    """The samples cut into runs of at most so many bytes: from the first to before the last; at least one each."""
+    """Split samples into runs ``[first, last)`` of at most ``window_bytes``, with at least one sample each."""
     ends = np.append(0, np.cumsum(members.sizes))[firsts]
     windows, at = [], 0
     while at < len(members.counts):
@@ -103,8 +103,8 @@ def _windows(members: Members, firsts: Int64s, window_bytes: int) -> list[tuple[
     return windows
 
 
-def _some(members: Members, firsts: Int64s, first: int, last: int) -> Members:
-    """The members of samples ``first`` to ``last``."""
+def _slice(members: Members, firsts: Int64s, first: int, last: int) -> Members:
+    """Return the members of samples ``first`` to ``last`` (exclusive)."""
     within = slice(int(firsts[first]), int(firsts[last]))
     used, objects = np.unique(members.objects[within], return_inverse=True)
     return Members(
@@ -122,7 +122,7 @@ class DatasetSamples:
     """Items of a map-style dataset.
 
     Args:
-        dataset: ``None`` if it came to the worker by itself (:func:`keep_dataset`).
+        dataset: ``None`` if the worker already has it (:func:`keep_dataset`).
         indices: of the items, shape ``(num_samples,)``.
     """
 
@@ -130,21 +130,21 @@ class DatasetSamples:
     indices: Int64s
 
     def draw(self, window_bytes: int) -> Iterator[Drawn]:
-        dataset = _kept[0] if self.dataset is None else self.dataset
+        dataset = _worker_dataset[0] if self.dataset is None else self.dataset
         for index in self.indices.tolist():
             yield Drawn(str(index), sample_of(dataset[index], index))
 
 
-_kept: list[Any] = [None]
+_worker_dataset: list[Any] = [None]
 
 
 def keep_dataset(dataset: Any) -> None:
-    """Keep a dataset in this process, so that it does not travel with each shard."""
-    _kept[0] = dataset
+    """Store a dataset in this process, so that it is not pickled with each shard."""
+    _worker_dataset[0] = dataset
 
 
 def sample_of(item: Any, index: int) -> Sample:
-    """An item of a dataset as a sample; the key is its number, unless it has one.
+    """Convert an item of a dataset to a sample; its key is its number, unless it has one.
 
     Args:
         item: a dict of members by extension, or ``(image, label)``. An image is a ``PIL.Image`` (becomes PNG), bytes,
@@ -173,10 +173,10 @@ def sample_of(item: Any, index: int) -> Sample:
         return {KEY: key, "npy": np.asarray(image), LABEL: _number(label)}
     raise ShardWriteError(
         f"Item {index} of the dataset begins with a {type(image).__name__}; expected a PIL.Image, an array, a tensor, "
-        "bytes or str. Give a dataset of dicts to say what becomes of others."
+        "bytes or str. For other types, let the dataset return dicts."
     )
 
 
 def _number(value: Any) -> Any:
-    """What is a tensor or an array of one number, or one of NumPy's numbers, as that number."""
+    """Unwrap NumPy numbers, and tensors and arrays of one number."""
     return value.item() if hasattr(value, "item") and getattr(value, "ndim", None) == 0 else value

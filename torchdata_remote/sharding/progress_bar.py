@@ -1,4 +1,4 @@
-"""How far a long job is, on the terminal; nothing where there is none."""
+"""Progress bar of a long job, on terminals only."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Progress:
 
     Args:
         title: what is being done.
-        total: in ``unit``; ``None`` if it is not known.
+        total: in ``unit``; ``None`` if unknown.
         unit: what is counted; ``"B"`` is shown in multiples of 1,000.
-        shown: ``False`` shows nothing. Otherwise it is shown where standard error is a terminal.
+        shown: ``False`` shows nothing. Otherwise the bar is shown if standard error is a terminal.
     """
 
     def __init__(self, title: str, total: int | None, unit: str, *, shown: bool) -> None:
@@ -35,11 +35,11 @@ class Progress:
         self._bar.close()
 
     def advance(self, amount: int) -> None:
-        """So much more is done."""
+        """Add an amount of finished work, in ``unit``."""
         self._bar.update(amount)
 
     def add_shards(self, num_shards: int, num_samples: int, num_bytes: int) -> None:
-        """These shards are done."""
+        """Add finished shards."""
         self._shards += num_shards
         self._bytes += num_bytes
         self._bar.set_postfix_str(f"{self._shards:,} shards, {self._bytes / MIB:,.0f} MiB", refresh=False)

@@ -1,4 +1,4 @@
-"""Where each sample of a data set comes from: one JSON object beside its shards, written as a stream."""
+"""Merge provenance objects into one JSON object, written as a stream."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ..storage.registry import open_store, read_whole
 
 
 def merge_sources(urls: Iterable[str], to: str, options: StorageOptions) -> None:
-    """One JSON object out of several, each of which is held in memory by itself.
+    """Merge JSON objects into one; only one of them is in memory at a time.
 
     Args:
-        urls: of JSON objects; one that is not there is an error.
-        to: URL of the one that is written or replaced.
+        urls: of JSON objects, which must exist.
+        to: URL of the result, which is replaced if it exists.
         options: for the store.
 
     Raises:
-        ManifestError: if one of them is no JSON object.
+        ManifestError: if one of them is not a JSON object.
     """
     store, path = open_store(to, options)
     pending = store.create(path, overwrite=True)
@@ -39,8 +39,8 @@ def merge_sources(urls: Iterable[str], to: str, options: StorageOptions) -> None
 
 
 def _body(url: str, options: StorageOptions) -> bytes:
-    """What is between the braces."""
+    """Read an object and return the bytes between its braces."""
     data = read_whole(url, options, RetryPolicy()).strip()
     if data[:1] != b"{" or data[-1:] != b"}":
-        raise ManifestError(f"{redact(url)} is no JSON object.", url=redact(url))
+        raise ManifestError(f"{redact(url)} is not a JSON object.", url=redact(url))
     return data[1:-1].strip()

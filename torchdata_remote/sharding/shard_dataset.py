@@ -1,4 +1,4 @@
-"""``shard_dataset``: any data set into shuffled shards, by one process or many."""
+"""``shard_dataset``: write any data set into shuffled shards, by one process or many."""
 
 from __future__ import annotations
 
@@ -48,43 +48,42 @@ def shard_dataset(
 ) -> list[ShardInfo]:
     """Write a data set into tar shards, in a uniformly random order of all its samples.
 
-    The source is listed and, where it is made of archives, read once for the places of its samples, about 100 bytes of
-    memory for each. Then each shard gathers its samples by ranged reads. Nothing is unpacked, except from compressed
-    archives, into temporary objects beside the shards. The same source, seed and limits give the same bytes, whoever
-    writes them. A job that was stopped is started again by the same call: shards that are there as they were written,
-    by size and checksum, are kept.
+    The source is listed and, if it consists of archives, read once to index its samples (about 100 bytes of memory
+    each). Then each shard reads its samples by ranged requests. Only compressed archives are unpacked, into temporary
+    objects beside the shards. The same source, seed and limits give the same bytes, with any number of workers and any
+    executor. The same call resumes a job that was stopped: finished shards are verified by size and checksum, and kept.
 
     Args:
         source: URL or path of a folder of files (those whose paths differ in the extension only are one sample), of a
             tar, a tar of tars or a compressed one, or of shards; or a map-style dataset of ``(image, label)`` or of
-            dicts. With several archives, their names are the first folder of the paths that labels and provenance see.
-            ``escape_url(name)`` is no pattern.
+            dicts. With several archives, their names are the first folder of the paths in labels and provenance.
+            ``escape_url(name)`` takes a name literally.
         url_template: URL with one ``{shard}`` field in its base name, such as ``s3://b/train/{shard:06d}.tar``. Shards
             are compressed if it ends in ``.tar.gz`` or ``.tar.zst``.
         max_shard_bytes: limit of a shard in bytes, headers and padding included, before compression.
         max_shard_samples: limit of samples in a shard.
         max_member_bytes: limit of a member; a larger one is an error, here and by default in readers.
-        seed: of the order; ``None`` keeps the source's.
-        num_workers: processes that write a shard each; 0 writes in this one. Each takes up to three windows of
-            ``max_shard_bytes / 4``, at most 64 MiB, or three samples, if those are larger.
+        seed: of the order; ``None`` keeps the order of the source.
+        num_workers: processes that write one shard at a time; 0 writes in this one. Each needs memory for three windows
+            of ``max_shard_bytes / 4``, at most 64 MiB, or for three samples, if those are larger.
         executor: any ``concurrent.futures.Executor`` instead; a shard is a task. Dataset and transform must pickle.
-        labels: path below the source -> class number or name, such as ``labels.parent_directory()``. It becomes the
-            member ``cls``, and the class table ``classes.json`` beside the shards. ``None`` adds none.
-        transform: sample -> sample, or ``None`` to leave it out. Members are ``bytes``; ``cls`` is an ``int`` if
-            ``labels`` are given.
+        labels: maps a path below the source to a class number or name, such as ``labels.parent_directory()``. It is
+            written as member ``cls``, and the class table as ``classes.json`` beside the shards. ``None`` adds none.
+        transform: maps a sample to a sample, or to ``None`` to leave it out. Members are ``bytes``; ``cls`` is an
+            ``int`` if ``labels`` are given.
         pattern: a glob that the source's objects must match: by base name, or by path if it has a slash.
         on_bad_member: called with the ``BadMemberError`` of a member of an archive, or of a file, that cannot be part
-            of a sample, such as ``README``; and of what is no archive in an archive of archives. It raises, as
+            of a sample, such as ``README``, or that is not an archive in an archive of archives. It raises, as
             ``raise_error`` does, or returns to leave that member out, as ``skip_with_warning`` does.
-        append: add shards to those that lie there; their classes keep their numbers. The same files are not added
-            twice, unless ``resume=False``.
-        overwrite: replace all shards of this template. Otherwise finding one is an error.
-        provenance: write ``provenance.json`` beside the shards: source path -> class, shard, and the byte at which the
-            sample's first header begins.
-        resume: keep what an unfinished job of the same plan has written, and do nothing where the same job has come to
-            its end. Of a dataset the plan knows type and length, of a transform its name: such jobs are gone on with,
-            but not known again after their end.
-        progress: show a bar where standard error is a terminal.
+        append: add shards to existing ones; existing classes keep their numbers. The same files are not added twice,
+            unless ``resume=False``.
+        overwrite: replace all shards of this template. Otherwise an existing one is an error.
+        provenance: write ``provenance.json`` beside the shards: source path -> class, shard, and the first byte of the
+            sample in it.
+        resume: keep the shards of an unfinished job of the same plan, and do nothing if the same job is complete. The
+            plan identifies a dataset by type and length, a transform by its name: such jobs are resumed, but not
+            recognised when they are complete.
+        progress: show a progress bar if standard error is a terminal.
         storage_options: for the shards' store and, if it has the same scheme, the source's.
         source_options: for the source's store instead.
 
@@ -92,13 +91,13 @@ def shard_dataset(
         list[ShardInfo]: the shards of this job, in order.
 
     Raises:
-        ObjectExistsError: if there are shards already, of another job or plan, or another job writes there now.
+        ObjectExistsError: if shards of another job or plan exist, or another job writes there now.
         EmptyListingError: if the source is empty.
-        ShardReadError: for a damaged archive. :class:`BadMemberError` for paths that cannot be those of samples.
+        ShardReadError: for a damaged archive. :class:`BadMemberError` for paths that cannot be part of a sample.
         ShardWriteError: for names and sizes of members that readers refuse; before anything is written, unless there
             is a ``transform``.
-        LabelError: for a file without a label; it is named.
-        WorkerLostError: if an executor loses a task several times.
+        LabelError: with the first file that has no label.
+        WorkerLostError: if a task loses its worker several times.
 
     Example:
         >>> import fsspec
@@ -115,11 +114,11 @@ def shard_dataset(
             f"{max_shard_bytes}, {max_shard_samples} and {num_workers}"
         )
     if append and overwrite:
-        raise ValueError("append adds to what is there, and overwrite replaces it: choose one.")
+        raise ValueError("append keeps existing shards, and overwrite replaces them: choose one.")
     if executor is not None and num_workers:
-        raise ValueError("num_workers are processes of our own: give executor or num_workers.")
+        raise ValueError("executor and num_workers exclude each other: num_workers starts worker processes itself.")
     if num_workers and "memory" in (_scheme(source), _scheme(url_template)):
-        raise ValueError("memory:// belongs to one process: num_workers=0 writes there, or reads from it.")
+        raise ValueError("memory:// exists in one process only: use num_workers=0 to read or write it.")
     destination = ShardFolder(ShardTemplate(url_template), StorageOptions(storage_options))
     if source_options is None and isinstance(source, str | os.PathLike):
         source_options = storage_options if _scheme(source) == _scheme(url_template) else None
@@ -153,5 +152,5 @@ def shard_dataset(
 
 
 def _scheme(source: Any) -> str | None:
-    """Of a URL or a path; ``None`` for a dataset."""
+    """Return the scheme of a URL or a path; ``None`` for a dataset."""
     return split_url(os.fspath(source))[0] if isinstance(source, str | os.PathLike) else None

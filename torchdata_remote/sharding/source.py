@@ -1,4 +1,4 @@
-"""What shards are made from: files, archives, or a map-style dataset, with one face."""
+"""Sources of shards with one interface: files, archives, or a map-style dataset."""
 
 from __future__ import annotations
 
@@ -31,37 +31,37 @@ _TEXT = (str, bytes, bytearray, os.PathLike)
 class ShardSource(Protocol):
     """Samples with numbers from 0."""
 
-    digest: str  # tells what is known of it before it is read
-    is_known: bool  # whether the digest tells it from any other source
+    digest: str  # of what is known before the source is read
+    is_known: bool  # whether the digest identifies the source
     classes: dict[str, ClassEntry] | None  # the class table, once prepared
 
     def prepare(self, destination: ShardFolder, *, known: Table | None, resume: bool, progress: bool) -> None:
-        """Find out what there is.
+        """Index the samples and assign their labels.
 
         Args:
-            destination: where temporary objects may lie.
-            known: the table of classes that are there already.
-            resume: whether to use temporary objects that an earlier run of the same source left there.
-            progress: whether to show how far it is.
+            destination: may hold temporary objects.
+            known: existing class table.
+            resume: whether to use temporary objects of an earlier run of the same source.
+            progress: whether to show a progress bar.
         """
 
     def __len__(self) -> int: ...
 
     def plan_digest(self) -> str:
-        """Tells everything that decides what is written."""
+        """Return a digest of everything that decides what is written."""
 
     def require_writable(self, max_member_bytes: int) -> None:
-        """Whether all samples can be written as they are, where that is known before they are read.
+        """Require that all samples can be written unchanged, if that is known before they are read.
 
         Raises:
             ShardWriteError: for the first one that cannot.
         """
 
     def sample_bytes(self) -> Int64s | None:
-        """What each sample takes in a shard, where that is known before it is read; shape ``(num_samples,)``."""
+        """Return the bytes that each sample takes in a shard, shape ``(num_samples,)``; ``None`` if unknown."""
 
     def select(self, indices: Int64s, *, here: bool = False) -> PlannedSamples:
-        """These samples, in this order; ``here`` if they are read in this process."""
+        """Return these samples in this order; ``here`` if they are read in this process."""
 
 
 class FilesSource:
@@ -70,9 +70,9 @@ class FilesSource:
     Args:
         url: as :func:`list_samples` takes it.
         pattern: likewise.
-        labels: path to label, or ``None`` for no labels.
+        labels: maps a path to a label; ``None`` for no labels.
         options: for its store.
-        on_bad_member: asked about members and files that cannot be part of a sample.
+        on_bad_member: called for members and files that cannot be part of a sample.
     """
 
     is_known = True
@@ -91,7 +91,7 @@ class FilesSource:
             url, pattern=pattern, options=options, retry=RetryPolicy(), on_bad_member=on_bad_member
         )
         self.digest = self._listing.digest
-        # An index made by another policy has other samples
+        # The index depends on the policy, as bad members are left out of it
         policy = "" if on_bad_member is raise_error else f"-{_digest_of(on_bad_member)}"
         self._index_name = f"{UNFINISHED}index-{self.digest[:16]}{policy}"
         self.classes: dict[str, ClassEntry] | None = None
@@ -151,24 +151,23 @@ class FilesSource:
 
 
 def _digest_of(policy: OnBadMember) -> str:
-    """Tells one policy from another by its name."""
     kind: Any = policy if hasattr(policy, "__qualname__") else type(policy)
     return hashlib.sha256(f"{kind.__module__}.{kind.__qualname__}".encode()).hexdigest()[:8]
 
 
 def _require_apart(url: str, archives: Sequence[str], destination: ShardFolder) -> None:
-    """What is written must not be listed, now or when the job is started again, nor take an archive's place."""
+    """Require that shards are neither listed as source, now or when the job is resumed, nor replace an archive."""
     source, folder = join_url(*split_url(literal_url(url))), destination.template.folder
     if folder.startswith(source if source.endswith("/") else source + "/"):
         shown = redact(folder)
         raise ShardWriteError(
-            f"{shown} lies within the source, {redact(source)}. Write into a folder outside of it.", url=shown
+            f"{shown} is inside the source, {redact(source)}. Write into a folder outside of it.", url=shown
         )
     for archive in archives:
         if destination.template.index(join_url(*split_url(archive))) is not None:
             shown = redact(archive)
             raise ShardWriteError(
-                f"{shown} is part of the source, and a shard of it would be called so too. Write into another folder.",
+                f"{shown} is part of the source, and a shard would get the same name. Write into another folder.",
                 url=shown,
             )
 
@@ -178,7 +177,7 @@ class DatasetSource:
 
     Args:
         dataset: with ``len`` and ``[i]``.
-        travels: whether it goes to the workers with each shard.
+        travels: whether it is pickled with each shard.
     """
 
     is_known = False
@@ -212,7 +211,7 @@ class DatasetSource:
 
 
 def _are_urls(source: Any) -> bool:
-    """Whether it is a list of URLs, which one might take for a map-style dataset."""
+    """Whether it is a list of URLs, which looks like a map-style dataset."""
     return isinstance(source, list | tuple) and len(source) > 0 and isinstance(source[0], str | os.PathLike)
 
 
@@ -225,11 +224,11 @@ def open_source(
     travels: bool,
     on_bad_member: OnBadMember = raise_error,
 ) -> ShardSource:
-    """What a user gave as a source.
+    """Open the ``source`` argument of ``shard_dataset``.
 
     Raises:
         UrlError: for several URLs, or ``bytes``.
-        TypeError: if it is neither a URL nor a dataset, or options do not go with it.
+        TypeError: if it is neither a URL nor a dataset, or options do not apply to it.
     """
     if isinstance(source, _TEXT) or _are_urls(source):
         url = url_of(source, of="shard_dataset")
@@ -237,10 +236,10 @@ def open_source(
     if not (hasattr(source, "__getitem__") and hasattr(source, "__len__")):
         raise TypeError(
             f"Expected a URL, a path or a map-style dataset with len() and [i], got {type(source).__name__}. For "
-            "samples that come one after the other there is write_shards."
+            "an iterable of samples use write_shards."
         )
     if labels is not None or pattern is not None or on_bad_member is not raise_error:
         raise TypeError(
-            "labels=, pattern= and on_bad_member= are for files and archives; a dataset's labels come with its items."
+            "labels=, pattern= and on_bad_member= are for files and archives; the items of a dataset hold its labels."
         )
     return DatasetSource(source, travels=travels)

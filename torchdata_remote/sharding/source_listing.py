@@ -1,4 +1,4 @@
-"""What a data set is made from: archives, or files."""
+"""List a source: its archives, or its files grouped into samples."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BESIDE = (MANIFEST_NAME, CLASSES_NAME, PROVENANCE_NAME)
 
 
 class Listing(NamedTuple):
-    """A source, listed: its archives, or a table of its files. ``digest`` tells one listing from another."""
+    """A listed source: its archives, or a table of its files. ``digest`` identifies the listing."""
 
     archives: list[RemoteUrl]
     files: SampleTable
@@ -42,23 +42,23 @@ def list_samples(
 ) -> Listing:
     """List a source: a folder of files, one archive or several, or a manifest of shards.
 
-    Files of a folder whose paths differ in their extension only are one sample.
+    Files whose paths differ in the extension only are one sample.
 
     Args:
         source: URL or path.
         pattern: a glob that objects must match, as in ``list_remote``.
         options: for the store.
-        retry: what is done about faults that may pass.
-        on_bad_member: asked about files that cannot be part of a sample, where there are no archives.
+        retry: policy for transient faults.
+        on_bad_member: called for files that cannot be part of a sample, if there are no archives.
 
     Raises:
-        EmptyListingError: if there is nothing.
+        EmptyListingError: if the source is empty.
         ShardReadError: for archives beside files.
         BadMemberError: for a file whose path cannot be a sample's.
     """
     digest, archives, table = hashlib.sha256(), [], SampleTable()
-    others: list[RemoteUrl] = []  # that may be companions, if there are archives
-    file: RemoteUrl | None = None  # that is neither
+    companions: list[RemoteUrl] = []  # possible ones, if there are archives
+    file: RemoteUrl | None = None  # the first one that is neither
     files = _Files(source, table, MemberErrorHandler(on_bad_member, Skipped()))
     for url in _listed(source, pattern, options, retry):
         digest.update(f"{url}\0{url.size}\0{url.etag or url.md5}\n".encode("utf-8", "surrogateescape"))
@@ -67,14 +67,14 @@ def list_samples(
             continue
         files.add(url)
         if _may_be_companion(url):
-            others.append(url)
+            companions.append(url)
         else:
             file = file or url
     if not archives:
         files.finish()
         return Listing([], table, digest.hexdigest())
     indexes = set(map(index_url, archives))
-    file = file or next((url for url in others if url.endswith(index_url("")) and url not in indexes), None)
+    file = file or next((url for url in companions if url.endswith(index_url("")) and url not in indexes), None)
     if file is not None:
         shown = redact(source)
         raise ShardReadError(
@@ -82,7 +82,7 @@ def list_samples(
             "Choose: pattern='*.tar' takes the archives, another pattern the files.",
             url=shown,
         )
-    manifests = [url for url in others if url.rpartition("/")[2] == MANIFEST_NAME]
+    manifests = [url for url in companions if url.rpartition("/")[2] == MANIFEST_NAME]
     if len(manifests) == 1:
         archives = _of_manifest(manifests[0], archives, options, retry)
     return Listing(archives, SampleTable(), digest.hexdigest())
@@ -91,28 +91,28 @@ def list_samples(
 def _of_manifest(
     manifest_url: str, archives: list[RemoteUrl], options: StorageOptions, retry: RetryPolicy
 ) -> list[RemoteUrl]:
-    """The shards that a manifest names, which are all that lie there; with counts and checksums."""
+    """Return the shards of a manifest with counts and checksums, and require that there are no others."""
     found = read_shard_set(manifest_url, options, retry)
     shards = []
-    for url, said in zip(found.shards, found.manifest, strict=True):
-        if url.size != said.num_bytes:
+    for url, info in zip(found.shards, found.manifest, strict=True):
+        if url.size != info.num_bytes:
             raise ShardReadError(
-                f"{redact(url)} has {url.size:,} bytes, and its manifest says {said.num_bytes:,}. Write it again.",
+                f"{redact(url)} has {url.size:,} bytes, and its manifest says {info.num_bytes:,}. Write it again.",
                 url=redact(url),
             )
-        shards.append(RemoteUrl(url, url.size, url.etag, said.checksums, said.num_samples, said.md5))
-    strange = [url for url in archives if url not in set(shards)]
-    if strange:
+        shards.append(RemoteUrl(url, url.size, url.etag, info.checksums, info.num_samples, info.md5))
+    unlisted = [url for url in archives if url not in set(shards)]
+    if unlisted:
         raise ShardReadError(
-            f"{redact(strange[0])} is not named by {redact(manifest_url)}. Remove the one that is wrong, or choose by "
-            "pattern='*.tar', which leaves the manifest out.",
+            f"{redact(unlisted[0])} is not named by {redact(manifest_url)}. Remove the wrong one, or pass "
+            "pattern='*.tar', which ignores the manifest.",
             url=redact(manifest_url),
         )
     return shards
 
 
 def _listed(source: str, pattern: str | None, options: StorageOptions, retry: RetryPolicy) -> Iterator[RemoteUrl]:
-    """The objects of a source, with size and, where the store tells it, etag."""
+    """Yield the objects of a source with size and, if the store reports it, etag."""
     if pattern is None and object_path(source).rpartition("/")[2] == MANIFEST_NAME:
         yield from _of_manifest(literal_url(source), [], options, retry)
         return
@@ -120,27 +120,29 @@ def _listed(source: str, pattern: str | None, options: StorageOptions, retry: Re
         if url.size is not None:
             yield url
             continue
-        store, path = open_store(url, options)  # a brace range asks no store
+        store, path = open_store(url, options)  # brace ranges are expanded without a listing
         found = call_with_retries(lambda store=store, path=path: store.stat(path), retry)  # type: ignore[misc]
         yield RemoteUrl(url, found.size, found.etag)
 
 
 def _may_be_companion(url: str) -> bool:
-    """Whether it may be one of the objects that lie beside shards."""
+    """Whether it may be one of the objects beside shards."""
     name = url.rpartition("/")[2]
     return name in _BESIDE or LATER_PROVENANCE.fullmatch(name) is not None or name.endswith(index_url(""))
 
 
 class _Files:
-    """Files that become samples, in the order of their paths."""
+    """Groups files into samples, in the order of their paths."""
 
     def __init__(self, source: str, table: SampleTable, on_bad_member: OnBadMember) -> None:
         self._below = path_below(source)
         self._table, self._on_bad_member = table, on_bad_member
-        self._open: dict[str, dict[str, tuple[str, RemoteUrl]]] = {}  # samples that may go on: key -> extension
+        self._open: dict[
+            str, dict[str, tuple[str, RemoteUrl]]
+        ] = {}  # incomplete samples: key -> extension -> path and URL
 
     def add(self, url: RemoteUrl) -> None:
-        """The next file. Between those of a sample ``a`` may come others, of a folder ``a.d``."""
+        """Add the next file. Files of a folder ``a.d`` may come between those of a sample ``a``."""
         path = self._below(url)
         reason = naming_fault(path)
         if reason is not None:
@@ -151,19 +153,19 @@ class _Files:
             self.finish()
         members = self._open.setdefault(key, {})
         if extension in members:
-            what = f"the sample {key!r} has {extension!r} twice, as extensions are compared in lower case"
+            what = f"the sample {key!r} has {extension!r} twice, since extensions are compared in lower case"
             self._on_bad_member(_bad_file(url, what, "the sample has its extension already"))
             return
         members[extension] = path, url
 
     def finish(self) -> None:
-        """Put the samples at hand into the table."""
+        """Add the collected samples to the table."""
         for members in self._open.values():
-            self._table.begin_sample()
+            self._table.start_sample()
             for path, url in members.values():
                 if url.size is None:
                     raise ShardReadError(
-                        f"{redact(url)}: the store does not tell its size, which is needed.", url=redact(url)
+                        f"{redact(url)}: the store does not report its size, which is required.", url=redact(url)
                     )
                 self._table.add_object(url)
                 self._table.add_member(path, 0, url.size)

@@ -1,4 +1,4 @@
-"""One planned shard: written, or seen to be there."""
+"""Write one planned shard, or verify that an earlier run wrote it."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _WINDOW_BYTES = 64 * MIB
 
 @dataclass(frozen=True)
 class ShardOptions:
-    """What all shards of a job have in common.
+    """Options that all shards of a job share.
 
     Args:
-        url_template: their names.
+        url_template: names of the shards.
         first_number: of the first shard.
         num_tasks: planned shards.
         max_shard_bytes: limit of a shard's tar in bytes.
         max_shard_samples: limit of samples in a shard.
-        transform: makes of each sample another one, or ``None`` to leave it out.
-        sources_prefix: URL prefix of the objects that tell where samples come from; ``None`` writes none.
+        transform: maps a sample to another one, or to ``None`` to leave it out.
+        sources_prefix: URL prefix of the provenance objects; ``None`` writes none.
         storage_options: for the shards' store.
         max_member_bytes: limit of a member.
     """
@@ -62,9 +62,9 @@ class ShardTask:
 
     Args:
         number: among the planned shards, from 0.
-        samples: what goes into it.
+        samples: to write into it.
         options: of all shards.
-        finished: what an earlier run has written, which is to be compared with what is there.
+        finished: shards that an earlier run has written, to be verified; ``None`` if it has not.
     """
 
     number: int
@@ -74,24 +74,24 @@ class ShardTask:
 
 
 def write_shard(task: ShardTask) -> list[ShardInfo]:
-    """Write a planned shard, if it is not there already.
+    """Write a planned shard, unless an earlier run did.
 
-    Where sizes were not known before, it may not fit its limits: then what is left goes into shards numbered behind the
-    planned ones, which is the same in every run.
+    If sizes were not known before, the samples may exceed the limits: then the rest goes into shards numbered after the
+    planned ones, in the same way in every run.
 
     Returns:
-        The shards written, none if the transform left out all samples.
+        The shards written; none if the transform left out all samples.
     """
     return start_shard(task)()
 
 
 def start_shard(task: ShardTask) -> Callable[[], list[ShardInfo]]:
-    """As :func:`write_shard`, but what is returned has to be called to wait for the last of the bytes."""
+    """As :func:`write_shard`, but return a function that waits for the end of the upload."""
     options = task.options
     if task.finished is not None and _is_whole(task, task.finished):
         return lambda: list(task.finished or ())
     template = ShardTemplate(options.url_template)
-    series = RollingShardWriter(
+    writer = RollingShardWriter(
         lambda index: template.url(options.first_number + task.number + index * options.num_tasks),
         max_shard_bytes=options.max_shard_bytes,
         max_shard_samples=options.max_shard_samples,
@@ -102,18 +102,18 @@ def start_shard(task: ShardTask) -> Callable[[], list[ShardInfo]]:
     sources: dict[str, dict[str, Any]] = {}
     try:
         for source, sample in transformed(task.samples, options.transform, options.max_shard_bytes):
-            series.add(sample)
+            writer.add(sample)
             if options.sources_prefix is not None:
-                url, position = series.last_place()
+                url, position = writer.last_position()
                 name = url.rpartition("/")[2]
                 sources[source] = {"class": _class_of(sample), "targetFile": name, "position": position}
         if options.sources_prefix is not None:
             publish(_sources_url(task), json.dumps(sources).encode(), options.storage_options, overwrite=True)
-        series.end()
+        writer.end()
     except BaseException:
-        series.abort()
+        writer.abort()
         raise
-    return series.result
+    return writer.result
 
 
 def _sources_url(task: ShardTask) -> str:
@@ -121,14 +121,14 @@ def _sources_url(task: ShardTask) -> str:
 
 
 def _class_of(sample: Sample) -> int | None:
-    """The class number of a sample; ``None`` where there is none."""
+    """Return the class number of a sample; ``None`` if it has none."""
     label = sample.get(LABEL)
     text = bytes(label).decode("utf-8", "replace") if isinstance(label, bytes | memoryview) else str(label)
     return int(text) if text.isascii() and text.isdigit() else None
 
 
 def transformed(samples: PlannedSamples, transform: Transform | None, max_shard_bytes: int) -> Iterator[Drawn]:
-    """Samples as they will be written; members are ``bytes`` for the transform."""
+    """Yield samples as they will be written; the transform gets members as ``bytes``."""
     with closing(samples.draw(min(_WINDOW_BYTES, max(MIB, max_shard_bytes // 4)))) as source:  # type: ignore[type-var]
         if transform is None:
             yield from source
@@ -136,17 +136,17 @@ def transformed(samples: PlannedSamples, transform: Transform | None, max_shard_
         for name, sample in source:
             whole = {key: bytes(value) if isinstance(value, memoryview) else value for key, value in sample.items()}
             try:
-                made = transform(whole)
+                result = transform(whole)
             except RemoteDataError:
                 raise
             except Exception as error:
                 raise ShardWriteError(f"transform failed for {name!r}: {type(error).__name__}: {error}") from error
-            if made is not None:
-                yield Drawn(name, made)
+            if result is not None:
+                yield Drawn(name, result)
 
 
 def _is_whole(task: ShardTask, shards: tuple[ShardInfo, ...]) -> bool:
-    """Whether shards are what an earlier run wrote, by size and checksum, with what belongs to them."""
+    """Whether shards and the objects beside them are as an earlier run wrote them, by size and checksum."""
     options = task.options.storage_options
     try:
         if task.options.sources_prefix is not None and _size_of(_sources_url(task), options) is None:
@@ -161,11 +161,11 @@ def _is_same(shard: ShardInfo, options: StorageOptions) -> bool:
         return False
     for url, stream in stream_objects([RemoteUrl(shard.url, shard.num_bytes)], FetchSession(FetchOptions(), options)):
         with closing(stream):
-            summed = ShardDigest(parts_of(url, stream))
-            compression, offsets = sample_offsets(shard.url, summed)
+            digest = ShardDigest(parts_of(url, stream))
+            compression, offsets = sample_offsets(shard.url, digest)
         index = dump_index(offsets) if compression is None else None
-        known = index if shard.index_crc32 is not None else None  # journals of earlier releases do not tell it
-        if summed.info(shard.url, len(offsets) - 1, known) != shard:
+        known = index if shard.index_crc32 is not None else None  # missing in journals of earlier releases
+        if digest.info(shard.url, len(offsets) - 1, known) != shard:
             return False
         if index is not None:
             return read_whole(index_url(shard.url), options, RetryPolicy()) == index

@@ -1,4 +1,4 @@
-"""Temporary objects: what has to be read again by ranges, and lies where it cannot be."""
+"""Store bytes in temporary objects, so that they can be read by ranges."""
 
 from __future__ import annotations
 
@@ -14,64 +14,64 @@ OBJECT_BYTES = 256 * MIB
 
 
 class Kept(NamedTuple):
-    """Where bytes lie: the object, and the first byte in it."""
+    """Location of stored bytes: the object, and the first byte in it."""
 
     url: RemoteUrl
     start: int
 
 
 class TemporaryObjects:
-    """Bytes put one after the other into objects of a prefix of their own.
+    """Appends bytes to numbered objects under a prefix.
 
     Args:
-        prefix: what the URLs of its objects begin with, and no other's.
+        prefix: of the objects' URLs; no other object may begin with it.
         options: for the store.
-        object_bytes: an object that has so many is followed by the next one.
+        object_bytes: size at which the next object is started.
     """
 
     def __init__(self, prefix: str, options: StorageOptions, *, object_bytes: int = OBJECT_BYTES) -> None:
         self._prefix, self._options, self._object_bytes = prefix, options, object_bytes
-        self._pending: ObjectWriter | None = None
+        self._writer: ObjectWriter | None = None
         self._url = RemoteUrl(prefix)
         self._num_bytes = self._num_objects = 0
 
     @property
     def used(self) -> bool:
-        """Whether anything was put into it."""
+        """Whether anything was stored."""
         return self._num_objects > 0
 
     def put(self, data: bytes | memoryview) -> Kept:
-        """Keep bytes. They can be read after :meth:`finish`."""
-        if self._pending is not None and self._num_bytes >= self._object_bytes:
+        """Store bytes. They can be read after :meth:`finish`."""
+        if self._writer is not None and self._num_bytes >= self._object_bytes:
             self.finish()
-        if self._pending is None:
+        if self._writer is None:
             self._url = RemoteUrl(f"{self._prefix}{self._num_objects:06d}")
             store, path = open_store(self._url, self._options)
-            self._pending, self._num_bytes = store.create(path, overwrite=True), 0
+            self._writer, self._num_bytes = store.create(path, overwrite=True), 0
             self._num_objects += 1
         start = self._num_bytes
-        self._pending.write(bytes(data))
+        self._writer.write(bytes(data))
         self._num_bytes += len(data)
         return Kept(self._url, start)
 
     def finish(self) -> None:
-        """Make the object at hand appear."""
-        pending, self._pending = self._pending, None
-        if pending is not None:
+        """Publish the open object."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
             try:
-                pending.commit()
+                writer.commit()
             except BaseException:
-                pending.abort()
+                writer.abort()
                 raise
 
     def abort(self) -> None:
-        """Drop the object at hand."""
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            pending.abort()
+        """Drop the open object."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.abort()
 
     def remove(self) -> None:
-        """Remove all of its objects."""
+        """Remove all objects under the prefix."""
         retry = RetryPolicy()
         for url in list(list_folder(self._prefix, recursive=True, options=self._options, retry=retry)):
             store, path = open_store(url, self._options)

@@ -1,4 +1,4 @@
-"""Claim a destination: one writer at a time, of all threads, processes and machines."""
+"""Claim a folder: one writer at a time, over all threads, processes and machines."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ BEAT_S, LEASE_S = 10.0, 35.0
 
 _KIND = "torchdata_remote-job-v1"
 _AT_EXIT_S = 2.0
-_SETTLE_S, _SETTLE_TIMES = 0.5, 4  # wait after a takeover: at least, and as multiple of what looking and writing took
+_SETTLE_S, _SETTLE_TIMES = 0.5, 4  # wait after a takeover: at least, and as a multiple of its reading and writing
 
 _log = logging.getLogger("torchdata_remote")
-_held: dict[str, Claim] = {}  # of this process, by token
+_held: dict[str, Claim] = {}  # claims of this process, by token
 
 
 class Claim:
-    """A small object in the destination's folder that says which process writes there, rewritten every few seconds.
+    """A small object in the folder that names the process that writes there; rewritten as a heartbeat.
 
-    A claim whose process has ended is taken over at once. Where that cannot be seen, because it runs on another
-    machine, it is taken over once it has not changed for ``lease_s`` seconds.
+    The claim of an ended process is taken over at once. A claim of another machine is taken over after ``lease_s``
+    seconds without a change.
 
     Args:
-        destination: that is written to.
-        beat_s: seconds between two writings of the claim at the most.
-        lease_s: seconds without a change after which the owner of another machine is taken for dead.
+        destination: the folder.
+        beat_s: longest interval between two heartbeats, in seconds.
+        lease_s: seconds without a change after which an owner on another machine counts as dead.
     """
 
     def __init__(self, destination: ShardFolder, *, beat_s: float = BEAT_S, lease_s: float = LEASE_S) -> None:
@@ -48,202 +48,201 @@ class Claim:
         self._pid = os.getpid()
         self._url = destination.template.folder + CLAIM_NAME
         self._lock = threading.RLock()
-        # SimpleQueue, because a finalizer may put into it: True ends the heart, and the claim with it
-        self._orders: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self._heart = threading.Thread(target=self._keep, name="torchdata_remote job", daemon=True)
+        # SimpleQueue, because a finalizer may put into it: ends the heartbeat, and if True removes the claim
+        self._stop: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._heartbeat = threading.Thread(target=self._keep_alive, name="torchdata_remote job", daemon=True)
         self._is_forgotten = False
         self._lost: BaseException | None = None
         self._written_at = self._writing_s = 0.0
 
     @property
     def is_held(self) -> bool:
-        """Whether it was taken, in this process, and not given back since."""
+        """Whether this process took it and has not released it."""
         return self._token in _held and os.getpid() == self._pid
 
     def take(self) -> dict[str, Any] | None:
         """Claim the destination.
 
         Returns:
-            The document that another owner left, who has ended or has given the destination up; ``None`` if there was
-            none.
+            The document of a previous owner that has ended or released the folder; ``None`` if there was none.
 
         Raises:
             ObjectExistsError: if another owner writes there now.
-            ManifestError: if what lies there is no claim.
+            ManifestError: if the existing object is not a claim.
         """
-        found = self._destination.read(CLAIM_NAME)
-        left = None if found is None else self._take_over(found)
-        if left is not None:
-            self._adopt(left)
+        existing = self._destination.read(CLAIM_NAME)
+        previous = None if existing is None else self._take_over(existing)
+        if previous is not None:
+            self._adopt(previous)
         _held[self._token] = self
         try:
-            self._publish_first(found)
+            self._publish_first(existing)
             self._written_at = time.monotonic()
-            self._heart.start()
+            self._heartbeat.start()
         except BaseException:
             del _held[self._token]
             raise
-        return left
+        return previous
 
-    def _publish_first(self, found: bytes | None) -> None:
-        """Of several that take over one claim, the last to write it holds it (M. Fischer's mutual exclusion)."""
-        begun = time.monotonic()
-        there = None if found is None else self._destination.read(CLAIM_NAME)
+    def _publish_first(self, existing: bytes | None) -> None:
+        """Write the claim; if several take over the same one, the last to write holds it (M. Fischer's algorithm)."""
+        start = time.monotonic()
+        current = None if existing is None else self._destination.read(CLAIM_NAME)
         try:
-            if there is not None and there != found:
+            if current is not None and current != existing:
                 raise ObjectExistsError("taken over meanwhile")
-            self._destination.publish(CLAIM_NAME, self._dump(), overwrite=there is not None)
+            self._destination.publish(CLAIM_NAME, self._dump(), overwrite=current is not None)
         except ObjectExistsError as error:  # another one was faster
-            raise self._destination.taken(self._owner_there()) from error
-        if there is not None:
-            time.sleep(max(_SETTLE_S, _SETTLE_TIMES * (time.monotonic() - begun)))
-        self._require_mine()  # not every store honours the condition
+            raise self._destination.taken_error(self._stored_owner()) from error
+        if current is not None:
+            time.sleep(max(_SETTLE_S, _SETTLE_TIMES * (time.monotonic() - start)))
+        self._require_own()  # not every store supports conditional writes
 
-    def _take_over(self, found: bytes) -> dict[str, Any]:
-        deadline, told = time.monotonic() + self._lease_s, False
+    def _take_over(self, existing: bytes) -> dict[str, Any]:
+        deadline, has_warned = time.monotonic() + self._lease_s, False
         while True:
-            document = self._loaded(found)
+            document = self._load(existing)
             owner = document.get("owner")
-            if not owner:  # given up
+            if not owner:  # released
                 return document
             gone = self._is_gone(owner)
             if gone is False:
-                raise self._destination.taken(owner)
+                raise self._destination.taken_error(owner)
             if gone or time.monotonic() >= deadline:
                 return document
-            if not told:
-                told = True
+            if not has_warned:
+                has_warned = True
                 _log.warning(
-                    "%s: an unfinished job of %s lies here; looking for %.0f s whether it goes on",
+                    "%s: there is an unfinished job of %s; watching for %.0f s whether it is still running",
                     redact(self._url),
                     describe(owner),
                     self._lease_s,
                 )
             time.sleep(min(1.0, self._lease_s))
-            now = self._destination.read(CLAIM_NAME)
-            if now is not None and now != found:
-                raise self._destination.taken(owner)
-            if now is None:  # it has ended well meanwhile
-                return self._ended_well(document)
+            current = self._destination.read(CLAIM_NAME)
+            if current is not None and current != existing:
+                raise self._destination.taken_error(owner)
+            if current is None:  # the job was completed meanwhile
+                return self._completed(document)
 
     def _is_gone(self, owner: dict[str, Any]) -> bool | None:
         if not is_this_process(owner):
             return is_gone(owner)
         other = _held.get(str(owner.get("token")))
-        if other is not None and other._is_forgotten:  # it gives its place back just now
-            other._heart.join()
+        if other is not None and other._is_forgotten:  # it is being released
+            other._heartbeat.join()
         return str(owner.get("token")) not in _held
 
     def raise_if_lost(self) -> None:
-        """Raise an ``ObjectExistsError`` if a beat has found another owner."""
+        """Raise an ``ObjectExistsError`` if a heartbeat has found another owner."""
         if self._lost is not None:
             raise self._lost
 
     def require_held(self) -> None:
-        """Look whether the destination is still this owner's.
+        """Read the claim and require that it still belongs to this owner.
 
         Raises:
             ObjectExistsError: if another one has taken it.
         """
         self.raise_if_lost()
         with self._lock:
-            self._require_mine()
+            self._require_own()
 
     def remove_leftovers(self) -> None:
-        """Remove what lost writers left half written; the claim is not written meanwhile."""
+        """Remove partial objects of killed writers, with heartbeats paused."""
         with self._lock:
             self._destination.remove_leftovers()
 
     def release(self) -> None:
-        """Remove the claim if it is still this owner's. A second time, and in a forked child, does nothing."""
+        """Remove the claim if it still belongs to this owner. A second call, or one in a forked child, does nothing."""
         if self.is_held:
-            with self._giving_back():
+            with self._releasing():
                 self._remove()
 
     def forget(self) -> None:
-        """Have the claim removed by its own thread, without waiting; safe in a finalizer."""
+        """Let the heartbeat thread remove the claim, without waiting. Safe in a finalizer."""
         self._is_forgotten = True
-        self._orders.put(True)
+        self._stop.put(True)
 
     def _remove(self) -> None:
         if self._lost is None:
             try:
-                self._require_mine()
+                self._require_own()
                 self._destination.delete(CLAIM_NAME)
             except ObjectExistsError:
-                pass  # another one's by now
+                pass  # another owner has taken it
             except StorageError as error:
                 _log.warning(
-                    "%s could not be removed, and keeps others from writing there until this process has ended: %s",
+                    "%s could not be removed, and blocks other writers until this process has ended: %s",
                     redact(self._url),
                     error,
                 )
 
     @contextlib.contextmanager
-    def _giving_back(self) -> Iterator[None]:
-        """No beat comes any more. Within the block the destination still counts as this owner's."""
-        self._orders.put(False)
-        self._heart.join()
+    def _releasing(self) -> Iterator[None]:
+        """Stop the heartbeat; the claim counts as held until the block ends."""
+        self._stop.put(False)
+        self._heartbeat.join()
         try:
             yield
         finally:
             _held.pop(self._token, None)
 
-    def _keep(self) -> None:
-        """In a thread of its own: show that this owner lives."""
+    def _keep_alive(self) -> None:
+        """Rewrite the claim every ``beat_s`` seconds, in its own thread."""
         try:
             while True:
                 with contextlib.suppress(queue.Empty):
-                    if self._orders.get(timeout=self._beat_s):
+                    if self._stop.get(timeout=self._beat_s):
                         self._remove()
                         _held.pop(self._token, None)
                     return
                 with contextlib.suppress(TransientStorageError):
                     self._write()
-        except Exception as error:  # noqa: BLE001  # it belongs to who waits for the job
+        except Exception as error:  # noqa: BLE001  # raised by raise_if_lost
             self._lost = error
             _held.pop(self._token, None)
 
     def _write(self) -> None:
         with self._lock:
-            begun = time.monotonic()
-            self._require_mine()
+            start = time.monotonic()
+            self._require_own()
             self._destination.publish(CLAIM_NAME, self._dump())
             self._written_at = time.monotonic()
-            self._writing_s = self._written_at - begun
+            self._writing_s = self._written_at - start
 
-    def _require_mine(self) -> None:
-        owner = self._owner_there()
+    def _require_own(self) -> None:
+        owner = self._stored_owner()
         if owner is None or self._owner is None or owner.get("token") != self._token:
-            raise self._destination.taken(owner)
+            raise self._destination.taken_error(owner)
 
-    def _owner_there(self) -> dict[str, Any] | None:
-        found = self._destination.read(CLAIM_NAME, is_expected=True)
-        return self._loaded(found).get("owner") if found is not None else None
+    def _stored_owner(self) -> dict[str, Any] | None:
+        data = self._destination.read(CLAIM_NAME, is_expected=True)
+        return self._load(data).get("owner") if data is not None else None
 
     def _dump(self) -> bytes:
         document = {"__kind__": _KIND, "owner": self._owner, "written_at_s": time.time(), **self._contents()}
         return json.dumps(document).encode()
 
-    def _loaded(self, data: bytes) -> dict[str, Any]:
+    def _load(self, data: bytes) -> dict[str, Any]:
         return self._destination.document(data, CLAIM_NAME, _KIND)
 
     def _contents(self) -> dict[str, Any]:
-        """Of the claim, beside its owner: nothing that a job could go on with."""
+        """Return the fields besides the owner: a writer leaves nothing that a job could resume."""
         return {"is_job": False, "plan": None, "tasks": [], "shardlist": []}
 
-    def _adopt(self, left: dict[str, Any]) -> None:
-        """Before the claim is written: take what has to stay of another owner's."""
+    def _adopt(self, previous: dict[str, Any]) -> None:
+        """Take over the fields of a previous owner that have to be preserved, before the claim is written."""
 
-    def _ended_well(self, document: dict[str, Any]) -> dict[str, Any]:
-        """What is left of a claim that its owner has removed."""
+    def _completed(self, document: dict[str, Any]) -> dict[str, Any]:
+        """Return the document of a job that was completed, and its claim removed, during the takeover."""
         return document
 
 
 @atexit.register
 def _release_all() -> None:
-    """Daemon threads are stopped where they are when the interpreter ends."""
+    """Remove all claims before the interpreter stops their daemon threads."""
     deadline = time.monotonic() + _AT_EXIT_S
     for claim in [claim for claim in list(_held.values()) if claim.is_held]:
         claim.forget()
-        claim._heart.join(max(0.0, deadline - time.monotonic()))
+        claim._heartbeat.join(max(0.0, deadline - time.monotonic()))

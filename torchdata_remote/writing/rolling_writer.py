@@ -1,4 +1,4 @@
-"""Samples into shards, one after the other; while one is finished, the next one is packed."""
+"""Write samples into consecutive shards; a shard is finished in the background while the next one is packed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .shard_builder import ShardBuilder, pack_sample
 
 
 class SeriesState(Enum):
-    """Whether samples can be added; the value says why not."""
+    """Whether samples can be added; the value is used in errors."""
 
     OPEN = "is open"
     ENDED = "is closed"
@@ -29,16 +29,16 @@ class SeriesState(Enum):
 
 
 class RollingShardWriter:
-    """Cuts samples into shards within exact limits, each with its index.
+    """Splits samples into shards within exact limits, each with its index.
 
     Args:
         url_of: the URL of each shard, by its number from 0.
         max_shard_bytes: limit of a shard's tar in bytes, before it is compressed; a single sample may be larger.
         max_shard_samples: limit of samples in a shard.
         max_member_bytes: limit of a member.
-        overwrite: replace what is there. Otherwise that is an error.
+        overwrite: replace existing objects. Otherwise one is an error.
         options: for the store.
-        before_first: called before the first shard is begun.
+        before_first: called before the first shard is opened.
 
     Raises:
         ValueError: for limits that are not positive.
@@ -64,9 +64,9 @@ class RollingShardWriter:
             max_shard_bytes = min(max_shard_bytes, MAX_DECOMPRESSED_BYTES)
         self._max_bytes, self._max_samples = max_shard_bytes - len(END_OF_ARCHIVE), max_shard_samples
         self._max_member_bytes = max_member_bytes
-        self.shards: list[ShardInfo] = []  # that are there
+        self.shards: list[ShardInfo] = []  # published ones
         self._open: ShardBuilder | None = None
-        self._finishing: ShardBuilder | None = None  # the one before
+        self._finishing: ShardBuilder | None = None  # the previous one
         self._num_begun = 0
         self.state = SeriesState.OPEN
 
@@ -75,24 +75,13 @@ class RollingShardWriter:
         """Whether no sample was added."""
         return self._num_begun == 0
 
-    def last_place(self) -> tuple[str, int]:
-        """Where the sample added last lies: the shard, and the first byte in its tar."""
+    def last_position(self) -> tuple[str, int]:
+        """Return the shard URL of the sample added last, and its first byte in the tar."""
         assert self._open is not None
         return self._open.url, self._open.offsets[-1]
 
     def add(self, sample: Sample) -> ShardInfo | None:
-        """Add a sample. Its members are written sorted by extension; names that begin with ``__`` are not.
-
-        Returns:
-            A shard that is there now, or ``None``: it is told by one of the calls after the sample that did not fit
-            into it, at the latest when the next shard is full.
-
-        Raises:
-            ShardWriteError: for a key, an extension or a member that would not be read back as it is, a key that the
-                shard has already, or after the end or a failure.
-            EncodeError: for a member that is neither bytes nor of a type known for its extension.
-            RemoteDataError: if a shard could not be written, also the one before.
-        """
+        """Add a sample, with the result and the errors of ``ShardWriter.write``."""
         if self.state is not SeriesState.OPEN:
             raise ShardWriteError(f"{redact(self._url_of(0))}: this writer {self.state.value}; make a new one.")
         key = check_writable(sample)
@@ -105,12 +94,12 @@ class RollingShardWriter:
                 shard.check_key(key)
         try:
             finished = None
-            if self._finishing is not None and (shard is None or self._finishing.settled):
+            if self._finishing is not None and (shard is None or self._finishing.upload.settled):
                 finished = self._settle(self._finishing)
             if shard is None:
                 shard = self._next_shard()
             shard.add(key, packed)
-        except BaseException:  # what was written of the shard is unknown, so it is not gone on with
+        except BaseException:  # how much of the shard was written is unknown, so it cannot be continued
             self.abort()
             raise
         return finished
@@ -127,19 +116,19 @@ class RollingShardWriter:
         return self._open
 
     def _end(self, shard: ShardBuilder) -> None:
-        """Let the shard at hand be finished by itself, index included."""
+        """Finish the open shard and its index in the background."""
         shard.end(partial(_publish_index, shard, self._options, self._overwrite))
         self._finishing, self._open = shard, None
 
     def _settle(self, shard: ShardBuilder) -> ShardInfo:
-        """Wait for the shard before to be there."""
+        """Wait until the previous shard is published."""
         info = shard.result()
         self._finishing = None
         self.shards.append(info)
         return info
 
     def end(self) -> None:
-        """No sample will be added. The last shard is finished by itself; the one before is waited for."""
+        """End the last shard in the background, after waiting for the previous one. No sample can be added any more."""
         self.state = SeriesState.ENDED
         try:
             if self._open is not None:
@@ -151,7 +140,7 @@ class RollingShardWriter:
             raise
 
     def result(self) -> list[ShardInfo]:
-        """After the end: wait for the last shard; all of them, in order.
+        """After :meth:`end`: wait for the last shard and return all of them, in order.
 
         Raises:
             RemoteDataError: if it could not be written.
@@ -165,21 +154,21 @@ class RollingShardWriter:
         return self.shards
 
     def abort(self, timeout_s: float | None = None) -> None:
-        """Drop the shard at hand, and wait for the one before.
+        """Drop the open shard, and wait for the previous one.
 
         Args:
-            timeout_s: seconds to wait for each at most; after them it ends by itself.
+            timeout_s: limit in seconds for each of the two; afterwards they end in the background.
         """
         shard, self._open = self._open, None
         self.state = SeriesState.ABORTED
         if shard is not None:
-            shard.pending.abort(timeout_s)
+            shard.upload.abort(timeout_s)
         finishing = self._finishing
         if finishing is not None:
             if timeout_s is not None:
-                finishing.pending.abort(timeout_s)  # it was ended, so it stays
-            if timeout_s is None or finishing.settled:
-                with contextlib.suppress(Exception):  # what led here is what has to be told
+                finishing.upload.abort(timeout_s)  # only waits: it was ended, so it is kept
+            if timeout_s is None or finishing.upload.settled:
+                with contextlib.suppress(Exception):  # the error that led here is the one to report
                     self._settle(finishing)
             self._finishing = None
 

@@ -1,4 +1,4 @@
-"""A shard while it is filled: samples to tar bytes, bytes to an object that is on its way."""
+"""Build one shard: samples become tar bytes, which are uploaded in the background."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .background_upload import BackgroundUpload, Written
 
 Data = bytes | memoryview
 
-CHUNK_BYTES = 512 << 10  # so little stays in the processor's cache, and is memory that malloc keeps at hand
-_COPIED_BYTES = 8 << 10  # of a member: less than what three pieces cost
+CHUNK_BYTES = 512 << 10  # small enough for the processor's cache, and for malloc to reuse the memory
+_COPIED_BYTES = 8 << 10  # members up to this size: one copy is cheaper than three pieces
 
 
 class PackedSample:
-    """A sample as tar bytes: headers, data and padding of its members."""
+    """Tar bytes of a sample: headers, data and padding of its members."""
 
     __slots__ = ("num_bytes", "pieces")
 
@@ -34,11 +34,11 @@ class PackedSample:
 
 
 def pack_sample(key: str, sample: Sample, max_member_bytes: int = MAX_MEMBER_BYTES) -> PackedSample:
-    """Encode and frame the members of a sample, sorted by extension.
+    """Encode the members of a sample as tar members, sorted by extension.
 
     Raises:
-        EncodeError: names the sample, the member and what it would take.
-        ShardWriteError: for a member that is larger than readers take.
+        EncodeError: with the sample, the member and the types that its extension takes.
+        ShardWriteError: for a member that is larger than readers accept.
     """
     pieces: list[Data] = []
     num_bytes = 0
@@ -48,8 +48,8 @@ def pack_sample(key: str, sample: Sample, max_member_bytes: int = MAX_MEMBER_BYT
         size = len(data)
         if size > max_member_bytes:
             raise ShardWriteError(
-                f"Sample {key!r:.200}, member {extension!r:.200}: {size:,} bytes are more than readers take "
-                f"(max_member_bytes={max_member_bytes:,}). Divide it, or raise that limit here and where it is read."
+                f"Sample {key!r:.200}, member {extension!r:.200}: {size:,} bytes are more than readers accept "
+                f"(max_member_bytes={max_member_bytes:,}). Split it, or raise that limit here and in the readers."
             )
         if size <= _COPIED_BYTES:
             whole = pack_member(f"{key}.{extension}", bytes(data))
@@ -72,18 +72,19 @@ def _encoded(key: str, extension: str, value: Any) -> Data:
 
 
 class ShardBuilder:
-    """A shard that is being filled; its bytes are compressed, summed and stored by other threads meanwhile.
+    """Builds a shard whose bytes are compressed, hashed and stored by other threads.
 
-    Besides the sample at hand it holds at most 16 MiB and four samples. One that is forgotten is given up.
+    Besides the current sample it holds at most 16 MiB and four samples. Its upload is aborted if the builder is
+    collected before :meth:`end`.
 
     Args:
-        url: where it will appear; compressed if it ends in ``.gz``, ``.tgz`` or ``.zst``.
-        pending: takes its bytes, and is nobody else's from now on.
+        url: of the shard; compressed if it ends in ``.gz``, ``.tgz`` or ``.zst``.
+        writer: receives the bytes, and is owned by this object.
     """
 
-    def __init__(self, url: str, pending: ObjectWriter) -> None:
+    def __init__(self, url: str, writer: ObjectWriter) -> None:
         self.url = url
-        self.pending = BackgroundUpload(pending, open_compressor(url))
+        self.upload = BackgroundUpload(writer, open_compressor(url))
         self.num_bytes = 0  # of the tar so far, compressed or not
         self.offsets: list[int] = []  # of the samples in the tar
         self._keys: set[str] = set()
@@ -92,14 +93,14 @@ class ShardBuilder:
 
     @property
     def num_samples(self) -> int:
-        """Samples in it so far."""
+        """Number of samples so far."""
         return len(self.offsets)
 
     def check_key(self, key: str) -> None:
-        """Whether a sample may have this key.
+        """Require that no sample of the shard has this key.
 
         Raises:
-            ShardWriteError: if the shard has a sample with this key.
+            ShardWriteError: if one has.
         """
         if key in self._keys:
             raise ShardWriteError(
@@ -120,7 +121,7 @@ class ShardBuilder:
         if packed.num_bytes >= CHUNK_BYTES:
             self._flush()
             for piece in packed.pieces:
-                self.pending.write([piece])
+                self.upload.write([piece])
             return
         self._buffer += packed.pieces
         self._buffered += packed.num_bytes
@@ -129,31 +130,26 @@ class ShardBuilder:
 
     def _flush(self) -> None:
         pieces, self._buffer, self._buffered = self._buffer, [], 0
-        self.pending.write(pieces)
+        self.upload.write(pieces)
 
     def end(self, then: Callable[[ShardInfo], object] = lambda info: None) -> None:
-        """End the archive; it appears by itself, without being waited for.
+        """End the archive without waiting: it is published in the background.
 
         Args:
-            then: called by another thread when the shard is there; what it raises is what ``result`` raises.
+            then: called in another thread when the shard is published; ``result`` raises its exceptions.
         """
         self._buffer.append(END_OF_ARCHIVE)
         self._flush()
         self._keys = set()
-        self.pending.end(lambda written: then(self._info(written)))
-
-    @property
-    def settled(self) -> bool:
-        """Whether ``result`` has not to wait."""
-        return self.pending.settled
+        self.upload.end(lambda written: then(self._info(written)))
 
     def result(self) -> ShardInfo:
-        """Wait until the shard, which was ended, is there.
+        """After :meth:`end`: wait until the shard is published.
 
         Raises:
             RemoteDataError: if it could not be written.
         """
-        return self._info(self.pending.result())
+        return self._info(self.upload.result())
 
     def _info(self, written: Written) -> ShardInfo:
         index = self.index()
@@ -161,14 +157,5 @@ class ShardBuilder:
         return ShardInfo(self.url, self.num_samples, written.num_bytes, written.md5, written.checksums, index_crc32)
 
     def index(self) -> bytes | None:
-        """The index that is to lie beside it; a compressed shard has none."""
+        """Return the ``.idx`` file of the shard; ``None`` for a compressed one."""
         return None if is_compressed(self.url) else dump_index([*self.offsets, self.num_bytes])
-
-    def finish(self) -> ShardInfo:
-        """End the archive and wait until it is there.
-
-        Raises:
-            RemoteDataError: if it could not be written.
-        """
-        self.end()
-        return self.result()

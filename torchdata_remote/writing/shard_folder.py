@@ -1,4 +1,4 @@
-"""The folder that holds the shards of one template: what is there, and what may be written."""
+"""The folder that holds the shards of one template: read, check and clean up its objects."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from ..storage.listing.folder import list_folder
 from ..storage.registry import open_store, publish, read_whole
 from .template import ShardTemplate
 
-UNFINISHED = "_unfinished-"  # begins the names of what only an unfinished job needs
+UNFINISHED = "_unfinished-"  # prefix of objects that only an unfinished job needs
 
 
 class ShardFolder:
-    """Where shards go.
+    """Destination of shards.
 
     Args:
-        template: their names.
+        template: names of the shards.
         options: for the store.
     """
 
@@ -43,11 +43,11 @@ class ShardFolder:
         self._retry = RetryPolicy()
 
     def read(self, name: str, *, is_expected: bool = False) -> bytes | None:
-        """A small object of the folder, ``None`` if it is not there.
+        """Read a small object of the folder; ``None`` if it does not exist.
 
         Args:
             name: of the object.
-            is_expected: whether it is there nearly always, so that it is not looked for first.
+            is_expected: whether it almost always exists, so that its existence is not checked first.
         """
         url = self.template.folder + name
         store, path = open_store(url, self.options)
@@ -59,7 +59,7 @@ class ShardFolder:
             return None
 
     def document(self, data: bytes, name: str, kind: str) -> dict[str, Any]:
-        """What a small object of the folder holds, as JSON.
+        """Parse a small JSON object of the folder.
 
         Raises:
             ManifestError: if it is not of this kind.
@@ -72,27 +72,27 @@ class ShardFolder:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             url = redact(self.template.folder + name)
             raise ManifestError(
-                f"{url} is not a journal of this version ({error!r}). Remove it to begin anew.", url=url
+                f"{url} is not a journal of this version ({error!r}). Remove it to start again.", url=url
             ) from error
 
     def publish(self, name: str, data: bytes, *, overwrite: bool = True) -> None:
-        """Make a small object of the folder appear.
+        """Write a small object of the folder atomically.
 
         Raises:
-            ObjectExistsError: if there is one and ``overwrite`` is ``False``.
+            ObjectExistsError: if it exists and ``overwrite`` is ``False``.
         """
         publish(self.template.folder + name, data, self.options, overwrite=overwrite)
 
     def delete(self, name: str) -> None:
-        """Remove an object of the folder, if it is there."""
+        """Remove an object of the folder if it exists."""
         store, path = open_store(self.template.folder + name, self.options)
         call_with_retries(lambda: store.delete(path), self._retry)
 
     def manifest(self) -> tuple[list[ShardInfo], list[Any]] | None:
-        """The shards that the manifest here names, and the jobs that made them; ``None`` if there is no manifest.
+        """Read the manifest: its shards and the jobs that wrote them; ``None`` if there is no manifest.
 
         Raises:
-            ObjectExistsError: if it is one of other shards.
+            ObjectExistsError: if it describes shards of another template.
         """
         data = self.read(MANIFEST_NAME)
         if data is None:
@@ -101,14 +101,14 @@ class ShardFolder:
         others = [shard.url for shard in shards if self.template.index(shard.url) is None]
         if others:
             raise ObjectExistsError(
-                f"{redact(self.manifest_url)} describes other shards, such as {redact(others[0])}. One folder holds "
+                f"{redact(self.manifest_url)} describes other shards, such as {redact(others[0])}. A folder holds "
                 "the shards of one template: write into another folder.",
                 url=redact(self.manifest_url),
             )
         return shards, jobs_of(data)
 
     def shards(self) -> dict[str, int]:
-        """Names of the shards that lie here, and of their indexes: the number of each."""
+        """List the existing shards and their indexes: name -> shard number."""
         found = {}
         for url in self.list(self.template.before[len(self.template.folder) :]):
             number = self.template.index(url.removesuffix(index_url("")))
@@ -117,17 +117,17 @@ class ShardFolder:
         return found
 
     def require_empty(self, has_manifest: bool) -> None:
-        """Nothing may lie here yet.
+        """Require that there are no shards and no manifest.
 
         Raises:
-            ObjectExistsError: for the first shard, or a manifest.
+            ObjectExistsError: for the first shard, or the manifest.
         """
-        there = next(iter(self.shards()), MANIFEST_NAME if has_manifest else None)
-        if there is not None:
-            raise self.exists(there)
+        existing = next(iter(self.shards()), MANIFEST_NAME if has_manifest else None)
+        if existing is not None:
+            raise self.exists_error(existing)
 
-    def exists(self, name: str) -> ObjectExistsError:
-        """The error of something that lies here and may not be replaced."""
+    def exists_error(self, name: str) -> ObjectExistsError:
+        """Build the error for an existing object that may not be replaced."""
         url = redact(self.template.folder + name)
         return ObjectExistsError(
             f"{url} exists already. Write into another folder, or pass overwrite=True to replace all shards of this "
@@ -135,28 +135,28 @@ class ShardFolder:
             url=url,
         )
 
-    def taken(self, owner: Mapping[str, Any] | None) -> ObjectExistsError:
-        """The error of a folder that another owner has claimed; ``None`` if its claim is gone by now."""
+    def taken_error(self, owner: Mapping[str, Any] | None) -> ObjectExistsError:
+        """Build the error for a folder that another owner has claimed; ``None`` if its claim no longer exists."""
         url = redact(self.template.folder)
-        who = "has written there" if owner is None else f"writes there now, {describe(owner)}"
+        what = "has written there" if owner is None else f"writes there now, {describe(owner)}"
         if owner is not None and is_this_process(owner):
-            who += ", which is this one: a writer that was not closed"
-        return ObjectExistsError(f"{url}: another job {who}. Wait for its end, or write into another folder.", url=url)
+            what += ", which is this one: a writer was not closed"
+        return ObjectExistsError(f"{url}: another job {what}. Wait for its end, or write into another folder.", url=url)
 
     def list(self, prefix: str) -> list[str]:
-        """The URLs of objects whose names begin with a prefix, sorted."""
+        """List the URLs of objects whose names begin with a prefix, sorted."""
         url = self.template.folder + prefix
         return [str(found) for found in list_folder(url, recursive=False, options=self.options, retry=self._retry)]
 
     def remove_description(self) -> None:
-        """Remove the manifest and what lies beside it: none of them may outlive what they describe."""
+        """Remove the manifest, class table and provenance, before the shards that they describe are replaced."""
         stem = PROVENANCE_NAME.partition(".")[0]
-        later = [url.rpartition("/")[2] for url in self.list(f"{stem}-")]  # of data that were added
+        later = [url.rpartition("/")[2] for url in self.list(f"{stem}-")]  # of appended data
         for name in (MANIFEST_NAME, CLASSES_NAME, PROVENANCE_NAME, *filter(LATER_PROVENANCE.fullmatch, later)):
             self.delete(name)
 
     def remove_leftovers(self) -> None:
-        """Remove what writers that were killed left half written: shards of this template, and what belongs to them."""
+        """Remove partial objects of killed writers: of shards of this template, and of the objects beside them."""
         folder = self.template.folder
         store, path = open_store(folder, self.options)
         beside = (MANIFEST_NAME, CLASSES_NAME, PROVENANCE_NAME)
@@ -169,7 +169,7 @@ class ShardFolder:
         call_with_retries(lambda: store.remove_leftovers(path, is_ours), self._retry)
 
     def keep_only(self, shards: Sequence[ShardInfo]) -> None:
-        """Remove shards of this template, and indexes, that do not belong to these."""
+        """Remove all other shards of this template, and their indexes."""
         kept = {shard.url.rpartition("/")[2] for shard in shards}
         for name in self.shards():
             shard = name.removesuffix(index_url(""))

@@ -1,4 +1,4 @@
-"""Writing shards: byte-exact limits, equal bytes for equal samples, a shard whole or not at all, manifest last."""
+"""Write shards: byte-exact limits, deterministic bytes, atomic shards, manifest last."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ DEFAULT_MAX_SHARD_SAMPLES = 100_000
 
 
 class ShardWriter:
-    """Writes samples into tar shards and, on a clean exit, the manifest.
+    """Write samples into tar shards and, on a clean exit, the manifest.
 
-    A shard appears whole or not at all, on a local disk too; while it is finished, the next one is packed. If the
-    ``with`` block raises, the shards that were full remain, the other one does not, and there is no manifest.
+    A shard is published atomically, on a local disk too; while it is finished, the next one is packed. If the ``with``
+    block raises, full shards remain, the unfinished one does not, and there is no manifest.
 
-    One writer at a time: a claim in the folder (``_unfinished-job.json``, rewritten every 10 s) refuses another one of
-    any thread, process or machine, and a ``shard_dataset`` job. That of a process that was killed is taken over: at
-    once on the same machine, on another one after 35 s without a change, and what it left half written is removed.
+    One writer at a time: a claim in the folder (``_unfinished-job.json``, rewritten every 10 s) makes any other writer
+    or ``shard_dataset`` job fail, in any thread, process or machine. The claim of a killed process is taken over, at
+    once on the same machine, on another one after 35 s without a change, and its partial objects are removed.
 
-    Memory: at most 32 MiB and eight times a sample; on S3 also the parts of two shards that are being sent; on stores
-    that take an object in one call only, such as ``memory://``, two shards, twice.
+    Memory: at most 32 MiB and eight samples; on S3 also the upload parts of two shards; on stores that take an object
+    in one call only, such as ``memory://``, two shards, twice.
 
     Args:
         url_template: URL with one ``{shard}`` field in its base name, such as
-            ``s3://bucket/train/{shard:06d}.tar``, or ``.tar.gz``, ``.tgz``, ``.tar.zst`` for shards that are
-            compressed, which have no index. The folder belongs to these shards: the manifest ``index.json`` lies in it.
-        max_shard_bytes: limit of a shard's tar in bytes, headers and padding included, before it is compressed. A
-            single sample that is larger gets a shard of its own.
+            ``s3://bucket/train/{shard:06d}.tar``, or ``.tar.gz``, ``.tgz``, ``.tar.zst`` for compressed shards, which
+            have no index. The folder holds these shards only, and their manifest ``index.json``.
+        max_shard_bytes: limit of a shard's tar in bytes, headers and padding included, before compression. A larger
+            sample gets its own shard.
         max_shard_samples: limit of samples in a shard.
-        max_member_bytes: limit of a member; a larger one is an error. The default is that of the readers, which take
-            another one under the same name.
-        overwrite: replace shards of the same template, all of them. Otherwise finding one is an error.
+        max_member_bytes: limit of a member; a larger one is an error. Readers have the same default, and an argument of
+            the same name.
+        overwrite: replace all shards of this template. Otherwise an existing one is an error.
         storage_options: for the store, in fsspec's vocabulary.
 
     Raises:
-        ObjectExistsError: on entering, if shards or a manifest are there already, or another writer writes there now.
+        ObjectExistsError: on entering, if shards or a manifest exist, or another writer uses the folder.
         ShardWriteError: for a template without ``{shard}``.
 
     Example:
@@ -69,26 +69,26 @@ class ShardWriter:
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self._template = ShardTemplate(url_template)
-        self._destination = ShardFolder(self._template, StorageOptions(storage_options))
+        self._folder = ShardFolder(self._template, StorageOptions(storage_options))
         self._overwrite, self._checked = overwrite, False
-        self._claim = Claim(self._destination)
-        self._series = RollingShardWriter(
+        self._claim = Claim(self._folder)
+        self._shards = RollingShardWriter(
             self._template.url,
             max_shard_bytes=max_shard_bytes,
             max_shard_samples=max_shard_samples,
             max_member_bytes=max_member_bytes,
             overwrite=overwrite,
-            options=self._destination.options,
-            before_first=self._begin,
+            options=self._folder.options,
+            before_first=self._remove_old_description,
         )
 
     @property
     def shards(self) -> tuple[ShardInfo, ...]:
-        """The shards finished so far."""
-        return tuple(self._series.shards)
+        """The shards published so far."""
+        return tuple(self._shards.shards)
 
     def __enter__(self) -> ShardWriter:
-        self._check_destination()
+        self._claim_folder()
         return self
 
     def __exit__(
@@ -103,77 +103,77 @@ class ShardWriter:
         """Add a sample. Its members are written sorted by extension; names that begin with ``__`` are not.
 
         Returns:
-            A shard that is there now, or ``None``: it is told by one of the calls after the sample that did not fit
-            into it, at the latest when the next shard is full.
+            A shard that was published since the last call, or ``None``. Each shard is returned once, at the latest
+            when the next one is full.
 
         Raises:
-            ShardWriteError: for a key, an extension or a member that would not be read back as it is, a key that the
-                shard has already, or a writer that was closed or has failed.
+            ShardWriteError: for a key, an extension or a member that readers would not return unchanged, a key that the
+                shard already has, or a writer that was closed or has failed.
             EncodeError: for a member that is neither bytes nor of a type known for its extension.
-            RemoteDataError: if a shard could not be written, also the one before.
+            RemoteDataError: if a shard could not be written; it may be the previous one.
         """
         if not self._checked:
-            self._check_destination()
+            self._claim_folder()
         try:
             self._claim.raise_if_lost()
-            return self._series.add(sample)
+            return self._shards.add(sample)
         except ObjectExistsError:
             self.abort()
             raise
         except BaseException:
-            if self._series.state is SeriesState.ABORTED:
+            if self._shards.state is SeriesState.ABORTED:
                 self.abort()
             raise
 
     def close(self) -> tuple[ShardInfo, ...]:
-        """Finish the last shard, then write the manifest. A second time does nothing.
+        """Finish the last shard, then write the manifest. A second call does nothing.
 
         Returns:
-            The shards that no ``write`` has returned, in order; nothing if the writer was closed before.
+            The shards that ``write`` has not returned, in order; empty if the writer was already closed.
 
         Raises:
-            ShardWriteError: if there were no samples at all, or a shard could not be written.
-            ObjectExistsError: if another writer has taken the folder, because this one stood still for long.
+            ShardWriteError: if there were no samples, or a shard could not be written.
+            ObjectExistsError: if another writer has taken over the folder after this one was suspended for long.
         """
-        series, told = self._series, len(self._series.shards)
-        if series.state is SeriesState.ENDED:
+        writer, num_returned = self._shards, len(self._shards.shards)
+        if writer.state is SeriesState.ENDED:
             return ()
         first = redact(self._template.url(0))
-        if series.state is SeriesState.ABORTED:
-            raise ShardWriteError(f"{first}: this writer {series.state.value}; there is no manifest.")
-        if series.is_empty:
+        if writer.state is SeriesState.ABORTED:
+            raise ShardWriteError(f"{first}: this writer {writer.state.value}; there is no manifest.")
+        if writer.is_empty:
             self.abort()
-            raise ShardWriteError(f"{first}: no sample came, so there is nothing to write.")
+            raise ShardWriteError(f"{first}: there are no samples to write.")
         try:
-            series.end()
-            shards = series.result()
+            writer.end()
+            shards = writer.result()
             self._claim.require_held()
-            if self._overwrite:  # shards of the data set that was here before, beyond the last one of this
-                self._destination.keep_only(shards)
-            self._destination.publish(MANIFEST_NAME, dump_manifest(shards), overwrite=self._overwrite)
+            if self._overwrite:  # the replaced data set may have had more shards
+                self._folder.keep_only(shards)
+            self._folder.publish(MANIFEST_NAME, dump_manifest(shards), overwrite=self._overwrite)
         except BaseException:
             self.abort()
             raise
         self._claim.release()
-        return self.shards[told:]
+        return self.shards[num_returned:]
 
     def abort(self, timeout_s: float | None = None) -> None:
-        """Drop the shard at hand, wait for the one before, and write no manifest, now or later.
+        """Drop the open shard, wait for the previous one, and write no manifest, now or later.
 
         Args:
-            timeout_s: seconds to wait for each of the two at most; after them they end by themselves. ``None`` waits
-                until they have ended.
+            timeout_s: limit in seconds for each of the two; afterwards they end in the background. ``None`` waits until
+                they have ended.
         """
-        self._series.abort(timeout_s)
+        self._shards.abort(timeout_s)
         self._claim.release()
 
-    def _check_destination(self) -> None:
-        manifest = self._destination.manifest()
+    def _claim_folder(self) -> None:
+        manifest = self._folder.manifest()
         if not self._overwrite:
-            self._destination.require_empty(manifest is not None)
-        left = self._claim.take()
+            self._folder.require_empty(manifest is not None)
+        previous = self._claim.take()
         weakref.finalize(self, self._claim.forget).atexit = False
-        if left is not None:
+        if previous is not None:
             try:
                 self._claim.remove_leftovers()
             except BaseException:
@@ -181,6 +181,6 @@ class ShardWriter:
                 raise
         self._checked = True
 
-    def _begin(self) -> None:
+    def _remove_old_description(self) -> None:
         if self._overwrite:
-            self._destination.remove_description()
+            self._folder.remove_description()

@@ -1,4 +1,4 @@
-"""Names of shards: ``s3://bucket/train/{shard:06d}.tar``."""
+"""URL templates of shards: ``s3://bucket/train/{shard:06d}.tar``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NUMBER_FORMAT = re.compile(r"(0[1-9]\d?)?d?")
 
 
 def _unformatted(folder: str) -> str:
-    """The folder of a template, in which braces are doubled as in all of it. One that only closes may stand alone."""
+    """Undouble the braces of a template's folder. A closing brace without an opening one may stand alone."""
     if "{" not in folder:
         return folder
     parts = list(string.Formatter().parse(folder))
@@ -29,11 +29,11 @@ class ShardTemplate:
     """A URL with one ``{shard}`` field in its base name.
 
     Args:
-        url_template: as a user wrote it. The field takes a format, such as ``{shard:06d}``. Other braces are
-            doubled, as for ``str.format``.
+        url_template: with an optional format in the field, such as ``{shard:06d}``. Other braces are doubled, as for
+            ``str.format``.
 
     Raises:
-        ShardWriteError: if it is not such a template.
+        ShardWriteError: for anything else.
 
     Example:
         >>> template = ShardTemplate("s3://b/train/{shard:03d}.tar")
@@ -54,9 +54,9 @@ class ShardTemplate:
             if [name for name, _, _ in specs] != ["shard"]:
                 raise ValueError("it needs exactly one {shard} field, in its base name")
             if not _NUMBER_FORMAT.fullmatch(specs[0][1] or "") or specs[0][2]:
-                raise ValueError(f"{specs[0][1]!r} is no format of a plain number such as 06d")
+                raise ValueError(f"{specs[0][1]!r} is not a number format such as 06d")
             if not base.endswith(_ENDINGS):
-                raise ValueError(f"shards are tars, compressed or not, and end in {', '.join(_ENDINGS)}")
+                raise ValueError(f"the name must end in one of {', '.join(_ENDINGS)}")
         except (ValueError, KeyError, IndexError) as error:
             raise ShardWriteError(
                 f"{redact(url_template)}: {error}. Expected a template such as s3://bucket/train/{{shard:06d}}.tar.",
@@ -66,7 +66,7 @@ class ShardTemplate:
         longest = _MAX_NAME_BYTES - (len(_INDEX) if base.endswith(".tar") else 0)
         if scheme in LOCAL and len(os.fsencode(base.format(shard=0))) > longest:
             raise ShardWriteError(
-                f"{redact(url_template)}: the base name has more than {longest} bytes. File systems take "
+                f"{redact(url_template)}: the base name has more than {longest} bytes. File systems allow "
                 f"{_MAX_NAME_BYTES}, of which the index beside a shard needs {len(_INDEX)}: choose a shorter one.",
                 url=redact(url_template),
             )
@@ -76,13 +76,13 @@ class ShardTemplate:
         self._regex = re.compile(re.escape(before) + r"(\d+)" + re.escape(after))
 
     def url(self, index: int) -> str:
-        """Address of the shard with this number."""
+        """Return the URL of the shard with this number."""
         return self.folder + self._base.format(shard=index)
 
     def index(self, url: str) -> int | None:
-        """Number of the shard at this address, or ``None`` if it is not one of this template."""
+        """Return the number of the shard with this URL, or ``None`` if the URL does not match the template."""
         match = self._regex.fullmatch(url.rpartition("/")[2])
         if match is None or len(match[1]) > 18:
             return None
         index = int(match[1])
-        return index if self.url(index) == url else None  # else another spelling, of somebody else
+        return index if self.url(index) == url else None  # else the number is formatted differently

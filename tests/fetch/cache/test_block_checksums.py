@@ -27,14 +27,14 @@ NAME = "0123456789abcdef" * 4
 @given(
     num_bytes=st.integers(0, 5 * BLOCK_BYTES) | st.sampled_from([n * BLOCK_BYTES + d for n in (1, 2) for d in (0, 1)])
 )
-def test_the_length_of_a_file_tells_that_of_its_object(num_bytes: int) -> None:
+def test_object_length_and_file_length_are_computed_from_each_other(num_bytes: int) -> None:
     """And the other way round, at the ends of blocks too."""
     assert object_bytes(file_bytes(num_bytes)) == num_bytes
     assert 0 <= object_bytes(num_bytes) <= num_bytes
 
 
 @given(crc32s=st.lists(st.integers(0, 2**32 - 1), max_size=5), other=st.binary(max_size=30))
-def test_a_trailer_is_that_of_its_object_or_none(crc32s: list[int], other: bytes) -> None:
+def test_a_trailer_of_another_object_is_rejected(crc32s: list[int], other: bytes) -> None:
     """One of another name, or any other bytes, are not taken for checksums."""
     trailer = memoryview(pack_trailer(crc32s, NAME))
     assert len(trailer) == file_bytes(len(crc32s) * BLOCK_BYTES) - len(crc32s) * BLOCK_BYTES
@@ -53,7 +53,7 @@ def test_pieces_in_any_order_make_the_checksums_of_the_whole(data: st.DataObject
         arriving = ArrivingBlocks(num_bytes)
         for start, end in data.draw(st.permutations(list(pairwise(cuts)))):
             for block, at, piece, crc32 in arriving.pieces(start, whole[start:end]):
-                arriving.took(block, at + len(piece), zlib.crc32(piece, crc32))
+                arriving.record(block, at + len(piece), zlib.crc32(piece, crc32))
         expected = [zlib.crc32(whole[start : start + 7]) for start in range(0, num_bytes, 7)]
         assert len(expected) == num_blocks(num_bytes)
         assert arriving.crc32s(lambda start, end: whole[start:end]) == expected

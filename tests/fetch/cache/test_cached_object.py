@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,88 +13,30 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from tests.fetch.cache.test_disk_cache import answer_of, bytes_in, child_of, objects_in, partials_in
-from tests.fetch.test_scheduler import wait_for
 from tests.servers.faulty_s3 import faulty
 from tests.servers.s3 import S3Server
-from torchdata_remote.core.options import FetchOptions, RetryPolicy, StorageOptions
+from tests.support.cache_folder import answer_of, bytes_in, child_of, objects_in, partials_in
+from tests.support.cached_store import CountingStore, cached, epoch, options
+from tests.support.waiting import wait_for
+from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.core.urls import RemoteUrl
-from torchdata_remote.errors import AccessDeniedError, TransientStorageError
+from torchdata_remote.errors import AccessDeniedError
 from torchdata_remote.fetch.cache import cached_object as cached_read
 from torchdata_remote.fetch.object_stream import ObjectStream
 from torchdata_remote.fetch.scheduler import PartScheduler
 from torchdata_remote.fetch.session import FetchSession
 from torchdata_remote.fetch.streams import stream_objects
-from torchdata_remote.storage.registry import Answer, Entry
+from torchdata_remote.storage.registry import Entry
 from torchdata_remote.testing import FaultyStore, write_small_shards
-
-AT_ONCE = RetryPolicy(first_wait_s=0, max_wait_s=0)
-
-
-class CountingStore:
-    """Objects in a dict, sent in chunks; ``faults`` are what becomes of the next answers."""
-
-    def __init__(self, objects: dict[str, bytes], chunk_bytes: int = 4) -> None:
-        self.objects, self.chunk_bytes = objects, chunk_bytes
-        self.may_ignore_ranges = False
-        self.maps_files = False
-        self.has_etags = True
-        self.gets = self.heads = 0
-        self.faults: list[str] = []
-        self.lock = threading.Lock()
-        self.before_stat: Callable[[], None] = lambda: None
-
-    def etag(self, path: str) -> str | None:
-        return f'"{hash(self.objects[path])}"' if self.has_etags else None
-
-    def stat(self, path: str) -> Entry:
-        self.heads += 1
-        self.before_stat()
-        return Entry(path, len(self.objects[path]), self.etag(path))
-
-    def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        with self.lock:
-            self.gets += 1
-            fault = self.faults.pop(0) if self.faults else ""
-        data = self.objects[path]
-        if fault == "whole" or self.may_ignore_ranges:
-            start, end = 0, None
-        body = data[start:end]
-        return Answer(start, start + len(body), len(data), self.etag(path), self.chunks(body, fault))
-
-    def chunks(self, body: bytes, fault: str) -> Generator[memoryview, None, None]:
-        cut = len(body) // 2 if fault in ("cut", "reset") else len(body)
-        for at in range(0, cut, self.chunk_bytes):
-            yield memoryview(body)[at : min(at + self.chunk_bytes, cut)]
-        if fault == "reset":
-            raise TransientStorageError("reset")
-
-
-@contextmanager
-def cached(objects: dict[str, bytes], **more: Any) -> Iterator[tuple[CountingStore, str]]:
-    """The engine reads this store for every URL; and an empty folder for the cache."""
-    store = CountingStore(objects, **more)
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("torchdata_remote.fetch.object_download.open_store", lambda url, *rest: (store, str(url)))
-        yield store, folder
-
-
-def options(folder: str, cache_bytes: int = 1 << 40, **more: Any) -> FetchOptions:
-    chosen: dict[str, Any] = {"max_in_flight": 3, "part_bytes": 10, "max_buffer_bytes": 1_000, "retry": AT_ONCE} | more
-    return FetchOptions(cache_dir=folder, cache_bytes=cache_bytes, **chosen)
-
-
-def epoch(store: CountingStore, chosen: FetchOptions, *, listed: bool) -> dict[str, bytes]:
-    urls = [RemoteUrl(url, len(data), store.etag(url)) if listed else url for url, data in store.objects.items()]
-    return {str(url): stream.read() for url, stream in stream_objects(urls, FetchSession(chosen, StorageOptions()))}
-
 
 OBJECTS = st.lists(st.binary(max_size=60), max_size=6).map(lambda them: dict(zip("abcdef", them, strict=False)))
 
 
 @settings(max_examples=60)
 @given(objects=OBJECTS, listed=st.booleans(), in_order=st.booleans(), ranges=st.booleans(), chunk=st.integers(1, 20))
-def test_second_epoch(objects: dict[str, bytes], listed: bool, in_order: bool, ranges: bool, chunk: int) -> None:
+def test_the_second_epoch_sends_no_get(
+    objects: dict[str, bytes], listed: bool, in_order: bool, ranges: bool, chunk: int
+) -> None:
     """The second epoch sends no GET; a HEAD for each object of which neither size nor etag is known, and no other."""
     with cached(objects, chunk_bytes=chunk) as (store, folder):
         store.may_ignore_ranges = not ranges
@@ -112,7 +51,9 @@ def test_second_epoch(objects: dict[str, bytes], listed: bool, in_order: bool, r
 
 @settings(max_examples=40)
 @given(objects=OBJECTS, cache_bytes=st.integers(1, 150), in_order=st.booleans(), listed=st.booleans())
-def test_bound_smaller_than_the_data(objects: dict[str, bytes], cache_bytes: int, in_order: bool, listed: bool) -> None:
+def test_objects_beyond_the_bound_are_fetched_again_in_each_epoch(
+    objects: dict[str, bytes], cache_bytes: int, in_order: bool, listed: bool
+) -> None:
     """Whatever does not fit is fetched again, and the bytes are right in every epoch."""
     with cached(objects) as (store, folder):
         for _ in range(3):
@@ -147,7 +88,7 @@ def test_faults_do_not_spoil_the_cache(
         assert [bytes_in(path) for path in objects_in(folder)] in ([data], [])  # "whole" may keep it out
 
 
-def test_replaced_object() -> None:
+def test_a_replaced_object_is_fetched_and_never_mixed_with_the_old_version() -> None:
     """A new version is fetched; neither is mixed with the other, nor the old one handed out."""
     with cached({"a": b"old" * 10}) as (store, folder):
         for listed in (True, False):
@@ -158,7 +99,7 @@ def test_replaced_object() -> None:
 
 
 @pytest.mark.parametrize("listed", [True, False])
-def test_without_an_etag(listed: bool) -> None:
+def test_an_object_without_an_etag_is_read_and_not_cached(listed: bool) -> None:
     """An object without an etag is read, and not kept."""
     with cached({"a": bytes(35)}) as (store, folder):
         store.has_etags = False
@@ -170,7 +111,7 @@ def test_without_an_etag(listed: bool) -> None:
 
 
 @pytest.mark.parametrize("listed", [True, False])
-def test_answers_without_an_etag(listed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_response_without_an_etag_is_not_cached(listed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes whose answer does not tell their version are not kept as the version that listing or HEAD told."""
     with cached({"a": b"replaced since then."}) as (store, folder):
         store.has_etags = False
@@ -192,7 +133,7 @@ def read_range(store: CountingStore, folder: str, start: int, stop: int | None, 
 
 @settings(max_examples=60)
 @given(start=st.integers(0, 59), stop=st.none() | st.integers(1, 59), listed=st.booleans(), chunk=st.integers(1, 20))
-def test_an_object_begun_in_the_middle(start: int, stop: int | None, listed: bool, chunk: int) -> None:
+def test_an_object_read_from_the_middle_is_not_cached(start: int, stop: int | None, listed: bool, chunk: int) -> None:
     """It is served from the cache if it is there; else it is read, and not kept, since it is not whole."""
     assume(stop is None or start < stop)
     data = bytes(range(60))
@@ -209,7 +150,7 @@ def test_an_object_begun_in_the_middle(start: int, stop: int | None, listed: boo
         assert bytes_in(path) == data
 
 
-def test_store_that_refuses_head() -> None:
+def test_an_object_whose_head_is_refused_is_read_without_the_cache() -> None:
     """An object whose size and etag cannot be asked for is read as it is without a cache."""
     with cached({"a": b"abc"}) as (store, folder):
 
@@ -221,7 +162,7 @@ def test_store_that_refuses_head() -> None:
 
 
 @pytest.mark.parametrize("stop_at", [0, 1, 10, 25])
-def test_given_up_halfway(stop_at: int) -> None:
+def test_a_stream_or_iterator_closed_halfway_leaves_no_partial_file(stop_at: int) -> None:
     """A stream that is closed, or an iterator that is left, half-way leaves no partial file."""
     with cached({"a": bytes(50), "b": bytes(50), "c": bytes(50)}) as (store, folder):
         urls = [RemoteUrl(url, 50, store.etag(url)) for url in store.objects]
@@ -232,7 +173,7 @@ def test_given_up_halfway(stop_at: int) -> None:
         wait_for(lambda: not partials_in(folder))
 
 
-def test_closed_during_the_first_request() -> None:
+def test_a_stream_closed_during_its_head_leaves_no_partial_file() -> None:
     """A stream that is closed while its HEAD is under way leaves no partial file, also if it is still referred to."""
     asked, may_answer, before = threading.Event(), threading.Event(), set(threading.enumerate())
     with cached({"a": bytes(50)}) as (store, folder):
@@ -253,7 +194,7 @@ def test_closed_during_the_first_request() -> None:
 
 
 @pytest.mark.parametrize("max_in_flight", [1, 4])
-def test_disk_is_full(max_in_flight: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_does_not_stop_reading_and_warns_once(max_in_flight: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a full disk reading goes on, with one warning."""
     data = os.urandom(95)
     warnings: list[str] = []  # as text: pytest's own records would keep the error, and by its traceback the file
@@ -272,7 +213,7 @@ def test_disk_is_full(max_in_flight: int, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("spoiled", ["usage", "link"])
-def test_spoiled_folder(spoiled: str) -> None:
+def test_objects_are_read_whatever_the_cache_folder_contains(spoiled: str) -> None:
     """Whatever lies in the folder, the object is read."""
     with cached({"a": b"abc"}) as (store, folder):
         if spoiled == "link":
@@ -328,7 +269,9 @@ def heads(store: FaultyStore) -> int:
 
 @pytest.mark.parametrize("backend", ["obstore", "botocore", "fsspec"])
 @pytest.mark.parametrize("listed", [True, False])
-def test_s3(moto: S3Server, photos: tuple[str, dict[str, bytes]], tmp_path: Path, backend: str, listed: bool) -> None:
+def test_each_backend_reads_the_second_epoch_from_the_cache(
+    moto: S3Server, photos: tuple[str, dict[str, bytes]], tmp_path: Path, backend: str, listed: bool
+) -> None:
     """From a real server the second epoch sends no GET, through each backend; of bare URLs one HEAD an object."""
     prefix, objects = photos
     with faulty(moto) as (server, store):
@@ -343,7 +286,9 @@ def test_s3(moto: S3Server, photos: tuple[str, dict[str, bytes]], tmp_path: Path
             assert heads(store) - num_heads == len(objects)
 
 
-def test_servers_share_no_objects(moto: S3Server, photos: tuple[str, dict[str, bytes]], tmp_path: Path) -> None:
+def test_servers_with_equal_urls_do_not_share_cached_objects(
+    moto: S3Server, photos: tuple[str, dict[str, bytes]], tmp_path: Path
+) -> None:
     """A bucket of the same name on another server has objects of its own, also of equal size and etag."""
     prefix, objects = photos
     for _ in range(2):
@@ -357,7 +302,9 @@ def read_elsewhere(pipe: Any, prefix: str, server: S3Server, folder: Path) -> No
     pipe.send(read_all(pipe_of([prefix], server, folder, listed=True)))
 
 
-def test_second_process_and_workers(moto: S3Server, photos: tuple[str, dict[str, bytes]], tmp_path: Path) -> None:
+def test_other_processes_and_dataloader_workers_use_cached_objects(
+    moto: S3Server, photos: tuple[str, dict[str, bytes]], tmp_path: Path
+) -> None:
     """What one process fetched, another one and DataLoader workers find."""
     prefix, objects = photos
     with faulty(moto) as (server, store):
@@ -378,7 +325,7 @@ def _bytes_of(pair: tuple[str, Any]) -> tuple[str, bytes]:
     return str(pair[0]), pair[1].read()
 
 
-def test_shards(moto: S3Server, tmp_path: Path) -> None:
+def test_reading_shards_caches_them_as_a_whole(moto: S3Server, tmp_path: Path) -> None:
     """Reading shards to their end of archive keeps them whole, in parts of any size."""
     url = f"s3://{moto.new_bucket()}/train/"
     write_small_shards(url, num_shards=3, samples_per_shard=9, storage_options=moto.storage_options)
@@ -392,7 +339,7 @@ def test_shards(moto: S3Server, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("in_order", [True, False])
 @pytest.mark.parametrize("listed", [True, False])
-def test_an_empty_object_is_kept(listed: bool, in_order: bool) -> None:
+def test_an_empty_object_is_cached(listed: bool, in_order: bool) -> None:
     """As any other one: the second epoch sends no GET."""
     with cached({"a": b"", "b": b"abc", "c": b""}) as (store, folder):
         assert epoch(store, options(folder, in_order=in_order), listed=listed) == store.objects

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.fetch.cache.test_disk_cache import ETAG, LARGE, URL, keep, kept, objects_in, partials_in, path_of
+from tests.support.cache_folder import ETAG, LARGE, URL, keep, kept, objects_in, partials_in, path_of
 from torchdata_remote.fetch.cache.disk_cache import DiskCache
 
 
 @pytest.mark.parametrize("length", [0, 1, 4, 6])
-def test_damaged_object(tmp_path: Path, length: int) -> None:
+def test_a_file_of_the_wrong_length_is_not_used_and_is_replaced(tmp_path: Path, length: int) -> None:
     """A file of another length than the object is not handed out, and the object can be kept anew."""
     disk = DiskCache(str(tmp_path), LARGE)
     path = path_of(disk, tmp_path, b"abcde")
@@ -24,7 +24,7 @@ def test_damaged_object(tmp_path: Path, length: int) -> None:
 
 
 @pytest.mark.parametrize("instead", ["link", "dangling link", "folder"])
-def test_something_else_in_its_place(tmp_path: Path, instead: str) -> None:
+def test_links_and_folders_in_place_of_objects_are_ignored(tmp_path: Path, instead: str) -> None:
     """A link is not followed, and neither it nor a folder in place of an object is an error or its bytes."""
     disk, secret = DiskCache(str(tmp_path / "cache"), LARGE), tmp_path / "secret"
     path = path_of(disk, tmp_path / "cache", b"abcde")
@@ -42,7 +42,7 @@ def test_something_else_in_its_place(tmp_path: Path, instead: str) -> None:
         assert kept(disk, 5) == b"abcde"
 
 
-def test_cache_that_may_only_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_cache_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the time of use cannot be noted, an object that is there is handed out all the same."""
     disk = DiskCache(str(tmp_path), LARGE)
     keep(disk, b"abc")
@@ -55,7 +55,7 @@ def test_cache_that_may_only_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b"-99999999999", b"\xff\0", b"1e3", b"9" * 5_000, b"12 13"])
-def test_usage_is_garbage(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_usage_file_is_counted_again(tmp_path: Path, content: bytes) -> None:
     """Whatever the file ``usage`` holds, objects are kept, and after the next addition they are within the bound."""
     disk = DiskCache(str(tmp_path), 100)
     for number in range(9):
@@ -67,7 +67,7 @@ def test_usage_is_garbage(tmp_path: Path, content: bytes) -> None:
     assert int((tmp_path / "usage").read_bytes()) >= sum(objects_in(tmp_path).values())
 
 
-def test_usage_is_missing(tmp_path: Path) -> None:
+def test_a_missing_usage_file_is_counted_again(tmp_path: Path) -> None:
     """Without the file ``usage`` (somebody removed it) the objects that are there are counted."""
     disk = DiskCache(str(tmp_path), 100)
     for number in range(9):
@@ -79,7 +79,7 @@ def test_usage_is_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["en/notes.txt", "partial/notes.txt"])
-def test_files_of_others_stay(tmp_path: Path, name: str) -> None:
+def test_foreign_files_in_the_folder_are_not_removed(tmp_path: Path, name: str) -> None:
     """A file that somebody else keeps in the folder is not removed."""
     path = tmp_path / name
     path.parent.mkdir()
@@ -90,7 +90,7 @@ def test_files_of_others_stay(tmp_path: Path, name: str) -> None:
     assert path.exists()
 
 
-def test_forked_child_lets_go(tmp_path: Path) -> None:
+def test_a_forked_child_that_drops_its_copy_does_not_disturb_the_parent(tmp_path: Path) -> None:
     """A child that is forked while an object is filled, and drops its copy, takes nothing from the parent."""
     disk = DiskCache(str(tmp_path), LARGE)
     filling = disk.fill(URL, 6, ETAG)
@@ -105,7 +105,9 @@ def test_forked_child_lets_go(tmp_path: Path) -> None:
     assert kept(disk, 6) == b"abcdef"
 
 
-def test_another_process_starts_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_temporary_file_survives_the_start_of_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A filling that begins in the moment in which another process starts is completed."""
     disk, lock = DiskCache(str(tmp_path), LARGE), fcntl.flock
     started: list[bool] = []
@@ -122,7 +124,7 @@ def test_another_process_starts_meanwhile(tmp_path: Path, monkeypatch: pytest.Mo
     assert kept(disk, 3) == b"abc"
 
 
-def test_empty_piece_at_the_end(tmp_path: Path) -> None:
+def test_empty_pieces_change_nothing(tmp_path: Path) -> None:
     """Empty pieces change nothing, also after the last byte."""
     disk = DiskCache(str(tmp_path), LARGE)
     filling = disk.fill(URL, 3, ETAG)
@@ -132,7 +134,7 @@ def test_empty_piece_at_the_end(tmp_path: Path) -> None:
     assert kept(disk, 3) == b"abc"
 
 
-def test_descriptors_of_hits_are_closed(tmp_path: Path) -> None:
+def test_hits_misses_and_writers_close_their_descriptors(tmp_path: Path) -> None:
     """A thousand hits, misses and fillings leave no descriptor open."""
     disk = DiskCache(str(tmp_path), LARGE)
     before = len(os.listdir("/proc/self/fd"))

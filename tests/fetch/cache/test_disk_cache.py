@@ -5,65 +5,35 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
-import multiprocessing
 import os
 import random
 import signal
 import tempfile
 import threading
-from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.cache_folder import (
+    ETAG,
+    LARGE,
+    URL,
+    answer_of,
+    child_of,
+    keep,
+    kept,
+    objects_in,
+    partials_in,
+    path_of,
+)
 from torchdata_remote.core import local_view as mapped
-from torchdata_remote.fetch.cache.block_checksums import object_bytes
 from torchdata_remote.fetch.cache.disk_cache import CacheEntryWriter, DiskCache
 from torchdata_remote.fetch.cache.entry import CachedFile
 
-URL, ETAG = "s3://photos/a", '"1"'
-LARGE = 1 << 40
-SPAWN = multiprocessing.get_context("spawn")
-DEADLINE_S = 60
 NAMES = st.text(st.characters(exclude_categories=["C"]), max_size=8)  # neither URLs nor etags hold control characters
-
-
-def objects_in(folder: str | Path) -> dict[str, int]:
-    """Path and size of each complete object, without its checksums."""
-    whole = [path for path in Path(folder).glob("??/*") if not path.is_symlink()]
-    return {str(path): object_bytes(path.stat().st_size) for path in whole}
-
-
-def bytes_in(path: str | Path) -> bytes:
-    """The object in a file, without its checksums."""
-    return Path(path).read_bytes()[: object_bytes(os.stat(path).st_size)]
-
-
-def partials_in(folder: str | Path) -> list[Path]:
-    return list(Path(folder, "partial").iterdir())
-
-
-def keep(disk: DiskCache, data: bytes, url: str = URL, etag: str = ETAG) -> None:
-    filling = disk.fill(url, len(data), etag)
-    assert filling is not None
-    filling.write(0, memoryview(data))
-
-
-def kept(disk: DiskCache, size: int, url: str = URL, etag: str = ETAG) -> bytes | None:
-    found = disk.find(url, size, etag)
-    return None if found is None else bytes(found.view(0, None))
-
-
-def path_of(disk: DiskCache, folder: str | Path, data: bytes, url: str = URL) -> Path:
-    """Keep an object, and tell where."""
-    before = set(objects_in(folder))
-    keep(disk, data, url)
-    [path] = set(objects_in(folder)) - before
-    return Path(path)
 
 
 def used_at(path: Path, second: int) -> None:
@@ -71,30 +41,13 @@ def used_at(path: Path, second: int) -> None:
     os.utime(path, (second, second))
 
 
-@contextlib.contextmanager
-def child_of(function: Any, *arguments: Any) -> Iterator[tuple[Any, Connection]]:
-    """A real process that was spawned, and a pipe to it; it is killed at the block's end."""
-    here, there = SPAWN.Pipe()
-    process = SPAWN.Process(target=function, args=(there, *arguments), daemon=True)
-    process.start()
-    there.close()
-    try:
-        yield process, here
-    finally:
-        process.kill()
-        process.join()
-
-
-def answer_of(pipe: Connection) -> Any:
-    assert pipe.poll(DEADLINE_S), "no answer"
-    return pipe.recv()
-
-
 @given(
     versions=st.lists(st.tuples(NAMES, st.integers(1, 3), NAMES), unique=True, max_size=6),
     other=st.tuples(NAMES, st.integers(1, 3), NAMES),
 )
-def test_objects_are_told_apart(versions: list[tuple[str, int, str]], other: tuple[str, int, str]) -> None:
+def test_url_size_and_etag_identify_an_object(
+    versions: list[tuple[str, int, str]], other: tuple[str, int, str]
+) -> None:
     """URL, size and etag together name an object: no two versions meet, and what was not kept is not found."""
     with tempfile.TemporaryDirectory() as folder:
         disk = DiskCache(folder, LARGE)
@@ -110,7 +63,7 @@ def test_objects_are_told_apart(versions: list[tuple[str, int, str]], other: tup
 
 
 @given(data=st.data(), size=st.integers(1, 300), num_threads=st.integers(1, 4))
-def test_visible_when_complete(data: st.DataObject, size: int, num_threads: int) -> None:
+def test_an_object_is_visible_only_when_it_is_complete(data: st.DataObject, size: int, num_threads: int) -> None:
     """Pieces come in any order from several threads: the object is there after the last of them, and not before."""
     whole = os.urandom(size)
     cuts = [0, *sorted(data.draw(st.sets(st.integers(1, size), max_size=12)) | {size})]
@@ -140,7 +93,7 @@ def test_visible_when_complete(data: st.DataObject, size: int, num_threads: int)
 
 
 @given(size=st.integers(1, 50), written=st.integers(0, 49))
-def test_dropped_halfway(size: int, written: int) -> None:
+def test_an_incomplete_object_leaves_no_file_and_no_descriptor(size: int, written: int) -> None:
     """An object that was not completed leaves neither a file nor a descriptor."""
     with tempfile.TemporaryDirectory() as folder:
         disk = DiskCache(folder, LARGE)
@@ -155,7 +108,7 @@ def test_dropped_halfway(size: int, written: int) -> None:
         assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_is_raised_and_removes_the_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A failed write is told to the writer, and nothing of the object is left."""
     disk = DiskCache(str(tmp_path), LARGE)
     with monkeypatch.context() as patch:
@@ -168,7 +121,7 @@ def test_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert kept(disk, 3) == b"abc"
 
 
-def test_of_objects_that_do_not_fit_together_one_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_objects_that_do_not_fit_together_one_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that arrive at once do not fill the disk by halves; when there is room again, more are kept."""
     room, taken = 90, dict[int, int]()
     write = os.pwrite
@@ -216,7 +169,7 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @settings(max_examples=50)
 @given(sizes=st.lists(st.integers(0, 130), max_size=25), use=st.randoms())
-def test_sum_of_sizes(sizes: list[int], use: random.Random) -> None:
+def test_the_sum_of_sizes_stays_within_the_bound(sizes: list[int], use: random.Random) -> None:
     """After each addition all objects together are within the bound; larger ones are not kept."""
     with tempfile.TemporaryDirectory() as folder:
         disk = DiskCache(folder, 100)
@@ -231,7 +184,7 @@ def test_sum_of_sizes(sizes: list[int], use: random.Random) -> None:
 
 
 @given(order=st.permutations(range(5)))
-def test_least_recently_used_goes_first(order: list[int]) -> None:
+def test_the_least_recently_used_object_is_removed_first(order: list[int]) -> None:
     """What was not used for longest is removed, whatever the order of writing was; a hit counts as use."""
     with tempfile.TemporaryDirectory() as folder:
         disk = DiskCache(folder, 50)
@@ -245,7 +198,7 @@ def test_least_recently_used_goes_first(order: list[int]) -> None:
 
 
 @given(others=st.lists(st.integers(1, 100), min_size=1, max_size=6), size=st.integers(1, 100))
-def test_the_newest_object_stays(others: list[int], size: int) -> None:
+def test_the_newest_object_is_not_removed(others: list[int], size: int) -> None:
     """An object that fits is there after its addition: others make room for it, if nobody reads them."""
     with tempfile.TemporaryDirectory() as folder:
         disk = DiskCache(folder, 100)
@@ -267,7 +220,7 @@ def hold(pipe: Connection, folder: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_what_is_read_is_not_removed(tmp_path: Path, elsewhere: bool) -> None:
+def test_an_object_in_use_is_not_removed(tmp_path: Path, elsewhere: bool) -> None:
     """An object in use, here or in another process, stays, also above the bound; afterwards it goes as the others."""
     disk, data = DiskCache(str(tmp_path), 100), os.urandom(60)
     path = path_of(disk, tmp_path, data)
@@ -323,7 +276,7 @@ def fill_and_read(pipe: Connection, folder: str, max_bytes: int, seed: int) -> N
     pipe.send((hits, wrong))
 
 
-def test_processes_share_a_folder(tmp_path: Path) -> None:
+def test_concurrent_processes_never_read_wrong_bytes_and_keep_the_bound(tmp_path: Path) -> None:
     """Processes that fill, read and remove in one folder at once never see wrong bytes, and keep within the bound."""
     with contextlib.ExitStack() as stack:
         pipes = [stack.enter_context(child_of(fill_and_read, str(tmp_path), 6_000, seed))[1] for seed in range(4)]
@@ -348,7 +301,7 @@ def fill_halfway(pipe: Connection, folder: str) -> None:
     pipe.send("complete")
 
 
-def test_left_by_a_killed_process(tmp_path: Path) -> None:
+def test_partial_files_of_killed_processes_are_removed_and_those_of_living_ones_kept(tmp_path: Path) -> None:
     """What a killed process left is removed by the next one that starts; what a living one writes stays."""
     folder = str(tmp_path)
     with child_of(fill_halfway, folder) as (killed, first), child_of(fill_halfway, folder) as (_, second):

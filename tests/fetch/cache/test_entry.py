@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fetch.cache.test_cached_object import CountingStore, cached, epoch, options
-from tests.fetch.cache.test_disk_cache import ETAG, LARGE, URL, bytes_in, keep, kept, objects_in, path_of
+from tests.support.cache_folder import ETAG, LARGE, URL, bytes_in, keep, kept, objects_in, path_of
+from tests.support.cached_store import CountingStore, cached, epoch, options
 from torchdata_remote.core.checksums import Checksums
 from torchdata_remote.core.options import RetryPolicy, StorageOptions
 from torchdata_remote.core.urls import RemoteUrl
@@ -41,7 +41,7 @@ def flip(path: str | Path, bit: int) -> None:
     block_bytes=st.sampled_from([8, 32, 64]),
     in_order=st.booleans(),
 )
-def test_a_flipped_bit_is_never_handed_on(
+def test_a_flipped_bit_is_never_returned(
     size: int, bit: int, part_bytes: int, block_bytes: int, in_order: bool
 ) -> None:
     """Wherever it is, in the object or its checksums, and however the object is cut: it is fetched, then kept again."""
@@ -94,7 +94,7 @@ def test_an_object_that_is_damaged_in_the_store_is_an_error_with_a_cache_too() -
         assert not objects_in(folder)
 
 
-def test_each_block_is_compared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_block_is_verified_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For each object that is opened, however its bytes are asked for."""
     monkeypatch.setattr(cache_blocks, "BLOCK_BYTES", 10)
     monkeypatch.setattr(cached_file, "BLOCK_BYTES", 10)
@@ -131,7 +131,7 @@ def test_a_file_without_checksums_is_not_trusted(tmp_path: Path, caplog: pytest.
     assert not caplog.records
 
 
-def test_a_removed_object_is_that_one_and_no_other(tmp_path: Path) -> None:
+def test_removing_a_damaged_file_spares_its_replacement(tmp_path: Path) -> None:
     """Another process may have kept a sound one in its place since."""
     disk = DiskCache(str(tmp_path), LARGE)
     path = path_of(disk, tmp_path, b"abcde")

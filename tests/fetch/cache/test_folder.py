@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fetch.cache.test_disk_cache import ETAG, LARGE, URL, child_of, keep, kept, objects_in, path_of
+from tests.support.cache_folder import ETAG, LARGE, URL, child_of, keep, kept, objects_in, path_of
 from torchdata_remote.fetch.cache.disk_cache import DiskCache
 from torchdata_remote.fetch.cache.folder import open_own_file, private_folder
 
@@ -48,7 +48,7 @@ def test_an_object_that_cannot_be_counted_is_not_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
-def test_an_object_that_others_can_write_is_not_taken(tmp_path: Path, mode: int) -> None:
+def test_an_object_that_others_can_write_is_not_used(tmp_path: Path, mode: int) -> None:
     """It is fetched anew, and then it is this user's own."""
     disk = DiskCache(str(tmp_path), LARGE)
     path_of(disk, tmp_path, b"abc").chmod(mode)
@@ -58,7 +58,7 @@ def test_an_object_that_others_can_write_is_not_taken(tmp_path: Path, mode: int)
 
 
 @pytest.mark.parametrize("name", ["partial/torchdata_remote-x", "ab/" + "ab" * 32])
-def test_nothing_waits_for_a_fifo(tmp_path: Path, name: str) -> None:
+def test_a_fifo_in_the_folder_does_not_block(tmp_path: Path, name: str) -> None:
     """Not when leftovers are looked for, nor when objects are removed."""
     DiskCache(str(tmp_path), LARGE)
     (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -89,7 +89,7 @@ def test_a_folder_that_is_a_link_is_not_written_to(tmp_path: Path, name: str) ->
     assert not list(elsewhere.iterdir())
 
 
-def test_only_this_user_can_read_what_is_kept(tmp_path: Path) -> None:
+def test_only_this_user_can_read_cached_files(tmp_path: Path) -> None:
     """Whatever the umask is."""
     before = os.umask(0)
     try:
@@ -103,7 +103,7 @@ def test_only_this_user_can_read_what_is_kept(tmp_path: Path) -> None:
 
 
 @as_root
-def test_an_object_of_another_user_is_not_taken(tmp_path: Path) -> None:
+def test_an_object_of_another_user_is_not_used(tmp_path: Path) -> None:
     """Not even one with the right checksums."""
     disk = DiskCache(str(tmp_path), LARGE)
     os.chown(path_of(disk, tmp_path, b"abc"), OTHER, OTHER)

@@ -18,7 +18,7 @@ GLOB_PIECES = st.sampled_from(["a", "b", ".", "*", "?", "[", "]", "!", "[a-b]", 
 @example("[!]a]", "b")
 @example("[]a]", "]")
 @example("t-[0-9].tar", "t-5.tar")
-def test_within_a_folder_a_glob_is_what_fnmatch_takes_it_for(pattern: str, name: str) -> None:
+def test_a_glob_without_slash_matches_like_fnmatch(pattern: str, name: str) -> None:
     """Any pattern without a slash matches the same base names as Python's ``fnmatch``."""
     assert bool(glob_regex(pattern).fullmatch(name)) == fnmatch.fnmatchcase(name, pattern)
 

@@ -54,7 +54,7 @@ def listed(url: str, options: dict[str, Any] | None) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["index.json", "index.json.gz"])
-def test_what_was_listed_comes_back(place: Place, name: str, tmp_path: Path) -> None:
+def test_a_written_index_returns_the_listed_urls_in_order(place: Place, name: str, tmp_path: Path) -> None:
     """The same URLs in the same order, below the same folder, wherever the index lies."""
     options = place.options
     names = ["train/cat/1.jpg", "train/cat/é 2.jpg", "train/dog/1.jpg", "val/cat/1.jpg"]
@@ -71,7 +71,7 @@ def test_what_was_listed_comes_back(place: Place, name: str, tmp_path: Path) -> 
 
 
 @given(paths=st.lists(PATH, min_size=1, max_size=8, unique=True), folder=PATH, gzipped=st.booleans())
-def test_any_key_comes_back(paths: list[str], folder: str, gzipped: bool) -> None:
+def test_an_index_returns_any_key(paths: list[str], folder: str, gzipped: bool) -> None:
     """Also one that looks like a URL, a glob, or a way up: in a bucket that is a name like any other."""
     index = f"memory://{uuid.uuid4().hex}/i.json{'.gz' if gzipped else ''}"
     for url in ("s3://b/", f"s3://b/{folder}/", f"s3://b/{folder}"):
@@ -86,7 +86,7 @@ def test_any_key_comes_back(paths: list[str], folder: str, gzipped: bool) -> Non
     assert len(json.loads(gzip.decompress(data) if gzipped else data)) == len(paths)
 
 
-def test_a_name_that_is_no_text(tmp_path: Path) -> None:
+def test_an_index_returns_names_that_are_not_utf8(tmp_path: Path) -> None:
     """Bytes that are not UTF-8 in the name of a file survive."""
     name = b"caf\xe9.jpg".decode("utf-8", "surrogateescape")
     (tmp_path / name).write_bytes(b"1")
@@ -111,7 +111,7 @@ KEYS = ["scratch/train/cat/1.jpg", "scratch/val/dog/2.jpg"]
         ("file:///data/", [f"file:///data/{key}" for key in KEYS], KEYS),
     ],
 )
-def test_what_entries_mean(url: str, urls: list[str], below: list[str]) -> None:
+def test_entries_without_a_scheme_are_keys_of_the_folders_store(url: str, urls: list[str], below: list[str]) -> None:
     """Keys of the bucket, paths on the host, or paths below the local folder; the folder's path is taken off."""
     assert read(KEYS, url) == list(zip(urls, below, strict=True))
 
@@ -125,7 +125,7 @@ def test_entries_with_a_scheme_are_urls() -> None:
     assert read(["file:///data/x/1.jpg"], "/data/x") == [("file:///data/x/1.jpg", "1.jpg")]
 
 
-def test_forms_of_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_is_a_url_a_path_or_a_sequence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A URL, a path, a ``PathLike``, a list or another sequence."""
     (tmp_path / "i.json").write_text(json.dumps(KEYS))
     monkeypatch.chdir(tmp_path)
@@ -136,7 +136,7 @@ def test_forms_of_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         read(b"i.json", "s3://b/")  # type: ignore[arg-type]
 
 
-def test_nothing_is_listed(moto: S3Server) -> None:
+def test_reading_an_index_sends_one_get_and_lists_nothing(moto: S3Server) -> None:
     """One GET for the index, and no other request."""
     bucket, options = moto.new_bucket(), StorageOptions(moto.storage_options)
     publish(f"s3://{bucket}/i.json.gz", gzip.compress(json.dumps(KEYS).encode()), options, overwrite=False)
@@ -171,7 +171,9 @@ BAD = [
 
 
 @pytest.mark.parametrize(("data", "says"), BAD, ids=[f"{number}-{says}" for number, (_, says) in enumerate(BAD)])
-def test_what_is_no_index(memory_folder: str, data: bytes, says: str) -> None:
+def test_anything_but_an_array_of_paths_is_an_error_that_names_the_index(
+    memory_folder: str, data: bytes, says: str
+) -> None:
     """Each is one kind of error that names the index and what came, before the first URL is handed out."""
     index = f"{memory_folder}/i.json"
     fsspec.filesystem("memory").pipe(index.removeprefix("memory:/"), data)
@@ -185,7 +187,7 @@ def test_what_is_no_index(memory_folder: str, data: bytes, says: str) -> None:
     "entry",
     ["/etc/passwd", "../a", "a/../../b", "a/..", "..", "file:///etc/passwd", "file:///data/../a", "file:///database/a"],
 )
-def test_no_path_leaves_the_local_folder(entry: str) -> None:
+def test_entries_outside_of_a_local_folder_are_refused(entry: str) -> None:
     """Absolute paths, ways up, and neighbours that begin with the same letters are refused."""
     with pytest.raises(ManifestError, match="entry 1"):
         read(["a", entry], "/data")
@@ -196,7 +198,7 @@ def test_no_path_leaves_the_local_folder(entry: str) -> None:
 @pytest.mark.parametrize(
     "entry", ["file:///etc/passwd", "local:///etc/passwd", "memory://x", "ssh://h/a", "https://me:pw@h/a", "s3://"]
 )
-def test_a_bucket_names_nothing_local(entry: str) -> None:
+def test_an_index_of_a_bucket_may_not_name_local_files(entry: str) -> None:
     """Nor what lies in a store that nobody spoke of, and no password is shown."""
     with pytest.raises(ManifestError, match="entry 0") as caught:
         read([entry], "s3://b/")
@@ -204,7 +206,7 @@ def test_a_bucket_names_nothing_local(entry: str) -> None:
 
 
 @pytest.mark.parametrize("entries", [["a", "s3://b/a"], ["s3://c/a", "a", "s3://c/a"], ["s3://b/a", "S3://b/a"]])
-def test_an_object_comes_once(entries: list[str]) -> None:
+def test_an_object_named_twice_is_an_error(entries: list[str]) -> None:
     """Whether it is named by its key or by its URL."""
     with pytest.raises(ManifestError, match="for the second time"):
         read(entries, "s3://b/")
@@ -212,7 +214,7 @@ def test_an_object_comes_once(entries: list[str]) -> None:
         read(["a", "./a"], "/data")
 
 
-def test_a_missing_index(memory_folder: str) -> None:
+def test_a_missing_index_is_an_object_not_found_error(memory_folder: str) -> None:
     """Is an object that is not there."""
     with pytest.raises(ObjectNotFoundError, match=re.escape(memory_folder)):
         read(f"{memory_folder}/i.json", "s3://b/")
@@ -220,7 +222,7 @@ def test_a_missing_index(memory_folder: str) -> None:
         read("", "s3://b/")
 
 
-def test_secrets_stay_at_home(moto: S3Server) -> None:
+def test_options_are_not_sent_to_another_kind_of_store_or_host(moto: S3Server) -> None:
     """The options of the data go to an index in the same kind of store, and to no other, nor to another host."""
     body = json.dumps(KEYS).encode()
     with scripted(lambda request: Response.of_object(request, body)) as server:
@@ -239,7 +241,7 @@ def test_secrets_stay_at_home(moto: S3Server) -> None:
         read(f"s3://{bucket}/i.json", "https://b/", moto.storage_options)
 
 
-def test_nothing_half_written(place: Place) -> None:
+def test_an_index_is_published_atomically(place: Place) -> None:
     """An index appears when it is whole; one that is there stays unless it is to be replaced."""
     options = StorageOptions(place.options)
     index = place.url + "i.json"
@@ -267,7 +269,7 @@ def test_nothing_half_written(place: Place) -> None:
 
 @settings(max_examples=10)
 @given(num_objects=st.integers(1, 40_000), gzipped=st.booleans())
-def test_an_index_of_any_length(num_objects: int, gzipped: bool) -> None:
+def test_an_index_of_any_length_is_valid(num_objects: int, gzipped: bool) -> None:
     """Whatever pieces it is written in."""
     index = f"memory://{uuid.uuid4().hex}/i.json{'.gz' if gzipped else ''}"
     objects = [f"s3://b/train/n{number % 1000:08d}/picture-{number:08d}.JPEG" for number in range(num_objects)]

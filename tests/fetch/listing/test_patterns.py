@@ -151,7 +151,7 @@ def test_a_folder_with_an_odd_name_is_a_source_everywhere(
     to = f"{root}/{{{{new}}}}/{{shard}}.tar"
     (shard,) = tdr.shard_dataset(source, to, seed=None, progress=False)
     assert (shard.url, shard.num_samples) == (f"{root}/{{new}}/0.tar", 5)
-    with pytest.raises(ShardWriteError, match="lies within the source"):
+    with pytest.raises(ShardWriteError, match="is inside the source"):
         tdr.shard_dataset(source, template.replace("/{shard", "/more/{shard"), progress=False)
 
 

@@ -35,18 +35,18 @@ def found(url: str) -> list[tuple[str, int | None, int | None]]:
 
 
 @pytest.mark.parametrize("name", ["a.tar", "A.TAR", "a.tar.gz", "a.tgz", "a.tar.zst", "a.b.tar.xz", "a.tbz2", "é.tar"])
-def test_names_of_shards(name: str) -> None:
+def test_tars_and_compressed_tars_are_shards(name: str) -> None:
     """Tars and compressed ones."""
     assert is_archive_name(name)
 
 
 @pytest.mark.parametrize("name", ["a.tar.idx", ".tar", "tar", "index.json", "a.tar.tmp", "atar", "a.tar.gz.part", ""])
-def test_names_of_others(name: str) -> None:
+def test_objects_beside_shards_are_not_shards(name: str) -> None:
     """What lies beside shards is none."""
     assert not is_archive_name(name)
 
 
-def test_a_folder_without_a_manifest(memory_folder: str) -> None:
+def test_without_a_manifest_the_tars_of_the_folder_are_the_shards(memory_folder: str) -> None:
     """Its tars, sorted; what else lies there and in folders below is not taken."""
     for name in ("b.tar", "a.tar.gz", "notes.txt", "below/c.tar"):
         put(f"{memory_folder}/{name}")
@@ -56,7 +56,7 @@ def test_a_folder_without_a_manifest(memory_folder: str) -> None:
     assert find_shards(memory_folder, NONE, RETRY).manifest_url is None
 
 
-def test_a_manifest_says_which_they_are(memory_folder: str) -> None:
+def test_a_manifest_decides_which_objects_are_shards(memory_folder: str) -> None:
     """Whether it or its folder is named: its order and counts, the listing's sizes."""
     write_small_shards(memory_folder, num_shards=2, samples_per_shard=3)
     put(f"{memory_folder}/000007.tar")
@@ -71,13 +71,13 @@ def test_a_manifest_says_which_they_are(memory_folder: str) -> None:
         assert f"{memory_folder}/000007.tar" in shards.folder
 
 
-def test_one_object_may_be_called_anything(memory_folder: str) -> None:
+def test_a_single_object_is_a_shard_whatever_its_name(memory_folder: str) -> None:
     """It was named, so it is meant."""
     put(f"{memory_folder}/archive")
     assert found(f"{memory_folder}/archive") == [("archive", len(TAR), None)]
 
 
-def test_nothing_to_find(memory_folder: str) -> None:
+def test_a_url_without_shards_is_an_error_with_advice(memory_folder: str) -> None:
     """An empty folder, one without shards, one without a manifest that is asked for: errors that say what to do."""
     with pytest.raises(EmptyListingError):
         find_shards(memory_folder, NONE, RETRY)
@@ -96,7 +96,7 @@ def test_nothing_to_find(memory_folder: str) -> None:
         find_shards(memory_folder, NONE, RETRY)
 
 
-def test_small_objects(moto: S3Server) -> None:
+def test_read_if_there_returns_none_for_a_missing_object(moto: S3Server) -> None:
     """Read whole; one that is not there is an error, or ``None`` where that was asked for."""
     bucket, options = moto.new_bucket(), StorageOptions(moto.storage_options)
     moto.client().put_object(Bucket=bucket, Key="a", Body=b"text")
@@ -108,7 +108,7 @@ def test_small_objects(moto: S3Server) -> None:
         read_whole(f"s3://{bucket}/b", options, RETRY)
 
 
-def test_objects_with_samples(tmp_path: Path) -> None:
+def test_list_objects_adds_sample_counts_of_manifests(tmp_path: Path) -> None:
     """A manifest in their own folder tells them; a file of that name that is something else tells nothing."""
     write_small_shards(f"file://{tmp_path}/a", num_shards=2, samples_per_shard=3)
     put(f"file://{tmp_path}/b/0.tar")

@@ -111,7 +111,7 @@ def check_globs(paths: set[str], glob: str, root: str, options: dict[str, Any]) 
 
 
 @given(paths=PATHS.map(without_clashes), source=PATH, recursive=st.booleans(), glob=GLOBS)
-def test_memory(paths: set[str], source: str, recursive: bool, glob: str) -> None:
+def test_prefixes_objects_and_globs_are_listed_sorted(paths: set[str], source: str, recursive: bool, glob: str) -> None:
     """Prefixes with and without a slash, single objects and globs give what the model says, sorted."""
     root = f"memory://{uuid.uuid4().hex}/"
     fsspec.filesystem("memory").pipe({root.removeprefix("memory:/") + path: b"1" for path in paths})
@@ -137,7 +137,9 @@ def put_all(server: S3Server, bucket: str, paths: set[str]) -> None:
 
 @settings(max_examples=25)
 @given(paths=PATHS, source=PATH, recursive=st.booleans(), glob=GLOBS)
-def test_s3(moto: S3Server, paths: set[str], source: str, recursive: bool, glob: str) -> None:
+def test_prefixes_objects_and_globs_are_listed_sorted_in_s3(
+    moto: S3Server, paths: set[str], source: str, recursive: bool, glob: str
+) -> None:
     """The same in S3, where a key may also be the folder of others."""
     bucket, folder = shared_bucket(moto), uuid.uuid4().hex
     put_all(moto, bucket, {f"{folder}/{path}" for path in paths})
@@ -147,7 +149,7 @@ def test_s3(moto: S3Server, paths: set[str], source: str, recursive: bool, glob:
 
 
 @given(paths=PATHS.map(without_clashes), name=st.sampled_from(["*", "*.tar", "a*", "t-??", "nothing", "é", "**/*b*"]))
-def test_pattern(paths: set[str], name: str) -> None:
+def test_a_pattern_matches_base_names_or_paths(paths: set[str], name: str) -> None:
     """A pattern is a glob over base names or, with a slash, over the path below the source."""
     root = f"memory://{uuid.uuid4().hex}/"
     fsspec.filesystem("memory").pipe({f"{root.removeprefix('memory:/')}top/{path}": b"1" for path in paths})
@@ -203,7 +205,7 @@ def test_directory_markers_are_skipped(s3: S3Server) -> None:
         urls_of(f"s3://{bucket}/dir/sub", s3.storage_options)
 
 
-def test_one_object(s3: S3Server) -> None:
+def test_a_single_object_is_listed_with_size_and_etag(s3: S3Server) -> None:
     """An object stands for itself, an empty one too, with size and etag."""
     bucket = s3.new_bucket()
     etag = client_of(s3).put_object(Bucket=bucket, Key="a/b.tar", Body=b"123")["ETag"]
@@ -216,10 +218,10 @@ def test_one_object(s3: S3Server) -> None:
         assert len(below(f"s3://{bucket}/a/b.tar", s3.storage_options, "", pattern=pattern)) == count
 
 
-def test_thousands_of_keys(s3: S3Server) -> None:
-    """Listings of several pages are complete, sorted and without repetition; so are those of globs."""
+def test_a_listing_of_several_pages_is_complete_sorted_and_without_repetition(s3: S3Server) -> None:
+    """Of a prefix, of globs, and of a prefix within a name."""
     bucket = s3.new_bucket()
-    keys = {f"many/{number % 7}/{number:05d}.tar" for number in range(2_500)}
+    keys = {f"many/{number % 7}/{number:05d}.tar" for number in range(1_100)}
     put_all(s3, bucket, keys | {"many2/x.tar"})
     root = f"s3://{bucket}/"
     assert below(root + "many", s3.storage_options, root) == sorted(keys)
@@ -242,7 +244,7 @@ def list_folder_of(url: str, server: S3Server) -> Iterator[RemoteUrl]:
     width=st.integers(0, 6),
     words=st.lists(SEGMENT, min_size=1, max_size=3),
 )
-def test_brace_range(first: int, count: int, width: int, words: list[str]) -> None:
+def test_a_brace_range_is_expanded_without_a_request(first: int, count: int, width: int, words: list[str]) -> None:
     """A brace range is expanded without asking the store, in its order, as a shell would."""
     low, high = f"{first:0{width}d}", f"{first + count - 1:0{width}d}"
     pads = low.startswith("0") or len(low) == len(high)
@@ -254,7 +256,7 @@ def test_brace_range(first: int, count: int, width: int, words: list[str]) -> No
     assert all(url.size is None for url in listed)
 
 
-def test_brace_range_and_glob(memory_folder: str) -> None:
+def test_each_choice_of_a_brace_range_with_a_glob_is_listed(memory_folder: str) -> None:
     """Where a glob is left, each choice is listed."""
     folder = memory_folder.removeprefix("memory:/")
     names = ["train/0.tar", "train/1.tar", "val/0.tar", "test/0.tar", "val/0.jpg"]
@@ -263,7 +265,7 @@ def test_brace_range_and_glob(memory_folder: str) -> None:
     assert below(root + "{val,train}/*.tar", {}, root) == ["val/0.tar", "train/0.tar", "train/1.tar"]
 
 
-def test_brace_range_of_folders(memory_folder: str) -> None:
+def test_choices_that_end_in_a_slash_are_listed_as_folders(memory_folder: str) -> None:
     """Choices that end in a slash are folders, and listed: ``{train,val}/`` stands for what lies in both."""
     folder = memory_folder.removeprefix("memory:/")
     names = ["train/0.tar", "train/1.tar", "val/0.tar", "test/0.tar"]
@@ -273,7 +275,7 @@ def test_brace_range_of_folders(memory_folder: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["{}/none", "{}/none/", "{}/*.none", "{}/none/**"])
-def test_empty_listing(memory_folder: str, url: str) -> None:
+def test_an_empty_listing_is_an_error_with_url_and_pattern(memory_folder: str, url: str) -> None:
     """An empty listing is an error that names URL, pattern and ``recursive``, and is a FileNotFoundError."""
     fsspec.filesystem("memory").pipe(memory_folder.removeprefix("memory:/") + "/a.tar", b"1")
     source = url.format(memory_folder)
@@ -298,7 +300,7 @@ def test_empty_bucket_and_no_bucket(s3: S3Server) -> None:
 
 
 @pytest.mark.parametrize("glob", ["[z-a].tar", "[", "a[", "[]", "[!]", "[a", "***", "*[*", "?["])
-def test_odd_globs(memory_folder: str, glob: str) -> None:
+def test_an_invalid_glob_is_literal_or_refused(memory_folder: str, glob: str) -> None:
     """A glob that is none is taken as it stands or refused by an error of ours."""
     fsspec.filesystem("memory").pipe(memory_folder.removeprefix("memory:/") + "/a.tar", b"1")
     with pytest.raises(RemoteDataError):  # noqa: PT012  # some match after all
@@ -307,7 +309,7 @@ def test_odd_globs(memory_folder: str, glob: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["memory://a/{3..1}.tar", "s3://{a,b", "nope://a/{0..2}/*"])
-def test_broken_sources(url: str) -> None:
+def test_invalid_sources_are_refused_before_listing(url: str) -> None:
     """A range that runs backwards and a scheme that nobody knows are refused before anything is listed."""
     with pytest.raises((UrlError, AccessDeniedError)):
         urls_of(url)
@@ -374,7 +376,7 @@ def test_a_listing_that_runs_in_a_circle_ends(monkeypatch: pytest.MonkeyPatch, l
         list_pages(monkeypatch, pages)
 
 
-def test_keys_come_while_later_pages_are_still_coming(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_are_yielded_while_later_pages_are_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     """The keys of a page are handed on although the next one has not been answered, and it has been asked for."""
     pages = Pages({None: [page("a", "b", then="1")], "1": [page("c")]})
     asked, answer = threading.Event(), threading.Event()
@@ -399,7 +401,7 @@ def test_keys_come_while_later_pages_are_still_coming(monkeypatch: pytest.Monkey
 
 
 @given(paths=st.lists(st.text("abc/", min_size=1, max_size=4), min_size=2, unique=True), cut=st.integers(1, 5))
-def test_a_store_that_does_not_sort(paths: list[str], cut: int) -> None:
+def test_an_unsorted_listing_is_sorted(paths: list[str], cut: int) -> None:
     """Where the first page is not sorted, as in S3's directory buckets, the listing is sorted here, whole."""
     first = sorted(paths[:-1]) + paths[-1:]
     assume(first != sorted(first))
@@ -409,7 +411,7 @@ def test_a_store_that_does_not_sort(paths: list[str], cut: int) -> None:
     assert got == sorted(f"s3://b/{path}" for path in [*paths, "0" * cut])
 
 
-def test_pages_that_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overlapping_pages_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """An object that comes twice, or out of order, is an error: others may be missing."""
     for again in ("b", "a"):
         pages = Pages({None: [page("a", "b", then="1")], "1": [page(again, "c")]})
@@ -417,7 +419,7 @@ def test_pages_that_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
             list_pages(monkeypatch, pages)
 
 
-def test_an_object_that_comes_twice_in_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_duplicate_in_a_page_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the store does not sort, an object that comes twice is an error."""
     for paths in (("d/2", "d/2"), ("d/2", "d/1", "d/2")):
         with pytest.raises(StorageError, match="overlap or are not in order"):
@@ -454,7 +456,7 @@ def test_a_manifest_is_a_listing(memory_folder: str) -> None:
         urls_of(f"{memory_folder}/index.json", pattern="*.zip")
 
 
-def test_manifests_that_are_none(memory_folder: str) -> None:
+def test_missing_or_invalid_manifests_are_errors(memory_folder: str) -> None:
     """A manifest that is missing, broken, or names what lies elsewhere is an error."""
     with pytest.raises(ObjectNotFoundError):
         urls_of(f"{memory_folder}/index.json")

@@ -25,7 +25,7 @@ def told(url: RemoteUrl) -> tuple[str, int | None, str | None]:
 
 
 @given(st.lists(NAMES, max_size=8))
-def test_texts_come_back(texts: list[str]) -> None:
+def test_a_string_column_returns_its_strings(texts: list[str]) -> None:
     """One by one, by slices, by iteration, and through columns; also names of files that are no UTF-8."""
     kept = StringColumn(texts)
     again = StringColumn.from_columns(**kept.columns())
@@ -38,7 +38,7 @@ def test_texts_come_back(texts: list[str]) -> None:
 
 
 @given(st.lists(URLS, max_size=8))
-def test_urls_come_back(urls: list[RemoteUrl]) -> None:
+def test_a_url_table_returns_urls_with_size_and_etag(urls: list[RemoteUrl]) -> None:
     """With size and etag where they have them, by number, from behind, by slices, and through columns."""
     table = UrlTable(urls)
     again = UrlTable.from_columns(table.columns())
@@ -51,7 +51,7 @@ def test_urls_come_back(urls: list[RemoteUrl]) -> None:
         table[len(urls)]
 
 
-def test_a_url_takes_little() -> None:
+def test_a_url_takes_24_bytes_more_than_its_characters() -> None:
     """24 bytes more than its characters and those of its etag."""
     etag = "d41d8cd98f00b204e9800998ecf8427e"
     urls = [f"s3://bucket/train/n{number:08d}/{number:08d}.JPEG" for number in range(10_000)]

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from tests.fetch.test_scheduler import engine_threads, store_of, wait_for
+from tests.support.fake_store import store_of
+from tests.support.waiting import engine_threads, wait_for
 from torchdata_remote import raise_error
 from torchdata_remote.errors import MissingEndError, ShardReadError, StateError
 from torchdata_remote.formats.error_policy import OnBadShard, ShardErrorHandler
@@ -221,8 +222,8 @@ def test_a_shard_that_the_chain_hands_out_no_longer_is_an_error() -> None:
         assert [number for number, _ in state["open"]] == [3, 2]
         filtered = urls(4).async_prefetch().filter(_is_not_the_last)
         for source, says in (
-            (urls(3), "tells of 4 URLs"),
-            (urls(3).async_prefetch(), "tells of 4 URLs"),
+            (urls(3), "expects 4 URLs"),
+            (urls(3).async_prefetch(), "expects 4 URLs"),
             (filtered, "shard number 3"),
             (Opened(b"abc", b"abc"), "shard number 3"),
         ):
@@ -240,7 +241,7 @@ def test_a_state_that_does_not_fit_leaves_nothing_open() -> None:
         before = engine_threads()
         pipe = Letters(urls(3), interleave=2)
         pipe.load_state_dict(state)
-        with pytest.raises(StateError, match="tells of 4 URLs"):
+        with pytest.raises(StateError, match="expects 4 URLs"):
             keys(pipe)
         gc.collect()
         assert pipe is not None

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from torchdata_remote.errors import DecodeError, RemoteDataError, StorageError, WorkerLostError
-from torchdata_remote.sharding.workers.failure import ATTEMPTS, Failure, Safely, cannot_travel, lost
+from torchdata_remote.sharding.workers.failure import ATTEMPTS, CatchErrors, Failure, lost_error, pickle_error
 
 
 class TwoPartsError(Exception):
@@ -43,20 +43,20 @@ def raising(error: BaseException) -> Callable[[int], int]:
 
 def came_back(error: Exception) -> Exception:
     """What is raised here for an error of a task, once its failure has travelled."""
-    failure = Safely(raising(error))(0)
+    failure = CatchErrors(raising(error))(0)
     assert isinstance(failure, Failure)
     with pytest.raises(Exception) as caught:  # noqa: PT011  # which one is what is asked
         pickle.loads(pickle.dumps(failure)).raise_again()
     return caught.value
 
 
-def test_results_pass() -> None:
+def test_results_are_returned_unchanged() -> None:
     """What a function returns is returned."""
-    assert Safely(str)(3) == "3"
+    assert CatchErrors(str)(3) == "3"
 
 
 @pytest.mark.parametrize("error", [DecodeError("s3://b/0.tar: no jpg"), KeyError("cls"), MemoryError()])
-def test_errors_keep_type_and_message(error: Exception) -> None:
+def test_picklable_errors_are_raised_with_the_workers_traceback(error: Exception) -> None:
     """Errors that pickle come back as they were, with the traceback of where they were raised as their cause."""
     back = came_back(error)
     assert type(back) is type(error)
@@ -72,7 +72,7 @@ def test_errors_keep_their_fields() -> None:
 
 
 @pytest.mark.parametrize("error", [TwoPartsError("a", "b"), HoldsALockError(), UnreducibleError("odd")])
-def test_errors_that_do_not_travel_are_described(error: Exception) -> None:
+def test_errors_that_do_not_pickle_keep_name_and_message(error: Exception) -> None:
     """The type is lost, name and message are not."""
     back = came_back(error)
     assert type(back) is RuntimeError
@@ -80,24 +80,24 @@ def test_errors_that_do_not_travel_are_described(error: Exception) -> None:
     assert f"{type(error).__name__}: {error}" in str(back.__cause__)
 
 
-def test_the_cause_of_an_error_is_told() -> None:
+def test_the_traceback_includes_the_cause() -> None:
     """What an error came from stands in the text."""
     error = DecodeError("no jpg")
     error.__cause__ = ZeroDivisionError("below")
     assert "ZeroDivisionError: below" in str(came_back(error).__cause__)
 
 
-def test_the_end_of_a_process_is_not_a_result() -> None:
+def test_keyboard_interrupt_and_system_exit_are_not_caught() -> None:
     """Ctrl-C and ``sys.exit`` go their way."""
     for error in (KeyboardInterrupt(), SystemExit(3)):
         with pytest.raises(type(error)):
-            Safely(raising(error))(0)
+            CatchErrors(raising(error))(0)
 
 
-def test_errors_say_what_to_do() -> None:
+def test_errors_of_lost_workers_and_pickling_give_advice() -> None:
     """One class for workers that are lost, one for what cannot be sent."""
-    error = lost(ATTEMPTS, "it was ended by SIGKILL")
+    error = lost_error(ATTEMPTS, "it was ended by SIGKILL")
     assert isinstance(error, WorkerLostError | RemoteDataError)
     assert "4 time(s)" in str(error)
     assert "it was ended by SIGKILL" in str(error)
-    assert "no lambdas" in str(cannot_travel(AttributeError("Can't pickle local object")))
+    assert "no lambdas" in str(pickle_error(AttributeError("Can't pickle local object")))

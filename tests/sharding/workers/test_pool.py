@@ -100,7 +100,7 @@ def all_results(tasks: Iterator[int], function: Callable[[int], Any], executor: 
 # In this process, and in those of our own
 
 
-def test_processes_of_our_own() -> None:
+def test_worker_processes_run_all_tasks_and_end() -> None:
     """They are set up, do all tasks, and are gone, also where the results are not all taken."""
     before = set(multiprocessing.active_children())
     done = dict(run_tasks(iter(range(5)), words_and_process, Workers(None, 2, set_up, ("a",))))
@@ -112,7 +112,7 @@ def test_processes_of_our_own() -> None:
     assert set(multiprocessing.active_children()) == before
 
 
-def test_errors_of_processes_of_our_own() -> None:
+def test_errors_of_worker_processes_keep_type_and_traceback() -> None:
     """Type and message are those of the task; the traceback of there is the cause."""
     with pytest.raises(LabelError, match="no label for 3") as caught:
         list(run_tasks(iter([3]), lose_label, Workers(None, 1)))
@@ -123,7 +123,7 @@ def test_errors_of_processes_of_our_own() -> None:
 
 
 @given(num_tasks=st.integers(0, 600))
-def test_each_task_is_done_once_and_not_too_many_wait(num_tasks: int) -> None:
+def test_each_task_is_submitted_once_within_the_limit_of_pending_ones(num_tasks: int) -> None:
     """Results come in any order; some hundred tasks are handed over at most before the first has ended."""
     executor = ByHand()
     results = run_tasks(iter(range(num_tasks)), double, Workers(executor))
@@ -143,7 +143,7 @@ def test_each_task_is_done_once_and_not_too_many_wait(num_tasks: int) -> None:
     assert executor.submitted == num_tasks
 
 
-def test_an_executor_that_is_done_at_once() -> None:
+def test_futures_that_are_done_at_once() -> None:
     """A future may have ended before anybody asks for it."""
     assert all_results(iter(range(700)), double, AtOnce()) == {task: 2 * task for task in range(700)}
 
@@ -157,7 +157,7 @@ def test_the_users_executor_is_left_open() -> None:
         assert all_results(iter([1]), double, executor) == {1: 2}
 
 
-def test_the_first_error_ends_it() -> None:
+def test_no_task_starts_after_the_first_error() -> None:
     """Nothing that waits is begun any more."""
     begun: list[int] = []
     raised = threading.Event()
@@ -175,7 +175,7 @@ def test_the_first_error_ends_it() -> None:
     assert begun in ([0], [0, 1])  # the second may have begun before the error was seen
 
 
-def test_leaving_early_cancels_what_waits() -> None:
+def test_leaving_early_cancels_pending_tasks() -> None:
     """As Ctrl-C does."""
     executor = ByHand()
     submitted = executor.submit
@@ -203,7 +203,7 @@ def test_a_lost_task_is_submitted_again(outcome: BaseException | str, num_lost: 
 @pytest.mark.parametrize(
     ("outcome", "said"), [(ConnectionError("gone"), "ConnectionError: gone"), ("cancel", "cancelled it")]
 )
-def test_a_task_that_is_always_lost(outcome: BaseException | str, said: str) -> None:
+def test_a_task_that_is_always_lost_is_an_error(outcome: BaseException | str, said: str) -> None:
     """After a few times it is an error that says what the executor said."""
     executor = AtOnce(*100 * [outcome])
     with pytest.raises(WorkerLostError, match=rf"lost 4 time\(s\).*{said}.*start the job again"):
@@ -212,14 +212,14 @@ def test_a_task_that_is_always_lost(outcome: BaseException | str, said: str) -> 
 
 
 @pytest.mark.parametrize("error", [RuntimeError("shut down"), ValueError("closed"), OSError("no scheduler")])
-def test_an_executor_that_takes_no_more(error: Exception) -> None:
+def test_an_executor_that_refuses_tasks_is_an_error(error: Exception) -> None:
     """It is the same error, whatever it says."""
     with pytest.raises(WorkerLostError, match=str(error)) as caught:
         all_results(iter(range(5)), double, Refuses(2, error))
     assert caught.value.__cause__ is error
 
 
-def test_an_executor_that_was_shut_down() -> None:
+def test_an_executor_that_was_shut_down_is_an_error() -> None:
     """The standard library's is one of them."""
     executor = ThreadPoolExecutor(1)
     executor.shutdown()
@@ -228,7 +228,7 @@ def test_an_executor_that_was_shut_down() -> None:
 
 
 @pytest.mark.parametrize("executor", [AtOnce(AttributeError("Can't pickle it")), Refuses(0, TypeError("a lock"))])
-def test_a_task_that_cannot_be_sent(executor: Executor) -> None:
+def test_a_task_that_does_not_pickle_is_not_retried(executor: Executor) -> None:
     """Nobody tries that again."""
     with pytest.raises(TypeError, match="no lambdas"):
         all_results(iter([1]), double, executor)
@@ -249,7 +249,7 @@ def processes() -> Iterator[ProcessPoolExecutor]:
         yield executor
 
 
-def test_processes_of_the_user(processes: ProcessPoolExecutor) -> None:
+def test_a_process_pool_executor_runs_all_tasks_and_keeps_error_types(processes: ProcessPoolExecutor) -> None:
     """The standard library's executor does all tasks; its errors keep their type."""
     assert all_results(iter(range(9)), double, processes) == {task: 2 * task for task in range(9)}
     with pytest.raises(LabelError, match="no label for 3") as caught:
@@ -257,13 +257,13 @@ def test_processes_of_the_user(processes: ProcessPoolExecutor) -> None:
     assert "in lose_label" in str(caught.value.__cause__)
 
 
-def test_a_lambda_for_processes_of_the_user(processes: ProcessPoolExecutor) -> None:
+def test_a_lambda_for_a_process_pool_executor_is_an_error_with_advice(processes: ProcessPoolExecutor) -> None:
     """It is said at once what is wrong with it."""
     with pytest.raises(TypeError, match="no lambdas"):
         all_results(iter([1]), lambda task: task, processes)
 
 
-def test_a_process_of_the_user_is_lost() -> None:
+def test_a_broken_process_pool_executor_is_an_error_with_advice() -> None:
     """That breaks the standard library's executor, which is said with what to do."""
     with (
         ProcessPoolExecutor(1, multiprocessing.get_context("forkserver")) as executor,

@@ -1,4 +1,4 @@
-"""Worker processes: all tasks once, whatever becomes of the workers."""
+"""Worker processes: each task is run once, whichever workers are lost."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.servers.s3 import wait_until
 from tests.support.paths import ROOT
@@ -29,7 +27,7 @@ _set_up: list[str] = []
 
 
 def results(function: Callable[[Any], Any], tasks: list[Any], num_workers: int = 2) -> list[Any]:
-    """What becomes of tasks, in their order."""
+    """Run tasks; returns the results in the order of the tasks."""
     with closing(WorkerProcesses(function, num_workers)) as workers:
         done = list(workers.results(iter(tasks)))
     assert [task for task, _ in sorted(done, key=lambda pair: tasks.index(pair[0]))] == tasks
@@ -40,10 +38,9 @@ def double(task: int) -> int:
     return 2 * task
 
 
-@given(num_tasks=st.integers(0, 12), num_workers=st.integers(1, 3))
-@settings(max_examples=6)
-def test_each_task_is_done_once(num_tasks: int, num_workers: int) -> None:
-    """Any number of tasks by any number of workers; none of these is there afterwards."""
+@pytest.mark.parametrize(("num_tasks", "num_workers"), [(0, 2), (2, 3), (12, 2)])
+def test_each_task_is_run_once(num_tasks: int, num_workers: int) -> None:
+    """With fewer and with more tasks than workers; no worker is left afterwards."""
     before = set(multiprocessing.active_children())
     assert results(double, list(range(num_tasks)), num_workers) == [2 * task for task in range(num_tasks)]
     assert set(multiprocessing.active_children()) == before
@@ -53,8 +50,8 @@ def process_of(task: int) -> int:
     return os.getpid()
 
 
-def test_no_more_processes_than_tasks() -> None:
-    """Eight workers and one task are one process, another one than this."""
+def test_no_more_processes_are_started_than_there_are_tasks() -> None:
+    """One task starts one of eight workers, and does not run in this process."""
     before = set(multiprocessing.active_children())
     with closing(WorkerProcesses(process_of, 8)) as workers:
         ((_, process),) = workers.results(iter([0]))
@@ -66,8 +63,8 @@ def length_and_echo(task: bytes) -> bytes:
     return task[::-1]
 
 
-def test_tasks_and_results_of_any_size() -> None:
-    """What is larger than a pipe holds does not block."""
+def test_tasks_and_results_larger_than_a_pipe_do_not_block() -> None:
+    """Megabytes each."""
     tasks = [bytes([i]) * (1 << 20) + b"." for i in range(5)]
     assert results(length_and_echo, tasks) == [task[::-1] for task in tasks]
 
@@ -80,7 +77,7 @@ def words_and(task: int) -> tuple[list[str], int]:
     return _set_up, task
 
 
-def test_workers_are_set_up_once() -> None:
+def test_the_initializer_runs_once_in_each_worker() -> None:
     """The initializer is called before a worker's first task, and not here."""
     with closing(WorkerProcesses(words_and, 2, set_up, ("a", "b"))) as workers:
         assert dict(workers.results(iter(range(4)))) == {task: (["a", "b"], task) for task in range(4)}
@@ -91,8 +88,8 @@ def refuse(*words: str) -> None:
     raise LabelError(f"no class for {words[0]}")
 
 
-def test_an_error_of_the_set_up_is_raised() -> None:
-    """It is not taken for a worker that does not start."""
+def test_an_error_of_the_initializer_is_raised() -> None:
+    """It is not reported as a worker that does not start."""
     with closing(WorkerProcesses(double, 2, refuse, ("cat",))) as workers, pytest.raises(LabelError, match="for cat"):
         list(workers.results(iter([1])))
 
@@ -103,8 +100,8 @@ def fail_at_three(task: int) -> int:
     return task
 
 
-def test_the_first_error_ends_it() -> None:
-    """Tasks without end come to one, and the processes have ended."""
+def test_the_first_error_of_a_task_ends_all_workers() -> None:
+    """Also with an endless iterator of tasks."""
     before = set(multiprocessing.active_children())
     with closing(WorkerProcesses(fail_at_three, 2)) as workers, pytest.raises(LabelError, match="no label for 3"):
         list(workers.results(count()))
@@ -115,8 +112,8 @@ def lock_and(task: object) -> object:
     return threading.Lock()
 
 
-def test_what_does_not_pickle_is_said_at_once() -> None:
-    """A task that cannot be sent is a ``TypeError``, as is a result that cannot be sent back."""
+def test_a_task_or_result_that_does_not_pickle_is_a_type_error() -> None:
+    """At once, without other attempts."""
     before = set(multiprocessing.active_children())
     with pytest.raises(TypeError, match="no lambdas"):
         results(lambda task: task, [1])
@@ -143,14 +140,10 @@ def kill_once(task: tuple[int, str]) -> tuple[int, int]:
     return number, os.getpid()
 
 
-@given(lost=st.sets(st.integers(0, 5)), num_workers=st.integers(1, 3))
-@settings(max_examples=4)
-def test_a_lost_workers_task_is_done_by_another(
-    tmp_path_factory: pytest.TempPathFactory, lost: set[int], num_workers: int
-) -> None:
-    """Whichever tasks end their workers, all are done."""
-    folder = tmp_path_factory.mktemp("lost")
-    tasks = [(i, str(folder / str(i)) if i in lost else "") for i in range(6)]
+@pytest.mark.parametrize(("lost", "num_workers"), [({0, 1, 2}, 1), ({0, 3, 5}, 2)])
+def test_the_task_of_a_lost_worker_is_run_by_another(tmp_path: Path, lost: set[int], num_workers: int) -> None:
+    """Whichever tasks kill their workers, all results are returned."""
+    tasks = [(i, str(tmp_path / str(i)) if i in lost else "") for i in range(6)]
     assert [number for number, _ in results(kill_once, tasks, num_workers)] == list(range(6))
 
 
@@ -161,18 +154,18 @@ def meet(task: tuple[str, str]) -> int:
     return os.getpid()
 
 
-def test_other_workers_go_on(tmp_path: Path) -> None:
-    """The loss of a worker does not touch what another one does at that time."""
+def test_the_loss_of_a_worker_does_not_disturb_the_other_ones(tmp_path: Path) -> None:
+    """A task that runs in another worker at that time is not run again."""
     tasks = [(str(tmp_path / f"{name} at work"), str(tmp_path / f"{name} may end")) for name in ("first", "second")]
     for name in (*tasks[0], *tasks[1]):
         os.mkfifo(name)
-    told: list[int] = []
+    pids: list[int] = []
 
     def watch() -> None:
         (first, first_end), (second, second_end) = tasks
-        told.extend(int(Path(name).read_text()) for name in (first, second))
-        os.kill(told[0], signal.SIGKILL)
-        told.append(int(Path(first).read_text()))
+        pids.extend(int(Path(name).read_text()) for name in (first, second))
+        os.kill(pids[0], signal.SIGKILL)
+        pids.append(int(Path(first).read_text()))
         for name in (first_end, second_end):
             Path(name).write_text("")
 
@@ -180,7 +173,7 @@ def test_other_workers_go_on(tmp_path: Path) -> None:
     watcher.start()
     processes = results(meet, tasks)
     watcher.join()
-    victim, other, successor = told
+    victim, other, successor = pids
     assert processes == [successor, other]
     assert victim not in processes
 
@@ -196,14 +189,14 @@ def kill(task: int) -> None:
 @pytest.mark.parametrize(
     ("function", "task", "reason"), [(leave, 7, "exit code 7"), (kill, signal.SIGKILL, "ended by SIGKILL")]
 )
-def test_a_task_that_ends_all_its_workers(function: Callable[[int], None], task: int, reason: str) -> None:
-    """After a few of them it is an error that says how they ended."""
+def test_a_task_that_loses_four_workers_is_an_error(function: Callable[[int], None], task: int, reason: str) -> None:
+    """The error says how the last one ended."""
     with pytest.raises(WorkerLostError, match=rf"lost 4 time\(s\).*{reason}.*start the job again"):
         results(function, [task], num_workers=1)
 
 
-def test_a_worker_that_was_idle_is_not_missed() -> None:
-    """A worker that is lost between two tasks costs nothing."""
+def test_an_idle_worker_that_is_lost_is_replaced() -> None:
+    """The loss of a worker between two tasks does not count as an attempt."""
     with closing(WorkerProcesses(process_of, 1)) as workers:
         found = workers.results(iter(range(3)))
         _, process = next(found)
@@ -217,7 +210,7 @@ SCRIPT = """
 import signal
 import sys
 from contextlib import closing
-from torchdata_remote.sharding.worker_processes import WorkerProcesses
+from torchdata_remote.sharding.workers.processes import WorkerProcesses
 
 
 def hold(name):
@@ -251,7 +244,7 @@ def start_script(folder: Path, *tasks: Path, guard: str, function: str) -> subpr
     )
 
 
-def test_a_script_that_starts_itself_again_is_told_so(tmp_path: Path) -> None:
+def test_a_script_without_main_guard_gets_an_error_that_names_it(tmp_path: Path) -> None:
     """Without ``if __name__ == "__main__"`` there is an error that says what is missing, and no process is left."""
     process = start_script(tmp_path, Path("a"), Path("b"), guard="if True:", function="len")
     _, said = process.communicate(timeout=120)
@@ -294,8 +287,8 @@ def open_both(fifos: list[Path]) -> list[int]:
 
 
 @pytest.mark.parametrize("how", ["ctrl-c", "kill"])
-def test_workers_end_with_the_one_they_work_for(tmp_path: Path, fifos: list[Path], how: str) -> None:
-    """After Ctrl-C, or when that process is killed, they take back what they had begun and are gone soon."""
+def test_workers_end_with_their_parent_and_remove_partial_objects(tmp_path: Path, fifos: list[Path], how: str) -> None:
+    """After Ctrl-C, and when the parent is killed."""
     process = start_script(tmp_path, *fifos, guard='if __name__ == "__main__":', function="hold")
     kept = open_both(fifos)
     at_work(fifos)
@@ -326,8 +319,8 @@ def never_end(task: tuple[str, bool]) -> None:
         signal.pause()
 
 
-def test_a_worker_that_does_not_listen_is_ended(tmp_path: Path) -> None:
-    """Who leaves early does not wait for it for long."""
+def test_a_worker_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
+    """Closing the pool does not wait for it."""
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     before = set(multiprocessing.active_children())

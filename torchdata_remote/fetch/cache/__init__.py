@@ -1,1 +1,1 @@
-"""Objects kept on a local disk."""
+"""Disk cache of whole objects."""

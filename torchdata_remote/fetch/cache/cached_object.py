@@ -1,4 +1,4 @@
-"""Reading an object through the cache on disk: what is there sends no GET, what comes is kept."""
+"""Read an object through the disk cache: a hit sends no GET, a miss is stored while it is downloaded."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _log = logging.getLogger("torchdata_remote")
 
 
 class CachedObject:
-    """One object of a store, read from the cache if it is there, or else kept as it comes.
+    """One object of a store, read from the cache, or stored there while it is downloaded.
 
-    Without an etag nothing is kept, because nobody could tell later which version it was.
+    Without an etag nothing is cached, since the version of a cached object could not be verified.
 
     Args:
-        store: where it comes from.
-        cache: where it is kept.
+        store: of the object.
+        cache: stores it.
         url: of the object.
-        size: as the listing told it, in bytes; ``None`` asks the store.
-        etag: as the listing told it; ``None`` asks the store.
-        keep: whether it is read as a whole.
-        server: tells it in the cache from an object of the same URL on another server.
+        size: from the listing, in bytes; ``None`` asks the store.
+        etag: from the listing; ``None`` asks the store.
+        keep: whether to store it on a miss; requires that it is read as a whole.
+        server: distinguishes objects of the same URL on several servers.
     """
 
     def __init__(
@@ -43,32 +43,32 @@ class CachedObject:
         self._store, self._cache, self._url = store, cache, url
         self._name = f"{server}\n{url}" if server else url
         self._listed, self._keep = (size, etag), keep
-        self._lock = threading.RLock()  # of threads that fetch parts
-        self._looked = self._closed = self._served = False
+        self._lock = threading.RLock()  # shared by threads that fetch parts
+        self._is_looked_up = self._closed = self._served = False
         self._hit: CachedFile | None = None
         self._filling: CacheEntryWriter | None = None
         self._num_bytes, self._etag = 0, ""
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        """As the store's ``read``."""
+        """Read a range as the store does, from the cache if possible."""
         with self._lock:
-            if not self._looked:
-                self._look(path)
-                if self._closed:  # meanwhile
+            if not self._is_looked_up:
+                self._look_up(path)
+                if self._closed:  # by another thread
                     self._hit = self._filling = None
-        view = self._kept(start, end)
+        view = self._cached_view(start, end)
         if view is not None:
             return Answer(start, start + len(view), self._num_bytes, self._etag, single_chunk(view))
         answer = self._store.read(path, start, end, etag or self._etag or None)
-        accepted = etag is None or answer.etag is None or answer.etag == etag  # whoever reads takes no other
+        accepted = etag is None or answer.etag is None or answer.etag == etag  # the caller refuses any other
         if accepted and (answer.etag, answer.total_bytes) != (self._etag, self._num_bytes):
             self._filling = None  # it may be another version
         elif accepted and self._num_bytes == 0:
             self.keep(0, memoryview(b""))
         return answer
 
-    def _kept(self, start: int, end: int | None) -> memoryview | None:
-        """The bytes, if they are in the cache and are what was kept there."""
+    def _cached_view(self, start: int, end: int | None) -> memoryview | None:
+        """Return the bytes from the cache; ``None`` on a miss, or if they are damaged."""
         hit = self._hit
         if hit is None:
             return None
@@ -83,19 +83,19 @@ class CachedObject:
             return None if self._hit is None else view  # another thread has found damage
 
     def _drop(self, hit: CachedFile) -> None:
-        """Remove the object from the cache. If nothing of it was handed on, keep what comes instead."""
+        """Remove the object from the cache. If none of its bytes were used, store the next download."""
         hit.remove()
         with self._lock:
             if self._hit is hit:
                 self._hit = None
                 if not self._served and not self._closed:
-                    self._begin_to_keep()
+                    self._start_filling()
 
     def distrust(self) -> bool:
-        """Remove an object whose bytes are not right although they are what was kept.
+        """Remove an object whose bytes are wrong although they match the cache's checksums.
 
         Returns:
-            Whether it was in the cache: then other bytes come when they are read again.
+            Whether bytes of the cache were used: then reading again returns those of the store.
         """
         hit = self._hit
         if hit is not None:
@@ -103,25 +103,25 @@ class CachedObject:
             self._drop(hit)
         return self._served
 
-    def _look(self, path: str) -> None:
+    def _look_up(self, path: str) -> None:
         size, etag = self._listed
         if etag is None or size is None:
             etag, size = self._ask(path)
-        self._looked = True
+        self._is_looked_up = True
         if etag is None or size is None:
-            _log.info("%s is not kept in the cache: its server tells no etag or no size", redact(self._url))
+            _log.info("%s is not cached: its server reports no etag or no size", redact(self._url))
             return
         self._etag, self._num_bytes = etag, size
         self._hit = self._cache.find(self._name, size, etag)
         if self._hit is None:
-            self._begin_to_keep()
+            self._start_filling()
 
-    def _begin_to_keep(self) -> None:
+    def _start_filling(self) -> None:
         if self._keep:
             try:
                 self._filling = self._cache.fill(self._name, self._num_bytes, self._etag)
             except OSError as error:
-                self._cannot_keep(error)
+                self._stop_filling(error)
 
     def _ask(self, path: str) -> tuple[str | None, int | None]:
         try:
@@ -129,23 +129,23 @@ class CachedObject:
         except TransientStorageError:
             raise
         except StorageError:
-            return None, None  # signed for GET alone, perhaps; the GET will tell
+            return None, None  # perhaps signed for GET only; the GET will report an error
         return entry.etag, entry.size
 
     def keep(self, start: int, piece: memoryview) -> None:
-        """Take bytes from ``start`` on that were read and found right; each byte once."""
+        """Store verified bytes from ``start`` on; each byte once."""
         filling = self._filling
         if filling is not None:
             try:
                 filling.write(start, piece)
             except OSError as error:
-                self._cannot_keep(error)
+                self._stop_filling(error)
 
-    def _cannot_keep(self, error: OSError) -> None:
+    def _stop_filling(self, error: OSError) -> None:
         self._filling = None
-        self._cache.complain(f"{redact(self._url)} is not kept in the cache: {error}")
+        self._cache.warn_once(f"{redact(self._url)} is not cached: {error}")
 
     def close(self) -> None:
-        """Let go of the file. Safe in a finalizer, and while other threads read."""
+        """Release the file. Safe in a finalizer, and while other threads read."""
         self._closed = True
         self._hit = self._filling = None

@@ -1,4 +1,4 @@
-"""The folder of a cache, which may lie where other users can write: what there belongs to this user."""
+"""The folder of a cache, which may be writable for other users: use only files of this user."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def private_folder(folder: str) -> tuple[str, int]:
-    """The folder in which this user's objects are kept, and whose number files have that this process makes there.
+    """Return the folder for this user's objects, and the user id of files that this process creates there.
 
-    It is ``folder``, made if it is not there; if that belongs to another user, ``user-NUMBER`` in it, so that users who
+    It is ``folder``, created if missing; if that belongs to another user, ``user-NUMBER`` in it, so that users who
     share a folder neither read nor remove each other's objects.
 
     Raises:
-        OSError: if it cannot be made or written to, or something else is in its place.
+        OSError: if it cannot be created or written to, or is not a folder.
     """
     os.makedirs(folder, 0o700, exist_ok=True)
-    with tempfile.TemporaryFile(dir=folder) as probe:  # some file systems give files to another user
+    with tempfile.TemporaryFile(dir=folder) as probe:  # some file systems assign files to another user
         user = os.fstat(probe.fileno()).st_uid
     if os.stat(folder).st_uid != user:
         folder = os.path.join(folder, f"user-{user}")
@@ -29,10 +29,10 @@ def private_folder(folder: str) -> tuple[str, int]:
 
 
 def make_own_folder(path: str, user: int) -> None:
-    """Make a folder if it is not there.
+    """Create a folder if it does not exist.
 
     Raises:
-        PermissionError: if something else is there, such as a link, or a folder of another user.
+        PermissionError: if the path is something else, such as a link, or a folder of another user.
     """
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o700)
@@ -42,15 +42,15 @@ def make_own_folder(path: str, user: int) -> None:
 
 
 def is_own_file(status: os.stat_result, user: int) -> bool:
-    """Whether it is a regular file that this user alone can have written."""
+    """Whether it is a regular file that only this user can have written."""
     return stat.S_ISREG(status.st_mode) and status.st_uid == user and not status.st_mode & _WRITABLE_BY_OTHERS
 
 
 def open_own_file(path: str, user: int) -> int:
-    """Open a file of this user alone, made if it is not there, and replace whatever else is there.
+    """Open a file that only this user can have written; create it, or replace anything else, if needed.
 
     Raises:
-        OSError: if that cannot be replaced, such as a folder.
+        OSError: if the path cannot be replaced, such as a folder.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     for _ in range(2):

@@ -6,12 +6,12 @@ import fnmatch
 import re
 from collections.abc import Iterator
 
-# A character that stands for itself, by itself in brackets (as by glob.escape); or one that may be a pattern
+# A literal character alone in brackets (as by glob.escape), or a character that may be a pattern
 _TOKEN = re.compile(r"\[([*?\[{}])\]|[*?\[{}]")
 
 
 def unescape(path: str) -> str:
-    """The path, with each escaped character as itself.
+    """Replace each escaped character by itself.
 
     >>> unescape("[*]a[[]1]")
     '*a[1]'
@@ -20,14 +20,14 @@ def unescape(path: str) -> str:
 
 
 def marks(path: str) -> Iterator[tuple[int, str]]:
-    """Index of each character that is not escaped and may be part of a glob or a brace group, and the character."""
+    """Yield index and character of each unescaped character that may be part of a glob or a brace group."""
     for token in _TOKEN.finditer(path):
         if token[1] is None:
             yield token.start(), token[0]
 
 
 def glob_start(path: str, *, others: str = "") -> int | None:
-    """Index of the first glob character (``*``, ``?``, ``[``), or one of the others, that is not escaped; or ``None``.
+    """Return the index of the first unescaped glob character (``*``, ``?``, ``[``) or one of ``others``; or ``None``.
 
     >>> glob_start("a[*]b/*.tar")
     6
@@ -36,7 +36,7 @@ def glob_start(path: str, *, others: str = "") -> int | None:
 
 
 def glob_regex(pattern: str) -> re.Pattern[str]:
-    """A glob as a regular expression over a whole path.
+    """Compile a glob to a regular expression for whole paths.
 
     ``*`` and ``?`` stay within a folder, ``**`` crosses folders, ``[abc]`` and ``[!abc]`` are one character.
 

@@ -1,4 +1,4 @@
-"""Source URLs as patterns: globs, brace ranges, and characters that are escaped because they stand for themselves."""
+"""Patterns in source URLs: globs, brace ranges, and escaped characters."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _SPECIAL, _SPECIAL_IN_HTTP = re.compile(r"[*?\[{}]"), re.compile(r"[\[{}]")
 
 
 def escape_url(url: str | os.PathLike[str]) -> str:
-    """Escape the characters of a URL that a source URL would take for a pattern: ``*``, ``?``, ``[``, ``{``, ``}``.
+    """Escape the characters of a URL that are patterns in source URLs: ``*``, ``?``, ``[``, ``{``, ``}``.
 
-    Each becomes a class of one character, as by Python's ``glob.escape``: ``[*]``. The result stands for that object or
-    folder only, wherever a source URL is taken. Parts of a pattern can be escaped by themselves:
-    ``escape_url(folder) + "/*.tar"``. URLs that come from a listing (:class:`RemoteUrl`) need no escaping.
+    Each becomes a class of one character, as with Python's ``glob.escape``: ``[*]``. The result names that object or
+    folder only, wherever a source URL is accepted. Parts of a pattern can be escaped separately:
+    ``escape_url(folder) + "/*.tar"``. URLs from a listing (:class:`RemoteUrl`) need no escaping.
 
     Args:
-        url: of an object or a folder, or a local path. Of ``http``, which knows no globs, only brackets and braces are
-            escaped.
+        url: of an object or a folder, or a local path. In ``http`` URLs, which have no globs, only brackets and braces
+            are escaped.
 
     Example:
         >>> escape_url("s3://photos/what is this?/{raw}/")
@@ -40,7 +40,7 @@ def escape_url(url: str | os.PathLike[str]) -> str:
 
 
 def literal_url(url: str) -> str:
-    """The one URL that a source URL without a pattern stands for: what is escaped stands for itself.
+    """Return the URL that a source URL without a pattern names, with escapes removed.
 
     >>> literal_url("s3://photos/what is this[?]/")
     's3://photos/what is this?/'
@@ -49,12 +49,12 @@ def literal_url(url: str) -> str:
 
 
 def choice_start(url: str) -> int | None:
-    """Index of the first character of a source URL that may be part of a glob or a brace group, or ``None``."""
+    """Return the index of the first character of a source URL that may be part of a pattern, or ``None``."""
     return None if isinstance(url, RemoteUrl) else glob_start(url, others="{")
 
 
 def folder_before_choice(source: str) -> str | None:
-    """The path of the last folder before the first character that may be part of a pattern; ``None`` without one.
+    """Return the path of the last folder before the first character of a pattern; ``None`` without a pattern.
 
     >>> folder_before_choice("s3://photos/train[?]/c*/")
     'train?/'
@@ -65,7 +65,7 @@ def folder_before_choice(source: str) -> str | None:
 
 
 def path_below(source: str) -> Callable[[str], str]:
-    """A function from the URL of an object that a source URL stands for to its path below that folder.
+    """Return a function that maps the URL of an object to its path below the folder of a source URL.
 
     >>> path_below("s3://photos/train")("s3://photos/train/cat/1.jpg")
     'cat/1.jpg'
@@ -87,7 +87,7 @@ def path_below(source: str) -> Callable[[str], str]:
 
 
 def expand_braces(url: str) -> Iterator[str]:
-    """All URLs that a brace range stands for, in order; asks no store. Other braces stay as they are.
+    """Expand brace ranges and choices, in order and without a listing. Other braces are kept.
 
     >>> list(expand_braces("s3://b/{train,val}-{08..10}.tar"))[:4]
     ['s3://b/train-08.tar', 's3://b/train-09.tar', 's3://b/train-10.tar', 's3://b/val-08.tar']
@@ -102,17 +102,17 @@ def expand_braces(url: str) -> Iterator[str]:
 
 
 def has_braces(url: str) -> bool:
-    """Whether :func:`expand_braces` would expand anything."""
+    """Whether :func:`expand_braces` expands anything."""
     return any(_choices(url, group) is not None for group in _brace_groups(url))
 
 
 def _braces(url: str) -> dict[int, int]:
-    """Index of each brace that is not escaped: 1 where it opens, -1 where it closes."""
+    """Map the index of each unescaped brace to 1 (opening) or -1 (closing)."""
     return {index: 1 if character == "{" else -1 for index, character in marks(url) if character in "{}"}
 
 
 def _brace_groups(url: str) -> Iterator[slice]:
-    """Balanced ``{...}``, by where they begin, outer ones before those inside."""
+    """Yield balanced ``{...}`` by their start, outer groups before inner ones."""
     braces = _braces(url)
     for start in (index for index, step in braces.items() if step > 0):
         depth = 0
@@ -124,10 +124,10 @@ def _brace_groups(url: str) -> Iterator[slice]:
 
 
 def _choices(url: str, group: slice) -> Iterable[str] | None:
-    """What stands for a group: the numbers of a range, or its parts between commas."""
+    """Return the choices of a group: the numbers of a range, or the texts between commas; else ``None``."""
     body = url[group][1:-1]
     if _STEPS.fullmatch(body):
-        raise UrlError(f"{redact(url)}: the range {url[group]} has a step, which is not known.", url=redact(url))
+        raise UrlError(f"{redact(url)}: the range {url[group]} has a step, which is not supported.", url=redact(url))
     numbers = _RANGE.fullmatch(body)
     if numbers is not None:
         first, last = int(numbers[1]), int(numbers[2])

@@ -1,4 +1,4 @@
-"""Which shards a URL stands for: a folder, its manifest, or one shard."""
+"""Find the shards that a URL names: of a folder, of a manifest, of a pattern, or a single one."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from .sources import list_source
 
 
 def base_name(url: str) -> str:
-    """The last part of a URL's path."""
+    """Return the last segment of a URL's path."""
     return object_path(url).rpartition("/")[2]
 
 
 @dataclass(frozen=True)
 class ShardSet:
-    """Some shards.
+    """The shards that a URL names.
 
     Args:
-        shards: in the manifest's order, or sorted; size and etag as listed, samples as the manifest tells them.
-        manifest_url: where the manifest lies; ``None`` if there is none.
-        manifest: what it says.
-        folder: everything beside the shards, itself included; empty where the store has no listing.
+        shards: in the manifest's order, or sorted; size and etag from the listing, sample counts from the manifest.
+        manifest_url: URL of the manifest; ``None`` if there is none.
+        manifest: its entries.
+        folder: all objects of the manifest's folder; empty if the store has no listing.
     """
 
     shards: list[RemoteUrl]
@@ -42,16 +42,16 @@ class ShardSet:
 
 
 def find_shards(url: str, options: StorageOptions, retry: RetryPolicy) -> ShardSet:
-    """The shards of a folder, of a manifest, or that a glob, a brace range or a single URL names.
+    """Find the shards of a folder, a manifest, a glob, a brace range or a single URL.
 
     Args:
-        url: where they are. If a folder has a manifest, that says which they are.
+        url: as above. If a folder has a manifest, it decides which objects are shards.
         options: for the store.
-        retry: what is done about faults that may pass.
+        retry: policy for transient faults.
 
     Raises:
         EmptyListingError: if there are none.
-        ManifestError: if there is a manifest that is not one.
+        ManifestError: if the manifest is invalid.
     """
     if base_name(url) == MANIFEST_NAME:
         return read_shard_set(literal_url(url), options, retry)
@@ -65,19 +65,19 @@ def find_shards(url: str, options: StorageOptions, retry: RetryPolicy) -> ShardS
     if not shards:
         shown = redact(url)
         raise EmptyListingError(
-            f"{shown}: none of the {len(found):,} objects in it is called *.tar, *.tar.gz, *.tar.zst or the like. Name "
-            "the folder that the shards lie in, a glob, or one shard.",
+            f"{shown}: none of its {len(found):,} objects has a name such as *.tar, *.tar.gz or *.tar.zst. Pass "
+            "the folder of the shards, a glob, or one shard.",
             url=shown,
         )
     return ShardSet(shards)
 
 
 def read_shard_set(manifest_url: str, options: StorageOptions, retry: RetryPolicy) -> ShardSet:
-    """The shards that a manifest names, with what the listing of its folder tells of them.
+    """Read a manifest, and add size and etag of each shard from the listing of its folder.
 
     Raises:
         ObjectNotFoundError: if there is no manifest.
-        ManifestError: if it is not one, or names no shards.
+        ManifestError: if it is invalid, or names no shards.
     """
     url = join_url(*split_url(manifest_url))
     try:
@@ -85,8 +85,8 @@ def read_shard_set(manifest_url: str, options: StorageOptions, retry: RetryPolic
     except ObjectNotFoundError as error:
         shown = redact(url)
         raise ObjectNotFoundError(
-            f"{shown}: there is no manifest. It is the last object that a writer of shards leaves: a job may not have "
-            "come to its end. For shards of others, write it: torchdata-remote manifest FOLDER.",
+            f"{shown}: there is no manifest. Writers publish it last, so a job may be unfinished. "
+            "For shards of other tools, write it: torchdata-remote manifest FOLDER.",
             url=shown,
         ) from error
     if not manifest:
@@ -98,17 +98,17 @@ def read_shard_set(manifest_url: str, options: StorageOptions, retry: RetryPolic
     listed = {str(one): one for one in folder}
     shards = []
     for shard in manifest:
-        there = listed.get(shard.url)
-        size, etag = (shard.num_bytes, None) if there is None else (there.size, there.etag)
+        listed_url = listed.get(shard.url)
+        size, etag = (shard.num_bytes, None) if listed_url is None else (listed_url.size, listed_url.etag)
         shards.append(RemoteUrl(shard.url, size, etag, None, shard.num_samples, shard.md5, shard.index_crc32))
     return ShardSet(shards, url, manifest, folder)
 
 
 def read_if_there(url: str, options: StorageOptions, retry: RetryPolicy) -> bytes | None:
-    """The bytes of a small object; ``None`` if there is none that may be read."""
+    """Read a small object; ``None`` if it does not exist or access is denied."""
     try:
         return read_whole(url, options, retry)
-    except (ObjectNotFoundError, AccessDeniedError):  # where nobody may list, s3 says 403 for what is not there
+    except (ObjectNotFoundError, AccessDeniedError):  # S3 returns 403 for missing objects if listing is denied
         return None
 
 
@@ -119,11 +119,11 @@ def list_objects(
     recursive: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Iterator[RemoteUrl]:
-    """The objects that a URL stands for, as ``list_remote`` gives them, and their samples where a manifest tells.
+    """Yield the objects that a URL names, as ``list_remote`` does, with sample counts from manifests.
 
     Args:
         url: a prefix, a glob, a brace range, a manifest, or one object.
-        pattern: glob that they must match: by base name, or by the path below the source if it has a slash.
+        pattern: glob that objects must match: by base name, or by the path below the source if it has a slash.
         recursive: whether folders below a prefix are entered.
         storage_options: for the store, in fsspec's vocabulary.
 
@@ -137,7 +137,7 @@ def list_objects(
         [('000000.tar', 7168, 3), ('000000.tar.idx', 32, None)]
     """
     url, options, retry = url_of(url, of="list_objects"), StorageOptions(storage_options), RetryPolicy()
-    counts: dict[str, dict[str, int]] = {}  # of folders that hold shards: URL -> samples
+    counts: dict[str, dict[str, int]] = {}  # folder of shards -> URL -> number of samples
     for one in list_source(url, pattern=pattern, recursive=recursive, options=options, retry=retry):
         if one.num_samples is None and is_archive_name(base_name(one)):
             folder = one[: one.rindex("/") + 1]
@@ -148,10 +148,10 @@ def list_objects(
 
 
 def _counts_in(folder: str, options: StorageOptions, retry: RetryPolicy) -> dict[str, int]:
-    """Samples of the shards that a folder's manifest names; nothing where there is none that can be read."""
+    """Return the sample counts of a folder's manifest; empty without a readable manifest."""
     url = folder + MANIFEST_NAME
     data = read_if_there(url, options, retry)
     try:
         return {} if data is None else {shard.url: shard.num_samples for shard in load_manifest(data, url)}
-    except ManifestError:  # other things may be called index.json
+    except ManifestError:  # other files may be named index.json
         return {}

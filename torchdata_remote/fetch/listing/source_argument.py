@@ -1,6 +1,6 @@
-"""Tell one URL, several URLs and a pipe of URLs apart, before anything is listed.
+"""Distinguish one URL, several URLs and a pipe of URLs, before anything is listed.
 
-A ``str`` is a sequence too: taken for a list of URLs, ``"/data/x/"`` would be the URLs ``/``, ``d``, ``a``, ...
+A ``str`` is a sequence too: read as a list of URLs, ``"/data/x/"`` would be the URLs ``/``, ``d``, ``a``, ...
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from ...errors import UrlError
 T = TypeVar("T")
 
 _TEXT = (str, bytes, bytearray, os.PathLike)
-# Pipes of torch whose items are their source's
-_PASSES_ON = frozenset({"ShufflerIterDataPipe", "ShardingFilterIterDataPipe"})
+# Pipes of torch that pass on the items of their source
+_PASS_THROUGH = frozenset({"ShufflerIterDataPipe", "ShardingFilterIterDataPipe"})
 
 
 def url_of(item: Any, *, of: str = "this") -> str:
-    """One URL, or the path that an ``os.PathLike`` stands for.
+    """Return one URL, or the path of an ``os.PathLike``.
 
     Args:
-        item: what came.
-        of: who wants it, for the error.
+        item: the argument.
+        of: name of the function that takes it, for the error.
 
     Raises:
         UrlError: for anything else, such as ``bytes`` or a list.
@@ -51,11 +51,11 @@ def url_of(item: Any, *, of: str = "this") -> str:
 
 
 def urls_of(source: Any, *, of: str) -> list[str]:
-    """Several URLs; one by itself is a list of one.
+    """Return several URLs as a list; a single one is a list of one.
 
     Args:
         source: a URL or path, or several.
-        of: who wants them, for the error.
+        of: name of the function that takes them, for the error.
 
     Raises:
         UrlError: for ``bytes``, for an item that is neither ``str`` nor ``os.PathLike``, or for an ``IterableWrapper``
@@ -71,23 +71,23 @@ def urls_of(source: Any, *, of: str) -> list[str]:
     if isinstance(wrapped, _TEXT):
         shown = _shown(wrapped)
         raise UrlError(
-            f"{of}: IterableWrapper takes the {type(wrapped).__name__} {shown!r:.200} for a list of URLs, one for each "
+            f"{of}: IterableWrapper reads the {type(wrapped).__name__} {shown!r:.200} as a list of URLs, one for each "
             f"of its characters. Write {of}({shown!r:.200})"
         )
     return [url_of(item, of=of) for item in source]
 
 
 def pipe_of(source: T, *, of: str, holds: str = "URLs") -> T:
-    """The source of a pipe, as it is, if it can be one.
+    """Validate the source of a pipe, and return it.
 
     Args:
         source: a pipe, or another iterable.
         of: functional name of the pipe that reads it.
-        holds: what its items are: ``"URLs"``, ``"samples"``. Only a source of URLs is looked into.
+        holds: what its items are: ``"URLs"``, ``"samples"``. Only a source of URLs is inspected.
 
     Raises:
-        UrlError: for a ``str``, ``bytes`` or path where a pipe belongs, or where the ``IterableWrapper`` of a pipe of
-            URLs has one instead of a list: it would be taken apart into characters.
+        UrlError: for a ``str``, ``bytes`` or path instead of a pipe, or instead of the list in the ``IterableWrapper``
+            of a pipe of URLs: it would be iterated by characters.
     """
     found: Any = source
     if not isinstance(source, _TEXT):
@@ -104,21 +104,21 @@ def pipe_of(source: T, *, of: str, holds: str = "URLs") -> T:
     if found is source:
         raise UrlError(f"{of}: expected a pipe of URLs, got {what}. Write {spelling}")
     raise UrlError(
-        f"{of}: IterableWrapper takes {what} for a list of URLs, one for each of its characters. Write {spelling}"
+        f"{of}: IterableWrapper reads {what} as a list of URLs, one for each of its characters. Write {spelling}"
     )
 
 
 def _shown(text: Any) -> str:
-    """A text or a path as errors may show it."""
+    """Redact a text or a path for errors."""
     return redact(os.fsdecode(bytes(text) if isinstance(text, bytearray) else text))
 
 
 def _wrapped(pipe: Any) -> Any:
-    """What the ``IterableWrapper`` holds that the items of a pipe come from, unchanged; ``None`` if there is none."""
+    """Return the iterable of the ``IterableWrapper`` at the source of a pipe; ``None`` if there is none."""
     fields = getattr(pipe, "__dict__", {})
-    while type(pipe).__name__ in _PASSES_ON:
+    while type(pipe).__name__ in _PASS_THROUGH:
         pipe = fields.get("datapipe", fields.get("source_datapipe"))
         fields = getattr(pipe, "__dict__", {})
-    # A pipe of a user's own may call anything so, such as the path of a file that lists URLs
+    # A user's pipe may have an attribute of this name with another meaning, such as the path of a list of URLs
     is_wrapper = isinstance(pipe, IterableWrapper) and type(pipe).__iter__ is IterableWrapper.__iter__
     return fields.get("iterable") if is_wrapper else None

@@ -1,4 +1,4 @@
-"""From a source URL to the objects it stands for."""
+"""List the objects that a source URL names."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def list_source(
     retry: RetryPolicy,
     match_named: bool = True,
 ) -> Iterator[RemoteUrl]:
-    """The objects that a source URL stands for, sorted by path.
+    """Yield the objects that a source URL names, sorted by path.
 
     Args:
-        url: a prefix, a glob, a brace range, a manifest (``index.json``), or one object. What ``escape_url`` escaped
-            stands for itself, and so does all of a ``RemoteUrl``.
+        url: a prefix, a glob, a brace range, a manifest (``index.json``), or one object. Characters escaped by
+            ``escape_url`` are literal, and so is all of a ``RemoteUrl``.
         pattern: a glob that objects must match: by base name, or by the path below the source if it has a slash.
         recursive: whether folders below a prefix are entered.
         options: for the store.
         retry: applied to each page of the listing.
-        match_named: whether the pattern also chooses among what the source names itself, and not in folders only.
+        match_named: whether the pattern also filters objects that the source names itself, not only those in folders.
 
     Raises:
         EmptyListingError: if there are none.
@@ -46,7 +46,7 @@ def list_source(
     matches = in_folder = _matcher(pattern)
     if not match_named:
         matches = _matcher(None)
-    found, left_out = 0, ""
+    num_found, left_out = 0, ""
     is_literal = isinstance(url, RemoteUrl)
     are_choices = not is_literal and has_braces(url)
     for single in expand_braces(url) if are_choices else [url]:
@@ -55,14 +55,14 @@ def list_source(
         is_glob = not is_literal and scheme not in HTTP and glob_start(split_url(single)[2]) is not None
         if are_choices and not is_glob and not path.endswith("/"):
             if matches(object_path(literal)):
-                found += 1
+                num_found += 1
                 yield RemoteUrl(literal)
             continue
         if path.rpartition("/")[2] == MANIFEST_NAME:
             for shard in _shards(literal, options, retry):
                 left_out = object_path(shard.url).rpartition("/")[2]
                 if matches(left_out):
-                    found += 1
+                    num_found += 1
                     yield RemoteUrl(
                         shard.url,
                         shard.num_bytes,
@@ -75,15 +75,15 @@ def list_source(
         chosen = matches if is_glob and _ENDS_WITH_EXTENSION.search(split_url(single)[2]) else in_folder
         for entry, below in _entries(single, literal, is_glob, recursive, options, retry):
             if (matches if entry.path == path else chosen)(below):
-                found += 1
+                num_found += 1
                 yield RemoteUrl(join_url(scheme, bucket, entry.path), entry.size, entry.etag)
-    if not found:
+    if not num_found:
         shown = redact(url)
         raise EmptyListingError(
             f"{shown}: no objects found"
             + (f" that match pattern={pattern!r}" if pattern is not None else "")
             + (
-                f". The manifest names shards such as {left_out!r}: leave out the pattern, a manifest needs none."
+                f". The manifest names shards such as {left_out!r}: remove the pattern, a manifest needs none."
                 if left_out
                 else ("" if recursive else ", with recursive=False")
                 + ". Check the bucket, the prefix and the pattern."
@@ -94,22 +94,22 @@ def list_source(
 
 
 def _advice(url: str) -> str:
-    """For a source that may be the name of an object or a folder, taken for a pattern."""
+    """Return advice for a source that may be a literal name with characters of a pattern."""
     if choice_start(url) is None or escape_url(url) == url:
         return ""
     escaped = redact(escape_url(literal_url(url)))
-    return f" If *, ?, [ or {{ belong to a name, pass tdr.escape_url(...) of it, such as {escaped!r}."
+    return f" If *, ?, [ or {{ are part of a name, escape it by tdr.escape_url(...), such as {escaped!r}."
 
 
 def _shards(url: str, options: StorageOptions, retry: RetryPolicy) -> list[ShardInfo]:
-    """What a manifest names. A process that only lists can be forked: obstore is not used."""
+    """Read the shards of a manifest, without obstore, so that a process that only lists can be forked."""
     return load_manifest(read_whole(url, options, retry, by_obstore=False), url)
 
 
 def _entries(
     source: str, url: str, is_glob: bool, recursive: bool, options: StorageOptions, retry: RetryPolicy
 ) -> Iterator[tuple[Entry, str]]:
-    """Entries of one source without braces, each with its path below it; ``url`` is the source without escaping."""
+    """Yield the entries of one source without braces, each with its path below it; ``url`` is the unescaped source."""
     store, path = open_store(source if is_glob else url, options, Connection(read_timeout_s=retry.progress_timeout_s))
     if is_glob:
         regex = glob_regex(path + "**" if path.endswith("/") else path)
@@ -122,7 +122,7 @@ def _entries(
                 matched = True
                 yield entry, entry.path[fixed.rfind("/") + 1 :]
         if not matched and not path.endswith("/"):
-            yield from _called_so(source, options, retry)
+            yield from _named_literally(source, options, retry)
         return
     found = False
     if path and not path.endswith("/"):
@@ -130,7 +130,7 @@ def _entries(
         folder = path + "/"
         below = iter(()) if split_url(url)[0] in HTTP else list_prefix(url, folder, recursive, options, retry)
         first = next(below, None)
-        if exact is not None and not (exact.size == 0 and first is not None):  # an empty one is the folder's marker
+        if exact is not None and not (exact.size == 0 and first is not None):  # an empty object is a folder marker
             found = True
             yield exact, object_path(url).rpartition("/")[2]
         below = below if first is None else chain([first], below)
@@ -141,11 +141,11 @@ def _entries(
         found = True
         yield entry, entry.path[len(folder) :]
     if not found and source != url and not source.endswith("/"):
-        yield from _called_so(source, options, retry)
+        yield from _named_literally(source, options, retry)
 
 
-def _called_so(source: str, options: StorageOptions, retry: RetryPolicy) -> Iterator[tuple[Entry, str]]:
-    """The object of which a source that stands for nothing else is the name: one may hold brackets."""
+def _named_literally(source: str, options: StorageOptions, retry: RetryPolicy) -> Iterator[tuple[Entry, str]]:
+    """Yield the object whose name is the source itself, if the pattern matched nothing: a name may have brackets."""
     store, path = open_store(source, options, Connection(read_timeout_s=retry.progress_timeout_s))
     entry = call_with_retries(lambda: store.find(path), retry)
     if entry is not None:
@@ -153,7 +153,7 @@ def _called_so(source: str, options: StorageOptions, retry: RetryPolicy) -> Iter
 
 
 def _matcher(pattern: str | None) -> Callable[[str], bool]:
-    """Whether a path below the source matches the pattern."""
+    """Return a predicate for paths below the source."""
     if pattern is None:
         return lambda below: True
     regex, whole = glob_regex(pattern), "/" in pattern

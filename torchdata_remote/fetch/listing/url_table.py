@@ -1,4 +1,4 @@
-"""Millions of URLs with what their listing told, without an object for each."""
+"""Compact tables of millions of strings and URLs, without a Python object for each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Column = np.ndarray[Any, Any]
 
 
 class StringColumn(Sequence[str]):
-    """Strings without an object for each."""
+    """A sequence of strings in one buffer."""
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
         self._data, self._ends = bytearray(), array("q")
@@ -23,7 +23,7 @@ class StringColumn(Sequence[str]):
             self.append(text)
 
     def append(self, text: str) -> None:
-        """Add one at the end."""
+        """Append a string."""
         self._data += text.encode("utf-8", "surrogateescape")
         self._ends.append(len(self._data))
 
@@ -38,28 +38,28 @@ class StringColumn(Sequence[str]):
         return self._data[start:end].decode("utf-8", "surrogateescape")
 
     def digest(self) -> str:
-        """Of all strings, in their order."""
-        found = blake2b(self._data, digest_size=16)
-        found.update(self._ends.tobytes())
-        return found.hexdigest()
+        """Return a digest of all strings in order."""
+        digest = blake2b(self._data, digest_size=16)
+        digest.update(self._ends.tobytes())
+        return digest.hexdigest()
 
     def columns(self) -> dict[str, Column]:
-        """As arrays: the bytes of all, and where each ends."""
+        """Return arrays: the bytes of all strings, and the end of each."""
         return {"data": np.frombuffer(self._data, np.uint8), "ends": np.frombuffer(self._ends, np.int64)}
 
     @classmethod
     def from_columns(cls, data: Column, ends: Column) -> StringColumn:
-        """What :meth:`columns` took apart."""
+        """Restore a table from :meth:`columns`."""
         made = cls()
         made._data, made._ends = bytearray(data.tobytes()), array("q", ends.tobytes())
         return made
 
 
 class UrlTable(Sequence[RemoteUrl]):
-    """URLs with size and etag, 24 bytes more than their characters each.
+    """A sequence of URLs with size and etag; each takes 24 bytes more than its characters.
 
     Args:
-        urls: of which a plain ``str`` has neither.
+        urls: initial ones; a plain ``str`` has neither size nor etag.
     """
 
     def __init__(self, urls: Iterable[str] = ()) -> None:
@@ -68,7 +68,7 @@ class UrlTable(Sequence[RemoteUrl]):
             self.append(url)
 
     def append(self, url: str) -> None:
-        """Add one at the end."""
+        """Append a URL."""
         size, etag = (url.size, url.etag) if isinstance(url, RemoteUrl) else (None, None)
         self._urls.append(url)
         self._etags.append(etag or "")
@@ -92,7 +92,7 @@ class UrlTable(Sequence[RemoteUrl]):
 
     @classmethod
     def from_columns(cls, columns: dict[str, Column]) -> UrlTable:
-        """What :meth:`columns` took apart."""
+        """Restore a table from :meth:`columns`."""
         made = cls()
         made._sizes = array("q", columns["sizes"].tobytes())
         made._urls = StringColumn.from_columns(columns["urls.data"], columns["urls.ends"])

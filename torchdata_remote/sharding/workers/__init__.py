@@ -1,1 +1,1 @@
-"""Processes that write shards."""
+"""Worker processes that write shards."""

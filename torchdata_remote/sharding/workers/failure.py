@@ -1,4 +1,4 @@
-"""What becomes of a task that fails: in its function, on its way to a worker, or with its worker."""
+"""Errors of tasks: raised by their function, by pickling, or by the loss of their worker."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from ...errors import WorkerLostError
 T = TypeVar("T")
 U = TypeVar("U")
 
-ATTEMPTS = 4  # at a task whose worker is lost
+ATTEMPTS = 4  # at a task whose worker was lost
 
 
 class Failure(NamedTuple):
-    """What a task raised. It comes back as a result, so that it is not taken for the loss of a worker.
+    """An exception that a task raised. It is returned as a result, to distinguish it from the loss of a worker.
 
     Args:
         summary: type and message.
-        traceback: as it would be printed.
-        pickled: the error, empty where it does not pickle. Nobody opens it on the way, who may not know its class.
+        traceback: formatted.
+        pickled: the exception, empty if it does not pickle. Bytes, so that no scheduler in between unpickles it without
+            knowing its class.
     """
 
     summary: str
@@ -29,10 +30,10 @@ class Failure(NamedTuple):
     pickled: bytes
 
     def raise_again(self) -> NoReturn:
-        """Raise it here, with the traceback of there as its cause.
+        """Raise the exception in this process, with the worker's traceback as its cause.
 
         Raises:
-            Exception: of the same type, or ``RuntimeError`` where that one cannot be built from its pickle.
+            Exception: of the same type, or ``RuntimeError`` if it cannot be unpickled.
         """
         try:
             error = pickle.loads(self.pickled)  # noqa: S301  # of our own worker
@@ -43,8 +44,8 @@ class Failure(NamedTuple):
         raise error from RuntimeError(f"in a worker:\n\n{self.traceback}")
 
 
-class Safely(Generic[T, U]):
-    """A function that returns what it raises.
+class CatchErrors(Generic[T, U]):
+    """Wraps a function: an exception is returned as a :class:`Failure`.
 
     Args:
         function: of one argument.
@@ -56,7 +57,7 @@ class Safely(Generic[T, U]):
     def __call__(self, task: T) -> U | Failure:
         try:
             return self._function(task)
-        except Exception as error:  # noqa: BLE001  # raised again where the task came from
+        except Exception as error:  # noqa: BLE001  # raised again in the process that submitted the task
             try:
                 pickled = pickle.dumps(error)
             except Exception:  # noqa: BLE001  # whatever it holds
@@ -65,23 +66,23 @@ class Safely(Generic[T, U]):
             return Failure(f"{type(error).__name__}: {error}", text, pickled)
 
 
-def lost(attempt: int, reason: str) -> WorkerLostError:
-    """The error of a task that did not come back.
+def lost_error(attempt: int, reason: str) -> WorkerLostError:
+    """Build the error for a task whose worker was lost.
 
     Args:
-        attempt: how often it was given to a worker.
-        reason: what is known.
+        attempt: number of workers that were lost with it.
+        reason: of the last loss.
     """
     return WorkerLostError(
         f"A shard's worker was lost {attempt} time(s), the last time because {reason}. Finished shards are kept: start "
-        "the job again, and it goes on. Was there enough memory for three windows of 64 MiB, or samples, per worker?"
+        "the job again to resume it. Was there enough memory for three windows of 64 MiB, or samples, per worker?"
     )
 
 
-def cannot_travel(error: BaseException) -> TypeError:
-    """The error of a task that cannot be sent to another process."""
+def pickle_error(error: BaseException) -> TypeError:
+    """Build the error for a task that cannot be sent to another process."""
     return TypeError(
         f"A shard's task cannot be sent to a worker: {type(error).__name__}: {error}. Dataset and transform must "
-        "pickle: take functions and classes from the top level of a module, no lambdas, and open files where they "
+        "pickle: use functions and classes from the top level of a module, no lambdas, and open files where they "
         "are read."
     )

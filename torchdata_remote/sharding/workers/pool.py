@@ -1,4 +1,4 @@
-"""Tasks run in worker processes, or by any executor; a lost worker's task is run again."""
+"""Run tasks in worker processes or by any executor; the task of a lost worker is run again."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from concurrent.futures import CancelledError, Executor, Future
 from contextlib import closing
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from .failure import ATTEMPTS, Failure, Safely, cannot_travel, lost
+from .failure import ATTEMPTS, CatchErrors, Failure, lost_error, pickle_error
 from .processes import WorkerProcesses
 
 T = TypeVar("T")
 U = TypeVar("U")
 
-_PENDING = 256  # tasks that were handed over and have not ended: enough for the workers of a cluster
-_NOT_TO_SEND = (pickle.PickleError, TypeError, AttributeError, ImportError)  # functions return what they raise
+_MAX_PENDING = 256  # submitted tasks: enough for the workers of a cluster
+_PICKLE_ERRORS = (pickle.PickleError, TypeError, AttributeError, ImportError)  # functions return what they raise
 
 
 class Workers(NamedTuple):
-    """Who runs tasks.
+    """Where tasks run.
 
     Args:
-        executor: of the user; ``None`` for processes of our own.
-        num_workers: processes of our own; 0 without an executor means that there are none.
-        initializer: called once in each process of our own, with ``initargs``.
+        executor: of the user; ``None`` for worker processes of this package.
+        num_workers: worker processes; 0 without an executor runs tasks in this process.
+        initializer: called once in each worker process, with ``initargs``.
         initargs: its arguments.
     """
 
@@ -36,30 +36,30 @@ class Workers(NamedTuple):
 
 
 def run_tasks(tasks: Iterator[T], function: Callable[[T], U], workers: Workers) -> Generator[tuple[T, U], None, None]:
-    """Each task with its result, as they are done.
+    """Yield each task with its result, in the order of completion.
 
-    Where the iteration ends early, no further task is begun, and processes of our own have ended.
+    If the iteration ends early, no further task is started, and worker processes of this package are terminated.
 
     Raises:
-        Exception: what the first failing task raised. If it did so in another process, its traceback is the cause, and
-            it is a ``RuntimeError`` if it does not pickle.
+        Exception: of the first failing task. If it ran in another process, the traceback there is the cause, and the
+            exception is a ``RuntimeError`` if it does not pickle.
         TypeError: if a task cannot be sent to another process.
         WorkerLostError: if a task's worker is lost several times, or the executor takes no more tasks.
     """
     pool = (
         WorkerProcesses(function, workers.num_workers, workers.initializer, workers.initargs)
         if workers.executor is None
-        else _Submitted(function, workers.executor)
+        else _ExecutorTasks(function, workers.executor)
     )
     with closing(pool):
         yield from pool.results(tasks)
 
 
-class _Submitted(Generic[T, U]):
-    """Tasks that an executor of the user has."""
+class _ExecutorTasks(Generic[T, U]):
+    """Tasks that were submitted to an executor of the user."""
 
     def __init__(self, function: Callable[[T], U], executor: Executor) -> None:
-        self._function, self._executor = Safely(function), executor
+        self._function, self._executor = CatchErrors(function), executor
         self._done: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
         self._pending: dict[Future[Any], tuple[T, int]] = {}
 
@@ -73,14 +73,14 @@ class _Submitted(Generic[T, U]):
                 if isinstance(result, Failure):
                     result.raise_again()
                 yield task, result
-            elif attempt == ATTEMPTS or isinstance(error, _NOT_TO_SEND):
-                raise _failed(attempt, error) from error
+            elif attempt == ATTEMPTS or isinstance(error, _PICKLE_ERRORS):
+                raise _submit_error(attempt, error) from error
             else:
                 self._submit(task, attempt + 1)
 
     def _fill(self, tasks: Iterator[T]) -> bool:
-        """Hand over as many as may be under way; returns whether any is."""
-        while len(self._pending) < _PENDING:
+        """Submit tasks up to the limit; returns whether any is pending."""
+        while len(self._pending) < _MAX_PENDING:
             for task in tasks:
                 self._submit(task, 1)
                 break
@@ -92,18 +92,18 @@ class _Submitted(Generic[T, U]):
         try:
             future = self._executor.submit(self._function, task)
         except Exception as error:
-            raise _failed(attempt, error) from error
+            raise _submit_error(attempt, error) from error
         self._pending[future] = task, attempt
         future.add_done_callback(self._done.put)
 
     def close(self) -> None:
-        """No further task is begun. Those that are under way cannot be stopped, and end some time."""
+        """Cancel tasks that have not started; running ones cannot be stopped."""
         for future in self._pending:
             future.cancel()
 
 
-def _failed(attempt: int, error: BaseException) -> Exception:
-    """What is raised for a task that an executor does not take, or does not bring back."""
-    if isinstance(error, _NOT_TO_SEND):
-        return cannot_travel(error)
-    return lost(attempt, f"the executor said {type(error).__name__}: {error}")
+def _submit_error(attempt: int, error: BaseException) -> Exception:
+    """Build the error for a task that an executor refused or lost."""
+    if isinstance(error, _PICKLE_ERRORS):
+        return pickle_error(error)
+    return lost_error(attempt, f"the executor raised {type(error).__name__}: {error}")

@@ -22,28 +22,28 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from ...core.parent_watch import wait_for_parent
 from ...errors import WorkerLostError
-from .failure import ATTEMPTS, Failure, Safely, cannot_travel, lost
+from .failure import ATTEMPTS, CatchErrors, Failure, lost_error, pickle_error
 
 T = TypeVar("T")
 U = TypeVar("U")
 
-_END_S = 1.0  # for a worker to take back what it has half written
+_END_S = 1.0  # for a worker to remove its partial objects
 _DEFAULT_PRELOAD = ["__main__"]
 
 
 @dataclass(frozen=True)
-class _Given(Generic[T]):
+class _Assignment(Generic[T]):
     task: T
     data: bytes
     attempt: int = 1
 
 
 class WorkerProcesses(Generic[T, U]):
-    """Processes that do tasks, one at a time each.
+    """Processes that run one task at a time each.
 
     Args:
-        function: that does one.
-        num_workers: how many processes; as many are started as there are tasks for.
+        function: runs a task.
+        num_workers: most processes; no more are started than there are tasks.
         initializer: called once in each, with ``initargs``.
         initargs: its arguments.
     """
@@ -58,75 +58,75 @@ class WorkerProcesses(Generic[T, U]):
         self._function, self._num_workers = function, num_workers
         self._setup = _packed(initializer or _nothing, *initargs)
         self._workers: dict[Any, _Worker[T]] = {}
-        self._again: deque[_Given[T]] = deque()
+        self._retries: deque[_Assignment[T]] = deque()
         self._failed_starts = 0
 
     def results(self, tasks: Iterator[T]) -> Generator[tuple[T, U], None, None]:
-        """Each task with its result, as they are done.
+        """Yield each task with its result, in the order of completion.
 
         Raises:
-            Exception: what a task raised.
+            Exception: of a task.
             TypeError: if a task does not pickle.
             WorkerLostError: if a task's worker is lost several times, or workers do not start.
         """
-        while self._engage(tasks):
+        while self._assign(tasks):
             for ready in connection.wait(list(self._workers)):
                 worker = self._workers[ready]
                 try:
-                    answer = worker.connection.recv()
+                    message = worker.connection.recv()
                 except (EOFError, OSError):
-                    self._lose(worker)
+                    self._remove_lost(worker)
                     continue
-                if isinstance(answer, Failure):
-                    answer.raise_again()
-                if worker.given is None or not worker.begun():
+                if isinstance(message, Failure):
+                    message.raise_again()
+                if worker.assignment is None or not worker.has_started():
                     continue
-                task, worker.given, self._failed_starts = worker.given.task, None, 0
-                self._engage(tasks)  # first, as the result may keep its taker busy
-                yield task, pickle.loads(answer)  # noqa: S301  # of our own worker
+                task, worker.assignment, self._failed_starts = worker.assignment.task, None, 0
+                self._assign(tasks)  # first, as the caller may be busy with the result
+                yield task, pickle.loads(message)  # noqa: S301  # of our own worker
 
-    def _engage(self, tasks: Iterator[T]) -> bool:
-        """Give each worker a task, and start those that are missing; returns whether any has one."""
+    def _assign(self, tasks: Iterator[T]) -> bool:
+        """Assign a task to each idle worker, and start missing workers; returns whether any has a task."""
         for worker in self._workers.values():
-            if worker.given is None and (given := self._next(tasks)) is not None:
-                worker.give(given)
-        while len(self._workers) < self._num_workers and (given := self._next(tasks)) is not None:
-            worker = _Worker(self._setup, given)
+            if worker.assignment is None and (assignment := self._next(tasks)) is not None:
+                worker.assign(assignment)
+        while len(self._workers) < self._num_workers and (assignment := self._next(tasks)) is not None:
+            worker = _Worker(self._setup, assignment)
             self._workers[worker.connection] = worker
-        return any(worker.given is not None for worker in self._workers.values())
+        return any(worker.assignment is not None for worker in self._workers.values())
 
-    def _next(self, tasks: Iterator[T]) -> _Given[T] | None:
-        if self._again:
-            return self._again.popleft()
+    def _next(self, tasks: Iterator[T]) -> _Assignment[T] | None:
+        if self._retries:
+            return self._retries.popleft()
         for task in tasks:
-            return _Given(task, _packed(self._function, task))
+            return _Assignment(task, _packed(self._function, task))
         return None
 
-    def _lose(self, worker: _Worker[T]) -> None:
-        """A worker has ended by itself."""
+    def _remove_lost(self, worker: _Worker[T]) -> None:
+        """Remove a worker that ended unexpectedly, and schedule its task again."""
         del self._workers[worker.connection]
         code = worker.end(time.monotonic() + _END_S)
-        given = worker.given
-        if given is None:
+        assignment = worker.assignment
+        if assignment is None:
             return
         if worker.is_starting:
             self._failed_starts += 1
             if code >= 0 or self._failed_starts == ATTEMPTS:
                 raise WorkerLostError(
-                    f"A worker process did not start, because {_reason(code)}; what it said is on standard error. Is "
+                    f"A worker process did not start, because {_reason(code)}; its output is on standard error. Is "
                     'the call below `if __name__ == "__main__":`? Worker processes import the script, and must not '
-                    "begin the job again. num_workers=0 needs none."
+                    "start the job again. num_workers=0 needs no processes."
                 )
-            self._again.append(given)
+            self._retries.append(assignment)
             return
-        if given.attempt == ATTEMPTS:
-            raise lost(given.attempt, _reason(code))
-        self._again.append(replace(given, attempt=given.attempt + 1))
+        if assignment.attempt == ATTEMPTS:
+            raise lost_error(assignment.attempt, _reason(code))
+        self._retries.append(replace(assignment, attempt=assignment.attempt + 1))
 
     def close(self) -> None:
-        """End all processes: those that are at work are told to take back what they have half written."""
+        """End all processes; busy ones get SIGTERM and time to remove their partial objects."""
         for worker in self._workers.values():
-            if worker.given is not None:
+            if worker.assignment is not None:
                 worker.process.terminate()
         deadline = time.monotonic() + _END_S
         for worker in self._workers.values():
@@ -135,45 +135,45 @@ class WorkerProcesses(Generic[T, U]):
 
 
 class _Worker(Generic[T]):
-    """A process, with what it is doing. It says when it is up, is set up then, and answers each task."""
+    """A process with its task. It sends a message when it has started, after its set-up, and after each task."""
 
-    def __init__(self, setup: bytes, given: _Given[T]) -> None:
+    def __init__(self, setup: bytes, assignment: _Assignment[T]) -> None:
         can_fork = "forkserver" in multiprocessing.get_all_start_methods()  # not on Windows
         context = multiprocessing.get_context("forkserver") if can_fork else multiprocessing.get_context("spawn")
         if can_fork and getattr(forkserver._forkserver, "_preload_modules", None) == _DEFAULT_PRELOAD:
-            # Without this every worker takes seconds to import torch. Not this package: the server of forks does not
-            # know the paths of this process, and might find another version.
+            # Otherwise every worker takes seconds to import torch. This package is not preloaded: the fork server does
+            # not know the import paths of this process, and might find another version.
             context.set_forkserver_preload(["torch"])
-        self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self.connection, worker_end = context.Pipe()
+        self.process = context.Process(target=_serve, args=(worker_end,), daemon=True)
         self.process.start()
-        theirs.close()
-        self.given: _Given[T] | None = given
-        self._first = deque([setup, given.data])
+        worker_end.close()
+        self.assignment: _Assignment[T] | None = assignment
+        self._unsent = deque([setup, assignment.data])
 
     @property
     def is_starting(self) -> bool:
-        """Whether it has not got to its first task."""
-        return bool(self._first)
+        """Whether it has not received its first task."""
+        return bool(self._unsent)
 
-    def begun(self) -> bool:
-        """Answers have come: whether it was one to a task, and not to what comes first, which goes on here."""
-        if not self._first:
+    def has_started(self) -> bool:
+        """Handle a message: ``True`` if it is a task's result; else send the set-up, or the first task after it."""
+        if not self._unsent:
             return True
-        self._send(self._first.popleft())
+        self._send(self._unsent.popleft())
         return False
 
-    def give(self, given: _Given[T]) -> None:
-        """Let it do a task."""
-        self.given = given
-        self._send(given.data)
+    def assign(self, assignment: _Assignment[T]) -> None:
+        """Send it a task."""
+        self.assignment = assignment
+        self._send(assignment.data)
 
     def _send(self, data: bytes) -> None:
-        with contextlib.suppress(OSError):  # its end is seen where its answer is awaited
+        with contextlib.suppress(OSError):  # a lost worker is noticed when its message is awaited
             self.connection.send_bytes(data)
 
     def end(self, deadline: float) -> int:
-        """Wait for its end until then, and no longer; returns its exit code, negative for a signal."""
+        """Wait until ``deadline``, then kill it; returns its exit code, negative for a signal."""
         self.connection.close()
         self.process.join(max(0.0, deadline - time.monotonic()))
         if self.process.is_alive():
@@ -187,7 +187,7 @@ def _packed(function: Callable[..., object], *arguments: object) -> bytes:
     try:
         return pickle.dumps((function, arguments))
     except Exception as error:
-        raise cannot_travel(error) from error
+        raise pickle_error(error) from error
 
 
 def _reason(code: int) -> str:
@@ -202,30 +202,30 @@ def _nothing() -> None:
     pass
 
 
-def _serve(ours: Any) -> None:
-    """The life of a worker."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that hands out the tasks
+def _serve(parent: Any) -> None:
+    """Run in the worker process: receive and run tasks until the connection is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent
     signal.signal(signal.SIGTERM, _stop)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    answer = Safely(_call)
+    run = CatchErrors(_call)
     with contextlib.suppress(EOFError, OSError):
-        ours.send(None)
+        parent.send(None)
         while True:
-            ours.send(answer(ours.recv_bytes()))
+            parent.send(run(parent.recv_bytes()))
 
 
 def _call(data: bytes) -> bytes:
-    function, arguments = pickle.loads(data)  # noqa: S301  # of the process that we belong to
+    function, arguments = pickle.loads(data)  # noqa: S301  # of our own parent
     return pickle.dumps(function(*arguments))
 
 
 def _stop(number: int, frame: object) -> NoReturn:
     signal.signal(number, signal.SIG_IGN)  # once is enough
-    raise SystemExit(128 + number)  # what is half written is taken back on the way
+    raise SystemExit(128 + number)  # partial objects are removed while it propagates
 
 
 def _end_with_parent() -> None:
-    """In a thread: nobody waits any longer for what a worker does whose parent was killed."""
+    """Stop the worker when its parent was killed; runs in a thread."""
     wait_for_parent()
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(_END_S)

@@ -1,0 +1,20 @@
+"""Wait for what happens in other threads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+DEADLINE_S = 20.0
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.002)
+
+
+def engine_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "torchdata_remote"}
