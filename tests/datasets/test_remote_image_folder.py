@@ -432,7 +432,7 @@ def test_class_files_of_validation_sets(memory_folder: str) -> None:
 @pytest.mark.parametrize(
     ("classes", "kind", "told"),
     [
-        (["cat", "dog"], LabelError, r"ant/0\.png.*'ant'.*none of the 2 classes given: cat, dog"),
+        (["cat", "dog"], LabelError, r"ant/0\.png.*'ant'.*none of the 2 classes cat, dog"),
         ({"cat": 0}, LabelError, "none of the 1 classes"),
         (["cat", "dog", "cat"], ValueError, "more than once"),
         ({"cat": -1, "dog": 0, "ant": 1}, LabelError, "-1"),
