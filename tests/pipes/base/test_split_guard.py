@@ -179,7 +179,7 @@ def test_each_reader_of_any_world(folder: Path, ranks: int, workers: int) -> Non
             patch.setenv("RANK", str(world.rank))
             patch.setenv("WORLD_SIZE", str(ranks))
             info = WorkerInfo(world)
-            for module in ("world", "split"):
+            for module in ("core.world", "pipes.base.split_guard"):
                 patch.setattr(f"torchdata_remote.{module}.get_worker_info", lambda found=info: found)
             info.dataset = repeated(folder)
             check_exactly_once(list(info.dataset))
