@@ -112,7 +112,7 @@ def refused(readers: str) -> Iterator[None]:
     with pytest.raises(UnsplitError) as caught:
         yield
     message = str(caught.value)
-    assert f"{readers} would hand out the same samples" in message
+    assert f"{readers} would yield the same samples" in message
     assert ".sharding_filter_rank() after the listing" in message
     assert ".sharding_filter_rank(split=False)" in message
 
@@ -240,7 +240,7 @@ def test_two_ranks_of_a_process_group(folder: Path, num_workers: int) -> None:
     told = run_ranks(RANK_SCRIPT, folder=str(folder), num_workers=num_workers)
     for (name, message), _, _, _ in told:
         assert name == "UnsplitError"
-        assert f"{TWO_RANKS} would hand out the same samples" in message
+        assert f"{TWO_RANKS} would yield the same samples" in message
     check_exactly_once([key for _, keys, _, _ in told for key in keys])
     assert len({url for *_, urls in told for url in urls}) == sum(len(urls) for *_, urls in told) == 6
     check_exactly_once([key for _, _, keys, _ in told for key in keys], times=2)
@@ -322,7 +322,7 @@ def test_a_split_behind_the_reader_is_not_seen_without_workers(folder: Path) -> 
     with ranks_of(2):
         pipe = unsplit(folder).sharding_filter()
         apply_sharding(pipe, 2, 0)
-        with pytest.raises(UnsplitError, match=r"sharding_filter\(\), is not seen from here.*split=False"):
+        with pytest.raises(UnsplitError, match=r"sharding_filter\(\), is not visible here.*split=False"):
             list(pipe)
         pipe = repeated(folder).sharding_filter()
         apply_sharding(pipe, 2, 0)

@@ -62,7 +62,7 @@ def require_state(pipe: IterDataPipe[Any]) -> Any:
     owner = state_owner(pipe)
     if not hasattr(owner, "state_dict"):
         raise StateError(
-            f"{name_of(owner)} does not count the items that it yields. Put sharding_filter_rank() after it, which does."
+            f"{name_of(owner)} does not count the items that it yields. Put sharding_filter_rank() after it: that does."
         )
     return owner
 

@@ -24,7 +24,7 @@ class DataPipe(WatchedWhenUnpickled, IterDataPipe[T_co]):
     _is_child_datapipe = False
 
     gives_urls = False
-    """Whether the items are URLs, in an order that depends on the epoch only: they are listed once for all streams."""
+    """Whether the items are URLs whose order depends on the epoch only. They are listed once for all streams."""
     needs_source_state = False
     """Whether the state contains that of each source, so that each of them must have one."""
     gives_equal_counts = False
@@ -39,10 +39,10 @@ class DataPipe(WatchedWhenUnpickled, IterDataPipe[T_co]):
         return {}
 
     def require_resumable(self) -> None:
-        """Check the options on which it depends whether a state can be resumed.
+        """Check that the options of this pipe allow a state to be resumed.
 
         Raises:
-            StateError: if it cannot; names the option.
+            StateError: if they do not. Names the option.
         """
 
     def warm_up(self) -> Iterator[None]:
