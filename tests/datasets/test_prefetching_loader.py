@@ -150,17 +150,16 @@ def test_any_batches(in_memory: Place, batches: list[list[int]]) -> None:
     check_same(in_memory, num_epochs=1, batch_sampler=batches, collate_fn=as_they_are)
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
-@pytest.mark.parametrize("num_workers", [1, 2, 3])
-def test_same_batches_from_workers(on_s3: Place, num_workers: int, shuffle: bool) -> None:
+@pytest.mark.parametrize(("num_workers", "shuffle"), [(1, True), (2, False), (3, True)])
+def test_workers_give_the_batches_of_data_loader(on_s3: Place, num_workers: int, shuffle: bool) -> None:
     """In the same order, from the same worker, with its random numbers."""
     found = check_same(on_s3, batch_size=3, shuffle=shuffle, num_workers=num_workers)
     assert (found[0] == found[1]) is False, "each epoch has its random numbers"
 
 
-def test_same_batches_however_workers_are_started(on_s3: Place, start_method: str) -> None:
-    """Each gets the dataset, and its share of the batches."""
-    check_same(on_s3, 1, batch_size=3, shuffle=True, num_workers=2, multiprocessing_context=start_method)
+def test_workers_that_are_not_forked_give_the_batches_of_data_loader(on_s3: Place) -> None:
+    """Dataset and batches are pickled for each worker."""
+    check_same(on_s3, 1, batch_size=3, shuffle=True, num_workers=2, multiprocessing_context="forkserver")
 
 
 def test_more_workers_than_batches(in_memory: Place) -> None:

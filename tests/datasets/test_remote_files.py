@@ -220,13 +220,14 @@ def test_wrong_numbers_come_after_the_batches_before_them(in_memory: Place) -> N
 
 
 @pytest.mark.parametrize("num_workers", [1, 4])
-def test_workers(on_s3: Place, num_workers: int) -> None:
-    """They fetch batches of their own."""
+def test_workers_give_the_files_of_a_plain_dataset(on_s3: Place, num_workers: int) -> None:
+    """Each worker fetches its own batches."""
     check_workers(on_s3, num_workers, "fork")
 
 
-def test_workers_however_they_are_started(on_s3: Place, start_method: str) -> None:
-    """Also where the parent has read before; the dataset goes to them by pickle, with its options."""
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_workers_read_after_their_parent_has_read(on_s3: Place, start_method: str) -> None:
+    """Forked ones hold a copy of the dataset in use, spawned ones are sent it with its options."""
     RemoteFiles(on_s3.url, storage_options=on_s3.options)[0]
     check_workers(on_s3, 2, start_method)
 

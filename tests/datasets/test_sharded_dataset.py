@@ -191,14 +191,14 @@ def test_transforms_get_samples(in_memory: Place) -> None:
 
 
 @pytest.mark.parametrize("num_workers", [0, 1, 4])
-def test_workers(on_s3: Place, num_workers: int) -> None:
-    """The batches that ``DataLoader`` gives from a plain dataset of the same samples."""
+def test_workers_give_the_samples_of_a_plain_dataset(on_s3: Place, num_workers: int) -> None:
+    """Batch by batch, in the order of the sampler."""
     check_workers(on_s3, num_workers, "fork")
 
 
-def test_workers_however_they_are_started(on_s3: Place, start_method: str) -> None:
-    """The dataset goes to them by pickle, also after it was read."""
-    check_workers(on_s3, 2, start_method)
+def test_workers_that_are_not_forked_give_the_samples_of_a_plain_dataset(on_s3: Place) -> None:
+    """The dataset is pickled for each worker, also after it was read."""
+    check_workers(on_s3, 2, "forkserver")
 
 
 def check_workers(place: Place, num_workers: int, start_method: str) -> None:

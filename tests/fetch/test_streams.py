@@ -16,7 +16,7 @@ from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import RemoteDataError, StateError
 from torchdata_remote.fetch.session import FetchSession
 from torchdata_remote.fetch.streams import parts_of, stream_objects
-from torchdata_remote.pipes.base.input_streams import known, number_of, streams_of, under_way
+from torchdata_remote.pipes.base.input_streams import number_of, open_first, require_number, streams_of
 
 
 def test_a_readers_source_is_urls_or_pairs_but_not_both() -> None:
@@ -29,7 +29,7 @@ def test_a_readers_source_is_urls_or_pairs_but_not_both() -> None:
         pairs = [("x", io.BytesIO(b"3")), ("y", io.BytesIO(b"4"))]
         assert list(streams_of(iter(pairs), FetchSession(options(), StorageOptions()))) == pairs
         assert list(streams_of([], FetchSession(options(), StorageOptions()))) == []
-        with pytest.raises(RemoteDataError, match="Expected a URL, as before, got tuple"):
+        with pytest.raises(RemoteDataError, match="Expected a URL, as the items before it, got tuple"):
             list(streams_of(["a", pairs[0]], FetchSession(options(), StorageOptions())))
         for wrong in (1, None, ("x", b"bytes"), ("x",), b"bytes", {"__key__": "1"}):
             with pytest.raises(RemoteDataError, match=r"Expected a URL or a \(url, file_like\) pair"):
@@ -91,13 +91,14 @@ def test_a_state_after_the_last_object_is_refused() -> None:
 def test_streams_are_numbered_through_a_wrapper() -> None:
     """Streams of others have no number, and a state of them is refused."""
     assert number_of(io.BytesIO()) is None
-    assert known(0) == 0
+    assert require_number(0) == 0
     with pytest.raises(StateError, match=r"chain the reader after URLs, or after async_prefetch\(in_order=True\)"):
-        known(None)
+        require_number(None)
     with store_of({"a": b"1", "b": b"2"}):
         pipe = IterableWrapper(["a", "b"]).async_prefetch()
         assert [
-            known(number_of(stream)) for _, stream in streams_of(pipe, FetchSession(options(), StorageOptions()))
+            require_number(number_of(stream))
+            for _, stream in streams_of(pipe, FetchSession(options(), StorageOptions()))
         ] == [
             0,
             1,
@@ -108,10 +109,10 @@ def test_prefetched_streams_are_the_same_streams() -> None:
     """The first one is opened at once; none is left open when they are closed, or if there are none at all."""
     with store_of({"a": b"1", "b": b"2"}):
         for urls in (["a", "b"], []):
-            streams = under_way(stream_objects(urls, FetchSession(options(), StorageOptions())))
+            streams = open_first(stream_objects(urls, FetchSession(options(), StorageOptions())))
             assert [(url, stream.read()) for url, stream in streams] == list(zip(urls, [b"1", b"2"], strict=False))
         before = engine_threads()
-        streams = under_way(stream_objects(["a", "b"], FetchSession(options(), StorageOptions())))
+        streams = open_first(stream_objects(["a", "b"], FetchSession(options(), StorageOptions())))
         assert engine_threads() - before
         _, stream = next(streams)
         streams.close()
@@ -125,7 +126,7 @@ def test_consumed_streams_are_refused_when_a_state_skips_them() -> None:
     with store_of({"a": b"1", "b": b"2"}):
         pairs = list(stream_objects(["a", "b"], engine))
         assert len(list(streams_of(pairs, engine, {"next": 1, "again": [[0, 0]]}))) == 2
-        with pytest.raises(StateError, match=r"a was read before .* comes again"):
+        with pytest.raises(StateError, match=r"a was read before .* is yielded again"):
             list(streams_of(pairs, engine, {"next": 1, "again": []}))
         for _, stream in pairs:
             stream.close()

@@ -36,7 +36,7 @@ def folder(moto: S3Server) -> str:
 
 @pytest.fixture(scope="module")
 def written(moto: S3Server, folder: str) -> list[Pair]:
-    """What the shards hold, as an in-process reader that does not shuffle tells it."""
+    """The pairs in the shards, read in this process without shuffling."""
     pairs = list(stream_shards(folder, seed=None, storage_options=moto.storage_options).to_tuple("__key__", "txt"))
     assert len(set(pairs)) == NUM_SHARDS * SAMPLES_PER_SHARD
     return pairs
@@ -61,13 +61,13 @@ def loader_of(pipe: Any, num_workers: int, start_method: str, **more: Any) -> Da
 
 
 def epoch_of(loader: DataLoader[Any]) -> list[Any]:
-    """One pass; the loader makes lists of the tuples."""
+    """Read one pass; ``DataLoader`` turns the tuples into lists."""
     return [tuple(item) for item in loader]
 
 
 @contextlib.contextmanager
 def failing(pipe: Any, num_workers: int, start_method: str) -> Iterator[Iterator[Any]]:
-    """A pass that fails. Its workers are ended here, since torch waits up to 5 s for each of them after an error."""
+    """Iterate a pass that fails. Its workers are terminated here: after an error torch waits up to 5 s for each."""
     iterator = iter(loader_of(pipe, num_workers, start_method))
     try:
         yield iterator
@@ -89,20 +89,27 @@ def check_two_epochs(loader: DataLoader[Any], written: list[Pair]) -> list[Pair]
     return first
 
 
-def test_in_the_main_process(moto: S3Server, folder: str, written: list[Pair]) -> None:
-    """Without workers every sample comes exactly once per epoch, and the next epoch has another order."""
+def test_each_sample_once_per_epoch_without_workers(moto: S3Server, folder: str, written: list[Pair]) -> None:
+    """The next epoch has another order."""
     check_two_epochs(loader_of(pairs_of(folder, moto), 0, "fork"), written)
 
 
 @pytest.mark.filterwarnings("ignore:This process was forked:RuntimeWarning")
-@pytest.mark.parametrize("num_workers", [1, 4])
-@pytest.mark.parametrize("persistent_workers", [False, True])
-def test_with_workers(
+@pytest.mark.parametrize(
+    ("start_method", "persistent_workers", "num_workers"),
+    [
+        # each pair of values that two of the three have, but spawn, which imports torch in each worker, only once
+        ("fork", False, 4),
+        ("fork", True, 1),
+        ("forkserver", True, 4),
+        ("forkserver", False, 1),
+        ("spawn", True, 1),
+    ],
+)
+def test_each_sample_once_per_epoch_with_workers(
     moto: S3Server, folder: str, written: list[Pair], start_method: str, num_workers: int, persistent_workers: bool
 ) -> None:
-    """With workers every sample comes exactly once per epoch, and the next epoch has another order."""
-    if num_workers == 4 and not persistent_workers and start_method == "spawn":
-        num_workers = 2  # 8 starts of a Python with torch take long
+    """Workers hand out every sample exactly once per epoch, and each epoch in another order."""
     loader = loader_of(pairs_of(folder, moto), num_workers, start_method, persistent_workers=persistent_workers)
     first = check_two_epochs(loader, written)
     third = epoch_of(loader)
@@ -111,8 +118,8 @@ def test_with_workers(
     del loader  # ends persistent workers
 
 
-def test_order_is_the_same_however_it_is_read(moto: S3Server, folder: str) -> None:
-    """One worker reads in the order of the main process, epoch by epoch, persistent or not."""
+def test_one_worker_reads_in_the_order_of_the_main_process(moto: S3Server, folder: str) -> None:
+    """In every epoch, with persistent workers or without."""
     direct = pairs_of(folder, moto, seed=3)
     expected = [list(direct) for _ in range(3)]
     in_process = loader_of(pairs_of(folder, moto, seed=3), 0, "fork")
@@ -123,24 +130,25 @@ def test_order_is_the_same_however_it_is_read(moto: S3Server, folder: str) -> No
     assert [epoch_of(anew) for _ in range(3)] == expected
 
 
-def test_epoch_given_up_halfway(moto: S3Server, folder: str, written: list[Pair]) -> None:
-    """After an early ``break`` the next epoch is whole."""
+def test_epoch_after_an_early_break_is_complete(moto: S3Server, folder: str, written: list[Pair]) -> None:
+    """The iterator that was dropped leaves nothing behind in persistent workers."""
     loader = loader_of(pairs_of(folder, moto), 2, "forkserver", persistent_workers=True)
     for _ in loader:
         break
     check_two_epochs(loader, written)
 
 
-def test_batches(moto: S3Server, folder: str, written: list[Pair]) -> None:
-    """torch's own collation works on the tuples."""
+def test_collation_of_tuples(moto: S3Server, folder: str, written: list[Pair]) -> None:
+    """torch's own ``collate_fn`` makes batches of what ``to_tuple`` yields."""
     pipe = stream_shards(folder, storage_options=moto.storage_options).decode_sample().to_tuple("__key__", "cls")
     loader: DataLoader[Any] = DataLoader(pipe, batch_size=10, num_workers=2, multiprocessing_context="forkserver")
     keys = [key for names, numbers in loader for key in names if len(numbers) == len(names)]
     assert sorted(keys) == sorted(key for key, _ in written)
 
 
-def test_loose_files(moto: S3Server, start_method: str) -> None:
-    """Loose objects too arrive exactly once per epoch."""
+@pytest.mark.parametrize("start_method", ["fork", "forkserver"])
+def test_each_loose_file_once_per_epoch_with_workers(moto: S3Server, start_method: str) -> None:
+    """Persistent workers hand out every object exactly once per epoch."""
     bucket, client = moto.new_bucket(), moto.client()
     for number in range(30):
         client.put_object(Bucket=bucket, Key=f"loose/{number % 3}/{number}.txt", Body=b"%d" % number)
@@ -153,8 +161,9 @@ def test_loose_files(moto: S3Server, start_method: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process was forked:RuntimeWarning")
-def test_error_in_a_worker(moto: S3Server, folder: str, start_method: str) -> None:
-    """An error inside a worker arrives with its own type and names the URL."""
+@pytest.mark.parametrize("start_method", ["fork", "forkserver"])
+def test_error_in_a_worker_keeps_its_type(moto: S3Server, folder: str, start_method: str) -> None:
+    """It names the URL too, whichever transport the worker reads by: a forked one does not use obstore."""
     beyond = folder + "{000006..000009}.tar"
     with (
         failing(pairs_of(beyond, moto), 2, start_method) as samples,
@@ -163,8 +172,8 @@ def test_error_in_a_worker(moto: S3Server, folder: str, start_method: str) -> No
         list(samples)
 
 
-def test_damage_seen_in_a_worker(moto: S3Server) -> None:
-    """A shard cut short is a ShardReadError that names it, not a shorter epoch."""
+def test_truncated_shard_is_an_error_of_the_worker(moto: S3Server) -> None:
+    """``ShardReadError`` names the shard; the epoch is not silently shorter."""
     bucket, client = moto.new_bucket(), moto.client()
     write_small_shards(f"s3://{bucket}/", num_shards=2, samples_per_shard=50, storage_options=moto.storage_options)
     whole = client.get_object(Bucket=bucket, Key="000001.tar")["Body"].read()
@@ -177,12 +186,11 @@ def test_damage_seen_in_a_worker(moto: S3Server) -> None:
     assert moto.secret not in str(caught.value)
 
 
-@pytest.mark.filterwarnings("ignore:This process was forked:RuntimeWarning")
-def test_too_few_shards(moto: S3Server, folder: str, start_method: str) -> None:
-    """Fewer shards than workers is an error that gives both numbers and says what to do, in every worker."""
+def test_fewer_shards_than_workers_is_an_error(moto: S3Server, folder: str) -> None:
+    """It states both numbers and what to do."""
     with (
-        failing(pairs_of(folder + "00000[01].tar", moto), 4, start_method) as samples,
-        pytest.raises(EmptyShareError, match=r"2 shards for 4 readers .*Use fewer readers, or more and smaller shards"),
+        failing(pairs_of(folder + "00000[01].tar", moto), 3, "forkserver") as samples,
+        pytest.raises(EmptyShareError, match=r"2 shards for 3 readers .*Use fewer readers, or more and smaller shards"),
     ):
         list(samples)
 
@@ -200,8 +208,8 @@ class FailingUrls(IterDataPipe[str]):
         return failing_urls(self.folder)
 
 
-def test_error_of_the_source(moto: S3Server, folder: str) -> None:
-    """What the pipes before ours raise arrives unchanged."""
+def test_errors_of_source_pipes_are_unchanged(moto: S3Server, folder: str) -> None:
+    """An exception of a pipe before ours reaches the training process as it is."""
     pipe = FailingUrls(folder).async_prefetch(storage_options=moto.storage_options).shard_tar_reader()
     with (
         failing(pipe, 1, "forkserver") as samples,
@@ -210,8 +218,8 @@ def test_error_of_the_source(moto: S3Server, folder: str) -> None:
         list(samples)
 
 
-def test_reader_of_bare_urls(moto: S3Server, folder: str, written: list[Pair]) -> None:
-    """A reader that gets URLs opens them in the worker by itself."""
+def test_readers_open_bare_urls_in_the_worker(moto: S3Server, folder: str, written: list[Pair]) -> None:
+    """``shard_tar_reader`` and ``file_reader`` without ``async_prefetch`` before them."""
     urls = IterableWrapper([f"{folder}{shard:06d}.tar" for shard in range(NUM_SHARDS)])
     share = urls.sharding_filter_rank()
     pipe = share.shard_tar_reader(storage_options=moto.storage_options).to_tuple("__key__", "txt")
@@ -227,26 +235,26 @@ from torch.utils.data import DataLoader
 import torchdata_remote as tdr
 
 logging.basicConfig(level=logging.INFO)
-given = json.loads(sys.argv[1])
-pipe = tdr.stream_shards(given["folder"], storage_options=given["storage_options"]).to_tuple("__key__")
-if given["parent"] == "reads":
-    assert len(list(pipe)) == given["num_samples"]
-if given["parent"] == "begins to read":
+config = json.loads(sys.argv[1])
+pipe = tdr.stream_shards(config["folder"], storage_options=config["storage_options"]).to_tuple("__key__")
+if config["parent"] == "reads":
+    assert len(list(pipe)) == config["num_samples"]
+if config["parent"] == "begins to read":
     kept = iter(pipe)
     next(kept)
-if given["parent"] == "lists":
-    assert list(tdr.ListRemote([given["folder"]], storage_options=given["storage_options"]))
+if config["parent"] == "lists":
+    assert list(tdr.ListRemote([config["folder"]], storage_options=config["storage_options"]))
 loader = DataLoader(pipe, batch_size=None, num_workers=1, multiprocessing_context="fork", timeout=60)
 for epoch in range(2):
     print(json.dumps([key for (key,) in loader]))
 """
 
 
-def run_fork_script(server: S3Server, folder: str, **given: Any) -> tuple[list[list[str]], str]:
-    """Epochs that the worker of a new process read, and what was said on stderr."""
-    given |= {"folder": folder, "storage_options": {**server.storage_options, **given.get("more", {})}}
-    given["num_samples"] = NUM_SHARDS * SAMPLES_PER_SHARD
-    command = [sys.executable, "-c", FORK_SCRIPT, json.dumps(given)]
+def run_fork_script(server: S3Server, folder: str, **config: Any) -> tuple[list[list[str]], str]:
+    """Read two epochs in a forked worker of a new process; return them and its stderr."""
+    config |= {"folder": folder, "storage_options": {**server.storage_options, **config.get("more", {})}}
+    config["num_samples"] = NUM_SHARDS * SAMPLES_PER_SHARD
+    command = [sys.executable, "-c", FORK_SCRIPT, json.dumps(config)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
@@ -254,26 +262,24 @@ def run_fork_script(server: S3Server, folder: str, **given: Any) -> tuple[list[l
 
 @pytest.mark.parametrize("parent", ["reads", "begins to read"])
 def test_fork_after_the_parent_has_read(moto: S3Server, folder: str, written: list[Pair], parent: str) -> None:
-    """A worker forked from a parent that used obstore reads all the same, and says once per worker what to change."""
-    epochs, said = run_fork_script(moto, folder, parent=parent)
+    """A forked worker cannot use obstore then: it reads everything by another transport and warns once."""
+    epochs, stderr = run_fork_script(moto, folder, parent=parent)
     assert [sorted(epoch) for epoch in epochs] == [sorted(key for key, _ in written)] * 2
     assert epochs[0] != epochs[1]
-    warned = [line for line in said.splitlines() if "RuntimeWarning:" in line]
+    warned = [line for line in stderr.splitlines() if "RuntimeWarning:" in line]
     assert len(warned) == len(epochs)
     assert all("multiprocessing_context='forkserver'" in line for line in warned)
 
 
-@pytest.mark.parametrize("parent", ["does nothing", "lists"])
-def test_fork_before_anything_was_read(moto: S3Server, folder: str, written: list[Pair], parent: str) -> None:
-    """A parent that read nothing, or only listed, may fork: workers use obstore and nothing is complained about."""
-    epochs, said = run_fork_script(moto, folder, parent=parent)
+def test_fork_after_the_parent_has_only_listed(moto: S3Server, folder: str, written: list[Pair]) -> None:
+    """Workers use obstore, without a warning."""
+    epochs, stderr = run_fork_script(moto, folder, parent="lists")
     assert [sorted(epoch) for epoch in epochs] == [sorted(key for key, _ in written)] * 2
-    assert "RuntimeWarning" not in said
-    assert "is read by obstore" in said
+    assert "RuntimeWarning" not in stderr
+    assert "is read by obstore" in stderr
 
 
-@pytest.mark.parametrize("parent", ["does nothing", "reads"])
-def test_fork_with_s3fs(moto: S3Server, folder: str, written: list[Pair], parent: str) -> None:
-    """An option that selects s3fs works in forked workers, also after the parent has used s3fs."""
-    epochs, _ = run_fork_script(moto, folder, parent=parent, more={"default_fill_cache": False})
+def test_fork_after_the_parent_has_used_s3fs(moto: S3Server, folder: str, written: list[Pair]) -> None:
+    """Workers read by s3fs too, where an option selects it."""
+    epochs, _ = run_fork_script(moto, folder, parent="reads", more={"default_fill_cache": False})
     assert [sorted(epoch) for epoch in epochs] == [sorted(key for key, _ in written)] * 2

@@ -48,13 +48,13 @@ def check(epochs: list[list[str]]) -> None:
     assert len({tuple(epoch) for epoch in epochs}) == len(epochs)
 
 
-def test_in_process(moto: S3Server, folder: str) -> None:
-    """Without workers every sample comes exactly once per epoch, each epoch in another order."""
+def test_each_sample_once_per_epoch_without_workers(moto: S3Server, folder: str) -> None:
+    """Each epoch has another order."""
     check(epochs_of(keys_of(folder, moto), dataloader2.InProcessReadingService()))
     check(epochs_of(keys_of(folder, moto), None))
 
 
-def test_in_process_counts_epochs_as_direct_iteration_does(moto: S3Server, folder: str) -> None:
+def test_epochs_without_workers_have_the_order_of_direct_iteration(moto: S3Server, folder: str) -> None:
     """The order of an epoch does not depend on the loader."""
     pipe = keys_of(folder, moto)
     expected = [[key for (key,) in pipe] for _ in range(3)]
@@ -62,29 +62,30 @@ def test_in_process_counts_epochs_as_direct_iteration_does(moto: S3Server, folde
 
 
 @pytest.mark.filterwarnings("ignore:This process was forked:RuntimeWarning")
-def test_multiprocessing(moto: S3Server, folder: str, start_method: str) -> None:
-    """Two workers together give every sample exactly once per epoch, each epoch in another order."""
+@pytest.mark.parametrize("start_method", ["fork", "forkserver"])
+def test_each_sample_once_per_epoch_with_workers(moto: S3Server, folder: str, start_method: str) -> None:
+    """Each epoch has another order."""
     service = dataloader2.MultiProcessingReadingService(num_workers=2, multiprocessing_context=start_method)
     check(epochs_of(keys_of(folder, moto), service))
 
 
-def test_one_worker_reads_as_direct_iteration_does(moto: S3Server, folder: str) -> None:
-    """A worker's epochs have the order of the main process."""
+def test_epochs_of_one_worker_have_the_order_of_direct_iteration(moto: S3Server, folder: str) -> None:
+    """Epochs are counted in the worker as in the main process."""
     pipe = keys_of(folder, moto)
     expected = [[key for (key,) in pipe] for _ in range(3)]
     service = dataloader2.MultiProcessingReadingService(num_workers=1, multiprocessing_context="forkserver")
     assert epochs_of(keys_of(folder, moto), service) == expected
 
 
-def test_error_in_a_worker(moto: S3Server, folder: str) -> None:
-    """An error inside a worker arrives with its own type and names the URL."""
+def test_error_in_a_worker_keeps_its_type(moto: S3Server, folder: str) -> None:
+    """It names the URL too."""
     service = dataloader2.MultiProcessingReadingService(num_workers=2, multiprocessing_context="forkserver")
     with pytest.raises(ObjectNotFoundError, match=folder + r"00000[89]\.tar"):
         epochs_of(keys_of(folder + "{000006..000009}.tar", moto), service)
 
 
-def test_too_few_shards(moto: S3Server, folder: str) -> None:
-    """Fewer shards than workers is an error that says what to do."""
+def test_fewer_shards_than_workers_is_an_error(moto: S3Server, folder: str) -> None:
+    """It says what to do."""
     service = dataloader2.MultiProcessingReadingService(num_workers=2, multiprocessing_context="forkserver")
     with pytest.raises(EmptyShareError, match=r"1 shards for 2 readers .* more and smaller shards"):
         epochs_of(keys_of(folder + "000000.tar", moto), service)
@@ -98,13 +99,11 @@ from torchdata.dataloader2 import (
 )
 import torchdata_remote as tdr
 
-given = json.loads(sys.argv[1])
+config = json.loads(sys.argv[1])
 torch.distributed.init_process_group("gloo")
-pipe = tdr.stream_shards(given["folder"], storage_options=given["storage_options"]).to_tuple("__key__")
-service = DistributedReadingService()
-if given["num_workers"]:
-    workers = MultiProcessingReadingService(num_workers=given["num_workers"], multiprocessing_context="forkserver")
-    service = SequentialReadingService(service, workers)
+pipe = tdr.stream_shards(config["folder"], storage_options=config["storage_options"]).to_tuple("__key__")
+workers = MultiProcessingReadingService(num_workers=2, multiprocessing_context="forkserver")
+service = SequentialReadingService(DistributedReadingService(), workers)
 loader = DataLoader2(pipe, reading_service=service)
 epochs = [[key for (key,) in loader] for epoch in range(2)]
 loader.shutdown()
@@ -118,8 +117,7 @@ os._exit(0)  # gloo's threads may still hold tensors, see pytorch#190489
 """
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_two_ranks(moto: S3Server, folder: str, num_workers: int) -> None:
-    """Over two ranks every sample comes exactly once per epoch, the next in another order; with workers too."""
-    per_rank = run_ranks(RANK_SCRIPT, folder=folder, storage_options=moto.storage_options, num_workers=num_workers)
+def test_each_sample_once_per_epoch_over_two_ranks_with_workers(moto: S3Server, folder: str) -> None:
+    """Each epoch has another order."""
+    per_rank = run_ranks(RANK_SCRIPT, folder=folder, storage_options=moto.storage_options)
     check([[key for keys in epochs for key in keys] for epochs in zip(*per_rank, strict=True)])

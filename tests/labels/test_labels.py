@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pickle
 import re
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,8 +18,7 @@ from torchdata_remote.labels import (
     classes_json,
     from_pattern,
     ground_truth,
-    label_number,
-    label_text,
+    labeller_of,
     meta_mat,
     parent_directory,
 )
@@ -55,67 +55,116 @@ def test_classes_without_an_order_are_refused(classes: Any) -> None:
         class_numbers(classes)
 
 
-@given(folders=st.lists(NAMES, max_size=3), label=NAMES, base=NAMES)
-def test_the_parent_directory_is_the_label(folders: list[str], label: str, base: str) -> None:
-    """However deep it lies, and whatever the names."""
-    assert label_text("/".join([*folders, label, base]), None) == label
+def test_class_numbers_are_ints() -> None:
+    """Also NumPy's; the error shows the entries that are not."""
+    from_numpy: Any = {"cat": np.int64(3)}
+    assert class_numbers(from_numpy) == {"cat": 3}
+    wrong: Any = {"cat": "1", "dog": 0, "ant": 0.5}
+    with pytest.raises(TypeError, match=r"an int, got \{'cat': '1', 'ant': 0.5\}"):
+        class_numbers(wrong)
 
 
-@pytest.mark.parametrize("path", ["a", "/a", "", "train//a"])
-def test_no_parent_directory_is_no_label(path: str) -> None:
-    """The error shows the path and says what to do."""
-    with pytest.raises(LabelError, match=r"pattern=") as caught:
-        label_text(path, None)
-    assert repr(path) in str(caught.value)
+def numbered(path: str, classes: Any = None, **options: Any) -> object:
+    return labeller_of(classes, digits_are_numbers=True, **options)(path)
 
 
-@given(NAMES.filter(str.isalnum))
-def test_a_pattern_finds_the_label_anywhere(label: str) -> None:
-    """Its only group is the label."""
-    assert label_text(f"train/x/7_{label}_b", re.compile("_(.*)_")) == label
+@given(folders=st.lists(NAMES, max_size=3), label=NAMES.filter(lambda name: name not in (".", "..")), base=NAMES)
+def test_classes_number_the_parent_directory(folders: list[str], label: str, base: str) -> None:
+    """At any depth and for any name, as a list or as a dict."""
+    path = "/".join([*folders, label, base])
+    for classes in (["", label], {label: 1}):
+        assert numbered(path, classes) == labeller_of(classes)(path) == 1
 
 
-@pytest.mark.parametrize("pattern", ["_([a-z]+)$", "(dog)?_7"])
-def test_a_pattern_that_finds_nothing_is_an_error(pattern: str) -> None:
-    """No match, or a match whose group took no part; the error shows pattern and path."""
-    with pytest.raises(LabelError) as caught:
-        label_text("train/cat_7", re.compile(pattern))
-    assert repr(pattern) in str(caught.value)
-    assert "'train/cat_7'" in str(caught.value)
+def test_without_classes_the_labeller_gives_the_name() -> None:
+    """Of the parent directory, or what the pattern finds."""
+    assert labeller_of(None)("train/cat/7") == "cat"
+    assert labeller_of(None, name_of=from_pattern("_([a-z]+)$"))("train/7_dog") == "dog"
+
+
+def test_a_labeller_is_its_own_grammar() -> None:
+    """It is used as it is where names are numbered later; a pattern beside it is an error."""
+    labeller = parent_directory()
+    assert labeller_of(labeller) is labeller
+    with pytest.raises(ValueError, match="from_pattern"):
+        labeller_of(labeller, name_of=from_pattern("_([a-z]+)$"))
+
+
+@pytest.mark.parametrize(
+    ("labeller", "number"),
+    [
+        (parent_directory(), 12),
+        (lambda path: np.int64(7), 7),
+        (classes_json({"12": {"id": 3, "name": "twelve"}}, id_base=1), 2),
+        (by_number({"1": 5}, number_base=1, id_base=0), 5),
+    ],
+)
+def test_a_labeller_that_gives_numbers_needs_no_other_paths(labeller: Labeller, number: int) -> None:
+    """Numbers are handed on, digits are numbers, and keys of its table have the number that they have there."""
+    assert numbered("12/image_1", labeller) == number
+
+
+def test_names_of_a_labeller_with_a_table_are_its_keys() -> None:
+    """Their ids are the numbers; a name that is not in the table is an error."""
+
+    class FirstLetter:
+        table: ClassVar = {"c": {"id": 4, "name": "cat"}}
+
+        def __call__(self, path: str) -> str:
+            return path[0]
+
+    assert numbered("cat/1", FirstLetter()) == 4
+    with pytest.raises(LabelError, match=r"'dog/1' has the label 'd'.* none of the 1 classes c\."):
+        numbered("dog/1", FirstLetter())
+
+
+@pytest.mark.parametrize("label", [-1, 2**31, 0.5, None, True, b"cat"])
+def test_a_labeller_that_gives_no_label_is_an_error(label: Any) -> None:
+    """Neither a name nor a number from 0; the error shows path and label."""
+    with pytest.raises(LabelError, match=r"'a/1' has the label .*expected the name of a class") as caught:
+        numbered("a/1", lambda path: label)
+    assert repr(label) in str(caught.value)
+
+
+def test_an_exception_of_a_labeller_is_a_label_error() -> None:
+    """It names the path and the exception."""
+    with pytest.raises(LabelError, match="'a/1' has no label: the labeller raised IndexError"):
+        numbered("a/1", lambda path: path[99])
 
 
 @given(st.integers(0, 10**6), st.integers(0, 3))
 def test_a_number_is_its_own_label(number: int, zeros: int) -> None:
-    """With leading zeros or without."""
-    assert label_number("0" * zeros + str(number), {}) == number
+    """With leading zeros or without, but only where names are not numbered later."""
+    path = f"{'0' * zeros}{number}/a"
+    assert numbered(path) == numbered(path, ["cat"]) == number
+    with pytest.raises(LabelError):
+        labeller_of(["cat"])(path)
 
 
-def test_a_class_comes_before_a_number() -> None:
+def test_a_class_name_takes_precedence_over_a_number() -> None:
     """A directory ``10`` that is a class has the number of that class."""
-    assert label_number("10", {"9": 0, "10": 1}) == 1
-    assert label_number("11", {"9": 0, "10": 1}) == 11
+    assert numbered("10/a", {"9": 0, "10": 1}) == 1
+    assert numbered("11/a", {"9": 0, "10": 1}) == 11
 
 
-@pytest.mark.parametrize("text", ["bird", "-1", "1.5", "1_0", "٣", "²", " 1", "", "9" * 5000])
-def test_an_unknown_label_is_an_error(text: str) -> None:
+@pytest.mark.parametrize("name", ["bird", "-1", "1.5", "1_0", "٣", "²", " 1", "9" * 5000])
+def test_an_unknown_label_is_an_error(name: str) -> None:
     """Nothing that only looks like a number is one; the error shows label and classes."""
-    with pytest.raises(LabelError) as caught:
-        label_number(text, {"cat": 0, "dog": 1})
-    assert repr(text)[:50] in str(caught.value)
-    assert "['cat', 'dog']" in str(caught.value)
-    assert len(str(caught.value)) < 6000
+    with pytest.raises(LabelError, match=r"not a number, and none of the 2 classes cat, dog\.") as caught:
+        numbered(f"{name}/1", ["dog", "cat"])
+    assert repr(name)[:50] in str(caught.value)
 
 
-def test_without_classes_the_error_tells_how_to_give_them() -> None:
-    """Then no class is known at all."""
-    with pytest.raises(LabelError, match=r"'cat'.*classes="):
-        label_number("cat", {})
+def test_without_classes_the_error_says_how_to_pass_them() -> None:
+    """Then no class is known."""
+    with pytest.raises(LabelError, match=r"'cat'.*pass classes="):
+        numbered("cat/1")
 
 
 def test_many_classes_do_not_fill_the_message() -> None:
     """It says how many there are and shows a few."""
     with pytest.raises(LabelError, match="1000 classes") as caught:
-        label_number("bird", {f"class{i}": i for i in range(1000)})
+        numbered("bird/1", {f"class{i}": i for i in range(1000)})
     assert len(str(caught.value)) < 300
 
 
@@ -132,9 +181,9 @@ def test_parent_directory_labels_by_the_folder(folders: list[str], label: str, b
 
 
 @pytest.mark.parametrize("path", ["a.jpg", "/a.jpg", "./a.jpg", "train/../a.jpg", "", "train//a.jpg"])
-def test_parent_directory_wants_a_name(path: str) -> None:
-    """A dot is no class; the error shows the path and what else there is."""
-    with pytest.raises(LabelError, match="from_pattern") as caught:
+def test_a_path_without_a_named_parent_directory_is_an_error(path: str) -> None:
+    """A dot is no class; the error shows the path and says what to do."""
+    with pytest.raises(LabelError, match=r"from_pattern.*pattern= of label_from_path") as caught:
         parent_directory()(path)
     assert repr(path) in str(caught.value)
 

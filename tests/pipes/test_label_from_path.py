@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from torchdata_remote import LabelFromPath
+from torchdata_remote import LabelFromPath, labels
 from torchdata_remote.errors import LabelError
 from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
 
@@ -52,6 +52,16 @@ def test_a_pattern_finds_labels_that_sit_elsewhere() -> None:
     assert _labels(["x/1_3", "y/2_4"], pattern=r"_(\d+)$") == [3, 4]
 
 
+def test_a_labeller_gives_the_number() -> None:
+    """Those of ``labels``, and a function of one's own; it is called with the key."""
+    classes = labels.classes_json({"n01": {"id": 1, "name": "cat"}, "n02": {"id": 2, "name": "dog"}}, id_base=1)
+    assert _labels(["n02/n02_7", "n01/n01_3"], classes=classes) == [1, 0]
+    assert _labels(["x/1_3", "y/2_4"], classes=labels.from_pattern(r"_(\d+)$")) == [3, 4]
+    assert _labels(["x/1_3", "y/2_44"], classes=len) == [5, 6]
+    with pytest.raises(ValueError, match="from_pattern"):
+        _labels(["x/1_3"], classes=len, pattern=r"_(\d+)$")
+
+
 def test_the_sample_is_new_and_else_unchanged() -> None:
     """The source's dict stays as it was; all other entries are handed on."""
     source = _sample("3/a")
@@ -64,7 +74,7 @@ def test_the_sample_is_new_and_else_unchanged() -> None:
 @pytest.mark.parametrize(
     ("key", "options", "says"),
     [
-        ("train/bird/1", {"classes": ["cat"]}, ["'bird'", "'cat'"]),
+        ("train/bird/1", {"classes": ["cat"]}, ["'bird'", "none of the 1 classes cat"]),
         ("train/bird/1", {}, ["'bird'", "classes="]),
         ("1", {}, ["no parent directory", "pattern="]),
         ("train/1", {"pattern": "_([a-z]+)$"}, ["_([a-z]+)$", "no label"]),

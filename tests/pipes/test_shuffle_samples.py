@@ -229,7 +229,7 @@ def test_a_source_without_a_state() -> None:
     pipe = shuffled(10, 4)
     items = iter(pipe)
     list(islice(items, 5))
-    with pytest.raises(StateError, match=r"IterableWrapper.* does not count what it hands out"):
+    with pytest.raises(StateError, match=r"IterableWrapper.* does not count the items that it yields"):
         pipe.state_dict()
 
 

@@ -109,7 +109,7 @@ class Readers:
     """What reads an input; made after torchdata_remote is instrumented."""
 
     def __init__(self) -> None:
-        names = ("tar", "grouping", "errors", "pipes")
+        names = ("formats.tar", "formats.grouping", "errors", "pipes")
         self._tar, grouping, self._errors, pipes = (import_module(f"torchdata_remote.{name}") for name in names)
         tar_pipe, zip_pipe = pipes.ShardTarReader, pipes.ShardZipReader
         self._readers: list[Callable[[bytes], object]] = [
@@ -121,7 +121,7 @@ class Readers:
         ]
 
     def _runs(self, parts: list[Any]) -> Any:
-        return self._tar.read_runs(parts, url="u", options=self._tar.TarOptions())
+        return self._tar.read_member_batches(parts, url="u", options=self._tar.TarOptions())
 
     def _members(self, parts: list[Any]) -> list[Any]:
         got: list[Any] = []

@@ -8,13 +8,14 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import closing
 from typing import Any
 
-from ..core.options import FetchOptions, StorageOptions
+from ..core.options import Backend, FetchOptions, RetryPolicy, StorageOptions
 from ..core.urls import RemoteUrl
 from ..errors import RemoteDataError
 from ..fetch.listing.index_file import Index, read_index
 from ..fetch.listing.source_argument import url_of
 from ..fetch.listing.url_table import StringColumn, UrlTable
 from ..fetch.session import FetchSession
+from ..formats.error_policy import raise_error
 from ._file_list import list_files
 from ._map_style import MapStyle
 from ._parallel_fetch import Fetched, fetch_objects
@@ -22,40 +23,55 @@ from ._parallel_fetch import Fetched, fetch_objects
 OnError = Callable[[RemoteDataError], Any]
 
 
+def require_limit(limit: object) -> None:
+    """Check the ``limit`` of a dataset, before its files are listed.
+
+    Raises:
+        ValueError: if it is neither ``None`` nor an int of at least 1.
+    """
+    if limit is not None and not (isinstance(limit, int) and limit >= 1):
+        raise ValueError(f"limit must be an int of at least 1 or None, got {limit!r}")
+
+
 class FilesDataset(MapStyle[Any]):
     """Files of a folder; a subclass says what becomes of their bytes.
 
-    Args:
-        url: of the folder.
-        extensions: in lower case, with the dot: the files to take; ``None`` takes all.
-        index: URL or path of a list of the files, or the list itself.
-        limit: how many a subclass will take by ``_take_first``.
-        storage_options: for the store, in fsspec's vocabulary.
-        on_error: gets the error of an item, and raises or returns what takes its place.
-        options: of fetching.
+    Args: as :class:`RemoteFiles`.
     """
+
+    _suffixes: tuple[str, ...] | None = None  # of the files to take, in lower case with the dot; None takes all
 
     def __init__(
         self,
         url: str | os.PathLike[str],
         *,
-        extensions: tuple[str, ...] | None,
-        index: Index | None,
-        limit: int | None,
-        storage_options: Mapping[str, Any] | None,
-        on_error: OnError,
-        options: FetchOptions,
+        index: Index | None = None,
+        limit: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        max_in_flight: int = 64,
+        on_error: OnError = raise_error,
+        cache_dir: str | None = None,
+        cache_bytes: int | None = None,
+        retry: RetryPolicy | None = None,
+        backend: Backend = Backend.AUTOMATIC,
     ) -> None:
-        if limit is not None and not (isinstance(limit, int) and limit >= 1):
-            raise ValueError(f"limit must be an int of at least 1 or None, got {limit!r}")
+        require_limit(limit)
+        options = FetchOptions(
+            max_in_flight=max_in_flight,
+            retry=retry or RetryPolicy(),
+            backend=backend,
+            cache_dir=cache_dir,
+            cache_bytes=cache_bytes,
+        )
         self._engine = FetchSession(options, StorageOptions(storage_options))
         self._on_error = on_error
         source, store_options = url_of(url, of=type(self).__name__), self._engine.storage_options
-        found = None if index is None else read_index(index, source, options=store_options, retry=options.retry)
-        self._urls, self._paths = list_files(source, found, extensions, store_options, options.retry)
+        listed = None if index is None else read_index(index, source, options=store_options, retry=options.retry)
+        self._urls, self._paths = list_files(source, listed, self._suffixes, store_options, options.retry)
+        self._keep_first(limit)
 
-    def _take_first(self, limit: int | None) -> None:
-        """Leave out those behind the first so many."""
+    def _keep_first(self, limit: int | None) -> None:
+        """Drop all files but the first ``limit``."""
         if limit is not None:
             self._urls, self._paths = UrlTable(self._urls[:limit]), StringColumn(self._paths[:limit])
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from typing import Any
 
-from ..core.options import Backend, FetchOptions, RetryPolicy
 from ..core.urls import redact
-from ..fetch.listing.index_file import Index
-from ..formats.error_policy import raise_error
-from ._files_dataset import FilesDataset, OnError
+from ._files_dataset import FilesDataset
 
 
 class RemoteFiles(FilesDataset):
@@ -44,38 +39,6 @@ class RemoteFiles(FilesDataset):
         >>> RemoteFiles("memory://notes/")[0]
         ('memory://notes/a/1.txt', b'one')
     """
-
-    def __init__(
-        self,
-        url: str | os.PathLike[str],
-        *,
-        index: Index | None = None,
-        limit: int | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        max_in_flight: int = 64,
-        on_error: OnError = raise_error,
-        cache_dir: str | None = None,
-        cache_bytes: int | None = None,
-        retry: RetryPolicy | None = None,
-        backend: Backend = Backend.AUTOMATIC,
-    ) -> None:
-        options = FetchOptions(
-            max_in_flight=max_in_flight,
-            retry=retry or RetryPolicy(),
-            backend=backend,
-            cache_dir=cache_dir,
-            cache_bytes=cache_bytes,
-        )
-        super().__init__(
-            url,
-            extensions=None,
-            index=index,
-            limit=limit,
-            storage_options=storage_options,
-            on_error=on_error,
-            options=options,
-        )
-        self._take_first(limit)
 
     def _decoder(self) -> None:
         return None

@@ -10,16 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.options import Backend, FetchOptions, RetryPolicy
+from ..core.options import Backend, RetryPolicy
 from ..core.urls import redact
-from ..errors import LabelError
 from ..fetch.listing.index_file import Index
 from ..fetch.listing.url_table import UrlTable
 from ..formats.decoders import rgb
 from ..formats.error_policy import raise_error
 from ..formats.images import IMAGE_FOLDER_SUFFIXES
-from ..labels import Classes, Labeller, assign_labels, class_numbers, parent_directory
-from ._files_dataset import FilesDataset, OnError
+from ..labels import Classes, Labeller, NumberedClasses, assign_labels, labeller_of
+from ._files_dataset import FilesDataset, OnError, require_limit
 
 NO_CLASS = -1
 
@@ -80,6 +79,8 @@ class RemoteImageFolder(FilesDataset):
         (['ant', 'cat'], (('RGB', (4, 3)), 1))
     """
 
+    _suffixes = IMAGE_FOLDER_SUFFIXES
+
     def __init__(
         self,
         url: str | os.PathLike[str],
@@ -98,25 +99,23 @@ class RemoteImageFolder(FilesDataset):
         retry: RetryPolicy | None = None,
         backend: Backend = Backend.AUTOMATIC,
     ) -> None:
-        options = FetchOptions(
-            max_in_flight=max_in_flight,
-            retry=retry or RetryPolicy(),
-            backend=backend,
-            cache_dir=cache_dir,
-            cache_bytes=cache_bytes,
-        )
+        require_limit(limit)
         self.transform, self.target_transform, self._decode = transform, target_transform, decoder
         super().__init__(
             url,
-            extensions=IMAGE_FOLDER_SUFFIXES,
             index=index,
-            limit=limit,
             storage_options=storage_options,
+            max_in_flight=max_in_flight,
             on_error=on_error,
-            options=options,
+            cache_dir=cache_dir,
+            cache_bytes=cache_bytes,
+            retry=retry,
+            backend=backend,
         )
-        self._labels, self.class_to_idx = _labelled(self._paths, classes)
-        self._take_first(limit)
+        self._labels, self.class_to_idx = _labelled(
+            self._paths, classes
+        )  # numbered by all files, also behind the limit
+        self._keep_first(limit)
         self._labels = self._labels[:limit]
 
     @cached_property
@@ -162,34 +161,10 @@ class _Samples(Sequence[tuple[str, int]]):
 
 def _labelled(paths: Sequence[str], classes: Classes | Labeller | None) -> tuple[NDArray[np.int32], dict[str, int]]:
     """The label of each file, and label by class."""
-    labeller: Labeller = parent_directory()
     if classes is None and not any("/" in path for path in paths):
         return np.full(len(paths), NO_CLASS, np.int32), {}
-    if callable(classes):
-        labeller = classes
-    elif classes is not None:
-        labeller = _Named(class_numbers(classes))
+    labeller = labeller_of(classes)
     labels, table = assign_labels(labeller, paths)
-    if isinstance(labeller, _Named):
-        return labels, labeller.numbers
+    if isinstance(labeller, NumberedClasses):
+        return labels, dict(labeller.numbers)
     return labels, {key: entry["id"] for key, entry in table.items()}
-
-
-class _Named:
-    """A labeller: the number of the folder that the file lies in."""
-
-    def __init__(self, numbers: dict[str, int]) -> None:
-        wrong = {name: number for name, number in numbers.items() if not isinstance(number, (int, np.integer))}
-        if wrong:
-            raise TypeError(f"classes must give each name its label, an int, got {wrong!r:.200}")
-        self.numbers, self._folder = numbers, parent_directory()
-
-    def __call__(self, path: str) -> int:
-        folder = str(self._folder(path))
-        if folder not in self.numbers:
-            known = sorted(self.numbers)
-            raise LabelError(
-                f"{path!r} lies in {folder!r}, which is none of the {len(known)} classes given: {', '.join(known[:10])}"
-                f"{', ...' if len(known) > 10 else ''}."
-            )
-        return self.numbers[folder]

@@ -22,7 +22,7 @@ from ..formats.manifest import CLASSES_NAME
 from ._assign import assign_labels, merged_tables
 from ._classes import classes_json, meta_mat
 from ._numbered import by_number, ground_truth
-from ._paths import Classes, Labeller, class_numbers, from_pattern, label_number, label_text, parent_directory
+from ._paths import Classes, Labeller, NumberedClasses, class_numbers, from_pattern, labeller_of, parent_directory
 from ._table import ClassEntry, dump_table, load_table
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "ClassEntry",
     "Classes",
     "Labeller",
+    "NumberedClasses",
     "assign_labels",
     "by_number",
     "class_numbers",
@@ -37,8 +38,7 @@ __all__ = [
     "dump_table",
     "from_pattern",
     "ground_truth",
-    "label_number",
-    "label_text",
+    "labeller_of",
     "load_table",
     "merged_tables",
     "meta_mat",

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import LabelError, RemoteDataError
+from ..errors import LabelError
 from ..formats.manifest import CLASSES_NAME
-from ._paths import Labeller
-from ._sources import MAX_LABEL, Origin, whole_number
+from ._paths import Labeller, call_labeller, label_number, unexpected_label
+from ._sources import MAX_LABEL, Origin
 from ._table import ClassEntry, read_table
 
 
@@ -92,39 +92,23 @@ def _numbers(
     names, numbers, _ = found
     ids = None if table is None else {entry["id"] for entry in table.values()}
     for path in paths:
-        try:
-            label = labeller(path)
-        except RemoteDataError:  # it tells the path, or the URL that could not be read
-            raise
-        except Exception as error:  # anything may be wrong in a user's function
-            raise LabelError(f"{path!r} has no label: the labeller raised {error!r}.") from error
+        label = call_labeller(labeller, path)
         if isinstance(label, str):
             number = names.get(label)
             if number is None:
                 if not label or (table is not None and label not in table):
-                    raise _unexpected(path, label, table is not None)
+                    raise unexpected_label(path, label, has_table=table is not None)
                 _require_one_kind(path, label, found)
                 number = names[str(label)] = len(names)
             yield number
         else:
-            whole = whole_number(label)
-            if whole is None or not 0 <= whole <= MAX_LABEL or (ids is not None and whole not in ids):
-                raise _unexpected(path, label, table is not None)
+            whole = label_number(label)
+            if whole is None or (ids is not None and whole not in ids):
+                raise unexpected_label(path, label, has_table=table is not None)
             if whole not in numbers:
                 _require_one_kind(path, label, found)
                 numbers.add(whole)
             yield whole
-
-
-def _unexpected(path: str, label: object, has_table: bool) -> LabelError:
-    return LabelError(
-        f"{path!r} has the label {label!r:.100} ({type(label).__name__}), expected "
-        + (
-            "a class of the labeller's table: its id as an int, or its key."
-            if has_table
-            else f"the name of a class, which is not empty, or its number from 0 to {MAX_LABEL}."
-        )
-    )
 
 
 def _require_one_kind(path: str, label: object, found: _Found) -> None:

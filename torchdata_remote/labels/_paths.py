@@ -1,12 +1,16 @@
-"""Labels that the path itself holds."""
+"""Labels taken from the path itself, and the one grammar of ``classes=`` arguments."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
-from ..errors import LabelError
+import numpy as np
+
+from ..errors import LabelError, RemoteDataError
+from ._sources import MAX_LABEL, whole_number
 
 Classes = Sequence[str] | Mapping[str, int]
 Labeller = Callable[[str], int | str]
@@ -55,8 +59,8 @@ class ParentDirectory:
         name = path.rpartition("/")[0].rpartition("/")[2]
         if name in ("", ".", ".."):
             raise LabelError(
-                f"{path!r} has no parent directory to take a label from. If the label sits elsewhere in the path, use "
-                "from_pattern(regex)."
+                f"{path!r} has no parent directory to take a label from. If the label is elsewhere in the path, use "
+                "labels.from_pattern(regex), or pattern= of label_from_path."
             )
         return name
 
@@ -81,9 +85,13 @@ def class_numbers(classes: Classes) -> dict[str, int]:
         classes: names in the order of their numbers, from 0; or the mapping itself.
 
     Raises:
-        ValueError: if a name comes twice.
+        TypeError: if it is neither, or a number is not an int.
+        ValueError: if a name occurs twice.
     """
     if isinstance(classes, Mapping):
+        wrong = {name: number for name, number in classes.items() if not isinstance(number, (int, np.integer))}
+        if wrong:
+            raise TypeError(f"classes must give each name its label, an int, got {wrong!r:.200}")
         return dict(classes)
     if isinstance(classes, str) or not isinstance(classes, Sequence):
         raise TypeError(
@@ -96,49 +104,106 @@ def class_numbers(classes: Classes) -> dict[str, int]:
     return numbers
 
 
-def label_text(path: str, pattern: re.Pattern[str] | None) -> str:
-    """The part of a path that names the class.
+def labeller_of(
+    classes: Classes | Labeller | None, *, name_of: Labeller | None = None, digits_are_numbers: bool = False
+) -> Labeller:
+    """Return the labeller that a ``classes=`` argument stands for.
 
     Args:
-        path: a key or the path of an object.
-        pattern: searched in ``path``, its only group is the label; ``None`` takes the parent directory.
+        classes: a labeller, which is returned as it is; class names or a dict name -> number, which number what
+            ``name_of`` finds; ``None`` for what ``name_of`` finds.
+        name_of: from path to class name; the parent directory by default.
+        digits_are_numbers: whether the labeller has to give a number for each path on its own, without having seen the
+            other paths: then a name that is in no table of classes but consists of digits is the number itself, and any
+            other one is an error.
 
     Raises:
-        LabelError: if there is no such part.
+        TypeError, ValueError: as :func:`class_numbers`, and for a labeller together with ``name_of``.
 
     Example:
-        >>> label_text("train/cat/0001", None)
-        'cat'
-        >>> label_text("0001_dog", re.compile(r"_([a-z]+)$"))
-        'dog'
+        >>> labeller_of(["cat", "dog"])("train/dog/1.jpg"), labeller_of(None)("train/dog/1.jpg")
+        (1, 'dog')
     """
-    if pattern is not None:
-        match = pattern.search(path)
-        if match is None or match[1] is None:
-            raise LabelError(f"{pattern.pattern!r} finds no label in {path!r}.")
-        return str(match[1])
-    parent = path.rpartition("/")[0].rpartition("/")[2]
-    if not parent:
-        raise LabelError(
-            f"{path!r} has no parent directory to take a label from. If the label sits elsewhere in the path, "
-            "pass pattern= with one group."
-        )
-    return parent
+    if callable(classes):
+        if name_of is not None:
+            raise ValueError("classes= is a labeller, which takes no pattern=: use labels.from_pattern(regex) instead.")
+        table: Mapping[str, Any] = getattr(classes, "table", None) or {}
+        numbers = {key: entry["id"] for key, entry in table.items()}
+        return NumberedClasses(classes, numbers, digits_are_numbers=True) if digits_are_numbers else classes
+    if classes is None and not digits_are_numbers:
+        return name_of or ParentDirectory()
+    return NumberedClasses(
+        name_of or ParentDirectory(),
+        {} if classes is None else class_numbers(classes),
+        digits_are_numbers=digits_are_numbers,
+    )
 
 
-def label_number(text: str, numbers: Mapping[str, int]) -> int:
-    """The class number of a label: its entry in ``numbers``, or the number that it is.
+@dataclass(frozen=True)
+class NumberedClasses:
+    """A labeller: the number of the class that another labeller finds.
+
+    Args:
+        labeller: from path to class name; a number that it gives is handed on.
+        numbers: class name -> number.
+        digits_are_numbers: whether a name that is not in ``numbers`` may be a number in decimal digits.
+    """
+
+    labeller: Labeller
+    numbers: Mapping[str, int] = field(repr=False)
+    digits_are_numbers: bool = False
+
+    def __call__(self, path: str) -> int:
+        """The class number of a path.
+
+        Raises:
+            LabelError: if the label is neither the name of a class nor a number.
+        """
+        label = call_labeller(self.labeller, path)
+        if not isinstance(label, str):
+            number = label_number(label)
+            if number is None:
+                raise unexpected_label(path, label, has_table=bool(self.numbers))
+            return number
+        if label in self.numbers:
+            return self.numbers[label]
+        if self.digits_are_numbers and label.isascii() and label.isdigit() and len(label) < 19:
+            return int(label)
+        what = f"{path!r} has the label {label!r}, which is {'not a number, and ' if self.digits_are_numbers else ''}"
+        if not self.numbers:
+            raise LabelError(
+                f"{what}no classes are known: pass classes=, their names or a labeller that gives numbers."
+            )
+        known = sorted(self.numbers)
+        more = ", ..." if len(known) > 10 else ""
+        raise LabelError(f"{what}none of the {len(known)} classes {', '.join(known[:10])}{more}.")
+
+
+def call_labeller(labeller: Labeller, path: str) -> object:
+    """Call a labeller, which may be a user's function.
 
     Raises:
-        LabelError: if it is neither.
-
-    Example:
-        >>> label_number("dog", {"cat": 0, "dog": 1}), label_number("007", {})
-        (1, 7)
+        LabelError: if it raises anything but an error of this package. Names the path.
     """
-    if text in numbers:
-        return numbers[text]
-    if text.isascii() and text.isdigit() and len(text) < 19:
-        return int(text)
-    known = f"the {len(numbers)} classes {sorted(numbers)[:10]}" if numbers else "any class: pass classes="
-    raise LabelError(f"Label {text!r} is neither a number nor among {known}.")
+    try:
+        return labeller(path)
+    except RemoteDataError:  # it names the path, or the URL that could not be read
+        raise
+    except Exception as error:  # anything may be wrong in a user's function
+        raise LabelError(f"{path!r} has no label: the labeller raised {error!r}.") from error
+
+
+def label_number(label: object) -> int | None:
+    """A labeller's result as a class number, or ``None`` if it is not one."""
+    number = whole_number(label)
+    return number if number is not None and 0 <= number <= MAX_LABEL else None
+
+
+def unexpected_label(path: str, label: object, *, has_table: bool) -> LabelError:
+    """The error of a label that is neither a class's name nor its number."""
+    expected = (
+        "a class of the labeller's table: its id as an int, or its key."
+        if has_table
+        else f"the name of a class, which is not empty, or its number from 0 to {MAX_LABEL}."
+    )
+    return LabelError(f"{path!r} has the label {label!r:.100} ({type(label).__name__}), expected {expected}")

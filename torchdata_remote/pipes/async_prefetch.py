@@ -86,7 +86,7 @@ class AsyncPrefetch(SplitReader[tuple[str, StreamWrapper]], StatefulPipe[tuple[s
             cache_dir=cache_dir,
             cache_bytes=cache_bytes,
         )
-        self._engine = FetchSession(options, StorageOptions(storage_options))
+        self._session = FetchSession(options, StorageOptions(storage_options))
         self._next = 0  # number of the next object
 
     def __iter__(self) -> Iterator[tuple[str, StreamWrapper]]:
@@ -94,13 +94,13 @@ class AsyncPrefetch(SplitReader[tuple[str, StreamWrapper]], StatefulPipe[tuple[s
         require_split(self)
         state = self._take_loaded()
         self._next = 0 if state is None else state["next"]
-        for url, stream in stream_objects(self.source_datapipe, self._engine, state):
+        for url, stream in stream_objects(self.source_datapipe, self._session, state):
             if stream.number is not None:
                 self._next = max(self._next, stream.number + 1)
             yield url, StreamWrapper(stream)
 
     def require_resumable(self) -> None:
-        if not self._engine.options.in_order:
+        if not self._session.options.in_order:
             raise StateError("async_prefetch(in_order=False) has an order that cannot be repeated. Use in_order=True.")
 
     def _state(self) -> Any:
@@ -108,4 +108,4 @@ class AsyncPrefetch(SplitReader[tuple[str, StreamWrapper]], StatefulPipe[tuple[s
         return {"next": self._next}
 
     def prepare_copy(self, num_streams: int) -> None:
-        self._engine = self._engine.for_lanes(num_streams)
+        self._session = self._session.for_lanes(num_streams)

@@ -1,4 +1,4 @@
-"""``file_reader``: loose objects to samples."""
+"""``file_reader``: read loose objects as samples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..fetch.session import FetchSession
 from ..fetch.streams import parts_of
 from ..formats.sample import KEY, URL, Sample, split_key
 from .base.datapipe import StatefulPipe
-from .base.input_streams import known, number_of, part_refused, streams_of, under_way
+from .base.input_streams import number_of, open_first, part_refused, require_number, streams_of
 from .base.split_guard import SplitReader, require_split
 
 
@@ -24,7 +24,7 @@ class FileReader(SplitReader[Sample], StatefulPipe[Sample]):
     """Read each object as a sample with one member (functional name: ``file_reader``).
 
     Args:
-        source_datapipe: ``(url, file_like)`` pairs, binary; or bare URLs, which are fetched ahead with the default
+        source_datapipe: ``(url, file_like)`` pairs, binary; or bare URLs, which are prefetched with the default
             options of ``async_prefetch``.
         storage_options: for bare URLs, in fsspec's vocabulary.
 
@@ -44,13 +44,13 @@ class FileReader(SplitReader[Sample], StatefulPipe[Sample]):
 
     def __init__(self, source_datapipe: IterDataPipe[Any], *, storage_options: Mapping[str, Any] | None = None) -> None:
         self.source_datapipe = pipe_of(source_datapipe, of="file_reader")
-        self._engine = FetchSession(FetchOptions(), StorageOptions(storage_options))
-        self._begun: Generator[tuple[str, Any], None, None] | None = None
+        self._session = FetchSession(FetchOptions(), StorageOptions(storage_options))
+        self._warmed_up: Generator[tuple[str, Any], None, None] | None = None
         self._latest: int | None = -1  # number of the object that was read last
 
     def warm_up(self) -> Iterator[None]:
         require_split(self)
-        self._begun = under_way(streams_of(self.source_datapipe, self._engine, self._loaded))
+        self._warmed_up = open_first(streams_of(self.source_datapipe, self._session, self._loaded))
         return iter(())
 
     def __iter__(self) -> Iterator[Sample]:
@@ -58,16 +58,16 @@ class FileReader(SplitReader[Sample], StatefulPipe[Sample]):
         require_split(self)
         state = self._take_loaded()
         self._latest = -1 if state is None else state["next"] - 1
-        begun, self._begun = self._begun, None
-        for url, stream in begun or streams_of(self.source_datapipe, self._engine, state):
+        warmed_up, self._warmed_up = self._warmed_up, None
+        for url, stream in warmed_up or streams_of(self.source_datapipe, self._session, state):
             try:
                 if split_sample_range(url)[1] is not None:
                     raise part_refused(split_sample_range(url)[0], type(self).__name__)
                 key, extension = split_key(object_path(url))
                 if not key or not extension:
                     raise SampleError(
-                        f"{redact(url)}: the name has no {'extension' if key else 'key'}, so that it cannot be part of "
-                        "a sample. List with a pattern that leaves it out, such as pattern='*.jpg'.",
+                        f"{redact(url)}: the name has no {'extension' if key else 'key'}, so it cannot be part of "
+                        "a sample. List with a pattern that excludes it, such as pattern='*.jpg'.",
                         url=redact(url),
                     )
                 data = b"".join(parts_of(url, stream))
@@ -77,7 +77,7 @@ class FileReader(SplitReader[Sample], StatefulPipe[Sample]):
                 stream.close()
 
     def _state(self) -> Any:
-        return {"next": known(self._latest) + 1}
+        return {"next": require_number(self._latest) + 1}
 
     def prepare_copy(self, num_streams: int) -> None:
-        self._engine = self._engine.for_lanes(num_streams)
+        self._session = self._session.for_lanes(num_streams)

@@ -1,15 +1,14 @@
-"""``label_from_path``: the class number from where a sample lies."""
+"""``label_from_path``: add the class number, taken from a sample's key."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..errors import LabelError
 from ..fetch.listing.source_argument import pipe_of
 from ..formats.sample import KEY, Sample, describe, sample_url
-from ..labels import Classes, class_numbers, label_number, label_text
+from ..labels import Classes, Labeller, from_pattern, labeller_of
 from .base.datapipe import OneForOne
 
 
@@ -19,16 +18,18 @@ class LabelFromPath(OneForOne[Sample]):
 
     Args:
         source_datapipe: samples.
-        classes: class names in the order of their numbers, from 0, or a dict name -> int. Without it, and for a name
-            that is not in it, a directory named by an integer is its own number.
-        pattern: a regular expression with one group, searched in the key: that group is the label. By default it is
-            the key's parent directory.
+        classes: class names in the order of their numbers, from 0, or a dict name -> int. A name that is not among
+            them, but consists of digits, is the number itself; so is any name without ``classes``. Or a labeller of
+            ``tdr.labels`` or your own, which is called with the key (it has no extension) and gives the number, or a
+            name in its ``table``.
+        pattern: a regular expression with one group, searched in the key: that group is the class's name. By default it
+            is the key's parent directory. Not together with a labeller.
 
     Yields:
         dict: a new sample with ``"cls"`` (int).
 
     Raises:
-        LabelError: for a label that is neither in ``classes`` nor a number, for a key without one, and for a sample
+        LabelError: for a label that is neither a class nor a number, for a key without one, and for a sample
             that has a ``cls`` already. Names the URL.
 
     Example:
@@ -41,14 +42,12 @@ class LabelFromPath(OneForOne[Sample]):
         self,
         source_datapipe: IterDataPipe[Sample],
         *,
-        classes: Classes | None = None,
+        classes: Classes | Labeller | None = None,
         pattern: str | None = None,
     ) -> None:
         self.source_datapipe = pipe_of(source_datapipe, of="label_from_path", holds="samples")
-        self._numbers = class_numbers(classes) if classes is not None else {}
-        self._pattern = re.compile(pattern) if pattern is not None else None
-        if self._pattern is not None and self._pattern.groups != 1:
-            raise ValueError(f"pattern must have exactly one group, {pattern!r} has {self._pattern.groups}")
+        name_of = None if pattern is None else from_pattern(pattern)
+        self._labeller = labeller_of(classes, name_of=name_of, digits_are_numbers=True)
 
     def __iter__(self) -> Iterator[Sample]:
         for sample in self.source_datapipe:
@@ -62,7 +61,7 @@ class LabelFromPath(OneForOne[Sample]):
                     f"{describe(sample)}: no str under {KEY!r} to take a label from.", url=sample_url(sample)
                 )
             try:
-                number = label_number(label_text(sample[KEY], self._pattern), self._numbers)
+                number = self._labeller(sample[KEY])
             except LabelError as error:
                 raise LabelError(f"{describe(sample)}: {error}", url=sample_url(sample)) from error
             yield {**sample, "cls": number}

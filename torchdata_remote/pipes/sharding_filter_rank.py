@@ -160,7 +160,7 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
         self.refuse_second_split()
         state = self._take_loaded()
         self._next = 0 if state is None else state["next"]
-        epoch = self._epochs.begin()
+        epoch = self._epochs.next_epoch()
         for url in self._share(self.current_world(), epoch, self._next):
             self._next += 1
             yield url

@@ -115,7 +115,7 @@ class ShuffleSamples(SeededPipe[T], StatefulPipe[T]):
     def warm_up(self) -> Iterator[None]:
         """Read the blocks that have samples in the first phase, and of the next one what has been pulled already."""
         state = self._take_loaded()
-        self._begun = begun = _Begun(_Plan(self.buffer_size, self.seed, self._epochs.begin()), state)
+        self._begun = begun = _Begun(_Plan(self.buffer_size, self.seed, self._epochs.next_epoch()), state)
         plan, phase, due = begun.plan, begun.phase, begun.due
         yield from warm_up(self.source_datapipe)
         yield  # other streams get under way before this one waits

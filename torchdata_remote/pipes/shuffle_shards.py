@@ -41,7 +41,7 @@ class ShuffleShards(SeededPipe[str]):
         self.source_datapipe = pipe_of(source_datapipe, of="shuffle_shards")
 
     def __iter__(self) -> Iterator[str]:
-        epoch = self._epochs.begin()
+        epoch = self._epochs.next_epoch()
         urls = list(self.source_datapipe)
         for index in permutation(len(urls), self.seed, epoch):
             yield urls[index]

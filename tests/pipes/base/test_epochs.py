@@ -18,7 +18,7 @@ class Told(EpochPipe[int]):
     """Hands out the epoch of the pass."""
 
     def __iter__(self) -> Iterator[int]:
-        yield self._epochs.begin()
+        yield self._epochs.next_epoch()
 
 
 def epoch_of(pipe: Told) -> int:
@@ -30,9 +30,9 @@ def epoch_of(pipe: Told) -> int:
 def test_passes_count_on(first: int, count: int) -> None:
     """From 0, or from where they were set, each pass is one epoch on."""
     epochs = Epochs()
-    assert [epochs.begin() for _ in range(count)] == list(range(count))
+    assert [epochs.next_epoch() for _ in range(count)] == list(range(count))
     epochs.set_next(first)
-    assert [epochs.begin() for _ in range(count)] == list(range(first, first + count))
+    assert [epochs.next_epoch() for _ in range(count)] == list(range(first, first + count))
 
 
 @given(turns=st.lists(st.booleans(), max_size=20))
@@ -43,7 +43,7 @@ def test_passes_of_loaders_and_others_count_apart(turns: list[bool]) -> None:
     for announced in turns:
         if announced:
             epochs.announce()
-        seen[announced].append(epochs.begin())
+        seen[announced].append(epochs.next_epoch())
     assert seen[True] == list(range(len(seen[True])))
     assert seen[False] == list(range(len(seen[False])))
 
@@ -58,7 +58,7 @@ def test_an_epoch_that_is_set_holds_for_both() -> None:
             epochs.set_next(7)
             if announced_after:
                 epochs.announce()
-            assert [epochs.begin(), epochs.begin()] == [7, 8 - announced_after]
+            assert [epochs.next_epoch(), epochs.next_epoch()] == [7, 8 - announced_after]
 
 
 def test_negative() -> None:
@@ -66,7 +66,7 @@ def test_negative() -> None:
     epochs = Epochs()
     with pytest.raises(ValueError, match="at least 0, got -1"):
         epochs.set_next(-1)
-    assert epochs.begin() == 0
+    assert epochs.next_epoch() == 0
 
 
 def test_a_pass_in_workers_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +79,7 @@ def test_a_pass_in_workers_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
             elsewhere.setattr(os, "getpid", lambda: -1)
             worker.announce()
         main.announce()
-        assert worker.begin() == epoch
+        assert worker.next_epoch() == epoch
 
 
 def test_announced_twice_by_nobody_else() -> None:
@@ -87,9 +87,9 @@ def test_announced_twice_by_nobody_else() -> None:
     epochs = Epochs()
     epochs.announce()
     epochs.announce()
-    assert epochs.begin() == 0
+    assert epochs.next_epoch() == 0
     epochs.announce()
-    assert epochs.begin() == 1
+    assert epochs.next_epoch() == 1
 
 
 def test_a_pass_of_streams_begins_anew() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchdata_remote.pipes.base.round_robin import Source, round_robin
+from torchdata_remote.pipes.base.round_robin import InterleavedSource, round_robin
 
 Item = tuple[int, int]
 
@@ -85,11 +85,11 @@ def test_it_goes_on_from_those_that_were_open(lengths: list[int], num_open: int,
             taken.append(number)
             yield source
 
-    waiting: deque[Source[Item]] = deque()
+    waiting: deque[InterleavedSource[Item]] = deque()
     head = list(islice(round_robin(upcoming(), num_open, waiting), stop))
     open_now = [number for source in waiting for number, other in made.items() if other is source]
     assert len(open_now) == len(waiting) <= num_open
-    again: deque[Source[Item]] = deque()
+    again: deque[InterleavedSource[Item]] = deque()
     for number in open_now:
         source = _source(number, lengths[number])
         for _ in range(sum(n == number for n, _ in head)):
@@ -103,7 +103,7 @@ def test_it_goes_on_from_those_that_were_open(lengths: list[int], num_open: int,
 def test_those_that_were_open_are_closed_too(num_open: int) -> None:
     """When it is, although none was taken from the sources that follow."""
     closed: list[int] = []
-    waiting: deque[Source[Item]] = deque(_source(number, 5, closed) for number in range(num_open))
+    waiting: deque[InterleavedSource[Item]] = deque(_source(number, 5, closed) for number in range(num_open))
     items = round_robin((_source(number, 5, closed) for number in range(2, 9)), num_open, waiting)
     assert [next(items) for _ in range(num_open)] == [(number, 0) for number in range(num_open)]
     assert isinstance(items, Generator)
@@ -113,7 +113,7 @@ def test_those_that_were_open_are_closed_too(num_open: int) -> None:
 
 def test_one_that_has_ended_is_among_those_that_wait() -> None:
     """Whoever writes down where each is finds all of them, and none that was not taken."""
-    waiting: deque[Source[Item]] = deque()
+    waiting: deque[InterleavedSource[Item]] = deque()
     sources = [_source(number, length) for number, length in enumerate([1, 2, 1])]
     items = round_robin(iter(sources), 2, waiting)
     seen = []

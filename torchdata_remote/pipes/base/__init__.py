@@ -1,1 +1,1 @@
-"""What pipes are made of."""
+"""Base classes and helpers of the pipes."""

@@ -1,7 +1,7 @@
-"""The state of a chain: where it lies, and what a chain consists of.
+"""State of a chain of pipes, and the pipes that it consists of.
 
-A pipe's state tells where it is in what it hands out: plain JSON, after the item that was handed out last. Pipes that
-hand out one item for each they take, or for some, have none of their own: theirs is their source's.
+The state of a pipe is its position in its output: plain JSON, after the item that was yielded last. A pipe that yields
+one item for each that it takes, or for some of them, has no state of its own: its source has it.
 """
 
 from __future__ import annotations
@@ -18,62 +18,62 @@ PASS_THROUGH = (Mapper, Filter, Batcher)  # of torch; Collator is a Mapper
 
 
 def state_of(pipe: IterDataPipe[Any]) -> Any:
-    """Where a pipe is.
+    """Return the state of a pipe, or of the source that owns it.
 
     Raises:
-        StateError: if it does not know.
+        StateError: if no pipe owns a state.
     """
     return require_state(pipe).state_dict()
 
 
 def load_state(pipe: IterDataPipe[Any], state: Any) -> None:
-    """Let a pipe's next pass go on where another one was."""
+    """Resume the pipe's next pass from a state."""
     require_state(pipe).load_state_dict(state)
 
 
 def warm_up(pipe: IterDataPipe[Any]) -> Iterator[None]:
-    """Bring what a pipe's first item needs, in steps, which several streams take by turns. Then it is iterated."""
-    found = state_owner(pipe)
-    steps: Iterator[None] = found.warm_up() if hasattr(found, "warm_up") else iter(())
+    """Warm up a pipe: yield after each step, so that several streams can be warmed up concurrently."""
+    owner = state_owner(pipe)
+    steps: Iterator[None] = owner.warm_up() if hasattr(owner, "warm_up") else iter(())
     return steps
 
 
 def take_together(steps: Iterable[Iterator[None]]) -> Iterator[None]:
-    """The steps of several pipes' :func:`warm_up` by turns, so that the requests of all are under way at once."""
-    under_way = list(steps)
-    while under_way:
-        under_way = [of_one for of_one in under_way if next(of_one, _ENDED) is not _ENDED]
+    """Run several :func:`warm_up` in turn, so that the requests of all are in flight together."""
+    running = list(steps)
+    while running:
+        running = [warm_up_steps for warm_up_steps in running if next(warm_up_steps, _ENDED) is not _ENDED]
         yield
 
 
 def state_owner(pipe: IterDataPipe[Any]) -> IterDataPipe[Any]:
-    """The pipe whose items these are, one for one or some of them: itself, or a source of torch's own pipes."""
+    """Return the pipe that owns the state: ``pipe`` itself, or the source of torch's pass-through pipes."""
     while isinstance(pipe, PASS_THROUGH):
         pipe = pipe.datapipe
     return pipe
 
 
 def require_state(pipe: IterDataPipe[Any]) -> Any:
-    """The pipe that knows where a pipe is.
+    """Return the pipe that owns the state.
 
     Raises:
-        StateError: if nobody does.
+        StateError: if it cannot be saved.
     """
-    found = state_owner(pipe)
-    if not hasattr(found, "state_dict"):
+    owner = state_owner(pipe)
+    if not hasattr(owner, "state_dict"):
         raise StateError(
-            f"{name_of(found)} does not count what it hands out. Put sharding_filter_rank() after it: it does."
+            f"{name_of(owner)} does not count the items that it yields. Put sharding_filter_rank() after it: that does."
         )
-    return found
+    return owner
 
 
 def name_of(pipe: IterDataPipe[Any]) -> str:
-    """A pipe's class, as users know it."""
+    """Name of a pipe's class, without torch's suffix."""
     return type(pipe).__name__.removesuffix("IterDataPipe").lstrip("_")
 
 
 def sources_of(pipe: IterDataPipe[Any]) -> Iterator[tuple[str, str | None, IterDataPipe[Any]]]:
-    """The pipes that a pipe takes items from: attribute, key if that is a dict, pipe."""
+    """Yield the direct sources of a pipe as (attribute, key if the attribute is a dict, pipe)."""
     for name, value in getattr(pipe, "__dict__", {}).items():  # a source may be a list
         if isinstance(value, IterDataPipe):
             yield name, None, value
@@ -82,21 +82,21 @@ def sources_of(pipe: IterDataPipe[Any]) -> Iterator[tuple[str, str | None, IterD
 
 
 def all_pipes(pipe: IterDataPipe[Any]) -> list[IterDataPipe[Any]]:
-    """A chain's pipes, sources first, each once."""
-    found: dict[int, IterDataPipe[Any]] = {}
+    """List the pipes of a chain once each, sources first."""
+    visited: dict[int, IterDataPipe[Any]] = {}
 
-    def visit(here: IterDataPipe[Any]) -> None:
-        if id(here) not in found:
-            for _, _, source in sources_of(here):
+    def visit(current: IterDataPipe[Any]) -> None:
+        if id(current) not in visited:
+            for _, _, source in sources_of(current):
                 visit(source)
-            found[id(here)] = here
+            visited[id(current)] = current
 
     visit(pipe)
-    return list(found.values())
+    return list(visited.values())
 
 
 def describe(pipe: IterDataPipe[Any]) -> str:
-    """A pipe's name, with the options on which its items' order depends."""
+    """Describe a pipe by its name and the options that determine the order of its items."""
     options = pipe.order_options() if hasattr(pipe, "order_options") else {}
     shown = ", ".join(f"{name}={value!r}" for name, value in options.items())
     return f"{name_of(pipe)}({shown})"

@@ -1,4 +1,4 @@
-"""The base of the package's pipes."""
+"""Base classes of the pipes, with the hooks for states, warm-up and copies."""
 
 from __future__ import annotations
 
@@ -15,55 +15,58 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class DataPipe(WatchedWhenUnpickled, IterDataPipe[T_co]):
-    """torch's ``IterDataPipe``, at a fifth of its time for each item (``benchmarks/bench_datapipe.py``).
+    """torch's ``IterDataPipe`` at a fifth of its time per item (``benchmarks/bench_datapipe.py``).
 
-    torch asks for every item whether the pipe is a part of a ``fork`` or ``demux``. Where the attribute is missing, the
-    question goes through the search for functional names and ends in an exception: 0.7 of the 0.9 µs an item costs.
+    For every item torch checks whether the pipe belongs to a ``fork`` or ``demux``. Without the attribute below, the
+    check searches the functional names and ends in an exception: 0.7 of the 0.9 µs that an item costs.
     """
 
     _is_child_datapipe = False
 
     gives_urls = False
-    """Whether the items are URLs, in an order that depends on the epoch only: they are listed once for all streams."""
+    """Whether the items are URLs whose order depends on the epoch only. They are listed once for all streams."""
     needs_source_state = False
     """Whether the state contains that of each source, so that each of them must have one."""
     gives_equal_counts = False
     """Whether all ranks get the same number of items."""
 
     def stats(self) -> Stats:
-        """What the stages of this process have done so far, for all of its chains together: :func:`stats`."""
+        """Return the counters of this process, for all of its chains together: :func:`stats`."""
         return stats()
 
     def order_options(self) -> Mapping[str, Any]:
-        """The options on which the order of the items depends: a state fits where they are the same."""
+        """Return the options that determine the order of the items. A state is valid only where they are equal."""
         return {}
 
     def require_resumable(self) -> None:
-        """Check the options on which it depends whether a state can be resumed.
+        """Check that the options of this pipe allow a state to be resumed.
 
         Raises:
-            StateError: if it cannot; names the option.
+            StateError: if they do not. Names the option.
         """
 
     def warm_up(self) -> Iterator[None]:
-        """Bring what the first item needs, in steps, which several streams take by turns. Then it is iterated."""
+        """Hook: prepare the first item. Yields after each step, so that several streams can be warmed up concurrently.
+
+        Called at most once per pass, before ``__iter__``.
+        """
         return iter(())
 
     def prepare_copy(self, num_streams: int) -> None:
-        """Be a copy that is copied once more for each of the streams that this process reads at the same time."""
+        """Hook: called once per pass on the template that is copied for each stream of this process."""
 
     def bind_stream(self, world: World) -> None:
-        """Be such a copy, which reads the share of that place in the world."""
+        """Hook: called on each copy of the template. It reads the share of ``world``."""
 
 
 class SharedList(DataPipe[T_co]):
-    """A pipe whose items are one list, made once and shared by its copies.
+    """Base of a pipe whose items are one list, made once per pass and shared by its copies.
 
-    Copies that read a part of it take that by number, so that the whole is not walked through for each of them.
+    A copy that reads a share takes it by number, so the list is not iterated again for each copy.
     """
 
     def urls(self) -> list[T_co]:
-        """All items of this pass, which the caller must not change."""
+        """Return all items of this pass. The caller must not modify the list."""
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[T_co]:
@@ -71,39 +74,43 @@ class SharedList(DataPipe[T_co]):
 
 
 class StatefulPipe(DataPipe[T_co]):
-    """A pipe that knows where it is in what it hands out."""
+    """Base of a pipe with a state of its own.
 
-    _loaded: Any = None  # with which the next pass begins
+    A subclass implements ``_state``, and calls ``_take_loaded`` when a pass starts.
+    """
+
+    # State from which the next pass resumes.
+    _loaded: Any = None
 
     def state_dict(self) -> Any:
-        """Where this is in what it hands out: plain JSON, after the last item."""
+        """Return the position after the last item that was yielded, as plain JSON."""
         return self._state() if self._loaded is None else self._loaded
 
     def load_state_dict(self, state: Any) -> None:
-        """Let the next pass go on where that state was taken."""
+        """Resume the next pass from a state."""
         self._loaded = state
 
     def _state(self) -> Any:
         raise NotImplementedError
 
     def _take_loaded(self) -> Any:
-        """The state with which the pass begins, or ``None``; the next one begins anew."""
+        """Return the loaded state, or ``None``, and clear it: the pass after this one starts from the beginning."""
         state, self._loaded = self._loaded, None
         return state
 
 
 class OneForOne(DataPipe[T_co]):
-    """A pipe that hands out one item for each it takes: state and length are its source's."""
+    """Base of a pipe that yields one item for each that it takes: state and length are those of its source."""
 
     needs_source_state = True
     source_datapipe: IterDataPipe[Any]
 
     def state_dict(self) -> Any:
-        """Where this is in what it hands out: plain JSON, after the last item."""
+        """Return the position after the last item that was yielded, as plain JSON."""
         return state_of(self.source_datapipe)
 
     def load_state_dict(self, state: Any) -> None:
-        """Let the next pass go on where that state was taken."""
+        """Resume the next pass from a state."""
         load_state(self.source_datapipe, state)
 
     def warm_up(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Epochs that count by themselves, in all processes alike."""
+"""Epoch counters that agree in all processes without communication."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .datapipe import DataPipe
 
 T_co = TypeVar("T_co", covariant=True)
 
-_forks = 0  # of this process
+_forks = 0  # of this process so far
 
 
 def _count_fork() -> None:
@@ -31,28 +31,28 @@ if hasattr(os, "register_at_fork"):
 
 
 class Epochs:
-    """Counts the passes of a pipe, those that a loader announces apart from those that nobody does."""
+    """Count the passes of a pipe: those of a ``DataLoader`` separately from those of direct iteration."""
 
     def __init__(self) -> None:
-        self._direct = -1  # epoch of the last pass that nobody announced
+        self._direct = -1  # epoch of the last pass by direct iteration
         self._loader = -1  # epoch of the last pass that a loader announced
-        self._announced = False  # and that has not begun
+        self._announced = False  # whether a loader announced a pass that has not started
         self._announced_in: int | None = None  # process id
-        self._copied = False  # pickled since, or
-        self._forks_before = 0  # forked, if there were more since
+        self._copied = False  # whether this was pickled since the announcement
+        self._forks_before = 0  # forks of this process before the announcement
 
     def set_next(self, epoch: int) -> None:
-        """Let the next pass be this epoch."""
+        """Set the epoch of the next pass."""
         if epoch < 0:
             raise ValueError(f"epoch must be at least 0, got {epoch}")
         self._direct = self._loader = epoch - 1
         self._announced = False
 
     def announce(self) -> None:
-        """A loader begins a pass, or tells so once more.
+        """Record that a loader starts a pass; a repeated announcement of the same pass counts once.
 
-        ``DataLoader`` with workers does it on the copy in the main process, which is never iterated and could not count
-        passes otherwise, before it starts them and once more after; and on each worker's copy of that.
+        ``DataLoader`` with workers calls this on the pipe in the main process, which is never iterated and could not
+        count passes otherwise, before it starts the workers and again after, and on the copy in each worker.
         """
         if not self._announced:
             self._loader += 1
@@ -60,16 +60,16 @@ class Epochs:
             self._copied = False
             self._forks_before = _forks
         elif self._announced_in == os.getpid() and (self._copied or _forks != self._forks_before):
-            self._announced = False  # the workers have begun it
+            self._announced = False  # the workers have started that pass
         self._announced_in = os.getpid()
 
     def __getstate__(self) -> dict[str, Any]:
-        if IterDataPipe.getstate_hook is None:  # else torch only looks for the pipes in the chain
+        if IterDataPipe.getstate_hook is None:  # otherwise torch only traverses the chain
             self._copied = True
         return vars(self)
 
-    def begin(self) -> int:
-        """The epoch of the pass that begins."""
+    def next_epoch(self) -> int:
+        """Start a pass and return its epoch."""
         if self._announced:
             self._announced = False
             return self._loader
@@ -78,25 +78,25 @@ class Epochs:
 
 
 class EpochPipe(DataPipe[T_co]):
-    """Base of the pipes that know of epochs.
+    """Base of the pipes that depend on the epoch.
 
-    The epoch counts by itself, from 0: each pass is a new one, by ``DataLoader`` with or without persistent workers,
-    and by ``DataLoader2``, in all ranks and workers alike. Passes without a loader count for themselves, so that a
-    look at the first sample in one rank leaves the ranks together.
+    Each pass is a new epoch, counted from 0, in all ranks and workers alike: under ``DataLoader`` with or without
+    persistent workers, and under ``DataLoader2``. Passes of a loader and passes of direct iteration are counted
+    separately, so peeking at the first sample on one rank does not desynchronise the ranks.
     """
 
     def __init__(self) -> None:
         self._epochs = Epochs()
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next pass be this epoch, as ``DistributedSampler.set_epoch`` does.
+        """Set the epoch of the next pass, as ``DistributedSampler.set_epoch`` does.
 
-        Persistent workers hold copies that began before; there the epoch only counts by itself.
+        It does not reach persistent workers, whose copies were made before; they only count.
         """
         self._epochs.set_next(epoch)
 
     def set_seed(self, seed: int) -> EpochPipe[T_co]:
-        """Not for users: torch's loaders call it, with a random number that is not used, when a pass begins."""
+        """Hook of torch's loaders, called when a pass starts. The random ``seed`` is not used."""
         self._epochs.announce()
         warn_where_no_state_is_resumed()
         warn_of_skipping()
@@ -112,19 +112,19 @@ class EpochPipe(DataPipe[T_co]):
 
 @contextmanager
 def uncounted(pipe: IterDataPipe[Any]) -> Iterator[None]:
-    """Passes over a chain within the block are not counted."""
-    counted = [(found, found._epochs) for found in all_pipes(pipe) if isinstance(found, EpochPipe)]
-    for found, _ in counted:
-        found._epochs = Epochs()
+    """Exclude the passes over a chain within the block from the epoch counters."""
+    counters = [(member, member._epochs) for member in all_pipes(pipe) if isinstance(member, EpochPipe)]
+    for member, _ in counters:
+        member._epochs = Epochs()
     try:
         yield
     finally:
-        for found, epochs in counted:
-            found._epochs = epochs
+        for member, epochs in counters:
+            member._epochs = epochs
 
 
 class SeededPipe(EpochPipe[T_co]):
-    """Base of the pipes whose order depends on seed and epoch.
+    """Base of the pipes whose order is determined by seed and epoch.
 
     Args:
         seed: any int.

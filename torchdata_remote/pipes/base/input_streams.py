@@ -1,4 +1,4 @@
-"""What a reader pipe receives: URLs, which it opens itself, or streams; with their numbers for a state."""
+"""Input of the reader pipes: bare URLs, which are opened here, or streams; numbered for a state."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .chain import load_state, state_owner
 
 
 def streams_of(
-    pipe: Iterable[Any], engine: FetchSession, state: StreamsState | None = None
+    pipe: Iterable[Any], session: FetchSession, state: StreamsState | None = None
 ) -> Generator[tuple[str, Any], None, None]:
-    """A pipe's ``(url, file_like)`` pairs as they come; bare URLs are opened here, ahead of time.
+    """Yield the ``(url, file_like)`` pairs of a pipe. Bare URLs are opened here, with prefetching.
 
     Args:
         pipe: of pairs or of URLs.
-        engine: for bare URLs.
-        state: where to go on.
+        session: for bare URLs.
+        state: from which to resume.
 
     Raises:
         RemoteDataError: if an item is neither.
@@ -35,28 +35,28 @@ def streams_of(
     source = iter(pipe)
     for first in source:
         if isinstance(first, (str, os.PathLike)):
-            yield from stream_objects(_only_urls(chain([first], source)), engine, state)
+            yield from stream_objects(_only_urls(chain([first], source)), session, state)
         else:
             yield from _in_state(_only_pairs(chain([first], source)), state)
 
 
-def under_way(streams: Generator[tuple[str, Any], None, None]) -> Generator[tuple[str, Any], None, None]:
-    """The same streams, of which the first is opened now, and the next ones with it, without waiting for bytes."""
+def open_first(streams: Generator[tuple[str, Any], None, None]) -> Generator[tuple[str, Any], None, None]:
+    """Open the first stream, which starts prefetching, without waiting for bytes; return all streams."""
     first = next(streams, None)
 
-    def all_of_them() -> Generator[tuple[str, Any], None, None]:
+    def with_first() -> Generator[tuple[str, Any], None, None]:
         with closing(streams):
             if first is not None:
                 yield first
             yield from streams
 
-    return all_of_them()
+    return with_first()
 
 
 def _only_urls(items: Iterable[Any]) -> Iterator[str]:
     for item in items:
         if not isinstance(item, (str, os.PathLike)):
-            raise RemoteDataError(f"Expected a URL, as before, got {type(item).__name__}: {item!r:.200}")
+            raise RemoteDataError(f"Expected a URL, as the items before it, got {type(item).__name__}: {item!r:.200}")
         yield url_of(item)
 
 
@@ -70,27 +70,27 @@ def _only_pairs(items: Iterable[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def number_of(stream: Any) -> int | None:
-    """A stream's number among those of its pipe; ``None`` for streams of others."""
+    """Number of a stream among those of its pipe; ``None`` for streams that this package did not open."""
     number: int | None = getattr(stream, "number", None)
     return number
 
 
-def known(number: int | None) -> int:
-    """A stream's number, for a state.
+def require_number(number: int | None) -> int:
+    """Return the number of a stream, for a state.
 
     Raises:
-        StateError: if it has none, so that nobody could tell where to go on.
+        StateError: if it has none, so that its position cannot be saved.
     """
     if number is None:
         raise StateError(
-            "These streams cannot be opened again where they were. To resume, chain the reader after URLs, or after "
+            "These streams cannot be opened again at their position. To resume, chain the reader after URLs, or after "
             "async_prefetch(in_order=True)."
         )
     return number
 
 
 def part_refused(url: str, reader: str) -> RemoteDataError:
-    """The error of a reader that cannot read some samples of an object only."""
+    """Error of a reader that cannot read a range of the samples of an object."""
     return RemoteDataError(
         f"{redact(url)} was split by samples, because there are fewer objects than readers or equalize_ranks asks for "
         f"it, and {reader} reads whole objects only. Use fewer readers, or shard_tar_reader().",
@@ -99,16 +99,16 @@ def part_refused(url: str, reader: str) -> RemoteDataError:
 
 
 def _in_state(pairs: Iterator[tuple[str, Any]], state: StreamsState | None) -> Iterator[tuple[str, Any]]:
-    """The pairs; with a state, none of those that were used up."""
+    """Yield the pairs. With a state, check that none of them was read completely before."""
     if state is None:
         yield from pairs
         return
-    again = {number for number, _ in state.get("again", [])}
+    reopened = {number for number, _ in state.get("again", [])}
     for url, stream in pairs:
         number = number_of(stream)
-        if number is not None and number < state["next"] and number not in again:
+        if number is not None and number < state["next"] and number not in reopened:
             raise StateError(
-                f"{redact(str(url))} was read before the state was saved, and comes again: a pipe between "
-                "async_prefetch() and the reader did not go on where it was. Between them, map() and filter() do."
+                f"{redact(str(url))} was read before the state was saved, and is yielded again: a pipe between "
+                "async_prefetch() and the reader did not resume. Between them, use map() and filter() only."
             )
         yield url, stream

@@ -1,4 +1,4 @@
-"""Several iterators at once, an item of each by turns."""
+"""Round robin over several iterators."""
 
 from __future__ import annotations
 
@@ -10,25 +10,27 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Source(Protocol[T_co]):
-    """Hands out items, goes on where it was when it is iterated again, and can be closed."""
+class InterleavedSource(Protocol[T_co]):
+    """A closable iterable whose iteration continues where it stopped when ``__iter__`` is called again."""
 
     def __iter__(self) -> Iterator[T_co]: ...
 
     def close(self) -> None: ...
 
 
-def round_robin(sources: Iterable[Source[T]], num_open: int, waiting: deque[Source[T]] | None = None) -> Iterator[T]:
-    """An item of each of the first ``num_open`` sources by turns; the next source takes the place of one that ended.
+def round_robin(
+    sources: Iterable[InterleavedSource[T]], num_open: int, waiting: deque[InterleavedSource[T]] | None = None
+) -> Iterator[T]:
+    """Interleave ``num_open`` sources, one item of each in turn; the next source replaces one that is exhausted.
 
-    The order follows from the lengths of the sources alone. A source is taken from ``sources`` when its turn comes, and
-    closed when this is.
+    The order is determined by the lengths of the sources alone. A source is taken from ``sources`` when its turn comes,
+    and all open ones are closed with this generator.
 
     Args:
         sources: taken one after the other.
-        num_open: how many are waiting for their turns at the most.
-        waiting: those that are open already, the one whose turn it is first. When an item was handed out, all that are
-            open are in it, also those that have nothing left.
+        num_open: the number of sources that are open at the same time, at most.
+        waiting: the sources that are open already, next in turn first. While an item is being handled by the consumer,
+            it holds all open sources, also those that are exhausted.
     """
     upcoming = iter(sources)
     waiting = deque() if waiting is None else waiting

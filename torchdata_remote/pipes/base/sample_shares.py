@@ -1,4 +1,4 @@
-"""Shares by samples, of shards whose listing tells how many samples they have."""
+"""Split shards by samples, where the listing has the number of samples of each."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ...errors import EmptyShareError, ManifestError
 
 
 def order_of(urls: list[str], world: World, epoch: int, equalize: EqualizeMode | None) -> SamplePartition:
-    """The samples of some shards in the order in which slots take their shares of them.
+    """Return the samples of the shards in the order in which slots take their shares.
 
     Raises:
         EmptyShareError: if a slot would have none.
-        ManifestError: if the listing does not tell how many there are, and shares are to be equal.
+        ManifestError: if shares have to be equal, and the listing does not have the number of samples.
     """
     counts, num_slots = counts_of(urls), world.num_slots
     if equalize is None:
@@ -28,7 +28,7 @@ def order_of(urls: list[str], world: World, epoch: int, equalize: EqualizeMode |
         raise EmptyShareError(f"There are no shards for {num_slots} readers.")
     if counts is None:
         raise ManifestError(
-            f"{redact(urls[0])}: nobody told how many samples it has, and equalize_ranks counts them. List the "
+            f"{redact(urls[0])}: its number of samples is unknown, and equalize_ranks needs it. List the "
             "manifest (index.json) of the shards; if there is none, write it: torchdata-remote manifest FOLDER"
         )
     order = SamplePartition.of(counts)
@@ -39,20 +39,20 @@ def order_of(urls: list[str], world: World, epoch: int, equalize: EqualizeMode |
 
 
 def counts_of(urls: list[str]) -> list[int] | None:
-    """How many samples each shard has, if all tell."""
+    """Number of samples of each shard, or ``None`` if it is unknown for one of them."""
     counts = [url.num_samples for url in urls if isinstance(url, RemoteUrl) and url.num_samples is not None]
     return counts if urls and len(counts) == len(urls) else None
 
 
 def pieces_of(urls: list[str], pieces: Iterator[Piece]) -> Iterator[str]:
-    """The URL of each piece of a shard."""
+    """Yield the URL of each piece: a shard with a range of its samples."""
     for piece in pieces:
         url = urls[piece.shard]
         yield url.part(piece.first, piece.last) if isinstance(url, RemoteUrl) else url
 
 
 def too_few(urls: list[str], counts: list[int] | None, world: World) -> EmptyShareError:
-    """The error of slots that would have nothing to read."""
+    """Error of fewer shards or samples than slots."""
     what = f"{len(urls)} shards" if counts is None else f"{sum(counts)} samples"
     return EmptyShareError(
         f"{what} for {world.num_slots} readers ({world.world_size} ranks x {world.num_workers} workers): some of them "

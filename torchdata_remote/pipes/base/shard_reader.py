@@ -1,4 +1,4 @@
-"""What the readers of shards have in common: streams or URLs, shards by turns, a policy for bad ones, a state."""
+"""Base of the shard readers: input, interleaving, error policy and state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ...formats.position import Position, ReadPosition
 from ...formats.sample import Sample
 from .chain import all_pipes
 from .datapipe import StatefulPipe
-from .input_streams import known, number_of, part_refused, streams_of, under_way
+from .input_streams import number_of, open_first, part_refused, require_number, streams_of
 from .round_robin import round_robin
 from .split_guard import SplitReader, require_split
 
@@ -43,15 +43,15 @@ class _OpenShard:
 
     def close(self) -> None:
         self._samples.close()
-        self._stream.close()  # for those that had not begun
+        self._stream.close()  # a generator that was not started does not close it
 
     def state(self) -> list[Any]:
         position = self._position.current()
-        return [known(number_of(self._stream)), None if position is None else position.to_json()]
+        return [require_number(number_of(self._stream)), None if position is None else position.to_json()]
 
 
 class _EndedShard:
-    """One that was read to its end, and whose turn has not come since."""
+    """A shard that is exhausted, but still in the queue of the round robin, as a state may have saved it."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -67,35 +67,36 @@ class _EndedShard:
 
 
 class _Progress:
-    """Where a pass is. A copy of a pipe that is sent to another process begins anew."""
+    """Progress of a pass. It is reset where the pipe is pickled."""
 
     def __init__(self, following: int = 0) -> None:
         self.open: deque[Any] = deque()
         self.latest: int | None = following - 1
 
     def state(self) -> dict[str, Any]:
-        return {"open": [shard.state() for shard in self.open], "next": known(self.latest) + 1}
+        return {"open": [shard.state() for shard in self.open], "next": require_number(self.latest) + 1}
 
     def __reduce__(self) -> tuple[type[_Progress], tuple[()]]:
         return _Progress, ()
 
 
 class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
-    """Base of the pipes that read samples from shards; a format is what ``samples_in`` makes of one.
+    """Base of the pipes that read samples from shards. A subclass implements ``samples_in`` for its format.
 
-    The state names the open shards in the order of their turns, each with the place where its next sample begins, and
-    the number of the next shard. What is checked across samples, such as keys that come back, begins anew there.
+    The state consists of the open shards in the order of the round robin, each with the position of its next sample,
+    and the number of the next shard. Checks across samples, such as that of repeated keys, restart at these positions.
 
     Args:
-        source_datapipe: ``(url, file_like)`` pairs, binary; or bare URLs, which are fetched ahead.
+        source_datapipe: ``(url, file_like)`` pairs, binary; or bare URLs, which are prefetched.
         on_bad_shard: called with the ``ShardReadError`` of a shard.
         on_bad_member: called with the ``BadMemberError`` of a member.
-        interleave: shards that are read at once, a sample of each by turns.
+        interleave: number of shards that are read concurrently, one sample of each in turn.
         storage_options: for bare URLs, in fsspec's vocabulary.
     """
 
     _functional_name = "shard_reader"
-    reads_parts = False  # whether a format can begin and end between any two samples
+    reads_parts = False
+    """Whether the format can be read from any sample to any other one."""
 
     def __init__(
         self,
@@ -107,36 +108,38 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
         on_bad_member: OnBadMember = raise_error,
     ) -> None:
         if interleave < 1:
-            raise ValueError(f"interleave is the number of shards read at once, at least 1; got {interleave}.")
+            raise ValueError(
+                f"interleave is the number of shards that are read concurrently, at least 1; got {interleave}."
+            )
         self.source_datapipe = pipe_of(source_datapipe, of=self._functional_name)
         self.skipped = Skipped()
         for name, policy in {"on_bad_shard": on_bad_shard, "on_bad_member": on_bad_member}.items():
             if not callable(policy):
                 raise TypeError(f"{name}={policy!r:.200}: expected a function, such as skip_with_warning.")
         self._on_bad_shard, self._on_bad_member, self._interleave = on_bad_shard, on_bad_member, interleave
-        self._engine = FetchSession(FetchOptions(interleave=interleave), StorageOptions(storage_options))
+        self._session = FetchSession(FetchOptions(interleave=interleave), StorageOptions(storage_options))
         self._progress = _Progress()
-        self._begun: Generator[tuple[str, Any], None, None] | None = None
+        self._warmed_up: Generator[tuple[str, Any], None, None] | None = None
 
     def warm_up(self) -> Iterator[None]:
         require_split(self)
-        self._begun = under_way(self._streams(self._loaded))
+        self._warmed_up = open_first(self._streams(self._loaded))
         return iter(())
 
     def _streams(self, state: Any) -> Generator[tuple[str, Any], None, None]:
         if state is not None:
             again = [[number, Position.from_json(saved).byte] for number, saved in state["open"] if saved is not None]
             state = {"next": state["next"], "again": again}
-        return streams_of(self.source_datapipe, self._engine, state)
+        return streams_of(self.source_datapipe, self._session, state)
 
     def __iter__(self) -> Iterator[Sample]:
         end_worker_with_trainer()
         require_split(self)
         state = self._take_loaded()
-        begun, self._begun = self._begun, None
+        warmed_up, self._warmed_up = self._warmed_up, None
         self.skipped = Skipped()
         self._progress = progress = _Progress(0 if state is None else state["next"])
-        with closing(begun or self._streams(state)) as streams:
+        with closing(warmed_up or self._streams(state)) as streams:
             try:
                 for number, saved in [] if state is None else state["open"]:
                     position = None if saved is None else Position.from_json(saved)
@@ -158,20 +161,19 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
                 shard.close()
                 raise
             yield shard
-        self._require_all_parts()  # where none was left
+        self._require_all_parts()  # also where the filter dropped all URLs
 
     def _require_all_parts(self) -> None:
-        """Refuse a filter that decides by URLs that it cannot know.
+        """Refuse a filter on URLs of parts of shards, which users do not know.
 
         Raises:
-            RemoteDataError: if there is one between this and a split of shards by samples.
+            RemoteDataError: if there is a filter between this pipe and a split of shards by samples.
         """
         for pipe in all_pipes(self.source_datapipe):
             if isinstance(pipe, Filter) and any(getattr(above, "gives_parts", False) for above in all_pipes(pipe)):
                 raise RemoteDataError(
-                    "filter() behind sharding_filter_rank() is given URLs such as samples+3-9+s3://b/0.tar+samples+3-9 "
-                    "here, of parts of shards, and one that leaves them out would leave out data: put it before "
-                    "sharding_filter_rank()."
+                    "filter() after sharding_filter_rank() gets URLs of parts of shards here, such as "
+                    "samples+3-9+s3://b/0.tar+samples+3-9, and would drop data: put it before sharding_filter_rank()."
                 )
 
     def _opened(self, url: str, stream: Any, position: Position | None) -> _OpenShard:
@@ -189,7 +191,9 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
             return _EndedShard(number)
         url, stream = next(streams, ("", None))
         if stream is None or number_of(stream) != number:
-            raise StateError(f"The state tells of shard number {number}, which the chain hands out no longer.")
+            raise StateError(
+                f"The state has shard number {number}, which the chain no longer yields: restore the objects."
+            )
         return self._opened(url, stream, position)
 
     def _shard(self, url: str, stream: Any, position: ReadPosition) -> Generator[Sample, None, None]:
@@ -206,16 +210,15 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
         return {"interleave": self._interleave}
 
     def prepare_copy(self, num_streams: int) -> None:
-        self._engine = self._engine.for_lanes(num_streams)
+        self._session = self._session.for_lanes(num_streams)
 
     @abstractmethod
     def samples_in(self, url: str, stream: Any, guard: ShardErrorHandler, position: ReadPosition) -> Iterator[Sample]:
-        """The samples of one shard.
+        """Read the samples of one shard.
 
         Args:
-            url: as samples and errors may show it.
-            stream: binary; whoever calls closes it.
-            guard: is entered, and asks the policy about what leaves here. Its ``on_bad_member`` is to be asked about
-                bad members.
-            position: where the stream starts; to be updated to where the next sample begins.
+            url: without credentials, for samples and errors.
+            stream: binary; the caller closes it.
+            guard: handles the errors that are raised here by the policy. Pass its ``on_bad_member`` the bad members.
+            position: where the stream starts. Update it to where the next sample starts.
         """

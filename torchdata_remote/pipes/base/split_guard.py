@@ -1,4 +1,4 @@
-"""Refuse a chain that several readers would each read whole."""
+"""Refuse a chain that several readers would each read completely."""
 
 from __future__ import annotations
 
@@ -19,23 +19,26 @@ from .datapipe import DataPipe
 
 T_co = TypeVar("T_co", covariant=True)
 
-_MOST_ITEMS = 1_000  # of a list or dict that is searched for pipes; none that holds pipes is that long
-# In a worker of DataLoader2, what stands for the pipes above sharding_round_robin_dispatch
+# Of a list or dict that is searched for pipes; none that holds pipes is that long.
+_MAX_ITEMS = 1_000
+# Class that replaces the pipes above sharding_round_robin_dispatch in a worker of DataLoader2.
 _DISPATCHED = "_IterateQueueDataPipes"
 
 
 class SplitReader(DataPipe[T_co]):
-    """Base of the pipes that begin to read only where the chain has a share for each reader."""
+    """Base of the pipes that start to read only if the chain has a share for each reader."""
 
-    _num_ranks_sent = 1  # ranks that there were where this was sent to a worker, which may have no process group
-    _splitter_sent: str | None = None  # the framework that sent this to a worker in order to split once more
+    # Number of ranks in the process that pickled this for a worker, which may have no process group.
+    _num_ranks_sent = 1
+    # Framework that pickled this for a worker and will split its items again.
+    _splitter_sent: str | None = None
 
     def __getstate__(self) -> Any:
         state = super().__getstate__()  # type: ignore[no-untyped-call]  # torch's
-        if not isinstance(state, dict):  # torch only looks for the pipes in the chain
+        if not isinstance(state, dict):  # torch only traverses the chain
             return state
         num_ranks = 1
-        with contextlib.suppress(ValueError):  # is raised where the pipe is read
+        with contextlib.suppress(ValueError):  # raised again where the pipe is read
             num_ranks = detect_rank()[1]
         sent = {"_num_ranks_sent": max(num_ranks, self._num_ranks_sent)}
         splitter = self._splitter_sent or second_splitter()
@@ -47,16 +50,16 @@ def require_split(pipe: SplitReader[Any], *, lists_only: bool = False) -> None:
 
     Readers are ranks x workers of ``DataLoader`` or ``DataLoader2``. Splits are ``sharding_filter_rank``, torch's
     ``sharding_filter`` as far as a loader has applied it, and other pipes with ``apply_sharding``: above ``pipe``, and
-    in a worker also between ``pipe`` and the dataset of the loader. In a worker whose dataset is map-style the sampler
-    decides, and nothing is compared. Costs microseconds where there is one reader.
+    in a worker also between ``pipe`` and the dataset of the loader. In a worker with a map-style dataset the sampler
+    decides, and nothing is compared. Takes microseconds with a single reader.
 
     Args:
-        pipe: one that is about to read.
-        lists_only: whether it lists URLs only; these may be split later, where that can be seen only in a worker.
+        pipe: the pipe that starts to read.
+        lists_only: whether it only lists URLs. They may be split later in the chain, which only a worker can see.
 
     Raises:
-        UnsplitError: if some of the readers would hand out the same samples.
-        SplitTwiceError: if a training framework splits what they hand out.
+        UnsplitError: if several readers would yield the same samples.
+        SplitTwiceError: if a training framework splits the samples again.
     """
     if not lists_only and not _has_all_ranks(pipe):
         refuse_second_split(type(pipe).__name__, pipe._splitter_sent or second_splitter())
@@ -76,11 +79,11 @@ def require_split(pipe: SplitReader[Any], *, lists_only: bool = False) -> None:
 
 
 def _loader() -> tuple[Any, int]:
-    """The dataset of the loader whose worker this process is, or ``None``, and how many workers there are."""
+    """Return the dataset of the loader in a worker process, otherwise ``None``, and the number of workers."""
     info = get_worker_info()
     if info is not None:
         return info.dataset, info.num_workers
-    # DataLoader2 tells nothing; its worker is a process with the function and the arguments that it was started with.
+    # DataLoader2 has no get_worker_info: find the dataset among the arguments of the worker process.
     process: Any = multiprocessing.current_process()
     if getattr(getattr(process, "_target", None), "__name__", "") != "DataPipeToQueuesLoop":
         return None, 1
@@ -89,21 +92,21 @@ def _loader() -> tuple[Any, int]:
 
 
 def _num_shares(pipe: Any, target: Any, num_workers: int, found: dict[int, float | None]) -> float | None:
-    """Into how many shares a chain is split on its way down to ``pipe``: the least of all ways.
+    """Count the shares into which a chain is split between ``target`` and ``pipe``: the minimum over all paths.
 
     Args:
-        pipe: where the ways end.
-        target: where they begin; ``None`` for the sources of the chain.
+        pipe: end of the paths.
+        target: start of the paths; ``None`` for the sources of the chain.
         num_workers: of the loader.
-        found: by ``id`` of a pipe.
+        found: results so far, by ``id`` of the pipe.
 
     Returns:
-        ``math.inf`` for as many as there are readers; ``None`` if no way leads there.
+        ``math.inf`` for one share per reader; ``None`` if there is no path.
     """
     if pipe is target:
         return 1
     if id(pipe) not in found:
-        found[id(pipe)] = None  # in a circle
+        found[id(pipe)] = None  # for a cycle
         sources = list(_sources(pipe))
         above = [_num_shares(source, target, num_workers, found) for source in sources]
         known = [num_shares for num_shares in above if num_shares is not None]
@@ -117,19 +120,19 @@ def _own_shares(pipe: Any, num_workers: int) -> float:
         return math.inf
     if type(pipe).__name__ == _DISPATCHED:
         return num_workers
-    if inspect.ismethod(getattr(pipe, "apply_sharding", None)):  # torch asks the same
-        applied = vars(pipe).get("num_of_instances")  # of torch's sharding_filter; 1 where no loader told it
+    if inspect.ismethod(getattr(pipe, "apply_sharding", None)):  # the test that torch uses
+        applied = vars(pipe).get("num_of_instances")  # of torch's sharding_filter; 1 if no loader has set it
         return applied if isinstance(applied, int) else math.inf
     return 1
 
 
 def _has_all_ranks(pipe: Any) -> bool:
-    """Whether a chain says that each rank reads what all of them train on."""
+    """Whether the chain declares that each rank reads the data of all ranks."""
     return getattr(pipe, "has_all_ranks", None) is True or any(map(_has_all_ranks, _sources(pipe)))
 
 
 def _sources(pipe: Any) -> Iterator[Any]:
-    """The pipes that a pipe, or a dataset around it, holds."""
+    """Yield the pipes in the attributes of a pipe, or of a dataset that wraps one."""
     for value in list(vars(pipe).values()):
         yield from _pipes_in(value, depth=2)
 
@@ -139,17 +142,17 @@ def _pipes_in(value: Any, depth: int) -> Iterator[Any]:
         yield value
     elif depth and isinstance(value, (list, tuple, dict)):
         items = chain.from_iterable(value.items()) if isinstance(value, dict) else iter(value)
-        for item in islice(items, _MOST_ITEMS):
+        for item in islice(items, _MAX_ITEMS):
             yield from _pipes_in(item, depth - 1)
 
 
 def _unsplit(name: str, world_size: int, num_workers: int, num_shares: int, *, seen: bool) -> UnsplitError:
     split = f"is split into {num_shares} shares only" if num_shares > 1 else "is not split"
-    unseen = "" if seen else " A split behind this pipe, such as torch's sharding_filter(), is not seen from here."
+    unseen = "" if seen else " A split after this pipe, such as torch's sharding_filter(), is not visible here."
     return UnsplitError(
-        f"{name}: {world_size * num_workers} readers ({world_size} ranks x {num_workers} workers) would hand out the "
+        f"{name}: {world_size * num_workers} readers ({world_size} ranks x {num_workers} workers) would yield the "
         f"same samples, because the chain above {split}. Chain .sharding_filter_rank() after the listing, so that each "
-        f"reader has a share of its own.{unseen} If each reader is to have all URLs, or they were split before they "
-        "came here (urls[rank::world_size]), say so: .sharding_filter_rank(split=False). If some ranks are to read the "
+        f"reader has its own share.{unseen} If each reader has to read all URLs, or they are split already "
+        "(urls[rank::world_size]), declare it: .sharding_filter_rank(split=False). If some ranks have to read the "
         "same data (tensor, pipeline or context parallelism): .sharding_filter_rank(world=tdr.World.from_mesh(...))."
     )

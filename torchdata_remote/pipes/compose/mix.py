@@ -93,7 +93,7 @@ class Mixed(SeededPipe[Any], StatefulPipe[Any]):
         self._has_begun, self._epoch = False, 0
 
     def warm_up(self) -> Iterator[None]:
-        state, self._epoch = self._take_loaded(), self._epochs.begin()
+        state, self._epoch = self._take_loaded(), self._epochs.next_epoch()
         begins: list[Any] = [[name, 0, None] for name in self.sources] if state is None else state["sources"]
         self._num_draws, self._num_passed = (0, 0) if state is None else (state["draws"], state["passed"])
         self._taking_part = [
