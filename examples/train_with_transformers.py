@@ -23,7 +23,7 @@ from torch import nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import torchdata_remote as tdr
-from torchdata_remote.loaders.trainers.transformers import RemoteTrainerMixin
+from torchdata_remote.loaders.trainers import RemoteTrainerMixin
 
 SIZE = 16  # pixels of a side
 NUM_STREAMS = 12  # as many processes x workers at most
