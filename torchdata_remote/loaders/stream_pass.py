@@ -41,7 +41,7 @@ class Stream:
                 load_state(chain, self._start["at"])
         return chain
 
-    def begin(self, chain: IterDataPipe[Any]) -> Iterator[None]:
+    def warm_up(self, chain: IterDataPipe[Any]) -> Iterator[None]:
         """Warm up the chain: yield after each step, so that several streams can be warmed up concurrently."""
         with self._refusing_damage():
             yield from warm_up(chain)
@@ -124,7 +124,7 @@ class EpochRun:
             if len(streams) == 1:
                 yield from streams[0].items(chains[0])
             else:
-                for _ in take_together(map(Stream.begin, streams, chains)):
+                for _ in take_together(map(Stream.warm_up, streams, chains)):
                     pass
                 yield from _round_robin(streams, chains)
         except GeneratorExit:  # between two items
