@@ -59,10 +59,10 @@ class Run:
         else:
             self._process.send_signal(number)
         message = self.ended()
-        found = re.fullmatch(r"stopped in (epoch \d+) after (step \d+); the same command goes on\n", message)
+        found = re.fullmatch(r"stopped in (epoch \d+) after (step \d+); the same command resumes\n", message)
         assert found, self.printed + message
         assert self._process.returncode == 1
-        return f"going on from {found[1]}, {found[2]}\n"
+        return f"resumed at {found[1]}, {found[2]}\n"
 
     def ended(self) -> str:
         """Wait for its end; its stderr."""
@@ -84,18 +84,18 @@ def test_a_stopped_training_resumes_with_the_same_order_and_loss(tmp_path: Path)
     whole, run = Run(tmp_path, "never stopped"), Run(tmp_path, "stopped")
     run.read_until(r"^from the beginning$")
     run.read_until(r"^epoch 0, step 50, loss ")
-    goes_on = run.stop(signal.SIGINT)
+    resumed = run.stop(signal.SIGINT)
     shutil.copy(tmp_path / "stopped", tmp_path / "without workers")
     expected = whole.result()
 
     run, other = Run(tmp_path, "stopped"), Run(tmp_path, "without workers", workers=0)
     run.read_until(r"^epoch 1, step 150, loss ")
-    assert goes_on in run.printed
-    goes_on = run.stop(signal.SIGTERM)
+    assert resumed in run.printed
+    resumed = run.stop(signal.SIGTERM)
     other.result()
     counts = re.findall(r"^epoch (\d) had ([\d,]+) samples$", other.printed, re.MULTILINE)
     assert counts == [(f"{epoch}", f"{NUM_SAMPLES:,}") for epoch in range(NUM_EPOCHS)]
 
     run = Run(tmp_path, "stopped")
     assert run.result() == expected
-    assert goes_on in run.printed
+    assert resumed in run.printed

@@ -123,7 +123,7 @@ def test_training_on_loose_files_resumes_after_ctrl_c(local: Place, tmp_path: Pa
         os.killpg(process.pid, signal.SIGINT)
         printed += process.stdout.read()
     assert process.returncode == 0, printed
-    assert re.search(r"^stopped in epoch \d+ after step \d+; the same command goes on$", printed, re.MULTILINE)
+    assert re.search(r"^stopped in epoch \d+ after step \d+; the same command resumes$", printed, re.MULTILINE)
     printed += run(url, "--epochs", "12", "--checkpoint", str(stopped), "--max-steps", "2")
     printed += run(url, "--epochs", "12", "--checkpoint", str(stopped))
     assert printed.count("stopped in epoch") == 2
