@@ -1,4 +1,4 @@
-"""Where ``train_imagenet.py`` has its batches from: loose files or shards, whichever lie at a URL."""
+"""The batches of ``train_imagenet.py``: from loose files or shards, depending on the URL."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Classes = Any  # names in the order of their numbers, a labeller of tdr.labels, 
 
 
 def open_data(options: argparse.Namespace, rank: int, num_ranks: int) -> LooseFiles | Shards:
-    """What lies there: a manifest or tars are shards, anything else is loose files."""
+    """Open a URL: a manifest or tars as shards, anything else as loose files."""
     given = tdr.StorageOptions.from_file(options.credentials) if options.credentials else tdr.StorageOptions()
     store = {**given, **({"endpoint_url": options.endpoint_url} if options.endpoint_url else {})}
     index = options.index or given.downloads.get("train_index")
@@ -39,7 +39,7 @@ def open_data(options: argparse.Namespace, rank: int, num_ranks: int) -> LooseFi
 
 
 def lists(url: str, store: Mapping[str, Any], **how: Any) -> bool:
-    """Whether there is something."""
+    """Whether an object exists."""
     try:
         return any(IterableWrapper([url]).list_remote(storage_options=store, **how))
     except FileNotFoundError:
@@ -47,7 +47,7 @@ def lists(url: str, store: Mapping[str, Any], **how: Any) -> bool:
 
 
 def read_classes(classes: list[str] | str | None, id_base: int, store: Mapping[str, Any]) -> Classes:
-    """Names as they are; a labeller from a file. Credentials go to an s3 server only."""
+    """Names unchanged; a labeller from a file. Credentials are sent to an s3 server only."""
     source = classes[0] if isinstance(classes, list) and len(classes) == 1 else classes
     if not isinstance(source, str) or (isinstance(classes, list) and not source.endswith(".json")):
         return classes
@@ -56,7 +56,7 @@ def read_classes(classes: list[str] | str | None, id_base: int, store: Mapping[s
 
 
 class LooseFiles:
-    """Batches of an ImageFolder. The order follows from the epoch, so that it can be gone on with anywhere."""
+    """Batches of an ImageFolder. The order depends on the epoch only, so any position can be resumed."""
 
     def __init__(
         self, options: argparse.Namespace, rank: int, num_ranks: int, classes: Classes, reading: Mapping[str, Any]
@@ -75,12 +75,12 @@ class LooseFiles:
             sys.exit(f"{options.url}: images lie in no folders that could be their classes; pass --classes FILE")
         self.batch_size, self.first = options.batch_size, rank * options.batch_size
         self.step_images = num_ranks * options.batch_size
-        self.num_images = len(self.files) // self.step_images * self.step_images  # each rank has as many
+        self.num_images = len(self.files) // self.step_images * self.step_images  # the same in each rank
         if not self.num_images:
             sys.exit(f"{len(self.files):,} images are no step of {self.step_images:,}; pass a smaller --batch-size")
 
     def batches(self, epoch: int, done: int) -> Iterable[Any]:
-        """This rank's, without the images that are done: these are not read again."""
+        """This rank's batches, without the images that are done: these are not read again."""
         order = torch.randperm(len(self.files), generator=torch.Generator().manual_seed(epoch))
         starts = range(done + self.first, self.num_images, self.step_images)
         return tdr.PrefetchingLoader(
@@ -92,14 +92,14 @@ class LooseFiles:
         )
 
     def state(self) -> None:
-        """The epoch, and how many images are done, say all."""
+        """Empty: the epoch and the number of finished images are the whole position."""
 
     def load(self, states: list[Any]) -> None:
-        """They are told to ``batches``."""
+        """Nothing to load: ``batches`` takes the position."""
 
 
 class Shards:
-    """Batches of tar shards, by a loader that knows where it is."""
+    """Batches of tar shards, by a loader with a state."""
 
     def __init__(
         self, url: str, options: argparse.Namespace, num_ranks: int, classes: Classes, reading: Mapping[str, Any]
@@ -121,13 +121,13 @@ class Shards:
         self.num_classes = number_of(classes or classes_beside(url, reading["storage_options"]))
 
     def batches(self, epoch: int, done: int) -> Iterable[Any]:
-        """This rank's, from where the state that was loaded is."""
+        """This rank's batches, after those of the loaded state."""
         self.loader.set_epoch(epoch)
         return islice(self.loader, None if self.limit is None else -(-(self.limit - done) // self.step_images))
 
 
 def classes_beside(url: str, store: Mapping[str, Any]) -> Classes:
-    """Those that ``shard_dataset`` has written beside the shards."""
+    """The classes that ``shard_dataset`` has written beside the shards."""
     try:
         return tdr.labels.classes_json(f"{url.rpartition('/')[0]}/classes.json", id_base=0, storage_options=store)
     except FileNotFoundError:
@@ -135,14 +135,14 @@ def classes_beside(url: str, store: Mapping[str, Any]) -> Classes:
 
 
 def number_of(classes: Classes) -> int:
-    """How many there are."""
+    """The number of classes."""
     if classes is None:
         return IMAGENET_CLASSES
     return len(classes) if isinstance(classes, list) else 1 + max(entry["id"] for entry in classes.table.values())
 
 
 class ToTensor:
-    """A picture to uint8, 3 x S x S: a square with a margin, out of which the random crop is cut.
+    """Convert a picture to uint8, 3 x S x S: a square with a margin for the random crop.
 
     Args:
         image_size: side of that crop, in pixels.
@@ -157,5 +157,5 @@ class ToTensor:
 
 
 def leave_ctrl_c(worker: int) -> None:
-    """Ctrl-C reaches all processes; the one that trains decides."""
+    """Ignore Ctrl-C, which reaches all processes: the training process handles it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""Draw small pictures of shapes into a folder for each class: something to shard, look at and train on.
+"""Draw small pictures of shapes into a folder for each class: a dataset to shard, show and train on.
 
 python examples/make_pictures.py pictures [--num 120]
 """
@@ -17,7 +17,7 @@ CORNERS = {"circle": 60, "hexagon": 6, "square": 4, "triangle": 3}
 
 
 def draw(num_corners: int, draw_from: random.Random) -> Image.Image:
-    """A polygon of random place, size, turn and colour on a plain ground."""
+    """A polygon of random position, size, rotation and colour on a plain background."""
     side = PIXELS * LARGER
     ground, colour = (tuple(draw_from.randrange(low, low + 96) for _ in range(3)) for low in (16, 144))
     image = Image.new("RGB", (side, side), ground)

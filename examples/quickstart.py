@@ -1,4 +1,4 @@
-"""Write a dataset into an S3 bucket as tar shards, train from the stream, look at the predictions.
+"""Write a dataset into an S3 bucket as tar shards, train from the stream, draw the predictions.
 
 The images are the 1,797 handwritten digits of 8 x 8 pixels that ship with scikit-learn. The bucket is on an S3 server
 that this script starts (moto's), unless ``AWS_ENDPOINT_URL`` names another one.
@@ -84,7 +84,7 @@ def main() -> None:
 
 
 def digits() -> list[dict[str, Any]]:
-    """The digits as samples, in an order that does not follow who wrote them."""
+    """The digits as samples, in random order: the data set is sorted by writer."""
     data = load_digits()
     order = list(range(len(data.target)))
     random.Random(0).shuffle(order)
@@ -99,7 +99,7 @@ def digits() -> list[dict[str, Any]]:
 
 
 def write(samples: list[dict[str, Any]], url_template: str) -> list[tdr.ShardInfo]:
-    """Images are encoded by their extension, here to PNG."""
+    """Write the samples; images are encoded by their extension, here to PNG."""
     return list(IterableWrapper(samples).write_shards(url_template, max_shard_samples=120))
 
 
@@ -136,7 +136,7 @@ def draw(images: torch.Tensor, labels: torch.Tensor, predicted: torch.Tensor) ->
 
 @contextlib.contextmanager
 def s3_server() -> Iterator[None]:
-    """A real S3 server on this machine for as long as the block runs, unless the environment names one."""
+    """Run an S3 server on this machine within the block, unless the environment names one."""
     if "AWS_ENDPOINT_URL" in os.environ:
         print(f"S3 server: {os.environ['AWS_ENDPOINT_URL']}")
         yield

@@ -1,11 +1,10 @@
-"""Train, stop anywhere, and go on as if nothing had happened.
+"""Train, stop at any step, and resume exactly.
 
     python examples/resume_training.py [--data URL] [--checkpoint FILE] [--epochs 5] [--workers 2]
 
-Stop it by Ctrl-C or SIGTERM, and give the same command again. A run that was stopped ends with the same digest over all
-keys, in the order in which they were handed out, and with the same loss as one that was not. It goes on with another
-number of workers as well: then the order is another one, and so are digest and loss, but each epoch still has each
-sample exactly once.
+Stop it by Ctrl-C or SIGTERM, and run the same command again. A run that was stopped ends with the same loss, and the
+same digest over all keys in their order, as one that was not. It also resumes with another number of workers: the
+order, digest and loss then differ, and each epoch still has each sample exactly once.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 import torchdata_remote as tdr
 
 SAVE_EVERY, SHOW_EVERY = 100, 50  # steps
-NUM_STREAMS = 12  # as many workers at most; their order is the same in every world
+NUM_STREAMS = 12  # the largest number of workers
 
 
 def main() -> None:
@@ -50,7 +49,7 @@ def main() -> None:
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "loader": loader.state_dict()}
         Path(options.checkpoint).parent.mkdir(parents=True, exist_ok=True)
         torch.save({**state, "random": torch.get_rng_state(), "at": at}, f"{options.checkpoint}.new")
-        os.replace(f"{options.checkpoint}.new", options.checkpoint)  # the old one or the new one, never half of it
+        os.replace(f"{options.checkpoint}.new", options.checkpoint)  # atomic
 
     if Path(options.checkpoint).exists():
         saved = torch.load(options.checkpoint, weights_only=True)
@@ -59,7 +58,7 @@ def main() -> None:
         loader.load_state_dict(saved["loader"])
         torch.set_rng_state(saved["random"])
         at = saved["at"]
-        print(f"going on from epoch {at['epoch']}, step {at['step']}", flush=True)
+        print(f"resumed at epoch {at['epoch']}, step {at['step']}", flush=True)
     else:
         print("from the beginning", flush=True)
 
@@ -76,11 +75,11 @@ def main() -> None:
             at.update(step=at["step"] + 1, samples=at["samples"] + len(keys), loss=loss.item())
             if at["step"] % SHOW_EVERY == 0:
                 print(f"epoch {at['epoch']}, step {at['step']}, loss {at['loss']:.4f}", flush=True)
-            stopping = stop.came
+            stopping = stop.received
             if stopping or at["step"] % SAVE_EVERY == 0:
                 save()
             if stopping:
-                sys.exit(f"stopped in epoch {at['epoch']} after step {at['step']}; the same command goes on")
+                sys.exit(f"stopped in epoch {at['epoch']} after step {at['step']}; the same command resumes")
         print(f"epoch {at['epoch']} had {at['samples']:,} samples", flush=True)
         at.update(epoch=at["epoch"] + 1, samples=0)
     save()
@@ -104,20 +103,20 @@ def make_loader(data: str, num_workers: int) -> tdr.StatefulLoader:
 
 
 class StopSignal:
-    """Whether Ctrl-C or SIGTERM came, so that the step is ended first. A second one ends the process at once."""
+    """Records Ctrl-C and SIGTERM, so that the step is completed first. A second signal ends the process at once."""
 
     def __init__(self) -> None:
-        self.came = False
+        self.received = False
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._note)
 
     def _note(self, number: int, _frame: object) -> None:
-        self.came = True
+        self.received = True
         signal.signal(number, signal.SIG_DFL)
 
 
 def write_digits(data: str) -> None:
-    """Write scikit-learn's 1,797 handwritten digits, each in nine places, as tar shards, unless they are there."""
+    """Write scikit-learn's 1,797 handwritten digits, each at nine offsets, as tar shards, unless they exist."""
     try:
         list(IterableWrapper([f"{data}/index.json"]).list_remote())
     except FileNotFoundError:
@@ -125,11 +124,11 @@ def write_digits(data: str) -> None:
 
         digits = load_digits()
         with tdr.ShardWriter(f"{data}/{{shard:04d}}.tar", max_shard_samples=500, overwrite=True) as writer:
-            for place in range(9):
+            for offset in range(9):
                 for i, (image, label) in enumerate(zip(digits.images, digits.target, strict=True)):
-                    moved = np.roll(image, (place // 3 - 1, place % 3 - 1), axis=(0, 1))
+                    moved = np.roll(image, (offset // 3 - 1, offset % 3 - 1), axis=(0, 1))
                     pixels = (moved[None] / 16).astype(np.float32)
-                    writer.write({"__key__": f"{place}/{i:04d}", "npy": pixels, "cls": int(label)})
+                    writer.write({"__key__": f"{offset}/{i:04d}", "npy": pixels, "cls": int(label)})
         print(f"{data}: {len(digits.target) * 9:,} images in {len(writer.shards)} shards")
 
 

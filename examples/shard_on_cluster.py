@@ -2,9 +2,9 @@ r"""Shard a folder of pictures by many processes: of this machine, or of a clust
 
     python examples/shard_on_cluster.py --on processes [SOURCE TEMPLATE]
 
-Without SOURCE and TEMPLATE it draws a few pictures into ``shard_on_cluster/`` and shards them there. On a cluster both
-must be where all its machines reach them: ``s3://photos/raw/ s3://photos/train/{shard:06d}.tar``, or a shared file
-system. A job that was stopped goes on with the same command. Below, ``JOB`` stands for
+Without SOURCE and TEMPLATE it draws a few pictures into ``shard_on_cluster/`` and shards them there. On a cluster all
+machines must have access to both: ``s3://photos/raw/ s3://photos/train/{shard:06d}.tar``, or a shared file system. Run
+the same command to resume a job that was stopped. Below, ``JOB`` stands for
 ``examples/shard_on_cluster.py SOURCE TEMPLATE``, and ``IMAGE`` for a container image with Python, this repository and
 ``pip install -c constraints.txt -e '.[cluster]'``.
 
@@ -41,9 +41,9 @@ system. A job that was stopped goes on with the same command. Below, ``JOB`` sta
         --wrap 'srun ray symmetric-run --address $(hostname):6379 --min-nodes 4 -- python JOB --on ray'     # Slurm
     ray job submit --address http://photos-head-svc:8265 -- python JOB --on ray              # Kubernetes: KubeRay
 
-Dask and Ray give a lost worker's shard to another one. MPI ends all processes when it loses one, and the standard
-library's pool takes no more tasks then: start the job again, and it writes what is missing. (``num_workers=`` instead
-of ``executor=`` goes on by itself, on one machine.)
+Dask and Ray reassign a lost worker's shard. MPI ends all processes when it loses one, and the standard library's pool
+accepts no more tasks then: start the job again, and it writes the missing shards. (``num_workers=`` instead of
+``executor=`` continues without a restart, on one machine.)
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from PIL import Image
 import torchdata_remote as tdr
 
 FOLDER = "shard_on_cluster"
-PIXELS = 48  # longest side of what is written
+PIXELS = 48  # longest side of the written pictures
 
 
 def main() -> None:
@@ -93,7 +93,7 @@ def main() -> None:
 
 
 def smaller(sample: dict[str, Any]) -> dict[str, Any]:
-    """What a worker does with each sample: here the picture is scaled down."""
+    """Process a sample in a worker: here scale the picture down."""
     with Image.open(io.BytesIO(sample["jpg"])) as image:
         image.thumbnail((PIXELS, PIXELS))
         encoded = io.BytesIO()
@@ -103,7 +103,7 @@ def smaller(sample: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def open_executor(on: str, scheduler: str | None = None) -> Iterator[Executor]:
-    """An executor, with what it needs, as long as the block lasts."""
+    """Run an executor within the block."""
     if on == "processes":
         context = multiprocessing.get_context("forkserver")  # a fork would share the store's connections
         with ProcessPoolExecutor(len(os.sched_getaffinity(0)), context) as executor:
@@ -130,7 +130,7 @@ def open_executor(on: str, scheduler: str | None = None) -> Iterator[Executor]:
 
 
 class RayExecutor(Executor):
-    """Ray's tasks as those of an executor. Ray does a task up to four times if its worker is lost."""
+    """An executor of Ray tasks. Ray runs a task up to four times if its worker is lost."""
 
     def __init__(self) -> None:
         import ray

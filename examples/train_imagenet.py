@@ -1,10 +1,10 @@
-"""Train a classifier on images where they lie: loose files in ImageFolder layout, or shards, local or remote.
+"""Train a classifier on local or remote images: loose files in ImageFolder layout, or shards.
 
     python examples/train_imagenet.py s3://bucket/imagenet/train/ [--index index.json.gz] [--classes classes.json]
     torchrun --nproc-per-node 8 examples/train_imagenet.py s3://bucket/shards/ --cache-dir /scratch/cache
 
-A manifest or tars in the folder make it shards. Stop it by Ctrl-C or SIGTERM, and give the same command again: it goes
-on with the next batch, and ends with the same weights as a run that was never stopped.
+A folder with a manifest or tars is read as shards. Stop it by Ctrl-C or SIGTERM, and run the same command again: it
+resumes with the next batch, and ends with the same weights as a run that was never stopped.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--classes", nargs="+", help="JSON file of classes (path or URL), or their names in order")
     parser.add_argument("--id-base", type=int, default=1, help="the number that the ids in that file count from (1)")
     parser.add_argument("--index", help="JSON list of loose files (path or URL): then nothing is listed")
-    parser.add_argument("--credentials", help="JSON file of s3 credentials, for where the AWS environment has none")
+    parser.add_argument("--credentials", help="JSON file of s3 credentials, if the AWS environment has none")
     parser.add_argument("--endpoint-url", help="of an S3 server that is not Amazon's")
     parser.add_argument("--dataset-limit", type=int, help="images in an epoch; of loose files, the first ones")
-    parser.add_argument("--cache-dir", help="local folder that keeps what was read: later epochs need no network")
-    parser.add_argument("--cache-gb", type=float, default=200, help="bound on what it keeps (200)")
+    parser.add_argument("--cache-dir", help="local folder for objects that were read: later epochs need no network")
+    parser.add_argument("--cache-gb", type=float, default=200, help="bound on its size (200)")
     parser.add_argument("--model", help="'tiny', or one of torchvision's (resnet50 where torchvision is installed)")
     parser.add_argument("--image-size", type=int, default=224, help="pixels (224)")
     parser.add_argument("--batch-size", type=int, default=64, help="images in a batch of one rank (64)")
     parser.add_argument("--epochs", type=int, default=90, help="(90)")
     parser.add_argument("--workers", type=int, default=4, help="processes of each rank that load images (4)")
     parser.add_argument("--lr", type=float, default=0.1, help="learning rate for 256 images in a step (0.1)")
-    parser.add_argument("--checkpoint", default="train_imagenet.pt", help="local file, written and gone on from")
-    parser.add_argument("--max-steps", type=int, help="stop after so many, as by Ctrl-C")
+    parser.add_argument("--checkpoint", default="train_imagenet.pt", help="local file, from which training resumes")
+    parser.add_argument("--max-steps", type=int, help="stop after this number of steps, as by Ctrl-C")
     return parser.parse_args()
 
 
@@ -80,7 +80,7 @@ def main() -> None:
         if rank == 0:
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "data": states, "at": at}
             torch.save(state, f"{options.checkpoint}.new")
-            os.replace(f"{options.checkpoint}.new", options.checkpoint)  # the old one or the new one, never half of it
+            os.replace(f"{options.checkpoint}.new", options.checkpoint)  # atomic
 
     for epoch in range(at["epoch"], options.epochs):
         begun_s, begun_at, loss = time.monotonic(), at["images"], torch.tensor(float("nan"))
@@ -95,13 +95,13 @@ def main() -> None:
 
             at.update(step=at["step"] + 1, images=at["images"] + len(labels) * num_ranks)
             bar.update(len(labels) * num_ranks)  # which shows images/s
-            stopping = agreed(stop.came or at["step"] == last_step, device)
+            stopping = agreed(stop.received or at["step"] == last_step, device)
             if stopping or at["step"] % SAVE_EVERY == 0:
                 save()
             if stopping:
                 bar.close()
                 end(
-                    f"stopped in epoch {epoch} after step {at['step']}; the same command goes on" if rank == 0 else None
+                    f"stopped in epoch {epoch} after step {at['step']}; the same command resumes" if rank == 0 else None
                 )
         bar.close()
         num_images = at["images"] - begun_at
@@ -114,7 +114,7 @@ def main() -> None:
 
 
 def end(message: str | None) -> None:
-    """End the process with exit code 0: torchrun takes any other one for a failure."""
+    """End the process with exit code 0: torchrun treats any other one as a failure."""
     if message is not None:
         print(message, flush=True)
     if dist.is_initialized():
@@ -127,7 +127,7 @@ def end(message: str | None) -> None:
 
 
 def agreed(flag: bool, device: torch.device) -> bool:
-    """Whether it holds in any rank."""
+    """Whether the value is true in any rank."""
     if not dist.is_initialized():
         return flag
     votes = torch.tensor(float(flag), device=device)
@@ -147,7 +147,7 @@ def make_model(name: str | None, num_classes: int) -> nn.Module:
     if name != "tiny":
         try:
             models: Any = import_module("torchvision.models")
-        except (ImportError, RuntimeError):  # the latter where it was built for another torch
+        except (ImportError, RuntimeError):  # RuntimeError if it was built for another torch
             if name is not None:
                 raise
         else:
@@ -158,15 +158,15 @@ def make_model(name: str | None, num_classes: int) -> nn.Module:
 
 
 class StopSignal:
-    """Whether Ctrl-C or SIGTERM came, so that the step is ended first. A second one ends the process at once."""
+    """Records Ctrl-C and SIGTERM, so that the step is completed first. A second signal ends the process at once."""
 
     def __init__(self) -> None:
-        self.came = False
+        self.received = False
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._note)
 
     def _note(self, number: int, _frame: object) -> None:
-        self.came = True
+        self.received = True
         signal.signal(number, signal.SIG_DFL)
 
 

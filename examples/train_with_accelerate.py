@@ -3,10 +3,10 @@
     accelerate launch --cpu --num_processes 2 examples/train_with_accelerate.py --url s3://bucket/train/ --stop-after 40
     accelerate launch --cpu --num_processes 3 examples/train_with_accelerate.py --url s3://bucket/train/
 
-``--url`` holds shards of images with a manifest (``index.json``) and classes in ``cls``, as ``torchdata-remote shard``
+``--url`` has shards of images with a manifest (``index.json``) and classes in ``cls``, as ``torchdata-remote shard``
 writes them from a folder of images. The second command continues after the last batch of the first: each sample of each
-epoch is trained on once. ``accelerator.save_state`` holds the place of all processes' loaders; no batch is skipped by
-reading it again.
+epoch is trained on once. ``accelerator.save_state`` stores the position of all processes' loaders; no batch is read
+only to be skipped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch import nn
 import torchdata_remote as tdr
 
 SIZE = 16  # pixels of a side
-NUM_STREAMS = 12  # as many processes x workers at most
+NUM_STREAMS = 12  # the largest number of processes x workers
 
 
 def to_example(sample: dict[str, Any]) -> tuple[torch.Tensor, int]:
@@ -35,7 +35,7 @@ def to_example(sample: dict[str, Any]) -> tuple[torch.Tensor, int]:
 
 
 def make_loader(url: str, num_processes: int, num_workers: int) -> tdr.StatefulLoader:
-    """Batches of this process' share; ``equalize_ranks`` lets all of them end an epoch together."""
+    """Batches of this process' share; with ``equalize_ranks`` all processes end an epoch together."""
     pipe = tdr.IterableWrapper([f"{url.rstrip('/')}/index.json"]).list_remote().shuffle_shards(seed=0)
     pipe = pipe.sharding_filter_rank().async_prefetch().shard_tar_reader().equalize_ranks(mode="drop")
     pipe = pipe.shuffle_samples(buffer_size=100, seed=0).decode_sample().map(to_example)
@@ -44,7 +44,7 @@ def make_loader(url: str, num_processes: int, num_workers: int) -> tdr.StatefulL
 
 
 class Progress:
-    """What ``save_state`` keeps besides."""
+    """Counters that ``save_state`` stores, too."""
 
     def __init__(self) -> None:
         self.epoch, self.step, self.num_samples = 0, 0, 0

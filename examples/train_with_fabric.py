@@ -1,9 +1,9 @@
-"""Train with Fabric, stop anywhere by ``fabric.save``, and resume with any number of processes.
+"""Train with Fabric, stop at any step by ``fabric.save``, and resume with any number of processes.
 
     python examples/train_with_fabric.py --devices 2 --stop-after 20
     python examples/train_with_fabric.py --devices 3
 
-The first command stops in mid-epoch. The second one resumes there: three processes train on what is left of the epoch,
+The first command stops in mid-epoch. The second one resumes there: three processes train on the rest of the epoch,
 exactly once. ``--url`` is a folder or bucket of shards with a manifest; without it the handwritten digits of
 scikit-learn are written to one.
 """

@@ -4,8 +4,8 @@
     torchrun --nproc-per-node 4 examples/train_with_fsdp2.py --url /tmp/fsdp2/digits --tp 2 --stop-after 20
     torchrun --nproc-per-node 3 examples/train_with_fsdp2.py --url /tmp/fsdp2/digits
 
-Each run resumes from the newest checkpoint, with any number of processes that --tp divides. The checkpoint holds model,
-optimizer and loader; each sample is read at most once per epoch, whatever the stops.
+Each run resumes from the newest checkpoint, with any number of processes that --tp divides. The checkpoint contains
+model, optimizer and loader; each sample is read at most once per epoch, with any number of stops.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 import torchdata_remote as tdr
 
-NUM_STREAMS, BATCH_SIZE = 12, 16  # streams: as many readers (data-parallel ranks x workers) at most
+NUM_STREAMS, BATCH_SIZE = 12, 16  # streams: the largest number of readers (data-parallel ranks x workers)
 
 
 class Training:
@@ -81,7 +81,7 @@ def main() -> None:
     if steps:
         load(whole, checkpoint_id=f"{options.checkpoint}/{max(steps)}")
         at = whole["at"]
-    savers = dist.new_group(backend="gloo")  # async_save exchanges in a thread, beside the training's exchanges
+    savers = dist.new_group(backend="gloo")  # async_save exchanges in a thread, concurrently with the training
     pending: Any = None
     last = None if options.stop_after is None else at["step"] + options.stop_after
     stopping = False

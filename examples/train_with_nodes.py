@@ -1,10 +1,10 @@
-"""Train from shards by a ``torchdata.nodes`` graph, stop anywhere, and go on with any number of processes.
+"""Train from shards by a ``torchdata.nodes`` graph, stop at any step, and resume with any number of processes.
 
     pip install torchdata_remote 'torchdata>=0.11'
     torchrun --nproc-per-node 2 examples/train_with_nodes.py --url s3://bucket/train/index.json --stop-after 100
     torchrun --nproc-per-node 3 examples/train_with_nodes.py --url s3://bucket/train/index.json
 
-The second command goes on where the first one stopped: all ranks' states are in its checkpoint, as one. Shards hold
+The second command resumes where the first one stopped: its checkpoint has the merged state of all ranks. Shards contain
 images (jpg or png) with classes (cls), and a manifest: ``torchdata-remote shard`` writes them.
 """
 
@@ -26,7 +26,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 import torchdata_remote as tdr
 
-NUM_STREAMS = 24  # numbers of ranks that divide it can go on with the training
+NUM_STREAMS = 24  # any number of ranks that divides this resumes
 
 
 def make_loader(url: str, batch_size: int, workers: int) -> Any:

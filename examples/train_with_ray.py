@@ -1,11 +1,11 @@
-"""Train with Ray Train, stop anywhere by Ray's checkpoint, and resume with any number of workers.
+"""Train with Ray Train, stop at any step by Ray's checkpoint, and resume with any number of workers.
 
     python examples/train_with_ray.py --ranks 2 --stop-after 20
     python examples/train_with_ray.py --ranks 3
 
-The first command stops in mid-epoch. The second one resumes there: three ranks train on what is left of the epoch,
-exactly once. ``--url`` is a folder or bucket of shards with a manifest; without it the handwritten digits of
-scikit-learn are written to one.
+The first command stops in mid-epoch. The second one resumes there: three ranks train on the rest of the epoch, exactly
+once. ``--url`` is a folder or bucket of shards with a manifest; without it the handwritten digits of scikit-learn are
+written to one.
 """
 
 from __future__ import annotations

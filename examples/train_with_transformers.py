@@ -3,10 +3,10 @@
     torchrun --nproc-per-node 2 examples/train_with_transformers.py --url s3://bucket/train/ --stop-after 40
     torchrun --nproc-per-node 3 examples/train_with_transformers.py --url s3://bucket/train/
 
-``--url`` holds shards of images with a manifest (``index.json``) and classes in ``cls``, as ``torchdata-remote shard``
+``--url`` has shards of images with a manifest (``index.json``) and classes in ``cls``, as ``torchdata-remote shard``
 writes them from a folder of images. The second command continues after the last batch of the first: each sample of each
-epoch is trained on once. The ``checkpoint-N`` folders hold the place of all processes' loaders; no batch is skipped by
-reading it again.
+epoch is trained on once. The ``checkpoint-N`` folders contain the position of all processes' loaders; no batch is read
+only to be skipped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import torchdata_remote as tdr
-from torchdata_remote.loaders.trainers.transformers import RemoteTrainerMixin
+from torchdata_remote.loaders.trainers import RemoteTrainerMixin
 
 SIZE = 16  # pixels of a side
 NUM_STREAMS = 12  # as many processes x workers at most

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from torch.utils.data import IterDataPipe
 
-from tests.integration.test_distributed import run_ranks
 from tests.servers.s3 import S3Server
+from tests.support.ranks import run_ranks
 from torchdata_remote import stream_shards
 from torchdata_remote.errors import EmptyShareError, ObjectNotFoundError
 from torchdata_remote.testing import write_small_shards

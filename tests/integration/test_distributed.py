@@ -3,51 +3,54 @@
 from __future__ import annotations
 
 import collections
-import json
-import os
-import signal
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
-from tests.servers.s3 import S3Server, free_port
+from tests.servers.s3 import S3Server
+from tests.support.ranks import run_ranks
 from torchdata_remote.testing import write_small_shards
 
 NUM_SHARDS, SAMPLES_PER_SHARD = 10, 7
-WORLD_SIZE = 2
 
 RANK_SCRIPT = """
-import json, sys
+import json, os, sys
 import torch.distributed
 from torch.utils.data import DataLoader
 import torchdata_remote as tdr
 
-given = json.loads(sys.argv[1])
-if given["init"]:
+arguments = json.loads(sys.argv[1])
+if arguments["init"]:
     torch.distributed.init_process_group("gloo")
-pipe = tdr.stream_shards(given["folder"], storage_options=given["storage_options"]).to_tuple("__key__")
-workers = given["num_workers"]
-loader = DataLoader(
-    pipe,
-    batch_size=None,
-    num_workers=workers,
-    multiprocessing_context=given["start_method"] if workers else None,
-    persistent_workers=given["persistent_workers"] and workers > 0,
-)
-try:
-    print(json.dumps([[key for (key,) in loader] for epoch in range(2)]))
-except Exception as error:
-    print(json.dumps([type(error).__name__, str(error)]))
-if given["init"]:
+
+def run(name, url, start_method, persistent_workers=False):
+    pipe = tdr.stream_shards(url, storage_options=arguments["storage_options"]).to_tuple("__key__")
+    loader = DataLoader(
+        pipe,
+        batch_size=None,
+        num_workers=2 if start_method else 0,
+        multiprocessing_context=start_method,
+        persistent_workers=persistent_workers,
+    )
+    if name == "one rank reads a sample" and os.environ["RANK"] == "0":
+        next(iter(pipe))
+    try:
+        return [[key for (key,) in loader] for epoch in range(2)]
+    except Exception as error:
+        return [type(error).__name__, str(error)]
+
+print(json.dumps({case[0]: run(*case) for case in arguments["cases"]}))
+if arguments["init"]:
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
-    import os
-    import sys
     sys.stdout.flush()
     os._exit(0)  # gloo's threads may still hold tensors, see pytorch#190489
 """
+FEW_SHARDS = "fewer shards than readers"
+GLOO = {"fork, persistent workers": ("fork", True), "forkserver": ("forkserver", False), "no workers": (None, False),
+        "one rank reads a sample": (None, False)}  # fmt: skip
+ENVIRONMENT = {"fork": ("fork", False), "spawn, persistent workers": ("spawn", True)}
+"""Name of a case -> start method of its workers, and whether they are persistent."""
 
 
 @pytest.fixture(scope="module")
@@ -59,31 +62,25 @@ def folder(moto: S3Server) -> str:
     return url
 
 
-def run_ranks(script: str, world_size: int = WORLD_SIZE, **given: Any) -> list[Any]:
-    """What each rank printed."""
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world_size)}
-    ranks = []
-    for rank in range(world_size):
-        environment = {**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-c", script, json.dumps(given)]
-        pipe = subprocess.PIPE
-        environment["PYTHONFAULTHANDLER"] = "1"
-        ranks.append(
-            subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
-        )
-    try:
-        told = [rank.communicate(timeout=120) for rank in ranks]
-    except subprocess.TimeoutExpired:
-        for rank_process in ranks:
-            os.killpg(rank_process.pid, signal.SIGABRT)  # each thread, of workers too, says where it is
-        raise AssertionError("\n".join(rank.communicate()[1] for rank in ranks)) from None
-    finally:
-        for rank_process in ranks:
-            rank_process.kill()
-            rank_process.wait()
-    for process, (_, complaints) in zip(ranks, told, strict=True):
-        assert process.returncode == 0, complaints
-    return [json.loads(answer.splitlines()[-1]) for answer, _ in told]
+def run_cases(moto: S3Server, folder: str, cases: dict[str, tuple[str | None, bool]], *, init: bool) -> list[Any]:
+    """Of each rank: name of a case -> the keys of two epochs, or class and message of the error."""
+    rows = [
+        (FEW_SHARDS, f"{folder}00000[0-2].tar", "fork", False),
+        *((name, folder, *how) for name, how in cases.items()),
+    ]
+    return run_ranks(RANK_SCRIPT, cases=rows, init=init, storage_options=moto.storage_options)
+
+
+@pytest.fixture(scope="module")
+def with_gloo(moto: S3Server, folder: str) -> list[Any]:
+    """What two ranks of a process group have read."""
+    return run_cases(moto, folder, GLOO, init=True)
+
+
+@pytest.fixture(scope="module")
+def with_environment(moto: S3Server, folder: str) -> list[Any]:
+    """What two ranks have read that know their numbers from the environment only."""
+    return run_cases(moto, folder, ENVIRONMENT, init=False)
 
 
 def check(per_rank: list[list[list[str]]]) -> None:
@@ -97,68 +94,20 @@ def check(per_rank: list[list[list[str]]]) -> None:
         assert sorted(first) != sorted(second)  # a rank reads other shards, not only in another order
 
 
-@pytest.mark.parametrize("init", [True, False], ids=["gloo", "environment"])
-@pytest.mark.parametrize(
-    ("num_workers", "start_method", "persistent_workers"),
-    [(0, "fork", False), (2, "fork", False), (2, "fork", True), (2, "forkserver", False), (2, "spawn", True)],
-)
-def test_two_ranks(
-    moto: S3Server, folder: str, init: bool, num_workers: int, start_method: str, persistent_workers: bool
-) -> None:
-    """Every sample arrives exactly once per epoch over ranks and workers; the next epoch has another order."""
-    if start_method == "spawn" and not init:
-        pytest.skip("the start method matters no more without a process group: forkserver stands for both")
-    check(
-        run_ranks(
-            RANK_SCRIPT,
-            folder=folder,
-            storage_options=moto.storage_options,
-            init=init,
-            num_workers=num_workers,
-            start_method=start_method,
-            persistent_workers=persistent_workers,
-        )
-    )
+@pytest.mark.parametrize("case", GLOO)
+def test_two_ranks_of_a_process_group_read_each_sample_once_an_epoch(with_gloo: list[Any], case: str) -> None:
+    """Over ranks and workers; also if rank 0 alone has read a sample before, which counts no epoch."""
+    check([rank[case] for rank in with_gloo])
 
 
-@pytest.mark.parametrize("init", [True, False], ids=["gloo", "environment"])
-def test_too_few_shards(moto: S3Server, folder: str, init: bool) -> None:
-    """Fewer shards than ranks x workers is an error in every rank, so that none waits for the others."""
-    told = run_ranks(
-        RANK_SCRIPT,
-        folder=folder + "00000[0-2].tar",
-        storage_options=moto.storage_options,
-        init=init,
-        num_workers=2,
-        start_method="fork",
-        persistent_workers=False,
-    )
-    assert [name for name, _ in told] == ["EmptyShareError"] * 2
-    assert all("3 shards for 4 readers (2 ranks x 2 workers)" in message for _, message in told)
+@pytest.mark.parametrize("case", ENVIRONMENT)
+def test_two_ranks_of_the_environment_read_each_sample_once_an_epoch(with_environment: list[Any], case: str) -> None:
+    check([rank[case] for rank in with_environment])
 
 
-PEEK_SCRIPT = """
-import json, os, sys
-import torch.distributed
-from torch.utils.data import DataLoader
-import torchdata_remote as tdr
-
-given = json.loads(sys.argv[1])
-torch.distributed.init_process_group("gloo")
-pipe = tdr.stream_shards(given["folder"], storage_options=given["storage_options"]).to_tuple("__key__")
-loader = DataLoader(pipe, batch_size=None, num_workers=0)
-if os.environ["RANK"] == "0":
-    next(iter(pipe))
-print(json.dumps([[key for (key,) in loader] for epoch in range(2)]))
-torch.distributed.barrier()
-torch.distributed.destroy_process_group()
-import os
-import sys
-sys.stdout.flush()
-os._exit(0)  # gloo's threads may still hold tensors, see pytorch#190489
-"""
-
-
-def test_one_rank_looks_at_a_sample(moto: S3Server, folder: str) -> None:
-    """A look at the first sample in rank 0 alone does not bring the ranks into different epochs."""
-    check(run_ranks(PEEK_SCRIPT, folder=folder, storage_options=moto.storage_options))
+@pytest.mark.parametrize("ranks", ["with_gloo", "with_environment"])
+def test_fewer_shards_than_readers_is_an_error_in_every_rank(ranks: str, request: pytest.FixtureRequest) -> None:
+    """So that no rank waits for the others."""
+    found = [rank[FEW_SHARDS] for rank in request.getfixturevalue(ranks)]
+    assert [name for name, _ in found] == ["EmptyShareError"] * 2
+    assert all("3 shards for 4 readers (2 ranks x 2 workers)" in message for _, message in found)

@@ -1,4 +1,4 @@
-"""``examples/kubernetes``: manifests that Kubernetes takes, and a training that runs where they start it."""
+"""``examples/kubernetes``: valid manifests, and a training by their commands."""
 
 from __future__ import annotations
 
@@ -34,11 +34,9 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(params=["images", "shards"])
-def dataset(request: pytest.FixtureRequest, images: Path, tmp_path: Path) -> Path:
-    """The same images, loose and as shards."""
-    if request.param == "images":
-        return images
+@pytest.fixture
+def shards(images: Path, tmp_path: Path) -> Path:
+    """The same images as shards."""
     folder = tmp_path / "shards"
     shard_dataset(str(images), f"{folder}/{{shard:03d}}.tar", labels=parent_directory(), max_shard_samples=12)
     return folder
@@ -52,7 +50,7 @@ def rendered(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[dict[st
 
 
 def train(dataset: Path, folder: Path, epochs: int) -> str:
-    """What the training prints without ``torchrun``."""
+    """The output of a training without ``torchrun``."""
     command = [sys.executable, str(KUBERNETES / "main.py"), "--data", str(dataset), "--epochs", str(epochs)]
     done = subprocess.run(
         [*command, "--workers", "0", "--checkpoint", str(folder / "checkpoints" / "c.pt")],
@@ -76,8 +74,8 @@ def train_in_two_pods(container: dict[str, Any], dataset: Path, folder: Path) ->
     assert f"epoch 0: {NUM_IMAGES // 2} images a rank" in printed
 
 
-def test_service_manifests() -> None:
-    """Claim, Service and Deployment fit the schemas and each other; probes ask for what needs no token."""
+def test_the_service_manifests_are_valid_and_fit_each_other() -> None:
+    """Claim, Service and Deployment; the probes need no token."""
     claim, service, deployment = yaml.safe_load_all((KUBERNETES / "service.yaml").read_text())
     for manifest in (claim, service, deployment):
         require_valid(manifest)
@@ -99,7 +97,7 @@ def test_service_manifests() -> None:
 
 
 def test_the_job_finds_the_service(capsys: pytest.CaptureFixture[str]) -> None:
-    """By the name and port that it has by default, with its Secret; what is rendered fits the schemas."""
+    """By its default name and port, with its Secret; the rendered manifests are valid."""
     _, service, deployment = yaml.safe_load_all((KUBERNETES / "service.yaml").read_text())
     secret = deployment["spec"]["template"]["spec"]["volumes"][-1]["secret"]["secretName"]
     manifests = rendered(capsys, "--token-secret", secret)
@@ -111,8 +109,12 @@ def test_the_job_finds_the_service(capsys: pytest.CaptureFixture[str]) -> None:
     assert pull["securityContext"]["allowPrivilegeEscalation"] is False
 
 
-def test_training_goes_on_from_its_checkpoint(dataset: Path, tmp_path: Path) -> None:
-    """It sees each image in each epoch, and the second start begins where the first one ended."""
+@pytest.mark.parametrize("kind", ["images", "shards"])
+def test_a_restarted_training_continues_from_its_checkpoint(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Each epoch has each image."""
+    dataset = request.getfixturevalue(kind)
     printed = train(dataset, tmp_path, 2)
     assert printed.startswith("1 ranks, 4 classes, from epoch 0\n")
     assert re.findall(r"^epoch (\d): (\d+) images", printed, re.MULTILINE) == [("0", "48"), ("1", "48")]
@@ -124,7 +126,7 @@ def test_training_goes_on_from_its_checkpoint(dataset: Path, tmp_path: Path) -> 
 def test_a_job_from_the_service_to_a_trained_net(
     images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As Kubernetes does it: the init container pulls from the service, the pods find the dataset and train on it."""
+    """As in Kubernetes: the init container pulls from the service, and two pods train on the images."""
     token = tmp_path / "token"
     token.write_text("t" * 32)
     with running_service(tmp_path / "hosted", token_file=token) as address:
@@ -137,8 +139,8 @@ def test_a_job_from_the_service_to_a_trained_net(
         assert mounted == "/datasets/my_dataset"
         (secret,) = [variable for variable in pulls["env"] if "valueFrom" in variable]
         assert (secret["name"], secret["valueFrom"]["secretKeyRef"]["key"]) == ("TORCHDATA_REMOTE_TOKEN", "token")
-        volume = tmp_path / "volume"  # what is mounted there
-        for expected in (f"{NUM_IMAGES} files", "0 files"):  # the second time in a pod that takes another one's place
+        volume = tmp_path / "volume"
+        for expected in (f"{NUM_IMAGES} files", "0 files"):  # the second time in a replacement of the pod
             done = subprocess.run(
                 [sys.executable, "-m", "torchdata_remote.cli", *pulls["command"][1:-1], str(volume)],
                 env={**os.environ, secret["name"]: token.read_text()},
@@ -153,10 +155,12 @@ def test_a_job_from_the_service_to_a_trained_net(
     train_in_two_pods(trains, volume, tmp_path)
 
 
-def test_two_pods_share_the_dataset(dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The container's command as it was rendered: half of the images for each rank, one checkpoint."""
+def test_two_pods_train_on_half_of_the_shards_each(
+    shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the rendered command of the container, with one checkpoint; the test above has two pods with loose images."""
     _, job = rendered(capsys)
     (trains,) = job["spec"]["template"]["spec"]["containers"]
     assert trains["command"] == ["torchrun", "main.py"]
-    train_in_two_pods(trains, dataset, tmp_path)
+    train_in_two_pods(trains, shards, tmp_path)
     assert (tmp_path / "c.pt").is_file()

@@ -1,4 +1,4 @@
-"""``examples/loose_files.ipynb`` runs from top to bottom, and shows what it promises."""
+"""``examples/loose_files.ipynb`` runs from top to bottom, with the expected output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.paths import ROOT
 
 NOTEBOOK = ROOT / "examples" / "loose_files.ipynb"
 
-# As a notebook's kernel does: cells in order, in one set of names; the value of an expression at the end is shown.
+# Like a notebook's kernel: runs cells in order in one namespace, and prints the value of a last expression.
 KERNEL = """
 import ast, json, sys
 
@@ -28,8 +28,8 @@ for number, cell in enumerate(json.load(open(sys.argv[1]))["cells"]):
 """
 
 
-def test_notebook_runs(tmp_path: Path) -> None:
-    """Each cell does, in a process of its own, without a warning that something fell back to a slower way."""
+def test_the_notebook_runs_without_warnings(tmp_path: Path) -> None:
+    """All cells in one process, without a warning about a slower fallback."""
     done = subprocess.run(
         [sys.executable, "-c", KERNEL, str(NOTEBOOK)],
         cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
@@ -46,7 +46,7 @@ def test_notebook_runs(tmp_path: Path) -> None:
     assert sum(line.startswith("<PIL.Image.Image") for line in printed) == 2
 
 
-def test_notebook_is_committed_without_outputs() -> None:
-    """So that a change of it can be read."""
+def test_the_notebook_is_committed_without_outputs() -> None:
+    """So that its diffs are readable."""
     cells = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]
     assert [(cell["outputs"], cell["execution_count"]) for cell in cells] == [([], None)] * len(cells)

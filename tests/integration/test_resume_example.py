@@ -1,4 +1,4 @@
-"""``examples/resume_training.py`` is stopped by Ctrl-C and by SIGTERM, and goes on as if nothing had happened."""
+"""``examples/resume_training.py`` is stopped by Ctrl-C and by SIGTERM, and resumes exactly."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NUM_SAMPLES, NUM_EPOCHS = 2_400, 4
 
 
 def write_images(folder: Path) -> None:
-    """Few, in the example's layout, which are then what it trains on."""
+    """Few images in the example's layout, which it then trains on."""
     source = np.random.default_rng(0)
     with ShardWriter(f"{folder}/{{shard:04d}}.tar", max_shard_samples=60) as writer:
         for i in range(NUM_SAMPLES):
@@ -44,7 +44,7 @@ class Run:
         )
 
     def read_until(self, pattern: str) -> str:
-        """The text of the first line that has it."""
+        """Read up to the first line that matches, and return the match."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self.printed += line
@@ -53,22 +53,22 @@ class Run:
         raise AssertionError(f"no {pattern!r} in {self.printed}{self.ended()}")
 
     def stop(self, number: signal.Signals) -> str:
-        """What it says when it is stopped: by Ctrl-C, which reaches all processes of the group, or SIGTERM."""
+        """Stop it by Ctrl-C, which reaches all processes of the group, or SIGTERM; the message that it prints later."""
         if number == signal.SIGINT:
             os.killpg(self._process.pid, number)
         else:
             self._process.send_signal(number)
-        said = self.ended()
-        found = re.fullmatch(r"stopped in (epoch \d+) after (step \d+); the same command goes on\n", said)
-        assert found, self.printed + said
+        message = self.ended()
+        found = re.fullmatch(r"stopped in (epoch \d+) after (step \d+); the same command resumes\n", message)
+        assert found, self.printed + message
         assert self._process.returncode == 1
-        return f"going on from {found[1]}, {found[2]}\n"
+        return f"resumed at {found[1]}, {found[2]}\n"
 
     def ended(self) -> str:
-        """What it wrote to stderr."""
-        printed, said = self._process.communicate(timeout=120)
+        """Wait for its end; its stderr."""
+        printed, errors = self._process.communicate(timeout=120)
         self.printed += printed
-        return said
+        return errors
 
     def result(self) -> str:
         """Loss and digest of the whole training."""
@@ -78,24 +78,24 @@ class Run:
         return found
 
 
-def test_stopped_training_goes_on(tmp_path: Path) -> None:
-    """Stopped twice, it ends with the order and the loss of one that was not; without workers nothing is lost."""
+def test_a_stopped_training_resumes_with_the_same_order_and_loss(tmp_path: Path) -> None:
+    """After two stops; another number of workers loses no sample."""
     write_images(tmp_path / "images")
     whole, run = Run(tmp_path, "never stopped"), Run(tmp_path, "stopped")
     run.read_until(r"^from the beginning$")
     run.read_until(r"^epoch 0, step 50, loss ")
-    goes_on = run.stop(signal.SIGINT)
+    resumed = run.stop(signal.SIGINT)
     shutil.copy(tmp_path / "stopped", tmp_path / "without workers")
     expected = whole.result()
 
     run, other = Run(tmp_path, "stopped"), Run(tmp_path, "without workers", workers=0)
     run.read_until(r"^epoch 1, step 150, loss ")
-    assert goes_on in run.printed
-    goes_on = run.stop(signal.SIGTERM)
+    assert resumed in run.printed
+    resumed = run.stop(signal.SIGTERM)
     other.result()
     counts = re.findall(r"^epoch (\d) had ([\d,]+) samples$", other.printed, re.MULTILINE)
     assert counts == [(f"{epoch}", f"{NUM_SAMPLES:,}") for epoch in range(NUM_EPOCHS)]
 
     run = Run(tmp_path, "stopped")
     assert run.result() == expected
-    assert goes_on in run.printed
+    assert resumed in run.printed

@@ -1,4 +1,4 @@
-"""``examples/train_imagenet.py`` trains from loose files and shards, alone and in ranks, and goes on after a stop."""
+"""``examples/train_imagenet.py`` trains from loose files and shards, in one or more ranks, and resumes after a stop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SMALL = ("--image-size", "28", "--batch-size", "6", "--workers", "1", "--model",
 
 
 def pictures() -> dict[str, bytes]:
-    """Tiny ones, in a folder for each class."""
+    """Small pictures, in a folder for each class."""
     source, made = np.random.default_rng(0), {}
     for number in range(NUM_IMAGES):
         file = io.BytesIO()
@@ -65,7 +65,7 @@ def environment(server: S3Server | None) -> dict[str, str]:
 
 
 def run(*arguments: str, server: S3Server | None = None, ranks: int = 1) -> str:
-    """What it prints."""
+    """The output of the example."""
     program = [sys.executable]
     if ranks > 1:
         program += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", f"{ranks}"]
@@ -96,14 +96,13 @@ def assert_same_weights(one: Path, other: Path) -> None:
 
 
 def test_help_names_every_option() -> None:
-    """``--help`` tells what each is for."""
     done = subprocess.run([sys.executable, str(EXAMPLE), "--help"], capture_output=True, text=True, check=True)
     for option in ("--classes", "--index", "--credentials", "--endpoint-url", "--dataset-limit", "--cache-dir"):
         assert re.search(rf"^  {option} .*\w", done.stdout, re.MULTILINE), option
 
 
-def test_ctrl_c_and_again_with_loose_files(local: Place, tmp_path: Path) -> None:
-    """Stopped by Ctrl-C, which reaches its workers too, it ends with the weights of one that was not stopped."""
+def test_training_on_loose_files_resumes_after_ctrl_c(local: Place, tmp_path: Path) -> None:
+    """With the weights of a training that was not stopped; Ctrl-C reaches its workers, too."""
     url, whole, stopped = local.put(pictures()), tmp_path / "whole", tmp_path / "stopped"
     assert images_of_epochs(run(url, "--epochs", "12", "--checkpoint", str(whole))) == [NUM_IMAGES] * 12
     command = [sys.executable, str(EXAMPLE), url, "--epochs", "12", "--checkpoint", str(stopped), *SMALL]
@@ -124,36 +123,33 @@ def test_ctrl_c_and_again_with_loose_files(local: Place, tmp_path: Path) -> None
         os.killpg(process.pid, signal.SIGINT)
         printed += process.stdout.read()
     assert process.returncode == 0, printed
-    assert re.search(r"^stopped in epoch \d+ after step \d+; the same command goes on$", printed, re.MULTILINE)
+    assert re.search(r"^stopped in epoch \d+ after step \d+; the same command resumes$", printed, re.MULTILINE)
     printed += run(url, "--epochs", "12", "--checkpoint", str(stopped), "--max-steps", "2")
     printed += run(url, "--epochs", "12", "--checkpoint", str(stopped))
     assert printed.count("stopped in epoch") == 2
     assert_same_weights(whole, stopped)
 
 
-def test_stopped_and_again_with_shards_in_a_bucket(remote: Place, moto: S3Server, tmp_path: Path) -> None:
-    """The loader's state is in the checkpoint: the weights are those of a run that was not stopped."""
-    url, whole, stopped = shards_of(remote), tmp_path / "whole", tmp_path / "stopped"
-    first = run(url, "--epochs", "2", "--checkpoint", str(whole), server=moto)
-    assert images_of_epochs(first) == [NUM_IMAGES] * 2
+def test_training_on_shards_in_a_bucket_resumes_after_a_stop(remote: Place, moto: S3Server, tmp_path: Path) -> None:
+    """Each image once an epoch; the weights are compared by the tests with local shards and with loose files."""
+    url, stopped = shards_of(remote), tmp_path / "stopped"
     printed = run(url, "--epochs", "2", "--checkpoint", str(stopped), "--max-steps", "4", server=moto)
     assert "stopped in epoch 0 after step 4" in printed
     assert images_of_epochs(run(url, "--epochs", "2", "--checkpoint", str(stopped), server=moto)) == [12, NUM_IMAGES]
-    assert_same_weights(whole, stopped)
 
 
-def test_options_of_a_bucket_come_from_files(remote: Place, moto: S3Server, tmp_path: Path) -> None:
-    """Credentials, the index and the classes are those of the credential file; a cache and a limit hold."""
+def test_options_of_a_bucket_are_read_from_files(remote: Place, moto: S3Server, tmp_path: Path) -> None:
+    """Credentials, index and classes from the credential file; with a cache and a limit."""
     url = remote.put(pictures())
     bucket = url.removeprefix("s3://").partition("/")[0]
     keys = [f"pictures/{name}" for name in pictures()]
     classes = {name: {"id": 1 + number, "name": name.upper()} for number, name in enumerate((*CLASSES, "dog"))}
     remote.below("lists").put({"train.json": json.dumps(keys).encode(), "classes.json": json.dumps(classes).encode()})
     credentials = tmp_path / "credentials.json"
-    given = {"aws_access_key_id": moto.key, "aws_secret_access_key": moto.secret, "bucket_name": bucket}
-    given["train_index_file_download_url"] = f"{url}lists/train.json"
-    given["train_classes_file_download_url"] = f"{url}lists/classes.json"
-    credentials.write_text(json.dumps(given))
+    content = {"aws_access_key_id": moto.key, "aws_secret_access_key": moto.secret, "bucket_name": bucket}
+    content["train_index_file_download_url"] = f"{url}lists/train.json"
+    content["train_classes_file_download_url"] = f"{url}lists/classes.json"
+    credentials.write_text(json.dumps(content))
     printed = run(
         *(url, "--credentials", str(credentials), "--endpoint-url", moto.endpoint_url, "--dataset-limit", "20"),
         *("--cache-dir", str(tmp_path / "cache"), "--epochs", "2", "--checkpoint", str(tmp_path / "checkpoint")),
@@ -165,8 +161,8 @@ def test_options_of_a_bucket_come_from_files(remote: Place, moto: S3Server, tmp_
     assert len(found) >= 18, "checksums follow in the same file"
 
 
-def test_two_ranks_with_shards(local: Place, tmp_path: Path) -> None:
-    """torchrun: ranks have the same number of images, a limit holds, and what was stopped goes on in both."""
+def test_two_ranks_with_shards_resume_with_the_same_weights(local: Place, tmp_path: Path) -> None:
+    """By torchrun: both ranks have the same number of images, within a limit."""
     url, whole, stopped = shards_of(local), tmp_path / "whole", tmp_path / "stopped"
     limited = ("--epochs", "2", "--dataset-limit", "24", "--checkpoint")
     assert images_of_epochs(run(url, *limited, str(whole), ranks=2)) == [24, 24]
@@ -175,8 +171,8 @@ def test_two_ranks_with_shards(local: Place, tmp_path: Path) -> None:
     assert_same_weights(whole, stopped)
 
 
-def test_two_ranks_with_loose_files(local: Place, tmp_path: Path) -> None:
-    """torchrun: every image once an epoch, in one of the ranks; names of classes may be given."""
+def test_two_ranks_with_loose_files_read_each_image_once(local: Place, tmp_path: Path) -> None:
+    """By torchrun, with names of classes."""
     printed = run(
         *(local.put(pictures()), "--classes", *CLASSES, "--epochs", "1", "--checkpoint", str(tmp_path / "checkpoint")),
         ranks=2,

@@ -1,4 +1,4 @@
-"""The batches left of ranks; with several ranks in ``tests/trainers/test_lightning.py``."""
+"""The batches that ranks have left; with several ranks in ``tests/trainers/test_lightning.py``."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ LENGTHS = st.lists(st.lists(st.integers(0, 50), min_size=1, max_size=3), min_siz
 
 
 @given(lengths=LENGTHS, batch_size=st.integers(1, 20), drop_last=st.booleans())
-def test_with_the_batch_size_that_is_named_ranks_have_as_many_batches(
+def test_with_the_fitting_batch_size_ranks_have_equal_numbers_of_batches(
     lengths: list[list[int]], batch_size: int, drop_last: bool
 ) -> None:
-    """And at least one."""
+    """At least one."""
     size = fitting_batch_size(lengths, batch_size, drop_last=drop_last)
     if size is not None:
         assert len(counts := {num_batches(rank, size, drop_last=drop_last) for rank in lengths}) == 1
         assert counts != {0}
 
 
-def test_a_single_rank_has_as_many_batches_as_itself() -> None:
-    """Whatever it has left; its own error is its own."""
+def test_a_single_rank_is_always_equal() -> None:
+    """Its own error is not changed."""
     loader = stateful_loader(IterableWrapper(["memory://left/0.tar"]).async_prefetch())
     require_equal_batches(loader, lambda: 7)
     with pytest.raises(ZeroDivisionError):

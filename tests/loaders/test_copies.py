@@ -26,8 +26,8 @@ def loader_of(folder: Path, num_workers: int) -> StatefulLoader:
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("num_batches", [0, 5, 12])
-def test_a_copy_goes_on_where_the_loader_is(tmp_path: Path, num_workers: int, num_batches: int) -> None:
-    """Within its second pass, and after that; the loader itself goes on as well."""
+def test_a_copy_continues_at_the_position_of_the_loader(tmp_path: Path, num_workers: int, num_batches: int) -> None:
+    """Within its second pass, and after that; the loader itself continues as well."""
     loader = loader_of(tmp_path, num_workers)
     num_in_epoch = len(list(loader))
     batches = iter(loader)
@@ -39,8 +39,8 @@ def test_a_copy_goes_on_where_the_loader_is(tmp_path: Path, num_workers: int, nu
     assert (copied.batch_size, copied.num_workers, copied.dataset.listings.once) == (2, num_workers, True)
 
 
-def test_what_was_loaded_is_in_the_copy(tmp_path: Path) -> None:
-    """Also before its pass begins."""
+def test_a_copy_has_the_loaded_state(tmp_path: Path) -> None:
+    """Also before its pass starts."""
     loader = loader_of(tmp_path, 0)
     batches = iter(loader)
     assert len(list(islice(batches, 5))) == 5
@@ -53,8 +53,8 @@ def report(loader: StatefulLoader, sender: Connection) -> None:
     sender.send(list(loader))
 
 
-def test_a_started_process_begins_the_next_pass(tmp_path: Path) -> None:
-    """As this one would, also where a batch was looked at before."""
+def test_a_started_process_starts_the_next_pass(tmp_path: Path) -> None:
+    """Also if a batch was read before."""
     loader = loader_of(tmp_path, 0)
     assert next(iter(loader))
     context = multiprocessing.get_context("spawn")

@@ -1,4 +1,4 @@
-"""Shards that are replaced between a stop and going on."""
+"""Shards that are replaced between a stop and a resume."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def chain(place: Place, source: str = "") -> Any:
 
 
 def stopped(place: Place, source: str = "") -> tuple[list[str], dict[str, Any]]:
-    """What was handed out before the stop, and the state."""
+    """The items before the stop, and the state."""
     data = Resumable(chain(place, source), num_streams=2)
     keys = [key for (key,) in islice(data, 33)]
     state: dict[str, Any] = json.loads(json.dumps(data.state_dict()))
@@ -52,7 +52,7 @@ def rest(place: Place, state: dict[str, Any], source: str = "") -> list[str]:
 
 
 def replace_one(place: Place, manifest: bool) -> None:
-    """Another shard of equal name and size, as a job that is run again with other data leaves it."""
+    """Another shard of equal name and size, as written by a job that is run again with other data."""
     other = memory_place()
     write(other, version="v2")
     name, before, after = "04.tar", place.files(), other.files()
@@ -64,7 +64,7 @@ def replace_one(place: Place, manifest: bool) -> None:
 
 
 @pytest.mark.parametrize("source", ["", "index.json"])
-def test_a_shard_of_equal_size_is_another_shard(place: Place, source: str) -> None:
+def test_a_replaced_shard_of_equal_size_is_detected(place: Place, source: str) -> None:
     """In each kind of store, with a manifest and without; the error names the shard and no other one."""
     write(place)
     _, state = stopped(place, source)
@@ -77,8 +77,8 @@ def test_a_shard_of_equal_size_is_another_shard(place: Place, source: str) -> No
 
 
 @pytest.mark.parametrize("kind", ["local", "memory"])
-def test_a_manifest_of_others_that_was_not_written_again(kind: str, tmp_path: Path) -> None:
-    """It has an MD5 of each shard, which nobody compares with the shard's bytes: its content is compared as well."""
+def test_an_outdated_manifest_is_detected(kind: str, tmp_path: Path) -> None:
+    """It has an MD5 of each shard; the content is compared as well."""
     place = memory_place() if kind == "memory" else Place(f"{tmp_path}/d/")
     write(place)
     manifest = json.loads(place.files()["index.json"])
@@ -92,8 +92,8 @@ def test_a_manifest_of_others_that_was_not_written_again(kind: str, tmp_path: Pa
         rest(place, state, "index.json")
 
 
-def test_shards_that_are_given_as_paths(tmp_path: Path) -> None:
-    """Of each ``pathlib.Path`` the content is compared, as of a ``str``."""
+def test_shards_can_be_passed_as_paths(tmp_path: Path) -> None:
+    """The content of a ``pathlib.Path`` is compared as that of a ``str``."""
     place = Place(f"{tmp_path}/d/")
     write(place)
     paths = [Path(place.url, f"{number:02d}.tar") for number in range(NUM_SHARDS)]
@@ -111,8 +111,8 @@ def test_shards_that_are_given_as_paths(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["", "index.json"])
-def test_what_is_written_again_alike_is_the_same(place: Place, source: str) -> None:
-    """The same shards, and a manifest that was made anew by reading them."""
+def test_an_identical_rewritten_shard_is_no_difference(place: Place, source: str) -> None:
+    """The same shards, with a manifest that was rebuilt from them."""
     write(place)
     keys, state = stopped(place, source)
     write(place)
@@ -123,8 +123,8 @@ def test_what_is_written_again_alike_is_the_same(place: Place, source: str) -> N
 
 
 @pytest.mark.parametrize(("before", "after"), [("", "index.json"), ("index.json", "")])
-def test_a_listing_and_a_manifest_go_on_with_each_other(place: Place, before: str, after: str) -> None:
-    """What both know agrees: names, sizes and their order."""
+def test_a_listing_and_a_manifest_resume_each_other(place: Place, before: str, after: str) -> None:
+    """The fields of both agree: names, sizes and their order."""
     write(place)
     keys, state = stopped(place, before)
     assert len({*keys, *rest(place, state, after)}) == NUM_SHARDS * SAMPLES
@@ -132,7 +132,7 @@ def test_a_listing_and_a_manifest_go_on_with_each_other(place: Place, before: st
 
 @pytest.mark.parametrize(("before", "after"), [("", "index.json"), ("index.json", "")])
 def test_another_order_of_the_same_shards_is_refused(memory_folder: str, before: str, after: str) -> None:
-    """A manifest has its writer's order, a listing that of the names: 10.tar is behind 9.tar, or before 2.tar."""
+    """A manifest has its writer's order, a listing that of the names: 10.tar is after 9.tar, or before 2.tar."""
     place = Place(f"{memory_folder}/")
     with ShardWriter(f"{place.url}{{shard}}.tar", max_shard_samples=1) as writer:
         for i in range(40):
@@ -142,7 +142,7 @@ def test_another_order_of_the_same_shards_is_refused(memory_folder: str, before:
         rest(place, state, after)
 
 
-def test_a_copy_of_a_local_folder_goes_on(tmp_path: Path) -> None:
+def test_a_copy_of_a_local_folder_resumes(tmp_path: Path) -> None:
     """On another machine the files have other inodes and times."""
     place = Place(f"{tmp_path}/d/")
     write(place)
@@ -152,8 +152,8 @@ def test_a_copy_of_a_local_folder_goes_on(tmp_path: Path) -> None:
     assert len({*keys, *rest(place, state)}) == NUM_SHARDS * SAMPLES
 
 
-def test_a_copy_of_a_bucket_goes_on_with_a_manifest(moto: S3Server) -> None:
-    """Uploaded in parts, objects have other etags: with a manifest on both sides the MD5 decides, not the etag."""
+def test_a_copy_of_a_bucket_resumes_by_its_manifest(moto: S3Server) -> None:
+    """Objects that were uploaded in parts have other etags: with a manifest on both sides the MD5 decides."""
     bucket = moto.new_bucket()
     place = Place(f"s3://{bucket}/", moto)
     write(place)
@@ -172,8 +172,8 @@ def test_a_copy_of_a_bucket_goes_on_with_a_manifest(moto: S3Server) -> None:
         rest(place, states[""][1])
 
 
-def test_states_of_earlier_releases_go_on(memory_folder: str) -> None:
-    """They remember a digest over URLs and sizes, which is compared as it was."""
+def test_states_of_earlier_releases_resume(memory_folder: str) -> None:
+    """They contain a digest over URLs and sizes."""
     place = Place(f"{memory_folder}/")
     write(place)
     keys, state = stopped(place, "index.json")
@@ -187,8 +187,8 @@ def test_states_of_earlier_releases_go_on(memory_folder: str) -> None:
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_loader_notices_it_too(tmp_path: Path, num_workers: int) -> None:
-    """In its workers; what they and the ranks remember is merged."""
+def test_a_loader_detects_a_replaced_shard(tmp_path: Path, num_workers: int) -> None:
+    """In its workers; the fingerprints of workers and ranks are merged."""
     place = Place(f"{tmp_path}/d/")
     write(place)
 

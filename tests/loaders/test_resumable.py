@@ -1,4 +1,4 @@
-"""A chain that can stop anywhere and go on, in any world."""
+"""``Resumable``: a chain that is stopped after any item and resumed in any world."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECRETS = {"key": "AKIDEXAMPLE", "secret": "wJalrXUtnFEMI", "token": "FQoGZXIvYX
 
 
 def chain_of(num_items: int = 40, world: World | None = None, seed: int = 1, buffer_size: int = 4) -> Any:
-    """Names that are split and shuffled: a chain that costs nothing to read."""
+    """Names that are split and shuffled: a chain without I/O."""
     names = IterableWrapper([f"{number:05d}" for number in range(num_items)])
     pipe = names.shuffle_shards(seed=seed).sharding_filter_rank(world=world)
     return pipe.shuffle_samples(buffer_size=buffer_size, seed=2).map(str)
@@ -35,8 +35,10 @@ def through_json(state: Any) -> Any:
 
 
 @given(num_items=st.integers(8, 50), num_streams=st.integers(1, 8), data=st.data())
-def test_turns(num_items: int, num_streams: int, data: st.DataObject) -> None:
-    """A slot always takes of the stream that has handed out least, and of those of the smallest number."""
+def test_items_are_of_the_stream_that_has_handed_out_least(
+    num_items: int, num_streams: int, data: st.DataObject
+) -> None:
+    """Among several of these, of the one with the smallest number."""
     num_slots = data.draw(st.integers(1, num_streams))
     slot = data.draw(st.integers(0, num_slots - 1))
     streams = {
@@ -52,8 +54,8 @@ def test_turns(num_items: int, num_streams: int, data: st.DataObject) -> None:
     assert passed == {v: len(items) for v, items in streams.items()}
 
 
-def test_every_world_hands_out_everything_once() -> None:
-    """The streams are dealt over ranks and workers, in each epoch."""
+def test_every_world_hands_out_each_sample_once() -> None:
+    """In each epoch, however the streams are assigned to ranks and workers."""
     for world_size, num_workers in ((1, 1), (2, 1), (1, 3), (2, 3), (6, 1)):
         slots = [
             Resumable(chain_of(world=world), num_streams=6 * num_workers)
@@ -64,27 +66,26 @@ def test_every_world_hands_out_everything_once() -> None:
 
 
 @pytest.mark.parametrize("num_streams", [1, 3])
-def test_resumes_everywhere(num_streams: int) -> None:
-    """After each item, another one goes on with the same."""
+def test_a_chain_resumes_after_any_item(num_streams: int) -> None:
     assert_resumes_everywhere(lambda: chain_of(20), num_streams=num_streams)
 
 
-def test_it_is_a_plain_dataset() -> None:
-    """torch's loaders take it for what it is, and do not wrap it."""
+def test_resumable_is_a_plain_dataset() -> None:
+    """torch's loaders do not wrap it."""
     data = Resumable(chain_of())
     assert isinstance(data, IterableDataset)
     assert not isinstance(data, IterDataPipe)
     assert list(DataLoader(data, batch_size=None)) == list(Resumable(chain_of()))
 
 
-def test_as_many_streams_as_slots() -> None:
-    """Without ``num_streams`` a slot has one stream: what the chain itself hands out there."""
+def test_by_default_there_are_as_many_streams_as_slots() -> None:
+    """A slot then has one stream, with the items of the chain itself."""
     for world in all_worlds(2, 2):
         assert list(Resumable(chain_of(world=world))) == list(chain_of(world=world))
 
 
-def test_epochs() -> None:
-    """Passes count by themselves; ``set_epoch`` names the next one, also in the middle of one."""
+def test_each_pass_is_a_new_epoch() -> None:
+    """``set_epoch`` sets the next one, also in the middle of a pass."""
     data = Resumable(chain_of(), num_streams=2)
     epochs = [list(data) for _ in range(4)]
     assert len(set(map(tuple, epochs))) == 4
@@ -101,8 +102,8 @@ def test_epochs() -> None:
     assert list(data) == epochs[1]
 
 
-def test_a_loaded_state_and_an_epoch() -> None:
-    """``set_epoch`` of the state's own epoch keeps it; another one drops it."""
+def test_set_epoch_drops_a_loaded_state_of_another_epoch() -> None:
+    """``set_epoch`` with the epoch of the state keeps it."""
     data, whole = Resumable(chain_of()), Resumable(chain_of())
     epochs = [list(whole) for _ in range(4)]
     data.set_epoch(2)
@@ -118,8 +119,8 @@ def test_a_loaded_state_and_an_epoch() -> None:
     assert list(again) == epochs[1]
 
 
-def test_state_before_and_after() -> None:
-    """Before the first item it tells of the beginning, after the last one of the end, after loading of what came."""
+def test_the_state_before_and_after_a_pass() -> None:
+    """The beginning before the first item, the end after the last one, and a loaded state until the next pass."""
     data = Resumable(chain_of(6), num_streams=2)
     whole = [list(Resumable(chain_of(6), num_streams=2)), []]
     before = data.state_dict()
@@ -136,8 +137,8 @@ def test_state_before_and_after() -> None:
     assert list(again) == whole[0]
 
 
-def test_state_is_where_the_reader_is_not_where_a_new_pass_would_be() -> None:
-    """A pass that was left by ``break`` is where it was left."""
+def test_the_state_is_that_of_the_pass_being_read() -> None:
+    """After ``break``, it is the position of the dropped pass."""
     data = Resumable(chain_of())
     for count, _ in enumerate(data, 1):
         if count == 9:
@@ -152,8 +153,8 @@ def fails(number: str) -> str:
     return number
 
 
-def test_state_after_an_error() -> None:
-    """It is refused, with the error; the next pass has one again."""
+def test_the_state_after_an_error_is_refused() -> None:
+    """The refusal names the error; the next pass has a state again."""
     data = Resumable(chain_of().map(fails))
     with pytest.raises(ZeroDivisionError):
         list(data)
@@ -163,8 +164,8 @@ def test_state_after_an_error() -> None:
     assert data.state_dict()["epoch"] == 1
 
 
-def test_another_chain() -> None:
-    """Seeds, buffers, interleaving, another pipe or another order of pipes are refused with both values."""
+def test_the_state_of_another_chain_is_refused() -> None:
+    """Also of another seed, buffer, interleaving or order of pipes; the error names both values."""
     state = Resumable(chain_of(), num_streams=2).state_dict()
     others = [chain_of(seed=3), chain_of(buffer_size=5), chain_of().filter(bool), IterableWrapper(["x"]).file_reader()]
     for other in others:
@@ -176,8 +177,8 @@ def test_another_chain() -> None:
         Resumable(chain_of(seed=3)).load_state_dict(state)
 
 
-def test_another_number_of_streams() -> None:
-    """Refused with both values where one was passed; taken from the state where none was."""
+def test_the_state_of_another_number_of_streams_is_refused() -> None:
+    """Unless no number was passed: then that of the state is used."""
     state = Resumable(chain_of(), num_streams=4).state_dict()
     with pytest.raises(StateError, match="the number of streams 4, here it is 6"):
         Resumable(chain_of(), num_streams=6).load_state_dict(state)
@@ -187,15 +188,15 @@ def test_another_number_of_streams() -> None:
     assert [list(data), list(data)] == [list(whole), list(whole)]
 
 
-def test_another_version() -> None:
-    """Refused with both values."""
+def test_a_state_of_another_version_is_refused() -> None:
+    """The error names both versions."""
     with pytest.raises(StateError, match="version 2, this package reads version 1"):
         Resumable(chain_of()).load_state_dict({**Resumable(chain_of()).state_dict(), "version": 2})
 
 
 @pytest.mark.parametrize("num_items", [39, 41, 0])
-def test_another_listing(num_items: int) -> None:
-    """Objects that were added or removed are noticed when the pass begins, with both numbers."""
+def test_the_state_of_another_listing_is_refused(num_items: int) -> None:
+    """Added and removed objects are detected when the pass starts; the error names both numbers."""
     stopped = Resumable(chain_of())
     next(iter(stopped))
     state = stopped.state_dict()
@@ -215,8 +216,8 @@ def test_another_listing(num_items: int) -> None:
         list(other)
 
 
-def test_shards_that_were_written_anew(memory_folder: str) -> None:
-    """An object of the same name and another size is another listing."""
+def test_rewritten_shards_are_detected(memory_folder: str) -> None:
+    """By their sizes, where their names are equal."""
 
     def chain() -> Any:
         return IterableWrapper([memory_folder]).list_remote(pattern="*.tar").sharding_filter_rank().shard_tar_reader()
@@ -231,8 +232,8 @@ def test_shards_that_were_written_anew(memory_folder: str) -> None:
         next(iter(data))
 
 
-def test_more_slots_than_streams() -> None:
-    """The error names slots, ranks, workers and streams, and what to do; for a new state and for a loaded one."""
+def test_more_slots_than_streams_are_refused() -> None:
+    """The error names slots, ranks, workers and streams, with a new state and with a loaded one."""
     world = World(1, 2, 1, 3)
     message = r"6 slots \(2 ranks x 3 workers\) for 4 streams: use at most 4 slots, .* num_streams=6"
     with pytest.raises(StateError, match=message):
@@ -245,29 +246,29 @@ def test_more_slots_than_streams() -> None:
         iter(data)
 
 
-def test_fewer_shards_than_streams() -> None:
-    """Some streams would have nothing: an error in every slot, before the first item."""
+def test_fewer_shards_than_streams_are_refused_without_sample_counts() -> None:
+    """In every slot, before the first item."""
     for slot in range(2):
         with pytest.raises(EmptyShareError, match="3 shards for 4 readers"):
             list(Resumable(chain_of(3, World(slot, 2)), num_streams=4))
 
 
 @pytest.mark.parametrize("num_streams", [0, -1])
-def test_an_impossible_number_of_streams(num_streams: int) -> None:
-    """Refused when it is built."""
+def test_a_number_of_streams_below_one_is_refused(num_streams: int) -> None:
+    """When the object is built."""
     with pytest.raises(ValueError, match=f"at least 1, got {num_streams}"):
         Resumable(chain_of(), num_streams=num_streams)
 
 
-def test_several_streams_of_a_chain_that_is_not_split() -> None:
-    """Each would read the same: an error that names the pipe that is missing."""
+def test_several_streams_of_an_unsplit_chain_are_refused() -> None:
+    """They would read the same samples; the error names the missing pipe."""
     data = Resumable(IterableWrapper(["memory://a/0.tar"]).shard_tar_reader(), num_streams=2)
     with pytest.raises(StateError, match=r"2 streams would read the same: put sharding_filter_rank\(\)"):
         iter(data)
 
 
-def test_a_state_of_one_slot_alone() -> None:
-    """A slot that carries streams of others now names the first that is missing, and how to merge."""
+def test_the_state_of_one_of_several_slots_is_refused() -> None:
+    """The error names the first missing stream, and how to merge states."""
     slots = [Resumable(chain_of(world=World(slot, 2)), num_streams=4) for slot in range(2)]
     states = [slot.state_dict() for slot in slots]
     data = Resumable(chain_of())
@@ -278,8 +279,8 @@ def test_a_state_of_one_slot_alone() -> None:
     assert len(list(data)) == 40
 
 
-def test_a_warning_before_the_memory_is_taken() -> None:
-    """Many streams in a slot times the buffer is told with the figures; one stream, or small blocks, are not."""
+def test_large_shuffle_buffers_are_warned_of_before_they_fill() -> None:
+    """If a process has several streams; the warning has the figures."""
     with pytest.warns(RuntimeWarning, match=r"6 streams in this process x buffer_size=10,000: 60,000 samples"):
         next(iter(Resumable(chain_of(buffer_size=10_000), num_streams=6)))
     with warnings.catch_warnings():
@@ -289,8 +290,8 @@ def test_a_warning_before_the_memory_is_taken() -> None:
         next(iter(Resumable(chain_of(buffer_size=10_000, world=World(0, 2)), num_streams=6)))
 
 
-def test_a_copy_in_another_process() -> None:
-    """It is pickled with what was loaded, and without the pass that has begun here."""
+def test_a_copy_in_another_process_continues() -> None:
+    """The pickle has the loaded state, and not the pass of this process."""
     data = Resumable(chain_of(), num_streams=2)
     list(islice(data, 5))
     state = data.state_dict()
@@ -304,8 +305,8 @@ def test_a_copy_in_another_process() -> None:
     assert list(copy) == list(Resumable(chain_of(), num_streams=2))[5:]
 
 
-def test_the_length_is_the_chains() -> None:
-    """Where the chain tells it; else the error that the chain gives."""
+def test_the_length_is_that_of_the_chain() -> None:
+    """Or the chain's error, if it has none."""
     with pytest.raises(TypeError):
         len(Resumable(chain_of()))
 
@@ -317,7 +318,7 @@ def long_chain(num_shards: int, buffer_size: int) -> Any:
 
 
 def test_a_state_is_small_however_large_the_data() -> None:
-    """100,000 shards and blocks of 10,000 samples in 8 streams of a worker: far below 100 kB, and of no samples."""
+    """100,000 shards and blocks of 10,000 samples in 8 streams of a worker: below 100 kB, without samples."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         data = Resumable(long_chain(100_000, 10_000), num_streams=8)
@@ -328,8 +329,8 @@ def test_a_state_is_small_however_large_the_data() -> None:
     assert data.state_dict()["listing"][0]["num_urls"] == 100_000
 
 
-def test_no_credentials_in_a_state(memory_folder: str) -> None:
-    """Neither storage options nor what stands in URLs, in a chain with everything."""
+def test_a_state_contains_no_credentials(memory_folder: str) -> None:
+    """Neither storage options nor secrets of URLs, in a chain of all kinds of pipes."""
     write_small_shards(memory_folder, num_shards=4, samples_per_shard=4)
     folder = IterableWrapper([f"{memory_folder}/{{000000..000003}}.tar"])
     pipe = folder.list_remote().shuffle_shards().sharding_filter_rank().async_prefetch(storage_options=SECRETS)
@@ -348,7 +349,7 @@ def test_no_credentials_in_a_state(memory_folder: str) -> None:
 
 
 def test_a_state_costs_less_than_a_millisecond(memory_folder: str) -> None:
-    """The median over a pass, with four streams that read shards by turns and shuffle."""
+    """The median over a pass of four streams that interleave shards and shuffle."""
     write_small_shards(memory_folder, num_shards=8, samples_per_shard=25)
     urls = IterableWrapper([memory_folder]).list_remote(pattern="*.tar").shuffle_shards().sharding_filter_rank()
     reader = urls.async_prefetch(interleave=2).shard_tar_reader(interleave=2)
@@ -367,8 +368,8 @@ def test_a_state_costs_less_than_a_millisecond(memory_folder: str) -> None:
     stops=st.lists(st.integers(0, 30), min_size=1, max_size=4),
     worlds=st.lists(st.integers(1, 6), min_size=5, max_size=5),
 )
-def test_any_number_of_resumes(stops: list[int], worlds: list[int]) -> None:
-    """Each into another number of slots: nothing is lost and nothing comes twice."""
+def test_any_number_of_resumes_loses_nothing(stops: list[int], worlds: list[int]) -> None:
+    """Each into another number of slots; nothing is repeated."""
     state, seen = None, []
     for stop, num_slots in zip([*stops, 100], worlds, strict=False):
         states = []

@@ -1,4 +1,4 @@
-"""Chains of pipes: what can be resumed, copies of them for streams, and what they list."""
+"""Chains of pipes: which can be resumed, their copies for streams, and their listings."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ REFUSED: dict[str, tuple[Callable[[], Pipe], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_resumed_is_refused_by_name(name: str) -> None:
-    """Wherever in the chain it is, the error names the pipe and what to use instead."""
+def test_pipes_that_cannot_be_resumed_are_refused_by_name(name: str) -> None:
+    """Anywhere in the chain; the error says what to use instead."""
     make, instead = REFUSED[name]
     for chain in (make(), make().sharding_filter_rank().map(str), mix({"a": (make(), 1)})):
         with pytest.raises(StateError, match=rf"^{name} cannot be resumed where it was\. Use instead: .*{instead}"):
             Resumable(chain)
 
 
-def test_what_torchdata_calls_otherwise_is_refused_too() -> None:
-    """Pipes that torch no longer has are told by the name of their class."""
+def test_pipes_of_older_torch_releases_are_refused_by_name() -> None:
+    """By the name of their class."""
     for name, instead in (
         ("PrefetcherIterDataPipe", "async_prefetch"),
         ("FlatMapperIterDataPipe", "one item for each"),
@@ -69,14 +69,14 @@ def test_what_torchdata_calls_otherwise_is_refused_too() -> None:
             check_resumable(pipe)
 
 
-def test_in_any_order_is_refused() -> None:
-    """An ``async_prefetch`` that hands on whatever comes first has no order to go on in."""
+def test_an_unordered_prefetch_is_refused() -> None:
+    """``in_order=False`` hands out the first complete object, in an order that cannot be resumed."""
     with pytest.raises(StateError, match=r"in_order=False.* cannot be repeated"):
         Resumable(urls().async_prefetch(in_order=False).shard_tar_reader())
 
 
-def test_what_is_let_through() -> None:
-    """torch's map, filter, batch and collate are, and every pipe of this package that hands out samples."""
+def test_pipes_that_can_be_resumed_are_accepted() -> None:
+    """torch's map, filter, batch and collate, and every pipe of this package that yields samples."""
     pipe = urls().filter(is_even).map(str).list_remote().shuffle_shards().sharding_filter_rank().async_prefetch()
     chain = pipe.shard_tar_reader().shuffle_samples(buffer_size=2).label_from_path().decode_sample().to_tuple("cls")
     check_resumable(chain.map(str).filter(is_even).batch(2).collate(list))
@@ -92,7 +92,7 @@ def is_sharded_chain(chain: Pipe, expected: bool) -> None:
             iter(Resumable(chain, num_streams=2))
 
 
-def test_every_listing_must_be_split() -> None:
+def test_several_streams_need_a_split_of_every_listing() -> None:
     """Several streams of a chain need ``sharding_filter_rank`` in each of its sources."""
     split = urls().sharding_filter_rank()
     is_sharded_chain(split.map(str), True)
@@ -102,7 +102,7 @@ def test_every_listing_must_be_split() -> None:
 
 
 class Counted(IterableWrapper[Any]):
-    """Remembers how often it and its copies were iterated."""
+    """Counts how often it and its copies were iterated."""
 
     def __init__(self, iterable: list[str]) -> None:
         super().__init__(iterable)
@@ -119,8 +119,8 @@ class Counted(IterableWrapper[Any]):
 
 @pytest.mark.parametrize("num_streams", [1, 5])
 @pytest.mark.parametrize("shuffled", [False, True])
-def test_a_listing_is_made_once_a_pass(num_streams: int, shuffled: bool) -> None:
-    """However many streams read it, and wherever they begin."""
+def test_all_streams_of_a_pass_share_one_listing(num_streams: int, shuffled: bool) -> None:
+    """Whatever their number and start positions."""
     source = Counted([f"u{number}" for number in range(10)])
     listing = source.map(str)
     chain = (listing.shuffle_shards() if shuffled else listing).sharding_filter_rank()
@@ -136,7 +136,7 @@ def test_a_listing_is_made_once_a_pass(num_streams: int, shuffled: bool) -> None
 
 
 def calls_to_open(num_urls: int, num_streams: int, mode: str) -> int:
-    """How many functions are called until each stream of a process has handed out its first URL."""
+    """The number of function calls until each stream of a process has handed out its first URL."""
     source = IterableWrapper([RemoteUrl(f"u{number:04d}", num_samples=9) for number in range(num_urls)])
     split = (source if mode == "listed" else source.shuffle_shards(seed=1)).sharding_filter_rank()
     if mode == "equal":
@@ -161,8 +161,8 @@ def calls_to_open(num_urls: int, num_streams: int, mode: str) -> int:
 
 
 @pytest.mark.parametrize("mode", ["listed", "shuffled", "equal"])
-def test_streams_cost_no_walk_through_the_listing(mode: str) -> None:
-    """Eight times the shards cost one stream as much more as forty: the listing is walked through for all of them."""
+def test_streams_do_not_traverse_the_listing(mode: str) -> None:
+    """Eight times the shards cost one stream as much more as forty: the listing is traversed once for all."""
     more_for_one = calls_to_open(1_600, 1, mode) - calls_to_open(200, 1, mode)
     more_for_many = calls_to_open(1_600, 40, mode) - calls_to_open(200, 40, mode)
     assert more_for_one > 1_400
@@ -171,8 +171,8 @@ def test_streams_cost_no_walk_through_the_listing(mode: str) -> None:
     assert calls[80] - calls[40] == pytest.approx(2 * (calls[40] - calls[20]), rel=0.1)
 
 
-def test_a_listing_is_made_once_for_a_mixture_that_begins_anew() -> None:
-    """Passes within an epoch have orders of their own over the same listing."""
+def test_a_mixture_that_repeats_a_source_lists_once() -> None:
+    """Passes within an epoch have different orders of the same listing."""
     sources = {name: Counted([f"{name}{number}" for number in range(6)]) for name in "ab"}
     chain = mix({name: (pipe.shuffle_shards().sharding_filter_rank(), 1) for name, pipe in sources.items()}, stop=40)
     data = Resumable(chain, num_streams=2)
@@ -181,7 +181,7 @@ def test_a_listing_is_made_once_for_a_mixture_that_begins_anew() -> None:
 
 
 def test_earlier_states_are_compared_by_urls_and_sizes() -> None:
-    """Their digest is made as it was: in any order, of repetitions too, without what signs a URL."""
+    """The digest does not depend on the order and on signatures, and counts repetitions."""
 
     def digest(*listed: str) -> str:
         found = SharedListing(IterableWrapper(listed)).digest()
@@ -197,7 +197,7 @@ def test_earlier_states_are_compared_by_urls_and_sizes() -> None:
 
 
 def state_of_pipes(pipe: Pipe) -> list[Any]:
-    """What each pipe holds, but for torch's own count of its iterators."""
+    """The attributes of each pipe, without torch's count of its iterators."""
     of_torch = {"_valid_iterator_id", "_number_of_samples_yielded", "_snapshot_state", "_fast_forward_iterator"}
     pipes = all_pipes(pipe)
     return [(id(one), describe(one), {k: v for k, v in vars(one).items() if k not in of_torch}) for one in pipes]
@@ -209,8 +209,8 @@ def full_chain(folder: str) -> Pipe:
     return mix({"only": (reader.to_tuple("__key__"), 1)}).batch(2)
 
 
-def test_the_users_chain_is_left_as_it_was(memory_folder: str) -> None:
-    """Passes, states, lengths and pickles of streams change nothing in the pipes that were passed."""
+def test_the_users_chain_is_not_changed(memory_folder: str) -> None:
+    """By passes, states, lengths and pickles of streams."""
     write_small_shards(memory_folder, num_shards=4, samples_per_shard=3)
     chain = full_chain(memory_folder)
     expected = [list(chain), list(chain)]
@@ -232,7 +232,7 @@ def test_the_users_chain_is_left_as_it_was(memory_folder: str) -> None:
 
 
 class Own(IterDataPipe[Any]):
-    """A pipe of the user's without a state: every item in brackets."""
+    """A user's own pipe without a state: every item in brackets."""
 
     def __init__(self, source_datapipe: Pipe) -> None:
         self.source_datapipe = source_datapipe
@@ -243,7 +243,7 @@ class Own(IterDataPipe[Any]):
 
 
 class OwnWithState(Own):
-    """Numbers its items, and knows where it is."""
+    """Numbers its items, and has a state."""
 
     def __init__(self, source_datapipe: Pipe) -> None:
         super().__init__(source_datapipe)
@@ -267,8 +267,8 @@ class OwnWithState(Own):
         self.begins_at = state
 
 
-def test_a_pipe_of_the_users_own() -> None:
-    """One without a state is refused with what it lacks; one with a state goes on as those of this package do."""
+def test_a_users_own_pipe_needs_a_state_to_be_resumed() -> None:
+    """The error names the missing methods; with a state it is resumed like pipes of this package."""
     with pytest.raises(StateError, match=r"Own cannot be resumed .* give it state_dict and load_state_dict"):
         Resumable(Own(urls()))
     assert_resumes_everywhere(lambda: OwnWithState(urls().shuffle_shards().sharding_filter_rank()), num_streams=2)
@@ -277,7 +277,7 @@ def test_a_pipe_of_the_users_own() -> None:
 
 
 class OwnOrder(Own):
-    """A pipe of the user's that gives URLs, in an order that depends on the epoch."""
+    """A user's own pipe that yields URLs, in an order that depends on the epoch."""
 
     gives_urls = True
     epoch = 0
@@ -291,7 +291,7 @@ class OwnOrder(Own):
 
 
 class OwnSplit(OwnWithState):
-    """A pipe of the user's that splits: the hooks that ``sharding_filter_rank`` has."""
+    """A user's own pipe that splits, with the hooks of ``sharding_filter_rank``."""
 
     world: World | None = None
     stream = World()
@@ -326,16 +326,15 @@ def test_a_users_own_split_reads_each_url_in_one_stream_and_resumes() -> None:
 
 
 class OwnMap(MapperIterDataPipe[Any]):
-    """A subclass of what is let through."""
+    """A subclass of an accepted pipe."""
 
 
-def test_a_subclass_of_a_torch_pipe() -> None:
-    """What is a map is let through under whatever name."""
+def test_a_subclass_of_a_torch_pipe_is_accepted() -> None:
     assert_resumes_everywhere(lambda: OwnMap(urls().sharding_filter_rank(), str.upper))
 
 
-def test_streams_of_a_template_are_apart() -> None:
-    """Copies for two streams share the listing and nothing that moves."""
+def test_streams_of_a_template_are_independent() -> None:
+    """They share the listing, and no position."""
     chain = urls(4).sharding_filter_rank().shuffle_samples(buffer_size=2)
     template = ChainTemplate(chain, 0, 2)
     one, other = (template.stream(World(number, 2)) for number in range(2))

@@ -1,4 +1,4 @@
-"""One pass over the streams that a process carries: an item of each by turns."""
+"""One pass over the streams of a process, round-robin."""
 
 from __future__ import annotations
 
@@ -50,8 +50,10 @@ def stream_items(numbers: int, number: int, num_streams: int) -> list[int]:
 
 
 @given(num_streams=st.integers(1, 8), numbers=st.integers(8, 60), chosen=st.sets(st.integers(0, 7), min_size=1))
-def test_always_the_one_that_has_handed_out_least(num_streams: int, numbers: int, chosen: set[int]) -> None:
-    """Of several the one with the smallest number; a stream that ends leaves the others their turns."""
+def test_the_next_item_is_of_the_stream_that_has_handed_out_least(
+    num_streams: int, numbers: int, chosen: set[int]
+) -> None:
+    """Among several of these, of the one with the smallest number; streams that end are left out."""
     mine = sorted(chosen & set(range(num_streams))) or [0]
     waiting = [(0, v) for v in mine]
     expected = []
@@ -65,8 +67,8 @@ def test_always_the_one_that_has_handed_out_least(num_streams: int, numbers: int
 
 
 @given(num_streams=st.integers(1, 6), numbers=st.integers(6, 40), stop=st.integers(0, 41))
-def test_states_tell_of_what_was_handed_out(num_streams: int, numbers: int, stop: int) -> None:
-    """A stream that has not begun is ``None``, one whose end was seen is ``"ended"``, the others tell a number."""
+def test_states_count_the_items_that_were_handed_out(num_streams: int, numbers: int, stop: int) -> None:
+    """A stream that has not started is ``None``, one that has ended is ``"ended"``, the others have a count."""
     stopped = pass_of(numbers, num_streams)
     head = list(islice(stopped.items(None), stop))
     states = stopped.state()
@@ -85,7 +87,7 @@ def test_states_tell_of_what_was_handed_out(num_streams: int, numbers: int, stop
 
 @given(passed=st.lists(st.integers(0, 10), min_size=2, max_size=6))
 def test_streams_that_are_ahead_wait(passed: list[int]) -> None:
-    """Streams that come from other slots may have handed out more; those behind catch up first."""
+    """Streams of other slots may have handed out more; the others catch up first."""
     num_streams, numbers = len(passed), 10 * len(passed)
     places = {v: {"passed": count, "at": {"next": count}} for v, count in enumerate(passed)}
     counts = dict(enumerate(passed))
@@ -98,7 +100,7 @@ def test_streams_that_are_ahead_wait(passed: list[int]) -> None:
 
 
 def test_ended_streams_are_not_opened() -> None:
-    """A pass over streams that have all ended hands out nothing; one that has not begun keeps its place as it is."""
+    """A pass over ended streams has no items; a stream that has not started keeps its position."""
     ended = pass_of(10, 2, {0: ENDED, 1: ENDED})
     assert list(ended.items(None)) == []
     assert ended.state() == {0: ENDED, 1: ENDED}
@@ -109,8 +111,8 @@ def test_ended_streams_are_not_opened() -> None:
     assert begun.state() == {0: places[0], 1: {"passed": 1, "at": {"next": 1}}}
 
 
-def test_the_listing_is_known_once_it_began() -> None:
-    """And compared before the first item is read."""
+def test_the_listing_is_known_when_the_pass_has_started() -> None:
+    """It is compared before the first item is read."""
     begun = pass_of(10, 2)
     assert not begun.listing
     next(begun.items(None))
@@ -123,8 +125,8 @@ def test_the_listing_is_known_once_it_began() -> None:
 
 @pytest.mark.parametrize(("num_streams", "first"), [(1, range(50)), (3, range(50))])
 @pytest.mark.parametrize(("fails", "error"), [(fails_at_50, ZeroDivisionError), (interrupted_at_50, KeyboardInterrupt)])
-def test_no_state_after_an_error(num_streams: int, first: range, fails: Any, error: type[BaseException]) -> None:
-    """What was between the source and the one who reads is lost: the state before it is the one to go on from."""
+def test_a_failed_pass_has_no_state(num_streams: int, first: range, fails: Any, error: type[BaseException]) -> None:
+    """Items inside the chain are lost; the state before the error can be resumed."""
     broken = pass_of(0, num_streams, chain=chain_of(range(60)).map(fails))
     items = broken.items(None)
     assert list(islice(items, 50)) == list(first)
@@ -137,8 +139,8 @@ def test_no_state_after_an_error(num_streams: int, first: range, fails: Any, err
     assert list(rest.items(None)) == list(range(50, 60))
 
 
-def test_a_pass_that_is_given_up_keeps_its_state_and_closes_its_streams() -> None:
-    """As a loop that is left by ``break``."""
+def test_a_dropped_pass_keeps_its_state_and_closes_its_streams() -> None:
+    """As after ``break``."""
     closed: list[int] = []
 
     class Closing(IterDataPipe[int]):
@@ -166,14 +168,14 @@ def test_a_pass_that_is_given_up_keeps_its_state_and_closes_its_streams() -> Non
     assert begun.state() == before
 
 
-def test_a_stream_reads_its_own_place_in_the_world() -> None:
-    """Stream v of V reads what slot v of V slots would."""
+def test_a_stream_reads_its_own_share_of_the_world() -> None:
+    """Stream v of V reads the share of slot v of V slots."""
     alone = IterableWrapper(range(10)).sharding_filter_rank(world=World(2, 4))
     assert list(pass_of(10, 4, {2: None}).items(None)) == list(alone) == [2, 6]
 
 
 class Recorded(IterDataPipe[Any]):
-    """Notes what its copies take, in one list."""
+    """Records the items of its copies in one list."""
 
     def __init__(self, source_datapipe: IterDataPipe[Any]) -> None:
         self.source_datapipe = source_datapipe
@@ -191,16 +193,16 @@ class Recorded(IterDataPipe[Any]):
         load_state(self.source_datapipe, state)
 
 
-def test_first_blocks_are_read_by_turns() -> None:
-    """No stream waits until another one's block is full, and the requests of all are under way at the same time."""
+def test_first_blocks_of_streams_are_read_concurrently() -> None:
+    """No stream waits until the block of another one is full."""
     recorded = Recorded(chain_of(range(100)))
     items = pass_of(100, 4, chain=recorded.shuffle_samples(buffer_size=3)).items(None)
     next(items)
     assert recorded.taken == [*range(12), 12], "three of each stream by turns, and one that takes the first one's place"
 
 
-def test_first_blocks_are_read_by_turns_in_mixtures() -> None:
-    """Also of each source."""
+def test_first_blocks_of_streams_are_read_concurrently_in_mixtures() -> None:
+    """Those of each source."""
     sources = {name: Recorded(chain_of(range(40))) for name in "ab"}
     mixed = mix({name: (pipe.shuffle_samples(buffer_size=3), 1) for name, pipe in sources.items()})
     next(pass_of(40, 2, chain=mixed).items(None))
@@ -208,7 +210,7 @@ def test_first_blocks_are_read_by_turns_in_mixtures() -> None:
     assert sum(len(pipe.taken) for pipe in sources.values()) == 13
 
 
-def test_a_readers_first_objects_are_under_way_before_it_is_read(memory_folder: str) -> None:
+def test_a_readers_first_objects_are_requested_before_it_is_read(memory_folder: str) -> None:
     """Each stream has opened its first object when the first one waits for bytes."""
     write_small_shards(memory_folder, num_shards=4, samples_per_shard=2)
     opened: list[str] = []

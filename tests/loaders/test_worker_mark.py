@@ -1,4 +1,4 @@
-"""What the process that trains knows of its workers' reading."""
+"""The mark by which the training process knows that workers have read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def resumable() -> Resumable:
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_a_state_that_only_workers_have_is_refused(method: str) -> None:
-    """It would be the beginning, so that a resumed training would read everything again in silence."""
+    """It would be the beginning, so that a resumed training would silently read everything again."""
     data = resumable()
     assert data.state_dict()["epoch"] == 0
     loader: Any = DataLoader(data, batch_size=None, num_workers=1, multiprocessing_context=method)
@@ -38,8 +38,8 @@ def test_a_state_that_only_workers_have_is_refused(method: str) -> None:
         data.state_dict()
 
 
-def test_loaders_that_ask_their_workers_are_not_concerned() -> None:
-    """torchdata's and our own take the state of each worker."""
+def test_stateful_loaders_do_not_set_the_mark() -> None:
+    """torchdata's and this package's collect the state of each worker."""
     makers: list[Any] = [stateful_loader, StatefulDataLoader]
     for make in makers:
         data = resumable()
@@ -55,8 +55,7 @@ def test_loaders_that_ask_their_workers_are_not_concerned() -> None:
             assert loader.state_dict()["epoch"] == 5
 
 
-def test_copies_for_other_purposes_do_not_set_it() -> None:
-    """A copy is not a worker."""
+def test_copies_outside_of_workers_do_not_set_the_mark() -> None:
     data = resumable()
     for twin in (copy.copy(data), copy.deepcopy(data), pickle.loads(pickle.dumps(data))):
         assert len(list(twin)) == 12

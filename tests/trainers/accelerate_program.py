@@ -14,23 +14,42 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 import torchdata_remote as tdr
 
-from .data import LOADERS, NUM_SAMPLES, NUM_STREAMS, loader_of, numbers_of, pipe_of
-from .launch import attempt, report, run_as_rank
+from .data import NUM_SAMPLES, NUM_STREAMS, Cells, loader_of, numbers_of, pipe_of
+from .launch import attempt, report
 
 STOP_AFTER = 4  # steps
 
 
-def main(*, folder: str, num_workers: list[int], save: str | None = None, load: str | None = None) -> None:
-    """Report an epoch of each loader; save to one folder, and resume from another."""
-    # Workers import this module, which takes seconds: the server from which they are forked does it once.
-    multiprocessing.set_forkserver_preload(["tests.trainers.data", __spec__.name])
-    for dispatch in (None, False):
-        names = LOADERS if dispatch is None else ("DataLoader(pipe)", "DataLoader(Resumable)")
-        for name in names:
-            for workers in num_workers if dispatch is None else num_workers[-1:]:
-                title = f"{name}, {workers} workers" + ("" if dispatch is None else ", no dispatch")
-                attempt(title, partial(_epoch, name, Path(folder), workers, dispatch))
-    for context in ("fork", "spawn"):
+def main(
+    *,
+    folder: str,
+    cells: Cells,
+    refused: Cells,
+    start_methods: list[str],
+    map_style: list[str],
+    num_workers: list[int],
+    save: str | None = None,
+    load: str | None = None,
+) -> None:
+    """Report an epoch of each loader; save to one folder, and resume from another.
+
+    Args:
+        folder: of the dataset.
+        cells: loaders and numbers of workers of the epochs.
+        refused: those of epochs with ``dispatch_batches=False``.
+        start_methods: of workers of epochs of a plain ``DataLoader``.
+        map_style: loaders whose epoch is stopped and resumed by Accelerate's own state.
+        num_workers: of the loaders that are saved and resumed.
+        save: prefix of the folders to save to.
+        load: prefix of the folders to resume from.
+    """
+    # Workers import what the frameworks pass to them: the server from which they are forked does it once.
+    multiprocessing.set_forkserver_preload(["tests.trainers.data", "accelerate.data_loader"])
+    for name, workers in cells:
+        attempt(f"{name}, {workers} workers", partial(_epoch, name, Path(folder), workers, None))
+    for name, workers in refused:
+        attempt(f"{name}, {workers} workers, no dispatch", partial(_epoch, name, Path(folder), workers, False))
+    for context in start_methods:
         attempt(context, partial(_with_start_method, Path(folder), context))
     for workers in num_workers:
         if save is not None:
@@ -38,9 +57,8 @@ def main(*, folder: str, num_workers: list[int], save: str | None = None, load: 
             attempt(f"resumed here, {workers} workers", partial(_resume, Path(folder), workers, f"{save}-{workers}"))
         if load is not None:
             attempt(f"resumed, {workers} workers", partial(_resume, Path(folder), workers, _saved(load, workers)))
-    if save is not None:
-        for name in ("DataLoader(RemoteImageFolder)", "DataLoader(ShardedDataset)"):
-            attempt(f"resumed here, {name}", partial(_map_style, name, Path(folder), f"{save}-map"))
+    for name in map_style:
+        attempt(f"resumed here, {name}", partial(_map_style, name, Path(folder), f"{save}-map"))
     Accelerator(cpu=True).end_training()
 
 
@@ -120,7 +138,3 @@ def _map_style(name: str, folder: Path, save: str) -> list[int]:
             accelerator.save_state(f"{save}-{name}")
             accelerator.wait_for_everyone()
     return numbers
-
-
-if __name__ == "__main__":
-    run_as_rank(main)

@@ -1,19 +1,24 @@
-"""The dataset of all rows; ``--table`` prints what came of each framework with each loader."""
+"""The dataset of all rows; ``--table`` runs each framework with each loader in all ways, and prints the results."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from .data import write_dataset
-from .launch import ROWS, table
+from .launch import ROWS, close_server, table
 
 collect_ignore_glob = ["*_program.py"]  # what ranks run; some import frameworks
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--table", action="store_true", help="print what each trainer gave with each loader, as Markdown")
+    parser.addoption(
+        "--table",
+        action="store_true",
+        help="run each trainer with each loader in all ways, and print the results as Markdown",
+    )
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -27,3 +32,15 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trainers")
     write_dataset(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def complete(request: pytest.FixtureRequest) -> bool:
+    """Whether to run the whole product of frameworks, loaders, ranks and workers instead of all pairs."""
+    return bool(request.config.getoption("--table", default=False))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _server_of_ranks() -> Iterator[None]:
+    yield
+    close_server()

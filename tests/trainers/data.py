@@ -25,6 +25,28 @@ LOADERS = (
 )
 """Of each row: what the trainer is given."""
 
+FRAMEWORKS = ("torch DDP", "Accelerate", "transformers Trainer", "Lightning", "Fabric", "FSDP2")
+"""Those that are run with 1, 2 and 3 ranks."""
+
+Cells = list[tuple[str, int]]
+
+
+def cells_of(framework: str, world_size: int, *, complete: bool) -> Cells:
+    """The loaders of which a framework runs an epoch, with their numbers of workers.
+
+    By default pairwise: each loader once per framework, so that each pair of framework, loader, number of ranks and
+    number of workers is run in some epoch.
+
+    Args:
+        framework: one of ``FRAMEWORKS``.
+        world_size: 1, 2 or 3.
+        complete: take all of them.
+    """
+    if complete:
+        return [(loader, workers) for loader in LOADERS for workers in (0, 2)]
+    first = FRAMEWORKS.index(framework)
+    return [(loader, number % 2 * 2) for number, loader in enumerate(LOADERS, first) if number % 3 + 1 == world_size]
+
 
 def write_dataset(folder: Path) -> None:
     """``folder/shards`` with a manifest and indexes, and ``folder/images`` in ImageFolder layout."""

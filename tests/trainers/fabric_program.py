@@ -9,21 +9,22 @@ from typing import Any
 
 import torch
 
-from .data import loader_of, numbers_of
-from .launch import attempt, report, run_as_rank
+from .data import Cells, loader_of, numbers_of
+from .launch import attempt, report
 
 STOP_AFTER = 5  # batches
 BATCH_SIZE = 4
 
 
-def main(*, folder: str, loaders: list[str], save: str, resume: str) -> None:
+def main(*, folder: str, cells: Cells, save: str, resume: str, num_workers: list[int]) -> None:
     """Report what each loader delivers, and what is trained on before and after a checkpoint.
 
     Args:
         folder: of the dataset.
-        loaders: whose epoch is reported, without workers and with two.
+        cells: loaders and numbers of workers of the epochs.
         save: folder to which checkpoints of this world are saved; ``""`` for none.
         resume: folder of those that are resumed; ``""`` for none.
+        num_workers: of the loaders that are saved and resumed.
     """
     from lightning.fabric import Fabric  # here, since workers import this module
 
@@ -61,15 +62,11 @@ def main(*, folder: str, loaders: list[str], save: str, resume: str) -> None:
         report(f"left, {workers} workers", len(rest))
         return rest + [train(model, batch) for batch in loader]
 
-    for workers in (0, 2):
-        for name in loaders:
-            attempt(f"{name}, {workers} workers", partial(epoch, name, workers))
+    for name, workers in cells:
+        attempt(f"{name}, {workers} workers", partial(epoch, name, workers))
+    for workers in num_workers:
         if save:
             attempt(f"whole, {workers} workers", partial(save_mid_epoch, workers))
         if resume:
             attempt(f"resumed, {workers} workers", partial(load, workers))
     torch.distributed.destroy_process_group()
-
-
-if __name__ == "__main__":
-    run_as_rank(main)

@@ -18,8 +18,8 @@ from torch.utils.data import DistributedSampler
 
 import torchdata_remote as tdr
 
-from .data import LOADERS, NUM_SAMPLES, loader_of, numbers_of
-from .launch import attempt, report, run_as_rank
+from .data import NUM_SAMPLES, Cells, loader_of, numbers_of
+from .launch import attempt, report
 
 
 class Training:
@@ -61,7 +61,7 @@ Loaded = tuple[Training, tdr.StatefulLoader]
 def main(
     *,
     folder: str,
-    num_workers: list[int],
+    cells: Cells,
     kinds: dict[str, tuple[int, bool]],
     begin: str,
     end: str,
@@ -71,18 +71,17 @@ def main(
 
     Args:
         folder: of the images.
-        num_workers: of the loaders of the epochs.
+        cells: loaders and numbers of workers of the epochs.
         kinds: way to save -> its loader's number of workers and ``state_of_all_ranks``.
         begin: folder of the checkpoints to begin with, or ``""``.
         end: folder of the checkpoints to write, or ``""``.
         num_batches: in which the training is then.
     """
     dist.init_process_group("gloo")
-    for name in LOADERS:
-        for workers in num_workers:
-            sampler: Any = DistributedSampler(range(NUM_SAMPLES), seed=0)  # type: ignore[arg-type]
-            loader = loader_of(name, Path(folder), batch_size=4, num_workers=workers, sampler=sampler)
-            attempt(f"{name}, {workers} workers", lambda loader=loader: flat(Training().numbers(iter(loader))))  # type: ignore[misc]
+    for name, workers in cells:
+        sampler: Any = DistributedSampler(range(NUM_SAMPLES), seed=0)  # type: ignore[arg-type]
+        loader = loader_of(name, Path(folder), batch_size=4, num_workers=workers, sampler=sampler)
+        attempt(f"{name}, {workers} workers", lambda loader=loader: flat(Training().numbers(iter(loader))))  # type: ignore[misc]
     for kind, (workers, all_ranks) in kinds.items():
 
         def loaded(checkpoint: str, kind: str = kind, workers: int = workers, all_ranks: bool = all_ranks) -> Loaded:
@@ -127,7 +126,3 @@ def stop_and_go_on(
     report(f"{kind}, same weights", again.weights() == at_checkpoint)
     report(f"{kind}, again", again.numbers(iter(loader)))
     return found
-
-
-if __name__ == "__main__":
-    run_as_rank(main)

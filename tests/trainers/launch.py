@@ -1,17 +1,21 @@
-"""Start ranks that run a trainer, and take what each of them reports: the rows of one table."""
+"""Start ranks that run a trainer, and collect what each of them reports: the rows of one table."""
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import json
 import multiprocessing
 import os
+import select
 import signal
 import subprocess
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tests.servers.s3 import free_port
@@ -54,51 +58,91 @@ class Row:
         return f"| {' | '.join(cells)} |"
 
 
-def launch(program: str, world_size: int, *, timeout_s: float = 300, **given: Any) -> list[dict[str, Any]]:
-    """Run a module in each rank, as torchrun would, and return what each has reported.
+class RankServer:
+    """A process that forks ranks which have imported their program already; see ``rank_server``.
 
     Args:
-        program: module with ``if __name__ == "__main__": run_as_rank(function)``.
+        program: module with a function ``main``.
+    """
+
+    def __init__(self, program: str) -> None:
+        search_path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        self.key = program, search_path
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.trainers.rank_server"],
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": search_path},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT,
+        )  # fmt: skip
+
+    def run(self, request: dict[str, Any], timeout_s: float) -> list[int]:
+        """Start the ranks, and return their exit codes. Ranks that hang write the stacks of their threads."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(request).encode() + b"\n")
+        self._process.stdin.flush()
+        pids = self._answer(timeout_s)
+        assert pids is not None, f"{request['program']} cannot be imported"
+        codes = self._answer(timeout_s)
+        if codes is None:
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGABRT)
+            codes = self._answer(60)
+        assert codes is not None
+        return codes
+
+    def _answer(self, timeout_s: float) -> list[int] | None:
+        assert self._process.stdout is not None
+        if not select.select([self._process.stdout], [], [], timeout_s)[0]:
+            return None
+        answer: list[int] | None = json.loads(self._process.stdout.readline() or b"null")
+        return answer
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
+
+
+_servers: list[RankServer] = []  # at most one: each holds a framework in memory
+
+
+def close_server() -> None:
+    """End the server of the last launch."""
+    while _servers:
+        _servers.pop().close()
+
+
+def launch(program: str, world_size: int, *, timeout_s: float = 300, **arguments: Any) -> list[dict[str, Any]]:
+    """Run ``main`` of a module in each rank, with the environment of torchrun, and return what each has reported.
+
+    Args:
+        program: name of the module.
         world_size: number of ranks.
-        timeout_s: seconds until all of them have to have ended; then each prints where it is, and the test fails.
-        **given: plain JSON; the function gets it as keywords.
+        timeout_s: seconds until all of them have to have ended; then each prints its stacks, and the test fails.
+        **arguments: plain JSON, the keywords of ``main``.
 
     Returns:
         For each rank what its function has reported: name -> anything that is JSON, in the order of the reports.
     """
-    shared = {
+    environment = {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
         "WORLD_SIZE": str(world_size),
         "LOCAL_WORLD_SIZE": str(world_size),
-        "OMP_NUM_THREADS": "1",
-        "PYTHONFAULTHANDLER": "1",
-        "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
     }
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-m", program, json.dumps(given)],
-            env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=ROOT,
-        )
-        for rank in range(world_size)
-    ]  # fmt: skip
-    try:
-        told = [rank.communicate(timeout=timeout_s) for rank in ranks]
-    except subprocess.TimeoutExpired:
-        for rank in ranks:
-            os.killpg(rank.pid, signal.SIGABRT)  # each thread says where it is
-        raise AssertionError("\n".join("".join(rank.communicate()) for rank in ranks)) from None
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-    for rank, (printed, complaints) in zip(ranks, told, strict=True):
-        assert rank.returncode == 0, printed + complaints
-    return [_reports(printed) for printed, _ in told]
+    search_path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    if not _servers or _servers[0].key != (program, search_path):
+        close_server()
+        _servers.append(RankServer(program))
+    with tempfile.TemporaryDirectory() as output:
+        request = {"program": program, "world_size": world_size, "environment": environment, "arguments": arguments}
+        codes = _servers[0].run({**request, "output": output}, timeout_s)
+        printed = [Path(output, f"{rank}.out").read_text() for rank in range(world_size)]
+        errors = [Path(output, f"{rank}.err").read_text() for rank in range(world_size)]
+    assert not any(codes), f"exit codes {codes}\n" + "\n".join(map("".join, zip(printed, errors, strict=True)))
+    return list(map(reports, printed))
 
 
-def _reports(printed: str) -> dict[str, Any]:
+def reports(printed: str) -> dict[str, Any]:
     reports: dict[str, Any] = {}
     for line in printed.splitlines():
         if _REPORT in line:  # a progress bar may stand before it
@@ -121,7 +165,7 @@ def attempt(name: str, function: Callable[[], Any]) -> None:
         report(name, {"error": f"{type(error).__name__}: {error}"})
 
 
-def run_as_rank(function: Callable[..., None]) -> None:
+def run_as_rank(function: Callable[..., None], arguments: dict[str, Any]) -> None:
     """In a rank: run the program, and end the process without finalizing Python.
 
     gloo's threads may still hold tensors of the last exchange. Freeing one while Python finalizes aborts the process
@@ -129,13 +173,29 @@ def run_as_rank(function: Callable[..., None]) -> None:
     """
     multiprocessing.set_forkserver_preload(["tests.trainers.data"])
     try:
-        function(**json.loads(sys.argv[1]))
+        function(**arguments)
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)
     sys.stdout.flush()
     os._exit(0)
+
+
+def epoch_rows(framework: str, ranks: list[dict[str, Any]], cells: Iterable[tuple[str, int]]) -> list[Row]:
+    """The rows of an epoch of each loader.
+
+    Args:
+        framework: of the rows.
+        ranks: what each rank has reported, under ``"<loader>, <number> workers"``.
+        cells: loaders with their numbers of workers.
+    """
+    return [
+        Row(
+            framework, loader, f"{len(ranks)}", workers, outcome(rank[f"{loader}, {workers} workers"] for rank in ranks)
+        )
+        for loader, workers in cells
+    ]
 
 
 def outcome(per_rank: Iterable[Any]) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .data import loader_of, pipe_of
-from .launch import attempt, run_as_rank
+from .launch import attempt
 from .lightning_program import model_of, pipe_without_length, stateful
 
 BATCH = 8  # 15 batches an epoch
@@ -103,7 +103,3 @@ def main(*, folder: str) -> None:
             attempt(f"{kind}, exception, {at}", partial(exception, kind, at))
     attempt("one batch", one_batch)
     attempt("pickled", pickled)
-
-
-if __name__ == "__main__":
-    run_as_rank(main)

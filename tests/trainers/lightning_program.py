@@ -16,8 +16,8 @@ import torch
 import torchdata_remote as tdr
 from torchdata_remote.core.iter_datapipe import IterableWrapper, IterDataPipe
 
-from .data import NUM_STREAMS, loader_of, numbers_of, of_sample, pipe_of
-from .launch import attempt, run_as_rank
+from .data import NUM_STREAMS, Cells, loader_of, numbers_of, of_sample, pipe_of
+from .launch import attempt
 
 STOP_AFTER = 5  # batches
 BATCH_SIZE = 4
@@ -63,6 +63,9 @@ def options(case: str) -> dict[str, Any]:
 UNEVEN = "single samples"
 """Of which three ranks have different numbers left, where two have saved."""
 
+STATELESS = (("DataLoader(pipe)", 0), ("DataLoader(Resumable)", 2))
+"""Loaders whose position is in no checkpoint, with their numbers of workers."""
+
 CASES = (
     "length",
     "no length",
@@ -78,13 +81,13 @@ CASES = (
 """Checkpoints in mid-epoch, by ``ModelCheckpoint(every_n_train_steps=...)``."""
 
 
-def main(*, folder: str, package: str, loaders: list[str], cases: list[str], save: str, resume: str) -> None:
+def main(*, folder: str, package: str, cells: Cells, cases: list[str], save: str, resume: str) -> None:
     """Report what each loader delivers, and what is trained on before and after a checkpoint.
 
     Args:
         folder: of the dataset.
         package: ``"lightning.pytorch"`` or ``"pytorch_lightning"``.
-        loaders: whose epoch is reported, without workers and with two.
+        cells: loaders and numbers of workers of the epochs.
         cases: of ``CASES``.
         save: folder to which checkpoints of this world are saved; ``""`` for none.
         resume: folder of those that are resumed; ``""`` for none.
@@ -133,15 +136,11 @@ def main(*, folder: str, package: str, loaders: list[str], cases: list[str], sav
         return [str(warning.message) for warning in caught if warning.category is RuntimeWarning]
 
     def report_warnings() -> None:
-        for name in ("DataLoader(pipe)", "DataLoader(Resumable)"):
-            for workers in (0, 2):
-                attempt(
-                    f"stateless: {name}, {workers} workers", partial(resume_without_state, name, workers, "stateless")
-                )
+        for name, workers in STATELESS:
+            attempt(f"stateless: {name}, {workers} workers", partial(resume_without_state, name, workers, "stateless"))
 
-    for name in loaders:
-        for workers in (0, 2):
-            attempt(f"{name}, {workers} workers", partial(epoch, name, workers))
+    for name, workers in cells:
+        attempt(f"{name}, {workers} workers", partial(epoch, name, workers))
     for case in cases:
         if save:
             attempt(f"whole: {case}", partial(save_mid_epoch, case))
@@ -182,7 +181,3 @@ def model_of(lightning: Any) -> Any:
             return torch.optim.SGD(self.parameters(), lr=1e-3)
 
     return Model
-
-
-if __name__ == "__main__":
-    run_as_rank(main)

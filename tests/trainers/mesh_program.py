@@ -15,31 +15,30 @@ from torch.utils.data import DistributedSampler
 
 import torchdata_remote as tdr
 
-from .data import LOADERS, NUM_SAMPLES, loader_of, numbers_of
-from .launch import attempt, report, run_as_rank
+from .data import NUM_SAMPLES, Cells, loader_of, numbers_of
+from .launch import attempt, report
 
 NUM_BEFORE = 3  # batches until a stop
 HSDP = ("dp_replicate", "dp_shard")
 
 
-def main(*, folder: str, elsewhere: str, shape: list[int]) -> None:
+def main(*, folder: str, elsewhere: str, shape: list[int], cells: Cells) -> None:
     """Run the checks of one job: of a mesh of 2 x 2, or of 2 x 2 x 2."""
     dist.init_process_group("gloo")
     if len(shape) == 2:
-        two_by_two(Path(folder), Path(elsewhere))
+        two_by_two(Path(folder), Path(elsewhere), cells)
     else:
-        two_by_two_by_two(Path(folder))
+        two_by_two_by_two(Path(folder), cells)
     dist.barrier()
     dist.destroy_process_group()
 
 
-def two_by_two(folder: Path, elsewhere: Path) -> None:
+def two_by_two(folder: Path, elsewhere: Path, cells: Cells) -> None:
     """Every loader, states, other meshes, process groups, listings that differ, errors."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     world = tdr.World.from_mesh(mesh, dp=("dp",))
-    for name in LOADERS:
-        for workers in (0, 2):
-            attempt(f"{name}, {workers} workers", lambda n=name, w=workers: epoch(n, folder, world, w))  # type: ignore[misc]
+    for name, workers in cells:
+        attempt(f"{name}, {workers} workers", lambda n=name, w=workers: epoch(n, folder, world, w))  # type: ignore[misc]
     wide = tdr.World.from_mesh(init_device_mesh("cpu", (4, 1), mesh_dim_names=("dp", "tp")), dp="dp")
     alone = tdr.World.from_mesh(init_device_mesh("cpu", (1, 4), mesh_dim_names=("dp", "tp")), dp="dp")
     permuted = DeviceMesh("cpu", [[0, 3], [2, 1]], mesh_dim_names=("dp", "tp"))
@@ -53,16 +52,15 @@ def two_by_two(folder: Path, elsewhere: Path) -> None:
     errors(mesh, world)
 
 
-def two_by_two_by_two(folder: Path) -> None:
+def two_by_two_by_two(folder: Path, cells: Cells) -> None:
     """Two data-parallel dimensions and one that is not; and only one of the two."""
     mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=(*HSDP, "tp"))
     world = tdr.World.from_mesh(mesh, dp=HSDP)
     shard_only = tdr.World.from_mesh(mesh, dp="dp_shard")
     report("places", {"both": [world.rank, world.world_size], "one": [shard_only.rank, shard_only.world_size]})
     report("from rank 0", {"both": from_rank_0(world), "one": from_rank_0(shard_only)})
-    for name in LOADERS:
-        attempt(f"{name}, 0 workers", lambda n=name: epoch(n, folder, world, 0))  # type: ignore[misc]
-    attempt("stateful_loader(pipe), 2 workers", lambda: epoch("stateful_loader(pipe)", folder, world, 2))
+    for name, workers in cells:
+        attempt(f"{name}, {workers} workers", lambda n=name, w=workers: epoch(n, folder, world, w))  # type: ignore[misc]
     resumes("0 workers", folder, world, 0, {"both": world, "one": shard_only})
 
 
@@ -162,7 +160,3 @@ def others_order(mesh: DeviceMesh) -> Any:
     world = tdr.World.from_mesh(mesh, dp=("dp", "tp") if dist.get_rank() else ("tp", "dp"))
     assert world.group is not None
     return world.group.gather(world.rank, None)
-
-
-if __name__ == "__main__":
-    run_as_rank(main)

@@ -14,7 +14,7 @@ from accelerate import Accelerator
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from .data import loader_of, numbers_of
-from .launch import attempt, run_as_rank
+from .launch import attempt
 
 BATCH_SIZE, STOP_AFTER = 4, 4
 
@@ -103,7 +103,3 @@ def _lightning(loader: Any, stop_in: Path | None = None, resume_from: Path | Non
         warnings.simplefilter("ignore")
         trainer.fit(model, loader, ckpt_path=None if resume_from is None else str(resume_from / "last.ckpt"))
     return model.numbers
-
-
-if __name__ == "__main__":
-    run_as_rank(main)

@@ -11,28 +11,32 @@ import torch
 import torchdata_remote as tdr
 from torchdata_remote.errors import StateError
 
-from .data import LOADERS, NUM_SAMPLES, loader_of, numbers_of, pipe_of
-from .launch import Row, launch, outcome
+from .data import NUM_SAMPLES, cells_of, loader_of, numbers_of, pipe_of
+from .launch import Row, epoch_rows, launch, outcome
 
 pytest.importorskip("accelerate")
 FRAMEWORK, PROGRAM = "Accelerate", "tests.trainers.accelerate_program"
-PAIRWISE = {1: [0], 2: [0, 2], 3: [2]}  # numbers of processes -> of workers
-ALL = {num_processes: [0, 2] for num_processes in PAIRWISE}
-REFUSED = ("DataLoader(pipe)", "DataLoader(Resumable)")  # where there are several processes
+PAIRWISE = {1: [0], 2: [0, 2], 3: [2]}  # numbers of processes -> of workers of the loaders that are resumed
+REFUSED = ("DataLoader(pipe)", "DataLoader(Resumable)")  # by several processes
+MAP_STYLE = ["DataLoader(RemoteImageFolder)", "DataLoader(ShardedDataset)"]
 
 
 def workers_of(ranks: list[dict[str, Any]]) -> list[int]:
-    """Numbers of workers with which they have run."""
-    return [n for n in (0, 2) if f"{LOADERS[0]}, {n} workers" in ranks[0]]
+    """Numbers of workers of the loaders that were saved or resumed."""
+    return [n for n in (0, 2) if {f"saved, {n} workers", f"resumed, {n} workers"} & set(ranks[0])]
 
 
-def rows(ranks: list[dict[str, Any]]) -> list[Row]:
-    """An epoch of each loader."""
-    return [
-        Row(FRAMEWORK, loader, f"{len(ranks)}", n, outcome(rank[f"{loader}, {n} workers"] for rank in ranks))
-        for loader in LOADERS
-        for n in workers_of(ranks)
-    ]
+def arguments(num_processes: int, *, complete: bool) -> dict[str, Any]:
+    """What processes run besides a stop and a resume: by default each variant with two processes."""
+    cells = cells_of(FRAMEWORK, num_processes, complete=complete)
+    has_variants = complete or num_processes == 2
+    return {
+        "cells": [*cells, *((loader, 0) for loader in REFUSED if loader not in dict(cells))],
+        "refused": [(loader, 2) for loader in REFUSED] if has_variants else [],
+        "start_methods": ["fork", "spawn"] if has_variants else [],
+        "map_style": MAP_STYLE if has_variants and num_processes > 1 else [],
+        "num_workers": [0, 2] if complete else PAIRWISE[num_processes],
+    }
 
 
 def resume_rows(saved: list[dict[str, Any]], ranks: list[dict[str, Any]], here: str = "") -> list[Row]:
@@ -65,23 +69,24 @@ def check(found: list[Row], *, num_processes: int) -> None:
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize(
-    "workers", [pytest.param(PAIRWISE, id="pairwise"), pytest.param(ALL, id="all", marks=pytest.mark.slow)]
-)
 def test_each_sample_once_and_resumed_with_other_numbers_of_processes(
-    dataset: Path, tmp_path: Path, workers: dict[int, list[int]]
+    dataset: Path, tmp_path: Path, complete: bool
 ) -> None:
     """2 processes are stopped and resumed by 2 and by 3, and 3 by 1."""
-    given: dict[str, Any] = {"folder": str(dataset), "timeout_s": 600}
     at = tmp_path
-    of_two = launch(PROGRAM, 2, **given, num_workers=workers[2], save=f"{at}/two")
-    of_three = launch(PROGRAM, 3, **given, num_workers=workers[3], save=f"{at}/three", load=f"{at}/two")
-    of_one = launch(PROGRAM, 1, **given, num_workers=workers[1], load=f"{at}/three")
+
+    def run(num_processes: int, **places: str) -> list[dict[str, Any]]:
+        options = arguments(num_processes, complete=complete)
+        return launch(PROGRAM, num_processes, folder=str(dataset), timeout_s=600, **options, **places)
+
+    of_two = run(2, save=f"{at}/two")
+    of_three = run(3, save=f"{at}/three", load=f"{at}/two")
+    of_one = run(1, load=f"{at}/three")
     for ranks in (of_one, of_two, of_three):
-        check(rows(ranks), num_processes=len(ranks))
-        n = workers_of(ranks)[-1]
-        refused = [f"{loader}, {n} workers, no dispatch" for loader in REFUSED] + ["fork", "spawn"]
-        for name in refused:  # also by the other way in which Accelerate splits, and with other workers
+        options = arguments(len(ranks), complete=complete)
+        check(epoch_rows(FRAMEWORK, ranks, options["cells"]), num_processes=len(ranks))
+        refused = [f"{loader}, {n} workers, no dispatch" for loader, n in options["refused"]]
+        for name in [*refused, *options["start_methods"]]:
             result = outcome(rank[name] for rank in ranks)
             assert ("SplitTwiceError" in result) if len(ranks) > 1 else (result == "120 of 120"), (name, result)
     found = [
@@ -92,7 +97,7 @@ def test_each_sample_once_and_resumed_with_other_numbers_of_processes(
     ]
     assert {row.result for row in found} == {"120 of 120"}, "\n".join(map(str, found))
     for ranks in (of_two, of_three):
-        for loader in ("DataLoader(RemoteImageFolder)", "DataLoader(ShardedDataset)"):
+        for loader in arguments(len(ranks), complete=complete)["map_style"]:
             assert outcome(rank[f"resumed here, {loader}"] for rank in ranks) == "120 of 120"
         for rank in ranks:
             for n in workers_of(ranks):

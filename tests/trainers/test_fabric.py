@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from .data import LOADERS, NUM_SAMPLES
+from .data import NUM_SAMPLES, cells_of
 from .fabric_program import STOP_AFTER
-from .launch import Row, launch, outcome
+from .launch import epoch_rows, launch, outcome
 
 FRAMEWORK = "Fabric"
 SAVED_WITH = 2  # ranks
@@ -25,25 +25,31 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def saved(dataset: Path, checkpoints: Path) -> list[dict[str, Any]]:
+def saved(dataset: Path, checkpoints: Path, complete: bool) -> list[dict[str, Any]]:
     """What two ranks have reported: rows, whole trainings, and those that they resumed."""
-    return run(dataset, SAVED_WITH, save=str(checkpoints), resume=str(checkpoints))
+    return run(dataset, SAVED_WITH, str(checkpoints), complete=complete, save=True)
 
 
-def run(dataset: Path, world_size: int, *, save: str = "", resume: str = "") -> list[dict[str, Any]]:
+def num_workers_of(world_size: int, *, complete: bool) -> list[int]:
+    """Numbers of workers of the loaders that are resumed."""
+    return [0, 2] if complete or world_size == SAVED_WITH else [0] if world_size == 1 else [2]
+
+
+def run(
+    dataset: Path, world_size: int, checkpoints: str, *, complete: bool, save: bool = False
+) -> list[dict[str, Any]]:
     """What the ranks have reported."""
-    given: dict[str, Any] = {"folder": str(dataset), "loaders": list(LOADERS), "save": save, "resume": resume}
-    return launch("tests.trainers.fabric_program", world_size, **given)
+    return launch(
+        "tests.trainers.fabric_program", world_size, folder=str(dataset),
+        cells=cells_of(FRAMEWORK, world_size, complete=complete), save=checkpoints if save else "", resume=checkpoints,
+        num_workers=num_workers_of(world_size, complete=complete),
+    )  # fmt: skip
 
 
-def check_rows(ranks: list[dict[str, Any]]) -> None:
-    """An epoch of each loader, without workers and with two."""
-    for loader in LOADERS:
-        for workers in (0, 2):
-            found = outcome(rank[f"{loader}, {workers} workers"] for rank in ranks)
-            expected = NO_DATALOADER if loader == "PrefetchingLoader" else EXPECTED
-            row = Row(FRAMEWORK, loader, f"{len(ranks)}", workers, found)
-            assert row.result == expected, row
+def check_rows(ranks: list[dict[str, Any]], *, complete: bool) -> None:
+    """An epoch of each loader."""
+    for row in epoch_rows(FRAMEWORK, ranks, cells_of(FRAMEWORK, len(ranks), complete=complete)):
+        assert row.result == (NO_DATALOADER if row.loader == "PrefetchingLoader" else EXPECTED), row
 
 
 def flat(batches: list[list[int]]) -> list[int]:
@@ -51,26 +57,27 @@ def flat(batches: list[list[int]]) -> list[int]:
     return list(chain.from_iterable(batches))
 
 
-def test_an_epoch_of_two_ranks_has_each_sample_once(saved: list[dict[str, Any]]) -> None:
-    """Whatever reads."""
-    check_rows(saved)
+def test_an_epoch_of_two_ranks_has_each_sample_once(saved: list[dict[str, Any]], complete: bool) -> None:
+    check_rows(saved, complete=complete)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_the_same_ranks_go_on_as_they_would_have(saved: list[dict[str, Any]], workers: int) -> None:
+def test_the_same_ranks_resume_with_the_batches_of_an_unstopped_training(
+    saved: list[dict[str, Any]], workers: int
+) -> None:
     """The rest of the epoch and the next one are those of a training that was not stopped."""
     for rank in saved:
         assert rank[f"resumed, {workers} workers"] == rank[f"whole, {workers} workers"][STOP_AFTER:]
 
 
 @pytest.mark.parametrize("world_size", [1, 3])
-def test_other_ranks_finish_the_epoch_of_two(
-    dataset: Path, checkpoints: Path, saved: list[dict[str, Any]], world_size: int
+def test_another_number_of_ranks_completes_the_epoch(
+    dataset: Path, checkpoints: Path, saved: list[dict[str, Any]], world_size: int, complete: bool
 ) -> None:
     """Once each sample, before and after the checkpoint together, and in the next epoch."""
-    ranks = run(dataset, world_size, resume=str(checkpoints))
-    check_rows(ranks)
-    for workers in (0, 2):
+    ranks = run(dataset, world_size, str(checkpoints), complete=complete)
+    check_rows(ranks, complete=complete)
+    for workers in num_workers_of(world_size, complete=complete):
         before = [flat(rank[f"whole, {workers} workers"][:STOP_AFTER]) for rank in saved]
         num_left = {rank[f"left, {workers} workers"] for rank in ranks}
         assert len(num_left) == 1, "ranks would wait for each other"

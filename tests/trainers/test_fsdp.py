@@ -14,10 +14,11 @@ import pytest
 
 from tests.support.paths import ROOT
 
-from .data import LOADERS, NUM_SAMPLES
-from .launch import Row, launch, outcome
+from .data import NUM_SAMPLES, cells_of
+from .launch import Row, epoch_rows, launch, outcome
 
 FRAMEWORK = "FSDP2"
+WORLD_SIZES = (1, 2, 3)
 KINDS = {"save": (0, True), "async_save": (2, False)}
 """Way to save -> workers and ``state_of_all_ranks`` of its loader."""
 NUM_BATCHES = 3
@@ -27,34 +28,23 @@ pytestmark = pytest.mark.timeout(600)  # the first test waits for all processes
 
 
 @pytest.fixture(scope="module")
-def runs(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, Any]]]:
+def runs(dataset: Path, complete: bool, tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, Any]]]:
     """What the ranks of each number of processes report: 4 save, 2 go on and save, 3 go on; 1 begins anew."""
     four, two = (str(tmp_path_factory.mktemp("checkpoint")) for _ in range(2))
 
-    def run(world_size: int, num_workers: list[int], begin: str, end: str) -> list[dict[str, Any]]:
+    def run(world_size: int, begin: str, end: str) -> list[dict[str, Any]]:
         return launch(
-            "tests.trainers.fsdp_program", world_size, folder=str(dataset), num_workers=num_workers,
+            "tests.trainers.fsdp_program", world_size, folder=str(dataset),
+            cells=cells_of(FRAMEWORK, world_size, complete=complete) if world_size in WORLD_SIZES else [],
             kinds=KINDS if begin or end else {}, begin=begin, end=end, num_batches=NUM_BATCHES,
         )  # fmt: skip
 
     return {
-        4: run(4, [], "", four),
-        2: run(2, [0, 2], four, two),
-        3: run(3, [0, 2], two, ""),
-        1: run(1, [0, 2], "", ""),
+        4: run(4, "", four),
+        2: run(2, four, two),
+        3: run(3, two, ""),
+        1: run(1, "", ""),
     }
-
-
-def rows(runs: dict[int, list[dict[str, Any]]], world_size: int) -> list[Row]:
-    """An epoch of each loader, without workers and with two."""
-    return [
-        Row(
-            FRAMEWORK, loader, f"{world_size}", workers,
-            outcome(rank[f"{loader}, {workers} workers"] for rank in runs[world_size]),
-        )
-        for loader in LOADERS
-        for workers in (0, 2)
-    ]  # fmt: skip
 
 
 def resume_rows(runs: dict[int, list[dict[str, Any]]]) -> list[Row]:
@@ -73,10 +63,9 @@ def flat(batches: Any) -> Any:
     return batches if isinstance(batches, dict) else [number for batch in batches for number in batch]
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_an_epoch_has_each_sample_once(runs: dict[int, list[dict[str, Any]]], world_size: int) -> None:
-    """With 1, 2 and 3 ranks, whatever reads."""
-    found = rows(runs, world_size)
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+def test_an_epoch_has_each_sample_once(runs: dict[int, list[dict[str, Any]]], complete: bool, world_size: int) -> None:
+    found = epoch_rows(FRAMEWORK, runs[world_size], cells_of(FRAMEWORK, world_size, complete=complete))
     assert {row.result for row in found} == {"120 of 120"}, "\n".join(map(str, found))
 
 
@@ -90,7 +79,7 @@ def test_a_checkpoint_resumes_with_other_numbers_of_ranks(runs: dict[int, list[d
 
 @pytest.mark.parametrize("world_size", [4, 2])
 @pytest.mark.parametrize("kind", KINDS)
-def test_as_many_ranks_go_on_with_the_same_batches(
+def test_the_same_number_of_ranks_resumes_with_the_same_batches(
     runs: dict[int, list[dict[str, Any]]], kind: str, world_size: int
 ) -> None:
     """A new loader and model that load the checkpoint have the batches and weights that followed it."""

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from .data import LOADERS, NUM_SAMPLES
-from .launch import Row, launch, outcome
-from .lightning_program import CASES, STOP_AFTER, UNEVEN
+from .data import NUM_SAMPLES, cells_of
+from .launch import Row, epoch_rows, launch, outcome
+from .lightning_program import CASES, STATELESS, STOP_AFTER, UNEVEN
 
 FRAMEWORK = "Lightning"
 SAVED_WITH = 2  # ranks
@@ -25,31 +25,27 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def saved(dataset: Path, checkpoints: Path) -> list[dict[str, Any]]:
+def saved(dataset: Path, checkpoints: Path, complete: bool) -> list[dict[str, Any]]:
     """What two ranks have reported: rows, whole trainings, and those that they resumed."""
     return launch(
         "tests.trainers.lightning_program", SAVED_WITH, folder=str(dataset), package="lightning.pytorch",
-        loaders=list(LOADERS), cases=[*CASES, UNEVEN, "stateless"], save=str(checkpoints), resume=str(checkpoints),
+        cells=cells_of(FRAMEWORK, SAVED_WITH, complete=complete), cases=[*CASES, UNEVEN, "stateless"],
+        save=str(checkpoints), resume=str(checkpoints),
     )  # fmt: skip
 
 
-def resumed(dataset: Path, checkpoints: Path, world_size: int, package: str) -> list[dict[str, Any]]:
+def resumed(dataset: Path, checkpoints: Path, world_size: int, package: str, *, complete: bool) -> list[dict[str, Any]]:
     """What another number of ranks has reported: rows, and the trainings of two ranks that it resumed."""
     return launch(
         "tests.trainers.lightning_program", world_size, folder=str(dataset), package=package,
-        loaders=list(LOADERS), cases=[*ONE_LOADER, UNEVEN], save="", resume=str(checkpoints),
+        cells=cells_of(FRAMEWORK, world_size, complete=complete), cases=[*ONE_LOADER, UNEVEN],
+        save="", resume=str(checkpoints),
     )  # fmt: skip
 
 
-def check_rows(ranks: list[dict[str, Any]]) -> None:
-    """An epoch of each loader, without workers and with two."""
-    rows = [
-        Row(
-            FRAMEWORK, loader, f"{len(ranks)}", workers, outcome(rank[f"{loader}, {workers} workers"] for rank in ranks)
-        )
-        for loader in LOADERS
-        for workers in (0, 2)
-    ]
+def check_rows(ranks: list[dict[str, Any]], *, complete: bool) -> None:
+    """An epoch of each loader."""
+    rows = epoch_rows(FRAMEWORK, ranks, cells_of(FRAMEWORK, len(ranks), complete=complete))
     wrong = [
         row
         for row in rows
@@ -71,13 +67,14 @@ def before_stop(saved: list[dict[str, Any]], case: str) -> list[list[int]]:
     return [list(chain.from_iterable(rank[f"whole: {case}"]["train"]["0"][:batches])) for rank in saved]
 
 
-def test_an_epoch_of_two_ranks_has_each_sample_once(saved: list[dict[str, Any]]) -> None:
-    """Whatever reads."""
-    check_rows(saved)
+def test_an_epoch_of_two_ranks_has_each_sample_once(saved: list[dict[str, Any]], complete: bool) -> None:
+    check_rows(saved, complete=complete)
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_same_ranks_go_on_as_they_would_have(saved: list[dict[str, Any]], case: str) -> None:
+def test_the_same_ranks_resume_with_the_batches_of_an_unstopped_training(
+    saved: list[dict[str, Any]], case: str
+) -> None:
     """The batches after a checkpoint in mid-epoch, and those of the next epoch, are those of a whole training."""
     for rank in saved:
         whole, again = rank[f"whole: {case}"], rank[f"resumed: {case}"]
@@ -100,12 +97,12 @@ def test_a_whole_training_of_two_ranks_has_each_sample_once_an_epoch(saved: list
 
 
 @pytest.mark.parametrize(("world_size", "package"), [(1, "pytorch_lightning"), (3, "lightning.pytorch")])
-def test_other_ranks_finish_the_epoch_of_two(
-    dataset: Path, checkpoints: Path, saved: list[dict[str, Any]], world_size: int, package: str
+def test_another_number_of_ranks_completes_the_epoch(
+    dataset: Path, checkpoints: Path, saved: list[dict[str, Any]], world_size: int, package: str, complete: bool
 ) -> None:
     """Once each sample, before and after the checkpoint together, and in the next epoch."""
-    ranks = resumed(dataset, checkpoints, world_size, package)
-    check_rows(ranks)
+    ranks = resumed(dataset, checkpoints, world_size, package, complete=complete)
+    check_rows(ranks, complete=complete)
     rows = []
     for case in ONE_LOADER:
         name = f"resumed: {case}"
@@ -125,11 +122,8 @@ def test_other_ranks_finish_the_epoch_of_two(
         assert all(expected in rank["error"] for rank in uneven), uneven
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("loader", ["DataLoader(pipe)", "DataLoader(Resumable)"])
-def test_a_loader_without_state_is_not_resumed_in_silence(
-    saved: list[dict[str, Any]], loader: str, workers: int
-) -> None:
+@pytest.mark.parametrize(("loader", "workers"), STATELESS)
+def test_resuming_with_a_loader_without_state_warns(saved: list[dict[str, Any]], loader: str, workers: int) -> None:
     """Lightning begins its epoch anew, and counts the batches as if it had not."""
     for rank in saved:
         warned = rank[f"stateless: {loader}, {workers} workers"]

@@ -7,25 +7,36 @@ from typing import Any
 
 import pytest
 
-from .data import LOADERS, NUM_SAMPLES
+from .data import LOADERS, NUM_SAMPLES, Cells
 from .launch import Row, launch, outcome
 
 Ranks = list[dict[str, Any]]
 PLACES = {"2 x 2": (2, [0, 0, 1, 1]), "4 x 1": (4, [0, 1, 2, 3]), "1 x 4": (1, [0] * 4), "permuted": (2, [0, 1, 1, 0])}
+CELLS_OF_HSDP = [*((loader, 0) for loader in LOADERS), ("stateful_loader(pipe)", 2)]
 HSDP_PLACES = {"both": (4, [0, 0, 1, 1, 2, 2, 3, 3]), "one": (2, [0, 0, 1, 1] * 2)}
 
 
 @pytest.fixture(scope="module")
-def job(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Ranks:
+def job(dataset: Path, complete: bool, tmp_path_factory: pytest.TempPathFactory) -> Ranks:
     """What four ranks report."""
     elsewhere = str(tmp_path_factory.mktemp("elsewhere"))
-    return launch("tests.trainers.mesh_program", 4, folder=str(dataset), elsewhere=elsewhere, shape=[2, 2])
+    cells = cells_of_job(complete=complete)
+    return launch("tests.trainers.mesh_program", 4, folder=str(dataset), elsewhere=elsewhere, shape=[2, 2], cells=cells)
 
 
 @pytest.fixture(scope="module")
 def hsdp(dataset: Path) -> Ranks:
     """What eight ranks report."""
-    return launch("tests.trainers.mesh_program", 8, folder=str(dataset), elsewhere="", shape=[2, 2, 2])
+    return launch(
+        "tests.trainers.mesh_program", 8, folder=str(dataset), elsewhere="", shape=[2, 2, 2], cells=CELLS_OF_HSDP
+    )
+
+
+def cells_of_job(*, complete: bool) -> Cells:
+    """Each loader, without workers or with two; all of them if complete."""
+    if complete:
+        return [(loader, workers) for loader in LOADERS for workers in (0, 2)]
+    return [(loader, number % 2 * 2) for number, loader in enumerate(LOADERS)]
 
 
 def reported(ranks: Ranks, name: str) -> list[Any]:
@@ -45,25 +56,24 @@ def flat(batches: Any) -> Any:
     return batches if isinstance(batches, dict) else [number for batch in batches for number in batch]
 
 
-def rows(ranks: Ranks, framework: str, place: list[int], workers: dict[str, list[int]]) -> list[Row]:
+def rows(ranks: Ranks, framework: str, place: list[int], cells: Cells) -> list[Row]:
     """An epoch of each loader, each data-parallel rank counted once."""
     return [
-        Row(framework, loader, str(len(ranks)), number, outcome(shares(found, place)))
-        for loader in LOADERS
-        for number in workers.get(loader, workers[""])
-        for found in [reported(ranks, f"{loader}, {number} workers")]
+        Row(framework, loader, str(len(ranks)), workers, outcome(shares(found, place)))
+        for loader, workers in cells
+        for found in [reported(ranks, f"{loader}, {workers} workers")]
     ]
 
 
-def test_an_epoch_has_each_sample_once_in_each_model_copy(job: Ranks) -> None:
+def test_an_epoch_has_each_sample_once_in_each_model_copy(job: Ranks, complete: bool) -> None:
     """tp ranks read equal batches, dp ranks disjoint ones that make up the epoch."""
-    found = rows(job, "DeviceMesh 2 x 2", PLACES["2 x 2"][1], {"": [0, 2]})
+    found = rows(job, "DeviceMesh 2 x 2", PLACES["2 x 2"][1], cells_of_job(complete=complete))
     assert {row.result for row in found} == {"120 of 120"}, "\n".join(map(str, found))
 
 
 def test_two_data_parallel_dimensions(hsdp: Ranks) -> None:
     """As with HSDP and tensor parallelism: four shares, each read by two ranks."""
-    found = rows(hsdp, "DeviceMesh 2 x 2 x 2", HSDP_PLACES["both"][1], {"": [0], "stateful_loader(pipe)": [0, 2]})
+    found = rows(hsdp, "DeviceMesh 2 x 2 x 2", HSDP_PLACES["both"][1], CELLS_OF_HSDP)
     assert {row.result for row in found} == {"120 of 120"}, "\n".join(map(str, found))
 
 

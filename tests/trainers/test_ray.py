@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from tests.support.paths import ROOT
 
 from .data import LOADERS, NUM_SAMPLES
-from .launch import Row, launch, outcome
+from .launch import Row, epoch_rows, outcome, reports
 from .ray_program import STOP_AFTER
 
 FRAMEWORK = "Ray Train"
@@ -23,21 +24,16 @@ EXPECTED = f"{NUM_SAMPLES} of {NUM_SAMPLES}"
 
 def run(dataset: Path, storage: Path, world_sizes: list[int], num_workers: list[int]) -> dict[str, Any]:
     """Number of ranks -> what each of them has reported, on one cluster."""
-    (reports,) = launch(
-        "tests.trainers.ray_program", 1, timeout_s=280, folder=str(dataset), loaders=list(LOADERS),
-        world_sizes=world_sizes, num_workers=num_workers, storage=str(storage),
-    )  # fmt: skip
-    return reports
+    arguments = {
+        "folder": str(dataset), "loaders": list(LOADERS), "world_sizes": world_sizes, "num_workers": num_workers,
+        "storage": str(storage),
+    }  # fmt: skip
+    return reports(started("-m", "tests.trainers.ray_program", json.dumps(arguments), folder=ROOT))
 
 
 def check_rows(ranks: list[dict[str, Any]], workers: int) -> None:
     """An epoch of each loader, through ``prepare_data_loader``."""
-    rows = [
-        Row(
-            FRAMEWORK, loader, f"{len(ranks)}", workers, outcome(rank[f"{loader}, {workers} workers"] for rank in ranks)
-        )
-        for loader in LOADERS
-    ]
+    rows = epoch_rows(FRAMEWORK, ranks, [(loader, workers) for loader in LOADERS])
     assert {row.result for row in rows} == {EXPECTED}, "\n".join(map(str, rows))
 
 
@@ -62,10 +58,10 @@ def test_two_ranks(dataset: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_any_number_of_ranks_with_workers(dataset: Path, tmp_path: Path) -> None:
     """Two ranks save, and 1, 2 and 3 resume, with two workers each."""
-    reports = run(dataset, tmp_path, [2, 1, 3], [2])
-    for ranks in reports.values():
+    by_world = run(dataset, tmp_path, [2, 1, 3], [2])
+    for ranks in by_world.values():
         check_rows(ranks, 2)
-        check_resumed(reports["2"], ranks, 2)
+        check_resumed(by_world["2"], ranks, 2)
 
 
 @pytest.mark.slow
@@ -77,9 +73,14 @@ def test_the_recipe_is_resumed_by_another_number_of_ranks(tmp_path: Path) -> Non
 
 def recipe(folder: Path, *options: str) -> str:
     """What the example prints."""
+    return started(str(ROOT / "examples" / "train_with_ray.py"), *options, folder=folder)
+
+
+def started(*arguments: str, folder: Path) -> str:
+    """What a program prints that starts a cluster."""
     settings = {"OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
     environment = {**os.environ, **settings, "PYTHONPATH": str(ROOT)}
-    program = [sys.executable, str(ROOT / "examples" / "train_with_ray.py"), *options]
+    program = [sys.executable, *arguments]
     done = subprocess.run(
         program, cwd=folder, env=environment, text=True, capture_output=True, timeout=280, check=False
     )

@@ -7,86 +7,49 @@ from typing import Any
 
 import pytest
 
-from .data import LOADERS
-from .launch import Row, launch, outcome
+from .data import cells_of
+from .launch import Row, epoch_rows, launch, outcome
 from .torch_program import RESUMABLE
 
-FRAMEWORK, WORKERS = "torch DDP", (0, 2)
-STOPPED_RANKS, RESUMING_RANKS = 2, (1, 2, 3)
+FRAMEWORK = "torch DDP"
+STOPPED_RANKS = 2
+PAIRWISE = {2: [0, 2], 1: [0], 3: [2]}  # number of ranks -> numbers of workers that resume
 
-Reports = dict[str, Any]
-
-
-class Runs:
-    """Epochs of some numbers of ranks, each run once.
-
-    Args:
-        dataset: folder of the images.
-        folder: for checkpoints.
-    """
-
-    def __init__(self, dataset: Path, folder: Path) -> None:
-        self._dataset, self._folder = dataset, folder
-        self._done: dict[tuple[int, str], list[Reports]] = {}
-
-    def _run(self, world_size: int, checkpoint: str, stop_after: int | None = None) -> list[Reports]:
-        if (world_size, checkpoint) not in self._done or stop_after is not None:
-            self._done[world_size, checkpoint] = launch(
-                "tests.trainers.torch_program",
-                world_size,
-                folder=str(self._dataset),
-                num_workers=list(WORKERS),
-                checkpoint=str(self._folder / checkpoint),
-                stop_after=stop_after,
-            )
-        return self._done[world_size, checkpoint]
-
-    def whole(self, world_size: int) -> list[Reports]:
-        """An epoch."""
-        return self._run(world_size, "none")
-
-    def stopped(self) -> list[Reports]:
-        """The first batches of an epoch, of two ranks."""
-        if (0, "head") not in self._done:
-            self._done[0, "head"] = self._run(STOPPED_RANKS, "state", stop_after=5)
-            del self._done[STOPPED_RANKS, "state"]
-        return self._done[0, "head"]
-
-    def resumed(self, world_size: int) -> list[Reports]:
-        """The rest of it."""
-        self.stopped()
-        return self._run(world_size, "state")
-
-
-def rows(runs: Runs) -> list[Row]:
-    """What each loader gives in an epoch, and over a stop in the middle of it."""
-    found = []
-    for loader in LOADERS:
-        for workers in WORKERS:
-            name = f"{loader}, {workers} workers"
-            for size in RESUMING_RANKS:
-                numbers = [rank[name] for rank in runs.whole(size)]
-                found.append(Row(FRAMEWORK, loader, f"{size}", workers, outcome(numbers)))
-            for size in RESUMING_RANKS if loader in RESUMABLE else ():
-                numbers = [rank[name] for rank in (*runs.stopped(), *runs.resumed(size))]
-                found.append(Row(FRAMEWORK, loader, f"{STOPPED_RANKS} -> {size}", workers, outcome(numbers), "resume"))
-    return found
+Runs = dict[int, list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
-def runs(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    return Runs(dataset, tmp_path_factory.mktemp("torch"))
+def runs(dataset: Path, complete: bool, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """What the ranks of each number of ranks have reported: two ranks save, and all of them resume."""
+    checkpoints = str(tmp_path_factory.mktemp("torch"))
+    return {
+        size: launch(
+            "tests.trainers.torch_program", size, folder=str(dataset), checkpoints=checkpoints,
+            cells=cells_of(FRAMEWORK, size, complete=complete), saves=size == STOPPED_RANKS,
+            num_workers=[0, 2] if complete else workers,
+        )
+        for size, workers in PAIRWISE.items()
+    }  # fmt: skip
 
 
-def test_each_sample_comes_once(runs: Runs) -> None:
-    """With 1, 2 and 3 ranks, whatever reads; and where the state of 2 is resumed by 1, 2 and 3."""
-    found = rows(runs)
-    assert {row.result for row in found} == {"120 of 120"}, "\n".join(map(str, found))
+@pytest.mark.parametrize("world_size", sorted(PAIRWISE))
+def test_an_epoch_has_each_sample_once(runs: Runs, complete: bool, world_size: int) -> None:
+    rows = epoch_rows(FRAMEWORK, runs[world_size], cells_of(FRAMEWORK, world_size, complete=complete))
+    assert {row.result for row in rows} == {"120 of 120"}, "\n".join(map(str, rows))
 
 
-def test_the_same_ranks_resume_in_the_same_order(runs: Runs) -> None:
+@pytest.mark.parametrize("world_size", sorted(PAIRWISE))
+def test_the_state_of_two_ranks_is_resumed_by_any_number(runs: Runs, complete: bool, world_size: int) -> None:
+    for workers in [0, 2] if complete else PAIRWISE[world_size]:
+        parts = [rank[f"stopped, {workers} workers"] for rank in runs[STOPPED_RANKS]]
+        parts += [rank[f"resumed, {workers} workers"] for rank in runs[world_size]]
+        row = Row(FRAMEWORK, RESUMABLE, f"{STOPPED_RANKS} -> {world_size}", workers, outcome(parts), "resume")
+        assert row.result == "120 of 120", row
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_same_ranks_resume_in_the_same_order(runs: Runs, workers: int) -> None:
     """Each rank reads the batches that it would have read without the stop."""
-    resumed = zip(runs.whole(STOPPED_RANKS), runs.stopped(), runs.resumed(STOPPED_RANKS), strict=True)
-    for whole, head, rest in resumed:
-        for name in (f"{loader}, {workers} workers" for loader in RESUMABLE for workers in WORKERS):
-            assert head[name] + rest[name] == whole[name], name
+    for rank in runs[STOPPED_RANKS]:
+        whole, before, after = (rank[f"{what}, {workers} workers"] for what in ("whole", "stopped", "resumed"))
+        assert before + after == whole

@@ -7,29 +7,25 @@ from typing import Any
 
 import pytest
 
-from .data import LOADERS, NUM_SAMPLES
-from .launch import Row, launch, outcome
+from .data import NUM_SAMPLES, Cells, cells_of
+from .launch import Row, epoch_rows, launch, outcome
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.timeout(1200)
 FRAMEWORK, PROGRAM = "transformers Trainer", "tests.trainers.transformers_program"
-PAIRWISE = {1: [0], 2: [0, 2], 3: [2]}  # numbers of processes -> of workers
-ALL = {num_processes: [0, 2] for num_processes in PAIRWISE}
-REFUSED = ("DataLoader(pipe)", "DataLoader(Resumable)")  # where there are several processes
+PAIRWISE = {1: [0], 2: [0], 3: [2]}  # numbers of processes -> of workers of the trainings that are resumed
+REFUSED = ("DataLoader(pipe)", "DataLoader(Resumable)")  # by several processes
 
 
 def workers_of(ranks: list[dict[str, Any]]) -> list[int]:
-    """Numbers of workers with which they have run."""
-    return [n for n in (0, 2) if f"{LOADERS[0]}, {n} workers" in ranks[0]]
+    """Numbers of workers of the trainings that were evaluated, saved and resumed."""
+    return [n for n in (0, 2) if f"evaluated, {n} workers" in ranks[0]]
 
 
-def rows(ranks: list[dict[str, Any]]) -> list[Row]:
-    """An epoch of each dataset."""
-    return [
-        Row(FRAMEWORK, loader, f"{len(ranks)}", n, outcome(rank[f"{loader}, {n} workers"] for rank in ranks))
-        for loader in LOADERS
-        for n in workers_of(ranks)
-    ]
+def cells_with_refused(num_processes: int, *, complete: bool) -> Cells:
+    """Those of all frameworks, and with each number of processes the datasets that several of them refuse."""
+    cells = cells_of(FRAMEWORK, num_processes, complete=complete)
+    return [*cells, *((loader, 0) for loader in REFUSED if loader not in dict(cells))]
 
 
 def resume_rows(saved: list[dict[str, Any]], ranks: list[dict[str, Any]], what: str) -> list[Row]:
@@ -50,28 +46,29 @@ def _epoch(epochs: Any, number: int = 0) -> Any:
     return epochs if isinstance(epochs, dict) else epochs[number]
 
 
-@pytest.fixture(
-    scope="module", params=[pytest.param(PAIRWISE, id="pairwise"), pytest.param(ALL, id="all", marks=pytest.mark.slow)]
-)
-def runs(
-    request: pytest.FixtureRequest, dataset: Path, tmp_path_factory: pytest.TempPathFactory
-) -> dict[int, list[dict[str, Any]]]:
+@pytest.fixture(scope="module")
+def runs(dataset: Path, complete: bool, tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, Any]]]:
     """2 processes are stopped and resumed by 2 and by 3; 3 are stopped, also after that, and resumed by 1."""
-    given: dict[str, Any] = {"folder": str(dataset), "timeout_s": 600}
-    at, workers = tmp_path_factory.mktemp("transformers"), request.param
-    two = launch(PROGRAM, 2, **given, num_workers=workers[2], output=f"{at}/a", save=f"{at}/two")
-    three = launch(
-        PROGRAM, 3, **given, num_workers=workers[3], output=f"{at}/b", save=f"{at}/three", load=[f"{at}/two"]
-    )
-    of = [f"{at}/three", f"{at}/three-again"]
-    one = launch(PROGRAM, 1, **given, num_workers=workers[1], output=f"{at}/c", load=of)
-    return {1: one, 2: two, 3: three}
+    at = tmp_path_factory.mktemp("transformers")
+
+    def run(num_processes: int, **places: Any) -> list[dict[str, Any]]:
+        return launch(
+            PROGRAM, num_processes, folder=str(dataset), timeout_s=600, output=f"{at}/{num_processes}",
+            cells=cells_with_refused(num_processes, complete=complete),
+            num_workers=[0, 2] if complete else PAIRWISE[num_processes], **places,
+        )  # fmt: skip
+
+    two = run(2, save=f"{at}/two")
+    three = run(3, save=f"{at}/three", load=[f"{at}/two"])
+    return {1: run(1, load=[f"{at}/three", f"{at}/three-again"]), 2: two, 3: three}
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_an_epoch_has_each_sample_once_or_is_refused(runs: dict[int, list[dict[str, Any]]], world_size: int) -> None:
+def test_an_epoch_has_each_sample_once_or_is_refused(
+    runs: dict[int, list[dict[str, Any]]], complete: bool, world_size: int
+) -> None:
     """A plain ``Trainer`` with a chain is refused by an error that names the framework and the remedy."""
-    found = rows(runs[world_size])
+    found = epoch_rows(FRAMEWORK, runs[world_size], cells_with_refused(world_size, complete=complete))
     for row in found:
         if row.loader in REFUSED and world_size > 1:
             assert "SplitTwiceError" in row.result, row

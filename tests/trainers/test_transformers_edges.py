@@ -21,8 +21,8 @@ from .data import NUM_SAMPLES, NUM_STREAMS, of_sample, pipe_of
 pytest.importorskip("transformers")
 from transformers import Trainer, TrainerCallback
 
+from torchdata_remote.loaders.trainers import RemoteTrainerMixin
 from torchdata_remote.loaders.trainers.trainer_batches import TrainerBatches
-from torchdata_remote.loaders.trainers.transformers import RemoteTrainerMixin
 
 from .transformers_program import ChainTrainer, Epochs, Model, _arguments
 
@@ -192,7 +192,7 @@ def test_the_error_of_a_checkpoint_that_is_not_whole_names_the_newest_one_that_i
 ) -> None:
     trained(dataset, tmp_path, stop_at=15, save_strategy="steps", save_steps=5)
     (tmp_path / "checkpoint-15" / missing).unlink()
-    with pytest.raises(RemoteDataError, match=f"checkpoint-15/{missing}: .* cut off.*checkpoint-10'"):
+    with pytest.raises(RemoteDataError, match=f"checkpoint-15/{missing}: .* interrupted.*checkpoint-10'"):
         trained(dataset, tmp_path, load=tmp_path / "checkpoint-15")
 
 

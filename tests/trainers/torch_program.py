@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -10,59 +11,59 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DistributedSampler
 
-from .data import LOADERS, NUM_SAMPLES, loader_of, numbers_of
-from .launch import attempt, report, run_as_rank
+from .data import NUM_SAMPLES, Cells, loader_of, numbers_of
+from .launch import attempt
 
-RESUMABLE = ("stateful_loader(pipe)",)
-BATCH_SIZE = 4
+RESUMABLE = "stateful_loader(pipe)"
+BATCH_SIZE, STOP_AFTER = 4, 5
 
 
-def main(*, folder: str, num_workers: list[int], checkpoint: str, stop_after: int | None = None) -> None:
-    """Report the numbers of the samples of an epoch, for each loader and number of workers.
+def main(*, folder: str, cells: Cells, checkpoints: str, num_workers: list[int], saves: bool = False) -> None:
+    """Report the numbers of the samples of an epoch of each loader, and of epochs that are stopped and resumed.
 
     Args:
         folder: of the dataset.
-        num_workers: each of them in turn.
-        checkpoint: prefix of files; where they exist, only the rest of the epoch is read.
-        stop_after: write these files after so many batches, and read no more.
+        cells: loaders and numbers of workers of the epochs.
+        checkpoints: folder of the states.
+        num_workers: of the loaders that are stopped and resumed.
+        saves: whether this job reads a whole epoch, and saves states in the middle of it.
     """
     dist.init_process_group("gloo")
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
-    resuming = Path(f"{checkpoint}-0").exists()
-    for number, name in enumerate(LOADERS):
-        if name not in RESUMABLE and (resuming or stop_after is not None):
-            continue
-        for workers in num_workers:
-            sampler: Any = DistributedSampler(range(NUM_SAMPLES), seed=0)  # type: ignore[arg-type]
-            options: dict[str, Any] = {"state_of_all_ranks": True} if name == "stateful_loader(pipe)" else {}
-            if name not in RESUMABLE:
-                options["sampler"] = sampler
-            loader = loader_of(name, Path(folder), batch_size=BATCH_SIZE, num_workers=workers, **options)
-            file = Path(f"{checkpoint}-{number}-{workers}")
-            attempt(
-                f"{name}, {workers} workers",
-                lambda loader=loader, file=file: _epoch(model, loader, file, stop_after),  # type: ignore[misc]
-            )
-    if dist.get_rank() == 0 and stop_after is not None:
-        Path(f"{checkpoint}-0").touch()
-    report("world_size", dist.get_world_size())
+
+    def loader(name: str, workers: int) -> Any:
+        options: dict[str, Any] = {"state_of_all_ranks": True}
+        if name != RESUMABLE:
+            options = {"sampler": DistributedSampler(range(NUM_SAMPLES), seed=0)}  # type: ignore[arg-type]
+        return loader_of(name, Path(folder), batch_size=BATCH_SIZE, num_workers=workers, **options)
+
+    def trained(batches: Any) -> list[int]:
+        numbers = []
+        for batch in batches:
+            model(batch["x"]).sum().backward()
+            numbers += numbers_of(batch)
+        return numbers
+
+    def stopped(workers: int) -> list[int]:
+        stateful = loader(RESUMABLE, workers)
+        numbers = trained(islice(stateful, STOP_AFTER))
+        state = stateful.state_dict()
+        if dist.get_rank() == 0:
+            torch.save(state, Path(checkpoints, f"{workers}.pt"))
+        dist.barrier()
+        return numbers
+
+    def resumed(workers: int) -> list[int]:
+        stateful = loader(RESUMABLE, workers)
+        stateful.load_state_dict(torch.load(Path(checkpoints, f"{workers}.pt")))
+        return trained(stateful)
+
+    for name, workers in cells:
+        attempt(f"{name}, {workers} workers", lambda name=name, workers=workers: trained(loader(name, workers)))  # type: ignore[misc]
+    for workers in num_workers:
+        if saves:
+            attempt(f"whole, {workers} workers", lambda workers=workers: trained(loader(RESUMABLE, workers)))  # type: ignore[misc]
+            attempt(f"stopped, {workers} workers", partial(stopped, workers))
+        attempt(f"resumed, {workers} workers", partial(resumed, workers))
     dist.barrier()
     dist.destroy_process_group()
-
-
-def _epoch(model: torch.nn.Module, loader: Any, file: Path, stop_after: int | None) -> list[int]:
-    if file.exists():
-        loader.load_state_dict(torch.load(file))
-    numbers = []
-    for batch in islice(loader, stop_after):
-        model(batch["x"]).sum().backward()
-        numbers += numbers_of(batch)
-    if stop_after is not None:
-        state = loader.state_dict()
-        if dist.get_rank() == 0:
-            torch.save(state, file)
-    return numbers
-
-
-if __name__ == "__main__":
-    run_as_rank(main)

@@ -13,10 +13,10 @@ from torch.utils.data import DistributedSampler
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import torchdata_remote as tdr
-from torchdata_remote.loaders.trainers.transformers import RemoteTrainerMixin
+from torchdata_remote.loaders.trainers import RemoteTrainerMixin
 
-from .data import LOADERS, NUM_SAMPLES, NUM_STREAMS, dataset_of, loader_of, of_sample, pipe_of
-from .launch import attempt, report, run_as_rank
+from .data import NUM_SAMPLES, NUM_STREAMS, Cells, dataset_of, loader_of, of_sample, pipe_of
+from .launch import attempt, report
 
 STOP_AFTER = 4  # steps
 
@@ -68,15 +68,29 @@ class PrefetchingTrainer(Trainer):  # type: ignore[misc]  # no types are read of
 
 
 def main(
-    *, folder: str, num_workers: list[int], output: str, save: str | None = None, load: list[str] | None = None
+    *,
+    folder: str,
+    cells: Cells,
+    num_workers: list[int],
+    output: str,
+    save: str | None = None,
+    load: list[str] | None = None,
 ) -> None:
-    """Report an epoch of each dataset; save to one folder, and resume from others."""
-    # Workers import this module, which takes seconds: the server from which they are forked does it once.
-    multiprocessing.set_forkserver_preload(["tests.trainers.data", __spec__.name])
+    """Report an epoch of each dataset; save to one folder, and resume from others.
+
+    Args:
+        folder: of the images.
+        cells: datasets and numbers of workers of the epochs.
+        num_workers: of the trainings that are evaluated, saved and resumed.
+        output: folder of the trainer's files.
+        save: prefix of the folders to save to.
+        load: prefixes of the folders to resume from.
+    """
+    # Workers import what the frameworks pass to them: the server from which they are forked does it once.
+    multiprocessing.set_forkserver_preload(["tests.trainers.data", "transformers.data.data_collator"])
     data = Path(folder)
-    for name in LOADERS:
-        for workers in num_workers:
-            attempt(f"{name}, {workers} workers", partial(_epoch, name, data, workers, output))
+    for name, workers in cells:
+        attempt(f"{name}, {workers} workers", partial(_epoch, name, data, workers, output))
     attempt("no dispatch", partial(_no_dispatch, data, output))
     for workers in num_workers:
         attempt(f"evaluated, {workers} workers", partial(_evaluate, data, workers, output))
@@ -95,7 +109,10 @@ def main(
         source = _saved(load[0], 0)
         attempt("resumed, steps", partial(_run, data, 0, f"{output}/steps", load=str(source), max_steps=12))
         attempt("saved again", partial(_run, data, 0, f"{save}-again-0", load=str(source), stop_at=STOP_AFTER + 2))
-        attempt("saved again, 2", partial(_run, data, 2, f"{save}-again-2", load=str(source), stop_at=STOP_AFTER + 2))
+        if 0 in num_workers:
+            attempt(
+                "saved again, 2", partial(_run, data, 2, f"{save}-again-2", load=str(source), stop_at=STOP_AFTER + 2)
+            )
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 
@@ -180,7 +197,3 @@ def _run(
 def counts(epochs: list[list[int]]) -> collections.Counter[int]:
     """How often each sample was seen."""
     return collections.Counter(number for epoch in epochs for number in epoch)
-
-
-if __name__ == "__main__":
-    run_as_rank(main)

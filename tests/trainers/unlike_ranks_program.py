@@ -14,7 +14,7 @@ import torchdata_remote as tdr
 from torchdata_remote.core.iter_datapipe import IterableWrapper, IterDataPipe
 
 from .data import NUM_SAMPLES, NUM_STREAMS, examples_of_pairs, numbers_of, of_sample, to_example
-from .launch import attempt, report, run_as_rank
+from .launch import attempt, report
 
 
 def _chain(folder: Path, *, seed: int = 0, world: tdr.World | None = None) -> IterDataPipe[Any]:
@@ -126,7 +126,3 @@ def main(*, folder: str, case: str) -> None:
         if rank == 0:
             resumable.list_now()
         attempt(case, lambda: _read(tdr.stateful_loader(resumable, batch_size=4, list_in_rank_0=True)))
-
-
-if __name__ == "__main__":
-    run_as_rank(main)

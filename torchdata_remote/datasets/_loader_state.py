@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from ..core.frameworks.read_ahead import num_ahead
+from ..core.frameworks.untrained_batches import num_ahead
 from ..errors import StateError
 from ._sampler_order import SamplerOrder
 from ._split_order import SplitOrder, Start

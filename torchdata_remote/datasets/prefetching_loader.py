@@ -8,8 +8,9 @@ from typing import Any, Generic, TypeVar
 
 from torch.utils.data import DataLoader
 
-from ..core.frameworks.lightning import current_fit_loop, epoch_ends, num_in_step_or_ahead, set_progress
-from ..core.frameworks.read_ahead import current_wrappers
+from ..core.frameworks.lightning_loops import current_fit_loop, epoch_ends, num_untrained_of
+from ..core.frameworks.lightning_resume import set_progress
+from ..core.frameworks.untrained_batches import current_wrappers
 from ..core.partition import EqualizeMode
 from ..core.world import World, detect_world, place_in
 from ._drawn_order import drawn
@@ -167,7 +168,7 @@ class PrefetchingLoader(Generic[T]):
         begun: dict[str, Any] = {"order": None}
         if self._is_divided() or not (self._has_sampler or self._shuffle):
             begun = {"shuffle": self._shuffle, "seed": self._seed(self._place()), "items_done": 0, "moved": [0, 0]}
-        return self._state.state_dict(begun, num_in_step_or_ahead(self))
+        return self._state.state_dict(begun, num_untrained_of(self))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Let the next pass go on there, without reading what is done.

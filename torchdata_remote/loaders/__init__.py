@@ -1,4 +1,4 @@
-"""Chains that stop anywhere and go on, in any world."""
+"""Loaders whose state can be saved after any batch and loaded in any world."""
 
 from .loader import StatefulLoader
 from .resumable import Resumable

@@ -1,4 +1,4 @@
-"""Whether ranks that resume in another world have as many batches left of the epoch."""
+"""Compare how many batches ranks that resume in another world have left of the epoch."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from ..core.frameworks.loader_length import num_batches
 from ..core.rank_exchange import exchanged, made_by_each
 from ..errors import StateError
 
-_LARGEST_FACTOR = 2  # of the batch sizes that are tried
+_LARGEST_FACTOR = 2  # between the batch size and the largest one that is tried
 
 
 def require_equal_batches(loader: Any, count: Callable[[], int | None]) -> None:
-    """Compare what ranks have left; all of them have to call this, also where counting fails.
+    """Compare the batches that ranks have left. Collective: every rank calls it, also if counting fails there.
 
     Args:
         loader: a ``StatefulLoader`` that has loaded a state.
-        count: batches that this rank is to have; ``None`` where that is not known, in all ranks.
+        count: returns the batches that this rank has left; ``None`` in all ranks if the number is not known.
 
     Raises:
-        StateError: in all ranks, if they have different numbers of batches left, or if another one cannot count; names
-            a batch size that fits, if there is one.
+        StateError: in all ranks, if the numbers differ, or if a rank cannot count; names a batch size that fits, if
+            there is one.
     """
     world = loader.dataset.world()
     counts = list(made_by_each(world, "count the batches left", count, of_rank=StateError).values())
@@ -42,12 +42,12 @@ def require_equal_batches(loader: Any, count: Callable[[], int | None]) -> None:
 
 
 def fitting_batch_size(lengths: Sequence[Sequence[int]], batch_size: int, *, drop_last: bool) -> int | None:
-    """The batch size next to this one with which ranks have equally many batches, and at least one.
+    """Find the nearest batch size with which all ranks have the same number of batches, at least one.
 
     Args:
-        lengths: of each rank, of each of its workers the number of samples.
-        batch_size: that does not fit.
-        drop_last: whether a worker's last batch is left out if it is short.
+        lengths: number of samples of each worker of each rank.
+        batch_size: with which the numbers differ.
+        drop_last: whether a worker's last batch is dropped if it is short.
 
     Example:
         >>> fitting_batch_size([[36], [37], [37]], 2, drop_last=False)

@@ -1,4 +1,4 @@
-"""Copies of loaders and of their datasets."""
+"""Copy loaders and their datasets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OPTIONS = (
 
 
 def twin_of(dataset: Resumable) -> Resumable:
-    """One for another loader, since each loader moves its own; with the listing that all passes read."""
+    """Copy a dataset for another loader, with its kept listing: two loaders must not share one dataset's position."""
     twin = Resumable(dataset.pipe, num_streams=dataset.num_streams)
     if dataset.listings.kept is not None:
         twin.listings.keep(dataset.listings.kept)
@@ -30,22 +30,22 @@ def twin_of(dataset: Resumable) -> Resumable:
 
 
 def reduced(loader: Any, state: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """What ``__reduce__`` of a ``StatefulLoader`` returns: pickle cannot keep the generator that torchdata's own holds.
+    """Make the result of ``StatefulLoader.__reduce__``: the generator inside torchdata's loader cannot be pickled.
 
     Args:
-        loader: of which a copy is made. The copy has workers of its own.
-        state: with which the copy begins; ``None`` where that is in the dataset.
+        loader: to copy. The copy starts workers of its own.
+        state: with which the copy starts; ``None`` if the dataset has it.
     """
     options = {name: getattr(loader, name) for name in _OPTIONS}
     if loader.num_workers > 0:
         options["multiprocessing_context"] = loader.multiprocessing_context.get_start_method()
     listings = loader.dataset.listings
     options.update(list_once=listings.once, list_in_rank_0=listings.in_rank_0)
-    return _made, (type(loader), loader.dataset, options, state)
+    return _rebuilt, (type(loader), loader.dataset, options, state)
 
 
-def _made(loader_type: Callable[..., Any], dataset: Any, options: dict[str, Any], state: Any) -> Any:
+def _rebuilt(loader_type: Callable[..., Any], dataset: Any, options: dict[str, Any], state: Any) -> Any:
     loader = loader_type(dataset, **options)
     if state is not None:
-        loader._load(state)
+        loader.load_merged(state)
     return loader

@@ -12,18 +12,10 @@ from typing import Any
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from ..core.frameworks.lightning import (
-    current_fit_loop,
-    epoch_ends,
-    goes_on_without,
-    has_begun_again,
-    resumes_in_mid_epoch,
-    set_progress,
-    take_state_left,
-    warn_of_repeated_samples,
-)
+from ..core.frameworks import lightning_loops, lightning_resume
+from ..core.frameworks.lightning_loops import current_fit_loop
 from ..core.frameworks.loader_length import num_batches
-from ..core.frameworks.read_ahead import ReadAhead, TakeState
+from ..core.frameworks.untrained_batches import Snapshot, UntrainedBatches
 from ..core.rank_exchange import in_group
 from ..core.world import World
 from ..errors import StateError
@@ -31,9 +23,10 @@ from .batches_left import require_equal_batches
 from .copies import reduced
 from .rank_exchange import compared_first, merged_in_group, states_of_all
 from .resumable import Resumable
-from .state.all_ranks import AGAIN, ALL_RANKS, given_states
+from .state.all_ranks import ALL_RANKS, CYCLED, states_in
 from .state.state_format import State, begin_next_epoch, merge_states
 from .stream_counts import end_together
+from .torchdata_iterator import position_of, state_of_workers
 from .trainers.accelerate import Accelerated
 from .trainers.checkpoint_callers import stores_one_for_all_ranks
 
@@ -46,7 +39,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
     Args:
         dataset: the chain.
         state_of_all_ranks: whether ``state_dict`` exchanges the ranks' states.
-        list_once: whether all epochs read what the first one has listed.
+        list_once: whether all epochs read the listing of the first one.
         list_in_rank_0: whether rank 0 lists for all ranks.
         **options: of ``StatefulDataLoader``.
     """
@@ -62,182 +55,189 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         list_in_rank_0: bool = False,
         **options: Any,
     ) -> None:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "'set_vital' is deprecated")  # torchdata calls it, torch 2.13 warns
+        with warnings.catch_warnings():  # torchdata calls set_vital, of which torch 2.13 warns
+            warnings.filterwarnings("ignore", "'set_vital' is deprecated")
             super().__init__(dataset, snapshot_every_n_steps=1, **options)
-        self.generator = torch.Generator()  # of the workers' seeds; without it torch takes from the global one
+        self.generator = torch.Generator()  # of worker seeds; torch would draw from the global random state
         self.state_of_all_ranks = state_of_all_ranks
         dataset.listings.once, dataset.listings.in_rank_0 = list_once, list_in_rank_0
         dataset.read_by_workers, dataset.expected_workers = None, max(1, self.num_workers)
-        self._epoch, self._first_worker = -1, 0  # of the pass that has begun: which one's streams its first worker has
-        self._begun = False  # whether there is one, and nothing was loaded since
-        self._batches: weakref.ref[Any] | None = None  # of that pass
-        self._kept: tuple[bool, Any] = (False, None)  # where they were when they ended or were dropped
+        self._epoch, self._first_worker = -1, 0  # of the latest pass; its first worker has that worker's streams
+        self._has_pass = False  # whether a pass was started since a state was loaded
+        self._batches: weakref.ref[Any] | None = None  # torchdata's iterator of the latest pass
+        self._last_position: tuple[bool, Any] = (False, None)  # of that iterator when it ended or was dropped
         self._num_passes = 0
-        self._compared = False  # whether ranks have, since the last state was loaded
-        self._read_ahead = ReadAhead()
+        self._compared = False  # whether ranks have compared what they read since the last state was loaded
+        self._untrained = UntrainedBatches()
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be this epoch."""
         self.dataset.set_epoch(epoch)
-        self._begun, self._state_before = False, None
+        self._has_pass, self._state_before = False, None
 
     def state_dict(self) -> State:
-        """Where this rank is, after the batch that was handed out last: plain JSON.
+        """The state of this rank after the last batch that was handed out: plain JSON.
 
-        When the pass has ended, it is the beginning of the next epoch. ``merge_states`` makes one of all ranks' states.
+        After the end of a pass it is the start of the next epoch. ``merge_states`` merges the states of all ranks.
 
-        With ``state_of_all_ranks``, every rank has to call this, and each gets where all ranks are: one ``str`` of JSON
-        under the key ``"all_ranks"``. It is the same, without the option, where a framework calls that asks every rank
-        and stores one answer: ``torch.distributed.checkpoint``, Accelerate, Lightning, Fabric.
+        With ``state_of_all_ranks``, every rank has to call this, and each gets the state of all ranks: one ``str`` of
+        JSON under the key ``"all_ranks"``. Without the option the result is the same if the caller is a framework that
+        asks every rank and stores one answer: ``torch.distributed.checkpoint``, Accelerate, Lightning, Fabric.
 
-        Batches that Lightning or Ray Train has read ahead, and not trained on, count as not handed out.
+        Batches that Lightning or Ray Train has prefetched, and not trained on, count as not handed out.
         """
         if not (self.state_of_all_ranks or stores_one_for_all_ranks()):
-            return self._state_of_this_rank()
-        again = {AGAIN: True} if has_begun_again(self) else {}
-        return {ALL_RANKS: merged_in_group(self.dataset.world(), self._state_of_this_rank), **again}
+            return self.rank_state()
+        cycled = {CYCLED: True} if lightning_loops.is_cycled(self) else {}
+        return {ALL_RANKS: merged_in_group(self.dataset.world(), self.rank_state), **cycled}
 
-    def _state_of_this_rank(self) -> State:
+    def rank_state(self) -> State:
+        """The state of this rank, also where ``state_dict`` exchanges those of all ranks."""
         if self._state_before is not None:
             return dict(self._state_before)
-        if not self._begun:
-            return self._with_turn(self.dataset.state_dict(), self.dataset.first_worker)
-        state = self._read_ahead.state() or self._take_state()()
+        if not self._has_pass:
+            return self._with_next_worker(self.dataset.state_dict(), self.dataset.first_worker)
+        state = self._untrained.state() or self._captured()()
         loop = current_fit_loop(self)
-        ended = loop is not None and epoch_ends(loop) and not self._read_ahead.is_untouched()
-        return self._next(state) if ended and state["epoch"] == self._epoch else state
+        ended = loop is not None and lightning_loops.epoch_ends(loop) and not self._untrained.is_all_of_pass()
+        return self._of_next_epoch(state) if ended and state["epoch"] == self._epoch else state
 
-    def _take_state(self) -> TakeState:
-        """Note where the pass is now, at little cost."""
-        # Trainers set loader._iterator to None when they stop, so it is not asked for.
+    def snapshot(self) -> Snapshot:
+        """Capture the position of this rank at little cost; the returned function makes the state of it."""
+        before = self._state_before  # where Accelerate has prefetched a batch
+        return self._captured() if before is None else partial(dict, before)
+
+    def snapshot_before_pass(self) -> Snapshot:
+        """Capture the position at which the next pass starts."""
+        state = self._state_before_pass()
+        return self.rank_state if state is None else partial(dict, state)
+
+    def end_workers(self) -> None:
+        """End the worker processes; the next pass starts new ones."""
+        self._iterator = None
+
+    def _captured(self) -> Snapshot:
+        # Trainers set loader._iterator to None when they stop, so the iterator of the pass is stored here.
         batches = None if self._batches is None else self._batches()
-        finished, snapshot = self._kept if batches is None else self._place_in(batches)
-        finished = finished and not goes_on_without(self)
-        place = self.dataset.state_dict() if self.num_workers == 0 else snapshot
-        return partial(self._state_at, place, self._first_worker, finished=finished)
+        finished, of_workers = self._last_position if batches is None else position_of(batches, self.num_workers)
+        finished = finished and not lightning_loops.epoch_outlasts(self)
+        position = self.dataset.state_dict() if self.num_workers == 0 else of_workers
+        return partial(self._state_at, position, self._first_worker, finished=finished)
 
-    def _state_at(self, place: Any, first_worker: int, *, finished: bool) -> State:
-        if self.num_workers == 0:
-            state, next_worker = place, 0
-        else:
-            state = merge_states(worker["dataset_state"] for worker in place["_worker_snapshots"].values())
-            next_worker = (first_worker + place["_last_yielded_worker_id"] + 1) % self.num_workers
-        return self._next(state) if finished else self._with_turn(state, next_worker)
+    def _state_at(self, position: Any, first_worker: int, *, finished: bool) -> State:
+        num_workers = self.num_workers
+        state, next_worker = state_of_workers(position, first_worker, num_workers) if num_workers > 0 else (position, 0)
+        return self._of_next_epoch(state) if finished else self._with_next_worker(state, next_worker)
 
-    def _next(self, state: State) -> State:
+    def _of_next_epoch(self, state: State) -> State:
         return begin_next_epoch(state, keep_listing=self.dataset.listings.once)
 
-    def _place_in(self, batches: Any) -> tuple[bool, Any]:
-        """Whether the pass has ended, and what its workers have sent about where they were at the last batch."""
-        return batches._finished, batches.state_dict()["_snapshot"] if self.num_workers > 0 else None
-
-    def _with_turn(self, state: State, next_worker: int) -> State:
+    def _with_next_worker(self, state: State, next_worker: int) -> State:
         world = self.dataset.world()
         return {**state, "turns": [[world.rank, world.world_size, self.num_workers, next_worker]]}
 
     def load_state_dict(self, state_dict: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-        """Let the next pass go on where all ranks were.
+        """Let the next pass continue where all ranks were.
 
-        Where there is a process group, each rank calls this, with what it has: its own state, those of several ranks,
-        none at all (``[]``), or all of them; they are exchanged.
+        With a process group, each rank calls this with the states that it has: its own, those of several ranks, none
+        at all (``[]``), or all of them. The states are exchanged.
 
         Args:
-            state_dict: as :meth:`state_dict` or ``merge_states`` gave it; or a list of such.
+            state_dict: a result of :meth:`state_dict` or ``merge_states``, or a list of them.
 
         Raises:
             StateError: if a state is missing, or does not fit this chain.
         """
-        self._load(merge_states(states_of_all(self.dataset.world(), partial(given_states, state_dict))))
-        self._read_ahead.has_begun_again = isinstance(state_dict, Mapping) and AGAIN in state_dict
+        self.load_merged(merge_states(states_of_all(self.dataset.world(), partial(states_in, state_dict))))
+        self._untrained.is_cycled = isinstance(state_dict, Mapping) and CYCLED in state_dict
         if (loop := current_fit_loop(self)) is not None:
-            require_equal_batches(self, partial(set_progress, loop, self))
+            require_equal_batches(self, partial(lightning_resume.set_progress, loop, self))
 
-    def _load(self, merged: State) -> None:
+    def load_merged(self, merged: State) -> None:
+        """Load a state that contains all streams of this rank, without an exchange between ranks."""
         self.dataset.load_state_dict(merged)
         world = self.dataset.world()
         for rank, world_size, num_workers, next_worker in merged.get("turns", []):
             if (rank, world_size, num_workers) == (world.rank, world.world_size, self.num_workers):
                 self.dataset.first_worker = next_worker
-        self._begun, self._compared, self._state_before = False, False, None
+        self._has_pass, self._compared, self._state_before = False, False, None
 
     def __iter__(self) -> Iterator[Any]:
         self._follow_lightning()
-        self._read_ahead.begin(self._state_before_pass)
+        self._untrained.start_pass(self._state_before_pass)
         dataset = self.dataset
         epoch, first_worker, resumed = dataset.next_epoch, dataset.first_worker, dataset.loaded is not None
         if self.num_workers > 0 and (dataset.loaded is not None or epoch != self._epoch + 1):
-            self._iterator = None  # its workers would begin another epoch
+            self.end_workers()  # which would read another epoch
         self.generator.manual_seed((torch.initial_seed() + epoch) & _MAX_SEED)
         try:
-            with dataset.listing_made(epoch, self.num_workers):  # workers have begun when the block ends
+            with dataset.listing_made(epoch, self.num_workers):  # workers have taken it when the block ends
                 batches = super().__iter__()
         except BaseException:
-            self._iterator = self._batches = None  # its workers are gone, and it forgot where they were
+            self._iterator = self._batches = None  # its workers have ended, and their positions are unknown
             raise
         if self.num_workers > 0:
             dataset.pass_begun()
-        self._epoch, self._first_worker, self._begun = epoch, first_worker, True
-        self._batches, self._kept = weakref.ref(batches), self._place_in(batches)
+        self._epoch, self._first_worker, self._has_pass = epoch, first_worker, True
+        self._batches, self._last_position = weakref.ref(batches), position_of(batches, self.num_workers)
         self._num_passes += 1
         checked = self._checked(batches, resumed=resumed)
-        return self.for_accelerator(self._with_place_kept(checked, batches, self._num_passes))
+        return self.for_accelerator(self._tracked(checked, batches, self._num_passes))
 
     def _follow_lightning(self) -> None:
-        """Begin the pass that its training loop is about to begin."""
+        """Load the state that Lightning's training loop expects of this pass, or warn that there is none."""
         if (loop := current_fit_loop(self)) is None:
             return
-        if (left := take_state_left(loop, self)) is not None:
-            self.load_state_dict(left)
-        elif self._begun and not self._kept[0] and self._read_ahead.first and self._read_ahead.is_untouched():
-            self._load(self._read_ahead.first)  # it asks twice
-        elif self._num_passes == 0 and self.dataset.loaded is None and resumes_in_mid_epoch(loop):
-            warn_of_repeated_samples("stateful_loader(pipe)")
+        if (pending := lightning_resume.take_pending_state(loop, self)) is not None:
+            self.load_state_dict(pending)
+        elif self._has_pass and not self._last_position[0] and (first := self._untrained.first):
+            if self._untrained.is_all_of_pass():
+                self.load_merged(first)  # Lightning starts a pass twice
+        elif self._num_passes == 0 and self.dataset.loaded is None and lightning_loops.resumes_in_mid_epoch(loop):
+            lightning_resume.warn_of_repeated_samples("stateful_loader(pipe)")
 
     def _state_before_pass(self) -> State | None:
         try:
-            state = self._state_of_this_rank()
+            state = self.rank_state()
         except StateError:  # the pass before has failed
             return None
-        return self._next(state) if self._begun and state["epoch"] < self.dataset.next_epoch else state
+        return self._of_next_epoch(state) if self._has_pass and state["epoch"] < self.dataset.next_epoch else state
 
-    def _with_place_kept(self, checked: Iterator[Any], batches: Any, number: int) -> Iterator[Any]:
-        """The batches of a pass; its place outlives them."""
+    def _tracked(self, checked: Iterator[Any], batches: Any, number: int) -> Iterator[Any]:
+        """The batches of a pass; its last position is stored when it ends or is dropped."""
         try:
             for batch in checked:
-                self._read_ahead.handed_out(self, self._take_state)
+                self._untrained.add(self, self._captured)
                 yield batch
         finally:
             if number == self._num_passes:
-                self._kept = self._place_in(batches)
+                self._last_position = position_of(batches, self.num_workers)
 
     def _checked(self, batches: Iterator[Any], *, resumed: bool) -> Iterator[Any]:
-        """The batches; before the first one, ranks compare what they read.
-
-        Ranks that need not end together compare in the first pass and after a load only: later they would deadlock.
-        """
+        """The batches; before the first one, ranks compare what they read."""
+        # Ranks that need not end together compare in the first pass and after a load only: later they would deadlock.
         if not in_group(self.dataset.world()) or (self._compared and not end_together(self.dataset.pipe)):
             return batches
         return compared_first(self.dataset.world(), batches, partial(self._what_is_read, resumed=resumed))
 
     def _what_is_read(self, *, resumed: bool) -> tuple[dict[str, Any], Any]:
-        self._compared, state = True, self._state_of_this_rank()
+        self._compared, state = True, self.rank_state()
         reads = {"chain": state["chain"], "number of streams": state["num_streams"], "epoch": self._epoch}
-        return {**reads, "place where they resume": resumed}, state["listing"]
+        return {**reads, "position where they resume": resumed}, state["listing"]
 
     def __len__(self) -> int:
         """Batches of an epoch, in this rank.
 
         Raises:
-            TypeError: if the chain does not tell its length, as ``equalize_ranks`` does.
+            TypeError: if the chain has no length; with ``equalize_ranks`` it has one.
         """
         return self._num_batches(self.dataset.share_lengths)
 
     def num_batches_left(self) -> int:
-        """Batches of the pass with which the loaded state goes on, in this rank.
+        """Batches that this rank has in the pass that continues from the loaded state.
 
         Raises:
-            TypeError: if the chain does not tell its length.
+            TypeError: if the chain has no length.
         """
         return self._num_batches(self.dataset.lengths_left)
 
@@ -246,5 +246,5 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         return num_batches(lengths_of(workers), self.batch_size, drop_last=self.drop_last)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy goes on where this is; a process that is started, as by ``ddp_spawn``, begins this one's next pass."""
-        return reduced(self, self._state_of_this_rank() if self._begun and get_spawning_popen() is None else None)
+        """A copy continues from here; a started process, as by ``ddp_spawn``, starts the next pass of this one."""
+        return reduced(self, self.rank_state() if self._has_pass and get_spawning_popen() is None else None)

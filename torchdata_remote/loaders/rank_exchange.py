@@ -1,4 +1,4 @@
-"""What ranks have to agree on: their states, and what a pass reads."""
+"""Exchange states between ranks, and compare what they read."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ _ADVICE = "Build the loader with the same options in each rank, and call set_epo
 
 
 def states_of_all(world: World, read: Callable[[], Sequence[Mapping[str, Any]]]) -> list[Mapping[str, Any]]:
-    """The states that the ranks have, each once; all of them have to call this.
+    """Collect the states of all ranks, each once. Collective: every rank calls it.
 
-    Where all have the same, as from one checkpoint, only a digest of it is exchanged.
+    If all ranks have the same states, as from one checkpoint, only a digest is exchanged.
 
     Args:
-        world: this rank's place.
-        read: gives the states that this rank has.
+        world: of this rank.
+        read: returns the states that this rank has.
     """
     doing = "load a state"
-    given: list[Mapping[str, Any]] = []
+    own: list[Mapping[str, Any]] = []
     error = None
     try:
-        given = list(read())
+        own = list(read())
     except StateError as caught:  # the other ranks are waiting
         error = caught
-    of_each = [given]
-    if not all_alike(world, doing, given, error):
-        of_each = list(exchanged(world, f"{doing}, whole", given).values())
+    of_each = [own]
+    if not all_alike(world, doing, own, error):
+        of_each = list(exchanged(world, f"{doing}, whole", own).values())
     states = {json.dumps(state, sort_keys=True): state for states in of_each for state in states}
     return list(states.values())
 
 
 def merged_in_group(world: World, state_of_this_rank: Callable[[], State]) -> str:
-    """One state of all ranks, as JSON; all of them have to call this, also where one of them has no state.
+    """Merge the states of all ranks into one, as JSON. Collective: every rank calls it, also if it has no state.
 
     Raises:
-        StateError: in each rank, if one of them has no state, in that one its own error; or if ranks are missing,
+        StateError: in all ranks, if a rank has no state (that rank raises its own error); or if ranks are missing,
             because they cannot exchange.
     """
     merged = merge_states(made_by_each(world, "give its state", state_of_this_rank, of_rank=StateError).values())
     if len(merged["streams"]) < merged["num_streams"]:
-        why = "there is no process group" if not in_group(world) else "not all of them are in the group"
+        reason = "there is no process group" if not in_group(world) else "not all of them are in the group"
         raise StateError(
             f"The state of all ranks would have {len(merged['streams'])} of {merged['num_streams']} streams: this is "
-            f"rank {world.rank} of {world.world_size}, and {why}. Call init_process_group() before, pass "
+            f"rank {world.rank} of {world.world_size}, and {reason}. Call init_process_group() before, pass "
             "World.from_mesh(...) or World.from_group(...) for ranks that are not all of the job's, or save the state "
             "of each rank and merge them by merge_states()."
         )
@@ -59,20 +59,20 @@ def merged_in_group(world: World, state_of_this_rank: Callable[[], State]) -> st
 
 
 def require_same_pass(world: World, reads: Mapping[str, Any], listing: Any, error: Exception | None) -> None:
-    """Compare what the ranks are about to read; all of them have to call this, also with an error.
+    """Compare what the ranks are about to read. Collective: every rank calls it, also with an error.
 
-    Where all read the same, only a digest is exchanged.
+    If all read the same, only a digest is exchanged.
 
     Args:
-        world: this rank's place.
-        reads: what has to be the same in each: plain JSON by name.
+        world: of this rank.
+        reads: what has to be the same in all ranks: plain JSON by name.
         listing: of this rank; ``None`` if it has nothing to read.
-        error: because of which this rank has no first batch.
+        error: why this rank has no first batch.
 
     Raises:
         UnequalListingError: in all ranks, if they list different objects.
         StateError: in all ranks, if they would read different epochs, orders or streams.
-        RemoteDataError: in the others, if one has an error; in that one, the error.
+        RemoteDataError: in the others, if a rank has an error; that rank raises the error itself.
     """
     doing = "take its first batch"
     if all_alike(world, doing, [reads, listing], error):
@@ -101,27 +101,27 @@ def require_same_pass(world: World, reads: Mapping[str, Any], listing: Any, erro
 def compared_first(
     world: World, batches: Iterator[Any], reads: Callable[[], tuple[Mapping[str, Any], Any]]
 ) -> Iterator[Any]:
-    """The batches of a pass; before the first one is handed out, ranks compare what they read.
+    """Yield the batches of a pass; before the first one, ranks compare what they read.
 
     Args:
-        world: this rank's place.
+        world: of this rank.
         batches: of this rank.
-        reads: gives what has to be the same, and the listing, once the first batch is there.
+        reads: returns what has to be the same, and the listing; called when the first batch is read.
     """
     first, error = [], None
-    told: tuple[Mapping[str, Any], Any] = {}, None
+    own: tuple[Mapping[str, Any], Any] = {}, None
     try:
         first = list(islice(batches, 1))
-        told = reads()
+        own = reads()
     except Exception as caught:  # noqa: BLE001  # the other ranks are waiting
         error = caught
-    require_same_pass(world, *told, error)
+    require_same_pass(world, *own, error)
     yield from first
     yield from batches
 
 
 def _shown(first: Any, second: Any) -> str:
-    """Two values, or of two lists what differs."""
+    """Format two values; of two lists, the first items that differ."""
     if isinstance(first, list) and isinstance(second, list):
         for pair in zip(first, second, strict=False):
             if pair[0] != pair[1]:

@@ -1,4 +1,4 @@
-"""A chain that can stop anywhere and go on, in any world."""
+"""``Resumable``: a chain that can be stopped after any item and resumed in any world."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from ..core.frameworks.lightning import warn_where_no_state_is_resumed
-from ..core.frameworks.loader_length import told_length
+from ..core.frameworks.lightning_resume import warn_if_state_is_missing
+from ..core.frameworks.loader_length import length_for_caller
 from ..core.frameworks.second_split import refuse_second_split, second_splitter
 from ..core.iter_datapipe import IterDataPipe
 from ..core.parent_watch import WatchedWhenUnpickled, end_worker_with_trainer
@@ -23,7 +23,7 @@ from .listing.packed_listing import Listed
 from .state.state_format import State, check_same, check_state, make_state, state_of_rank
 from .stream_copies import ChainTemplate, check_resumable, is_sharded
 from .stream_counts import number_of_streams, require_equal_shares, warn_of_memory
-from .stream_pass import EpochRun, Stream, place_of
+from .stream_pass import EpochRun, Stream, start_of
 from .trainers.accelerate import refuse_skipping
 from .worker_mark import WorkerMark
 
@@ -31,26 +31,26 @@ from .worker_mark import WorkerMark
 class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
     """A chain of pipes as a plain ``IterableDataset`` with ``state_dict()`` and ``load_state_dict()``.
 
-    The chain is run as ``num_streams`` streams, each a copy of it that reads its own share of the shards in an order of
-    its own. Streams are dealt over the slots (ranks x workers): stream *v* to slot ``v % num_slots``. A slot hands out
-    an item of each of its streams by turns, always of the one that has handed out least. So the state belongs to
-    streams: it can be loaded in any world of up to ``num_streams`` slots, and each stream goes on byte for byte.
+    The chain runs as ``num_streams`` streams. Each stream is a copy of the chain that reads its own share of the shards
+    in its own order. Streams are assigned to the slots (ranks x workers): stream *v* to slot ``v % num_slots``. The
+    next item of a slot is always of the stream that has handed out least. The state is stored per stream: any world of
+    up to ``num_streams`` slots can load it, and each stream continues byte for byte.
 
-    State is plain JSON: where the chain was after the last item that was handed out. It holds no samples and no
-    credentials.
+    The state is plain JSON: the position of the chain after the last item that was handed out. It contains no samples
+    and no credentials.
 
-    Each pass is a new epoch, from 0. A ``DataLoader`` whose workers are not persistent begins each pass with copies of
-    this, which know of no earlier one: call ``set_epoch``, or use ``stateful_loader``, which does.
+    Each pass is a new epoch, from 0. A ``DataLoader`` whose workers are not persistent starts each pass with new copies
+    of this object, which start at epoch 0: call ``set_epoch``, or use ``stateful_loader``, which does.
 
     Args:
-        pipe: the chain; more than one stream need ``sharding_filter_rank`` in it. It is copied, and left as it is.
-        num_streams: in the whole world; ``None`` takes as many as slots. To resume in other worlds choose a number that
-            their numbers of slots divide, such as 24 or 240. Each stream has buffers of its own: of
-            ``shuffle_samples(buffer_size)`` there are ``num_streams / num_slots`` in each slot. Of ``async_prefetch``
-            all streams of a process share one ``max_buffer_bytes``; each has one part at the least.
+        pipe: the chain; more than one stream needs ``sharding_filter_rank`` in it. It is copied and not changed.
+        num_streams: in the whole world; ``None`` takes one for each slot. To resume in other worlds choose a number
+            that their numbers of slots divide, such as 24 or 240. Each stream has its own ``shuffle_samples`` buffer,
+            so each slot has ``num_streams / num_slots`` of them. All streams of a process share the
+            ``max_buffer_bytes`` of ``async_prefetch``; each has at least one part.
 
     Raises:
-        StateError: for a chain with pipes that cannot be resumed; names what to use instead.
+        StateError: if a pipe of the chain cannot be resumed; names what to use instead.
 
     Example:
         >>> from torchdata_remote import ShardWriter
@@ -86,68 +86,68 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
         self._known_lengths: dict[tuple[Any, ...], list[int]] = {}
 
     def world(self) -> World:
-        """This process' place: as ``sharding_filter_rank(world=...)`` tells it, else as torch does."""
+        """The slot of this process: from ``sharding_filter_rank(world=...)``, else detected."""
         detected = detect_world()
         if self._world is not None and get_worker_info() is not None:
             detected = place_in(self._world, detected)
-        given = (pipe.world for pipe in all_pipes(self.pipe) if hasattr(type(pipe), "current_world"))
-        return place_in(next(given, None), detected)
+        explicit = (pipe.world for pipe in all_pipes(self.pipe) if hasattr(type(pipe), "current_world"))
+        return place_in(next(explicit, None), detected)
 
     @property
     def next_epoch(self) -> int:
         """The epoch of the next pass."""
         if self._loaded is not None:
             return int(self._loaded["epoch"])
-        return self._next_epoch + (self._pass is not None and self._pass.has_begun_epoch(self._next_epoch))
+        return self._next_epoch + (self._pass is not None and self._pass.has_started(self._next_epoch))
 
     @property
     def loaded(self) -> State | None:
-        """The state with which the next pass begins."""
+        """The state with which the next pass starts."""
         return self._loaded
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be this epoch; a loaded state of another epoch is dropped."""
         if epoch < 0:
             raise ValueError(f"epoch must be at least 0, got {epoch}")
-        self._refuse_second_split()  # trainers call this in each rank, before they read
+        self._refuse_second_split()  # trainers call set_epoch in each rank before they read
         self._next_epoch = epoch
-        if self._pass is not None and not self._pass.is_about_to_begin(epoch):
+        if self._pass is not None and not self._pass.is_pending(epoch):
             self._pass = None
         if self._loaded is not None and self._loaded["epoch"] != epoch:
             self._loaded, self.first_worker = None, 0
 
     def state_dict(self) -> State:
-        """Where this slot's streams are, after the item that was handed out last: plain JSON.
+        """The positions of this slot's streams after the last item that was handed out: plain JSON.
 
-        After the last item it tells that nothing is left of this epoch.
+        After the last item of an epoch, all streams are marked as ended.
 
         Raises:
-            StateError: after a pass that ended by an error; or where workers of a plain ``DataLoader`` have read their
-                copies, of which this one knows nothing.
+            StateError: after a pass that ended by an error; or if workers of a plain ``DataLoader`` have read their own
+                copies, whose state this object does not have.
         """
         if self.read_by_workers is not None:
             self.read_by_workers.require_unset()
         if self._pass is not None and self._loaded is None:
             now = self._pass
             return make_state(self.chain, now.listing, now.epoch, now.num_streams, now.state())
-        num_streams, mine = self._share(self.world())
-        places = self._places()
-        streams = {number: place_of(number, places) for number in mine}
+        num_streams, own = self._share(self.world())
+        positions = self._loaded_positions()
+        streams = {number: start_of(number, positions) for number in own}
         listing = None if self._loaded is None else self._loaded["listing"]
         return make_state(self.chain, listing, self.next_epoch, num_streams, streams)
 
-    def _places(self) -> dict[int, Any] | None:
+    def _loaded_positions(self) -> dict[int, Any] | None:
         return None if self._loaded is None else dict(self._loaded["streams"])
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next pass go on where the streams were.
+        """Let the next pass continue where the streams were.
 
         Args:
-            state: of all streams that this slot carries now; ``merge_states`` makes it of those of several slots.
+            state: of all streams that this slot reads now; ``merge_states`` merges the states of several slots.
 
         Raises:
-            StateError: if it is of another version, chain, seed or number of streams. Another listing is noticed when
-                the pass begins.
+            StateError: if it is of another version, chain, seed or number of streams. A different listing is detected
+                when the pass starts.
         """
         check_state(state)
         check_same("chain", state["chain"], self.chain, "Build the chain as it was, or begin anew.")
@@ -160,16 +160,16 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
         if self.read_by_workers is not None:
             self.read_by_workers.set_in_worker()
         self._refuse_second_split()
-        warn_where_no_state_is_resumed()
+        warn_if_state_is_missing()
         state, epoch = self._loaded, self.next_epoch
-        num_streams, mine = self._share(self.world())
+        num_streams, own = self._share(self.world())
         if num_streams > 1 and not is_sharded(self.pipe):
             raise StateError(
                 f"{num_streams} streams would read the same: put sharding_filter_rank() behind the URLs of the chain."
             )
         require_equal_shares(self.pipe, num_streams, self.world().world_size)
-        places = self._places()
-        streams = [Stream(number, place_of(number, places)) for number in mine]
+        positions = self._loaded_positions()
+        streams = [Stream(number, start_of(number, positions)) for number in own]
         warn_of_memory(self.pipe, len(streams))
         self.pass_begun()
         template = ChainTemplate(self.pipe, epoch, len(streams), self.listings.of(epoch))
@@ -182,51 +182,51 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
             refuse_second_split(type(self).__name__, second_splitter())
 
     def pass_begun(self) -> None:
-        """What was loaded holds for one pass, here or in the workers to which it was sent."""
+        """Drop the loaded state: it applies to one pass, here or in the workers to which it was sent."""
         self._next_epoch, self._loaded, self.first_worker = self.next_epoch + 1, None, 0
 
     def _share(self, world: World) -> tuple[int, range]:
-        """How many streams there are, and which of them a slot carries."""
+        """The number of streams, and those that a slot reads."""
         world = replace(world, worker=(world.worker + self.first_worker) % world.num_workers)
-        wanted = self._loaded_streams if self.num_streams is None else self.num_streams
-        num_streams = number_of_streams(world, wanted, self.expected_workers)
+        requested = self._loaded_streams if self.num_streams is None else self.num_streams
+        num_streams = number_of_streams(world, requested, self.expected_workers)
         return num_streams, range(world.slot, num_streams, world.num_slots)
 
     def __len__(self) -> int:
-        return told_length(lambda num_workers: self.share_lengths(self.world().workers(num_workers)))
+        return length_for_caller(lambda num_workers: self.share_lengths(self.world().workers(num_workers)))
 
     def share_lengths(self, worlds: Sequence[World]) -> list[int]:
-        """How many items slots hand out in an epoch; lists once for each epoch, however often this is asked.
+        """Count the items of slots in an epoch. Lists at most once for each epoch.
 
         Raises:
-            TypeError: if the chain does not tell.
+            TypeError: if the chain has no length.
         """
-        question = (self.next_epoch, self._loaded_streams, self.expected_workers, self.first_worker, *worlds)
-        if question not in self._known_lengths:
-            of_epoch = {known: lengths for known, lengths in self._known_lengths.items() if known[0] == question[0]}
-            self._known_lengths = {**of_epoch, question: self._lengths(worlds, {})}
-        return list(self._known_lengths[question])
+        key = (self.next_epoch, self._loaded_streams, self.expected_workers, self.first_worker, *worlds)
+        if key not in self._known_lengths:
+            of_epoch = {known: lengths for known, lengths in self._known_lengths.items() if known[0] == key[0]}
+            self._known_lengths = {**of_epoch, key: self._lengths(worlds, {})}
+        return list(self._known_lengths[key])
 
     def lengths_left(self, worlds: Sequence[World]) -> list[int]:
-        """How many items slots hand out in the pass with which the loaded state goes on.
+        """Count the items of slots in the pass that continues from the loaded state.
 
         Raises:
-            TypeError: if the chain does not tell.
+            TypeError: if the chain has no length.
         """
-        return self._lengths(worlds, self._places() or {})
+        return self._lengths(worlds, self._loaded_positions() or {})
 
-    def _lengths(self, worlds: Sequence[World], places: Mapping[int, Any]) -> list[int]:
+    def _lengths(self, worlds: Sequence[World], positions: Mapping[int, Any]) -> list[int]:
         template, lengths = ChainTemplate(self.pipe, 0, 1, self.listings.kept), []
         for world in worlds:
-            num_streams, mine = self._share(world)
-            streams = [Stream(number, places.get(number)) for number in mine]
+            num_streams, own = self._share(world)
+            streams = [Stream(number, positions.get(number)) for number in own]
             lengths.append(sum(stream.num_left(template, num_streams) for stream in streams))
         return lengths
 
     def list_now(self) -> None:
-        """List in this process now: every pass, here and in the workers that this is sent to, reads these objects.
+        """List in this process now: every pass, here and in workers that are started later, reads these objects.
 
-        So a loader of torch lists once in a job, too (``stateful_loader`` has ``list_once``).
+        With this, torch's ``DataLoader`` lists once in a job (``stateful_loader`` has ``list_once``).
 
         Raises:
             RemoteDataError: as ``list_remote`` does.
@@ -234,7 +234,7 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
         self.listings.keep(self._list())
 
     def listing_made(self, epoch: int, num_workers: int) -> AbstractContextManager[None]:
-        """A loader that begins a pass does it within this block, so that its workers need not list."""
+        """The context in which a loader starts a pass, so that its workers need not list."""
         return self.listings.made(self._list, self.world(), epoch, num_workers)
 
     def _list(self) -> Listed:
@@ -242,7 +242,7 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         self._refuse_second_split()
-        warn_where_no_state_is_resumed()
+        warn_if_state_is_missing()
         if get_worker_info() is not None:
             return {**vars(self), "_pass": None}
         loaded = None if self._loaded is None else state_of_rank(self._loaded, self.world())

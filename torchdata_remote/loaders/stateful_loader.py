@@ -17,12 +17,13 @@ from .loader import StatefulLoader
 from .resumable import Resumable
 
 
-def _start_method(wanted: str) -> str:
-    return "spawn" if wanted == "forkserver" and wanted not in multiprocessing.get_all_start_methods() else wanted
+def _start_method(requested: str) -> str:
+    is_missing = requested == "forkserver" and requested not in multiprocessing.get_all_start_methods()
+    return "spawn" if is_missing else requested
 
 
 def _start_worker(worker_init_fn: Callable[[int], None] | None, worker: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the one that trains decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the training process handles it
     end_worker_with_trainer()
     if worker_init_fn is not None:
         worker_init_fn(worker)
@@ -45,49 +46,49 @@ def stateful_loader(
     list_once: bool = False,
     list_in_rank_0: bool = False,
 ) -> StatefulLoader:
-    """A loader that can be stopped anywhere and goes on, also with other numbers of workers and ranks.
+    """Build a loader of batches that can be stopped anywhere and resumed with other numbers of workers and ranks.
 
-    It is torchdata's ``StatefulDataLoader`` over ``Resumable(pipe)``, with persistent workers. With as many ranks and
-    workers as before, the batches go on as they would have. With others, each stream does (see :class:`Resumable`), and
-    the rest of the epoch is handed out exactly once.
+    It is torchdata's ``StatefulDataLoader`` over ``Resumable(pipe)``, with persistent workers. With the same numbers of
+    ranks and workers, the batches after a resume are those of a run without a stop. With other numbers, each stream
+    continues (see :class:`Resumable`), and the rest of the epoch is handed out exactly once.
 
-    Workers leave Ctrl-C to the process that trains, so that it can still save the state, and end when it ends.
+    Workers ignore Ctrl-C, so that the training process can save the state, and end when that process ends.
 
-    torch's random state is left as it is: the workers' seeds depend on ``torch.initial_seed()`` and the epoch.
+    torch's random state is not changed: the workers' seeds depend on ``torch.initial_seed()`` and the epoch.
 
-    Each rank lists once an epoch, in the process that calls this, and hands what it found to its workers.
+    Each rank lists once an epoch, in the process that calls this, and passes the listing to its workers.
 
-    Where there is a process group, ranks compare shards, chain, epoch, number of streams and places before the first
-    batch: in each pass with ``equalize_ranks``, otherwise in the first one and after a state was loaded.
-    ``load_state_dict`` exchanges the ranks' states. ``state_dict`` waits for the other ranks only with
-    ``state_of_all_ranks``, or where a framework stores one answer for all.
+    With a process group, ranks compare shards, chain, epoch, number of streams and positions before the first batch: in
+    each pass with ``equalize_ranks``, otherwise in the first one and after a state was loaded. ``load_state_dict``
+    exchanges the ranks' states. ``state_dict`` waits for the other ranks only with ``state_of_all_ranks``, or if a
+    framework calls it that stores one state for all ranks.
 
     Args:
-        pipe: the chain, with ``sharding_filter_rank`` behind its URLs.
-        batch_size: samples in a batch; ``None`` where the chain batches, or nobody is to.
+        pipe: the chain, with ``sharding_filter_rank`` after its URLs.
+        batch_size: samples in a batch; ``None`` hands out the chain's items one by one.
         num_workers: processes in each rank; 0 reads in this one.
         num_streams: in all ranks together, as for :class:`Resumable`; ``None`` takes one for each worker of each rank.
-        drop_last: whether a worker's last batch is left out if it is not full.
-        collate_fn: makes a batch of a list of samples; ``None`` is torch's.
-        pin_memory: ``None`` pins where there is a GPU.
-        prefetch_factor: batches that each worker has ready; ``None`` is torch's 2.
-        multiprocessing_context: how workers start; Windows has no ``"forkserver"`` and takes ``"spawn"`` instead. For
-            both the chain is pickled: use named functions in it, no lambdas.
+        drop_last: whether a worker's last batch is dropped if it is not full.
+        collate_fn: makes a batch from a list of samples; ``None`` is torch's.
+        pin_memory: ``None`` pins if there is a GPU.
+        prefetch_factor: batches that each worker prefetches; ``None`` is torch's 2.
+        multiprocessing_context: how workers start; Windows has no ``"forkserver"`` and takes ``"spawn"`` instead. Both
+            pickle the chain: use named functions in it, no lambdas.
         worker_init_fn: called with the worker's number when it starts.
-        timeout_s: seconds that a batch may take; 0 waits.
+        timeout_s: seconds that a batch may take; 0 waits without limit.
         state_of_all_ranks: ``state_dict`` is a collective call: each rank makes it, and gets the state of all ranks as
-            one ``str``, for checkpoints that hold rank 0's objects only (``torch.distributed.checkpoint``, Lightning,
+            one ``str``, for checkpoints that store rank 0's objects only (``torch.distributed.checkpoint``, Lightning,
             Accelerate).
-        list_once: all epochs read what was listed for the first one. Otherwise each epoch lists anew, and reads objects
-            that were added or replaced meanwhile.
-        list_in_rank_0: where there is a process group, rank 0 lists, and sends what it found to the other ranks. Each
-            rank then begins each epoch together with the others. An error of rank 0 is one of all ranks.
+        list_once: all epochs read the listing of the first one. Otherwise each epoch lists again, and reads objects
+            that were added or replaced since.
+        list_in_rank_0: with a process group, rank 0 lists, and sends the listing to the other ranks. All ranks then
+            have to start each epoch together. An error of rank 0 is raised in all ranks.
 
     Returns:
         StatefulLoader: an iterable of batches, with ``state_dict``, ``load_state_dict`` and ``set_epoch``.
 
     Raises:
-        StateError: for a chain that cannot be resumed; names what to use instead.
+        StateError: if the chain cannot be resumed; names what to use instead.
 
     Example:
         >>> from torchdata_remote import ShardWriter
@@ -105,8 +106,8 @@ def stateful_loader(
     if isinstance(pipe, Resumable):
         if num_streams is not None:
             raise ValueError("num_streams belongs to the Resumable that was passed.")
-        is_of_a_loader = pipe.read_by_workers is None
-        dataset = twin_of(pipe) if is_of_a_loader else pipe
+        has_loader = pipe.read_by_workers is None
+        dataset = twin_of(pipe) if has_loader else pipe
     else:
         dataset = Resumable(pipe, num_streams=num_streams)
     workers: dict[str, Any] = {}

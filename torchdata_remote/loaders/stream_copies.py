@@ -1,4 +1,4 @@
-"""Chains of pipes: what can be resumed, copies of them for streams, and what they list."""
+"""Check that a chain can be resumed, copy it for each stream, and list once for all copies."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _INSTEAD = {
 
 
 def check_resumable(pipe: IterDataPipe[Any]) -> None:
-    """Whether each pipe of a chain can go on where it was.
+    """Check that each pipe of a chain can be resumed.
 
     Raises:
-        StateError: for one that cannot; names it and what to use instead.
+        StateError: if a pipe cannot; names it and what to use instead.
     """
     for found in all_pipes(pipe):
         if hasattr(type(found), "require_resumable"):
@@ -52,12 +52,12 @@ def check_resumable(pipe: IterDataPipe[Any]) -> None:
 
 
 def gives_urls(pipe: IterDataPipe[Any]) -> bool:
-    """Whether a pipe may belong to a listing: one of torch's, or one with ``gives_urls``."""
+    """Whether a pipe can be part of a listing: some of torch's, and those with ``gives_urls``."""
     return isinstance(pipe, _LISTING) or bool(getattr(type(pipe), "gives_urls", False))
 
 
 def is_sharded(pipe: IterDataPipe[Any]) -> bool:
-    """Whether all of a chain's listings are split."""
+    """Whether all listings of a chain are split."""
     if hasattr(type(pipe), "current_world"):
         return True
     sources = [source for _, _, source in sources_of(pipe)]
@@ -65,7 +65,7 @@ def is_sharded(pipe: IterDataPipe[Any]) -> bool:
 
 
 class SharedListing(SharedList[Any]):
-    """A listing that is made once for all copies; once an epoch where its order depends on that.
+    """Lists once for all copies; once an epoch if the order depends on the epoch.
 
     Args:
         source_datapipe: URLs.
@@ -77,56 +77,55 @@ class SharedListing(SharedList[Any]):
         self._by_epoch: dict[int, list[Any]] = {}
 
     def set_epoch(self, epoch: int) -> None:
-        """Let whoever begins to iterate next have that epoch's order."""
+        """Use the order of this epoch for the next iteration."""
         self._epoch = epoch if any(map(_has_epochs, all_pipes(self.source_datapipe))) else 0
 
     def urls(self) -> list[Any]:
-        """All of them, in this pass' order."""
+        """All URLs, in the order of this pass."""
         if self._epoch not in self._by_epoch:
             for pipe in all_pipes(self.source_datapipe):
                 if _has_epochs(pipe):
                     pipe.set_epoch(self._epoch)
-            for other in list(self._by_epoch)[:-1]:  # copies that begin at the same time are in two at the most
+            for other in list(self._by_epoch)[:-1]:  # copies that start at the same time are in at most two epochs
                 del self._by_epoch[other]
             source = self.source_datapipe
             self._by_epoch[self._epoch] = source.urls() if isinstance(source, SharedList) else list(source)
         return self._by_epoch[self._epoch]
 
-    def hold(self, urls: list[Any]) -> None:
-        """Have these URLs in all epochs, as another process listed them."""
+    def set_urls(self, urls: list[Any]) -> None:
+        """Use these URLs, which another process has listed, in all epochs."""
         self._by_epoch = {0: urls}
 
     def fingerprint(self) -> Fingerprint:
-        """What a state is to remember of it."""
-        return fingerprint(self._below())
+        """The fingerprint that a state stores."""
+        return fingerprint(self._unshuffled())
 
     def digest(self) -> Fingerprint:
-        """What states of earlier releases remember of it."""
+        """The digest that states of earlier releases store."""
         return digest_of_sizes(self.urls())
 
     def names(self) -> list[str]:
-        """Its URLs as errors may show them, in the order of the fingerprint's places."""
-        return sorted_names(self._below())
+        """The redacted URLs, in the order of the fingerprint's values."""
+        return sorted_names(self._unshuffled())
 
-    def _below(self) -> list[Any]:
-        """The URLs before they are shuffled by epoch: their order decides about all epochs."""
-        below = self.below()
-        return [url for listing in below for url in listing.urls()] if below else self.urls()
+    def _unshuffled(self) -> list[Any]:
+        """The URLs before they are shuffled by epoch: their order determines that of all epochs."""
+        unshuffled = self.unshuffled()
+        return [url for listing in unshuffled for url in listing.urls()] if unshuffled else self.urls()
 
-    def below(self) -> list[SharedListing]:
-        """Those in it that do not depend on the epoch."""
+    def unshuffled(self) -> list[SharedListing]:
+        """The listings inside this one that do not depend on the epoch."""
         return [pipe for pipe in all_pipes(self.source_datapipe) if isinstance(pipe, SharedListing)]
 
 
 class ChainTemplate:
-    """A chain, ready to be copied for each stream of one pass.
+    """A chain that is copied for each stream of one pass.
 
     Args:
-        pipe: the chain, which is left as it is.
+        pipe: the chain, which is not changed.
         epoch: of the pass.
         num_streams: that this process reads at the same time.
-        listed: what another process has listed, or the error instead, which is raised by :meth:`fingerprints`;
-            ``None`` lists here.
+        listed: what another process has listed, or its error, which :meth:`fingerprints` raises; ``None`` lists here.
     """
 
     def __init__(
@@ -141,11 +140,11 @@ class ChainTemplate:
             if hasattr(found, "set_epoch"):
                 found.set_epoch(epoch)
         if isinstance(listed, Listed):
-            for listing, urls in zip(self._below(), listed.urls, strict=True):
-                listing.hold(urls)
+            for listing, urls in zip(self._unshuffled(), listed.urls, strict=True):
+                listing.set_urls(urls)
 
     def fingerprints(self) -> list[Fingerprint]:
-        """What a state is to remember of each listing; lists where that was not done."""
+        """The fingerprint of each listing; lists if nothing was listed before."""
         if isinstance(self._listed, Exception):
             raise self._listed
         if self._listed is not None:
@@ -153,16 +152,16 @@ class ChainTemplate:
         return [listing.fingerprint() for listing in self.listings]
 
     def listed(self) -> Listed:
-        """What other processes need to know, so that they need not list."""
-        return Listed([listing.urls() for listing in self._below()], self.fingerprints())
+        """The listing for other processes, so that they need not list."""
+        return Listed([listing.urls() for listing in self._unshuffled()], self.fingerprints())
 
-    def _below(self) -> list[SharedListing]:
-        return [below for listing in self.listings for below in listing.below()]
+    def _unshuffled(self) -> list[SharedListing]:
+        return [unshuffled for listing in self.listings for unshuffled in listing.unshuffled()]
 
     def _prepared(self, pipe: IterDataPipe[Any], made: dict[int, IterDataPipe[Any]]) -> IterDataPipe[Any]:
         if id(pipe) not in made:
             if all(map(gives_urls, all_pipes(pipe))):
-                made[id(pipe)] = listing = SharedListing(_with_listing_below(pipe))
+                made[id(pipe)] = listing = SharedListing(_listed_once(pipe))
                 self.listings.append(listing)
             else:
                 made[id(pipe)] = twin = copy.copy(pipe)
@@ -170,7 +169,7 @@ class ChainTemplate:
         return made[id(pipe)]
 
     def stream(self, world: World) -> IterDataPipe[Any]:
-        """The chain for one stream."""
+        """Copy the chain for one stream."""
         twin = copied(self._pipe)
         for found in all_pipes(twin):
             if hasattr(type(found), "bind_stream"):
@@ -183,17 +182,17 @@ def _has_epochs(pipe: IterDataPipe[Any]) -> bool:
     return hasattr(type(pipe), "set_epoch") and not isinstance(pipe, SharedListing)
 
 
-def _with_listing_below(pipe: IterDataPipe[Any]) -> IterDataPipe[Any]:
-    """A copy of a listing, of which the part that does not depend on the epoch is made once."""
+def _listed_once(pipe: IterDataPipe[Any]) -> IterDataPipe[Any]:
+    """Copy a listing, so that the part of it that does not depend on the epoch is listed once."""
     if not any(map(_has_epochs, all_pipes(pipe))):
         return SharedListing(copied(pipe))
     twin = copy.copy(pipe)
-    _replace_sources(twin, _with_listing_below)
+    _replace_sources(twin, _listed_once)
     return twin
 
 
 def copied(pipe: IterDataPipe[Any], made: dict[int, IterDataPipe[Any]] | None = None) -> IterDataPipe[Any]:
-    """A chain of copies. Each use of a listing has a copy of its own, and these share what was listed."""
+    """Copy a chain. Each use of a listing gets its own copy; the copies share the listed URLs."""
     made = {} if made is None else made
     if isinstance(pipe, SharedListing):
         return copy.copy(pipe)

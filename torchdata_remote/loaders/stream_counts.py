@@ -1,4 +1,4 @@
-"""What the streams of a process must have room for, and what those of all ranks must have in common."""
+"""Check numbers of streams: against slots, equal shares and memory."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from ..pipes.base.chain import all_pipes, sources_of
 _MANY_SAMPLES = 50_000
 
 
-def number_of_streams(world: World, wanted: int | None, expected_workers: int) -> int:
-    """How many streams there are in the whole world.
+def number_of_streams(world: World, requested: int | None, expected_workers: int) -> int:
+    """Compute the number of streams in the whole world.
 
     Args:
         world: of a slot.
-        wanted: by the user or by a loaded state; ``None`` takes one for each slot.
-        expected_workers: of each rank, where they have not started.
+        requested: by the user or a loaded state; ``None`` takes one for each slot.
+        expected_workers: of each rank, if they have not started.
 
     Raises:
         StateError: if there are more slots than streams.
     """
-    if wanted is None:
+    if requested is None:
         return world.world_size * max(world.num_workers, expected_workers)
-    if wanted < world.num_slots:
+    if requested < world.num_slots:
         raise StateError(
-            f"{world.num_slots} slots ({world.world_size} ranks x {world.num_workers} workers) for {wanted} streams: "
-            f"use at most {wanted} slots, or begin anew with num_streams={world.num_slots} or more."
+            f"{world.num_slots} slots ({world.world_size} ranks x {world.num_workers} workers) for {requested} "
+            f"streams: use at most {requested} slots, or begin anew with num_streams={world.num_slots} or more."
         )
-    return wanted
+    return requested
 
 
 def require_equal_shares(pipe: IterDataPipe[Any], num_streams: int, world_size: int) -> None:
-    """Compare what a chain promises with what its streams can keep.
+    """Check that each rank reads the same number of streams, if the chain equalizes ranks.
 
     Raises:
-        StateError: if it equalizes ranks, and some of them carry more streams than others.
+        StateError: if some ranks read more streams than others.
     """
     if num_streams % world_size and any(map(_gives_equal_counts, all_pipes(pipe))):
         raise StateError(
@@ -49,10 +49,10 @@ def require_equal_shares(pipe: IterDataPipe[Any], num_streams: int, world_size: 
 
 
 def end_together(pipe: IterDataPipe[Any]) -> bool:
-    """Whether all ranks hand out equally many items, so that they begin and end each epoch together."""
+    """Whether all ranks have the same number of items, so that they start and end each epoch together."""
     while not _gives_equal_counts(pipe):
         sources = [source for _, _, source in sources_of(pipe)]
-        if len(sources) != 1 or not hasattr(type(pipe), "__len__"):  # what drops items has no length
+        if len(sources) != 1 or not hasattr(type(pipe), "__len__"):  # pipes that drop items have no length
             return False
         pipe = sources[0]
     return True

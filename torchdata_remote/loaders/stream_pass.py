@@ -1,4 +1,4 @@
-"""One pass over the streams that a process carries: an item of each by turns."""
+"""One pass over the streams of a process, round-robin."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ..pipes.base.chain import load_state, state_of, take_together, warm_up
 from .state.state_format import ENDED, check_same_listing
 from .stream_copies import ChainTemplate
 
-# What comes of a value of another kind than expected, and of a number out of bounds.
-_OF_DAMAGE = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+# Errors that a value of an unexpected type or out of bounds causes.
+_DAMAGE_ERRORS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 
 
 class Stream:
@@ -24,30 +24,30 @@ class Stream:
 
     Args:
         number: among all streams.
-        at: where it begins, as a state tells it.
+        start: its position in the loaded state; ``None`` for the beginning.
     """
 
-    def __init__(self, number: int, at: Any) -> None:
-        self.number, self._at = number, at
-        self.ended = at == ENDED
-        self.num_passed: int = at["passed"] if isinstance(at, Mapping) else 0
+    def __init__(self, number: int, start: Any) -> None:
+        self.number, self._start = number, start
+        self.ended = start == ENDED
+        self.num_passed: int = start["passed"] if isinstance(start, Mapping) else 0
         self._chain: IterDataPipe[Any] | None = None
 
     def open(self, template: ChainTemplate, num_streams: int) -> IterDataPipe[Any]:
-        """The chain that reads it."""
+        """Copy the chain for this stream, and load its position."""
         chain = template.stream(World(rank=self.number, world_size=num_streams))
-        if self._at is not None:
+        if self._start is not None:
             with self._refusing_damage(by_any_pipe=True):
-                load_state(chain, self._at["at"])
+                load_state(chain, self._start["at"])
         return chain
 
-    def begin(self, chain: IterDataPipe[Any]) -> Iterator[None]:
-        """Bring what its first item needs, in steps."""
+    def warm_up(self, chain: IterDataPipe[Any]) -> Iterator[None]:
+        """Warm up the chain: yield after each step, so that several streams can be warmed up concurrently."""
         with self._refusing_damage():
             yield from warm_up(chain)
 
     def items(self, chain: IterDataPipe[Any]) -> Generator[Any, None, None]:
-        """Its items, from where it begins."""
+        """The items from the start position on."""
         with self._refusing_damage():
             for item in chain:
                 self._chain = chain
@@ -57,36 +57,36 @@ class Stream:
 
     @contextmanager
     def _refusing_damage(self, *, by_any_pipe: bool = False) -> Iterator[None]:
-        """Raise a ``StateError`` where a chain cannot begin with the place, as the error of one of our pipes shows.
+        """Raise a ``StateError`` if a pipe of this package fails to start at the loaded position.
 
-        A function of the user is called by our pipes, too: its errors are raised as they are.
+        Errors of functions of the user, which these pipes call, are not changed.
         """
         try:
             yield
-        except _OF_DAMAGE as error:
-            has_begun = self._at is None or self._chain is not None
-            if has_begun or isinstance(error, RemoteDataError) or not (by_any_pipe or raised_here(error)):
+        except _DAMAGE_ERRORS as error:
+            has_started = self._start is None or self._chain is not None
+            if has_started or isinstance(error, RemoteDataError) or not (by_any_pipe or raised_here(error)):
                 raise
-            what = f"{type(error).__name__}: {error}".partition("\n")[0]
+            cause = f"{type(error).__name__}: {error}".partition("\n")[0]
             raise StateError(
-                f"Stream {self.number}: the chain cannot begin at {self._at!r:.300} ({what}). The state is damaged: "
-                "load another one."
+                f"Stream {self.number}: the chain cannot begin at {self._start!r:.300} ({cause}). The state is "
+                "damaged: load another one."
             ) from error
 
     def num_left(self, template: ChainTemplate, num_streams: int) -> int:
-        """How many items it has from where it begins.
+        """Count the items from the start position on.
 
         Raises:
-            TypeError: if the chain does not tell its length.
+            TypeError: if the chain has no length.
         """
         chain = template.stream(World(rank=self.number, world_size=num_streams))
         return 0 if self.ended else len(chain) - self.num_passed
 
     def state(self) -> Any:
-        """Where it is."""
+        """The position after the last item."""
         if self.ended:
             return ENDED
-        return self._at if self._chain is None else {"passed": self.num_passed, "at": state_of(self._chain)}
+        return self._start if self._chain is None else {"passed": self.num_passed, "at": state_of(self._chain)}
 
 
 class EpochRun:
@@ -95,20 +95,20 @@ class EpochRun:
     def __init__(self, template: ChainTemplate, epoch: int, num_streams: int, streams: list[Stream]) -> None:
         self._template, self.epoch, self.num_streams, self._streams = template, epoch, num_streams, streams
         self.listing: list[dict[str, Any]] | None = None
-        self._has_begun = False
+        self._has_started = False
         self._failed: str | None = None
 
-    def has_begun_epoch(self, epoch: int) -> bool:
-        """Whether it is of this epoch and was asked for items."""
-        return self._has_begun and self.epoch == epoch
+    def has_started(self, epoch: int) -> bool:
+        """Whether this is a pass of that epoch, from which items were requested."""
+        return self._has_started and self.epoch == epoch
 
-    def is_about_to_begin(self, epoch: int) -> bool:
-        """Whether it is of this epoch and was not asked for items: trainers announce an epoch after it was begun."""
-        return not self._has_begun and self.epoch == epoch
+    def is_pending(self, epoch: int) -> bool:
+        """Whether this is a pass of that epoch without requests: trainers call ``set_epoch`` after ``iter``."""
+        return not self._has_started and self.epoch == epoch
 
     def items(self, expected_listing: list[Any] | None) -> Iterator[Any]:
-        """The items of all streams, by turns: always of the one that has handed out least."""
-        self._has_begun = True
+        """Yield the items of all streams: always of the stream that has handed out least."""
+        self._has_started = True
         try:
             listings = self._template.listings
             self.listing = self._template.fingerprints()
@@ -124,27 +124,27 @@ class EpochRun:
             if len(streams) == 1:
                 yield from streams[0].items(chains[0])
             else:
-                for _ in take_together(map(Stream.begin, streams, chains)):
+                for _ in take_together(map(Stream.warm_up, streams, chains)):
                     pass
-                yield from _by_turns(streams, chains)
-        except GeneratorExit:  # where an item was handed out
+                yield from _round_robin(streams, chains)
+        except GeneratorExit:  # between two items
             raise
         except BaseException as error:
             self._failed = f"{type(error).__name__}: {error}"
             raise
 
     def state(self) -> dict[int, Any]:
-        """Where each stream is."""
+        """The position of each stream."""
         if self._failed is not None:
             raise StateError(
-                f"The pass ended by an error, in the middle of a sample: go on from a state that was saved before it. "
+                f"The pass ended by an error, in the middle of a sample: resume from a state that was saved before it. "
                 f"({self._failed})"
             )
         return {stream.number: stream.state() for stream in self._streams}
 
 
-def _by_turns(streams: Sequence[Stream], chains: Sequence[IterDataPipe[Any]]) -> Iterator[Any]:
-    """An item of each stream by turns: always of the one that has handed out least."""
+def _round_robin(streams: Sequence[Stream], chains: Sequence[IterDataPipe[Any]]) -> Iterator[Any]:
+    """Yield an item of the stream that has handed out least, again and again."""
     waiting = [
         (stream.num_passed, stream.number, stream.items(chain)) for stream, chain in zip(streams, chains, strict=True)
     ]
@@ -163,16 +163,16 @@ def _by_turns(streams: Sequence[Stream], chains: Sequence[IterDataPipe[Any]]) ->
             items.close()
 
 
-def place_of(number: int, places: Mapping[int, Any] | None) -> Any:
-    """Where a stream begins; ``None`` for its beginning.
+def start_of(number: int, positions: Mapping[int, Any] | None) -> Any:
+    """The position at which a stream starts; ``None`` for its beginning.
 
     Raises:
-        StateError: if it is not among the places.
+        StateError: if the stream is not among the positions.
     """
-    if places is None:
+    if positions is None:
         return None
-    if number not in places:
+    if number not in positions:
         raise StateError(
             f"The state has no stream {number}: it is of one slot. Merge the states of all ranks by merge_states()."
         )
-    return places[number]
+    return positions[number]

@@ -1,4 +1,4 @@
-"""A mark that workers set and the process that started them sees."""
+"""A flag that workers set and the process that started them reads."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from ..errors import StateError
 
 
 class WorkerMark:
-    """Whether copies of a dataset in worker processes have begun to read it, of which its original knows nothing.
+    """Whether worker processes have started to read copies of a dataset, whose state the original does not have.
 
-    Forked workers share a byte with the process that forked them. Others were sent their copy when they started.
+    Forked workers share a byte with the process that forked them. For other start methods, pickling a copy for a worker
+    sets the flag.
     """
 
     def __init__(self) -> None:
         self._shared = mmap.mmap(-1, 1)
 
     def set_in_worker(self) -> None:
-        """Set it, if this process is a worker."""
+        """Set the flag, if this process is a worker."""
         if get_worker_info() is not None:
             self._shared[0] = 1
 
     def require_unset(self) -> None:
-        """Refuse to give a state that is in other processes.
+        """Refuse to return a state if other processes have it.
 
         Raises:
-            StateError: if workers have begun.
+            StateError: if workers have started.
         """
         if get_worker_info() is None and self._shared[0] != 0:
             raise StateError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
-from ..core.frameworks.loader_length import told_length
+from ..core.frameworks.loader_length import length_for_caller
 from ..core.iter_datapipe import Batcher, Filter, IterDataPipe, functional_datapipe
 from ..core.partition import EqualizeMode
 from ..errors import SampleError
@@ -104,4 +104,4 @@ class EqualizeRanks(StatefulPipe[T]):
         if sharding.knows_worker():
             length: int = sharding.share_length()
             return length
-        return told_length(lambda num_workers: [sharding.share_length(num_workers)] * num_workers)
+        return length_for_caller(lambda num_workers: [sharding.share_length(num_workers)] * num_workers)

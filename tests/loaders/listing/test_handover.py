@@ -1,4 +1,4 @@
-"""Bytes that a process leaves for its workers, in a file without a name."""
+"""Bytes that a process passes to its workers, in an unnamed file."""
 
 from __future__ import annotations
 
@@ -23,88 +23,88 @@ pytestmark = [
 
 
 @given(left=st.lists(st.tuples(st.integers(0, 5), st.binary(max_size=300)), max_size=6), number=st.integers(0, 5))
-def test_only_what_was_left_last_is_there(left: list[tuple[int, bytes]], number: int) -> None:
-    """Under its own number; nothing before, and nothing after it was taken back."""
+def test_only_the_latest_bytes_are_stored(left: list[tuple[int, bytes]], number: int) -> None:
+    """Under their own number; none before, and none after ``clear``."""
     handover = Handover()
-    assert handover.take(number) is None
+    assert handover.load(number) is None
     for key, data in left:
-        handover.leave(key, data)
-        assert handover.take(key) == data
-        assert handover.take(key + 1) is None
+        handover.store(key, data)
+        assert handover.load(key) == data
+        assert handover.load(key + 1) is None
     expected = left[-1][1] if left and left[-1][0] == number else None
-    assert handover.take(number) == expected
+    assert handover.load(number) == expected
     handover.clear()
-    assert handover.take(number) is None
+    assert handover.load(number) is None
 
 
-def answer(handover: Handover, connection: object) -> None:
-    """In a worker: tell what is there, for each number that is asked for."""
+def serve(handover: Handover, connection: object) -> None:
+    """In a worker: send the bytes under each received number."""
     for number in iter(connection.recv, None):  # type: ignore[attr-defined]
-        connection.send(handover.take(number))  # type: ignore[attr-defined]
+        connection.send(handover.load(number))  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
-def test_workers_find_what_is_left_later(method: str) -> None:
-    """Also what is left when they run already, and more of it than before."""
+def test_workers_read_bytes_that_are_stored_after_their_start(method: str) -> None:
+    """Also larger ones than before."""
     handover, context = Handover(), get_context(method)
-    handover.leave(0, b"first")
-    here, there = context.Pipe()
-    worker = context.Process(target=answer, args=(handover, there))  # type: ignore[attr-defined]
+    handover.store(0, b"first")
+    connection, other_end = context.Pipe()
+    worker = context.Process(target=serve, args=(handover, other_end))  # type: ignore[attr-defined]
     worker.start()
-    there.close()
+    other_end.close()
 
     def found(number: int) -> object:
-        here.send(number)
-        return here.recv()
+        connection.send(number)
+        return connection.recv()
 
     assert found(0) == b"first"
-    handover.leave(1, b"x" * 1_000_000)
+    handover.store(1, b"x" * 1_000_000)
     assert (found(0), found(1)) == (None, b"x" * 1_000_000)
-    handover.leave(2, b"less")
+    handover.store(2, b"less")
     assert found(2) == b"less"
     handover.clear()
     assert found(2) is None
-    here.send(None)
+    connection.send(None)
     worker.join()
     assert worker.exitcode == 0
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
-def test_copies_elsewhere_have_nothing(copied: Callable[[Handover], Handover]) -> None:
-    """A pickle that starts no worker names no file, and its copy has one of its own."""
+def test_copies_outside_of_workers_have_no_bytes(copied: Callable[[Handover], Handover]) -> None:
+    """A copy by a pickle that starts no worker has a file of its own."""
     handover = Handover()
-    handover.leave(0, b"mine")
+    handover.store(0, b"own")
     other = copied(handover)
-    assert other.take(0) is None
-    other.leave(0, b"theirs")
-    assert (handover.take(0), other.take(0)) == (b"mine", b"theirs")
+    assert other.load(0) is None
+    other.store(0, b"other")
+    assert (handover.load(0), other.load(0)) == (b"own", b"other")
 
 
-def test_no_file_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is left behind by a process that is killed at any moment."""
+def test_the_file_is_unnamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is killed at any moment leaves no file."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     handover = Handover()
-    handover.leave(0, b"data")
+    handover.store(0, b"data")
     assert list(tmp_path.iterdir()) == []
-    assert handover.take(0) == b"data"
+    assert handover.load(0) == b"data"
 
 
-def test_without_room_workers_list_by_themselves(
+def test_without_disk_space_workers_list_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A folder for temporary files that is full, or is not there, is told in the log and is no error."""
+    """A full or missing folder for temporary files is logged, and is no error."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
     handover = Handover()
-    handover.leave(0, b"data")
+    handover.store(0, b"data")
     handover.clear()
-    assert handover.take(0) is None
-    assert "workers, which list by themselves" in caplog.text
+    assert handover.load(0) is None
+    assert "could not be passed to the workers, which list again" in caplog.text
 
 
-def test_the_file_is_closed_with_what_holds_it(recwarn: pytest.WarningsRecorder) -> None:
+def test_the_file_is_closed_with_its_owner(recwarn: pytest.WarningsRecorder) -> None:
     """Without a ``ResourceWarning``."""
     handover = Handover()
-    handover.leave(0, b"listing")
+    handover.store(0, b"listing")
     fd = handover._fd
     assert fd is not None
     os.fstat(fd)

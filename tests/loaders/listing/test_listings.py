@@ -1,4 +1,4 @@
-"""Who lists, and how often: this rank's process for its workers, or rank 0 for all ranks."""
+"""Which process lists, and how often: this rank's for its workers, or rank 0 for all ranks."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import pytest
 from torch.utils.data import DataLoader
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from tests.integration.test_distributed import run_ranks
 from tests.servers.scripted import Request, Response, Scripted, scripted
+from tests.support.ranks import run_ranks
 from torchdata_remote import Resumable, StatefulLoader, World, stateful_loader
 from torchdata_remote.errors import EmptyListingError, ObjectNotFoundError, StateError
 from torchdata_remote.testing import write_small_shards
@@ -56,7 +56,7 @@ def samples(loader: Any) -> Counter[str]:
 
 @contextmanager
 def served(folder: Path) -> Iterator[Scripted]:
-    """A web server of a folder, which remembers what was asked for."""
+    """A web server of a folder that records its requests."""
 
     def respond(request: Request) -> Response:
         path = folder / request.target.lstrip("/")
@@ -67,7 +67,7 @@ def served(folder: Path) -> Iterator[Scripted]:
 
 
 def num_listings(server: Scripted) -> int:
-    """How often the manifest was asked for."""
+    """The number of requests for the manifest."""
     return sum(request.target == "/index.json" for request in server.requests)
 
 
@@ -80,8 +80,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("list_once", [False, True])
-def test_a_rank_lists_once_an_epoch_or_once(folder: Path, num_workers: int, list_once: bool) -> None:
-    """However many workers it has, also where it goes on in the middle; with ``list_once`` in the first epoch only."""
+def test_a_rank_lists_once_an_epoch_or_once_for_all(folder: Path, num_workers: int, list_once: bool) -> None:
+    """With any number of workers, also after a resume; with ``list_once`` in the first epoch only."""
     with served(folder) as server:
         loader = loader_of(f"{server.url}/index.json", num_workers, list_once=list_once)
         for epoch in range(1, 4):
@@ -95,8 +95,8 @@ def test_a_rank_lists_once_an_epoch_or_once(folder: Path, num_workers: int, list
 
 
 @pytest.mark.parametrize("list_once", [False, True])
-def test_objects_that_are_added_between_two_epochs(tmp_path: Path, list_once: bool) -> None:
-    """A state of an epoch's end begins an epoch with them; where all epochs read one listing, it is refused."""
+def test_objects_added_between_epochs_are_read_unless_listed_once(tmp_path: Path, list_once: bool) -> None:
+    """The state of an epoch's end starts an epoch with them; with ``list_once`` it is refused."""
     write_small_shards(f"{tmp_path}/a", num_shards=4, samples_per_shard=3)
     loader, again = (loader_of(str(tmp_path), 0, pattern="*.tar", list_once=list_once) for _ in range(2))
     assert sum(samples(loader).values()) == 12
@@ -111,7 +111,7 @@ def test_objects_that_are_added_between_two_epochs(tmp_path: Path, list_once: bo
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_the_length_is_computed_once_an_epoch(folder: Path, num_workers: int) -> None:
-    """Progress bars and trainers ask for it at each step; the manifest may have megabytes."""
+    """Progress bars and trainers use it at each step; the manifest may have megabytes."""
     with served(folder) as server:
         url = f"{server.url}/index.json"
         urls = IterableWrapper([url]).list_remote().shuffle_shards(seed=1).sharding_filter_rank()
@@ -130,8 +130,8 @@ def test_the_length_is_computed_once_an_epoch(folder: Path, num_workers: int) ->
 
 
 @pytest.mark.parametrize(("method", "num_workers"), [("forkserver", 2), ("spawn", 1)])
-def test_it_is_handed_to_workers_that_share_no_memory(folder: Path, method: str, num_workers: int) -> None:
-    """To those that start, and in the next epoch to those that run."""
+def test_the_listing_reaches_workers_of_every_start_method(folder: Path, method: str, num_workers: int) -> None:
+    """Those that start, and in the next epoch those that run."""
     with served(folder) as server:
         loader = loader_of(f"{server.url}/index.json", num_workers, method)
         for epoch in (1, 2):
@@ -139,8 +139,8 @@ def test_it_is_handed_to_workers_that_share_no_memory(folder: Path, method: str,
             assert num_listings(server) == epoch
 
 
-def test_any_loader_hands_on_what_was_listed_before(folder: Path) -> None:
-    """Where the chain was told to list, no worker of torch's own loader does, in any epoch."""
+def test_list_now_serves_any_loader(folder: Path) -> None:
+    """After it, no worker of torch's own loader lists, in any epoch."""
     with served(folder) as server:
         data = Resumable(chain_of(f"{server.url}/index.json"))
         data.list_now()
@@ -154,8 +154,8 @@ def test_any_loader_hands_on_what_was_listed_before(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_an_epoch_reads_what_is_there_when_it_begins(tmp_path: Path, num_workers: int) -> None:
-    """Objects that were added are read in the next epoch, but for ``list_once``."""
+def test_an_epoch_reads_the_objects_that_exist_at_its_start(tmp_path: Path, num_workers: int) -> None:
+    """Added objects are read in the next epoch, except with ``list_once``."""
     write_small_shards(f"{tmp_path}/a", num_shards=4, samples_per_shard=3)
     fresh = loader_of(str(tmp_path), num_workers, pattern="*.tar")
     kept = loader_of(str(tmp_path), num_workers, pattern="*.tar", list_once=True)
@@ -165,8 +165,8 @@ def test_an_epoch_reads_what_is_there_when_it_begins(tmp_path: Path, num_workers
     assert [sum(samples(loader).values()) for loader in (fresh, kept)] == [20, 12]
 
 
-def test_batches_are_the_same_whoever_lists(folder: Path) -> None:
-    """Their order and the states do not depend on where the listing was made."""
+def test_batches_do_not_depend_on_the_process_that_lists(folder: Path) -> None:
+    """Nor do the states."""
     data = Resumable(chain_of(f"{folder}/index.json"), num_streams=4)
     by_itself = [list(data), list(data)]
     data.set_epoch(0)
@@ -181,8 +181,8 @@ def test_batches_are_the_same_whoever_lists(folder: Path) -> None:
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("list_once", [False, True])
-def test_what_cannot_be_listed(tmp_path: Path, num_workers: int, list_once: bool) -> None:
-    """Is the error that it always was, of one attempt; when the objects are there, the next epoch reads them."""
+def test_an_error_of_the_listing_is_raised_by_the_pass(tmp_path: Path, num_workers: int, list_once: bool) -> None:
+    """With its own type, after one attempt; if the objects exist later, the next epoch reads them."""
     with served(tmp_path) as server:
         loader = loader_of(f"{server.url}/index.json", num_workers, list_once=list_once)
         with pytest.raises(ObjectNotFoundError, match=r"index\.json") as caught:
@@ -197,7 +197,7 @@ def test_what_cannot_be_listed(tmp_path: Path, num_workers: int, list_once: bool
 
 
 class OnlyHere(str):
-    """A URL that no process can send to another one."""
+    """A URL that cannot be pickled."""
 
     __slots__ = ()
 
@@ -205,8 +205,8 @@ class OnlyHere(str):
         raise TypeError("only here")
 
 
-def test_what_cannot_be_sent_is_listed_by_the_workers(folder: Path) -> None:
-    """Items of a user's own, which forked workers have."""
+def test_items_that_cannot_be_pickled_are_listed_by_the_workers(folder: Path) -> None:
+    """Forked workers have these items."""
     urls = [OnlyHere(path) for path in sorted(folder.glob("*.tar"))]
     source = IterableWrapper(urls, deepcopy=False).sharding_filter_rank()
     pipe = source.shard_tar_reader().to_tuple("__key__").map(key_of)
@@ -214,8 +214,8 @@ def test_what_cannot_be_sent_is_listed_by_the_workers(folder: Path) -> None:
     assert sum(samples(loader).values()) == NUM_SAMPLES
 
 
-def test_a_worker_gets_the_streams_of_its_rank(folder: Path) -> None:
-    """Of a state of all ranks, which each rank loads; and not those of others."""
+def test_a_worker_receives_the_positions_of_its_rank_only(folder: Path) -> None:
+    """Of a state of all ranks, which each rank loads."""
     pipe = IterableWrapper([f"{folder}/index.json"]).list_remote()
     whole = Resumable(pipe.sharding_filter_rank().shard_tar_reader(), num_streams=6)
     state = whole.state_dict()
@@ -238,17 +238,17 @@ def test_a_worker_gets_the_streams_of_its_rank(folder: Path) -> None:
 FORKING_SCRIPT = """
 import sys, warnings
 import torchdata_remote as tdr
-from torchdata_remote.storage import _obstore
+from torchdata_remote.storage import obstore_reader
 
 warnings.simplefilter("error", RuntimeWarning)
 pipe = tdr.stream_shards(sys.argv[1]).to_tuple("__key__")
 loader = tdr.stateful_loader(pipe, batch_size=None, num_workers=2, multiprocessing_context="fork")
-print([len(list(loader)) for _ in range(2)], _obstore._used)
+print([len(list(loader)) for _ in range(2)], obstore_reader._used)
 """
 
 
-def test_a_process_that_only_lists_can_be_forked(folder: Path) -> None:
-    """It reads the manifest without obstore, so that its workers can use that."""
+def test_a_process_that_has_only_listed_can_be_forked(folder: Path) -> None:
+    """It reads the manifest without obstore, which its workers can then use."""
     with served(folder) as server:
         command = [sys.executable, "-c", FORKING_SCRIPT, f"{server.url}/index.json"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
@@ -261,11 +261,11 @@ import itertools, json, os, sys
 import torch.distributed
 import torchdata_remote as tdr
 from torch.utils.data.datapipes.iter import IterableWrapper
-from torchdata_remote.resume import ranks
+from torchdata_remote.loaders import rank_exchange as ranks
 
-given = json.loads(sys.argv[1])
+arguments = json.loads(sys.argv[1])
 rank = int(os.environ["RANK"])
-told = {}
+report = {}
 
 
 def key_of(sample):
@@ -286,32 +286,34 @@ def error_of(loader):
         return [type(error).__name__, str(error)]
 
 
-before = loader_of(given["url"] + "/alone/index.json", 0)
-told["alone"] = sum(map(len, before))  # no group yet: each rank lists
+before = loader_of(arguments["url"] + "/alone/index.json", 0)
+report["alone"] = sum(map(len, before))  # no group yet: each rank lists
 torch.distributed.init_process_group("gloo")
 for num_workers in (0, 2):
-    loader = loader_of(given["url"] + f"/each/{num_workers}/index.json", num_workers)
-    told[f"each {num_workers}"] = [list(loader), list(loader)]
-    once = loader_of(given["url"] + f"/once/{num_workers}/index.json", num_workers, list_once=True)
-    told[f"once {num_workers}"] = [list(once), list(once)]
-    told[f"failing {num_workers}"] = error_of(loader_of(given["url"] + f"/none/{num_workers}/index.json", num_workers))
-    # Only rank 0's place counts
-    mine = given["url"] + (f"/rank0/{num_workers}/index.json" if rank == 0 else "/nowhere/index.json")
-    told[f"only {num_workers}"] = list(loader_of(mine, num_workers))
+    loader = loader_of(arguments["url"] + f"/each/{num_workers}/index.json", num_workers)
+    report[f"each {num_workers}"] = [list(loader), list(loader)]
+    once = loader_of(arguments["url"] + f"/once/{num_workers}/index.json", num_workers, list_once=True)
+    report[f"once {num_workers}"] = [list(once), list(once)]
+    report[f"failing {num_workers}"] = error_of(
+        loader_of(arguments["url"] + f"/none/{num_workers}/index.json", num_workers)
+    )
+    # Only rank 0 lists
+    source = arguments["url"] + (f"/rank0/{num_workers}/index.json" if rank == 0 else "/nowhere/index.json")
+    report[f"only {num_workers}"] = list(loader_of(source, num_workers))
 
 sent = []
 gather = torch.distributed.all_gather_object
-torch.distributed.all_gather_object = lambda got, mine: (sent.append(mine), gather(got, mine))
+torch.distributed.all_gather_object = lambda received, own: (sent.append(own), gather(received, own))
 state = loader.state_dict()
-everybodys = [None, None]
-gather(everybodys, state)
-merged = tdr.merge_states(everybodys)
+of_all_ranks = [None, None]
+gather(of_all_ranks, state)
+merged = tdr.merge_states(of_all_ranks)
 loader.load_state_dict(merged)
-told["sent"] = [isinstance(one[3], str) for one in sent]
+report["sent"] = [isinstance(message[3], str) for message in sent]
 loader.load_state_dict(state)
-told["sent own"] = [isinstance(one[3], str) for one in sent]
-told["rest"] = list(loader)
-print(json.dumps(told))
+report["sent own"] = [isinstance(message[3], str) for message in sent]
+report["rest"] = list(loader)
+print(json.dumps(report))
 torch.distributed.barrier()
 torch.distributed.destroy_process_group()
 sys.stdout.flush()
@@ -320,7 +322,7 @@ os._exit(0)  # gloo's threads may still hold tensors, see pytorch#190489
 
 
 def test_rank_0_lists_for_all_ranks(folder: Path) -> None:
-    """In a process group each epoch is listed once, and an error of rank 0 is one of all; without one each lists."""
+    """In a process group, once an epoch; an error of rank 0 is raised in all ranks. Without one each rank lists."""
 
     def respond(request: Request) -> Response:
         kind, _, name = request.target.lstrip("/").rpartition("/")

@@ -1,4 +1,4 @@
-"""A sum over a sample of an object's bytes."""
+"""Checksums over samples of an object's bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchdata_remote.loaders.state.content_sums import content_sums
 
 
 @given(size=st.integers(1, 60_000), data=st.data())
-def test_a_change_within_the_sample_is_seen(size: int, data: st.DataObject) -> None:
+def test_a_change_within_the_sampled_bytes_changes_the_sum(size: int, data: st.DataObject) -> None:
     """The first 4 KiB, 4 KiB in the middle, and the last 16 KiB; and another size."""
     whole = random_bytes(size)
     middle = range(size // 2, min(size, size // 2 + 4096))
@@ -37,7 +37,7 @@ def random_bytes(size: int) -> bytes:
 
 
 def test_a_copy_has_the_same_sum(tmp_path: Path) -> None:
-    """With another inode and another time; a bare path and a ``pathlib.Path`` are URLs too."""
+    """With another inode and time; also by a path or a ``pathlib.Path``."""
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "0").write_bytes(os.urandom(100_000))
     shutil.copytree(tmp_path / "a", tmp_path / "b")
@@ -47,8 +47,8 @@ def test_a_copy_has_the_same_sum(tmp_path: Path) -> None:
     assert None not in sums
 
 
-def test_of_many_objects_some_are_read(tmp_path: Path) -> None:
-    """Always the same ones, spread over all of them."""
+def test_of_many_objects_only_some_are_summed(tmp_path: Path) -> None:
+    """Always the same ones, evenly distributed."""
     (tmp_path / "0").write_bytes(b"0")
     sums = content_sums([f"file://{tmp_path}/0"] * 10_000)
     assert sum(sum_ != 0 for sum_ in sums) == 1_024
@@ -56,7 +56,7 @@ def test_of_many_objects_some_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["s3://b/0.tar", "https://host/0", "file:///no/such/file", "word", "", "a::b", 7, None])
-def test_what_cannot_be_read_here_has_none(url: object, tmp_path: Path) -> None:
-    """Nor has a folder, or what is no file: no store is asked, and nothing is waited for."""
+def test_remote_and_unreadable_objects_have_no_sum(url: object, tmp_path: Path) -> None:
+    """Nor have folders and named pipes: no store is contacted, and nothing blocks."""
     os.mkfifo(tmp_path / "pipe")
     assert content_sums([url, f"file://{tmp_path}", f"file://{tmp_path}/pipe"]) == [None] * 3

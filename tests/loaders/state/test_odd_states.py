@@ -1,4 +1,4 @@
-"""States that were cut, changed, or are of something else; loaders that share what holds their state."""
+"""States that were cut or changed, and other objects; loaders that share a ``Resumable``."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def _at(value: Any) -> Callable[[Any], Any]:
 
 
 ODD: dict[str, Callable[[Any], Any]] = {
-    "a place is text": _at("foo"),
-    "a place is a number": _at(7),
-    "a place without at": _at({"passed": 1}),
-    "a place without passed": _at({"at": {}}),
-    "a place that counts below 0": _at({"passed": -1, "at": None}),
+    "a position is text": _at("foo"),
+    "a position is a number": _at(7),
+    "a position without at": _at({"passed": 1}),
+    "a position without passed": _at({"at": {}}),
+    "a position below 0": _at({"passed": -1, "at": None}),
     "passed is text": lambda state: _at({**state["streams"][0][1], "passed": "3"})(state),
     "a stream twice": lambda state: {**state, "streams": [*state["streams"], [0, None]]},
     "a stream too many": lambda state: {**state, "streams": [*state["streams"], [99, None]]},
@@ -57,16 +57,16 @@ ODD: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_what_is_no_state_is_refused_when_it_is_loaded(name: str) -> None:
-    """By an error of ours, before anything is read."""
+def test_other_objects_are_refused_as_states(name: str) -> None:
+    """By a ``StateError``, before anything is read."""
     with pytest.raises(StateError):
         _loader().load_state_dict(ODD[name](_state()))
 
 
 @pytest.mark.parametrize("at", [{}, "foo", 3, {"phase": "x"}, {"phase": 0, "passed": -1, "began": None}])
 @pytest.mark.parametrize("num_streams", [1, 4])
-def test_a_place_that_no_pipe_can_use_is_refused_before_its_stream_is_read(at: Any, num_streams: int) -> None:
-    """The error names the stream, and shows what came."""
+def test_an_invalid_position_is_refused_before_its_stream_is_read(at: Any, num_streams: int) -> None:
+    """The error names the stream and shows the position."""
     loader = tdr.stateful_loader(_pipe("odd"), batch_size=2, num_streams=num_streams)
     next(iter(loader))
     state = loader.state_dict()
@@ -79,8 +79,8 @@ def _fails(sample: Any) -> Any:
     raise KeyError(sample)
 
 
-def test_an_error_of_a_users_function_stays_what_it_is_in_a_resumed_pass() -> None:
-    """It says nothing about the state."""
+def test_an_error_of_a_users_function_is_not_changed_in_a_resumed_pass() -> None:
+    """It is unrelated to the state."""
     state = _state()
     other = tdr.stateful_loader(_pipe("odd").map(_fails), batch_size=2, num_streams=4)
     other.load_state_dict({**state, "chain": other.state_dict()["chain"]})
@@ -101,8 +101,7 @@ def test_the_listing_of_a_state_of_all_ranks_can_be_left_out() -> None:
     assert list(other)
 
 
-def test_two_loaders_of_one_resumable() -> None:
-    """Each has its own place, or the second one is refused."""
+def test_two_loaders_of_one_resumable_have_positions_of_their_own() -> None:
     resumable = tdr.Resumable(_pipe("shared"), num_streams=4)
     first, second = (tdr.stateful_loader(resumable, batch_size=2) for _ in range(2))
     batches, others = iter(first), iter(second)

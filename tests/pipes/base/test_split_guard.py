@@ -18,7 +18,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.graph_settings import apply_sharding
 
 import torchdata_remote as tdr
-from tests.integration.test_distributed import run_ranks
+from tests.support.ranks import run_ranks
 from torchdata_remote.errors import StateError, UnsplitError
 from torchdata_remote.testing import all_worlds, write_small_shards
 

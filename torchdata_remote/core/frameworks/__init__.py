@@ -1,1 +1,1 @@
-"""Training frameworks that read a loader: found on the stack."""
+"""Detect, on the call stack, the training framework that reads a loader, and follow what it does."""

@@ -1,4 +1,4 @@
-"""Which objects of a package run this code: found on the stack."""
+"""Find the callers of this code on the call stack."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _PACKAGE = __name__.partition(".")[0]
 
 
 def callers(*packages: str) -> Iterator[object]:
-    """The ``self`` of each method of some packages on this thread's stack, innermost first.
+    """Yield the ``self`` of each method of some packages on this thread's stack, innermost first.
 
-    A forked process has the stack of the one that it was forked from.
+    A forked process has the stack of its parent.
 
     Args:
         *packages: names of packages or modules, such as ``"accelerate.data_loader"``.
@@ -25,7 +25,7 @@ def callers(*packages: str) -> Iterator[object]:
 
 
 def calling_module() -> str:
-    """Name of the module outside this package that has called into it; ``""`` if there is none."""
+    """The name of the module that has called into this package; ``""`` if there is none."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
@@ -36,7 +36,7 @@ def calling_module() -> str:
 
 
 def raised_here(error: BaseException) -> bool:
-    """Whether an error was raised by a line of this package, and not by what it has called."""
+    """Whether an error was raised by code of this package, and not by code that it has called."""
     innermost = error.__traceback__
     while innermost is not None and innermost.tb_next is not None:
         innermost = innermost.tb_next
@@ -44,5 +44,5 @@ def raised_here(error: BaseException) -> bool:
 
 
 def is_in(module: str, packages: tuple[str, ...]) -> bool:
-    """Whether a module is one of some packages or modules, or inside one."""
+    """Whether a module is one of these packages or modules, or inside one."""
     return any(module == package or module.startswith(f"{package}.") for package in packages)

@@ -1,4 +1,4 @@
-"""Lengths of streams, told so that a ``DataLoader`` with workers counts its batches right."""
+"""Compute lengths of streams, so that a ``DataLoader`` with workers has the right number of batches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LOADERS = ("torch.utils.data.dataloader", "torchdata.stateful_dataloader")
 
 
 def num_batches(lengths: Sequence[int], batch_size: int | None, *, drop_last: bool) -> int:
-    """Batches of a loader whose workers hand out these numbers of samples; samples where it does not batch.
+    """Count the batches of a loader whose workers have these numbers of samples; samples if it does not batch.
 
     Example:
         >>> num_batches([30, 30], 4, drop_last=False)
@@ -23,14 +23,14 @@ def num_batches(lengths: Sequence[int], batch_size: int | None, *, drop_last: bo
     return sum((length + (0 if drop_last else batch_size - 1)) // batch_size for length in lengths)
 
 
-def told_length(lengths_of: Callable[[int], Sequence[int]]) -> int:
-    """The length that a stream tells: its number of samples, or what gives the loader that asks its number of batches.
+def length_for_caller(lengths_of: Callable[[int], Sequence[int]]) -> int:
+    """Return a stream's number of samples; to a calling ``DataLoader``, its number of batches times the batch size.
 
     ``DataLoader`` divides the samples of all workers by the batch size, although each worker has a last batch of its
-    own. Frameworks that stop after ``len(loader)`` batches would leave the rest out.
+    own. Frameworks that stop after ``len(loader)`` batches would drop the other batches.
 
     Args:
-        lengths_of: number of workers -> how many samples each of them has.
+        lengths_of: number of workers -> number of samples of each of them.
     """
     loader = None
     if get_worker_info() is None:

@@ -1,4 +1,4 @@
-"""Detect a framework that splits over its processes what a chain splits already."""
+"""Detect a framework that splits samples over its processes which a chain has split already."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ..iter_datapipe import IterDataPipe
 from ..world import detect_rank
 from .call_stack import callers
 
-# Modules whose classes rebuild a DataLoader over an IterableDataset: rank 0 reads and sends each rank its part
-# (DataLoaderDispatcher), or each rank reads everything and keeps its part (IterableDatasetShard).
+# Modules whose classes rebuild a DataLoader over an IterableDataset: rank 0 reads and sends each rank its share
+# (DataLoaderDispatcher), or each rank reads everything and keeps its share (IterableDatasetShard).
 _MODULES = ("accelerate.data_loader", "transformers.trainer_pt_utils")
-# Of these modules, classes that pass on what they read. Others are taken for ones that split, also unknown ones.
+# Classes of these modules that do not split. All others, also unknown ones, are assumed to split.
 _PASS_ON = frozenset(
     {
         "BatchSamplerShard",
@@ -31,9 +31,9 @@ _PASS_ON = frozenset(
 
 
 def second_splitter() -> str | None:
-    """The name of a framework's class that splits what is read here over several processes, or ``None``.
+    """Find a framework's class that splits this chain's samples over several processes; ``None`` if there is none.
 
-    It is looked for on the stack and, in a worker, at the dataset of its loader.
+    Searches the stack and, in a worker, the dataset of its loader.
     """
     if not any(module in sys.modules for module in _MODULES):
         return None
@@ -41,9 +41,9 @@ def second_splitter() -> str | None:
 
 
 def warn_of_skipping() -> None:
-    """Warn if a chain is read again from an epoch's beginning, in order to skip what was trained on before.
+    """Warn if a chain is read from an epoch's beginning only to skip the batches that were trained on before.
 
-    Accelerate's ``skip_first_batches`` and a resumed ``Trainer`` do it, and tell the chain of no epoch.
+    Accelerate's ``skip_first_batches`` and a resumed ``Trainer`` do this, and do not set the epoch of the chain.
     """
     for caller in callers(_MODULES[0]):
         if getattr(caller, "skip_batches", 0) and isinstance(getattr(caller, "dataset", None), IterDataPipe):
@@ -68,7 +68,7 @@ def _readers() -> Iterator[object]:
 def _splits(reader: object) -> bool:
     if any(kind.__name__ in _PASS_ON for kind in type(reader).__mro__):
         return False
-    # IterableDatasetShard tells their number itself, DataLoaderDispatcher by its PartialState.
+    # IterableDatasetShard has the number itself, DataLoaderDispatcher in its PartialState.
     for holder in (reader, getattr(reader, "state", None)):
         num_processes = getattr(holder, "num_processes", None)
         if isinstance(num_processes, int):
@@ -82,11 +82,11 @@ def _name(reader: object) -> str:
 
 
 def refuse_second_split(name: str, splitter: str | None) -> None:
-    """Refuse to read where a framework would split anew.
+    """Refuse to read if a framework would split the samples again.
 
     Args:
         name: of the pipe or dataset that is about to read.
-        splitter: as :func:`second_splitter` tells.
+        splitter: the result of :func:`second_splitter`.
 
     Raises:
         SplitTwiceError: if there is one.

@@ -1,1 +1,1 @@
-"""One listing for a rank's processes."""
+"""List once for all processes of a rank, or for all ranks."""

@@ -1,4 +1,4 @@
-"""Bytes that a process leaves for its workers, in a file without a name."""
+"""Pass bytes from a process to its workers, in an unnamed temporary file."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _log = logging.getLogger("torchdata_remote")
 
 
 class Handover:
-    """One file for all passes of a loader, which workers of every start method share, and which has no name.
+    """One unnamed file for all passes of a loader, shared with workers of every start method.
 
-    So nothing is left of it when the processes end, by whatever signal. A worker that does not find what it looks for
-    has to make it itself: on Windows, where a file without a name cannot be shared, and where there is no room for it.
+    The system deletes the file when the processes end, also by a signal. A worker for which there are no bytes has to
+    make them itself: on Windows, where unnamed files cannot be shared, and if the disk is full.
     """
 
     def __init__(self) -> None:
@@ -26,10 +26,10 @@ class Handover:
 
     def _keep(self, fd: int) -> None:
         self._fd = fd
-        weakref.finalize(self, os.close, fd).atexit = False  # the process closes it, too
+        weakref.finalize(self, os.close, fd).atexit = False  # the system closes it at exit
 
-    def leave(self, number: int, data: bytes) -> None:
-        """Let workers take this under a number, instead of what was there."""
+    def store(self, number: int, data: bytes) -> None:
+        """Store bytes under a number, for workers; replaces earlier ones."""
         try:
             if self._fd is None and hasattr(os, "pread"):
                 with tempfile.TemporaryFile(prefix="torchdata_remote-") as file:
@@ -38,19 +38,19 @@ class Handover:
                 self._write(data, _HEAD.size)
                 self._write(_HEAD.pack(number, len(data)), 0)
         except OSError as error:
-            _log.warning("The listing is not handed to workers, which list by themselves: %s", error)
+            _log.warning("The listing could not be passed to the workers, which list again: %s", error)
             self.clear()
 
-    def take(self, number: int) -> bytes | None:
-        """What was left under a number; ``None`` if that is not there."""
+    def load(self, number: int) -> bytes | None:
+        """The bytes under a number; ``None`` if there are none."""
         if self._fd is None:
             return None
-        found, length = _HEAD.unpack(self._read(_HEAD.size, 0).ljust(_HEAD.size, b"\xff"))
-        data = self._read(length, _HEAD.size) if found == number else b""
-        return data if found == number and len(data) == length else None
+        stored, length = _HEAD.unpack(self._read(_HEAD.size, 0).ljust(_HEAD.size, b"\xff"))
+        data = self._read(length, _HEAD.size) if stored == number else b""
+        return data if stored == number and len(data) == length else None
 
     def clear(self) -> None:
-        """Take back what was left, of which all workers have a copy."""
+        """Delete the bytes, when all workers have a copy."""
         if self._fd is not None:
             os.ftruncate(self._fd, 0)
 
@@ -68,7 +68,7 @@ class Handover:
         return b"".join(parts)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For a worker that is being started, the file; elsewhere nothing."""
+        """The file, for a worker that is being started; otherwise nothing."""
         is_spawning = self._fd is not None and context.get_spawning_popen() is not None
         return {"file": reduction.DupFd(self._fd) if is_spawning else None}  # type: ignore[arg-type]
 

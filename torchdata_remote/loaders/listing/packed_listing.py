@@ -1,4 +1,4 @@
-"""What a chain's listings hold: made in one process, read in others."""
+"""Pack the listings of a chain, to send them to other processes."""
 
 from __future__ import annotations
 
@@ -14,38 +14,40 @@ _LEVEL = 1  # URLs of one folder shrink to a quarter already
 
 
 class Listed(NamedTuple):
-    """What the listings of a chain hold in one epoch.
+    """The listings of a chain in one epoch.
 
     Args:
         urls: of each listing, before they are shuffled by epoch.
-        fingerprints: what a state is to remember of each.
+        fingerprints: of each listing, as a state stores them.
     """
 
     urls: list[list[Any]]
     fingerprints: list[Fingerprint]
 
 
-def packed(found: Listed | Exception) -> bytes:
-    """A listing, or the error instead of one, for other processes of this job: 26 bytes a shard of a manifest.
+def packed(listed: Listed | Exception) -> bytes:
+    """Pack a listing, or the error that was raised instead: 26 bytes for each shard of a manifest.
 
     Raises:
         pickle.PicklingError, TypeError, AttributeError: if an item cannot be pickled.
     """
-    told = found if isinstance(found, Exception) else ([_columns(urls) for urls in found.urls], found.fingerprints)
-    return zlib.compress(pickle.dumps(told, pickle.HIGHEST_PROTOCOL), _LEVEL)
+    content: Any = listed
+    if isinstance(listed, Listed):
+        content = [_columns(urls) for urls in listed.urls], listed.fingerprints
+    return zlib.compress(pickle.dumps(content, pickle.HIGHEST_PROTOCOL), _LEVEL)
 
 
 def unpacked(data: bytes) -> Listed | Exception:
-    """What :func:`packed` took apart. As for any pickle, the bytes must come from a trusted process."""
-    told = pickle.loads(zlib.decompress(data))  # noqa: S301  # of this job
-    if isinstance(told, Exception):
-        return told
-    columns, fingerprints = told
+    """Unpack the result of :func:`packed`. As for any pickle, the bytes must be from a trusted process."""
+    content = pickle.loads(zlib.decompress(data))  # noqa: S301  # of this job
+    if isinstance(content, Exception):
+        return content
+    columns, fingerprints = content
     return Listed([_urls(*column) for column in columns], fingerprints)
 
 
 def _columns(urls: Sequence[Any]) -> tuple[bool, list[Any]]:
-    """A column of each field: a fifth of the time and of the bytes that an object for each URL takes."""
+    """One column for each field: takes a fifth of the time and bytes of one object for each URL."""
     if urls and all(type(url) is RemoteUrl for url in urls):
         return True, list(zip(*(url.__getnewargs__() for url in urls), strict=True))
     return False, list(urls)

@@ -1,1 +1,1 @@
-"""What a state holds, and what it remembers of a listing."""
+"""The format of states, and the fingerprints of listings in them."""

@@ -1,4 +1,4 @@
-"""The state of all ranks as one string of JSON, which checkpoints hold whole; and the states that a user loads."""
+"""The state of all ranks as one string of JSON, and the states in an argument of ``load_state_dict``."""
 
 from __future__ import annotations
 
@@ -10,32 +10,34 @@ from ...errors import StateError
 from .state_format import State
 
 ALL_RANKS = "all_ranks"
-AGAIN = "again"  # beside it: Lightning's epoch has had a whole pass before this one
+CYCLED = "again"
+"""Key beside ``ALL_RANKS``, if Lightning's epoch had read a whole pass of the loader before this one."""
 
 
-def given_states(given: Any) -> list[State]:
-    """The states in what ``load_state_dict`` was given.
+def states_in(argument: Any) -> list[State]:
+    """Check and unpack an argument of ``load_state_dict``.
 
     Args:
-        given: one state, of a rank or of all ranks, or a list of such. A ``"listing"`` beside the state of all ranks
-            takes the place of the one in it.
+        argument: one state, of a rank or of all ranks, or a list of them. A ``"listing"`` beside the state of all ranks
+            replaces the one in it.
 
     Raises:
-        StateError: for what is no state, or is cut off.
+        StateError: for another type, or JSON that is cut off.
     """
-    if isinstance(given, (str, bytes)) or not isinstance(given, (Mapping, Sequence)):
+    if isinstance(argument, (str, bytes)) or not isinstance(argument, (Mapping, Sequence)):
         raise StateError(
-            f"Expected a state, as state_dict() gave it, or a list of such; got {type(given).__name__}: {given!r:.200}"
+            f"Expected a state, as returned by state_dict(), or a list of states; got {type(argument).__name__}: "
+            f"{argument!r:.200}"
         )
-    return list(map(_state, [given] if isinstance(given, Mapping) else given))
+    return list(map(_state_in, [argument] if isinstance(argument, Mapping) else argument))
 
 
-def _state(given: Any) -> State:
-    if not isinstance(given, Mapping):
-        raise StateError(f"Expected a state, a dict; got {type(given).__name__}: {given!r:.200}")
-    if ALL_RANKS not in given:
-        return dict(given)
-    text = given[ALL_RANKS]
+def _state_in(argument: Any) -> State:
+    if not isinstance(argument, Mapping):
+        raise StateError(f"Expected a state, a dict; got {type(argument).__name__}: {argument!r:.200}")
+    if ALL_RANKS not in argument:
+        return dict(argument)
+    text = argument[ALL_RANKS]
     try:
         state = json.loads(text)
     except (TypeError, ValueError) as error:
@@ -43,5 +45,7 @@ def _state(given: Any) -> State:
             f"The state of all ranks is damaged ({error}): its {ALL_RANKS!r} is {text!r:.100}. Load another checkpoint."
         ) from error
     if not isinstance(state, dict):
-        raise StateError(f"The state of all ranks is damaged: its {ALL_RANKS!r} is {text!r:.100}. Load another one.")
-    return {**state, "listing": given["listing"]} if "listing" in given else state
+        raise StateError(
+            f"The state of all ranks is damaged: its {ALL_RANKS!r} is {text!r:.100}. Load another checkpoint."
+        )
+    return {**state, "listing": argument["listing"]} if "listing" in argument else state

@@ -1,4 +1,4 @@
-"""A sum over a sample of an object's bytes, where no store tells one version of it from another."""
+"""Checksums over samples of the bytes of objects that have no version tag."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from ...errors import RemoteDataError
 from ...storage.registry import open_store
 
 _MOST_SUMMED = 1_024  # objects of a listing
-_WINDOW_BYTES = 4 << 10  # at the beginning and in the middle
-_LAST_BYTES = 16 << 10  # more than the zeros that tar programs fill an archive up with
+_WINDOW_BYTES = 4 << 10  # at the start and in the middle
+_LAST_BYTES = 16 << 10  # more than the zeros with which tar programs pad an archive
 
 
 def content_sums(urls: Sequence[Any]) -> list[int | None]:
-    """CRC-32 of samples of the contents of local objects and of those of ``memory://``.
+    """Compute the CRC-32 of samples of the contents of local objects and of those of ``memory://``.
 
-    A local file has no tag that a copy of the file has too. What is read of each is its size, the first 4 KiB, 4 KiB in
-    the middle and the last 16 KiB, of 1,024 objects at most, which are chosen by their places only.
+    A local file has no tag that a copy of it has too. Summed are its size, the first 4 KiB, 4 KiB in the middle and the
+    last 16 KiB, of at most 1,024 objects, which are selected by their index only.
 
     Args:
-        urls: in an order that does not depend on the process.
+        urls: in an order that is the same in all processes.
 
     Returns:
-        A sum for each; 0 for those that were not chosen, ``None`` where an object is not local or cannot be read.
+        A sum for each URL; 0 if it was not selected, ``None`` if the object is not local or cannot be read.
     """
     num_summed = min(len(urls), _MOST_SUMMED)
-    chosen = {number * len(urls) // num_summed for number in range(num_summed)}
+    selected = {number * len(urls) // num_summed for number in range(num_summed)}
     texts = [os.fspath(url) if isinstance(url, os.PathLike) else url for url in urls]
-    return [(_sum(url) if place in chosen else 0) if _is_here(url) else None for place, url in enumerate(texts)]
+    return [(_sum(url) if index in selected else 0) if _is_local(url) else None for index, url in enumerate(texts)]
 
 
-def _is_here(url: Any) -> bool:
+def _is_local(url: Any) -> bool:
     if not isinstance(url, str):
         return False
     scheme, separator, _ = url.partition("://")
@@ -45,7 +45,7 @@ def _is_here(url: Any) -> bool:
 def _sum(url: str) -> int | None:
     try:
         store, path = open_store(url, StorageOptions())
-        if store.find(path) is None:  # also where a text is no URL at all
+        if store.find(path) is None:  # also if the text is not a URL
             return None
         first = store.read(path, 0, _WINDOW_BYTES, None)
         sum_, size = zlib.crc32(first.whole(), first.total_bytes), first.total_bytes
@@ -53,5 +53,5 @@ def _sum(url: str) -> int | None:
             if size > _WINDOW_BYTES:
                 sum_ = zlib.crc32(store.read(path, start, end, None).whole(), sum_)
         return sum_
-    except RemoteDataError:  # reading it will fail as well, and say why
+    except RemoteDataError:  # the pass raises it again when it reads the object
         return None

@@ -1,6 +1,6 @@
-"""What a state remembers of a listing: enough to name an object that was replaced, and small for any number of them.
+"""Fingerprints of listings: small for any number of objects, and enough to name an object that was replaced.
 
-How objects are put into groups, and what is kept of each, is told by the module ``sums``.
+The module ``group_sums`` defines the groups of objects and the sums of each group.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ Fingerprint = dict[str, Any]
 
 _VERSIONS = {"md5": "MD5", "etag": "etag", "content": "content"}
 _MOST_NAMED = 5
-_REDACTED = frozenset("?#@")  # without which there is nothing to redact
-_MD5 = re.compile(r"[0-9a-fA-F]{32}")  # others may leave it empty
+_REDACTED = frozenset("?#@")  # a URL without these has nothing to redact
+_MD5 = re.compile(r"[0-9a-fA-F]{32}")  # some listings leave it empty
 
 
 def fingerprint(urls: Sequence[Any]) -> Fingerprint:
-    """What a state is to remember of a listing: plain JSON of at most 4 kB, without URLs.
+    """Compute the fingerprint of a listing: plain JSON of at most 4 kB, without URLs.
 
     Args:
-        urls: in the order on which the streams' shares depend, before they are shuffled by epoch.
+        urls: in the order that determines the streams' shares, before they are shuffled by epoch.
 
     Returns:
         dict: ``num_urls``; ``order``, a digest over the URLs in their order; ``fields``, from a field's name to the
-        sums of its groups; ``partly``, from a field's name to the marks of its groups, where some need them.
+        sums of its groups; ``partly``, from a field's name to the marks of its groups, if a group needs one.
     """
     names = list(map(_name, urls))
-    places = sorted(range(len(names)), key=names.__getitem__)
-    columns = _columns([urls[place] for place in places], [names[place] for place in places])
+    by_name = sorted(range(len(names)), key=names.__getitem__)
+    columns = _columns([urls[index] for index in by_name], [names[index] for index in by_name])
     groups = groups_of(len(names))
     marks = {
         field: "".join(mark(values[group.start : group.stop]) for group in groups) for field, values in columns.items()
@@ -58,19 +58,19 @@ def fingerprint(urls: Sequence[Any]) -> Fingerprint:
 
 
 def digest_of_sizes(urls: Sequence[Any]) -> Fingerprint:
-    """What earlier releases kept: the number of URLs, and a digest over them and their sizes, sorted."""
+    """Compute the fingerprint of earlier releases: the number of URLs, and a digest over URLs and sizes, sorted."""
     lines = sorted(f"{redact(str(url))} {url.size if isinstance(url, RemoteUrl) else None}" for url in urls)
     sum_ = hashlib.blake2b(encoded("\n".join(lines)), digest_size=16)
     return {"num_urls": len(lines), "digest": sum_.hexdigest()}
 
 
 def sorted_names(urls: Sequence[Any]) -> list[str]:
-    """The URLs, as errors may show them, in the order of a fingerprint's places."""
+    """The redacted URLs, in the order of a fingerprint's values."""
     return sorted(map(_name, urls))
 
 
 def _name(url: Any) -> str:
-    """A URL as errors may show it; of a manifest that is given by its path, shards have paths too."""
+    """Redact a URL. Local paths become URLs: the shards of a manifest are paths if the manifest is."""
     shown = str(url)
     if not _REDACTED.isdisjoint(shown):
         shown = redact(shown)
@@ -78,28 +78,28 @@ def _name(url: Any) -> str:
 
 
 def difference(first: Mapping[str, Any], second: Mapping[str, Any], names: Sequence[str] = ()) -> str | None:
-    """How two listings differ in what both know; ``None`` if they agree.
+    """Describe how two listings differ in the fields that both have; ``None`` if they agree.
 
     Args:
-        first: a fingerprint, or what earlier releases kept: ``num_urls`` and ``digest``.
+        first: a fingerprint, also of an earlier release: ``num_urls`` and ``digest``.
         second: another one.
-        names: :func:`sorted_names` of the second listing, where they are at hand.
+        names: :func:`sorted_names` of the second listing; empty if unknown.
 
     Returns:
-        Which objects differ and how, the first one's value before the second one's.
+        Which objects differ and how, the first listing's value before the second one's.
 
     Raises:
-        StateError: if one of them is damaged.
+        StateError: if a fingerprint is damaged.
     """
     if first == second:
         return None
     try:
-        told = list(islice(_differences(first, second, names), _MOST_NAMED + 1))
+        found = list(islice(_differences(first, second, names), _MOST_NAMED + 1))
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise StateError(
             f"The state's listing is damaged ({error!r}). Take an earlier state, or begin anew."
         ) from error
-    return "; ".join([*told[:_MOST_NAMED], *(["and more"] if len(told) > _MOST_NAMED else [])]) or None
+    return "; ".join([*found[:_MOST_NAMED], *(["and more"] if len(found) > _MOST_NAMED else [])]) or None
 
 
 def _differences(first: Mapping[str, Any], second: Mapping[str, Any], names: Sequence[str]) -> Iterator[str]:
@@ -113,56 +113,56 @@ def _differences(first: Mapping[str, Any], second: Mapping[str, Any], names: Seq
     elif ("digest" in first) == ("digest" in second):
         groups = groups_of(num_urls)
         other_urls = [
-            _told("url", pair, group, names)
+            _describe("url", pair, group, names)
             for pair, group in zip(pairs("url", first, second), groups, strict=True)
             if pair[0] != pair[1]
         ]
         yield from other_urls
-        if other_urls:  # what follows would compare different objects
+        if other_urls:  # the other fields would compare different objects
             return
         if first["order"] != second["order"]:
-            yield "the same objects in another order, on which depends who reads which"
+            yield "the same objects in another order, which changes the shares"
         whole = [mark == ALIKE for mark in marks_of("md5", first)]
         decided = [None not in pair and known for pair, known in zip(pairs("md5", first, second), whole, strict=True)]
         for field in (*COUNTS, *_VERSIONS):
             for pair, group, by_md5 in zip(pairs(field, first, second), groups, decided, strict=True):
-                # Copies may have other etags, but not other contents: these tell that a manifest is outdated
+                # Copies may have other etags, but not other contents: another content shows an outdated manifest
                 if None not in pair and pair[0] != pair[1] and not (by_md5 and field == "etag"):
-                    yield _told(field, pair, group, names)
+                    yield _describe(field, pair, group, names)
 
 
 def _added(first: Mapping[str, Any], names: Sequence[str]) -> Iterator[str]:
-    """Objects that the first listing does not have, where it remembers each."""
+    """Name the objects that are not in the first listing, if its groups are of one object each."""
     if names and "fields" in first and first["num_urls"] <= GROUPS:
         known = {sums[0] for sums in unpacked("url", first) if sums is not None}
         yield from (f"{name} was added" for name in names if crc32(encoded(name)) not in known)
 
 
-def _told(field: str, pair: Pair, group: range, names: Sequence[str]) -> str:
-    """How a group of objects differs in a field."""
+def _describe(field: str, pair: Pair, group: range, names: Sequence[str]) -> str:
+    """Describe how a group of objects differs in a field."""
     first, second = (sums or () for sums in pair)
-    place: int | None = group.start
+    index: int | None = group.start
     if len(first) > 1:
-        by, weighted = ((there - here) % PRIME for here, there in zip(first, second, strict=True))
-        number = weighted * pow(by, -1, PRIME) % PRIME if by else 0
-        place = group[number - 1] if 1 <= number <= len(group) else None
+        plain, weighted = ((after - before) % PRIME for before, after in zip(first, second, strict=True))
+        number = weighted * pow(plain, -1, PRIME) % PRIME if plain else 0
+        index = group[number - 1] if 1 <= number <= len(group) else None
     what = COUNTS.get(field) or _VERSIONS.get(field, "URL")
-    if place is None:
+    if index is None:
         ends = [names[at] if names else f"number {at + 1:,}" for at in (group[0], group[-1])]
         return (
             f"several of the {len(group):,} objects from {ends[0]} to {ends[1]}, sorted by URL, differ in their {what}"
         )
-    shown = names[place] if names else f"object {place + 1:,} of those sorted by URL"
+    shown = names[index] if names else f"object {index + 1:,} of those sorted by URL"
     if field in COUNTS and len(first) == 1:
         return f"{shown} has {first[0]:,} {what} and {second[0]:,}"
     return f"{shown} differs in its {what}"
 
 
 def _columns(urls: Sequence[Any], names: Sequence[str]) -> dict[str, list[Any]]:
-    """What is known of each object, field by field; ``None`` where it is not."""
+    """The fields of each object; ``None`` where a field is unknown."""
     known = [url if isinstance(url, RemoteUrl) else RemoteUrl("") for url in urls]
     md5 = [url.md5.lower() if url.md5 and _MD5.fullmatch(url.md5) else None for url in known]
-    # Reading notices a shard that is not the one of which its manifest has checksums
+    # Reading detects a shard that does not match the checksums of its manifest
     are_checked = None not in md5 and all(url.checksums is not None for url in known)
     return {
         "url": list(names),
@@ -175,9 +175,9 @@ def _columns(urls: Sequence[Any], names: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def _etag(url: RemoteUrl) -> str | None:
-    """A store's version tag, which LIST and GET may spell with and without quotes.
+    """The store's version tag without quotes, which LIST and GET may differ in.
 
-    Not that of a local file: it is made of inode and time, and a copy of the folder has others.
+    ``None`` for a local file: its tag is made of inode and time, and differs in a copy of the folder.
     """
     if url.etag is None or url.partition("://")[0].lower() in LOCAL:
         return None

@@ -1,10 +1,10 @@
-"""Sums over groups of objects, by which the one that differs is found.
+"""Sums over groups of objects, which locate an object that differs.
 
-Objects are sorted by URL and cut into at most 32 groups. For each field that is known of all objects of a group, two
-sums are kept: of the values' CRC-32, and of the same times the object's place in the group. Where one object of a group
-differs, the quotient of the two differences is its place (the first step of decoding a Reed-Solomon code). Up to 32
-objects each are a group of their own, and have one number. Where a field is known of some objects of a group only, as
-where a manifest and a folder are listed together, the sums are of these, and a mark tells which they are.
+Objects are sorted by URL and divided into at most 32 groups. For each field that is known of all objects of a group,
+two sums are stored: of the values' CRC-32, and of these times the object's number in the group. If one object of a
+group differs, the quotient of the two differences is its number (the first step of decoding a Reed-Solomon code). With
+up to 32 objects, each is a group of its own, with one sum. If a field is known of some objects of a group only, as when
+a manifest and a folder are listed together, the sums are of these, and a mark identifies them.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ Pair = tuple[Sums | None, Sums | None]  # of one group in two listings
 GROUPS = 32
 PRIME = (1 << 48) - 59  # the largest below 2**48: a sum is eight characters of base64
 _NUMBER_BYTES, _CHARACTERS, _UNKNOWN = 6, 8, "........"
-_MARK_BYTES, _MARK_CHARACTERS, ALIKE = 3, 4, "...."  # of a group of whose objects all are known, or none
-COUNTS = {"size": "bytes", "samples": "samples"}  # kept themselves where an object is a group of its own
+_MARK_BYTES, _MARK_CHARACTERS, ALIKE = 3, 4, "...."  # of a group in which all values are known, or none
+COUNTS = {"size": "bytes", "samples": "samples"}  # stored directly if each object is a group of its own
 
 
 def groups_of(num_urls: int) -> list[range]:
-    """The places of each group, of at most ``GROUPS``."""
+    """The index range of each group; at most ``GROUPS``."""
     num_groups = min(num_urls, GROUPS)
     cuts = [number * num_urls // num_groups for number in range(num_groups + 1)] if num_groups else []
     return [range(*pair) for pair in pairwise(cuts)]
 
 
 def packed(field: str, values: Sequence[Any], alone: bool) -> str:
-    """The sums of a group; ``alone`` where all groups are of one object, and then the sum of weights is left out."""
+    """Pack the sums of a group; with ``alone``, all groups are of one object, and the weighted sum is left out."""
     if values.count(None) == len(values):
         return _UNKNOWN * (1 if alone else 2)
     numbers = [0 if value is None else _number(field, value, alone) for value in values]
@@ -49,7 +49,7 @@ def _number(field: str, value: Any, alone: bool) -> int:
 
 
 def mark(values: Sequence[Any]) -> str:
-    """Of which objects of a group a field is known."""
+    """A digest of which objects of a group have a known value."""
     if values.count(None) in (0, len(values)):
         return ALIKE
     known = bytes(value is not None for value in values)
@@ -57,7 +57,7 @@ def mark(values: Sequence[Any]) -> str:
 
 
 def marks_of(field: str, one: Mapping[str, Any]) -> list[str]:
-    """The mark of each group."""
+    """Read the mark of each group."""
     num_groups, text = len(groups_of(one["num_urls"])), one.get("partly", {}).get(field)
     if text is None:
         return [ALIKE] * num_groups
@@ -67,7 +67,7 @@ def marks_of(field: str, one: Mapping[str, Any]) -> list[str]:
 
 
 def unpacked(field: str, one: Mapping[str, Any]) -> list[Sums | None]:
-    """The sums of each group."""
+    """Unpack the sums of each group; ``None`` if unknown."""
     num_urls, text = one["num_urls"], one["fields"].get(field)
     groups = groups_of(num_urls)
     each = 1 if len(groups) == num_urls else 2
@@ -82,12 +82,12 @@ def unpacked(field: str, one: Mapping[str, Any]) -> list[Sums | None]:
 
 
 def pairs(field: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Pair]:
-    """The sums of each group in both; ``None`` for those of other objects of the group."""
+    """The sums of each group in both fingerprints; ``None`` if they are of different objects of the group."""
     sums = zip(unpacked(field, first), unpacked(field, second), strict=True)
     marks = zip(marks_of(field, first), marks_of(field, second), strict=True)
-    return [pair if here == there else (None, None) for pair, (here, there) in zip(sums, marks, strict=True)]
+    return [pair if before == after else (None, None) for pair, (before, after) in zip(sums, marks, strict=True)]
 
 
 def encoded(text: str) -> bytes:
-    """The bytes of a text that sums are of; halves of surrogate pairs included."""
+    """Encode a text for a sum; accepts unpaired surrogates."""
     return text.encode("utf-8", "surrogatepass")

@@ -1,4 +1,4 @@
-"""The state of a pass over streams: what it holds, what is refused, and how several become one."""
+"""The state of a pass over streams: its format, its checks, and merging."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def make_state(
     num_streams: int,
     streams: Mapping[int, Any],
 ) -> State:
-    """A state: plain JSON, of lists rather than dicts, which ``StatefulDataLoader`` would take apart for each batch.
+    """Make a state: plain JSON, of lists rather than dicts, which ``StatefulDataLoader`` would traverse for each batch.
 
     Args:
-        chain: what each pipe is, with the options on which its order depends.
-        listing: fingerprints of what is listed; ``None`` before it was.
+        chain: each pipe's name with the options on which its order depends.
+        listing: fingerprints of the listings; ``None`` if nothing was listed.
         epoch: of the pass.
         num_streams: in the whole world.
-        streams: where those of this process are: ``None`` at the beginning, ``"ended"``, or how many items were handed
-            out, and where the chain is.
+        streams: position of each stream of this process: ``None`` at the beginning, ``"ended"``, or the number of items
+            that were handed out with the position of the chain.
     """
     return {
         "version": VERSION,
@@ -44,10 +44,10 @@ def make_state(
 
 
 def check_state(state: Any) -> None:
-    """Whether this is a state of this version.
+    """Check that this is a state of this version.
 
     Raises:
-        StateError: if not.
+        StateError: if it is not, or if it is damaged.
     """
     if isinstance(state, Mapping) and state.get("version", VERSION) != VERSION:
         raise StateError(
@@ -57,8 +57,8 @@ def check_state(state: Any) -> None:
     if not isinstance(state, Mapping) or not all(field in state for field in _FIELDS):
         fields = ", ".join(_FIELDS)
         raise StateError(f"Expected a state with {fields}; got {type(state).__name__}: {state!r:.200}")
-    for name, is_sound in _FORMS.items():
-        if name in state and not is_sound(state[name]):
+    for name, is_valid in _FIELD_CHECKS.items():
+        if name in state and not is_valid(state[name]):
             raise StateError(f"The state is damaged: its {name} is {state[name]!r:.200}. Load another one.")
     numbers = [number for number, _ in state["streams"]]
     if len(set(numbers)) < len(numbers) or max(numbers, default=-1) >= state["num_streams"]:
@@ -72,21 +72,21 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _are(rows: object, is_sound: Callable[[Any], bool]) -> bool:
-    return isinstance(rows, (list, tuple)) and all(map(is_sound, rows))
+def _are(rows: object, is_valid: Callable[[Any], bool]) -> bool:
+    return isinstance(rows, (list, tuple)) and all(map(is_valid, rows))
 
 
 def _is_stream(row: object) -> bool:
-    return isinstance(row, (list, tuple)) and len(row) == 2 and _is_number(row[0]) and _is_place(row[1])
+    return isinstance(row, (list, tuple)) and len(row) == 2 and _is_number(row[0]) and _is_position(row[1])
 
 
-def _is_place(at: object) -> bool:
-    if isinstance(at, Mapping):
-        return "at" in at and _is_number(at.get("passed"))
-    return at is None or at == ENDED
+def _is_position(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return "at" in value and _is_number(value.get("passed"))
+    return value is None or value == ENDED
 
 
-_FORMS: dict[str, Callable[[Any], bool]] = {
+_FIELD_CHECKS: dict[str, Callable[[Any], bool]] = {
     "chain": lambda chain: _are(chain, lambda pipe: isinstance(pipe, str)),
     "listing": lambda listing: listing is None or _are(listing, lambda known: isinstance(known, Mapping)),
     "epoch": _is_number,
@@ -97,10 +97,10 @@ _FORMS: dict[str, Callable[[Any], bool]] = {
 
 
 def check_same(what: str, in_state: Any, here: Any, advice: str) -> None:
-    """Refuse a state of something else, with both values.
+    """Compare a value of the state with the current one.
 
     Raises:
-        StateError: if they differ.
+        StateError: if they differ; names both.
     """
     if in_state != here:
         raise StateError(f"The state has the {what} {in_state}, here it is {here}. {advice}")
@@ -113,16 +113,16 @@ def check_same_listing(
     *,
     names: Callable[[int], Sequence[str]] = lambda number: (),
 ) -> None:
-    """Refuse a state of other objects. Compared is what both know of them.
+    """Refuse a state of other objects. Compares the fields that both fingerprints have.
 
     Args:
-        in_state: fingerprints of what the chain listed when the state was saved.
-        here: of what it lists now.
+        in_state: fingerprints of the listings when the state was saved.
+        here: fingerprints of the current listings.
         advice: what to do.
-        names: the sorted URLs of a listing that it has now, by its number, where they are at hand.
+        names: returns the sorted URLs of a current listing, by its number; empty if unknown.
 
     Raises:
-        StateError: names objects that differ, and says how: the state's value before the one here.
+        StateError: names objects that differ, and how: the state's value before the current one.
     """
     if len(in_state) != len(here):
         raise StateError(f"The state has {len(in_state)} listings, here are {len(here)}. {advice}")
@@ -133,12 +133,12 @@ def check_same_listing(
 
 
 def begin_next_epoch(state: State, *, keep_listing: bool = False) -> State:
-    """The state after a pass that has ended for all who took part in it.
+    """Make the state after a pass that has ended in all slots.
 
     Args:
         state: of the pass.
-        keep_listing: whether the next epoch reads what this one has listed. Otherwise it lists anew, and nothing of
-            the state depends on what there was.
+        keep_listing: whether the next epoch reads the listing of this one. Otherwise it lists again, and the state has
+            no fingerprints.
     """
     streams = dict.fromkeys(number for number, _ in state["streams"])
     listing = state["listing"] if keep_listing else None
@@ -146,24 +146,24 @@ def begin_next_epoch(state: State, *, keep_listing: bool = False) -> State:
 
 
 def state_of_rank(state: State, world: World) -> State:
-    """Of a state the streams of one rank, whatever number of workers it has: stream *v* is of rank *v* % world size."""
+    """Select the streams of one rank, for any number of workers: stream *v* belongs to rank *v* % world size."""
     streams = [row for row in state["streams"] if row[0] % world.world_size == world.rank]
     return {**state, "streams": streams}
 
 
 def merge_states(states: Iterable[Mapping[str, Any]]) -> State:
-    """One state out of those of all ranks, or of all workers.
+    """Merge the states of all ranks, or of all workers, into one.
 
     Args:
-        states: as ``stateful_loader(...).state_dict()`` or ``Resumable.state_dict()`` gave them, at the same step of
-            all ranks, in any order.
+        states: results of ``stateful_loader(...).state_dict()`` or ``Resumable.state_dict()``, at the same step of all
+            ranks, in any order.
 
     Returns:
         A state that each rank of any world can load.
 
     Raises:
-        StateError: if they are of different chains, listings or numbers of streams, if a stream is in two of them, or
-            if they are of different epochs.
+        StateError: if they are of different chains, listings, numbers of streams or epochs, or if a stream is in two of
+            them.
 
     Example:
         >>> from torchdata_remote import Resumable, merge_states
@@ -171,34 +171,34 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> State:
         >>> merge_states([state]) == state
         True
     """
-    found = list(states)
-    if not found:
+    all_states = list(states)
+    if not all_states:
         raise StateError("There is no state to merge.")
-    for state in found:
+    for state in all_states:
         check_state(state)
-    first = found[0]
-    epoch = min(state["epoch"] for state in found)
-    listing = next((state["listing"] for state in found if state["listing"] is not None), None)
+    first = all_states[0]
+    epoch = min(state["epoch"] for state in all_states)
+    listing = next((state["listing"] for state in all_states if state["listing"] is not None), None)
     streams: dict[int, Any] = {}
     advice = "Merge states of one training only."
-    for state in found:
+    for state in all_states:
         check_same("chain", state["chain"], first["chain"], advice)
         check_same("number of streams", state["num_streams"], first["num_streams"], advice)
         if state["listing"] is not None:
             check_same_listing(listing or (), state["listing"], advice)
-        for number, at in _in_epoch(state, epoch).items():
+        for number, position in _in_epoch(state, epoch).items():
             if number in streams:
                 raise StateError(f"Stream {number} is in two of the states. Merge each rank's state once, of one step.")
-            streams[number] = at
+            streams[number] = position
     merged = make_state(first["chain"], listing, epoch, first["num_streams"], streams)
-    turns = sorted(turn for state in found for turn in state.get("turns", []))
+    turns = sorted(turn for state in all_states for turn in state.get("turns", []))
     if turns:
         merged["turns"] = turns
     return merged
 
 
 def _in_epoch(state: Mapping[str, Any], epoch: int) -> dict[int, Any]:
-    """A state's streams, as they are in the epoch in which others still are."""
+    """The positions of a state's streams in an epoch; ended, if the state is the start of the next one."""
     streams = dict(state["streams"])
     if state["epoch"] == epoch:
         return streams

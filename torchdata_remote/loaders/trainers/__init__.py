@@ -1,1 +1,16 @@
 """Adapters to training frameworks, one module each; frameworks are optional and imported on first use."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .transformers import RemoteTrainerMixin
+
+__all__ = ["RemoteTrainerMixin"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name of ``__all__`` on first use: the loaders import adapters of this package, and these the loaders."""
+    if name == "RemoteTrainerMixin":
+        return import_module(".transformers", __name__).RemoteTrainerMixin
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

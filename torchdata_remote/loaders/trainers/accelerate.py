@@ -1,4 +1,4 @@
-"""A loader that Hugging Face Accelerate leaves as it is, with what Accelerate's own loaders do besides."""
+"""A loader that Hugging Face Accelerate does not wrap, with the features of Accelerate's own loaders."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ _END = object()
 class Accelerated:
     """Base of loaders that split their samples themselves.
 
-    ``Accelerator.prepare`` (accelerate 1.0 or newer) takes a loader with ``_is_accelerate_prepared`` as it is. From
-    then on the loader does what a loader made by Accelerate would: it puts batches on the accelerator's device, tells
-    its ``GradientState`` when the last batch of a pass is handed out (``accumulate``, ``gather_for_metrics``), and has
-    its state in ``save_state`` and ``load_state``.
+    ``Accelerator.prepare`` (accelerate 1.0 or newer) does not wrap a loader with ``_is_accelerate_prepared``. A loader
+    that was prepared does what Accelerate's own loaders do: it puts batches on the accelerator's device, marks the last
+    batch of a pass for ``GradientState`` (``accumulate``, ``gather_for_metrics``), and takes part in ``save_state`` and
+    ``load_state``.
     """
 
-    use_stateful_dataloader = True  # save_state and load_state ask for this
+    use_stateful_dataloader = True  # for save_state and load_state
     remainder = -1  # no samples are repeated to fill the last batch, so gather_for_metrics has none to drop
 
     dataset: Any  # has the chain's ``world()``
     _accelerator: Any = None  # that prepared this
-    _batches_ahead: Sequence[Any] = ()  # one that was read, and not handed out
-    _state_before: Any = None  # this rank's, before that was read
-    _under_way: Iterator[Any] | None = None  # the batches of the pass that Accelerate consumes
+    _batches_ahead: Sequence[Any] = ()  # one that was prefetched
+    _state_before: Any = None  # of this rank, before that was prefetched
+    _current: Iterator[Any] | None = None  # the batches of the pass that Accelerate consumes
 
     @property
     def _is_accelerate_prepared(self) -> bool:
-        """Whether this may stay as it is: always. Accelerate asks when it prepares a loader."""
+        """Always ``True``. Accelerate reads this when it prepares a loader."""
         found = next((caller for caller in callers("accelerate") if hasattr(caller, "prepare_data_loader")), None)
         if found is not None:
             _require_plain_split(found)
@@ -43,24 +43,25 @@ class Accelerated:
 
     @_is_accelerate_prepared.setter
     def _is_accelerate_prepared(self, value: bool) -> None:
-        """Accelerate marks what it has prepared."""
+        """Accepted without effect: Accelerate marks the loaders that it has prepared."""
 
     @property
     def end_of_dataloader(self) -> bool:
-        """Whether the batch that was handed out last is the last one of its pass; reads one ahead to know it."""
-        if self._under_way is None:
+        """Whether the latest batch is the last one of its pass; prefetches a batch to know it."""
+        if self._current is None:
             return False
         if not self._batches_ahead:
-            self._state_before = self._state_of_this_rank()
-            self._batches_ahead = (next(self._under_way, _END),)
+            self._state_before = self.rank_state()
+            self._batches_ahead = (next(self._current, _END),)
         return self._batches_ahead[0] is _END
 
-    def _state_of_this_rank(self) -> Any:
+    def rank_state(self) -> Any:
+        """The state of this rank."""
         raise NotImplementedError
 
     def for_accelerator(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The batches of a pass as the accelerator expects them, if one has prepared this."""
-        self._under_way, self._batches_ahead, self._state_before = None, (), None
+        """Wrap the batches of a pass for the accelerator, if one has prepared this loader."""
+        self._current, self._batches_ahead, self._state_before = None, (), None
         return batches if self._accelerator is None else self._accelerated(batches, self._accelerator)
 
     def _accelerated(self, batches: Iterator[Any], accelerator: Any) -> Iterator[Any]:
@@ -72,26 +73,26 @@ class Accelerated:
                 yield batch
 
     def _next_batch(self, batches: Iterator[Any]) -> Any:
-        if self._under_way is batches and self._batches_ahead:
+        if self._current is batches and self._batches_ahead:
             (batch,), self._batches_ahead, self._state_before = self._batches_ahead, (), None
             return batch
         return next(batches, _END)
 
     @contextmanager
     def _active(self, gradient_state: Any, batches: Iterator[Any]) -> Iterator[None]:
-        """Be the loader that the accelerator consumes."""
-        self._under_way = batches
+        """Register this as the loader that the accelerator consumes."""
+        self._current = batches
         gradient_state._add_dataloader(self)
         try:
             yield
         finally:
-            if self._under_way is batches:  # no other pass has begun meanwhile
-                self._under_way = None
+            if self._current is batches:  # no other pass was started since
+                self._current = None
                 gradient_state._remove_dataloader(self)
 
 
 def refuse_skipping(dataset: object) -> None:
-    """Refuse to read batches again in order to skip them.
+    """Refuse to read batches only to skip them.
 
     Raises:
         StateError: if Accelerate's ``skip_first_batches`` has made a loader over this dataset.
@@ -116,10 +117,10 @@ _IN_TRAINER = (
 
 
 def _require_plain_split(accelerator: Any) -> None:
-    """Refuse what would change which samples a process gets.
+    """Refuse options that change which samples a process gets.
 
     Raises:
-        StateError: for an option that a loader which splits by itself does not follow.
+        StateError: for an option that does not apply to a loader that splits its samples itself.
     """
     for option, instead in (
         ("split_batches", "give the loader the batch size of one process"),
@@ -133,11 +134,11 @@ def _require_plain_split(accelerator: Any) -> None:
 
 
 def _require_same_ranks(accelerator: Any, world_size: int) -> None:
-    """Compare the loader's ranks with those that are to have batches of their own.
+    """Compare the loader's ranks with the processes that need different batches.
 
     Raises:
-        StateError: where tensor or context parallel processes need equal batches, and the chain knows of no groups; or
-            where the chain gives each process everything, or counts other processes than Accelerate.
+        StateError: if tensor or context parallel processes need equal batches, and the chain gives each process other
+            ones; or if the chain is not split over the processes, or over another number of them.
     """
     alike = getattr(getattr(accelerator, "parallelism_config", None), "non_data_parallel_size", 1)
     if world_size * alike == accelerator.num_processes:
@@ -145,11 +146,11 @@ def _require_same_ranks(accelerator: Any, world_size: int) -> None:
     if alike > 1:
         raise StateError(
             f"Accelerate: groups of {alike} of the {accelerator.num_processes} processes (tensor or context parallel) "
-            f"need equal batches, and this chain gives {world_size} ranks different ones: tell it this process's place "
+            f"need equal batches, and this chain gives {world_size} ranks different ones: pass this process's rank "
             "among the data-parallel groups, sharding_filter_rank(world=World(rank=..., world_size=...))."
         )
     raise StateError(
         f"Accelerate runs {accelerator.num_processes} processes, and this chain is divided over {world_size}: samples "
         "would be read several times, or not at all. Leave world= out of sharding_filter_rank(), stream_shards() or "
-        "stream_files(), so that the chain takes the processes' own numbers."
+        "stream_files(), so that the chain uses the processes' own ranks."
     )

@@ -1,4 +1,4 @@
-"""The batches of a loader as a framework consumes them that takes a ``DataLoader`` only, and those of an evaluation."""
+"""Wrap a loader for frameworks that accept a ``DataLoader`` only; and the batches of an evaluation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class LoaderBatches(DataLoader[Any]):
     ``len(dataset)`` is the number of samples in all ranks, from which ``Trainer`` computes speeds.
 
     Args:
-        loader: which reads the batches.
+        loader: reads the batches.
     """
 
     def __init__(self, loader: StatefulLoader) -> None:
@@ -27,7 +27,7 @@ class LoaderBatches(DataLoader[Any]):
         self.loader = loader
 
     def batches(self) -> Iterator[Any]:
-        """A pass."""
+        """Start a pass."""
         raise NotImplementedError
 
 
@@ -35,17 +35,17 @@ class EvalBatches(LoaderBatches):
     """The batches of an evaluation: the same ones in each pass.
 
     Args:
-        loader: which reads the batches.
-        dataset: as the user gave it.
-        keep_workers: whether workers wait for the next pass; otherwise they end with each.
+        loader: reads the batches.
+        dataset: the argument of the user.
+        keep_workers: whether workers persist for the next pass.
     """
 
     def __init__(self, loader: StatefulLoader, dataset: Any, *, keep_workers: bool) -> None:
         super().__init__(loader)
-        self.given, self._keep_workers = dataset, keep_workers
+        self.argument, self._keep_workers = dataset, keep_workers
 
     def batches(self) -> Iterator[Any]:
-        """A pass."""
+        """Start a pass."""
         self.loader.set_epoch(0)
         try:
             yield from self.loader
@@ -54,8 +54,8 @@ class EvalBatches(LoaderBatches):
                 self.end_workers()
 
     def end_workers(self) -> None:
-        """End the workers, which a :class:`StatefulLoader` keeps."""
-        self.loader._iterator = None
+        """End the worker processes."""
+        self.loader.end_workers()
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -79,7 +79,7 @@ def _unchanged(batch: Any) -> Any:
 
 
 def require_equal_shares(loader: StatefulLoader, description: str) -> None:
-    """Refuse an evaluation in which processes would hand out batches of different sizes.
+    """Refuse an evaluation in which processes would have batches of different sizes.
 
     Raises:
         StateError: in each process.
@@ -88,18 +88,20 @@ def require_equal_shares(loader: StatefulLoader, description: str) -> None:
     world_size = dataset.world().world_size
     if world_size == 1:
         return
-    places = [
+    slots = [
         World(rank, world_size, worker, num_workers) for rank in range(world_size) for worker in range(num_workers)
     ]
     try:
-        lengths = dataset.share_lengths(places)
-        what = f"{[sum(lengths[rank * num_workers : (rank + 1) * num_workers]) for rank in range(world_size)]} samples"
+        lengths = dataset.share_lengths(slots)
+        counts = (
+            f"{[sum(lengths[rank * num_workers : (rank + 1) * num_workers]) for rank in range(world_size)]} samples"
+        )
     except TypeError:
-        lengths, what = list(range(len(places))), "numbers of samples that the chain does not tell"
+        lengths, counts = list(range(len(slots))), "unknown numbers of samples"
     if any(
-        lengths[:num_workers] != lengths[first : first + num_workers] for first in range(0, len(places), num_workers)
+        lengths[:num_workers] != lengths[first : first + num_workers] for first in range(0, len(slots), num_workers)
     ):
         raise StateError(
-            f"transformers Trainer, {description}: {world_size} processes would have {what}, and Trainer gathers "
+            f"transformers Trainer, {description}: {world_size} processes would have {counts}, and Trainer gathers "
             "batches of equal size. Chain .equalize_ranks() after the reader, or evaluate in one process."
         )

@@ -1,4 +1,4 @@
-"""``torchdata.nodes``: a chain as a node, and the states of all ranks' graphs as one."""
+"""``torchdata.nodes``: use a chain as a node, and merge the states of all ranks' graphs."""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ _STEPS = "steps_since_snapshot"  # of Prefetcher and ParallelMapper: items behin
 
 
 def to_node(pipe: IterDataPipe[Any] | Resumable, *, num_streams: int | None = None) -> Any:
-    """A chain as a source of a ``torchdata.nodes`` graph, with a state that any number of ranks resumes from.
+    """Make a chain the source of a ``torchdata.nodes`` graph, with a state that any number of ranks can load.
 
-    Needs torchdata 0.10 or later. Use it below ``Batcher``, ``Mapper``, ``ParallelMapper``, ``Prefetcher``,
-    ``MultiNodeWeightedSampler`` and ``Loader``. The ranks divide the chain by ``sharding_filter_rank``; workers of
-    ``ParallelMapper`` get items of this rank and divide nothing.
+    Needs torchdata 0.10 or later. Use it as the source of ``Batcher``, ``Mapper``, ``ParallelMapper``, ``Prefetcher``,
+    ``MultiNodeWeightedSampler`` and ``Loader``. ``sharding_filter_rank`` splits the chain over the ranks; workers of
+    ``ParallelMapper`` receive items of this rank, so the chain is not split over them.
 
-    The node's state is that of :class:`Resumable`, plain JSON. Resumed by as many ranks, each loads its own state. For
-    another number of ranks merge those of all ranks by :func:`merge_node_states`.
+    The node's state is that of :class:`Resumable`, plain JSON. With the same number of ranks, each loads its own state.
+    For another number, merge the states of all ranks by :func:`merge_node_states`.
 
-    With a process group, ranks compare chain, streams, epoch and place when the graph is first begun, by
-    ``iter(loader)`` or ``loader.state_dict()``, so all of them have to do that.
+    With a process group, ranks compare chain, streams, epoch and position when the graph is first started, by
+    ``iter(loader)`` or ``loader.state_dict()``: all ranks have to make this call.
 
-    Each ``iter(loader)`` is a new epoch, from 0, counted over resumes. One that was left before its first item is none.
+    Each ``iter(loader)`` is a new epoch, from 0, counted over resumes. An iterator that is dropped before its first
+    item does not count.
 
-    ``Prefetcher`` and ``ParallelMapper`` take a state behind each item. With many streams pass
-    ``snapshot_frequency=100``, say; such a state is resumed by reading as many items again, in the same world only.
+    ``Prefetcher`` and ``ParallelMapper`` take a state after each item. With many streams pass for example
+    ``snapshot_frequency=100``; such a state is resumed by reading the items since it again, in the same world only.
 
     Args:
-        pipe: the chain, with ``sharding_filter_rank`` behind its URLs; or a ``Resumable``.
+        pipe: the chain, with ``sharding_filter_rank`` after its URLs; or a ``Resumable``.
         num_streams: in all ranks together, as for :class:`Resumable`; ``None`` takes one for each rank.
 
     Returns:
@@ -45,7 +46,7 @@ def to_node(pipe: IterDataPipe[Any] | Resumable, *, num_streams: int | None = No
 
     Raises:
         ImportError: if torchdata has no ``nodes``.
-        StateError: for a chain that cannot be resumed; names what to use instead.
+        StateError: if the chain cannot be resumed; names what to use instead.
     """
     if isinstance(pipe, Resumable):
         if num_streams is not None:
@@ -56,7 +57,7 @@ def to_node(pipe: IterDataPipe[Any] | Resumable, *, num_streams: int | None = No
 
 @functools.cache
 def _node_class() -> Any:
-    """The class, which exists only where torchdata has its base."""
+    """Define the class on first use: its base class is missing in torchdata 0.9."""
     try:
         from torchdata.nodes import BaseNode
     except ImportError as error:
@@ -75,48 +76,48 @@ def _node_class() -> Any:
         def __init__(self, resumable: Resumable) -> None:
             super().__init__()
             self.resumable = resumable
-            self._epoch = resumable.next_epoch  # of the next pass, or of the one that has begun
-            self._begun = False
+            self._epoch = resumable.next_epoch  # of the next pass, or of the started one
+            self._started = False
             self._items: Iterator[Any] | None = None
             self._compared = False
 
         def reset(self, initial_state: Mapping[str, Any] | None = None) -> None:
-            """Begin the next epoch, or go on with that of a state."""
+            """Start the next epoch, or continue that of a state."""
             super().reset(initial_state)
             self._close()
             if not self._compared:
-                self._compared = True  # later ones, in threads and where a source is repeated, are not made together
+                self._compared = True  # later resets, in threads or of repeated sources, are not collective
                 _require_alike(self.resumable, initial_state)
             if initial_state is not None:
                 self.resumable.load_state_dict(initial_state)
                 self._epoch = initial_state["epoch"]
             else:
-                self._epoch += self._begun
+                self._epoch += self._started
                 self.resumable.set_epoch(self._epoch)
-            self._begun = False
+            self._started = False
 
         def next(self) -> Any:
             """The next item of this rank."""
             if self._items is None:
                 self._items = iter(self.resumable)
-                self._begun = True
+                self._started = True
             return next(self._items)
 
         def get_state(self) -> dict[str, Any]:
-            """Where this rank's streams are, after the item that was handed out last."""
+            """The state of this rank after the last item."""
             return self.resumable.state_dict()
 
         def _close(self) -> None:
             items, self._items = self._items, None
             if items is not None and hasattr(items, "close"):
-                with contextlib.suppress(ValueError):  # a thread that is being stopped waits for an item; it is dropped
+                with contextlib.suppress(ValueError):  # a thread that is being stopped is inside it
                     items.close()
 
     return PipeNode
 
 
 def _require_alike(resumable: Resumable, state: Mapping[str, Any] | None) -> None:
-    """Compare what the ranks are about to read; all of them have to call this.
+    """Compare what the ranks are about to read. Collective: every rank calls it.
 
     Raises:
         StateError: in all ranks, if they would read other chains, epochs or streams, or if only some have a state.
@@ -124,13 +125,13 @@ def _require_alike(resumable: Resumable, state: Mapping[str, Any] | None) -> Non
     world = resumable.world()
     if not in_group(world):
         return
-    mine: dict[str, Any] = {
-        "place where they begin": "the beginning" if state is None else "a state",
+    own: dict[str, Any] = {
+        "position where they start": "the beginning" if state is None else "a state",
         "chain": resumable.chain,
         "number of streams": resumable.num_streams,
         "epoch": resumable.next_epoch if state is None else state["epoch"],
     }
-    found = exchanged(world, "begin a torchdata.nodes graph", mine)
+    found = exchanged(world, "start a torchdata.nodes graph", own)
     first, expected = next(iter(found.items()))
     for rank, other in found.items():
         for name, here in expected.items():
@@ -143,10 +144,11 @@ def _require_alike(resumable: Resumable, state: Mapping[str, Any] | None) -> Non
 
 
 def merge_node_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """One state of a ``torchdata.nodes`` graph, such as of its ``Loader``, out of those of all ranks.
+    """Merge the states of all ranks of a ``torchdata.nodes`` graph, such as of its ``Loader``.
 
-    States of chains are merged as by :func:`merge_states`, wherever they are in the graph. A source is exhausted if it
-    is in all ranks. All else, such as the random numbers of ``MultiNodeWeightedSampler``, is that of the first state.
+    States of chains are merged as by :func:`merge_states`, at any depth of the graph. A source is exhausted if it is
+    exhausted in all ranks. Other values, such as the random state of ``MultiNodeWeightedSampler``, are taken from the
+    first state.
 
     Args:
         states: ``loader.state_dict()`` of each rank at the same step, in the order of the ranks, as by
@@ -157,7 +159,7 @@ def merge_node_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
     Raises:
         StateError: if the states are of different graphs, steps or chains; or if a ``Prefetcher`` or a
-            ``ParallelMapper`` has no state behind its last item.
+            ``ParallelMapper`` has no state after its last item.
 
     Example:
         >>> from torchdata_remote import Resumable
@@ -175,7 +177,7 @@ def merge_node_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _require_same_step(states: Sequence[Any]) -> None:
-    """Compare how many items the ranks' loaders have handed out: fewer only where a rank has no more.
+    """Compare how many items the ranks' loaders have handed out: fewer only if a rank's chain has ended.
 
     Raises:
         StateError: with the numbers.
@@ -190,7 +192,7 @@ def _require_same_step(states: Sequence[Any]) -> None:
 
 
 def _has_ended(state: Any) -> bool:
-    """Whether nothing is left of a chain in a graph."""
+    """Whether a chain in the graph has ended."""
     if not isinstance(state, Mapping):
         return False
     if set(state) >= _STATE:

@@ -1,22 +1,21 @@
-"""The batches of a loader as the transformers ``Trainer`` consumes them: resumed without reading batches again."""
+"""Wrap a loader for the transformers ``Trainer``, so that it resumes without reading batches again."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
 from itertools import islice
 from typing import Any
 
 from ...core.frameworks.call_stack import callers
 from ...core.frameworks.loader_length import num_batches
+from ...core.frameworks.untrained_batches import Snapshot
 from ...core.rank_exchange import exchanged
 from ...core.world import World
 from ...errors import EmptyShareError, StateError
 from ..loader import StatefulLoader
 from ..rank_exchange import merged_in_group
 from ..state.all_ranks import ALL_RANKS
-from ..state.state_format import State
 from .eval_batches import LoaderBatches
 from .loader_record import Record
 
@@ -25,22 +24,22 @@ class TrainerBatches(LoaderBatches):
     """The batches of a training.
 
     ``Trainer`` resumes by ``skip_first_batches``, which builds a loader over ``dataset`` that drops as many batches as
-    were trained on before. ``dataset`` hands out ``None`` for each of these, and then what the state has left.
+    were trained on before. ``dataset`` yields ``None`` for each of these, and then the batches after the loaded state.
 
-    ``Trainer`` computes from the number of its steps where in which epoch it continues. This is wrong with another
-    number of processes or workers, or another batch size. Where it differs from what the state has left, this has no
-    length: ``Trainer`` then counts steps only (:meth:`max_steps`), and the loader counts the epochs.
+    ``Trainer`` computes from the number of its steps in which epoch, and after which batch, it continues. This is wrong
+    with another number of processes or workers, or another batch size. If it differs from the loaded state, this object
+    has no length: ``Trainer`` then counts steps only (:meth:`max_steps`), and the loader counts the epochs.
 
     Args:
-        loader: which reads the batches.
-        accumulation: batches to an optimizer step.
-        num_steps: tells how many optimizer steps are done.
-        record: of a checkpoint, as :meth:`record` gave it; ``None`` begins anew.
-        num_steps_saved: that were done when it was saved, as ``trainer_state.json`` counts them.
+        loader: reads the batches.
+        accumulation: number of batches for an optimizer step.
+        num_steps: returns the number of finished optimizer steps.
+        record: of a checkpoint, a result of :meth:`record`; ``None`` starts from the beginning.
+        num_steps_saved: finished steps when it was saved, from ``trainer_state.json``.
 
     Raises:
         EmptyShareError: if an epoch has no batch.
-        StateError: in each rank, if the ranks would have different numbers of batches in the rest of the epoch.
+        StateError: in all ranks, if they would have different numbers of batches in the rest of the epoch.
     """
 
     def __init__(
@@ -63,8 +62,8 @@ class TrainerBatches(LoaderBatches):
                 "per_device_train_batch_size or dataloader_num_workers, or set dataloader_drop_last=False."
             )
         self._resumed = record is not None
-        self._num_epochs: float | None = None  # after which nothing is handed out
-        self._before_step: tuple[int, Callable[[], State]] | None = None  # steps done, and where the loader was then
+        self._num_epochs: float | None = None  # after which there are no more batches
+        self._before_step: tuple[int, Snapshot] | None = None  # finished steps, and the loader's position then
         self._follows_trainer = self._length is not None
         if record is not None:
             loader.load_state_dict(record["loader"])
@@ -73,44 +72,36 @@ class TrainerBatches(LoaderBatches):
                 self._follows_trainer = self._reads_what_is_left(self._length, left)
 
     def _reads_what_is_left(self, length: int, left: int) -> bool:
-        """Whether ``Trainer`` continues in the loader's epoch, and reads as many batches as that has left."""
+        """Whether ``Trainer`` continues in the loader's epoch and expects as many batches as it has left."""
         epoch, steps = divmod(self._num_steps_saved, max(1, math.ceil(length / self._accumulation)))
         next_epoch = self.loader.dataset.next_epoch
         where = (epoch, steps * self._accumulation)
         return where == (next_epoch, length - left) or (left == 0 and where == (next_epoch + 1, 0))
 
     def record(self) -> Record:
-        """What a checkpoint holds: plain JSON, the same in each rank; all of them have to call this.
+        """Make the record for a checkpoint: plain JSON, the same in each rank. Collective: every rank calls it.
 
-        Batches that were handed out, and that no finished step was made of, count as not handed out.
+        Batches of an unfinished step count as not handed out.
         """
-        num_steps, state = self._num_steps(), self.loader._state_of_this_rank
+        num_steps, state = self._num_steps(), self.loader.rank_state
         if self._before_step is not None and self._before_step[0] == num_steps:
             state = self._before_step[1]
         return {"global_step": num_steps, "loader": {ALL_RANKS: merged_in_group(self.loader.dataset.world(), state)}}
 
-    def _note(self, take: Callable[[], Callable[[], State]]) -> None:
-        """Note where the loader is before the first batch of a step is read."""
+    def _note(self, snapshot: Callable[[], Snapshot]) -> None:
+        """Capture the loader's position before the first batch of a step is read."""
         num_steps = self._num_steps()
         if self._before_step is None or self._before_step[0] != num_steps:
-            self._before_step = num_steps, take()
-
-    def _place(self) -> Callable[[], State]:
-        state_before: State | None = self.loader._state_before  # Accelerate has read a batch ahead
-        return self.loader._take_state() if state_before is None else partial(dict, state_before)
-
-    def _place_before_pass(self) -> Callable[[], State]:
-        state = self.loader._state_before_pass()
-        return self.loader._state_of_this_rank if state is None else partial(dict, state)
+            self._before_step = num_steps, snapshot()
 
     def max_steps(self, num_epochs: float) -> int | None:
-        """The ``max_steps`` by which ``Trainer`` ends after the last epoch, where it cannot compute it.
+        """Compute the ``max_steps`` with which ``Trainer`` ends after the last epoch.
 
         Args:
             num_epochs: to train in all.
 
         Returns:
-            ``None`` where ``Trainer`` computes it.
+            ``None`` if ``Trainer`` computes it correctly.
         """
         if self._follows_trainer or self._length is None or self._num_left is None:
             return None
@@ -122,25 +113,25 @@ class TrainerBatches(LoaderBatches):
 
     @property
     def has_ended(self) -> bool:
-        """Whether all epochs are done, where this counts them."""
+        """Whether all epochs are done; ``False`` if ``Trainer`` counts them."""
         return self._num_epochs is not None and self.loader.dataset.next_epoch >= self._num_epochs
 
     @property
     def epoch(self) -> float | None:
-        """How many epochs are done, where ``Trainer`` counts steps only and the loader has a length."""
+        """Number of finished epochs; ``None`` if ``Trainer`` counts them, or the loader has no length."""
         if self._follows_trainer or not self._length or self._num_left is None:
             return None
         return self.loader.dataset.next_epoch - self._num_left / self._length
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next pass be this epoch, where ``Trainer`` counts as the loader does."""
+        """Let the next pass be this epoch, if ``Trainer`` counts as the loader does."""
         if self._follows_trainer:
             if self.loader.dataset.next_epoch != epoch:
-                self._resumed = False  # what was loaded ended with its epoch
+                self._resumed = False  # the loaded state was of the epoch before
             self.loader.set_epoch(epoch)
 
     def batches(self) -> Iterator[Any]:
-        """A pass, or the rest of one."""
+        """Start a pass, or the rest of one."""
         num_skipped = next(filter(None, map(_num_skipped, callers("accelerate.data_loader"))), 0)
         num_done = (self._length or 0) - (self._num_left or 0)
         if self._follows_trainer and num_skipped not in (0, num_done):
@@ -149,7 +140,7 @@ class TrainerBatches(LoaderBatches):
                 "Resume with the TrainingArguments and the release of transformers that saved the checkpoint."
             )
         yield from (None for _ in range(num_skipped))
-        self._note(self._place_before_pass)
+        self._note(self.loader.snapshot_before_pass)
         if not self._resumed:
             self._num_left = self._length
         passes = self._rest() if self._resumed else iter(self.loader)
@@ -157,13 +148,13 @@ class TrainerBatches(LoaderBatches):
         for batch in passes:
             self._num_left = None if self._num_left is None else self._num_left - 1
             yield batch
-            self._note(self._place)
+            self._note(self.loader.snapshot)
 
     def _rest(self) -> Iterator[Any]:
-        """What is left of the epoch; if that is nothing, the next one."""
+        """The rest of the epoch; if it has ended in all ranks, the next one."""
         batches = iter(self.loader)
         first = list(islice(batches, 1))
-        if not any(exchanged(self.loader.dataset.world(), "go on with an epoch", bool(first)).values()):
+        if not any(exchanged(self.loader.dataset.world(), "continue an epoch", bool(first)).values()):
             self._num_left = self._length
             batches = iter(()) if self.has_ended else iter(self.loader)
         yield from first
@@ -187,10 +178,10 @@ def _length(loader: StatefulLoader) -> int | None:
 
 
 def _num_batches_left(loader: StatefulLoader) -> int:
-    """Batches that each rank has in the rest of the epoch, after a state was loaded.
+    """Count the batches that each rank has in the rest of the epoch, after a state was loaded.
 
     Raises:
-        StateError: in each rank, if they have different numbers of them.
+        StateError: in all ranks, if the numbers differ.
     """
     dataset, world_size = loader.dataset, loader.dataset.world().world_size
     num_streams = 0 if dataset.loaded is None else dataset.loaded["num_streams"]

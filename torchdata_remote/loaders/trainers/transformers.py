@@ -24,10 +24,10 @@ class RemoteTrainerMixin:
     """Let a transformers ``Trainer`` read chains: ``class MyTrainer(RemoteTrainerMixin, Trainer)``.
 
     ``train_dataset``, ``eval_dataset`` and the dataset of ``predict`` may then be a chain with
-    ``sharding_filter_rank``, or a :class:`Resumable`; other datasets are left to ``Trainer``. Batch size, workers,
-    collator and ``drop_last`` are those of ``TrainingArguments``. Each ``checkpoint-N`` folder holds where the loaders
-    of all processes are (``torchdata_remote.json``), and ``train(resume_from_checkpoint=True)`` continues there: no
-    batch is read again, also with another number of processes or workers.
+    ``sharding_filter_rank``, or a :class:`Resumable`; ``Trainer`` handles other datasets. Batch size, workers, collator
+    and ``drop_last`` are those of ``TrainingArguments``. Each ``checkpoint-N`` folder contains the position of all
+    processes' loaders (``torchdata_remote.json``), and ``train(resume_from_checkpoint=True)`` continues there: no batch
+    is read again, also with another number of processes or workers.
 
     With ``num_train_epochs`` the chain needs a length (``equalize_ranks``); with ``max_steps`` it does not.
     ``evaluate`` and ``predict`` with several processes need ``equalize_ranks``, since ``Trainer`` gathers batches of
@@ -35,14 +35,14 @@ class RemoteTrainerMixin:
 
     After a change of the number of processes, workers or the batch size within an epoch, ``Trainer`` counts optimizer
     steps only, and the loader counts ``state.epoch``. Without ``equalize_ranks``, ``state.epoch`` is the number of
-    passes plus the share of ``max_steps`` that this one has done, as ``Trainer`` computes it. With
-    ``gradient_accumulation_steps``, batches at the end of an epoch that do not fill a step are added to the next one.
+    passes plus the finished part of ``max_steps``, as ``Trainer`` computes it. With ``gradient_accumulation_steps``,
+    batches at the end of an epoch that do not fill a step are added to the next one.
 
     Workers of an evaluation end with it, unless ``dataloader_persistent_workers`` is set.
 
     Attributes:
         num_streams: of the chains, as for :class:`Resumable`; ``None`` takes one for each worker of each process. Set
-            a number that the numbers of workers will divide, to resume with another one.
+            a number that is divisible by the numbers of workers with which you will resume.
 
     Raises:
         StateError: when training is resumed from a checkpoint without the loader's state; and when processes would
@@ -105,13 +105,13 @@ class RemoteTrainerMixin:
         batches = self._training()
         if batches is None:
             return
-        record = batches.record()  # exchanged between all processes
+        record = batches.record()  # collective
         if self.args.should_save:
             write_record(Path(output_dir), record)
         self._recorded_at = self.state.global_step
 
     def _training(self) -> TrainerBatches | None:
-        """The batches that are trained on, although callbacks may have called ``get_train_dataloader`` since."""
+        """The batches of the training, also if callbacks have called ``get_train_dataloader`` since."""
         batches = getattr(self.callback_handler, "train_dataloader", None)
         return batches if isinstance(batches, TrainerBatches) else self._batches  # wrapped by a user's own method
 
@@ -120,7 +120,7 @@ class RemoteTrainerMixin:
         dataset = getattr(self, "train_dataset", None)
         if not _is_chain(dataset):
             return super().get_train_dataloader()  # type: ignore[misc]  # Trainer's
-        own = _own(dataset, self.num_streams)
+        own = _own_dataset(dataset, self.num_streams)
         if isinstance(dataset, Resumable) and dataset.loaded is not None:
             own.load_state_dict(dataset.loaded)
         loader = self._loader(own, self._train_batch_size, "training")  # type: ignore[attr-defined]  # Trainer's
@@ -156,16 +156,16 @@ class RemoteTrainerMixin:
     def _eval_batches(self, dataset: Any, description: str, key: str = "") -> EvalBatches:
         keep_workers, key = self.args.dataloader_persistent_workers, f"{description} {key}"
         batches = self._kept.pop(key, None)
-        if batches is not None and batches.given is not dataset:
+        if batches is not None and batches.argument is not dataset:
             batches.end_workers()
             batches = None
         if batches is None:
-            loader = self._loader(_own(dataset, self.num_streams), self.args.eval_batch_size, description)
-            self.accelerator._dataloaders.remove(loader)  # which would keep those of all evaluations
+            loader = self._loader(_own_dataset(dataset, self.num_streams), self.args.eval_batch_size, description)
+            self.accelerator._dataloaders.remove(loader)  # which would grow with each evaluation
             batches = EvalBatches(loader, dataset, keep_workers=keep_workers)
         if keep_workers:
             self._kept[key] = batches
-        batches.loader.set_epoch(0)  # of whose samples the shares are compared
+        batches.loader.set_epoch(0)  # the epoch of the compared shares
         require_equal_shares(batches.loader, description)
         return batches
 
@@ -191,15 +191,15 @@ def _is_chain(dataset: Any) -> bool:
     return isinstance(dataset, (IterDataPipe, Resumable))
 
 
-def _own(dataset: Any, num_streams: int | None) -> Resumable:
-    """A ``Resumable`` for one loader: of several loaders that read the same one, each would move the others."""
+def _own_dataset(dataset: Any, num_streams: int | None) -> Resumable:
+    """Make a ``Resumable`` for one loader: loaders that share one would change each other's position."""
     if not isinstance(dataset, Resumable):
         return Resumable(dataset, num_streams=num_streams)
     return twin_of(dataset)
 
 
 def _callback(trainer: RemoteTrainerMixin) -> Any:
-    """What ``Trainer`` calls."""
+    """Make the callback of a trainer; its base class is imported on first use."""
     transformers = importlib.import_module("transformers")
 
     class LoaderCallback(transformers.TrainerCallback):  # type: ignore[misc, name-defined]  # is loaded by name
@@ -216,7 +216,7 @@ def _callback(trainer: RemoteTrainerMixin) -> Any:
             is_recorded = args.save_only_model or trainer._recorded_at == state.global_step
             if trainer._training() is not None and not is_recorded:
                 warnings.warn(
-                    f"checkpoint-{state.global_step} does not hold the place of the loader, and training cannot be "
+                    f"checkpoint-{state.global_step} does not contain the loader's position, and training cannot be "
                     "resumed from it: the trainer's own _save_checkpoint has to call self._save_rng_state(folder).",
                     RuntimeWarning,
                     stacklevel=2,
@@ -231,14 +231,14 @@ def _callback(trainer: RemoteTrainerMixin) -> Any:
 
 
 def _refuse_to_resume(args: Any, *, resumes: bool) -> None:
-    """Refuse, or warn in time, where ``Trainer`` would begin the epoch anew or read its first batches again.
+    """Refuse to resume, or warn before saving, if ``Trainer`` would read the epoch's first batches again.
 
     Raises:
-        StateError: if it is to resume.
+        StateError: if training is resumed.
     """
     message = (
-        "transformers Trainer: get_train_dataloader returns a stateful_loader, whose place Trainer does not store in "
-        "its checkpoints. Leave that method as RemoteTrainerMixin has it, and pass train_dataset=pipe."
+        "transformers Trainer: get_train_dataloader returns a stateful_loader, whose position Trainer does not store "
+        "in its checkpoints. Do not override that method of RemoteTrainerMixin, and pass train_dataset=pipe."
     )
     if resumes:
         raise StateError(message)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from ...core.frameworks.lightning import warn_where_no_state_is_resumed
+from ...core.frameworks.lightning_resume import warn_if_state_is_missing
 from ...core.frameworks.second_split import warn_of_skipping
 from ...core.iter_datapipe import IterDataPipe
 from ...core.parent_watch import end_worker_with_trainer
@@ -98,7 +98,7 @@ class EpochPipe(DataPipe[T_co]):
     def set_seed(self, seed: int) -> EpochPipe[T_co]:
         """Hook of torch's loaders, called when a pass starts. The random ``seed`` is not used."""
         self._epochs.announce()
-        warn_where_no_state_is_resumed()
+        warn_if_state_is_missing()
         warn_of_skipping()
         end_worker_with_trainer()
         return self
