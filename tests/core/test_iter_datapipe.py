@@ -314,7 +314,7 @@ IterDataPipe.__init_subclass__ = classmethod(lambda cls: deprecated(cls))
 warnings.filterwarnings("error", "DataPipes are deprecated")
 
 import torchdata_remote as tdr
-from torchdata_remote.iter_datapipe import IterDataPipe as base
+from torchdata_remote.core.iter_datapipe import IterDataPipe as base
 assert base is IterDataPipe
 assert list(tdr.IterableWrapper(["memory://a/{0..2}.tar"]).list_remote().sharding_filter_rank().map(len).batch(2))
 

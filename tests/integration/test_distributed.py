@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -62,7 +63,7 @@ def folder(moto: S3Server) -> str:
     return url
 
 
-def run_cases(moto: S3Server, folder: str, cases: dict[str, tuple[str | None, bool]], *, init: bool) -> list[Any]:
+def run_cases(moto: S3Server, folder: str, cases: Mapping[str, tuple[str | None, bool]], *, init: bool) -> list[Any]:
     """Of each rank: name of a case -> the keys of two epochs, or class and message of the error."""
     rows = [
         (FEW_SHARDS, f"{folder}00000[0-2].tar", "fork", False),
