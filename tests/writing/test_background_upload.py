@@ -265,12 +265,12 @@ def test_a_forked_child_is_refused() -> None:
 
 PROGRAM = """
 import sys
-from torchdata_remote.options import StorageOptions
-from torchdata_remote.outgoing import OutgoingObject
-from torchdata_remote.storage import open_store
+from torchdata_remote.core.options import StorageOptions
+from torchdata_remote.writing.background_upload import BackgroundUpload
+from torchdata_remote.storage.registry import open_store
 
 store, path = open_store(sys.argv[1], StorageOptions())
-outgoing = OutgoingObject(store.create(path, overwrite=False))
+outgoing = BackgroundUpload(store.create(path, overwrite=False))
 for _ in range(8):
     outgoing.write([bytes(1 << 20)])
 if sys.argv[2] == "ended":
