@@ -22,9 +22,9 @@ import pytest
 from tests.servers.s3 import S3Server
 from tests.support.killed_jobs import Done, Jobs, running_jobs
 from tests.support.shard_places import Place, memory_place, some_files, tar_of
+from torchdata_remote.core.threads import worker
 from torchdata_remote.errors import ObjectExistsError, RemoteDataError, ShardWriteError
 from torchdata_remote.sharding.shard_dataset import shard_dataset
-from torchdata_remote.writing import background_upload as outgoing
 from torchdata_remote.writing.claim import CLAIM_NAME, LEASE_S
 
 FILES = some_files(17)
@@ -423,7 +423,7 @@ def test_ctrl_c_at_any_point_of_waiting_ends_the_job(monkeypatch: pytest.MonkeyP
             return found
 
         with monkeypatch.context() as patch:
-            patch.setattr(outgoing, "next_item", interrupted)
+            patch.setattr(worker, "next_item", interrupted)
             with contextlib.suppress(KeyboardInterrupt):
                 shard_dataset(source.url, to.template(), max_shard_samples=LIMIT, progress=False)
         assert not in_vain

@@ -21,7 +21,7 @@ def test_it_is_the_md5_of_all_chunks(sizes: list[int]) -> None:
         md5.update(chunk)
         expected.update(chunk)
     assert md5.end() == expected.hexdigest()
-    assert md5._thread is None or not md5._thread.is_alive()
+    assert md5._worker is None or md5._worker.settled
 
 
 def test_it_holds_little() -> None:
@@ -29,5 +29,6 @@ def test_it_holds_little() -> None:
     md5 = BackgroundMd5()
     for _ in range(64):
         md5.update(bytes(1 << 20))
-        assert md5._behind_bytes <= MAX_BEHIND_BYTES + (1 << 20)
+        assert md5._worker is not None
+        assert md5._worker.backlog <= MAX_BEHIND_BYTES + (1 << 20)
     assert md5.end() == hashlib.md5(bytes(64 << 20), usedforsecurity=False).hexdigest()

@@ -1,22 +1,23 @@
-"""An object on its way out: compressed, summed and stored in threads of its own, beside whoever makes its bytes."""
+"""Background upload: compress, hash and store chunks in worker threads."""
 
 from __future__ import annotations
 
 import atexit
 import logging
 import os
-import queue
-import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from ..core.checksums import BlockSummer, Checksums
-from ..core.threads.pool import next_item
+from ..core.threads.worker import Worker
 from ..formats.compression.compress import Compressor
 from ..storage.registry import ObjectWriter
 from .background_md5 import BackgroundMd5
+
+Data = bytes | memoryview
 
 MAX_WAITING_BYTES = 4 << 20  # between whoever writes and the store
 
@@ -36,118 +37,65 @@ class Written(NamedTuple):
     checksums: Checksums
 
 
-class _End(NamedTuple):
-    """No more bytes; what is to be done when the object is there."""
-
-    then: Callable[[Written], object]
-
-
-class _Channel:
-    """What is between the two threads; ``SimpleQueue`` because the object may be dropped by a finalizer.
-
-    The outcome stays where it is: an exception, such as that of Ctrl-C, may hit whoever has just been told of it.
-    """
-
-    def __init__(self) -> None:
-        self.tasks: queue.SimpleQueue[list[bytes | memoryview] | _End | None] = queue.SimpleQueue()  # None: give it up
-        self.stored: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # bytes of each chunk; None: it failed
-        self.outcome: Written | BaseException | None = None
-        self.settled = threading.Event()  # noqa: TID251  # set by the second thread, which never waits for it
-
-    def settle(self, outcome: Written | BaseException) -> None:
-        self.outcome = outcome
-        self.settled.set()
-
-
 class BackgroundUpload:
-    """An object whose bytes are stored by another thread, while its MD5 is made by a third.
+    """Background upload: compress, hash and store chunks in a worker thread, and compute their MD5 in another.
 
     At most 8 MiB and four chunks of those that were written are held. One that is neither ended nor aborted is given up
     when it is collected or the interpreter ends: its threads end, and nothing of it stays behind.
 
     Args:
-        pending: takes the bytes; nobody else may use it from now on.
-        compressor: what they go through first.
+        pending: takes the bytes, and is used by this only from now on.
+        compressor: applied to the bytes first.
     """
 
     def __init__(self, pending: ObjectWriter, compressor: Compressor | None = None) -> None:
-        self._channel, self._pid = _Channel(), os.getpid()
-        self._waiting_bytes = 0
-        self._thread = threading.Thread(
-            target=_work, args=(self._channel, pending, compressor), name="torchdata_remote", daemon=True
-        )
         try:
-            self._thread.start()
+            self._worker: Worker[list[Data], Written] = Worker(
+                partial(_store_all, pending, compressor), max_backlog=MAX_WAITING_BYTES
+            )
         except BaseException:
             pending.abort()
             raise
-        weakref.finalize(self, self._channel.tasks.put, None)
         _live.add(self)
 
-    def write(self, pieces: list[bytes | memoryview]) -> None:
-        """Append a chunk, which is joined by the other thread; waits while more than 4 MiB are on their way.
+    def write(self, pieces: list[Data]) -> None:
+        """Append a chunk, which is joined by the worker thread; wait while more than 4 MiB are not stored.
 
         Raises:
-            BaseException: whatever went wrong with the bytes before.
+            BaseException: the error of storing a chunk before.
         """
-        self._check_process()
-        while self._waiting_bytes > MAX_WAITING_BYTES or not self._channel.stored.empty():
-            stored_bytes = next_item(self._channel.stored)
-            if stored_bytes is None:
-                self._channel.stored.put(None)
-                self.result()
-            else:
-                self._waiting_bytes -= stored_bytes
-        self._waiting_bytes += sum(map(len, pieces))
-        self._channel.tasks.put(pieces)
+        self._worker.put(pieces, sum(map(len, pieces)))
 
     def end(self, then: Callable[[Written], object] = lambda written: None) -> None:
-        """There are no more bytes. The object will appear or fail by itself from here; nothing is waited for.
+        """Say that there are no more bytes. Returns at once; the object is completed in the background.
 
         Args:
-            then: called by the other thread when the object is there; what it raises is what ``result`` raises.
+            then: called by the worker thread when the object is stored; what it raises, ``result`` raises.
         """
-        self._check_process()
-        self._channel.tasks.put(_End(then))
+        self._worker.end(then)
 
     @property
     def settled(self) -> bool:
-        """Whether ``result`` has not to wait: the object is there, or will never be."""
-        return self._channel.settled.is_set()
+        """Whether ``result`` would not wait: the object is stored, or has failed."""
+        return self._worker.settled
 
     def result(self) -> Written:
-        """Wait until an object that was ended is there.
+        """Wait until an object that was ended is stored.
 
         Raises:
-            BaseException: whatever kept it from being there.
+            BaseException: what went wrong.
         """
-        self._check_process()
-        self._channel.settled.wait()
-        self._thread.join()
-        outcome = self._channel.outcome
-        if isinstance(outcome, Written):
-            return outcome
-        assert outcome is not None
-        try:
-            raise outcome
-        finally:
-            del outcome  # or error and frame would keep each other
+        return self._worker.result()
 
     def abort(self, timeout_s: float | None = None) -> None:
-        """Leave nothing behind, and no thread. One that was ended is waited for instead, and stays.
+        """Remove what was stored, and end the thread. An object that was ended is waited for instead, and stays.
 
         Args:
-            timeout_s: seconds to wait at most; after them, and in its own thread, which may be running a finalizer, the
-                object is given up by itself.
+            timeout_s: seconds to wait at most. After them, and when called in the worker thread itself, which may run a
+                finalizer, the object is given up in the background.
         """
-        if os.getpid() == self._pid:
-            self._channel.tasks.put(None)
-            if threading.current_thread() is not self._thread:
-                self._thread.join(timeout_s)
-
-    def _check_process(self) -> None:
-        if os.getpid() != self._pid:
-            raise RuntimeError("This object was begun in another process, from which this one was forked.")
+        self._worker.give_up()
+        self._worker.join(timeout_s)
 
 
 class _Store:
@@ -157,12 +105,11 @@ class _Store:
         self._pending, self._compressor = pending, compressor
         self.md5, self._blocks, self._num_bytes = BackgroundMd5(), BlockSummer(), 0
 
-    def take(self, pieces: list[bytes | memoryview]) -> int:
-        """Store a chunk; how many bytes it had before it was compressed."""
+    def take(self, pieces: list[Data]) -> None:
+        """Compress and store a chunk."""
         chunk = b"".join(pieces)
         pieces.clear()
         self._put(chunk if self._compressor is None else self._compressor.compress(chunk))
-        return len(chunk)
 
     def _put(self, chunk: bytes) -> None:
         if chunk:
@@ -180,23 +127,17 @@ class _Store:
         return written
 
 
-def _work(channel: _Channel, pending: ObjectWriter, compressor: Compressor | None) -> None:
-    # Holds no reference to the object, so that a forgotten one can be collected.
-    store, written = _Store(pending, compressor), None
+def _store_all(pending: ObjectWriter, compressor: Compressor | None, chunks: Iterator[list[Data]]) -> Written:
+    """Store chunks until they end, and complete the object; or remove it, and raise what went wrong."""
+    store = _Store(pending, compressor)
     try:
-        while isinstance(task := channel.tasks.get(), list):
-            channel.stored.put(store.take(task))
-        if task is None:
-            raise InterruptedError("given up before its end")
-        written = store.finish()
-        task.then(written)
-        channel.settle(written)
-    except BaseException as error:  # noqa: BLE001  # it belongs to the one who writes, whatever it is
+        for pieces in chunks:
+            store.take(pieces)
+        return store.finish()
+    except BaseException:
         store.md5.end()
-        if written is None:
-            _abort(pending)
-        channel.settle(error)
-        channel.stored.put(None)
+        _abort(pending)
+        raise
 
 
 def _abort(pending: ObjectWriter) -> None:
@@ -209,6 +150,9 @@ def _abort(pending: ObjectWriter) -> None:
 @atexit.register
 def _give_up_all() -> None:
     """Daemon threads are stopped where they are when the interpreter ends; so what they hold is removed before."""
+    uploads = list(_live)
+    for upload in uploads:
+        upload.abort(0.0)
     deadline = time.monotonic() + _AT_EXIT_S
-    for outgoing in list(_live):
-        outgoing.abort(max(0.0, deadline - time.monotonic()))
+    for upload in uploads:
+        upload.abort(max(0.0, deadline - time.monotonic()))

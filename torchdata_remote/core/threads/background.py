@@ -1,14 +1,14 @@
-"""Work on a stream in a thread of its own, a little ahead of whoever takes what comes of it."""
+"""Run a stage of a pipeline in a background thread, a little ahead of its consumer."""
 
 from __future__ import annotations
 
-import os
-import queue
-import threading
 from collections.abc import Generator, Iterable, Iterator
-from typing import Generic, Protocol, TypeVar
+from contextlib import suppress
+from functools import partial
+from typing import Protocol, TypeVar
 
 from .pool import next_item
+from .worker import Mailbox, ReceiverGoneError, Worker
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -20,77 +20,62 @@ _RESULTS_AHEAD = 4
 
 
 class Stage(Protocol[T_contra, U_co]):
-    """What is done with the items, in order."""
+    """A function of a stream of items."""
 
     def feed(self, item: T_contra, /) -> Iterator[U_co]:
-        """What comes of the next item."""
+        """Yield the results of the next item."""
 
     def finish(self) -> None:
-        """After the last one; raises if more was expected."""
+        """Called after the last item; raises if more items were expected."""
 
 
-class _Channel(Generic[T, U]):
-    """Queues between the two threads; ``SimpleQueue`` because the consumer may be closed by a finalizer."""
-
-    def __init__(self) -> None:
-        self.items: queue.SimpleQueue[tuple[T] | bool] = queue.SimpleQueue()  # True: no more; False: stop
-        self.results: queue.SimpleQueue[tuple[U] | BaseException | bool] = queue.SimpleQueue()  # True: an item, please
-        self.room: queue.SimpleQueue[bool] = queue.SimpleQueue()  # one for each result that may be made; False: stop
+# A result; an error; or None, which asks for another item
+_Results = Mailbox[tuple[U] | BaseException | None]
 
 
 def run_in_background(items: Iterable[T], stage: Stage[T, U]) -> Generator[U, None, None]:
-    """What a stage makes of items. Items are pulled by the thread that iterates, the work is done in another one.
+    """Yield the results of a stage. Items are pulled by the thread that iterates, the stage runs in another thread.
 
-    The other thread makes at most four results that were not yet asked for, and ends when this is closed.
+    The stage makes at most four results that were not asked for. Its thread ends when this is closed.
     """
-    channel: _Channel[T, U] = _Channel()
-    source, pid = iter(items), os.getpid()
-    for _ in range(_RESULTS_AHEAD):
-        channel.room.put(True)
-    thread = threading.Thread(target=_work, args=(channel, stage), name="torchdata_remote", daemon=True)
-    thread.start()
+    results: _Results[U] = Mailbox(_RESULTS_AHEAD - 1)
+    source = iter(items)
+    worker: Worker[T, None] = Worker(partial(_run, stage, results), max_backlog=_ITEMS_AHEAD)
     try:
         for _ in range(_ITEMS_AHEAD):
-            channel.items.put(_next(source))
-        while True:
-            if os.getpid() != pid:
-                raise RuntimeError("This iterator was begun in another process, from which this one was forked.")
-            result = next_item(channel.results)
-            if result is True:
-                channel.items.put(_next(source))
-            elif result is False:
-                return
+            _send_next(source, worker)
+        for result in results.receive(next_item):
+            if result is None:
+                _send_next(source, worker)
             elif isinstance(result, BaseException):
                 try:
                     raise result
                 finally:
                     del result  # or error and frame would keep each other
             else:
-                assert isinstance(result, tuple)
                 yield result[0]
-                channel.room.put(True)
+            worker.check_process()
     finally:
-        channel.room.put(False)
-        channel.items.put(False)
+        results.refuse()
+        worker.give_up()
 
 
-def _next(source: Iterator[T]) -> tuple[T] | bool:
+def _send_next(source: Iterator[T], worker: Worker[T, None]) -> None:
     for item in source:
-        return (item,)
-    return True
+        return worker.put(item, 0)
+    return worker.end()
 
 
-def _work(channel: _Channel[T, U], stage: Stage[T, U]) -> None:
-    try:
-        while isinstance(item := channel.items.get(), tuple):
-            for result in stage.feed(item[0]):
-                if not channel.room.get():
-                    return
-                channel.results.put((result,))
-            channel.results.put(True)
-        if not item:
-            return
-        stage.finish()
-        channel.results.put(False)
-    except BaseException as error:  # noqa: BLE001  # it belongs to the consumer, whatever it is
-        channel.results.put(error)
+def _run(stage: Stage[T, U], results: _Results[U], items: Iterator[T]) -> None:
+    with suppress(ReceiverGoneError):
+        try:
+            for item in items:
+                for result in stage.feed(item):
+                    results.put((result,))
+                results.put(None, 0)
+            stage.finish()
+            results.end()
+        except ReceiverGoneError:
+            raise
+        except BaseException as error:  # noqa: BLE001  # the consumer raises it, whatever it is
+            results.put(error, 0)
