@@ -153,8 +153,8 @@ class S3Store:
             if total is None:
                 total = self._total_bytes(path, answer.get("ETag"))
             on_error.pop_all()
-        asked = (start, total if end is None else min(end, total))
-        self._count_ignored_range(wanted_range is not None and (first, after) == (0, total) and asked != (0, total))
+        requested = (start, total if end is None else min(end, total))
+        self._count_ignored_range(wanted_range is not None and (first, after) == (0, total) and requested != (0, total))
         return Answer(first, after, total, normalized_etag(answer.get("ETag")), self._chunks(path, answer["Body"]))
 
     def _total_bytes(self, path: str, etag: str | None) -> int:
