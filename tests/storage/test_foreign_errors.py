@@ -89,12 +89,12 @@ FAULTS: list[tuple[Exception, type[StorageError]]] = [
     (KeyError("ContentLength"), StorageError),
     (ValueError("odd"), StorageError),
     (ZeroDivisionError("a mistake"), StorageError),
-    (of_module("nobody.knows", "StrangeError"), StorageError),
+    (of_module("unknown.module", "StrangeError"), StorageError),
 ]
 
 
 class FailingFileSystem(MemoryFileSystem):  # type: ignore[misc]
-    """Raises what it is told to, whatever is called."""
+    """Raises one error for every call."""
 
     protocol = "failing"
     cachable = False

@@ -116,7 +116,7 @@ def test_a_listing_has_sizes_and_may_be_recursive(memory_folder: str) -> None:
 
 
 class PickyFileSystem(MemoryFileSystem):  # type: ignore[misc]
-    """Raises what it is told to, and tells its objects' etags."""
+    """Raises a chosen error, and has etags."""
 
     protocol = "picky"
     cachable = False

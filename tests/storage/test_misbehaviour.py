@@ -1,4 +1,4 @@
-"""Servers that always misbehave: read where their answers tell enough, refused after a few attempts where not."""
+"""Servers that violate their protocol: read if the responses are unambiguous, else refused after a few attempts."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_permanent_protocol_errors_end_after_a_few_attempts(transport: str, case
         with pytest.raises(StorageError) as caught:
             read(transport, server.url, 10)
         assert not isinstance(caught.value, TransientStorageError)
-        assert server.num_requests <= 2 * MAX_LIKELY_PERMANENT  # obstore is asked first, then the other transport
+        assert server.num_requests <= 2 * MAX_LIKELY_PERMANENT  # by obstore, then by the fallback
         assert caught.value.url is not None
 
 

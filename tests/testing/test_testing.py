@@ -1,4 +1,4 @@
-"""Helpers for the tests of whoever builds on this package."""
+"""Helpers for tests of packages that use this one."""
 
 from __future__ import annotations
 
