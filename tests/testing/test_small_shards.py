@@ -1,4 +1,4 @@
-"""Helpers for tests of packages that use this one."""
+"""Small sets of shards, and the worlds of all workers."""
 
 from __future__ import annotations
 
