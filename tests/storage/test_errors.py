@@ -116,9 +116,9 @@ def _raising(fault: Exception) -> Callable[..., Any]:
 
 
 def _write(store: FsspecStore) -> None:
-    pending = store.create("d/a", overwrite=False)
-    pending.write(b"1")
-    pending.commit()
+    writer = store.create("d/a", overwrite=False)
+    writer.write(b"1")
+    writer.commit()
 
 
 OPERATIONS: dict[str, Callable[[FsspecStore], object]] = {

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.servers.scripted import Response, scripted
@@ -79,6 +79,7 @@ def test_objects_are_removed_before_botocore_parses_the_page() -> None:
     assert b"IsTruncated" in body
 
 
+@settings(max_examples=40)
 @given(
     names=st.sets(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=9), max_size=5)
 )
