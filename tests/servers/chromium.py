@@ -26,7 +26,7 @@ WAIT_S = 60.0
 
 @contextlib.contextmanager
 def running_chromium(profile: Path, *, width: int = 1360, height: int = 900) -> Iterator[Any]:
-    """A browser while the block runs; skips the test where there is none.
+    """Run a browser while the block runs; skip the test if none is installed.
 
     Args:
         profile: an empty folder.
@@ -54,26 +54,26 @@ def running_chromium(profile: Path, *, width: int = 1360, height: int = 900) -> 
 
 
 class Page:
-    """The page of a service, as a person would use it.
+    """The page of a service, used like by a person.
 
     Args:
-        browser: what shows it.
-        url: of the service, without a slash.
+        browser: that shows the page.
+        url: of the service, without a slash at the end.
     """
 
     def __init__(self, browser: Any, url: str) -> None:
         self.browser, self.url = browser, url
 
-    def open(self, place: str = "") -> None:
-        """Load the page anew, at a dataset or a folder of it."""
+    def open(self, fragment: str = "") -> None:
+        """Reload the page at a dataset or a folder of it."""
         self.browser.get("about:blank")
-        self.browser.get(f"{self.url}/{'#' * bool(place)}{place}")
+        self.browser.get(f"{self.url}/{'#' * bool(fragment)}{fragment}")
 
     def script(self, text: str, *arguments: Any) -> Any:
         return self.browser.execute_script(text, *arguments)
 
     def until(self, condition: str, *arguments: Any) -> Any:
-        """Wait for an expression of JavaScript; its value."""
+        """Wait until an expression of JavaScript is true, and return its value."""
         from selenium.webdriver.support.ui import WebDriverWait
 
         wait = WebDriverWait(self.browser, WAIT_S, poll_frequency=0.05)
@@ -85,7 +85,7 @@ class Page:
 
     def texts(self, selector: str) -> list[str]:
         found: list[str] = self.script(
-            "return [...document.querySelectorAll(arguments[0])].map((one) => one.textContent)", selector
+            "return [...document.querySelectorAll(arguments[0])].map((element) => element.textContent)", selector
         )
         return found
 
@@ -96,11 +96,11 @@ class Page:
         self.element(selector).click()
 
     def choose(self, which: str, *paths: Path) -> None:
-        """Choose files, or a folder, as the browser's own dialog does."""
+        """Choose files, or a folder, like in the browser's dialog."""
         self.element(f"[data-of={which}]").send_keys("\n".join(map(str, paths)))
 
     def drop(self, files: dict[str, str]) -> None:
-        """Let files of these names and texts fall onto the page."""
+        """Drop files with these names and texts onto the page."""
         self.script(
             """const transfer = new DataTransfer();
             for (const [name, text] of Object.entries(arguments[0])) transfer.items.add(new File([text], name));
@@ -112,10 +112,10 @@ class Page:
         )
 
     def wait_for_uploads(self, num_files: int) -> None:
-        """Until so many files since the page was opened are there."""
+        """Wait until this number of files is uploaded since the page was opened."""
         self.until("document.querySelector('[data-of=all-text]').textContent.startsWith(arguments[0])",
                    f"{num_files:,} of {num_files:,} file")  # fmt: skip
 
     def complaints(self) -> list[str]:
-        """What the console tells since it was asked last: errors, also of the content security policy."""
+        """Return new messages of the console: errors, also of the content security policy."""
         return [entry["message"] for entry in self.browser.get_log("browser")]

@@ -1,4 +1,4 @@
-"""A real S3 server whose answers are broken on their way."""
+"""An S3 server behind a proxy that breaks its responses."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torchdata_remote.testing import Faults, FaultyStore
 
 @dataclass(frozen=True)
 class FaultyS3(S3Server):
-    """A server behind a faulty store: the same keys, another address. Buckets are made without faults."""
+    """The faulty proxy of an S3 server: the same keys, another address. Buckets are created without faults."""
 
-    behind: S3Server
+    upstream: S3Server
 
     def new_bucket(self) -> str:
-        return self.behind.new_bucket()
+        return self.upstream.new_bucket()
 
 
 @contextmanager
 def faulty(server: S3Server, faults: Faults | None = None, *, seed: int = 0) -> Iterator[tuple[FaultyS3, FaultyStore]]:
-    """The server as its clients see it through a ``FaultyStore``, and that store."""
+    """Run a ``FaultyStore`` in front of a server."""
     with FaultyStore(server.endpoint_url, faults, seed=seed) as store:
         yield FaultyS3(f"faulty-{server.name}", store.endpoint_url, server.key, server.secret, server), store

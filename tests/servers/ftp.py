@@ -1,4 +1,4 @@
-"""A real FTP server over a folder."""
+"""An FTP server of a folder."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Ftp:
 
     url: str
     commands: list[str] = field(default_factory=list)
-    silent: threading.Event = field(default_factory=threading.Event)  # set: it answers no command
-    num_refused: int = 0  # so many of the next MLSD are answered by 425
+    silent: threading.Event = field(default_factory=threading.Event)  # if set, the server does not reply
+    num_refused: int = 0  # number of the next MLSD commands that are refused by 425
 
 
 @contextmanager
@@ -42,14 +42,14 @@ def ftp_server(folder: Path) -> Iterator[Ftp]:
             super().pre_process_command(line, command, argument)
 
     Handler.authorizer = authorizer
-    with_port = FTPServer(("127.0.0.1", 0), Handler)
-    running.url = f"ftp://127.0.0.1:{with_port.address[1]}"
+    server = FTPServer(("127.0.0.1", 0), Handler)
+    running.url = f"ftp://127.0.0.1:{server.address[1]}"
     ended = threading.Event()
 
     def serve() -> None:
         while not ended.is_set():
-            with_port.serve_forever(timeout=0.01, blocking=False)
-        with_port.close_all()
+            server.serve_forever(timeout=0.01, blocking=False)
+        server.close_all()
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""A server that sends the bytes a test writes, whether or not they are HTTP."""
+"""A server that sends the bytes of a test, which need not be HTTP."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 _HEAD_BYTES = 1 << 16
-_TLS = b"\x16"  # how a client begins that speaks TLS
+_TLS = b"\x16"  # first byte of a TLS client
 
 
 @dataclass
@@ -19,17 +19,17 @@ class Raw:
     """A running server."""
 
     url: str
-    heads: list[str] = field(default_factory=list)  # of the requests, as they arrived
+    heads: list[str] = field(default_factory=list)  # of the requests, in order of arrival
 
     @property
     def num_requests(self) -> int:
-        """So many arrived."""
+        """Number of requests so far."""
         return len(self.heads)
 
 
 @contextmanager
 def raw(respond: Callable[[str], bytes], tls: ssl.SSLContext | None = None) -> Iterator[Raw]:
-    """Send ``respond(head of the request)`` to each connection, then end it."""
+    """Send ``respond(head of the request)`` to each connection, then close it."""
     running = Raw("")
 
     class Handler(socketserver.BaseRequestHandler):
@@ -63,5 +63,5 @@ def raw(respond: Callable[[str], bytes], tls: ssl.SSLContext | None = None) -> I
 
 
 def answer(status: str, body: bytes = b"", *headers: str) -> bytes:
-    """An HTTP/1.1 answer with these header lines, and ``Connection: close``."""
+    """Make an HTTP/1.1 response with these header lines, and ``Connection: close``."""
     return "\r\n".join([f"HTTP/1.1 {status}", *headers, "Connection: close", "", ""]).encode("latin-1") + body

@@ -1,4 +1,4 @@
-"""Real S3 servers for tests: moto everywhere, Ceph's RADOS gateway where it is installed."""
+"""S3 servers for tests: moto, and Ceph's RADOS gateway if it is installed."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def free_port() -> int:
 
 
 def wait_until(ready: Callable[[], bool], what: str, timeout_s: float = START_S) -> None:
-    """Poll a server that cannot tell when it is ready."""
+    """Poll a server that does not report when it is ready."""
     deadline = time.monotonic() + timeout_s
     while not ready():
         if time.monotonic() > deadline:
@@ -102,7 +102,7 @@ def answers(url: str) -> bool:
 
 @contextmanager
 def process(*command: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that ends with the block."""
+    """Run a process while the block runs."""
     with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT) as running:
         try:
             yield running
@@ -140,14 +140,14 @@ def ceph_server(folder: Path) -> Iterator[S3Server]:
                 server = start_ceph(folder / f"{attempt}", daemons)
                 break
             except (AssertionError, TimeoutError, subprocess.TimeoutExpired):
-                daemons.close()  # a port may have been taken meanwhile, or the machine been too busy
+                daemons.close()  # a port may be in use by now, or the machine too busy
                 if attempt == CEPH_ATTEMPTS:
                     raise
         yield server
 
 
 def start_ceph(folder: Path, daemons: ExitStack) -> S3Server:
-    """Start the daemons, which end with ``daemons``."""
+    """Start the daemons, which run until ``daemons`` is closed."""
     mon_port, rgw_port = free_port(), free_port()
     cluster = str(uuid.uuid4())
     settings = {
@@ -216,7 +216,7 @@ def start_ceph(folder: Path, daemons: ExitStack) -> S3Server:
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """A folder with a short path, because Unix sockets lie in it."""
+    """A folder with a short path, for Unix sockets."""
     folder = Path(tempfile.mkdtemp(prefix="tdr-", dir="/tmp" if os.path.isdir("/tmp") else None))
     try:
         yield folder

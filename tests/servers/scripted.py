@@ -1,4 +1,4 @@
-"""An HTTP server whose answers a test writes."""
+"""An HTTP server whose responses are written by a test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Respond = Callable[["Request"], "Response"]
 
 @dataclass(frozen=True)
 class Request:
-    """As it arrived; header names in lower case."""
+    """A request as received; header names are in lower case."""
 
     number: int  # from 1
     method: str
@@ -25,7 +25,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Response:
-    """What to answer; Content-Length is added."""
+    """A response; Content-Length is added."""
 
     status: int = 200
     body: bytes = b""
@@ -33,18 +33,18 @@ class Response:
 
     @classmethod
     def of_object(cls, request: Request, data: bytes, etag: str = '"1"') -> Response:
-        """As a store answers a GET for all or a part of an object."""
+        """Make the response of a store to a GET of an object or a range of it."""
         headers = {"ETag": etag, "Last-Modified": "Sat, 21 Nov 2026 00:00:00 GMT"}
         span = request.headers.get("range")
         if span is None:
             return cls(200, data, headers)
         first, _, last = span.removeprefix("bytes=").partition("-")
-        piece = data[int(first) : int(last) + 1 if last else None]
-        return cls(206, piece, {**headers, "Content-Range": f"bytes {first}-{int(first) + len(piece) - 1}/{len(data)}"})
+        body = data[int(first) : int(last) + 1 if last else None]
+        return cls(206, body, {**headers, "Content-Range": f"bytes {first}-{int(first) + len(body) - 1}/{len(data)}"})
 
     @classmethod
     def of_error(cls, status: int, code: str, headers: dict[str, str] | None = None) -> Response:
-        """As S3 refuses."""
+        """Make an error response of S3."""
         body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>no</Message></Error>".encode()
         return cls(status, body, headers or {})
 
@@ -59,14 +59,14 @@ class Scripted:
 
 @contextmanager
 def scripted(respond: Respond, port: int = 0) -> Iterator[Scripted]:
-    """Answer each request by ``respond`` until the block ends."""
+    """Run a server that responds to each request by ``respond``."""
     requests: list[Request] = []
     lock = threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def answer(self) -> None:
+        def send_scripted(self) -> None:
             headers = {name.lower(): value for name, value in self.headers.items()}
             with lock:
                 request = Request(len(requests) + 1, self.command, self.path, headers, time.monotonic())
@@ -79,7 +79,7 @@ def scripted(respond: Respond, port: int = 0) -> Iterator[Scripted]:
             if self.command != "HEAD":
                 self.wfile.write(response.body)
 
-        do_GET = do_HEAD = answer  # noqa: N815  # names of the base class
+        do_GET = do_HEAD = send_scripted  # noqa: N815  # names of the base class
 
         def log_message(self, *arguments: object) -> None:
             pass

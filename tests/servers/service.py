@@ -1,4 +1,4 @@
-"""The dataset service as a process of its own, on loopback."""
+"""The dataset service in a subprocess, on loopback."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _START_S = 60
 
 
 class Service:
-    """A service that runs.
+    """A running service.
 
     Args:
         root: URL of its datasets.
-        arguments: more of ``torchdata-remote serve``'s.
-        port: 0 takes a free one.
-        environment: of the process; this one's by default.
+        arguments: further ones of ``torchdata-remote serve``.
+        port: 0 chooses a free one.
+        environment: of the process; by default that of this process.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class Service:
         command = [sys.executable, "-m", "torchdata_remote.cli", "serve", "--root", str(root), "--port", str(port)]
         self.process = subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, text=True, env=environment)
         assert self.process.stdout is not None
-        line = self.process.stdout.readline()  # it is printed once connections are taken
+        line = self.process.stdout.readline()  # printed once connections are accepted
         if not line.startswith("http://"):
             self.process.kill()
             raise RuntimeError(f"the service did not start: {line!r}, status {self.process.wait(_START_S)}")
@@ -35,16 +35,16 @@ class Service:
 
     @property
     def url(self) -> str:
-        """Of the service, without a slash."""
+        """URL of the service, without a slash at the end."""
         return f"http://{self.address}"
 
     def kill(self) -> None:
-        """As the kernel does it, when memory is out."""
+        """Kill the process, like the kernel when memory is exhausted."""
         self.process.kill()
         self.process.wait(_START_S)
 
     def stop(self) -> int:
-        """As Kubernetes does it; returns the exit status."""
+        """Terminate the process, like Kubernetes, and return its exit status."""
         self.process.terminate()
         try:
             return self.process.wait(_START_S)
@@ -56,7 +56,7 @@ class Service:
 
 @contextlib.contextmanager
 def running_service(root: str | Path, *arguments: str, token_file: Path | None = None) -> Iterator[str]:
-    """A service while the block runs; its ``host:port``."""
+    """Run a service while the block runs; yields its ``host:port``."""
     if token_file is not None:
         arguments = (*arguments, "--token-file", str(token_file))
     service = Service(root, *arguments)

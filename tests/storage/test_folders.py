@@ -1,4 +1,4 @@
-"""Stores in which somebody keeps house: folders, and listings that begin anywhere."""
+"""Stores with folders, and with listings that start after any path."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def opened(place: Place) -> tuple[FolderStore, str]:
 
 
 def listed(store: FolderStore, prefix: str, *, recursive: bool, limit: int, after: str = "") -> tuple[list[str], int]:
-    """Files and folders in order, and the number of pages; a page is never larger, and never comes twice."""
+    """Files and folders in order, and the number of pages; no page exceeds the limit or is repeated."""
     found: list[str] = []
     num_pages = 0
     while True:

@@ -31,9 +31,9 @@ def opened(url: str, **options: Any) -> tuple[Store, str]:
 
 
 def write(store: Store, path: str, data: bytes, *, overwrite: bool = False) -> None:
-    pending = store.create(path, overwrite=overwrite)
-    pending.write(data)
-    pending.commit()
+    writer = store.create(path, overwrite=overwrite)
+    writer.write(data)
+    writer.commit()
 
 
 @given(data=st.binary(max_size=300), start=st.integers(0, 300), length=st.integers(1, 310))
@@ -90,10 +90,10 @@ def test_an_existing_object_is_kept_without_overwrite(memory_folder: str) -> Non
 def test_an_object_is_invisible_before_commit(memory_folder: str) -> None:
     """An aborted object never becomes visible."""
     store, path = opened(f"{memory_folder}/a")
-    pending = store.create(path, overwrite=False)
-    pending.write(b"1")
+    writer = store.create(path, overwrite=False)
+    writer.write(b"1")
     assert store.find(path) is None
-    pending.abort()
+    writer.abort()
     assert store.find(path) is None
 
 
@@ -116,7 +116,7 @@ def test_a_listing_has_sizes_and_may_be_recursive(memory_folder: str) -> None:
 
 
 class PickyFileSystem(MemoryFileSystem):  # type: ignore[misc]
-    """Raises what it is told to, and tells its objects' etags."""
+    """Raises a chosen error, and has etags."""
 
     protocol = "picky"
     cachable = False

@@ -1,4 +1,4 @@
-"""http as a store, against servers that do and do not honour ranges."""
+"""HTTP as a store, against servers that do and do not honour ranges."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ONE_ATTEMPT = RetryPolicy(max_attempts=1)
 
 
 class Site(ThreadingHTTPServer):
-    """Path with query -> bytes, and how the server behaves."""
+    """A server with its objects, by path and query, and its behaviour."""
 
     daemon_threads = True
 
@@ -59,7 +59,7 @@ class Site(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hangs up is no news."""
+        """Ignore clients that close their connection."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -86,9 +86,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self.server.honours_ranges:
             headers["ETag"] = self.server.etags.get(self.path, f'"{hash(data):x}"')
             headers["Accept-Ranges"] = "bytes"
-            asked = self.headers.get("Range")
-            if asked is not None:
-                first, last = (int(part) if part else None for part in asked.removeprefix("bytes=").split("-"))
+            wanted_range = self.headers.get("Range")
+            if wanted_range is not None:
+                first, last = (int(part) if part else None for part in wanted_range.removeprefix("bytes=").split("-"))
                 assert first is not None
                 if first >= len(data):
                     self._answer(416, b"", with_body, **{"Content-Range": f"bytes */{len(data)}"})
@@ -114,7 +114,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = self.server.cuts_bodies
 
     def log_message(self, *arguments: Any) -> None:
-        """Say nothing."""
+        """Write no log."""
 
 
 def serve(site: Site) -> Iterator[Site]:
@@ -183,7 +183,7 @@ def test_path_and_query_are_sent_unchanged(site: Site, path: str) -> None:
     entry = store.stat(inside)
     assert (entry.path, entry.size) == (inside, 10)
     assert store.find(inside) == entry
-    assert {asked for _, asked in site.requests} == {path}
+    assert {target for _, target in site.requests} == {path}
 
 
 def test_a_small_object_costs_one_get(with_ranges: Site) -> None:

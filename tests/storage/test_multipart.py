@@ -159,7 +159,7 @@ def test_a_refusal_of_the_first_request_is_not_looked_into(error: Exception) -> 
 
 
 def test_a_retry_that_finds_another_object_is_refused() -> None:
-    """An object of another writer is not taken for the own one."""
+    """An object of another writer is not mistaken for the own one."""
     errors = iter([TransientStorageError("connection reset"), ObjectExistsError("exists")])
 
     def send() -> None:
@@ -170,7 +170,7 @@ def test_a_retry_that_finds_another_object_is_refused() -> None:
 
 
 def test_requests_that_would_start_anew_are_not_repeated_once_the_object_is_visible() -> None:
-    """With ``look_before_retry`` the store is asked first."""
+    """With ``look_before_retry`` the store is searched first."""
     calls: list[str] = []
 
     def send() -> None:

@@ -1,4 +1,4 @@
-"""A store that misbehaves: what comes over the wire, fault by fault."""
+"""A store that fails on purpose: the bytes of each fault."""
 
 from __future__ import annotations
 
@@ -109,16 +109,16 @@ def running_server() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def behind() -> Iterator[Server]:
-    """The server behind, of this module."""
+def upstream() -> Iterator[Server]:
+    """The upstream server of this module."""
     with running_server() as server:
         yield server
 
 
 @pytest.fixture
-def store(behind: Server) -> Iterator[FaultyStore]:
+def store(upstream: Server) -> Iterator[FaultyStore]:
     """A faulty store without faults, until a test scripts some."""
-    with FaultyStore(behind.url, Faults(stall_s=0.1, trickle_s=0.001)) as store:
+    with FaultyStore(upstream.url, Faults(stall_s=0.1, trickle_s=0.001)) as store:
         yield store
 
 
@@ -146,18 +146,18 @@ def on_the_wire(store: FaultyStore, path: str = "/b/k", *, method: str = "GET", 
 
 
 def split(answer: bytes) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers by names in lower case, and the bytes behind the head."""
+    """Status, headers by names in lower case, and the bytes after the head."""
     head, _, body = answer.partition(b"\r\n\r\n")
     first, *lines = head.decode().split("\r\n")
     named = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
-    assert len(named) == len(lines), "a header came twice"
+    assert len(named) == len(lines), "a header is repeated"
     return int(first.split()[1]), named, body
 
 
 def broken(
     store: FaultyStore, fault: str, path: str = "/b/k", **headers: str
 ) -> tuple[int, dict[str, str], bytes, str]:
-    """Status, headers, body and end of the answer to one GET with a scripted fault, which is counted and noted."""
+    """Status, headers, body and end of the answer to one GET with a scripted fault, which is counted and recorded."""
     store.script(fault)
     answer, end = on_the_wire(store, path, **headers)
     assert store.counts == {fault: 1}
@@ -166,15 +166,15 @@ def broken(
 
 
 @pytest.mark.parametrize("fault", ["slow_down", "internal_error"])
-def test_503_and_500_have_s3s_xml(store: FaultyStore, behind: Server, fault: str) -> None:
+def test_503_and_500_have_s3s_xml(store: FaultyStore, upstream: Server, fault: str) -> None:
     """The upstream server gets no request."""
-    behind.seen.clear()
+    upstream.seen.clear()
     status, headers, body, _ = broken(store, fault)
     code = {"slow_down": (503, b"<Code>SlowDown</Code>"), "internal_error": (500, b"<Code>InternalError</Code>")}
     assert status == code[fault][0]
     assert code[fault][1] in body
     assert int(headers["content-length"]) == len(body)
-    assert behind.seen == []
+    assert upstream.seen == []
 
 
 @pytest.mark.parametrize(("fault", "end"), [("reset", "RST"), ("early_end", "FIN")])
@@ -230,9 +230,9 @@ def test_ignored_range_of_a_signed_request_has_zeros(store: FaultyStore) -> None
 
 
 @given(seed=st.integers(0, 2**32), start=st.integers(0, 49_999), length=st.integers(1, 50_000))
-def test_shifted_range_has_another_start(behind: Server, seed: int, start: int, length: int) -> None:
+def test_shifted_range_has_another_start(upstream: Server, seed: int, start: int, length: int) -> None:
     """As many bytes as requested; the start is never the right one, whatever the range."""
-    with FaultyStore(behind.url, Faults(shifted_range=1), seed=seed) as store:
+    with FaultyStore(upstream.url, Faults(shifted_range=1), seed=seed) as store:
         status, headers, body = split(on_the_wire(store, Range=f"bytes={start}-{start + length - 1}")[0])
     found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", headers["content-range"])
     assert found is not None
@@ -332,27 +332,27 @@ def test_an_impossible_fault_leaves_the_response_intact(
 
 
 @pytest.mark.parametrize("fault", NAMES)
-def test_probability_1_breaks_every_response(behind: Server, fault: str) -> None:
+def test_probability_1_breaks_every_response(upstream: Server, fault: str) -> None:
     """Every GET that can have the fault has it."""
     certain: dict[str, Any] = {fault: 1.0}
-    with FaultyStore(behind.url, Faults(**certain, stall_s=0.01, trickle_s=0.0001)) as store:
+    with FaultyStore(upstream.url, Faults(**certain, stall_s=0.01, trickle_s=0.0001)) as store:
         store.script(None)  # an earlier answer
         for path in ("/b/other", "/b/k", "/b/k"):
             on_the_wire(store, path, Range="bytes=0-9")
         assert store.counts == {"well": 1, fault: 2}
 
 
-def run(behind: Server, seed: int) -> list[tuple[bytes, str]]:
+def run(upstream: Server, seed: int) -> list[tuple[bytes, str]]:
     faults = Faults(reset=0.2, cut_body=0.2, flipped_bit=0.2, slow_down=0.1, changed=0.1)
-    with FaultyStore(behind.url, faults, seed=seed) as store:
+    with FaultyStore(upstream.url, faults, seed=seed) as store:
         answers = [on_the_wire(store, **RANGE) for _ in range(20)]
         assert sum(store.counts.values()) == len(store.requests) == 20
     return [(re.sub(rb"Date: [^\r]*", b"", answer), end) for answer, end in answers]
 
 
-def test_a_seed_determines_all_faults(behind: Server) -> None:
+def test_a_seed_determines_all_faults(upstream: Server) -> None:
     """Also the bit that is inverted."""
-    assert run(behind, 3) == run(behind, 3) != run(behind, 4)
+    assert run(upstream, 3) == run(upstream, 3) != run(upstream, 4)
 
 
 def test_a_script_applies_in_order_of_arrival_and_then_faults_are_random(store: FaultyStore) -> None:
@@ -383,28 +383,28 @@ def test_requests_are_recorded_in_order(store: FaultyStore) -> None:
     assert seen == [("GET", "/b/k%20k", None, '"x"'), ("GET", "/b/k", "bytes=1000-1999", None)]
 
 
-def test_connections_are_reused_on_both_sides(store: FaultyStore, behind: Server) -> None:
+def test_connections_are_reused_on_both_sides(store: FaultyStore, upstream: Server) -> None:
     """Intact responses, errors and HEAD use one connection to the proxy, and one to the upstream server."""
-    before = behind.connections
+    before = upstream.connections
     client = http.client.HTTPConnection(store.endpoint_url.removeprefix("http://"))
     store.script(None, "slow_down", "flipped_bit", None)
-    got = []
+    received = []
     with connect(store) as sock:
         client.sock = sock
         for method in ("GET", "GET", "GET", "HEAD", "GET"):
             client.request(method, "/b/k")
             answer = client.getresponse()
-            got.append((answer.status, len(answer.read())))
+            received.append((answer.status, len(answer.read())))
         assert client.sock is sock
-    assert got == [(200, 50_000), (503, got[1][1]), (200, 50_000), (200, 0), (200, 50_000)]
-    assert behind.connections == before + 1
+    assert received == [(200, 50_000), (503, received[1][1]), (200, 50_000), (200, 0), (200, 50_000)]
+    assert upstream.connections == before + 1
 
 
-def test_requests_are_forwarded_byte_for_byte(store: FaultyStore, behind: Server) -> None:
+def test_requests_are_forwarded_byte_for_byte(store: FaultyStore, upstream: Server) -> None:
     """Order and case of the headers, and Host, are the client's, so signatures stay valid."""
     on_the_wire(store, "/b/k?a=%2F&b", **{"X-Amz-b": "2", "x-AMZ-a": "  1"})
-    lines = behind.seen[-1][2]
-    assert behind.seen[-1][1] == "/b/k?a=%2F&b"
+    lines = upstream.seen[-1][2]
+    assert upstream.seen[-1][1] == "/b/k?a=%2F&b"
     assert lines.split() == ["Host:", "signed.example", "Connection:", "close", "X-Amz-b:", "2", "x-AMZ-a:", "1"]
 
 
@@ -427,7 +427,7 @@ def test_a_response_without_length_ends_with_the_connection(store: FaultyStore) 
     assert (status, headers["connection"], body) == (200, "close", BODY)
 
 
-def test_uploads_are_forwarded(store: FaultyStore, behind: Server) -> None:
+def test_uploads_are_forwarded(store: FaultyStore, upstream: Server) -> None:
     """Bodies end where the next request starts."""
     upload = random.Random(1).randbytes(3_000_000)
     client = http.client.HTTPConnection(store.endpoint_url.removeprefix("http://"), timeout=20)
@@ -435,7 +435,7 @@ def test_uploads_are_forwarded(store: FaultyStore, behind: Server) -> None:
         client.request("PUT", "/b/new", body=upload)
         assert client.getresponse().read() == b""
     client.request("GET", "/b/new")
-    assert client.getresponse().read() == upload == behind.objects.pop("/b/new")
+    assert client.getresponse().read() == upload == upstream.objects.pop("/b/new")
     client.close()
     assert store.counts == {"well": 3}
 
@@ -480,9 +480,9 @@ def test_an_upstream_server_that_closes_early_is_a_502() -> None:
         thread.join()
 
 
-def test_the_path_of_the_upstream_url_is_kept(behind: Server) -> None:
+def test_the_path_of_the_upstream_url_is_kept(upstream: Server) -> None:
     """The proxy's address has the same path."""
-    with FaultyStore(f"{behind.url}/b") as store:
+    with FaultyStore(f"{upstream.url}/b") as store:
         assert urlsplit(store.endpoint_url).path == "/b"
 
 
@@ -493,9 +493,9 @@ def proxy_threads() -> int:
 @pytest.mark.parametrize("fault", [None, "stall", "stall_in_body", "trickle"])
 def test_close_ends_all_threads_and_sockets(fault: str | None) -> None:
     """Within 2 s, also those that stall, trickle or wait for the next request."""
-    with running_server() as behind:
+    with running_server() as upstream:
         open_before = len(os.listdir("/proc/self/fd"))
-        with FaultyStore(behind.url, Faults(stall_s=1000, trickle_s=1000)) as store:
+        with FaultyStore(upstream.url, Faults(stall_s=1000, trickle_s=1000)) as store:
             store.script(*[fault] * 20)
             clients = [connect(store) for _ in range(20)]
             for client in clients:
@@ -512,9 +512,9 @@ def test_close_ends_all_threads_and_sockets(fault: str | None) -> None:
         wait_until(lambda: len(os.listdir("/proc/self/fd")) <= open_before, "the end of all sockets")
 
 
-def test_a_stall_ends_when_its_client_leaves(behind: Server) -> None:
+def test_a_stall_ends_when_its_client_leaves(upstream: Server) -> None:
     """Time-outs of clients do not accumulate threads."""
-    with FaultyStore(behind.url, Faults(stall=1, stall_s=1000)) as store:
+    with FaultyStore(upstream.url, Faults(stall=1, stall_s=1000)) as store:
         with connect(store, timeout_s=0.05) as sock:
             sock.sendall(ask())
             with pytest.raises(TimeoutError):
@@ -543,9 +543,9 @@ def test_forked_children_do_not_keep_connections_open(
             assert sock.recv(1) == b""
 
 
-def test_requests_of_concurrent_clients_are_counted_once(behind: Server) -> None:
+def test_requests_of_concurrent_clients_are_counted_once(upstream: Server) -> None:
     """Each is recorded once."""
-    with FaultyStore(behind.url, Faults.storm(0.4)) as store:
+    with FaultyStore(upstream.url, Faults.storm(0.4)) as store:
 
         def many() -> None:
             for _ in range(25):

@@ -68,29 +68,10 @@ _TRANSIENT = (
     concurrent.futures.TimeoutError,
     concurrent.futures.CancelledError,
 )
-_NETWORK_PACKAGES = {
-    "aiohttp",
-    "asyncio",
-    "azure",
-    "botocore",
-    "fsspec",
-    "ftplib",
-    "gcsfs",
-    "google",
-    "h11",
-    "h2",
-    "http",
-    "httpcore",
-    "httpx",
-    "huggingface_hub",
-    "paramiko",
-    "requests",
-    "smbprotocol",
-    "socket",
-    "ssl",
-    "urllib",
-    "urllib3",
-}
+_NETWORK_PACKAGE = re.compile(
+    "aiohttp|asyncio|azure|botocore|fsspec|ftplib|gcsfs|google|h11|h2|http|httpcore|httpx|huggingface_hub|paramiko|"
+    "requests|smbprotocol|socket|ssl|urllib|urllib3"
+)
 _known_hosts: set[str] = set()  # scheme and bucket or host, of those that have responded
 
 
@@ -206,7 +187,7 @@ def _status_of(error: BaseException | None) -> int | None:
 
 
 def _is_network_error(error: Exception) -> bool:
-    return any(kind.__module__.partition(".")[0] in _NETWORK_PACKAGES for kind in type(error).__mro__)
+    return any(_NETWORK_PACKAGE.fullmatch(kind.__module__.partition(".")[0]) for kind in type(error).__mro__)
 
 
 def from_status(

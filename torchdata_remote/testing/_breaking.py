@@ -55,39 +55,41 @@ def error_response(fault: str, *, with_body: bool) -> bytes:
     return (head + "x-amz-request-id: FAULTYSTORE\r\n\r\n" + body * with_body).encode()
 
 
-def status_line(answer: Head) -> str:
+def status_line(response: Head) -> str:
     """Return a status line of HTTP/1.1, also if the upstream server uses HTTP/1.0."""
-    return f"HTTP/1.1 {answer.first[1]} {answer.first[2]}"
+    return f"HTTP/1.1 {response.first[1]} {response.first[2]}"
 
 
-def with_length(answer: Head, body: bytes, **changes: str | None) -> bytes:
+def with_length(response: Head, body: bytes, **changes: str | None) -> bytes:
     """Make a complete response with Content-Length."""
     lengths = {"Content-Length": str(len(body)), "Transfer-Encoding": None, "Connection": None, "Keep-Alive": None}
     named = {name.replace("_", "-"): value for name, value in changes.items()}
-    return answer.edited({**lengths, **named}, first=status_line(answer)) + body
+    return response.edited({**lengths, **named}, first=status_line(response)) + body
 
 
-def break_response(fault: str, answer: Head, body: bytes, chance: float) -> BrokenResponse | None:
+def break_response(fault: str, response: Head, body: bytes, chance: float) -> BrokenResponse | None:
     """Break a response; ``None`` if it cannot have the fault. ``chance`` is from [0, 1)."""
     if fault in RANGE_FAULTS:
-        found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", answer.fields.get("content-range", ""))
-        if answer.status == 206 and found and len(body) == int(found[2]) - int(found[1]) + 1:
-            return _broken_range(fault, answer, body, chance, int(found[1]), int(found[3]))
-        return BrokenResponse(with_length(answer, body)) if fault == "ignored_range" and answer.status == 200 else None
+        found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", response.fields.get("content-range", ""))
+        if response.status == 206 and found and len(body) == int(found[2]) - int(found[1]) + 1:
+            return _broken_range(fault, response, body, chance, int(found[1]), int(found[3]))
+        return (
+            BrokenResponse(with_length(response, body)) if fault == "ignored_range" and response.status == 200 else None
+        )
     if fault == "other_answer":
-        return BrokenResponse(with_length(answer, body))
-    if answer.status not in (200, 206) or not body:
+        return BrokenResponse(with_length(response, body))
+    if response.status not in (200, 206) or not body:
         return None
     part = body[: int(chance * len(body))]
     if fault == "cut_without_length":
-        return BrokenResponse(with_length(answer, part, Content_Length=None, Connection="close"), AfterResponse.END)
+        return BrokenResponse(with_length(response, part, Content_Length=None, Connection="close"), AfterResponse.END)
     if fault == "flipped_bit":
         flipped, bit = bytearray(body), int(chance * 8 * len(body))
         flipped[bit // 8] ^= 1 << bit % 8
-        return BrokenResponse(with_length(answer, bytes(flipped)))
+        return BrokenResponse(with_length(response, bytes(flipped)))
     if fault == "changed":
-        return BrokenResponse(with_length(answer, body, ETag=f'"{int(chance * 2**128):032x}"'))
-    whole = with_length(answer, body)
+        return BrokenResponse(with_length(response, body, ETag=f'"{int(chance * 2**128):032x}"'))
+    whole = with_length(response, body)
     if fault == "doubled":
         return BrokenResponse(whole + whole)
     head = whole[: len(whole) - len(body)]
@@ -99,19 +101,19 @@ def break_response(fault: str, answer: Head, body: bytes, chance: float) -> Brok
 
 
 def _broken_range(
-    fault: str, answer: Head, body: bytes, chance: float, start: int, total: int
+    fault: str, response: Head, body: bytes, chance: float, start: int, total: int
 ) -> BrokenResponse | None:
     """Break the response to a range: ``body`` starts at byte ``start`` of an object of ``total`` bytes."""
     stop = start + len(body)
     if fault == "short_range":
         kept = 1 + int(chance * (len(body) - 1))
         named = f"bytes {start}-{start + kept - 1}/{total}"
-        return BrokenResponse(with_length(answer, body[:kept], Content_Range=named)) if kept < len(body) else None
+        return BrokenResponse(with_length(response, body[:kept], Content_Range=named)) if kept < len(body) else None
     if fault == "shifted_range":
         other = int(chance * max(total - len(body), 1))  # any start except the right one
         other += other >= start
         named = f"bytes {other}-{other + len(body) - 1}/{max(total, other + len(body))}"
-        return BrokenResponse(with_length(answer, body, Content_Range=named))
+        return BrokenResponse(with_length(response, body, Content_Range=named))
     whole = bytes(start) + body + bytes(total - stop)
-    ok = Head(answer.edited({"Content-Range": None}, first="HTTP/1.1 200 OK"))
+    ok = Head(response.edited({"Content-Range": None}, first="HTTP/1.1 200 OK"))
     return BrokenResponse(with_length(ok, whole))

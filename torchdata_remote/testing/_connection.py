@@ -83,7 +83,7 @@ class Connection:
     def serve(self) -> None:
         """Serve requests until one side closes the connection, or a fault does."""
         try:
-            while (request := self._client.head()) is not None and self._answer(request):
+            while (request := self._client.head()) is not None and self._serve_request(request):
                 pass
         except _UpstreamError:
             self._store.count("bad_gateway")
@@ -94,7 +94,7 @@ class Connection:
         finally:
             self._disconnect()
 
-    def _answer(self, request: Head) -> bool:
+    def _serve_request(self, request: Head) -> bool:
         """Serve one request; return whether the connection stays open."""
         seen, chance = self._store.record_request(request)
         fault = seen.fault
@@ -123,17 +123,17 @@ class Connection:
 
     def _forward(self, request: Head, what: str | None = None) -> bool:
         """Stream the upstream response to the client, and count it as ``what``."""
-        answer = self._request(request)
+        response = self._request(request)
         if what is not None:
             self._store.count(what)
-        body = self._answer_body(request, answer)
-        has_end = body is None or answer.is_chunked or answer.length is not None
+        body = self._response_body(request, response)
+        has_end = body is None or response.is_chunked or response.length is not None
         connection = None if has_end else "close"
-        head = answer.edited({"Connection": connection, "Keep-Alive": None}, first=status_line(answer))
+        head = response.edited({"Connection": connection, "Keep-Alive": None}, first=status_line(response))
         self._client.send(head, body or iter(()))
-        if request.first[0] == "GET" and answer.status in (200, 206):
+        if request.first[0] == "GET" and response.status in (200, 206):
             self._store.remember(request)
-        return self._keeps_connection(request, answer, has_end=has_end)
+        return self._keeps_connection(request, response, has_end=has_end)
 
     def _break(self, fault: str, request: Head, seen: SeenRequest, chance: float) -> bool:
         """Read the whole upstream response, and send it broken."""
@@ -142,17 +142,17 @@ class Connection:
             seen.fault = None
             return self._forward(request, "well")
         if fault == "ignored_range":
-            answer, body = self._read_response(Head(request.edited({"Range": None})))
-            if answer.status != 200:
-                answer, body = self._read_response(request)
+            response, body = self._read_response(Head(request.edited({"Range": None})))
+            if response.status != 200:
+                response, body = self._read_response(request)
         else:
-            answer, body = self._read_response(upstream_request)
-        broken = break_response(fault, answer, body, chance)
+            response, body = self._read_response(upstream_request)
+        broken = break_response(fault, response, body, chance)
         if broken is None:
             seen.fault = None
-            broken = BrokenResponse(with_length(answer, body))
+            broken = BrokenResponse(with_length(response, body))
         self._store.count(seen.fault or "well")
-        return self._send_broken(broken) and self._keeps_connection(request, answer, has_end=True)
+        return self._send_broken(broken) and self._keeps_connection(request, response, has_end=True)
 
     def _send_broken(self, broken: BrokenResponse) -> bool:
         """Send a broken response; return whether the connection may stay open."""
@@ -169,12 +169,12 @@ class Connection:
         return broken.then is AfterResponse.KEEP_OPEN
 
     def _read_response(self, request: Head) -> tuple[Head, bytes]:
-        answer = self._request(request)
+        response = self._request(request)
         with _upstream_errors():
-            body = b"".join(bytes(piece) for piece in self._answer_body(request, answer, framed=False) or ())
-        if not answer.keeps_alive or (answer.length is None and not answer.is_chunked):
+            body = b"".join(bytes(piece) for piece in self._response_body(request, response, framed=False) or ())
+        if not response.keeps_alive or (response.length is None and not response.is_chunked):
             self._disconnect()
-        return answer, body
+        return response, body
 
     def _request(self, request: Head) -> Head:
         """Forward a request, and read the head of the response."""
@@ -192,18 +192,18 @@ class Connection:
             server = self._server = self._server or self._store.connect()
             server.sock.sendall(request.raw)
         if "100-continue" in request.fields.get("expect", "") and self._server_responds_first(server):
-            answer = self._server_head(server)
-            if answer.status != 100:
+            response = self._server_head(server)
+            if response.status != 100:
                 self._has_unread = True
-                return answer
-            self._client.sock.sendall(answer.raw)
+                return response
+            self._client.sock.sendall(response.raw)
         for piece in self._request_body(request):
             if not server.try_send(piece):  # its response may contain the reason
                 self._has_unread = True
                 break
-        while (answer := self._server_head(server)).status < 200:
-            self._client.sock.sendall(answer.raw)
-        return answer
+        while (response := self._server_head(server)).status < 200:
+            self._client.sock.sendall(response.raw)
+        return response
 
     def _server_responds_first(self, server: Wire) -> bool:
         """Wait for either side: if a server sends no 100, the client sends its body anyway."""
@@ -215,22 +215,22 @@ class Connection:
 
     def _server_head(self, server: Wire) -> Head:
         with _upstream_errors():
-            answer = server.head()
-            if answer is None:
+            response = server.head()
+            if response is None:
                 raise ConnectionError("the upstream server closed the connection without a response")
-            return answer
+            return response
 
     def _request_body(self, request: Head) -> Iterator[memoryview]:
         return self._client.body(request) if request.is_chunked or request.length else iter(())
 
-    def _answer_body(self, request: Head, answer: Head, *, framed: bool = True) -> Iterator[memoryview] | None:
+    def _response_body(self, request: Head, response: Head, *, framed: bool = True) -> Iterator[memoryview] | None:
         assert self._server is not None
-        has_body = _may_have_body(request) and answer.status not in (204, 304)
-        return self._server.body(answer, framed=framed) if has_body else None
+        has_body = _may_have_body(request) and response.status not in (204, 304)
+        return self._server.body(response, framed=framed) if has_body else None
 
-    def _keeps_connection(self, request: Head, answer: Head, *, has_end: bool) -> bool:
+    def _keeps_connection(self, request: Head, response: Head, *, has_end: bool) -> bool:
         """Return whether the client's connection stays open after a response; close the upstream one if need be."""
-        if not (answer.keeps_alive and has_end):
+        if not (response.keeps_alive and has_end):
             self._disconnect()
         if self._has_unread:
             self._client.close_gracefully()

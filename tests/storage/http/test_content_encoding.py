@@ -1,4 +1,4 @@
-"""Objects stored with a Content-Encoding, by every transport: refused, unless the name tells the encoding."""
+"""Objects stored with a Content-Encoding are refused by every transport, unless the name has its extension."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ def test_every_transport_requests_identity(transport: str) -> None:
     """A server that compresses on demand does not compress."""
     with scripted(lambda request: Response.of_object(request, DATA)) as server:
         assert read(transport, server.url, "cat.jpg") == DATA
-        asked = {request.headers.get("accept-encoding", "identity") for request in server.requests}
-        assert asked == {"identity"}
+        requested = {request.headers.get("accept-encoding", "identity") for request in server.requests}
+        assert requested == {"identity"}
 
 
 @pytest.mark.parametrize(

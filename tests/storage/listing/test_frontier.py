@@ -32,14 +32,14 @@ PREFIX = st.sampled_from(["", "", "", "a", "a/", "a/a/", "a0"])
 
 
 class Bucket:
-    """Keys, listed in pages as S3 does: a folder takes the place of one key. It notes what it was asked."""
+    """Keys that are listed in pages like by S3, where a folder counts as one key. Requests are recorded."""
 
     def __init__(self, keys: set[str], page_keys: int) -> None:
         self.keys, self.page_keys = sorted(keys), page_keys
-        self.asked = list[tuple[str, bool, str | None]]()
+        self.requests = list[tuple[str, bool, str | None]]()
 
     def list_page(self, prefix: str, *, recursive: bool, token: str | None) -> Page:
-        self.asked.append((prefix, recursive, token))
+        self.requests.append((prefix, recursive, token))
         at = bisect.bisect_left(self.keys, max(prefix, token or ""))
         entries, folders = list[Entry](), list[str]()
         while at < len(self.keys) and self.keys[at].startswith(prefix):
@@ -81,18 +81,18 @@ def test_any_keys_are_listed_once_and_in_order(keys: set[str], page_keys: int, p
 def test_pages_may_be_received_in_any_order(keys: set[str], page_keys: int, prefix: str, data: st.DataObject) -> None:
     """They are taken in order, and the number of pages ahead is bounded."""
     bucket, frontier = Bucket(keys, page_keys), Frontier("s3://b/", prefix, recursive=True)
-    under_way, got = list[PageRequest](), list[str]()
+    in_flight, listed = list[PageRequest](), list[str]()
     while frontier:
-        under_way += frontier.next_requests()
-        assert len(under_way) <= MAX_IN_FLIGHT + 1
-        if under_way and (frontier.is_waiting or data.draw(st.booleans())):
-            request = under_way.pop(data.draw(st.integers(0, len(under_way) - 1)))
+        in_flight += frontier.next_requests()
+        assert len(in_flight) <= MAX_IN_FLIGHT + 1
+        if in_flight and (frontier.is_waiting or data.draw(st.booleans())):
+            request = in_flight.pop(data.draw(st.integers(0, len(in_flight) - 1)))
             frontier.receive(
                 request, bucket.list_page(request.prefix, recursive=request.recursive, token=request.token)
             )
         elif not frontier.is_waiting:
-            got += [entry.path for entry in frontier.take()]
-    assert got == sorted(key for key in keys if key.startswith(prefix))
+            listed += [entry.path for entry in frontier.take()]
+    assert listed == sorted(key for key in keys if key.startswith(prefix))
 
 
 @settings(max_examples=20)
@@ -123,7 +123,7 @@ def test_a_listing_of_one_page_costs_one_request() -> None:
     for keys in (of_folders(4, 5), {"a"}, set[str]()):
         bucket = Bucket(keys, 20)
         assert list(bucket.listed()) == sorted(keys)
-        assert bucket.asked == [("", True, None)]
+        assert bucket.requests == [("", True, None)]
 
 
 @pytest.mark.parametrize("keys", [{f"{number:03d}" for number in range(95)}, of_folders(95, 1)])
@@ -131,21 +131,21 @@ def test_a_prefix_without_large_folders_is_not_divided(keys: set[str]) -> None:
     """Each page is requested once."""
     bucket = Bucket(keys, 10)
     assert list(bucket.listed()) == sorted(keys)
-    assert len(bucket.asked) == 10
-    assert all(recursive for _, recursive, _ in bucket.asked)
+    assert len(bucket.requests) == 10
+    assert all(recursive for _, recursive, _ in bucket.requests)
 
 
 def test_a_single_folder_is_entered_until_there_are_several() -> None:
     """Without a second request for the first page."""
     bucket = Bucket({f"data/train/{key}" for key in of_folders(5, 10)}, 10)
     assert list(bucket.listed()) == bucket.keys
-    assert bucket.asked[:4] == [
+    assert bucket.requests[:4] == [
         ("", True, None),
         ("", False, None),
         ("data/", False, None),
         ("data/train/", False, None),
     ]
-    assert sorted(bucket.asked[4:]) == [(f"data/train/{folder:03d}/", True, None) for folder in range(5)]
+    assert sorted(bucket.requests[4:]) == [(f"data/train/{folder:03d}/", True, None) for folder in range(5)]
 
 
 def test_each_large_folder_is_divided() -> None:
@@ -153,20 +153,20 @@ def test_each_large_folder_is_divided() -> None:
     bucket = Bucket({f"{part}/{key}" for part in ("train", "val") for key in of_folders(5, 10)}, 10)
     assert list(bucket.listed()) == bucket.keys
     assert {f"{part}/{folder:03d}/" for part in ("train", "val") for folder in range(5)} <= {
-        prefix for prefix, _, _ in bucket.asked
+        prefix for prefix, _, _ in bucket.requests
     }
-    assert len(bucket.asked) <= 20
+    assert len(bucket.requests) <= 20
 
 
 def test_folders_are_listed_concurrently() -> None:
     """Up to the limit."""
     bucket = Bucket(of_folders(MAX_IN_FLIGHT, 10), 10)
-    barrier, honest = threading.Barrier(MAX_IN_FLIGHT, timeout=60), bucket.list_page
+    barrier, list_page = threading.Barrier(MAX_IN_FLIGHT, timeout=60), bucket.list_page
 
     def together(prefix: str, *, recursive: bool, token: str | None) -> Page:
         if prefix and token is None:
             barrier.wait()
-        return honest(prefix, recursive=recursive, token=token)
+        return list_page(prefix, recursive=recursive, token=token)
 
     bucket.list_page = together  # type: ignore[method-assign]
     assert list(bucket.listed()) == bucket.keys
@@ -174,11 +174,11 @@ def test_folders_are_listed_concurrently() -> None:
 
 def test_the_first_page_is_yielded_before_folders_are_listed() -> None:
     bucket = Bucket(of_folders(9, 10), 10)
-    answer, honest = threading.Event(), bucket.list_page
+    answer, list_page = threading.Event(), bucket.list_page
 
     def late(prefix: str, *, recursive: bool, token: str | None) -> Page:
         assert not prefix or answer.wait(60)
-        return honest(prefix, recursive=recursive, token=token)
+        return list_page(prefix, recursive=recursive, token=token)
 
     bucket.list_page = late  # type: ignore[method-assign]
     with closing(bucket.listed()) as listed:  # type: ignore[type-var]
@@ -192,51 +192,51 @@ def test_an_error_of_a_folder_is_raised_in_its_position(fault: StorageError) -> 
     """Entries before it are yielded, none after it, and the threads end."""
     before = set(threading.enumerate())
     bucket = Bucket(of_folders(40, 10), 10)
-    honest = bucket.list_page
+    list_page = bucket.list_page
 
     def failing(prefix: str, *, recursive: bool, token: str | None) -> Page:
-        page = honest(prefix, recursive=recursive, token=token)
+        page = list_page(prefix, recursive=recursive, token=token)
         if prefix == "020/":
             raise fault
         return page
 
     bucket.list_page = failing  # type: ignore[method-assign]
-    got = list[str]()
+    listed = list[str]()
     with pytest.raises(type(fault), match=str(fault)):
-        got.extend(bucket.listed())  # keeps what came before the error
-    assert got == bucket.keys[:200]
+        listed.extend(bucket.listed())  # keeps the entries before the error
+    assert listed == bucket.keys[:200]
     assert threads_end(before)
 
 
 def test_a_transient_error_repeats_one_page() -> None:
     """Each page is retried by itself."""
     bucket = Bucket(of_folders(20, 25), 10)
-    honest, failed = bucket.list_page, set[tuple[str, bool, str | None]]()
+    list_page, failed = bucket.list_page, set[tuple[str, bool, str | None]]()
 
     def failing(prefix: str, *, recursive: bool, token: str | None) -> Page:
         if (prefix, recursive, token) not in failed:
             failed.add((prefix, recursive, token))
             raise TransientStorageError("once more")
-        return honest(prefix, recursive=recursive, token=token)
+        return list_page(prefix, recursive=recursive, token=token)
 
     bucket.list_page = failing  # type: ignore[method-assign]
     assert list(bucket.listed()) == bucket.keys
-    assert len(bucket.asked) == len(failed)
+    assert len(bucket.requests) == len(failed)
 
 
 def test_a_store_that_denies_delimiters_is_listed_page_by_page() -> None:
     """A policy may allow one kind of listing only."""
     bucket = Bucket(of_folders(6, 10), 10)
-    honest = bucket.list_page
+    list_page = bucket.list_page
 
     def refusing(prefix: str, *, recursive: bool, token: str | None) -> Page:
         if not recursive:
             raise AccessDeniedError("no delimiters here")
-        return honest(prefix, recursive=recursive, token=token)
+        return list_page(prefix, recursive=recursive, token=token)
 
     bucket.list_page = refusing  # type: ignore[method-assign]
     assert list(bucket.listed()) == bucket.keys
-    assert len(bucket.asked) == 6
+    assert len(bucket.requests) == 6
 
 
 @pytest.mark.parametrize("folder", ["", "a/", "a/000", "other/"])
@@ -244,13 +244,13 @@ def test_a_folder_outside_the_prefix_is_an_error(folder: str) -> None:
     """It might lead to an endless listing."""
     keys = {f"a/{key}" for key in of_folders(4, 10)}
     bucket = Bucket(keys, 10)
-    honest = bucket.list_page
+    list_page = bucket.list_page
 
-    def lying(prefix: str, *, recursive: bool, token: str | None) -> Page:
-        page = honest(prefix, recursive=recursive, token=token)
+    def with_wrong_folder(prefix: str, *, recursive: bool, token: str | None) -> Page:
+        page = list_page(prefix, recursive=recursive, token=token)
         return page if recursive else page._replace(folders=[folder, *page.folders])
 
-    bucket.list_page = lying  # type: ignore[method-assign]
+    bucket.list_page = with_wrong_folder  # type: ignore[method-assign]
     with pytest.raises(StorageError):
         list(bucket.listed("a/"))
 
@@ -268,34 +268,34 @@ def test_a_closed_listing_ends_its_threads() -> None:
 def test_a_slow_consumer_bounds_the_pages_ahead() -> None:
     bucket = Bucket(of_folders(90, 30), 10)
     for number, _ in enumerate(bucket.listed()):
-        ahead = sum(recursive for _, recursive, _ in bucket.asked) - number // 10
+        ahead = sum(recursive for _, recursive, _ in bucket.requests) - number // 10
         assert ahead <= MAX_PAGES_AHEAD + MAX_IN_FLIGHT + 2
 
 
 def test_pages_after_a_missing_one_are_bounded() -> None:
     """Others are requested until enough of them are received."""
     bucket, frontier = Bucket(of_folders(200, 10), 10), Frontier("s3://b/", "", recursive=True)
-    under_way, num_answered = list(frontier.next_requests()), 0
-    while under_way:
-        request = under_way.pop()
+    in_flight, num_received = list(frontier.next_requests()), 0
+    while in_flight:
+        request = in_flight.pop()
         if request.prefix != "001/":
             frontier.receive(
                 request, bucket.list_page(request.prefix, recursive=request.recursive, token=request.token)
             )
-            num_answered += 1
-        under_way += frontier.next_requests()
+            num_received += 1
+        in_flight += frontier.next_requests()
         if not frontier.is_waiting:
             frontier.take()
-    assert MAX_PAGES_AHEAD <= num_answered <= MAX_PAGES_AHEAD + MAX_IN_FLIGHT
+    assert MAX_PAGES_AHEAD <= num_received <= MAX_PAGES_AHEAD + MAX_IN_FLIGHT
 
 
 def test_repeated_folders_are_an_error() -> None:
     """Their objects would be listed twice."""
     bucket = Bucket(of_folders(4, 10), 10)
-    honest = bucket.list_page
+    list_page = bucket.list_page
 
     def doubling(prefix: str, *, recursive: bool, token: str | None) -> Page:
-        page = honest(prefix, recursive=recursive, token=token)
+        page = list_page(prefix, recursive=recursive, token=token)
         return page._replace(folders=list(chain(page.folders, page.folders)))
 
     bucket.list_page = doubling  # type: ignore[method-assign]

@@ -33,9 +33,9 @@ def store() -> Store:
 
 
 def write(store: Store, path: str, data: bytes, *, overwrite: bool = False) -> None:
-    pending = store.create(path, overwrite=overwrite)
-    pending.write(data)
-    pending.commit()
+    writer = store.create(path, overwrite=overwrite)
+    writer.write(data)
+    writer.commit()
 
 
 @pytest.mark.parametrize("form", ["{}", "file://{}", "local://{}", "FILE://{}"])
@@ -107,11 +107,11 @@ def test_an_existing_file_is_kept_without_overwrite(store: Store, tmp_path: path
     """``abort`` removes the file that was being written."""
     path = str(tmp_path / "a")
     write(store, path, b"first")
-    pending = store.create(path, overwrite=False)
-    pending.write(b"second")
+    writer = store.create(path, overwrite=False)
+    writer.write(b"second")
     with pytest.raises(ObjectExistsError, match=f"file://{path} exists already"):
-        pending.commit()
-    pending.abort()
+        writer.commit()
+    writer.abort()
     assert (tmp_path / "a").read_bytes() == b"first"
     write(store, path, b"third", overwrite=True)
     assert (tmp_path / "a").read_bytes() == b"third"
@@ -121,19 +121,19 @@ def test_an_existing_file_is_kept_without_overwrite(store: Store, tmp_path: path
 def test_a_file_is_invisible_before_commit(store: Store, tmp_path: pathlib.Path) -> None:
     """``abort`` leaves nothing."""
     path = str(tmp_path / "new/folder/a.tar")
-    pending = store.create(path, overwrite=False)
-    pending.write(bytes(3 << 20))
+    writer = store.create(path, overwrite=False)
+    writer.write(bytes(3 << 20))
     assert store.find(path) is None
     assert store.list_page(f"{tmp_path}/", recursive=True, token=None).entries == []
     [partial] = os.listdir(tmp_path / "new/folder")
     assert partial.endswith(PARTIAL_SUFFIX)
-    pending.abort()
-    pending.abort()
+    writer.abort()
+    writer.abort()
     assert os.listdir(tmp_path / "new/folder") == []
-    pending = store.create(path, overwrite=False)
-    pending.write(b"12")
-    pending.commit()
-    pending.abort()  # safe after a commit
+    writer = store.create(path, overwrite=False)
+    writer.write(b"12")
+    writer.commit()
+    writer.abort()  # safe after a commit
     assert os.listdir(tmp_path / "new/folder") == ["a.tar"]
 
 
@@ -196,16 +196,16 @@ def test_a_full_disk_is_not_transient(store: Store) -> None:
     """It is a StorageError with the reason."""
     if not os.path.exists("/dev/full"):
         pytest.skip("no /dev/full")
-    pending = store.create("/tmp/torchdata-remote-full", overwrite=True)
+    writer = store.create("/tmp/torchdata-remote-full", overwrite=True)
     try:
-        pending._file.close()  # type: ignore[attr-defined]
-        pending._file = open("/dev/full", "wb")  # type: ignore[attr-defined]  # noqa: SIM115
-        pending.write(b"1")
+        writer._file.close()  # type: ignore[attr-defined]
+        writer._file = open("/dev/full", "wb")  # type: ignore[attr-defined]  # noqa: SIM115
+        writer.write(b"1")
         with pytest.raises(StorageError, match="No space left") as caught:
-            pending.commit()
+            writer.commit()
         assert not isinstance(caught.value, TransientStorageError)
     finally:
-        pending.abort()
+        writer.abort()
     assert not os.path.exists("/tmp/torchdata-remote-full")
 
 

@@ -92,7 +92,7 @@ def test_reads_are_signed_by_the_file_if_there_are_no_other_credentials(
 def test_listing_and_stat_are_signed_by_the_file(
     server: Scripted, options: dict[str, Any], more: dict[str, Any]
 ) -> None:
-    """By botocore, and by s3fs where an option asks for it."""
+    """By botocore, and by s3fs if an option selects it."""
     chosen = StorageOptions({**options, **more})
     assert list(list_source("s3://b/", pattern=None, recursive=True, options=chosen, retry=QUICK)) == ["s3://b/a"]
     store, path = open_store("s3://b/a", chosen)
@@ -188,7 +188,7 @@ def test_an_explicit_key_precedes_environment_and_file(
 
 @pytest.mark.parametrize("backend", TRANSPORTS)
 def test_anon_requests_are_not_signed_by_the_file(server: Scripted, options: dict[str, Any], backend: Backend) -> None:
-    """No request is signed, and no token goes along."""
+    """No token is sent."""
     assert read({**options, "anon": True}, backend) == DATA
     assert signed_by(server) == {("", None)}
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.servers.scripted import Response, scripted
@@ -46,8 +46,8 @@ def test_a_page_equals_botocores(space: str) -> None:
     """Keys, sizes and etags, with or without a namespace."""
     folders = "<CommonPrefixes><Prefix>a%20b/</Prefix></CommonPrefixes>"
     more = f"<IsTruncated>true</IsTruncated><NextContinuationToken>t</NextContinuationToken>{folders}"
-    got = listed(page_of(OBJECT.format(SIZE), space=space, more=more))
-    assert got == Page([Entry("a/é&", 7, '"e"', MODIFIED_S)], "t", ["a b/"])
+    page = listed(page_of(OBJECT.format(SIZE), space=space, more=more))
+    assert page == Page([Entry("a/é&", 7, '"e"', MODIFIED_S)], "t", ["a b/"])
     assert listed(page_of(OBJECT.format("<Size>7</Size>"), space=space)).entries == [Entry("a/é&", 7, None, MODIFIED_S)]
     assert listed(page_of()) == Page([], None, [])
 
@@ -64,21 +64,22 @@ def test_an_invalid_page_is_an_error(body: bytes) -> None:
 def test_an_invalid_object_leaves_the_page_to_botocore(fields: str, status: int) -> None:
     """The whole page."""
     body = page_of(OBJECT.format(SIZE), OBJECT.format(fields if status == 200 else SIZE))
-    answer, taken = {"status_code": status, "body": body}, dict[str, Any]()
-    _take_contents(response_dict=answer, customized_response_dict=taken)
-    assert (answer["body"], taken) == (body, {})
+    response, parsed = {"status_code": status, "body": body}, dict[str, Any]()
+    _take_contents(response_dict=response, customized_response_dict=parsed)
+    assert (response["body"], parsed) == (body, {})
 
 
 def test_objects_are_removed_before_botocore_parses_the_page() -> None:
-    answer, taken = {"status_code": 200, "body": page_of(*[OBJECT.format(SIZE)] * 9)}, dict[str, Any]()
-    _take_contents(response_dict=answer, customized_response_dict=taken)
-    assert len(taken["Contents"]) == 9
-    body = answer["body"]
+    response, parsed = {"status_code": 200, "body": page_of(*[OBJECT.format(SIZE)] * 9)}, dict[str, Any]()
+    _take_contents(response_dict=response, customized_response_dict=parsed)
+    assert len(parsed["Contents"]) == 9
+    body = response["body"]
     assert isinstance(body, bytes)
     assert b"Contents" not in body
     assert b"IsTruncated" in body
 
 
+@settings(max_examples=40)
 @given(
     names=st.sets(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=9), max_size=5)
 )

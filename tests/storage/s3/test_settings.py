@@ -86,8 +86,8 @@ def test_a_profile_has_endpoint_region_and_credentials(
     assert store.client.meta.region_name == "eu-central-1"
     write(store, path, b"12")
     assert read(store, path) == b"12"
-    with pytest.raises(AccessDeniedError, match="nobody"):
-        open_store(f"s3://{bucket}/a", StorageOptions({"profile": "nobody"}))
+    with pytest.raises(AccessDeniedError, match="no-such-profile"):
+        open_store(f"s3://{bucket}/a", StorageOptions({"profile": "no-such-profile"}))
 
 
 @pytest.mark.parametrize("more", [{}, BY_S3FS])

@@ -198,7 +198,7 @@ def test_a_replaced_version_is_refused(any_store: Store, s3: S3Server, any_bucke
 
 
 def test_a_version_written_between_stat_and_get_is_refused(moto: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """s3fs needs two requests for a read: a version that is written between them is not taken for the earlier one."""
+    """s3fs needs two requests for a read: a version written in between is not mistaken for the earlier one."""
     bucket = moto.new_bucket()
     store = store_of(moto, bucket, **BY_S3FS)
     write(store, "a", b"first version")
@@ -235,7 +235,7 @@ def test_a_forked_child_does_not_close_its_parents_stores(moto: S3Server, more: 
 
 
 def test_stat_is_not_cached(any_store: Store, s3: S3Server, any_bucket: str, folder: str) -> None:
-    """Each call asks the store, also after a listing."""
+    """Each call sends a request, also after a listing."""
     path = f"{folder}b"
     put(s3, any_bucket, path, b"1")
     any_store.list_page(folder, recursive=True, token=None)
@@ -341,7 +341,7 @@ def _body(data: bytes) -> StreamingBody:
 
 
 def test_a_response_with_another_range_is_refused(moto: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A body that is not the range requested is never taken for it."""
+    """The body of a wrong range is never returned."""
     store = s3_store(moto, "bucket", read_by_obstore=False)
     wrong: list[tuple[int, dict[str, str], bytes]] = [
         (206, {"content-length": "4", "content-range": "bytes 0-3/10"}, b"234"),

@@ -31,9 +31,9 @@ class ListRequests(ServiceRequests):
 
     def names(self) -> list[str]:
         """Return the names of all datasets, sorted."""
-        answer = self._client.request_json("GET", self._client.target(), "")
+        response = self._client.request_json("GET", self._client.target(), "")
         with self._client.expecting("datasets", ""):
-            return sorted(str(one["name"]) for one in answer["datasets"])
+            return sorted(str(one["name"]) for one in response["datasets"])
 
     def has_dataset(self, name: str) -> bool:
         """Whether a dataset exists."""
@@ -69,7 +69,7 @@ class ListRequests(ServiceRequests):
         if any(segment in ("", ".", "..") for segment in below.split("/")[:-1]):
             return Page([], None)  # no file has such a path, and the service refuses it
         try:
-            answer = self._files(
+            response = self._files(
                 name,
                 root + below,
                 prefix=below or None,
@@ -82,10 +82,10 @@ class ListRequests(ServiceRequests):
         with self._client.expecting("files", root + below):
             entries = [
                 Entry(root + one["path"], int(one["size"]), str(one["etag"]), _seconds(one.get("modified")))
-                for one in answer["files"]
+                for one in response["files"]
             ]
-            folders = [root + folder for folder in answer["folders"]] if not recursive else []
-            next_path = answer["next"]
+            folders = [root + folder for folder in response["folders"]] if not recursive else []
+            next_path = response["next"]
         return Page(entries, None if next_path is None else f"{root}{next_path}", folders)
 
     def digests(self, prefix: str, token: str | None) -> tuple[list[DatasetFile], str | None]:
@@ -103,9 +103,9 @@ class ListRequests(ServiceRequests):
         """
         name, _, below = prefix.partition("/")
         path = f"{name}/{below}"
-        answer = self._files(name, path, prefix=below or None, after=token, limit=MAX_PAGE, recursive=1, digests=1)
+        response = self._files(name, path, prefix=below or None, after=token, limit=MAX_PAGE, recursive=1, digests=1)
         with self._client.expecting("digests", path):
             return [
                 DatasetFile(f"{name}/{one['path']}", int(one["size"]), str(one["etag"]), str(one["sha256"]))
-                for one in answer["files"]
-            ], answer["next"]
+                for one in response["files"]
+            ], response["next"]

@@ -41,9 +41,9 @@ class UploadRequests(ServiceRequests):
         """
         headers = {"Repr-Digest": digest_field(sha256), **({} if overwrite else {"If-None-Match": "*"})}
         target = self._client.file_target(path)
-        answer = self._client.request_json("PUT", target, path, headers=headers, body=data, writing=True)
+        response = self._client.request_json("PUT", target, path, headers=headers, body=data, writing=True)
         with self._client.expecting("etag", path):
-            return str(answer["etag"])
+            return str(response["etag"])
 
     def put_part(
         self,
@@ -78,7 +78,7 @@ class UploadRequests(ServiceRequests):
             headers["Repr-Digest"] = digest_field(sha256)
         if not overwrite:
             headers["If-None-Match"] = "*"
-        answer = self._client.request_json(
+        response = self._client.request_json(
             "PUT",
             self._client.file_target(path, upload=upload_id),
             path,
@@ -88,16 +88,16 @@ class UploadRequests(ServiceRequests):
             timeout_s=None if sha256 is None else _COMPLETE_TIMEOUT_S,
         )
         with self._client.expecting("etag or upload", path):
-            return None if "upload" in answer else str(answer["etag"])
+            return None if "upload" in response else str(response["etag"])
 
     def received(self, path: str, upload_id: str) -> list[tuple[int, int]]:
         """Byte ranges (first, last + 1) of an upload that the service has stored, sorted; none of an unknown upload."""
         try:
-            answer = self._client.request_json("GET", self._client.file_target(path, upload=upload_id), path)
+            response = self._client.request_json("GET", self._client.file_target(path, upload=upload_id), path)
         except ObjectNotFoundError:
             return []
         with self._client.expecting("received", path):
-            return sorted((int(start), int(end)) for start, end in answer["received"])
+            return sorted((int(start), int(end)) for start, end in response["received"])
 
     def abort_upload(self, path: str, upload_id: str) -> None:
         """Delete the parts of an upload; an unknown upload is no error."""

@@ -83,14 +83,14 @@ def with_encoding_check(scheme: str, keywords: dict[str, Any]) -> dict[str, Any]
 
 
 def _after_get_object(http_response: Any, parsed: Mapping[str, Any], **_: Any) -> None:
-    _require_unencoded_answer(parsed.get("ContentEncoding"), str(http_response.url))
+    _require_unencoded_response(parsed.get("ContentEncoding"), str(http_response.url))
 
 
-async def _after_request(session: object, context: object, about: Any) -> None:
-    if about.response.status in (200, 206):
-        _require_unencoded_answer(about.response.headers.get("Content-Encoding"), str(about.url))
+async def _after_request(session: object, context: object, params: Any) -> None:
+    if params.response.status in (200, 206):
+        _require_unencoded_response(params.response.headers.get("Content-Encoding"), str(params.url))
 
 
-def _require_unencoded_answer(content_encoding: str | None, url: str) -> None:
+def _require_unencoded_response(content_encoding: str | None, url: str) -> None:
     plain = url.partition("?")[0]
     require_unencoded(content_encoding, unquote(urlsplit(plain).path), plain)

@@ -11,10 +11,10 @@ from ..http.content_range import parse_content_length
 def tolerate_malformed_headers(client: Any) -> None:
     """Let a botocore client accept a repeated Content-Length, and a Last-Modified that is no date."""
     for operation in ("GetObject", "HeadObject"):
-        client.meta.events.register(f"before-parse.s3.{operation}", _tidy)
+        client.meta.events.register(f"before-parse.s3.{operation}", _repair)
 
 
-def _tidy(response_dict: dict[str, Any], **_: Any) -> None:
+def _repair(response_dict: dict[str, Any], **_: Any) -> None:
     headers = response_dict["headers"]
     if "content-length" in headers:
         length = parse_content_length(headers["content-length"])

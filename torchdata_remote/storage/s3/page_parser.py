@@ -84,12 +84,12 @@ def seconds(when: dt.datetime | str | None) -> float | None:
     return None if when is None else float(int(when.timestamp()))
 
 
-def to_page(answer: dict[str, Any]) -> Page:
+def to_page(response: dict[str, Any]) -> Page:
     """Make a page from botocore's response, without markers of folders (empty objects whose key ends with a slash)."""
     entries = [
         Entry(found["Key"], int(found["Size"]), normalized_etag(found.get("ETag")), seconds(found.get("LastModified")))
-        for found in answer.get("Contents", ())
+        for found in response.get("Contents", ())
         if not (found["Key"].endswith("/") and found["Size"] == 0)  # a folder's marker
     ]
-    next_token = answer["NextContinuationToken"] if answer["IsTruncated"] else None
-    return Page(entries, next_token, [found["Prefix"] for found in answer.get("CommonPrefixes", ())])
+    next_token = response["NextContinuationToken"] if response["IsTruncated"] else None
+    return Page(entries, next_token, [found["Prefix"] for found in response.get("CommonPrefixes", ())])

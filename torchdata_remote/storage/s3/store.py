@@ -94,11 +94,11 @@ class S3Store:
 
     def _listed(self, prefix: str, extra: dict[str, Any]) -> dict[str, Any]:
         """Request a page of a listing."""
-        answer: dict[str, Any] = self.request("list_objects_v2", prefix, Prefix=prefix, **extra)
-        if "IsTruncated" not in answer or (answer["IsTruncated"] and not answer.get("NextContinuationToken")):
+        response: dict[str, Any] = self.request("list_objects_v2", prefix, Prefix=prefix, **extra)
+        if "IsTruncated" not in response or (response["IsTruncated"] and not response.get("NextContinuationToken")):
             # botocore parses an empty body as an empty listing
             raise unusable_response(self.url(prefix), "a page of the listing does not say whether it is the last one")
-        return answer
+        return response
 
     def find(self, path: str) -> Entry | None:
         # A key sorts before all keys that it is a prefix of, so an existing one is listed first.
@@ -108,13 +108,13 @@ class S3Store:
         return None
 
     def stat(self, path: str) -> Entry:
-        answer = self.request("head_object", path, Key=path)
-        size = answer.get("ContentLength")
+        response = self.request("head_object", path, Key=path)
+        size = response.get("ContentLength")
         return Entry(
             path,
             None if size is None else int(size),
-            normalized_etag(answer.get("ETag")),
-            seconds(answer.get("LastModified")),
+            normalized_etag(response.get("ETag")),
+            seconds(response.get("LastModified")),
         )
 
     def request(self, name: str, path: str, *, writing: bool = False, **arguments: Any) -> Any:
@@ -124,9 +124,9 @@ class S3Store:
             with translate_errors(from_botocore, self.url(path), writing=writing):
                 return getattr(self.client, name)(Bucket=self._bucket, **arguments)
 
-        answer = self._with_renewed_credentials(send)
+        response = self._with_renewed_credentials(send)
         mark_host_known(self.url(""))
-        return answer
+        return response
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         return self._read(path, start, end, etag)
@@ -142,20 +142,20 @@ class S3Store:
             arguments["Range"] = wanted_range
         if etag is not None:
             arguments["IfMatch"] = etag
-        answer = self.request("get_object", path, **arguments)
-        about, url = answer["ResponseMetadata"], self.url(path)
-        headers = about["HTTPHeaders"]
+        response = self.request("get_object", path, **arguments)
+        metadata, url = response["ResponseMetadata"], self.url(path)
+        headers = metadata["HTTPHeaders"]
         with contextlib.ExitStack() as on_error:
-            on_error.callback(answer["Body"].close)
+            on_error.callback(response["Body"].close)
             require_unencoded(headers.get("content-encoding"), path, url)
-            status, length = about["HTTPStatusCode"], parse_content_length(headers.get("content-length"))
+            status, length = metadata["HTTPStatusCode"], parse_content_length(headers.get("content-length"))
             first, after, total = parse_content_range(status, headers.get("content-range"), length, url)
             if total is None:
-                total = self._total_bytes(path, answer.get("ETag"))
+                total = self._total_bytes(path, response.get("ETag"))
             on_error.pop_all()
-        asked = (start, total if end is None else min(end, total))
-        self._count_ignored_range(wanted_range is not None and (first, after) == (0, total) and asked != (0, total))
-        return Answer(first, after, total, normalized_etag(answer.get("ETag")), self._chunks(path, answer["Body"]))
+        requested = (start, total if end is None else min(end, total))
+        self._count_ignored_range(wanted_range is not None and (first, after) == (0, total) and requested != (0, total))
+        return Answer(first, after, total, normalized_etag(response.get("ETag")), self._chunks(path, response["Body"]))
 
     def _total_bytes(self, path: str, etag: str | None) -> int:
         """Size of an object, if the response to a range does not contain it."""
@@ -219,9 +219,9 @@ class S3Store:
             extra["StartAfter"] = prefix  # or the first page might contain the folder's own marker only
         elif after:
             extra["StartAfter"] = after + _LAST if after.endswith("/") and not recursive else after
-        answer = self._listed(prefix, extra)
-        keys = [found["Key"] for found in answer.get("Contents", ())]  # with markers: a page may contain nothing else
-        page = to_page(answer)
+        response = self._listed(prefix, extra)
+        keys = [found["Key"] for found in response.get("Contents", ())]  # with markers: a page may contain nothing else
+        page = to_page(response)
         then = None if page.next_token is None else max([*keys, *page.folders])
         return page._replace(next_token=then, folders=[path for path in page.folders if path > after])
 

@@ -41,13 +41,13 @@ class MultipartUploads:
         more: dict[str, Any] = {}
         while True:
             try:
-                answer = self._request("list_multipart_uploads", prefix, Prefix=prefix, **more)
+                response = self._request("list_multipart_uploads", prefix, Prefix=prefix, **more)
             except ExpiredCredentialsError:
                 raise
             except (AccessDeniedError, UnsupportedRequestError) as error:
                 self._warn_unsupported(CANNOT_LIST_OR_ABORT_UPLOADS, error)
                 return
-            yield from answer.get("Uploads", ())
-            if not answer.get("IsTruncated"):
+            yield from response.get("Uploads", ())
+            if not response.get("IsTruncated"):
                 return
-            more = {"KeyMarker": answer["NextKeyMarker"], "UploadIdMarker": answer["NextUploadIdMarker"]}
+            more = {"KeyMarker": response["NextKeyMarker"], "UploadIdMarker": response["NextUploadIdMarker"]}

@@ -28,7 +28,7 @@ from torchdata_remote.errors import (
     StorageError,
     TransientStorageError,
 )
-from torchdata_remote.storage.errors import from_unknown
+from torchdata_remote.storage.errors import from_unknown, mark_host_known, network_error
 from torchdata_remote.storage.fsspec_store import FsspecStore
 
 
@@ -89,12 +89,12 @@ FAULTS: list[tuple[Exception, type[StorageError]]] = [
     (KeyError("ContentLength"), StorageError),
     (ValueError("odd"), StorageError),
     (ZeroDivisionError("a mistake"), StorageError),
-    (of_module("nobody.knows", "StrangeError"), StorageError),
+    (of_module("unknown.module", "StrangeError"), StorageError),
 ]
 
 
 class FailingFileSystem(MemoryFileSystem):  # type: ignore[misc]
-    """Raises what it is told to, whatever is called."""
+    """Raises one error for every call."""
 
     protocol = "failing"
     cachable = False
@@ -116,9 +116,9 @@ def _raising(fault: Exception) -> Callable[..., Any]:
 
 
 def _write(store: FsspecStore) -> None:
-    pending = store.create("d/a", overwrite=False)
-    pending.write(b"1")
-    pending.commit()
+    writer = store.create("d/a", overwrite=False)
+    writer.write(b"1")
+    writer.commit()
 
 
 OPERATIONS: dict[str, Callable[[FsspecStore], object]] = {
@@ -173,3 +173,22 @@ def test_the_cause_of_a_missing_file_decides(
 def test_an_unknown_exception_is_in_the_message() -> None:
     error = from_unknown(ValueError("odd"), "hf://bucket/a")
     assert "hf://bucket/a: ValueError: odd" in str(error)
+
+
+@pytest.mark.parametrize("details", ["Temporary failure in name resolution", "Connection refused"])
+def test_failing_name_servers_and_hosts_are_transient(details: str) -> None:
+    error = network_error("http://host-a/a", "x", details)
+    assert isinstance(error, TransientStorageError)
+    assert not error.likely_permanent
+
+
+def test_a_host_that_has_responded_is_never_unknown() -> None:
+    """A name server that fails for a while does not end a job that has read from the host."""
+    url = "http://host-that-answered/a"
+    unknown = "Name or service not known"
+    before = network_error(url, "x", unknown)
+    mark_host_known(url)
+    after = network_error(url, "x", unknown)
+    assert isinstance(before, TransientStorageError)
+    assert isinstance(after, TransientStorageError)
+    assert (before.likely_permanent, after.likely_permanent) == (True, False)

@@ -1,4 +1,4 @@
-"""Helpers for the tests of whoever builds on this package."""
+"""Small sets of shards, and the worlds of all workers."""
 
 from __future__ import annotations
 
