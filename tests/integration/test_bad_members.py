@@ -237,11 +237,11 @@ def test_any_source_is_sharded_without_its_bad_members(source: str, memory_folde
     template = f"{memory_folder}/to/{{shard}}.tar"
     with pytest.raises(BadMemberError, match="on_bad_member"):
         tdr.shard_dataset(f"{memory_folder}/from/", template, seed=None, progress=False)
-    told: list[BadMemberError] = []
+    reported: list[BadMemberError] = []
     (shard,) = tdr.shard_dataset(
-        f"{memory_folder}/from/", template, seed=None, progress=False, on_bad_member=told.append
+        f"{memory_folder}/from/", template, seed=None, progress=False, on_bad_member=reported.append
     )
-    assert len(told) == 2
+    assert len(reported) == 2
     assert shard.num_samples == 2
     found = list(tdr.stream_shards(f"{memory_folder}/to/", seed=None))
     assert [sample["jpg"] for sample in found] == [b"\0" * 3, b"\1" * 3]

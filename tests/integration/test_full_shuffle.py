@@ -145,7 +145,7 @@ def test_source_neighbours_are_rarely_output_neighbours() -> None:
 # The same bytes
 
 
-def given_for_bytes() -> dict[str, Any]:
+def options_for_bytes() -> dict[str, Any]:
     """All that is written beside shards is asked for."""
     return {"max_shard_bytes": 20_000, "provenance": True, "labels": labels.parent_directory(), "progress": False}
 
@@ -160,7 +160,7 @@ def pools() -> Iterator[Executor]:
 def test_any_kind_of_worker_writes_the_same_bytes(tmp_path: Path) -> None:
     """Shards, indexes, classes, provenance and manifest, by one process, workers or an executor."""
     source = Place(f"{tmp_path}/in/").put(some_files(60))
-    given = given_for_bytes()
+    given = options_for_bytes()
     expected = Place(f"{tmp_path}/0/")
     shard_dataset(source, expected.template(), **given)
     assert len(expected.shards()) > 3
@@ -182,7 +182,7 @@ def test_the_same_samples_give_the_same_bytes_from_any_source(moto: S3Server) ->
         source.put({"all.tar": tar_of(files), "all.tar.gz": gzip.compress(tar_of(files))})
         for name in ("folder/", "all.tar", "all.tar.gz"):
             to = memory_place()
-            given = {**given_for_bytes(), "source_options": source.options}
+            given = {**options_for_bytes(), "source_options": source.options}
             shard_dataset(source.url + name, to.template(), **given)
             made.append({file: data for file, data in to.files().items() if file != "index.json"})
     assert len(made) == 6

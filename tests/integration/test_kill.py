@@ -68,9 +68,9 @@ def main():
         torch.distributed.init_process_group("gloo", init_method=given["meet"], rank=rank, world_size=world_size)
     loader, smallest, largest = make_loader(given), torch.distributed.ReduceOp.MIN, torch.distributed.ReduceOp.MAX
     log = open(folder / f"log-{rank}", "ab")
-    mine = sorted(folder.glob(f"state-{rank}-*.json"))
-    step = agreed(int(mine[-1].stem.rpartition("-")[2]) if mine else 0, smallest)
-    for path in mine:
+    states = sorted(folder.glob(f"state-{rank}-*.json"))
+    step = agreed(int(states[-1].stem.rpartition("-")[2]) if states else 0, smallest)
+    for path in states:
         if int(path.stem.rpartition("-")[2]) > step:
             path.unlink()  # its end of the log is gone below
     if step > 0:

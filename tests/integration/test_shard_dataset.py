@@ -479,12 +479,12 @@ def check_beside(to: Place, sources: set[str] | None) -> None:
         assert members
     if sources is None:
         return
-    told: dict[str, Any] = {}
+    sample_sources: dict[str, Any] = {}
     for name in files:
         if name.startswith("provenance"):  # one for each job
-            told |= json.loads(files[name])
-    assert set(told) == sources
-    for source, entry in told.items():
+            sample_sources |= json.loads(files[name])
+    assert set(sample_sources) == sources
+    for source, entry in sample_sources.items():
         key = re.sub(r"\.[^/]*$", "", source)
         assert starts[entry["targetFile"]][key] == entry["position"]
         if entry["class"] is not None:
@@ -713,12 +713,12 @@ def test_existing_shards_are_an_error_and_stay_unchanged(place: Place) -> None:
     other.put({"1.x": b"1"})
     shard(source.put(FILES), to)
     bare.put({"000000.tar": b"precious"})
-    for there in (to, bare):
-        before = there.files()
+    for destination in (to, bare):
+        before = destination.files()
         for _ in range(2):
             with pytest.raises(ObjectExistsError, match="overwrite=True"):
-                shard(other.url, there)
-            assert there.files() == before
+                shard(other.url, destination)
+            assert destination.files() == before
 
 
 def test_overwrite_removes_all_old_shards_and_descriptions() -> None:
@@ -754,8 +754,10 @@ def test_provenance_of_several_jobs_with_the_same_paths() -> None:
     to = memory_place()
     for text in (b"one", b"two"):
         shard(memory_place().put({"1.x": text}), to, provenance=True, append=True)
-    told = [json.loads(data)["1.x"] for name, data in sorted(to.files().items()) if name.startswith("provenance")]
-    assert sorted(entry["targetFile"] for entry in told) == ["000000.tar", "000001.tar"]
+    sample_sources = [
+        json.loads(data)["1.x"] for name, data in sorted(to.files().items()) if name.startswith("provenance")
+    ]
+    assert sorted(entry["targetFile"] for entry in sample_sources) == ["000000.tar", "000001.tar"]
 
 
 def test_a_folder_of_another_template_is_refused() -> None:

@@ -184,9 +184,9 @@ def interrupted_case(case: Case, name: str) -> dict[str, Any]:
     for step in range(first_of_manifest + 1, 0, -1):
         shutil.rmtree(case.place(name).url, ignore_errors=True)
         case.run(name, stop_at=step, how="raise")
-        told = journal(case.place(name))
-        if len(told.get("shardlist", ())) == NUM_SHARDS and not Path(case.place(name).url, "index.json").exists():
-            return told
+        recorded = journal(case.place(name))
+        if len(recorded.get("shardlist", ())) == NUM_SHARDS and not Path(case.place(name).url, "index.json").exists():
+            return recorded
     raise AssertionError("the journal never named all shards")
 
 
@@ -211,8 +211,8 @@ DAMAGE: dict[str, Any] = {
 @pytest.mark.parametrize("case", ["files"], indirect=True)
 def test_damaged_shards_are_written_again(case: Case, damage: str) -> None:
     """What an earlier run wrote is kept if it is as it was, and only then; no other shard is touched."""
-    told = interrupted_case(case, "run")
-    names = [entry["url"] for entry in told["shardlist"]]
+    recorded = interrupted_case(case, "run")
+    names = [entry["url"] for entry in recorded["shardlist"]]
     DAMAGE[damage](Path(case.place("run").url, names[2]))
     done = case.run("run")
     assert done.error is None
@@ -264,10 +264,10 @@ def test_overwrite_replaces_an_unfinished_job_of_another_plan(case: Case, other:
 def test_a_job_of_another_source_is_refused_while_one_is_unfinished(case: Case) -> None:
     """It is an error each time, and the unfinished one can still be finished without writing its shards again."""
     interrupted_case(case, "run")
-    mine, case.source = case.source, Place(f"{case.root}/other/").put(some_files(8, seed=2))
+    own_source, case.source = case.source, Place(f"{case.root}/other/").put(some_files(8, seed=2))
     for _ in range(2):
         assert "unfinished job" in (case.run("run").error or "")
-    case.source = mine
+    case.source = own_source
     case.check_again("run")
 
 
@@ -276,12 +276,12 @@ def test_the_index_of_another_source_is_never_used(case: Case) -> None:
     """Two compressed archives by turns at one place, neither of which comes to its end, then one that does."""
     other = Place(f"{case.root}/other/")
     other.put({"all.tar.gz": gzip.compress(tar_of(some_files(13, seed=9)))})
-    mine = case.source
+    own_source = case.source
     for step in range(1, case.num_steps // 2, 7):  # the index is written in the first few steps
         name = f"{step}"
         case.source = other.url
         case.run(name, stop_at=step + 6, overwrite=True)
-        case.source = mine
+        case.source = own_source
         case.run(name, stop_at=step, overwrite=True)
         done = case.run(name, overwrite=True)
         assert done.error is None
@@ -339,8 +339,8 @@ def test_a_job_killed_on_s3_resumes_and_leaves_no_upload(moto: S3Server, tmp_pat
     for step in range(1, num_steps + 1, 2 if kind == "parts" else 17):
         to = Place(f"s3://{moto.new_bucket()}/set/", moto)
         assert run(to, stop_at=step).status == -signal.SIGKILL
-        there = to.files()
-        finished = json.loads(there.get(CLAIM_NAME, b'{"shardlist": []}'))["shardlist"]
+        remaining = to.files()
+        finished = json.loads(remaining.get(CLAIM_NAME, b'{"shardlist": []}'))["shardlist"]
         again = run(to)
         assert again.error is None
         assert to.files() == expected
@@ -374,9 +374,9 @@ def test_a_suspended_job_whose_folder_was_taken_over_fails(case: Case) -> None:
     for step in (writing[0], writing[len(writing) // 2], writing[-1]):
         place = case.place(f"{step}")
         with case.stopped(f"{step}", step) as pid:
-            told = journal(place)
-            told["owner"] = {**told["owner"], "token": "another's", "host": "elsewhere", "pid": 4711}
-            Path(place.url, CLAIM_NAME).write_text(json.dumps(told))
+            recorded = journal(place)
+            recorded["owner"] = {**recorded["owner"], "token": "another's", "host": "elsewhere", "pid": 4711}
+            Path(place.url, CLAIM_NAME).write_text(json.dumps(recorded))
             os.kill(pid, signal.SIGCONT)
             done = case.jobs.wait()
         if any(CLAIM_NAME in name for name in done.steps[step - 1 : step + 1]):
@@ -384,7 +384,7 @@ def test_a_suspended_job_whose_folder_was_taken_over_fails(case: Case) -> None:
         assert "ObjectExistsError" in (done.error or "")
         assert "process 4711 on elsewhere" in (done.error or "")
         assert "index.json" not in place.files()
-        assert journal(place) == told
+        assert journal(place) == recorded
 
 
 @pytest.mark.parametrize("case", ["files"], indirect=True)

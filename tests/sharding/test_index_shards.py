@@ -81,10 +81,10 @@ def test_index_shards_writes_what_the_shard_writer_writes(samples: list[Sample],
     for name in ours:
         if name.endswith(".tar"):
             put(f"{root}/theirs/{name}", ours[name])
-    told: list[ShardInfo] = []
-    shards = index_shards(f"{root}/theirs", on_shard=told.append)
+    reported: list[ShardInfo] = []
+    shards = index_shards(f"{root}/theirs", on_shard=reported.append)
     assert files_in(f"{root}/theirs") == ours
-    assert shards == told == load_manifest(ours[MANIFEST_NAME], f"{root}/theirs/{MANIFEST_NAME}")
+    assert shards == reported == load_manifest(ours[MANIFEST_NAME], f"{root}/theirs/{MANIFEST_NAME}")
     fsspec.filesystem("memory").rm(root, recursive=True)
 
 
@@ -179,11 +179,11 @@ def test_a_manifest_is_refused_before_anything_is_read(memory_folder: str) -> No
     put(f"{memory_folder}/0.tar", b"not read, else this were an error")
     put(f"{memory_folder}/{MANIFEST_NAME}", b"{}")
     before = files_in(memory_folder)
-    told: list[ShardInfo] = []
+    reported: list[ShardInfo] = []
     with pytest.raises(ObjectExistsError, match=r"index\.json exists already.*--overwrite") as caught:
-        index_shards(memory_folder, on_shard=told.append)
+        index_shards(memory_folder, on_shard=reported.append)
     assert isinstance(caught.value, FileExistsError)
-    assert (files_in(memory_folder), told) == (before, [])
+    assert (files_in(memory_folder), reported) == (before, [])
 
 
 def test_an_index_is_not_replaced_unless_asked_for(memory_folder: str) -> None:
@@ -241,10 +241,12 @@ def test_shards_are_in_the_order_of_their_paths(memory_folder: str) -> None:
     """In the manifest, in what is returned and in what is told on the way."""
     for name in ("10", "9", "2"):
         put(f"{memory_folder}/{name}.tar", SOUND)
-    told: list[ShardInfo] = []
-    shards = index_shards(memory_folder + "/", on_shard=told.append)
+    reported: list[ShardInfo] = []
+    shards = index_shards(memory_folder + "/", on_shard=reported.append)
     assert [shard.url for shard in shards] == [f"{memory_folder}/{name}.tar" for name in ("10", "2", "9")]
-    assert told == shards == load_manifest(files_in(memory_folder)[MANIFEST_NAME], f"{memory_folder}/{MANIFEST_NAME}")
+    assert (
+        reported == shards == load_manifest(files_in(memory_folder)[MANIFEST_NAME], f"{memory_folder}/{MANIFEST_NAME}")
+    )
 
 
 def test_index_shards_in_a_bucket(moto: S3Server) -> None:

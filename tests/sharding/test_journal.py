@@ -190,7 +190,7 @@ def test_a_silent_owner_on_another_machine_is_replaced_after_the_lease(
 def test_a_living_owner_on_another_machine_is_not_replaced(place: Place) -> None:
     """Its journal changes, so the destination is not taken."""
     leave(place, elsewhere())
-    there = destination(place)
+    folder = destination(place)
     reads: list[int] = []
 
     def beat_then() -> None:
@@ -198,8 +198,8 @@ def test_a_living_owner_on_another_machine_is_not_replaced(place: Place) -> None
         if len(reads) == 2:
             leave(place, elsewhere(), written_at_s=1)
 
-    there.on_read = beat_then
-    with pytest.raises(ObjectExistsError, match="on another"), Journal(there, lease_s=0.03) as own:
+    folder.on_read = beat_then
+    with pytest.raises(ObjectExistsError, match="on another"), Journal(folder, lease_s=0.03) as own:
         own.open()
     assert document(place)["written_at_s"] == 1
 
@@ -207,7 +207,7 @@ def test_a_living_owner_on_another_machine_is_not_replaced(place: Place) -> None
 def test_an_owner_on_another_machine_may_complete_its_job_during_the_lease(place: Place) -> None:
     """Its shards are in a manifest by now, so none of them is unfinished business."""
     leave(place, elsewhere(), tasks=[0])
-    there = destination(place)
+    folder = destination(place)
     reads: list[int] = []
 
     def end_then() -> None:
@@ -215,17 +215,17 @@ def test_an_owner_on_another_machine_may_complete_its_job_during_the_lease(place
         if len(reads) == 2:
             place.delete(CLAIM_NAME)
 
-    there.on_read = end_then
-    with Journal(there, lease_s=0.03) as own:
+    folder.on_read = end_then
+    with Journal(folder, lease_s=0.03) as own:
         assert own.open() == PreviousRun("p", {})
         own.check()
 
 
 def test_the_journal_is_rewritten_as_a_heartbeat(place: Place) -> None:
     """The journal is written again and again, each time another one, though no shard is finished."""
-    there, beats = destination(place), threading.Semaphore(0)
-    there.on_publish = beats.release
-    with Journal(there, beat_s=0.005) as own:
+    folder, beats = destination(place), threading.Semaphore(0)
+    folder.on_publish = beats.release
+    with Journal(folder, beat_s=0.005) as own:
         own.open()
         assert beats.acquire(timeout=30)
         first = place.files()[CLAIM_NAME]
@@ -238,8 +238,8 @@ def test_the_journal_is_rewritten_as_a_heartbeat(place: Place) -> None:
 @pytest.mark.parametrize("thief", [elsewhere, lambda: None])
 def test_a_lost_claim_is_noticed_by_each_call(place: Place, thief: Callable[[], dict[str, Any] | None]) -> None:
     """By the check, by the next writing, and by the next finished shard after a beat; the thief's journal stays."""
-    there = destination(place)
-    with Journal(there, beat_s=0.005) as own:
+    folder = destination(place)
+    with Journal(folder, beat_s=0.005) as own:
         own.open()
         leave(place, thief())
         taken = place.files()[CLAIM_NAME]
@@ -266,7 +266,7 @@ def test_a_removed_journal_stops_the_job(place: Place) -> None:
 def test_transient_faults_of_the_journal_do_not_stop_the_job() -> None:
     """A beat or a finished shard that could not be written down is written with the next one."""
     place = memory_place()
-    there, failed = destination(place), threading.Semaphore(0)
+    folder, failed = destination(place), threading.Semaphore(0)
     faulty = threading.Event()
 
     def fail() -> None:
@@ -274,8 +274,8 @@ def test_transient_faults_of_the_journal_do_not_stop_the_job() -> None:
             failed.release()
             raise TransientStorageError("busy")
 
-    there.on_read = fail
-    with Journal(there, beat_s=0.005) as own:
+    folder.on_read = fail
+    with Journal(folder, beat_s=0.005) as own:
         own.open()
         own.set_plan("p")
         faulty.set()

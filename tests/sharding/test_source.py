@@ -27,8 +27,8 @@ def opened(source: Any, *, travels: bool = True, **options: Any) -> ShardSource:
 
 
 def prepared(source: ShardSource, place: Place, *, known: Any = None, resume: bool = True) -> ShardSource:
-    there = ShardFolder(ShardTemplate(f"{place.url}{{shard:03d}}.tar"), StorageOptions())
-    source.prepare(there, known=known, resume=resume, progress=False)
+    folder = ShardFolder(ShardTemplate(f"{place.url}{{shard:03d}}.tar"), StorageOptions())
+    source.prepare(folder, known=known, resume=resume, progress=False)
     return source
 
 

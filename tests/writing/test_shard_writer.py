@@ -187,16 +187,16 @@ def test_the_manifest_lists_all_shards_with_true_sizes_and_sums(samples: list[Sa
 def test_each_finished_shard_is_returned_once_by_write_or_close(folder: str) -> None:
     """By a ``write`` that comes later, at the latest when the next one is full, or by ``close``; then it is there."""
     writer = ShardWriter(f"{folder}/{{shard}}.tar", max_shard_samples=2)
-    told: list[ShardInfo] = []
+    returned: list[ShardInfo] = []
     for number, sample in enumerate(_numbered(9)):
         shard = writer.write(sample)
         if shard is not None:
-            told.append(shard)
+            returned.append(shard)
             filesystem, path = fsspec.core.url_to_fs(shard.url)
             assert filesystem.size(path) == shard.num_bytes
-        assert max(0, number // 2 - 1) <= len(told) <= number // 2
-        assert tuple(told) == writer.shards
-    assert (*told, *writer.close()) == writer.shards
+        assert max(0, number // 2 - 1) <= len(returned) <= number // 2
+        assert tuple(returned) == writer.shards
+    assert (*returned, *writer.close()) == writer.shards
     assert [shard.url for shard in writer.shards] == [f"{folder}/{i}.tar" for i in range(5)]
     assert [shard.num_samples for shard in writer.shards] == [2, 2, 2, 2, 1]
     assert writer.close() == ()
@@ -528,22 +528,22 @@ def test_the_bytes_of_shards_do_not_change(memory_folder: str) -> None:
 # What is there already
 
 
-@pytest.mark.parametrize("there", ["t-000.tar", "t-007.tar", "t-003.tar.idx", "manifest"])
-def test_nothing_is_overwritten_unless_asked_for(folder: str, there: str) -> None:
+@pytest.mark.parametrize("existing", ["t-000.tar", "t-007.tar", "t-003.tar.idx", "manifest"])
+def test_nothing_is_overwritten_unless_asked_for(folder: str, existing: str) -> None:
     """A shard, an index or a manifest refuses the writer on entering; the message names it and the way out."""
-    if there == "manifest":
+    if existing == "manifest":
         _write(folder, _numbered(1))
         for name in ("t-000.tar", "t-000.tar.idx"):
             fsspec.core.url_to_fs(folder)[0].rm_file(f"{folder}/{name}".removeprefix("file://"))
     else:
-        _put(f"{folder}/{there}", b"of somebody else")
+        _put(f"{folder}/{existing}", b"of somebody else")
     before = _files(folder)
     with (
         pytest.raises(ObjectExistsError, match=r"overwrite=True") as caught,
         ShardWriter(f"{folder}/t-{{shard:03d}}.tar"),
     ):
         pytest.fail("the writer was entered")
-    assert (MANIFEST_NAME if there == "manifest" else there) in str(caught.value)
+    assert (MANIFEST_NAME if existing == "manifest" else existing) in str(caught.value)
     assert isinstance(caught.value, FileExistsError)
     assert _files(folder) == before
 

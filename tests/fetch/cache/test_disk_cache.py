@@ -283,8 +283,8 @@ def test_concurrent_processes_never_read_wrong_bytes_and_keep_the_bound(tmp_path
         assert [answer_of(pipe) for pipe in pipes] == ["ready"] * 4
         for pipe in pipes:
             pipe.send("go")
-        told = [answer_of(pipe) for pipe in pipes]
-    assert all(hits > 0 and wrong == 0 for hits, wrong in told)
+        outcomes = [answer_of(pipe) for pipe in pipes]
+    assert all(hits > 0 and wrong == 0 for hits, wrong in outcomes)
     keep(DiskCache(str(tmp_path), 6_000), b"abc", "one more")
     assert sum(objects_in(tmp_path).values()) <= 6_000
     assert not partials_in(tmp_path)

@@ -164,9 +164,9 @@ BAD = [
     (b'["a", ""]', "entry 1"),
     (b'["a", "b\\u0000"]', "entry 1"),
     (b'["a", "b", "a"]', "entry 2, 'a', names an object for the second time"),
-    (gzip.compress(b'["a"]')[:-3], "damaged, cut short"),
-    (gzip.compress(b'["a"]')[:-8] + b"\0" * 8, "damaged, cut short"),
-    (gzip.compress(b"[" + b" " * (20 << 20) + b'"a"]'), "100 times"),
+    (gzip.compress(b'["a"]')[:-3], "damaged, truncated"),
+    (gzip.compress(b'["a"]')[:-8] + b"\0" * 8, "damaged, truncated"),
+    (gzip.compress(b"[" + b" " * (20 << 20) + b'"a"]'), "factor of 100"),
 ]
 
 

@@ -83,7 +83,7 @@ def test_a_url_without_shards_is_an_error_with_advice(memory_folder: str) -> Non
         find_shards(memory_folder, NONE, RETRY)
     put(f"{memory_folder}/a.txt")
     put(f"{memory_folder}/b.txt")
-    with pytest.raises(EmptyListingError, match=r"none of the 2 objects.*\.tar"):
+    with pytest.raises(EmptyListingError, match=r"none of its 2 objects.*\.tar"):
         find_shards(memory_folder, NONE, RETRY)
     with pytest.raises(ObjectNotFoundError, match="torchdata-remote manifest"):
         read_shard_set(f"{memory_folder}/{MANIFEST_NAME}", NONE, RETRY)

@@ -201,12 +201,12 @@ def test_a_lost_task_is_submitted_again(outcome: BaseException | str, num_lost: 
 
 
 @pytest.mark.parametrize(
-    ("outcome", "said"), [(ConnectionError("gone"), "ConnectionError: gone"), ("cancel", "cancelled it")]
+    ("outcome", "message"), [(ConnectionError("gone"), "ConnectionError: gone"), ("cancel", "cancelled it")]
 )
-def test_a_task_that_is_always_lost_is_an_error(outcome: BaseException | str, said: str) -> None:
+def test_a_task_that_is_always_lost_is_an_error(outcome: BaseException | str, message: str) -> None:
     """After a few times it is an error that says what the executor said."""
     executor = AtOnce(*100 * [outcome])
-    with pytest.raises(WorkerLostError, match=rf"lost 4 time\(s\).*{said}.*start the job again"):
+    with pytest.raises(WorkerLostError, match=rf"lost 4 time\(s\).*{message}.*start the job again"):
         all_results(iter([1]), double, executor)
     assert executor.submitted == 4
 

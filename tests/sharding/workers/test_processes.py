@@ -247,10 +247,10 @@ def start_script(folder: Path, *tasks: Path, guard: str, function: str) -> subpr
 def test_a_script_without_main_guard_gets_an_error_that_names_it(tmp_path: Path) -> None:
     """Without ``if __name__ == "__main__"`` there is an error that says what is missing, and no process is left."""
     process = start_script(tmp_path, Path("a"), Path("b"), guard="if True:", function="len")
-    _, said = process.communicate(timeout=120)
+    _, stderr = process.communicate(timeout=120)
     assert process.returncode == 1
-    assert "WorkerLostError: A worker process did not start" in said
-    assert 'below `if __name__ == "__main__":`' in said
+    assert "WorkerLostError: A worker process did not start" in stderr
+    assert 'below `if __name__ == "__main__":`' in stderr
     wait_until(lambda: not processes_of(process.pid), "the end of all processes", timeout_s=SOON_S)
 
 
@@ -302,8 +302,8 @@ def test_workers_end_with_their_parent_and_remove_partial_objects(tmp_path: Path
         assert time.monotonic() - begun_s < SOON_S
     wait_until(lambda: not processes_of(process.pid), "the end of all processes", timeout_s=SOON_S)
     assert all(Path(f"{fifo}.left").exists() for fifo in fifos)
-    _, said = process.communicate()
-    assert ("KeyboardInterrupt" in said) == (how == "ctrl-c")
+    _, stderr = process.communicate()
+    assert ("KeyboardInterrupt" in stderr) == (how == "ctrl-c")
     for descriptor in kept:
         os.close(descriptor)
 
