@@ -32,7 +32,7 @@ Ranges = list[tuple[int, int, int]]
 
 @pytest.fixture
 def small_steps() -> Iterator[None]:
-    """Ranges of some hundred bytes come in several requests."""
+    """Split ranges of some hundred bytes into several requests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gathering, "GAP_BYTES", GAP)
         patch.setattr(gathering, "_CHUNK_BYTES", CHUNK)
@@ -62,7 +62,7 @@ def engine_threads() -> set[threading.Thread]:
 def test_any_ranges_are_returned_in_the_requested_order(
     place: Place, layout: list[list[tuple[int, int]]], order: object
 ) -> None:
-    """Whatever their gaps, sizes and order, each is what lies at its place, and they come in the order of asking."""
+    """With any gaps, sizes and order."""
     ranges: Ranges = []
     lengths = []
     for number, spans in enumerate(layout):
@@ -98,7 +98,7 @@ def test_members_larger_than_a_request_beside_small_and_empty_ones(place: Place)
 
 
 def test_several_reads_can_be_pending(place: Place) -> None:
-    """The next ones are asked for before the first are taken; each has its own, after the end as well."""
+    """Each returns its own members, also after the session ended."""
     place.put({"a.bin": CONTENT})
     urls = [RemoteUrl(f"{place.url}a.bin", len(CONTENT))]
     cuts = list(pairwise(range(0, len(CONTENT) + 1, 4000)))
@@ -138,7 +138,7 @@ def test_no_request_is_larger_than_8_mib() -> None:
 
 
 def test_a_missing_object_raises_its_error(place: Place) -> None:
-    """Its error is raised, and no thread goes on."""
+    """No thread continues."""
     before = engine_threads()
     place.put({f"{number}.bin": CONTENT for number in range(6)})
     place.delete("3.bin")
@@ -152,7 +152,7 @@ def test_a_missing_object_raises_its_error(place: Place) -> None:
 
 @pytest.mark.parametrize("place", ["local", "s3"], indirect=True)
 def test_a_changed_object_is_an_error(place: Place) -> None:
-    """Bytes of another version are not taken for those that were listed."""
+    """Bytes of another version than listed are never returned."""
     place.put({"a.bin": CONTENT})
     url = RemoteUrl(f"{place.url}a.bin", len(CONTENT), '"another"')
     with pytest.raises(ObjectChangedError, match=r"a\.bin"), gatherer(place) as running:
@@ -160,7 +160,7 @@ def test_a_changed_object_is_an_error(place: Place) -> None:
 
 
 def test_an_object_shorter_than_listed_is_an_error() -> None:
-    """A member that does not lie within its object is an error."""
+    """A member would end after its object."""
     place = memory_place()
     place.put({"a.bin": CONTENT[:50]})
     with pytest.raises(StorageError, match=r"a\.bin"), gatherer(place) as running:
@@ -168,7 +168,7 @@ def test_an_object_shorter_than_listed_is_an_error() -> None:
 
 
 def test_local_and_remote_members_in_one_read(tmp_path: Path) -> None:
-    """Each URL has its own options, and files of the disk may be asked for together with others."""
+    """Each URL has its own options."""
     disk, memory = Place(f"{tmp_path}/"), memory_place()
     disk.put({"a.bin": CONTENT})
     memory.put({"a.bin": CONTENT[::-1]})

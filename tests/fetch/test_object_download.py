@@ -75,7 +75,7 @@ def test_parts_of_an_object_of_unknown_size_cover_it_once(
 
 
 def test_the_first_etag_is_kept() -> None:
-    """What the listing told, or else the first answer, is the version; a size that was known plans nothing again."""
+    """Of the listing or of the first response; a known size plans nothing again."""
     target = an_object(RemoteUrl("a", 30, "listed"))
     target.plan(10)
     target.learn(ObjectVersion(30, "listed", 10))
@@ -83,7 +83,7 @@ def test_the_first_etag_is_kept() -> None:
 
 
 def test_no_part_is_planned_of_a_closed_object() -> None:
-    """Nothing more is planned of an object that was closed, wherever it was."""
+    """In any state."""
     for planned in (0, 1, 2):
         target = an_object(RemoteUrl("a", 25))
         for _ in range(planned):
@@ -94,7 +94,7 @@ def test_no_part_is_planned_of_a_closed_object() -> None:
 
 
 def test_parts_of_two_versions_are_not_mixed() -> None:
-    """A listing that tells a size and no etag: parts of two versions of that size are an ObjectChangedError."""
+    """Of equal size, from a listing without etags: an ObjectChangedError."""
 
     class Replaced(FakeStore):
         def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:

@@ -52,7 +52,7 @@ def large_object() -> RemoteUrl:
 @settings(max_examples=40)
 @given(num_lanes=st.integers(1, 12), part_bytes=st.integers(1, 40), bound=st.integers(1, 400))
 def test_lanes_share_the_byte_bound(num_lanes: int, part_bytes: int, bound: int) -> None:
-    """All of them together hold no more, but for one part each, without which a lane could not go on."""
+    """Each lane may exceed it by one part, which it needs to proceed."""
     with store_of({"a": bytes(SIZE)}), ExitStack() as stack:
         session = session_of(options(part_bytes=part_bytes, max_buffer_bytes=bound), num_lanes)
         schedulers = stack.enter_context(lanes_of(session, num_lanes))
@@ -65,7 +65,7 @@ def test_lanes_share_the_byte_bound(num_lanes: int, part_bytes: int, bound: int)
 
 
 def held_bytes(stream: ObjectStream) -> int:
-    """Of what is planned, what was not handed on."""
+    """Bytes that are planned and not yet consumed."""
     return stream.download.planned_bytes - stream.tell()
 
 
@@ -89,7 +89,7 @@ def test_a_lane_that_ended_leaves_its_share_to_the_others() -> None:
 
 
 def test_a_single_lane_has_the_whole_bound() -> None:
-    """An engine that nobody prepared for more has no smaller bound than before."""
+    """Also without a number of expected lanes."""
     with store_of({"a": bytes(SIZE)}), lanes_of(session_of(options(max_buffer_bytes=120)), 1) as [scheduler]:
         stream = ObjectStream(scheduler, large_object())
         assert stream.download.planned_bytes == 120
@@ -97,7 +97,7 @@ def test_a_single_lane_has_the_whole_bound() -> None:
 
 
 def test_streams_that_are_read_after_the_last_was_opened_keep_to_the_bound() -> None:
-    """With interleave the last streams of each lane are open when its URLs end: they hold their shares, no more."""
+    """With interleave the last streams of a lane are open after its URLs have ended."""
     with store_of({"a": bytes(SIZE)}), lanes_of(session_of(options(max_buffer_bytes=120), 3), 3) as schedulers:
         streams = [ObjectStream(scheduler, large_object()) for scheduler in schedulers]
         while schedulers:
@@ -161,7 +161,7 @@ def test_threads_end_with_the_last_user() -> None:
 
 
 def test_a_forgotten_lane_holds_no_threads() -> None:
-    """A fetcher and its stream that nobody closed, in a cycle."""
+    """In a reference cycle."""
     with store_of({"a": bytes(SIZE)}):
         before = engine_threads()
         scheduler = PartScheduler(session_of(options()))
@@ -174,7 +174,7 @@ def test_a_forgotten_lane_holds_no_threads() -> None:
 
 
 def test_a_new_pass_starts_new_threads() -> None:
-    """The threads of the one before are gone, new ones come; lanes that overlap have the same ones."""
+    """Threads of an ended pass are gone; overlapping lanes share threads."""
     session = session_of(options())
     first, again = session.start(), session.start()
     assert first is again
@@ -222,7 +222,7 @@ def test_for_lanes_returns_another_session_with_equal_limits() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_has_threads_of_its_own() -> None:
-    """Those of the parent are not there; the parent's go on."""
+    """The parent's threads continue."""
     with store_of({"a": bytes(SIZE)}):
         session = session_of(options())
         with lanes_of(session, 1) as [scheduler], closing(ObjectStream(scheduler, large_object())) as stream:
@@ -284,7 +284,7 @@ def a_pass(session: FetchSession) -> None:
 
 
 def test_a_kept_session_keeps_its_threads() -> None:
-    """The same ones serve the next pass, until the engine is gone."""
+    """In later passes, until the session is collected."""
     with store_of({"a": bytes(SIZE)}):
         before = engine_threads()
         session = session_of(options(part_bytes=100))
@@ -321,7 +321,7 @@ def test_a_session_that_was_not_kept_ends_with_its_pass() -> None:
 
 
 def test_a_stream_may_outlive_its_kept_session() -> None:
-    """The threads end with the last stream, if that is later than the engine's end."""
+    """The threads end with the last stream."""
     with store_of({"a": bytes(SIZE)}):
         before = engine_threads()
         session = session_of(options(part_bytes=10, max_buffer_bytes=20))
@@ -354,7 +354,7 @@ def test_lanes_of_a_kept_session_have_the_whole_bound() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_child_keeps_threads_of_its_own() -> None:
-    """It begins with none; when its engine is gone, the parent's threads are still there."""
+    """It starts with none; when its session is collected, the parent's threads still run."""
     with store_of({"a": bytes(SIZE)}):
         session = session_of(options())
         session.keep()
@@ -381,7 +381,7 @@ def test_a_child_keeps_threads_of_its_own() -> None:
 
 
 def test_threads_that_start_at_once_each_get_a_lane() -> None:
-    """Whichever engine at work each of them gets, it has joined that one: none ends while another reads."""
+    """Each has joined the running session that it uses, so none ends while another reads."""
     with store_of({"a": bytes(SIZE)}):
         before = engine_threads()
         for _ in range(30):

@@ -133,7 +133,7 @@ class Program:
         process.communicate()
 
     def ended(self) -> tuple[str, str]:
-        """Wait for its end; what it printed, and what it said on standard error."""
+        """Wait for its end; returns standard output and standard error."""
         printed, _ = self.process.communicate(timeout=120)
         return printed, self._log.read_text()
 

@@ -52,7 +52,7 @@ def kept(disk: DiskCache, size: int, url: str = URL, etag: str = ETAG) -> bytes 
 
 
 def path_of(disk: DiskCache, folder: str | Path, data: bytes, url: str = URL) -> Path:
-    """Keep an object, and tell where."""
+    """Cache an object, and return its path."""
     before = set(objects_in(folder))
     keep(disk, data, url)
     [path] = set(objects_in(folder)) - before

@@ -1,4 +1,4 @@
-"""One writer at a time in a destination, whatever it is: a thread, a process, a job, another machine."""
+"""One writer at a time in a folder, over threads, processes, jobs and machines."""
 
 from __future__ import annotations
 

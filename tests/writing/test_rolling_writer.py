@@ -108,7 +108,7 @@ def test_compressed_shards_have_no_index(ending: str) -> None:
 
 
 def test_no_shard_is_opened_before_the_first_sample() -> None:
-    """``before_first`` is called once, when the first sample has come, and there are no empty shards."""
+    """``before_first`` is called once, with the first sample, and there are no empty shards."""
     place, called = memory_place(), list[object]()
     empty = writer_in(place, before_first=lambda: called.append("empty"))
     empty.end()
@@ -152,7 +152,7 @@ def test_an_existing_shard_is_an_error_unless_overwritten() -> None:
 
 
 def test_an_abort_leaves_whole_shards_only(tmp_path: Path) -> None:
-    """The shard at hand is dropped, the one before stays with its index, and no thread is left."""
+    """The open shard is dropped, the previous one stays with its index, and no thread is left."""
     before = set(threading.enumerate())
     place = Place(f"{tmp_path}/")
     writer = writer_in(place, max_shard_samples=2)
@@ -177,7 +177,7 @@ def test_a_sample_after_the_end_is_an_error(close: Any) -> None:
 
 
 def test_a_refused_sample_does_not_affect_others() -> None:
-    """A bad key, one that comes twice in a shard, or a value that is no bytes: the others are written."""
+    """A bad key, a key repeated in a shard, or a value that is not bytes: other samples are written."""
     place = memory_place()
     writer = writer_in(place, max_shard_samples=3)
     writer.add(sample("a"))
@@ -191,7 +191,7 @@ def test_a_refused_sample_does_not_affect_others() -> None:
 
 
 def test_a_key_may_come_again_in_the_next_shard() -> None:
-    """Keys within a shard must differ, and no more is remembered."""
+    """Only keys within a shard must differ."""
     writer = writer_in(memory_place(), max_shard_samples=1)
     for _ in range(2):
         writer.add(sample("a"))

@@ -55,7 +55,7 @@ def test_shards_are_those_of_the_template(place: Place) -> None:
 
 
 def test_a_manifest_without_shards_is_an_existing_data_set(place: Place) -> None:
-    """Where one lies, shards are, or were meant to be."""
+    """It is an error to write there without ``overwrite``."""
     with pytest.raises(ObjectExistsError, match=r"index\.json exists already") as caught:
         destination(place).require_empty(has_manifest=True)
     assert caught.value.url is not None
@@ -73,7 +73,7 @@ def test_list_returns_urls_with_the_prefix_in_this_folder(place: Place) -> None:
 
 
 def test_keep_only_removes_other_shards_of_the_template(place: Place) -> None:
-    """Shards that are not named go, each with its index; what is of others stays."""
+    """With their indexes; other files stay."""
     place.put({**SHARDS, **OTHERS, **DESCRIPTION})
     folder = destination(place)
     folder.keep_only([shard(place, "t-1.tar"), shard(place, "t-7.tar")])
@@ -83,7 +83,7 @@ def test_keep_only_removes_other_shards_of_the_template(place: Place) -> None:
 
 
 def test_keep_only_removes_the_index_of_a_compressed_shard() -> None:
-    """One that lies there is of a shard that is no more."""
+    """It belongs to a shard that was replaced."""
     place = memory_place()
     place.put({"t-0.tar.gz": b"", "t-0.tar.gz.idx": b"", "t-0.tar": b"", "t-0.tar.idx": b""})
     destination(place, "t-{shard}.tar.gz").keep_only([shard(place, "t-0.tar.gz")])
@@ -100,7 +100,7 @@ def test_remove_description_removes_manifest_classes_and_provenance(place: Place
 
 
 def test_the_manifest_is_read_with_its_jobs(place: Place) -> None:
-    """Its shards and jobs; ``None`` where there is none."""
+    """``None`` without a manifest."""
     folder = destination(place)
     assert folder.manifest() is None
     shards = [shard(place, "t-0.tar"), shard(place, "t-1.tar")]
@@ -125,7 +125,7 @@ def test_a_manifest_of_other_shards_is_an_error() -> None:
 
 
 def test_leftovers_are_those_of_the_template(moto: S3Server) -> None:
-    """An upload that a killed writer began goes, unless it is of other names; nothing needs to be there."""
+    """Uploads of killed writers, unless they have other names; also in an empty folder."""
     place = Place(f"s3://{moto.new_bucket()}/d/", moto)
     folder, client = destination(place), moto.client()
     folder.remove_leftovers()

@@ -39,7 +39,7 @@ def test_a_string_column_returns_its_strings(texts: list[str]) -> None:
 
 @given(st.lists(URLS, max_size=8))
 def test_a_url_table_returns_urls_with_size_and_etag(urls: list[RemoteUrl]) -> None:
-    """With size and etag where they have them, by number, from behind, by slices, and through columns."""
+    """By index, negative index, slices, and through columns."""
     table = UrlTable(urls)
     again = UrlTable.from_columns(table.columns())
     again.append("s3://b/more")

@@ -148,7 +148,7 @@ def test_the_task_of_a_lost_worker_is_run_by_another(tmp_path: Path, lost: set[i
 
 
 def meet(task: tuple[str, str]) -> int:
-    """Tells one fifo which process this is, and waits for somebody to open the other."""
+    """Write the process id into one fifo, and wait until the other one is opened."""
     Path(task[0]).write_text(str(os.getpid()))
     Path(task[1]).read_bytes()
     return os.getpid()
