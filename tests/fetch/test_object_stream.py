@@ -41,9 +41,9 @@ OPERATIONS = st.lists(
 
 
 def opened(url: str = "a", part_bytes: int = 10, start: int = 0, stop: int | None = None) -> ObjectStream:
-    fetcher = PartScheduler(FetchSession(options(part_bytes=part_bytes, max_buffer_bytes=30), StorageOptions()))
-    stream = ObjectStream(fetcher, url, start=start, stop=stop)
-    fetcher.release()
+    scheduler = PartScheduler(FetchSession(options(part_bytes=part_bytes, max_buffer_bytes=30), StorageOptions()))
+    stream = ObjectStream(scheduler, url, start=start, stop=stop)
+    scheduler.release()
     return stream
 
 
@@ -325,8 +325,8 @@ def test_other_bytes_can_be_read_besides_a_range(
 def test_a_stream_has_a_number() -> None:
     """Which one it is of those of its pipe, if their order can be repeated."""
     with store_of({"a": b"1"}):
-        fetcher = PartScheduler(FetchSession(options(), StorageOptions()))
-        streams = [ObjectStream(fetcher, "a"), ObjectStream(fetcher, "a", 7)]
-        fetcher.release()
+        scheduler = PartScheduler(FetchSession(options(), StorageOptions()))
+        streams = [ObjectStream(scheduler, "a"), ObjectStream(scheduler, "a", 7)]
+        scheduler.release()
         assert [stream.number for stream in streams] == [None, 7]
         assert [stream.read() for stream in streams] == [b"1", b"1"]

@@ -301,7 +301,7 @@ def test_the_range_is_cut_out_of_a_whole_response(data: bytes, start: int, lengt
     assert [body.closed for body in store.bodies] == [True]
 
 
-# read_range asks again and again, without a wait and beyond every limit. Not reached by the engine of today.
+# read_range asks again and again, without a wait and beyond every limit. Not reached by the scheduler of today.
 @pytest.mark.parametrize("headers", ["whole", "right"])
 def test_a_range_after_the_objects_end_is_an_error(headers: str) -> None:
     """Whether the server returns 416 or the whole object."""

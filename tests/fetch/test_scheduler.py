@@ -110,7 +110,7 @@ def test_bytes_in_memory_are_bounded(sizes: list[int], part_bytes: int, bound: i
         store.before_read = before_read
         for _, stream in streams(store, options(8, part_bytes, bound), listed=listed):
             for part in stream.parts():
-                # Asking for the next part gives this one back, and the engine may fetch as much at once.
+                # Asking for the next part gives this one back, and the scheduler may fetch as much at once.
                 with store.lock:
                     consumed += len(part)
         assert consumed == sum(sizes)
@@ -601,9 +601,9 @@ def test_reads_in_a_forked_child_are_refused() -> None:
 def test_nothing_stays_reserved_after_all_kinds_of_ends() -> None:
     """After all sorts of ends nothing is reserved any more."""
     with store_of({f"{number}": bytes(7 * number) for number in range(12)}) as store:
-        fetcher = PartScheduler(FetchSession(options(3, 10, 40), StorageOptions()))
+        scheduler = PartScheduler(FetchSession(options(3, 10, 40), StorageOptions()))
         opened = [
-            ObjectStream(fetcher, RemoteUrl(url, len(data)) if number % 2 else url)
+            ObjectStream(scheduler, RemoteUrl(url, len(data)) if number % 2 else url)
             for number, (url, data) in enumerate(store.objects.items())
         ]
         for stream, kind in zip(opened, itertools.cycle(["read", "half", "close"]), strict=False):
@@ -613,9 +613,9 @@ def test_nothing_stays_reserved_after_all_kinds_of_ends() -> None:
                 stream.read(5)
             stream.close()
         wait_for(lambda: store.running == 0)
-        assert fetcher._reserved_bytes == 0
-        fetcher.release()
-        assert fetcher._users == 0
+        assert scheduler._reserved_bytes == 0
+        scheduler.release()
+        assert scheduler._users == 0
 
 
 def in_time(function: Callable[[], None]) -> None:
@@ -750,8 +750,8 @@ def test_out_of_order_the_end_of_any_request_releases_the_next_object(monkeypatc
 
         look = UnorderedScheduler._release_oldest_if_stuck
 
-        def looked(fetcher: UnorderedScheduler) -> None:
-            look(fetcher)
+        def looked(scheduler: UnorderedScheduler) -> None:
+            look(scheduler)
             if threading.current_thread() in consumer:
                 gate.set()  # from here on, with the lock still held, the consumer only waits
 
@@ -919,20 +919,20 @@ def test_closing_a_stream_ends_its_request(others_open: bool) -> None:
             return Answer(0, 40, 40, "v1", chunks())
 
         store.read = slowly  # type: ignore[method-assign]
-        fetcher = PartScheduler(FetchSession(options(part_bytes=40), StorageOptions()))
-        stream = ObjectStream(fetcher, RemoteUrl("a", 40))
+        scheduler = PartScheduler(FetchSession(options(part_bytes=40), StorageOptions()))
+        stream = ObjectStream(scheduler, RemoteUrl("a", 40))
         assert asked.wait(DEADLINE_S)
         gc.disable()
         try:
             stream.close()
             if not others_open:
-                fetcher.release()
+                scheduler.release()
             go_on.set()
             assert closed.wait(5)
         finally:
             gc.enable()
             if others_open:
-                fetcher.release()
+                scheduler.release()
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, asyncio.CancelledError, MemoryError])
@@ -942,11 +942,11 @@ def test_any_exception_of_a_thread_is_raised_in_the_consumer(kind: type[BaseExce
 
         def before_read(path: str, start: int) -> None:
             if start == 10:
-                raise kind("in the engine")
+                raise kind("in a thread")
 
         store.before_read = before_read
         [(_, stream)] = streams(store, options(), listed=True)
-        with pytest.raises(kind, match="in the engine") as caught:
+        with pytest.raises(kind, match="in a thread") as caught:
             stream.read()
         assert any(entry.name == "before_read" for entry in caught.traceback)
         stream.close()

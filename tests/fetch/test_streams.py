@@ -63,10 +63,10 @@ def test_a_pass_resumes_from_its_state(
     objects = {str(number): bytes([number]) * size for number, size in enumerate(sizes)}
     state = {"next": following, "again": [list(one) for one in again]}
     with store_of(objects) as store:
-        engine = FetchSession(options(max_in_flight=max_in_flight), StorageOptions())
+        session = FetchSession(options(max_in_flight=max_in_flight), StorageOptions())
         got = [
             (url, stream.number, stream.first_byte, stream.read())
-            for url, stream in stream_objects(objects, engine, state)
+            for url, stream in stream_objects(objects, session, state)
         ]
         expected = [*again, *((number, 0) for number in range(following, len(sizes)))]
         assert got == [(str(n), n, start, bytes([n]) * (sizes[n] - start)) for n, start in expected]
@@ -122,11 +122,11 @@ def test_prefetched_streams_are_the_same_streams() -> None:
 
 def test_consumed_streams_are_refused_when_a_state_skips_them() -> None:
     """Else samples would be returned twice."""
-    engine = FetchSession(options(), StorageOptions())
+    session = FetchSession(options(), StorageOptions())
     with store_of({"a": b"1", "b": b"2"}):
-        pairs = list(stream_objects(["a", "b"], engine))
-        assert len(list(streams_of(pairs, engine, {"next": 1, "again": [[0, 0]]}))) == 2
+        pairs = list(stream_objects(["a", "b"], session))
+        assert len(list(streams_of(pairs, session, {"next": 1, "again": [[0, 0]]}))) == 2
         with pytest.raises(StateError, match=r"a was read before .* is yielded again"):
-            list(streams_of(pairs, engine, {"next": 1, "again": []}))
+            list(streams_of(pairs, session, {"next": 1, "again": []}))
         for _, stream in pairs:
             stream.close()

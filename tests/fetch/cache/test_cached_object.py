@@ -124,10 +124,10 @@ def test_a_response_without_an_etag_is_not_cached(listed: bool, monkeypatch: pyt
 
 def read_range(store: CountingStore, folder: str, start: int, stop: int | None, *, listed: bool) -> bytes:
     """A range of the object ``a``, as a resumed pass requests it."""
-    fetcher = PartScheduler(FetchSession(options(folder), StorageOptions()))
+    scheduler = PartScheduler(FetchSession(options(folder), StorageOptions()))
     url = RemoteUrl("a", len(store.objects["a"]), store.etag("a")) if listed else "a"
-    with ObjectStream(fetcher, url, start=start, stop=stop) as stream:
-        fetcher.release()
+    with ObjectStream(scheduler, url, start=start, stop=stop) as stream:
+        scheduler.release()
         return stream.read()
 
 

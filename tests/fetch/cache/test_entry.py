@@ -66,8 +66,8 @@ def test_a_flipped_bit_is_never_returned(
 def read_with_checksums(store: CountingStore, folder: str, crc32: int, retry: RetryPolicy) -> bytes:
     """Read the object ``a`` as a manifest with checksums lists it."""
     url = RemoteUrl("a", len(store.objects["a"]), store.etag("a"), checksums=Checksums(1 << 16, (crc32,)))
-    engine = FetchSession(options(folder, retry=retry), StorageOptions())
-    [data] = [stream.read() for _, stream in stream_objects([url], engine)]
+    session = FetchSession(options(folder, retry=retry), StorageOptions())
+    [data] = [stream.read() for _, stream in stream_objects([url], session)]
     return data
 
 
