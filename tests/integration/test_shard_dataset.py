@@ -1067,8 +1067,10 @@ def test_a_permanent_upload_error_is_raised_and_the_job_can_be_resumed(
     assert to.uploads() == []
 
 
-@pytest.mark.parametrize("how", ["folder", "glob", "file", "braces", "manifest"])
-@pytest.mark.parametrize("where", ["local", "s3"])
+@pytest.mark.parametrize(
+    ("where", "how"),
+    [("local", "folder"), ("local", "braces"), ("local", "manifest"), ("s3", "glob"), ("s3", "file"), ("s3", "braces")],
+)
 def test_a_source_replaced_after_the_index_pass_is_an_error(
     how: str, where: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
