@@ -98,7 +98,7 @@ def test_parts_of_two_versions_are_not_mixed() -> None:
 
     class Replaced(FakeStore):
         def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-            both.wait(20)  # both parts are asked for before either is answered
+            both.wait(20)  # both parts are requested before either response
             assert end is not None
             version = "v1" if start == 0 else "v2"
             return Answer(start, end, 20, version, single_chunk(version[1:].encode() * (end - start)))

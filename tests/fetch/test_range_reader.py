@@ -206,7 +206,7 @@ def test_exactly_the_range_is_read_through_transient_faults(
     assert (found.size, found.etag) == (len(data), etag)
     ends = {len(data) if end is None else min(end, len(data))}
     if not size_listed and any(fault.headers == "whole" for fault in script):
-        ends.add(len(data))  # then the whole object, since it came
+        ends.add(len(data))  # then the whole object, which was sent
     assert found.end in ends
     assert reader.got == data[start : found.end]
     assert all(body.closed for body in store.bodies)
@@ -225,7 +225,7 @@ def test_permanent_faults_are_not_retried(
 ) -> None:
     """A refusal fails at once, another version after four responses; its bytes are never used."""
     assume(start < len(data))
-    if learned:  # the first answer tells the version, and breaks before its first byte
+    if learned:  # the first response has the version, and breaks before its first byte
         before = [Fault(breaks_after=0), *before]
     ends = [Fault(end_of_it)] * (CHANGED_ANSWERS if end_of_it in ("etag", "grown", "shrunk") else 1)
     store = ScriptedStore(data, [*before, *ends], chunks=chunks)
@@ -339,7 +339,7 @@ def test_too_few_bytes_do_not_count_as_progress(breaks_after: int) -> None:
 
 
 # FAILS (bug, or RetryPolicy's docstring is wrong): take_progress adds up over attempts. Every second attempt begins the
-# counting anew, so that max_attempts=3 never ends it: 13 requests, and any number of them for a longer range.
+# resetting the count, so that max_attempts=3 never ends it: 13 requests, and any number of them for a longer range.
 @pytest.mark.parametrize("max_attempts", [2, 3])
 def test_progress_is_counted_per_attempt(max_attempts: int) -> None:
     """Attempts that bring a little less than ``PROGRESS_BYTES`` each are counted (RetryPolicy: "One that brought")."""

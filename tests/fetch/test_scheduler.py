@@ -763,7 +763,7 @@ def test_out_of_order_the_end_of_any_request_releases_the_next_object(monkeypatc
             _, first = next(iterator)
             assert len(first.read(10)) == 10
             reader = threading.Thread(target=first.read, args=(1,), daemon=True)
-            reader.start()  # gives the first part back; the second one is asked for, and held
+            reader.start()  # releases the first part; the second one is requested, and held
             assert asked.wait(DEADLINE_S)
             consumer.append(threading.current_thread())
             assert next(iterator)[0] == "1"

@@ -26,8 +26,8 @@ from torchdata_remote.sharding.shard_dataset import shard_dataset
 SOON_S = 30.0  # on a busy machine; a worker that is waited for never ends
 PACKAGES = {"dask": "distributed", "mpi": "mpi4py", "ray": "ray"}
 
-# One sample stops its worker if there is a file "stop": the worker removes it, tells a fifo which process it is, and
-# waits at another fifo, which nobody opens. So it can be killed in the middle of a shard.
+# One sample stops its worker if there is a file "stop": the worker removes it, writes its process id into a fifo, and
+# waits for another fifo, which is never opened. So it can be killed in the middle of a shard.
 JOB = """
 import os
 import signal

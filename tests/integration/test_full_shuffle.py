@@ -220,7 +220,7 @@ def resident(name):
 
 
 given = json.loads(sys.argv[1])
-Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+Path("/proc/self/clear_refs").write_text("5")  # resets the peak
 begun = resident("RssAnon")
 peak, over = begun, threading.Event()
 

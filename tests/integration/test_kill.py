@@ -25,8 +25,8 @@ from torchdata_remote.testing import write_small_shards
 NUM_SHARDS, SAMPLES_PER_SHARD = 12, 17
 NUM_SAMPLES = NUM_SHARDS * SAMPLES_PER_SHARD
 
-# A step may begin for each line that comes on stdin, and freely once that has ended: so the training does not run away
-# from the test, and nobody knows where it is when it is killed. An all_reduce keeps ranks in step; one of them may have
+# Each line on stdin allows one step, and its end allows all: so the training cannot run ahead of the test, and is
+# killed at an unknown point. An all_reduce keeps ranks in step; one of them may have
 # saved a step that another has not, so each keeps two states, and the latest that all have counts.
 TRAINING = r"""
 import json, multiprocessing, os, sys

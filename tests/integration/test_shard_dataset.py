@@ -429,7 +429,7 @@ def test_a_tar_of_tars_is_labelled_by_the_inner_names() -> None:
     assert {members[f"n02/n02_{i}.cls"] for i in range(3)} == {b"1"}
 
 
-# Order, limits, and what lies beside the shards
+# Order, limits, and the objects beside the shards
 
 
 def test_without_a_seed_the_order_is_that_of_the_source() -> None:
