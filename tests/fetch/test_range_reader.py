@@ -301,7 +301,6 @@ def test_the_range_is_cut_out_of_a_whole_response(data: bytes, start: int, lengt
     assert [body.closed for body in store.bodies] == [True]
 
 
-# read_range asks again and again, without a wait and beyond every limit. Not reached by the scheduler of today.
 @pytest.mark.parametrize("headers", ["whole", "right"])
 def test_a_range_after_the_objects_end_is_an_error(headers: str) -> None:
     """Whether the server returns 416 or the whole object."""
@@ -338,11 +337,9 @@ def test_too_few_bytes_do_not_count_as_progress(breaks_after: int) -> None:
     assert len(store.requests) == 2
 
 
-# FAILS (bug, or RetryPolicy's docstring is wrong): take_progress adds up over attempts. Every second attempt begins the
-# resetting the count, so that max_attempts=3 never ends it: 13 requests, and any number of them for a longer range.
 @pytest.mark.parametrize("max_attempts", [2, 3])
 def test_progress_is_counted_per_attempt(max_attempts: int) -> None:
-    """Attempts that bring a little less than ``PROGRESS_BYTES`` each are counted (RetryPolicy: "One that brought")."""
+    """Attempts with a little less than ``PROGRESS_BYTES`` each do not add up to progress."""
     data = bytes(PROGRESS_BYTES * 12)
     store = ScriptedStore(data, [Fault(breaks_after=PROGRESS_BYTES - 1)] * 100, chunks=[4096])
     policy = RetryPolicy(max_attempts=max_attempts, first_wait_s=0)
