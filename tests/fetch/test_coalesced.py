@@ -17,7 +17,7 @@ from tests.support.shard_places import Place, memory_place
 from torchdata_remote.core.options import FetchOptions, StorageOptions
 from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import ObjectChangedError, ObjectNotFoundError, StorageError
-from torchdata_remote.fetch import coalesced as gathering
+from torchdata_remote.fetch import coalesced as coalesced_module
 from torchdata_remote.fetch.coalesced import RangeCoalescer
 from torchdata_remote.fetch.sample_table import Members
 from torchdata_remote.fetch.session import FetchSession
@@ -32,10 +32,10 @@ Ranges = list[tuple[int, int, int]]
 
 @pytest.fixture
 def small_steps() -> Iterator[None]:
-    """Ranges of some hundred bytes come in several requests."""
+    """Split ranges of some hundred bytes into several requests."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gathering, "GAP_BYTES", GAP)
-        patch.setattr(gathering, "_CHUNK_BYTES", CHUNK)
+        patch.setattr(coalesced_module, "GAP_BYTES", GAP)
+        patch.setattr(coalesced_module, "_CHUNK_BYTES", CHUNK)
         yield
 
 
@@ -45,7 +45,7 @@ def members(urls: list[RemoteUrl], ranges: Ranges) -> Members:
     return Members(urls, [str(index) for index in range(len(ranges))], objects, starts, sizes, np.ones_like(sizes))
 
 
-def gatherer(place: Place) -> RangeCoalescer:
+def coalescer_of(place: Place) -> RangeCoalescer:
     options = StorageOptions(place.options)
     return RangeCoalescer(FetchSession(FetchOptions(max_in_flight=4), options), lambda url: options)
 
@@ -62,7 +62,7 @@ def engine_threads() -> set[threading.Thread]:
 def test_any_ranges_are_returned_in_the_requested_order(
     place: Place, layout: list[list[tuple[int, int]]], order: object
 ) -> None:
-    """Whatever their gaps, sizes and order, each is what lies at its place, and they come in the order of asking."""
+    """With any gaps, sizes and order."""
     ranges: Ranges = []
     lengths = []
     for number, spans in enumerate(layout):
@@ -77,8 +77,8 @@ def test_any_ranges_are_returned_in_the_requested_order(
     contents = [CONTENT[7 * number :][:length] for number, length in enumerate(lengths)]
     folder.put({f"{number}.bin": content for number, content in enumerate(contents)})
     urls = [RemoteUrl(f"{folder.url}{number}.bin", length) for number, length in enumerate(lengths)]
-    with gatherer(place) as running:
-        found = running.start_read(members(urls, ranges)).wait()
+    with coalescer_of(place) as coalescer:
+        found = coalescer.start_read(members(urls, ranges)).wait()
     assert [bytes(data) for data in found] == [contents[number][start : start + size] for number, start, size in ranges]
     assert all(data.readonly for data in found)
 
@@ -89,8 +89,8 @@ def test_members_larger_than_a_request_beside_small_and_empty_ones(place: Place)
     place.put({"a.bin": content, "b.bin": b"", "c.bin": b"end"})
     urls = [RemoteUrl(f"{place.url}{name}.bin", size) for name, size in (("a", len(content)), ("b", 0), ("c", 3))]
     ranges = [(2, 0, 3), (0, 19 << 20, 100), (0, 1, 17 << 20), (1, 0, 0), (0, 0, 1), (0, 18 << 20, 0), (2, 3, 0)]
-    with gatherer(place) as running:
-        found = running.start_read(members(urls, ranges)).wait()
+    with coalescer_of(place) as coalescer:
+        found = coalescer.start_read(members(urls, ranges)).wait()
     assert bytes(found[0]) == b"end"
     assert found[1] == content[19 << 20 :][:100]
     assert found[2] == content[1 : 1 + (17 << 20)]
@@ -98,12 +98,12 @@ def test_members_larger_than_a_request_beside_small_and_empty_ones(place: Place)
 
 
 def test_several_reads_can_be_pending(place: Place) -> None:
-    """The next ones are asked for before the first are taken; each has its own, after the end as well."""
+    """Each returns its own members, also after the session ended."""
     place.put({"a.bin": CONTENT})
     urls = [RemoteUrl(f"{place.url}a.bin", len(CONTENT))]
     cuts = list(pairwise(range(0, len(CONTENT) + 1, 4000)))
-    with gatherer(place) as running:
-        begun = [running.start_read(members(urls, [(0, start, end - start)])) for start, end in cuts]
+    with coalescer_of(place) as coalescer:
+        begun = [coalescer.start_read(members(urls, [(0, start, end - start)])) for start, end in cuts]
         found = [one.wait() for one in begun]
     assert b"".join(bytes(data) for (data,) in found) == CONTENT
 
@@ -111,11 +111,11 @@ def test_several_reads_can_be_pending(place: Place) -> None:
 def test_requests_are_merged_where_they_are_close() -> None:
     """A gap of 128 KiB is read along, a larger one is not, and another object never."""
     urls = [RemoteUrl("memory://a", 1 << 30), RemoteUrl("memory://b", 1 << 30)]
-    gap = gathering.GAP_BYTES
+    gap = coalesced_module.GAP_BYTES
     ranges = [(0, 10 + gap, 5), (1, 20 + gap, 1), (0, 0, 10), (0, 16 + 2 * gap, 1), (0, 7, 0)]
     chunks = [
         (index, chunk.start, chunk.end, chunk.members.tolist())
-        for index, chunk in gathering._chunks(members(urls, ranges))
+        for index, chunk in coalesced_module._chunks(members(urls, ranges))
     ]
     assert chunks == [
         (0, 0, 15 + gap, [2, 0]),
@@ -128,7 +128,7 @@ def test_no_request_is_larger_than_8_mib() -> None:
     """A long run is cut into requests of about one length, of which each knows its members."""
     size = 3 << 20
     ranges = [(0, number * size, size) for number in range(11)]
-    chunks = [chunk for _, chunk in gathering._chunks(members([RemoteUrl("memory://a")], ranges))]
+    chunks = [chunk for _, chunk in coalesced_module._chunks(members([RemoteUrl("memory://a")], ranges))]
     assert [chunk.start for chunk in chunks] == [0, *(chunk.end for chunk in chunks[:-1])]
     assert chunks[-1].end == 11 * size
     assert all(chunk.end - chunk.start <= 8 << 20 for chunk in chunks)
@@ -138,13 +138,13 @@ def test_no_request_is_larger_than_8_mib() -> None:
 
 
 def test_a_missing_object_raises_its_error(place: Place) -> None:
-    """Its error is raised, and no thread goes on."""
+    """No thread continues."""
     before = engine_threads()
     place.put({f"{number}.bin": CONTENT for number in range(6)})
     place.delete("3.bin")
     urls = [RemoteUrl(f"{place.url}{number}.bin", len(CONTENT)) for number in range(6)]
-    with pytest.raises(ObjectNotFoundError, match=r"3\.bin"), gatherer(place) as running:
-        running.start_read(members(urls, [(number, 100, 1000) for number in range(6)])).wait()
+    with pytest.raises(ObjectNotFoundError, match=r"3\.bin"), coalescer_of(place) as coalescer:
+        coalescer.start_read(members(urls, [(number, 100, 1000) for number in range(6)])).wait()
     for thread in engine_threads() - before:
         thread.join(30)
         assert not thread.is_alive()
@@ -152,23 +152,23 @@ def test_a_missing_object_raises_its_error(place: Place) -> None:
 
 @pytest.mark.parametrize("place", ["local", "s3"], indirect=True)
 def test_a_changed_object_is_an_error(place: Place) -> None:
-    """Bytes of another version are not taken for those that were listed."""
+    """Bytes of another version than listed are never returned."""
     place.put({"a.bin": CONTENT})
     url = RemoteUrl(f"{place.url}a.bin", len(CONTENT), '"another"')
-    with pytest.raises(ObjectChangedError, match=r"a\.bin"), gatherer(place) as running:
-        running.start_read(members([url], [(0, 0, 10)])).wait()
+    with pytest.raises(ObjectChangedError, match=r"a\.bin"), coalescer_of(place) as coalescer:
+        coalescer.start_read(members([url], [(0, 0, 10)])).wait()
 
 
 def test_an_object_shorter_than_listed_is_an_error() -> None:
-    """A member that does not lie within its object is an error."""
+    """A member would end after its object."""
     place = memory_place()
     place.put({"a.bin": CONTENT[:50]})
-    with pytest.raises(StorageError, match=r"a\.bin"), gatherer(place) as running:
-        running.start_read(members([RemoteUrl(f"{place.url}a.bin", 100)], [(0, 40, 20)])).wait()
+    with pytest.raises(StorageError, match=r"a\.bin"), coalescer_of(place) as coalescer:
+        coalescer.start_read(members([RemoteUrl(f"{place.url}a.bin", 100)], [(0, 40, 20)])).wait()
 
 
 def test_local_and_remote_members_in_one_read(tmp_path: Path) -> None:
-    """Each URL has its own options, and files of the disk may be asked for together with others."""
+    """Each URL has its own options."""
     disk, memory = Place(f"{tmp_path}/"), memory_place()
     disk.put({"a.bin": CONTENT})
     memory.put({"a.bin": CONTENT[::-1]})
@@ -179,8 +179,8 @@ def test_local_and_remote_members_in_one_read(tmp_path: Path) -> None:
         asked.append(url)
         return StorageOptions()
 
-    with RangeCoalescer(FetchSession(FetchOptions(), StorageOptions()), options_of) as running:
-        found = running.start_read(members(urls, [(1, 5, 10), (0, 5, 10)])).wait()
+    with RangeCoalescer(FetchSession(FetchOptions(), StorageOptions()), options_of) as coalescer:
+        found = coalescer.start_read(members(urls, [(1, 5, 10), (0, 5, 10)])).wait()
     assert [bytes(data) for data in found] == [CONTENT[::-1][5:15], CONTENT[5:15]]
     assert set(asked) == set(urls)
 
@@ -190,7 +190,7 @@ def test_a_file_that_is_read_whole_is_not_kept_open(tmp_path: Path) -> None:
     place = Place(f"{tmp_path}/")
     place.put({"a.bin": CONTENT, "b.bin": CONTENT})
     urls = [RemoteUrl(f"{place.url}{name}.bin", len(CONTENT)) for name in "ab"]
-    with gatherer(place) as running:
-        running.start_read(members(urls, [(0, 0, len(CONTENT)), (1, 0, 10)])).wait()
-        assert set(running._mapped) == {urls[1]}
-    assert not running._mapped
+    with coalescer_of(place) as coalescer:
+        coalescer.start_read(members(urls, [(0, 0, len(CONTENT)), (1, 0, 10)])).wait()
+        assert set(coalescer._mapped) == {urls[1]}
+    assert not coalescer._mapped

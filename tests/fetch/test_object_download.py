@@ -26,11 +26,11 @@ def an_object(url: str, *, may_ignore_ranges: bool = False) -> ObjectDownload:
         return ObjectDownload(url, StorageOptions(), Connection(), None)
 
 
-def plan_all(target: ObjectDownload, part_bytes: int) -> list[Part]:
+def plan_all(download: ObjectDownload, part_bytes: int) -> list[Part]:
     parts = []
-    while target.can_plan():
-        expected = target.next_part_bytes(part_bytes)
-        parts.append(target.plan(part_bytes))
+    while download.can_plan():
+        expected = download.next_part_bytes(part_bytes)
+        parts.append(download.plan(part_bytes))
         assert parts[-1].reserved_bytes == expected
     return parts
 
@@ -38,12 +38,12 @@ def plan_all(target: ObjectDownload, part_bytes: int) -> list[Part]:
 @given(size=st.integers(0, 500), part_bytes=st.integers(1, 600))
 def test_parts_of_a_listed_object_cover_it_once(size: int, part_bytes: int) -> None:
     """Parts follow one another from the first byte to the last, none longer than asked; an empty object has one."""
-    target = an_object(RemoteUrl("a", size, "v1"))
-    parts = plan_all(target, part_bytes)
-    assert target.completely_planned()
-    assert list(target.parts) == parts
+    download = an_object(RemoteUrl("a", size, "v1"))
+    parts = plan_all(download, part_bytes)
+    assert download.completely_planned()
+    assert list(download.parts) == parts
     assert len(parts) == max(1, -(-size // part_bytes))
-    ranges = [target.range_of(part.start, part.end) for part in parts]
+    ranges = [download.range_of(part.start, part.end) for part in parts]
     assert all((wanted.size, wanted.etag, wanted.path) == (size, "v1", "a") for wanted in ranges)
     if size == 0:
         assert [(wanted.start, wanted.end) for wanted in ranges] == [(0, None)]
@@ -59,46 +59,46 @@ def test_parts_of_an_object_of_unknown_size_cover_it_once(
     size: int, part_bytes: int, whole: bool, listed: bool
 ) -> None:
     """Without a size one part waits for the first answer; what that did not bring follows, once."""
-    target = an_object(RemoteUrl("a", size, None) if listed else "a", may_ignore_ranges=listed)
-    assert target.can_plan()
-    [first] = plan_all(target, part_bytes)
+    download = an_object(RemoteUrl("a", size, None) if listed else "a", may_ignore_ranges=listed)
+    assert download.can_plan()
+    [first] = plan_all(download, part_bytes)
     assert (first.start, first.end, first.reserved_bytes) == (0, part_bytes, part_bytes)
-    assert not target.completely_planned()
+    assert not download.completely_planned()
     end = size if whole else min(size, part_bytes)
-    target.learn(ObjectVersion(size, "v1", end))
-    others = plan_all(target, part_bytes)
-    assert target.completely_planned()
+    download.learn(ObjectVersion(size, "v1", end))
+    others = plan_all(download, part_bytes)
+    assert download.completely_planned()
     ends = [end, *(part.end or 0 for part in others)]
     assert [part.start for part in others] == ends[:-1]
     assert ends[-1] == size
-    assert all(target.range_of(part.start, part.end).etag == "v1" for part in others)
+    assert all(download.range_of(part.start, part.end).etag == "v1" for part in others)
 
 
 def test_the_first_etag_is_kept() -> None:
-    """What the listing told, or else the first answer, is the version; a size that was known plans nothing again."""
-    target = an_object(RemoteUrl("a", 30, "listed"))
-    target.plan(10)
-    target.learn(ObjectVersion(30, "listed", 10))
-    assert (target.etag, target.planned_bytes) == ("listed", 10)
+    """Of the listing or of the first response; a known size plans nothing again."""
+    download = an_object(RemoteUrl("a", 30, "listed"))
+    download.plan(10)
+    download.learn(ObjectVersion(30, "listed", 10))
+    assert (download.etag, download.planned_bytes) == ("listed", 10)
 
 
 def test_no_part_is_planned_of_a_closed_object() -> None:
-    """Nothing more is planned of an object that was closed, wherever it was."""
+    """In any state."""
     for planned in (0, 1, 2):
-        target = an_object(RemoteUrl("a", 25))
+        download = an_object(RemoteUrl("a", 25))
         for _ in range(planned):
-            target.plan(10)
-        target.close()
-        assert target.completely_planned()
-        assert not target.can_plan()
+            download.plan(10)
+        download.close()
+        assert download.completely_planned()
+        assert not download.can_plan()
 
 
 def test_parts_of_two_versions_are_not_mixed() -> None:
-    """A listing that tells a size and no etag: parts of two versions of that size are an ObjectChangedError."""
+    """Of equal size, from a listing without etags: an ObjectChangedError."""
 
     class Replaced(FakeStore):
         def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-            both.wait(20)  # both parts are asked for before either is answered
+            both.wait(20)  # both parts are requested before either response
             assert end is not None
             version = "v1" if start == 0 else "v2"
             return Answer(start, end, 20, version, single_chunk(version[1:].encode() * (end - start)))
@@ -106,9 +106,9 @@ def test_parts_of_two_versions_are_not_mixed() -> None:
     both = threading.Barrier(2)
     with store_of({}) as store:
         store.read = Replaced({}).read  # type: ignore[method-assign]
-        fetcher = PartScheduler(FetchSession(options(max_in_flight=2, part_bytes=10), StorageOptions()))
-        stream = ObjectStream(fetcher, RemoteUrl("a", 20))
-        fetcher.release()
+        scheduler = PartScheduler(FetchSession(options(max_in_flight=2, part_bytes=10), StorageOptions()))
+        stream = ObjectStream(scheduler, RemoteUrl("a", 20))
+        scheduler.release()
         try:
             with pytest.raises(ObjectChangedError):
                 stream.read()

@@ -41,9 +41,9 @@ OPERATIONS = st.lists(
 
 
 def opened(url: str = "a", part_bytes: int = 10, start: int = 0, stop: int | None = None) -> ObjectStream:
-    fetcher = PartScheduler(FetchSession(options(part_bytes=part_bytes, max_buffer_bytes=30), StorageOptions()))
-    stream = ObjectStream(fetcher, url, start=start, stop=stop)
-    fetcher.release()
+    scheduler = PartScheduler(FetchSession(options(part_bytes=part_bytes, max_buffer_bytes=30), StorageOptions()))
+    stream = ObjectStream(scheduler, url, start=start, stop=stop)
+    scheduler.release()
     return stream
 
 
@@ -88,7 +88,7 @@ def step(stream: Any, twin: io.BytesIO, name: str, size: int | None) -> None:
 def test_reads_like_bytes_io(
     data: bytes, part_bytes: int, piece_bytes: int, operations: list[tuple[str, Any]], listed: bool
 ) -> None:
-    """Any sequence of reads gives what ``io.BytesIO`` gives, wherever parts and the pieces of parts end."""
+    """Any sequence of reads, with any borders of parts and pieces."""
     with store_of({"a": data}) as store:
         store.piece_bytes = piece_bytes
         stream, twin = opened(RemoteUrl("a", len(data)) if listed else "a", part_bytes), io.BytesIO(data)
@@ -108,7 +108,7 @@ def test_reads_like_bytes_io(
 
 @given(data=st.binary(max_size=100), part_bytes=st.integers(1, 50), first=st.integers(0, 20))
 def test_parts_yields_the_unread_rest(data: bytes, part_bytes: int, first: int) -> None:
-    """``parts`` hands on what a read left, in pieces of up to ``part_bytes``, none of them empty."""
+    """In pieces of at most ``part_bytes``, none of them empty."""
     with store_of({"a": data}):
         stream = opened(part_bytes=part_bytes)
         start = stream.read(first)
@@ -120,7 +120,7 @@ def test_parts_yields_the_unread_rest(data: bytes, part_bytes: int, first: int) 
 
 
 def test_parts_are_not_copied() -> None:
-    """A part is the memory that the store gave."""
+    """A piece is the memory of the store's response."""
     data = os.urandom(10)
     with store_of({"a": data}):
         [piece] = opened().parts()
@@ -223,7 +223,7 @@ def test_a_range_requests_only_its_bytes_or_blocks(
     piece_bytes: int,
     listed: bool,
 ) -> None:
-    """Exactly ``data[start:stop]``; asked for are these bytes once, or the blocks in which they lie, once each."""
+    """It returns ``data[start:stop]``, and requests these bytes, or their whole blocks, once."""
     start, stop = wanted[0], None if to_the_end else wanted[1]
     size = len(DATA) if listed else None
     url = RemoteUrl("a", size, "etag of a") if block_bytes is None else checked_url(DATA, block_bytes, size)
@@ -249,7 +249,7 @@ def test_a_range_requests_only_its_bytes_or_blocks(
 def test_a_range_from_a_server_that_ignores_ranges(
     wanted: tuple[int, int], to_the_end: bool, part_bytes: int, block_bytes: int | None
 ) -> None:
-    """It sends the whole object; what is handed on is the range."""
+    """The server sends the whole object; only the range is returned."""
     start, stop = wanted[0], None if to_the_end else wanted[1]
     url = "a" if block_bytes is None else checked_url(DATA, block_bytes, len(DATA))
     with store_of({"a": DATA}) as store:
@@ -259,7 +259,7 @@ def test_a_range_from_a_server_that_ignores_ranges(
 
 @pytest.mark.parametrize("checked", [False, True])
 def test_a_server_that_ignores_ranges_is_requested_once(checked: bool) -> None:
-    """For an object of many parts too, wherever reading begins: else it would send the object for each of them."""
+    """For an object of many parts too: else it would send the whole object for each of them."""
     with store_of({"a": DATA}) as store:
         store.may_ignore_ranges = True
         assert opened(checked_url(DATA, 10, len(DATA)) if checked else "a", 10, 15).read() == DATA[15:]
@@ -267,7 +267,7 @@ def test_a_server_that_ignores_ranges_is_requested_once(checked: bool) -> None:
 
 
 def test_readline_keeps_to_its_limit() -> None:
-    """Also where a line goes over several parts."""
+    """Also for a line that spans several parts."""
     with store_of({"a": b"a" * 50}), opened() as stream:
         assert stream.readline(15) == b"a" * 15
 
@@ -293,7 +293,7 @@ def test_a_range_reads_like_a_file_of_it(
 
 @pytest.mark.parametrize("damaged", [0, 35, 95])
 def test_damage_in_a_block_of_a_range_is_noticed(damaged: int) -> None:
-    """Also before its first byte and behind its last one, since a block is right as a whole; others are not read."""
+    """Also outside of the range, since blocks are verified as a whole; other blocks are not read."""
     data = bytearray(DATA)
     data[damaged] ^= 1
     with store_of({"a": bytes(data)}):
@@ -310,7 +310,7 @@ def test_damage_in_a_block_of_a_range_is_noticed(damaged: int) -> None:
 def test_other_bytes_can_be_read_besides_a_range(
     wanted: tuple[int, int], read_before: int, other: tuple[int, int], block_bytes: int | None
 ) -> None:
-    """Anywhere in the object, and reading in order goes on as if nothing had been."""
+    """Anywhere in the object; sequential reading continues unchanged."""
     start, stop = wanted
     aside, end = other[0], min(other[1], len(DATA))
     url = "a" if block_bytes is None else checked_url(DATA, block_bytes, len(DATA))
@@ -325,8 +325,8 @@ def test_other_bytes_can_be_read_besides_a_range(
 def test_a_stream_has_a_number() -> None:
     """Which one it is of those of its pipe, if their order can be repeated."""
     with store_of({"a": b"1"}):
-        fetcher = PartScheduler(FetchSession(options(), StorageOptions()))
-        streams = [ObjectStream(fetcher, "a"), ObjectStream(fetcher, "a", 7)]
-        fetcher.release()
+        scheduler = PartScheduler(FetchSession(options(), StorageOptions()))
+        streams = [ObjectStream(scheduler, "a"), ObjectStream(scheduler, "a", 7)]
+        scheduler.release()
         assert [stream.number for stream in streams] == [None, 7]
         assert [stream.read() for stream in streams] == [b"1", b"1"]

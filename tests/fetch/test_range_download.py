@@ -17,7 +17,7 @@ FAULTS = st.sampled_from(["well", "flipped", "cut", "refused", "short", "other",
 
 
 class Faulty:
-    """An object whose answers go wrong by a script, then go well. Bodies come in chunks of ``chunk_bytes``."""
+    """An object whose responses fail by a script, then succeed. Bodies have chunks of ``chunk_bytes``."""
 
     def __init__(self, data: bytes, faults: list[str], chunk_bytes: int, chance: int) -> None:
         self.data, self.faults, self.chunk_bytes, self.chance = data, faults, chunk_bytes, chance
@@ -66,7 +66,7 @@ def test_only_verified_bytes_are_yielded(
     chunk_bytes: int,
     chance: int,
 ) -> None:
-    """Through any faults the bytes handed on are those of the range, block by block; damage twice is an error."""
+    """Through any faults, block by block; repeated damage is an error."""
     summer = BlockSummer(block_bytes)
     summer.update(data)
     start = min(first_block * block_bytes, (len(data) - 1) // block_bytes * block_bytes)

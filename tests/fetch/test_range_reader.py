@@ -31,7 +31,7 @@ MOST_REQUESTS = 200  # a reader that asks for ever is a failure, not a test that
 
 
 class Fault(NamedTuple):
-    """What goes wrong with one answer: its headers in one way, its body in another."""
+    """Faults of one response: of its headers, and of its body."""
 
     headers: str = "right"
     breaks_after: int | None = None  # bytes of the body
@@ -42,7 +42,7 @@ WELL = Fault()
 
 
 class Body(Generator[memoryview, None, None]):
-    """Bytes in chunks, which tells whether it was closed."""
+    """Bytes in chunks; records whether it was closed."""
 
     def __init__(self, chunks: Iterator[memoryview]) -> None:
         self._chunks = chunks
@@ -122,7 +122,7 @@ class ScriptedStore:
 
 
 class Reader:
-    """Reads a range and keeps what was handed on and found."""
+    """Reads a range and records bytes and version."""
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ def test_exactly_the_range_is_read_through_transient_faults(
     assert (found.size, found.etag) == (len(data), etag)
     ends = {len(data) if end is None else min(end, len(data))}
     if not size_listed and any(fault.headers == "whole" for fault in script):
-        ends.add(len(data))  # then the whole object, since it came
+        ends.add(len(data))  # then the whole object, which was sent
     assert found.end in ends
     assert reader.got == data[start : found.end]
     assert all(body.closed for body in store.bodies)
@@ -223,9 +223,9 @@ def test_exactly_the_range_is_read_through_transient_faults(
 def test_permanent_faults_are_not_retried(
     data: bytes, start: int, before: list[Fault], end_of_it: str, learned: bool, chunks: list[int]
 ) -> None:
-    """A refusal ends it at once, another version than the listed or first one when it came four times; none is used."""
+    """A refusal fails at once, another version after four responses; its bytes are never used."""
     assume(start < len(data))
-    if learned:  # the first answer tells the version, and breaks before its first byte
+    if learned:  # the first response has the version, and breaks before its first byte
         before = [Fault(breaks_after=0), *before]
     ends = [Fault(end_of_it)] * (CHANGED_ANSWERS if end_of_it in ("etag", "grown", "shrunk") else 1)
     store = ScriptedStore(data, [*before, *ends], chunks=chunks)
@@ -260,7 +260,7 @@ def test_a_single_response_of_another_version_is_retried(
 @pytest.mark.parametrize("headers", ["short", "shifted on", "shifted back"])
 @pytest.mark.parametrize("known", [True, False])
 def test_a_response_with_the_wrong_content_range_is_never_used(headers: str, known: bool) -> None:
-    """Where every answer has the wrong Content-Range not one byte is handed on, and nothing counts as found."""
+    """No byte is yielded, and no version is recorded."""
     store = ScriptedStore(bytes(range(60)), [Fault(headers)] * 4)
     policy = RetryPolicy(max_attempts=4, first_wait_s=0)
     reader = Reader(store, 10, 40, size=60 if known else None, policy=policy)
@@ -272,7 +272,7 @@ def test_a_response_with_the_wrong_content_range_is_never_used(headers: str, kno
 @pytest.mark.parametrize("size", [None, 0])
 @pytest.mark.parametrize("faults", [0, 3])
 def test_an_empty_object_is_read(size: int | None, faults: int) -> None:
-    """An object without bytes is found, also where only a request without a range can tell that it is there."""
+    """Also if only a request without a range succeeds."""
     store = ScriptedStore(b"", [Fault("refused")] * faults)
     reader = Reader(store, 0, 10 if size is None else None, size=size)
     assert reader.read() == b""
@@ -285,7 +285,7 @@ def test_an_empty_object_is_read(size: int | None, faults: int) -> None:
 def test_a_server_that_ignores_ranges_is_read_to_the_end(
     data: bytes, breaks: list[int], part: int, chunks: list[int]
 ) -> None:
-    """A server that always sends everything is read to the end; what came before a break is not handed on twice."""
+    """Bytes before a break are not yielded twice."""
     script = [Fault("whole", breaks_after) for breaks_after in breaks] + [Fault("whole")] * 20
     reader = Reader(ScriptedStore(data, script, chunks=chunks), 0, part)
     assert reader.read() == data
@@ -294,17 +294,16 @@ def test_a_server_that_ignores_ranges_is_read_to_the_end(
 
 @given(data=DATA, start=st.integers(0, 59), length=st.integers(1, 30), chunks=CHUNKS)
 def test_the_range_is_cut_out_of_a_whole_response(data: bytes, start: int, length: int, chunks: list[int]) -> None:
-    """Where the size is known a whole answer gives the part that was asked for, and the body is closed behind it."""
+    """The body is closed after it."""
     assume(start < len(data))
     store = ScriptedStore(data, [Fault("whole")], chunks=chunks)
     assert Reader(store, start, start + length, size=len(data)).read() == data[start : start + length]
     assert [body.closed for body in store.bodies] == [True]
 
 
-# read_range asks again and again, without a wait and beyond every limit. Not reached by the engine of today.
 @pytest.mark.parametrize("headers", ["whole", "right"])
 def test_a_range_after_the_objects_end_is_an_error(headers: str) -> None:
-    """A range that begins behind the object's end is an error, whether the server says so or sends everything."""
+    """Whether the server returns 416 or the whole object."""
     store = ScriptedStore(bytes(10), [Fault(headers)] * MOST_REQUESTS)
     if headers == "whole":
         honest = store.read
@@ -338,11 +337,9 @@ def test_too_few_bytes_do_not_count_as_progress(breaks_after: int) -> None:
     assert len(store.requests) == 2
 
 
-# FAILS (bug, or RetryPolicy's docstring is wrong): take_progress adds up over attempts. Every second attempt begins the
-# counting anew, so that max_attempts=3 never ends it: 13 requests, and any number of them for a longer range.
 @pytest.mark.parametrize("max_attempts", [2, 3])
 def test_progress_is_counted_per_attempt(max_attempts: int) -> None:
-    """Attempts that bring a little less than ``PROGRESS_BYTES`` each are counted (RetryPolicy: "One that brought")."""
+    """Attempts with a little less than ``PROGRESS_BYTES`` each do not add up to progress."""
     data = bytes(PROGRESS_BYTES * 12)
     store = ScriptedStore(data, [Fault(breaks_after=PROGRESS_BYTES - 1)] * 100, chunks=[4096])
     policy = RetryPolicy(max_attempts=max_attempts, first_wait_s=0)
@@ -353,7 +350,7 @@ def test_progress_is_counted_per_attempt(max_attempts: int) -> None:
 
 @given(per_chunk=st.integers(1, 50), seconds=st.floats(0.2, 60), max_attempts=st.integers(1, 4))
 def test_a_body_below_the_minimum_rate_fails(per_chunk: int, seconds: float, max_attempts: int) -> None:
-    """A body that comes too slowly ends after ``progress_timeout_s`` and one chunk; limits hold for such attempts."""
+    """After ``progress_timeout_s`` and one chunk; such attempts count."""
     clock = Clock()
     store = ScriptedStore(bytes(2 * PROGRESS_BYTES), [], chunks=[per_chunk])
 
@@ -418,7 +415,7 @@ def test_the_final_error_holds_url_range_etag_attempts_and_seconds() -> None:
 
 @pytest.mark.parametrize(("headers", "kind"), [("denied", AccessDeniedError), ("etag", ObjectChangedError)])
 def test_permanent_errors_hold_the_same_fields(headers: str, kind: type[StorageError]) -> None:
-    """What no repetition mends tells as much, and keeps its type and cause."""
+    """And keep type and cause."""
     clock = Clock()
     faults = ["refused", "denied"] if headers == "denied" else [headers] * CHANGED_ANSWERS
     store = ScriptedStore(bytes(60), [Fault(fault) for fault in faults])
@@ -451,7 +448,7 @@ def test_the_final_error_has_the_url_if_the_transport_omits_it() -> None:
 
 
 def test_the_final_error_has_the_etag_of_the_first_response() -> None:
-    """The version that the attempts asked for is in the error, also where the first answer told it."""
+    """If the listing had none."""
     store = ScriptedStore(bytes(60), [Fault(breaks_after=5)] * 3)
     reader = Reader(store, policy=RetryPolicy(max_attempts=3, first_wait_s=0))
     with pytest.raises(TransientStorageError) as caught:
@@ -509,7 +506,7 @@ def test_closing_the_iterator_ends_the_request_anywhere(script: list[Fault], tak
 
 
 def test_an_error_of_sleep_or_permit_is_raised_unchanged() -> None:
-    """What ``sleep`` or the wait for a permit raises comes at once and as it is; no further request is sent."""
+    """At once; no further request is sent."""
     store = ScriptedStore(bytes(60), [Fault(breaks_after=10)] * 5)
 
     def stop(*seconds: float) -> None:
@@ -562,7 +559,7 @@ def test_no_permit_is_held_while_waiting() -> None:
 
 
 def test_an_etag_of_a_later_response_is_pinned() -> None:
-    """Two answers of two etags are never mixed, also where an answer without one came first."""
+    """If the first response had none: two versions are never mixed."""
     store = ScriptedStore(b"1" * 60, [Fault(breaks_after=10), Fault(breaks_after=10)])
 
     def replaced(start: int, end: int | None, etag: str | None) -> None:

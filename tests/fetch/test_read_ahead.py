@@ -37,7 +37,7 @@ def put(data: bytes) -> str:
 def test_a_byte_reader_over_windows_reads_the_object(
     num_bytes: int, steps: list[tuple[bool, int]], known: bool, start: int, stop: int | None
 ) -> None:
-    """Whatever is taken and passed over, in whatever order, it is what a cursor over all bytes gives."""
+    """For any sequence of reads and jumps."""
     data = b"".join(number.to_bytes(4, "big") for number in range(num_bytes // 4 + 1))[:num_bytes]
     start = min(start, num_bytes)
     url = RemoteUrl(put(data), num_bytes if known else None)
@@ -55,7 +55,7 @@ def test_a_byte_reader_over_windows_reads_the_object(
 
 
 def test_windows_double_until_a_long_jump() -> None:
-    """From the least to the most, so that a sequential reader needs few requests; behind a far jump from the least."""
+    """From the smallest to the largest; after a long jump from the smallest again."""
     windows = ReadAhead(put(bytes(8 << 20)), NO_OPTIONS)
     parts = iter(windows)
     lengths = [len(next(parts)) for _ in range(11)]
@@ -88,7 +88,7 @@ def test_a_replaced_object_is_an_error(moto: S3Server) -> None:
 
 
 def test_transient_faults_are_retried(moto: S3Server) -> None:
-    """Each window is read as any range is: what broke is asked for again."""
+    """As for any range."""
     bucket = moto.new_bucket()
     moto.client().put_object(Bucket=bucket, Key="a", Body=bytes(range(250)) * 800)
     with faulty(moto, Faults.storm(0.4), seed=1) as (server, store):

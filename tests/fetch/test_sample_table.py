@@ -1,4 +1,4 @@
-"""A table of where samples lie."""
+"""The table of byte ranges of samples."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_counts_sizes_and_borders_of_samples(objects: Filled) -> None:
 
 
 def test_a_loaded_table_can_be_extended() -> None:
-    """Each sample by its first member; a table that was read goes on being filled."""
+    """It also returns the name of each sample's first member."""
     table = filled([(RemoteUrl("a"), [[("x.jpg", 0, 1), ("x.txt", 1, 2)], [("y.jpg", 3, 4)]])])
     assert table.sizes().tolist() == [1, 2, 4]
     assert list(table.first_names()) == ["x.jpg", "y.jpg"]
@@ -77,6 +77,6 @@ def test_a_loaded_table_can_be_extended() -> None:
 
 
 def test_loading_a_dump_unpickles_nothing() -> None:
-    """A dump is arrays of numbers, and nothing else is taken for one."""
+    """A dump with pickled objects is refused."""
     with pytest.raises(ValueError, match="pickle"):
         SampleTable.load(b"\x80\x04N.")

@@ -1,4 +1,4 @@
-"""The fetch engine, over a store whose answers the test lets through."""
+"""The scheduler of parts, over a store whose responses a test controls."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from torchdata_remote.storage.registry import Answer
 
 
 def streams(store: FakeStore, chosen: FetchOptions, *, listed: bool) -> Iterator[tuple[str, ObjectStream]]:
-    """All objects of the store, as a listing tells them or as plain URLs."""
+    """Stream all objects of the store, from listed or from plain URLs."""
     urls = [RemoteUrl(url, len(data), "etag of " + url) if listed else url for url, data in store.objects.items()]
     return stream_objects(urls, FetchSession(chosen, StorageOptions()))
 
@@ -56,7 +56,7 @@ OBJECTS = st.lists(st.binary(max_size=60), max_size=8).map(lambda them: {f"{n}":
 def test_every_byte_is_requested_once_and_yielded_in_order(
     objects: dict[str, bytes], part_bytes: int, bound: int, in_flight: int, listed: bool
 ) -> None:
-    """Objects come whole and in order, and the ranges asked for cover each of them exactly once."""
+    """The requested ranges cover each object exactly once."""
     with store_of(objects) as store:
         got = {
             url: stream.read() for url, stream in streams(store, options(in_flight, part_bytes, bound), listed=listed)
@@ -79,7 +79,7 @@ def test_every_byte_is_requested_once_and_yielded_in_order(
 
 @given(objects=OBJECTS, part_bytes=st.integers(1, 70))
 def test_a_store_that_ignores_ranges_is_requested_once_per_object(objects: dict[str, bytes], part_bytes: int) -> None:
-    """Where a store sends everything instead of a range, each object is asked for once and comes whole."""
+    """Each object is complete."""
     with store_of(objects) as store:
         store.may_ignore_ranges = True
         got = {url: stream.read() for url, stream in streams(store, options(part_bytes=part_bytes), listed=True)}
@@ -110,7 +110,7 @@ def test_bytes_in_memory_are_bounded(sizes: list[int], part_bytes: int, bound: i
         store.before_read = before_read
         for _, stream in streams(store, options(8, part_bytes, bound), listed=listed):
             for part in stream.parts():
-                # Asking for the next part gives this one back, and the engine may fetch as much at once.
+                # Asking for the next part gives this one back, and the scheduler may fetch as much at once.
                 with store.lock:
                     consumed += len(part)
         assert consumed == sum(sizes)
@@ -141,7 +141,7 @@ def test_an_object_larger_than_the_bound_streams() -> None:
 
 @pytest.mark.parametrize("max_in_flight", [1, 2, 7])
 def test_no_more_requests_than_allowed_are_in_flight(max_in_flight: int) -> None:
-    """As many requests as allowed are under way at once, over parts and over objects, and never more."""
+    """As many as allowed, over parts and over objects."""
     for objects in ({"a": bytes(300)}, {f"{number}": bytes(10) for number in range(30)}):
         with store_of(objects) as store:
             full = threading.Event()
@@ -160,7 +160,7 @@ def test_no_more_requests_than_allowed_are_in_flight(max_in_flight: int) -> None
 @settings(max_examples=30)
 @given(order=st.permutations(range(6)), one_object=st.booleans())
 def test_bytes_are_in_order_whatever_the_order_of_responses(order: list[int], one_object: bool) -> None:
-    """Whatever order answers come in, bytes are handed on in theirs."""
+    """Over parts and over objects."""
     whole = bytes(range(60))
     objects = {"0": whole} if one_object else {f"{n}": whole[10 * n : 10 * n + 10] for n in range(6)}
     with store_of(objects) as store:
@@ -204,7 +204,7 @@ def test_urls_are_read_in_the_consumers_thread_only() -> None:
 
 
 def test_all_parts_are_requested_by_one_etag() -> None:
-    """All parts are asked for by the etag of the listing or, without one, of the first answer."""
+    """Of the listing or, without one, of the first response."""
     for listed in (True, False):
         with store_of({"a": bytes(35)}) as store:
             [(_, stream)] = streams(store, options(), listed=listed)
@@ -216,7 +216,7 @@ def test_all_parts_are_requested_by_one_etag() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 9, 10, 11, 24, 26, 35, 100])
 def test_a_size_other_than_listed_is_an_error(size: int) -> None:
-    """An object that has another size than the listing said is an ObjectChangedError, not more or fewer bytes."""
+    """An ObjectChangedError, never more or fewer bytes."""
     with store_of({"a": bytes(size)}):
         for listed_size in (0, 25):
             if size == listed_size:
@@ -241,7 +241,7 @@ def test_a_size_that_changes_while_reading_is_an_error() -> None:
 
 @pytest.mark.parametrize("extra", [-1, 1])
 def test_a_body_of_the_wrong_length_is_never_used(extra: int) -> None:
-    """A body that is shorter or longer than the range is never handed on."""
+    """Shorter or longer than the range."""
     with store_of({"a": bytes(40)}) as store:
         honest = store.read
 
@@ -261,7 +261,7 @@ def test_a_body_of_the_wrong_length_is_never_used(extra: int) -> None:
 @settings(max_examples=30)
 @given(faults=st.dictionaries(st.integers(0, 5), st.integers(1, 4)))
 def test_transient_faults_are_retried_per_part(faults: dict[int, int]) -> None:
-    """Parts that fail for a passing reason are asked for again, by themselves; nobody notices."""
+    """Other parts are not requested again, and the consumer sees no error."""
     data = os.urandom(60)
     with store_of({"a": data}) as store:
         left = dict(faults)
@@ -325,7 +325,7 @@ def test_every_read_after_an_error_raises_it_again(listed: bool, broken_part: in
 
 
 def test_an_error_of_the_url_source_follows_the_objects_before_it() -> None:
-    """When the source of URLs fails, the objects before are handed on first, as without prefetching."""
+    """As without prefetching."""
     with store_of({f"{number}": bytes([number]) for number in range(5)}) as store:
 
         def urls() -> Iterator[str]:
@@ -359,7 +359,7 @@ def test_a_failed_part_releases_its_bytes() -> None:
 
 
 def test_closed_streams_release_their_bytes() -> None:
-    """A stream that is closed half-read makes room for the others; what had not begun is not fetched."""
+    """Half-read ones too; parts that were not requested are not fetched."""
     with store_of({f"{number}": bytes(100) for number in range(20)}) as store:
         for number, (_, stream) in enumerate(streams(store, options(2, 10, 40), listed=True)):
             if number < 19:
@@ -414,7 +414,7 @@ def test_threads_end_with_the_iterator() -> None:
 
 
 def test_threads_end_while_requests_are_repeated() -> None:
-    """A pass that is given up while a request waits for its next attempt ends at once."""
+    """Also while a request waits for its next attempt."""
     with store_of({"a": bytes(100)}) as store:
         before = engine_threads()
 
@@ -482,7 +482,7 @@ def test_streams_read_in_turn_share_the_bound() -> None:
 
 @pytest.mark.parametrize("interleave", [2, 3, 4])
 def test_streams_that_will_be_read_at_once_share_the_bound_from_the_start(interleave: int) -> None:
-    """Before a byte is read, each has its share of the bound, and no more is under way."""
+    """Before a byte is read, each has its share of the bound, and nothing more is requested."""
     objects = {f"{number}": os.urandom(1000) for number in range(6)}
     with store_of(objects) as store:
         chosen = replace(options(12, 10, 120), interleave=interleave)
@@ -562,13 +562,13 @@ os._exit(0 if done == [bytes(100)] else 3)
 
 
 def test_a_forgotten_stream_is_collected_at_any_moment() -> None:
-    """The garbage collector may close a stream while the engine is at work in the same thread, and nothing hangs."""
+    """Also while the scheduler runs in the same thread and holds its lock."""
     command = [sys.executable, "-c", COLLECTED_UNDER_THE_LOCK]
     assert subprocess.run(command, timeout=60, check=False).returncode == 0
 
 
 def test_forgotten_streams_release_the_threads() -> None:
-    """Streams that are dropped unread, also in a cycle, let the threads go."""
+    """Unread ones, and ones in a reference cycle."""
     with store_of({f"{number}": bytes(100) for number in range(10)}) as store:
         before = engine_threads()
         cycle: list[object] = list(streams(store, options(), listed=True))
@@ -601,9 +601,9 @@ def test_reads_in_a_forked_child_are_refused() -> None:
 def test_nothing_stays_reserved_after_all_kinds_of_ends() -> None:
     """After all sorts of ends nothing is reserved any more."""
     with store_of({f"{number}": bytes(7 * number) for number in range(12)}) as store:
-        fetcher = PartScheduler(FetchSession(options(3, 10, 40), StorageOptions()))
+        scheduler = PartScheduler(FetchSession(options(3, 10, 40), StorageOptions()))
         opened = [
-            ObjectStream(fetcher, RemoteUrl(url, len(data)) if number % 2 else url)
+            ObjectStream(scheduler, RemoteUrl(url, len(data)) if number % 2 else url)
             for number, (url, data) in enumerate(store.objects.items())
         ]
         for stream, kind in zip(opened, itertools.cycle(["read", "half", "close"]), strict=False):
@@ -613,9 +613,9 @@ def test_nothing_stays_reserved_after_all_kinds_of_ends() -> None:
                 stream.read(5)
             stream.close()
         wait_for(lambda: store.running == 0)
-        assert fetcher._reserved_bytes == 0
-        fetcher.release()
-        assert fetcher._users == 0
+        assert scheduler._reserved_bytes == 0
+        scheduler.release()
+        assert scheduler._users == 0
 
 
 def in_time(function: Callable[[], None]) -> None:
@@ -639,7 +639,7 @@ def in_time(function: Callable[[], None]) -> None:
 @settings(max_examples=40)
 @given(order=st.permutations(range(6)), listed=st.booleans())
 def test_out_of_order_objects_follow_the_order_of_responses(order: list[int], listed: bool) -> None:
-    """With ``in_order=False`` objects are handed on in the order of their answers, whatever that is."""
+    """With ``in_order=False``."""
     with store_of({f"{number}": bytes([number]) * 10 for number in range(6)}) as store:
         gates = [threading.Event() for _ in range(6)]
 
@@ -725,7 +725,7 @@ def test_every_object_is_yielded_once_however_it_is_consumed(
 @pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize("read_bytes", [0, 1, 10, 11, 25])
 def test_out_of_order_objects_larger_than_the_bound_are_all_yielded(listed: bool, read_bytes: int) -> None:
-    """Many objects larger than the bound are all handed on, whether nothing, a little or a part of each is read."""
+    """If nothing, a little or a part of each is read."""
     with store_of({f"{number}": os.urandom(95) for number in range(60)}) as store:
 
         def run() -> None:
@@ -750,8 +750,8 @@ def test_out_of_order_the_end_of_any_request_releases_the_next_object(monkeypatc
 
         look = UnorderedScheduler._release_oldest_if_stuck
 
-        def looked(fetcher: UnorderedScheduler) -> None:
-            look(fetcher)
+        def looked(scheduler: UnorderedScheduler) -> None:
+            look(scheduler)
             if threading.current_thread() in consumer:
                 gate.set()  # from here on, with the lock still held, the consumer only waits
 
@@ -763,7 +763,7 @@ def test_out_of_order_the_end_of_any_request_releases_the_next_object(monkeypatc
             _, first = next(iterator)
             assert len(first.read(10)) == 10
             reader = threading.Thread(target=first.read, args=(1,), daemon=True)
-            reader.start()  # gives the first part back; the second one is asked for, and held
+            reader.start()  # releases the first part; the second one is requested, and held
             assert asked.wait(DEADLINE_S)
             consumer.append(threading.current_thread())
             assert next(iterator)[0] == "1"
@@ -774,7 +774,7 @@ def test_out_of_order_the_end_of_any_request_releases_the_next_object(monkeypatc
 @pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize("broken_part", [0, 1, 3])
 def test_out_of_order_an_error_belongs_to_its_object(listed: bool, broken_part: int) -> None:
-    """An object of which a part fails is handed on, once, and raises when it is read; the others are whole."""
+    """It is yielded once and raises when it is read; other objects are complete."""
     with store_of({f"{number}": bytes([number]) * 35 for number in range(6)}) as store:
 
         def before_read(path: str, start: int) -> None:
@@ -803,7 +803,7 @@ def test_out_of_order_an_error_belongs_to_its_object(listed: bool, broken_part: 
 
 @given(count=st.integers(0, 8), bound=st.integers(1, 60), listed=st.booleans())
 def test_out_of_order_an_error_of_the_url_source_comes_last(count: int, bound: int, listed: bool) -> None:
-    """When the source of URLs fails, the objects before it all come first."""
+    """After all objects before it."""
     with store_of({f"{number}": bytes([number]) * 15 for number in range(count)}) as store:
 
         def urls() -> Iterator[str]:
@@ -826,7 +826,7 @@ def test_out_of_order_an_error_of_the_url_source_comes_last(count: int, bound: i
 @pytest.mark.parametrize("taken", [0, 1, 5])
 @pytest.mark.parametrize("read_bytes", [0, 5])
 def test_out_of_order_threads_end_on_break(taken: int, read_bytes: int) -> None:
-    """Threads end with the iterator also where objects are handed on as they are complete."""
+    """Of iteration with ``in_order=False``."""
     with store_of({f"{number}": bytes(100) for number in range(20)}) as store:
         before = engine_threads()
         iterator = streams(store, options(3, 10, 120, in_order=False), listed=True)
@@ -919,34 +919,34 @@ def test_closing_a_stream_ends_its_request(others_open: bool) -> None:
             return Answer(0, 40, 40, "v1", chunks())
 
         store.read = slowly  # type: ignore[method-assign]
-        fetcher = PartScheduler(FetchSession(options(part_bytes=40), StorageOptions()))
-        stream = ObjectStream(fetcher, RemoteUrl("a", 40))
+        scheduler = PartScheduler(FetchSession(options(part_bytes=40), StorageOptions()))
+        stream = ObjectStream(scheduler, RemoteUrl("a", 40))
         assert asked.wait(DEADLINE_S)
         gc.disable()
         try:
             stream.close()
             if not others_open:
-                fetcher.release()
+                scheduler.release()
             go_on.set()
             assert closed.wait(5)
         finally:
             gc.enable()
             if others_open:
-                fetcher.release()
+                scheduler.release()
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, asyncio.CancelledError, MemoryError])
 def test_any_exception_of_a_thread_is_raised_in_the_consumer(kind: type[BaseException]) -> None:
-    """Also what is no ``Exception`` is raised where the bytes are read, with the traceback of where it came from."""
+    """Also one that is no ``Exception``, with its traceback."""
     with store_of({"a": bytes(30)}) as store:
 
         def before_read(path: str, start: int) -> None:
             if start == 10:
-                raise kind("in the engine")
+                raise kind("in a thread")
 
         store.before_read = before_read
         [(_, stream)] = streams(store, options(), listed=True)
-        with pytest.raises(kind, match="in the engine") as caught:
+        with pytest.raises(kind, match="in a thread") as caught:
             stream.read()
         assert any(entry.name == "before_read" for entry in caught.traceback)
         stream.close()
@@ -964,7 +964,7 @@ def test_an_error_of_iter_source_is_raised_at_once() -> None:
 
 
 def test_a_closed_stream_is_not_requested_again() -> None:
-    """A stream that is given up while its requests fail makes way for the others at once."""
+    """Although its requests fail, it makes room for others at once."""
     with store_of({"a": bytes(10), "b": bytes(10)}) as store:
 
         def before_read(path: str, start: int) -> None:

@@ -30,19 +30,19 @@ from torchdata_remote.fetch.session import FetchSession
 SIZE = 1000
 
 
-def an_engine(chosen: FetchOptions, num_lanes: int = 1) -> FetchSession:
+def session_of(chosen: FetchOptions, num_lanes: int = 1) -> FetchSession:
     return FetchSession(chosen, StorageOptions({"name": "value"}), num_lanes)
 
 
 @contextmanager
-def lanes_of(engine: FetchSession, num_lanes: int) -> Iterator[list[PartScheduler]]:
+def lanes_of(session: FetchSession, num_lanes: int) -> Iterator[list[PartScheduler]]:
     """That many iterations at once; those that the test has not taken out are released at the end."""
-    fetchers = [PartScheduler(engine) for _ in range(num_lanes)]
+    schedulers = [PartScheduler(session) for _ in range(num_lanes)]
     try:
-        yield fetchers
+        yield schedulers
     finally:
-        for fetcher in fetchers:
-            fetcher.release()
+        for scheduler in schedulers:
+            scheduler.release()
 
 
 def large_object() -> RemoteUrl:
@@ -52,11 +52,11 @@ def large_object() -> RemoteUrl:
 @settings(max_examples=40)
 @given(num_lanes=st.integers(1, 12), part_bytes=st.integers(1, 40), bound=st.integers(1, 400))
 def test_lanes_share_the_byte_bound(num_lanes: int, part_bytes: int, bound: int) -> None:
-    """All of them together hold no more, but for one part each, without which a lane could not go on."""
+    """Each lane may exceed it by one part, which it needs to proceed."""
     with store_of({"a": bytes(SIZE)}), ExitStack() as stack:
-        engine = an_engine(options(part_bytes=part_bytes, max_buffer_bytes=bound), num_lanes)
-        fetchers = stack.enter_context(lanes_of(engine, num_lanes))
-        streams = [stack.enter_context(closing(ObjectStream(fetcher, large_object()))) for fetcher in fetchers]
+        session = session_of(options(part_bytes=part_bytes, max_buffer_bytes=bound), num_lanes)
+        schedulers = stack.enter_context(lanes_of(session, num_lanes))
+        streams = [stack.enter_context(closing(ObjectStream(scheduler, large_object()))) for scheduler in schedulers]
         planned = [stream.download.planned_bytes for stream in streams]
         share = bound // num_lanes
         assert planned == [min(SIZE, max(1, share // part_bytes) * part_bytes)] * num_lanes
@@ -65,7 +65,7 @@ def test_lanes_share_the_byte_bound(num_lanes: int, part_bytes: int, bound: int)
 
 
 def held_bytes(stream: ObjectStream) -> int:
-    """Of what is planned, what was not handed on."""
+    """Bytes that are planned and not yet consumed."""
     return stream.download.planned_bytes - stream.tell()
 
 
@@ -77,31 +77,31 @@ def read_a_piece(stream: ObjectStream) -> None:
 
 def test_a_lane_that_ended_leaves_its_share_to_the_others() -> None:
     """They plan more with the next bytes that they consume."""
-    with store_of({"a": bytes(SIZE)}), lanes_of(an_engine(options(max_buffer_bytes=120), 3), 3) as fetchers:
-        streams = [ObjectStream(fetcher, large_object()) for fetcher in fetchers]
+    with store_of({"a": bytes(SIZE)}), lanes_of(session_of(options(max_buffer_bytes=120), 3), 3) as schedulers:
+        streams = [ObjectStream(scheduler, large_object()) for scheduler in schedulers]
         for num_left, share in ((3, 40), (2, 60), (1, 120)):
             read_a_piece(streams[0])
             assert held_bytes(streams[0]) == share
             if num_left > 1:
                 streams.pop().close()
-                fetchers.pop().release()
+                schedulers.pop().release()
         streams[0].close()
 
 
 def test_a_single_lane_has_the_whole_bound() -> None:
-    """An engine that nobody prepared for more has no smaller bound than before."""
-    with store_of({"a": bytes(SIZE)}), lanes_of(an_engine(options(max_buffer_bytes=120)), 1) as [fetcher]:
-        stream = ObjectStream(fetcher, large_object())
+    """Also without a number of expected lanes."""
+    with store_of({"a": bytes(SIZE)}), lanes_of(session_of(options(max_buffer_bytes=120)), 1) as [scheduler]:
+        stream = ObjectStream(scheduler, large_object())
         assert stream.download.planned_bytes == 120
         stream.close()
 
 
 def test_streams_that_are_read_after_the_last_was_opened_keep_to_the_bound() -> None:
-    """With interleave the last streams of each lane are open when its URLs end: they hold their shares, no more."""
-    with store_of({"a": bytes(SIZE)}), lanes_of(an_engine(options(max_buffer_bytes=120), 3), 3) as fetchers:
-        streams = [ObjectStream(fetcher, large_object()) for fetcher in fetchers]
-        while fetchers:
-            fetchers.pop().release()
+    """With interleave the last streams of a lane are open after its URLs have ended."""
+    with store_of({"a": bytes(SIZE)}), lanes_of(session_of(options(max_buffer_bytes=120), 3), 3) as schedulers:
+        streams = [ObjectStream(scheduler, large_object()) for scheduler in schedulers]
+        while schedulers:
+            schedulers.pop().release()
         for stream in streams:
             read_a_piece(stream)
         assert sum(map(held_bytes, streams)) <= 120
@@ -112,11 +112,11 @@ def test_streams_that_are_read_after_the_last_was_opened_keep_to_the_bound() -> 
 def test_lanes_have_their_shares_while_a_stream_of_the_pass_before_is_open() -> None:
     """Whoever keeps a stream of one pass, and begins the next one, has the same threads and the same bound for all."""
     with store_of({"a": bytes(SIZE)}):
-        engine = an_engine(options(max_buffer_bytes=120), 3)
-        with lanes_of(engine, 3) as fetchers:
-            kept = ObjectStream(fetchers[0], RemoteUrl("a", SIZE))
-        with lanes_of(engine, 3) as fetchers:
-            streams = [ObjectStream(fetcher, large_object()) for fetcher in fetchers]
+        session = session_of(options(max_buffer_bytes=120), 3)
+        with lanes_of(session, 3) as schedulers:
+            kept = ObjectStream(schedulers[0], RemoteUrl("a", SIZE))
+        with lanes_of(session, 3) as schedulers:
+            streams = [ObjectStream(scheduler, large_object()) for scheduler in schedulers]
             planned = [stream.download.planned_bytes for stream in streams]
             for stream in [kept, *streams]:
                 stream.close()
@@ -133,8 +133,8 @@ def test_lanes_share_threads_and_requests() -> None:
 
         store.before_read = wait
         before = engine_threads()
-        with lanes_of(an_engine(options(max_in_flight=3, max_buffer_bytes=4 * SIZE), 4), 4) as fetchers:
-            streams = [ObjectStream(fetcher, large_object()) for fetcher in fetchers]
+        with lanes_of(session_of(options(max_in_flight=3, max_buffer_bytes=4 * SIZE), 4), 4) as schedulers:
+            streams = [ObjectStream(scheduler, large_object()) for scheduler in schedulers]
             wait_for(lambda: store.running == 3)
             assert len(engine_threads() - before) == 3
             may_go_on.set()
@@ -147,9 +147,9 @@ def test_threads_end_with_the_last_user() -> None:
     """With the last lane, or with the last stream that outlives its lane."""
     with store_of({"a": bytes(SIZE)}):
         before = engine_threads()
-        with lanes_of(engine := an_engine(options(), 2), 2) as fetchers:
-            streams = [ObjectStream(fetcher, large_object()) for fetcher in fetchers]
-            first = engine.start()
+        with lanes_of(session := session_of(options(), 2), 2) as schedulers:
+            streams = [ObjectStream(scheduler, large_object()) for scheduler in schedulers]
+            first = session.start()
             first.leave()
         closed = [first.pool.closed]
         streams[0].close()
@@ -161,22 +161,22 @@ def test_threads_end_with_the_last_user() -> None:
 
 
 def test_a_forgotten_lane_holds_no_threads() -> None:
-    """A fetcher and its stream that nobody closed, in a cycle."""
+    """In a reference cycle."""
     with store_of({"a": bytes(SIZE)}):
         before = engine_threads()
-        fetcher = PartScheduler(an_engine(options()))
-        fetcher.release()
-        forgotten: list[object] = [ObjectStream(fetcher, "a")]
+        scheduler = PartScheduler(session_of(options()))
+        scheduler.release()
+        forgotten: list[object] = [ObjectStream(scheduler, "a")]
         forgotten.append(forgotten)
-        del fetcher, forgotten
+        del scheduler, forgotten
         gc.collect()
         wait_for(lambda: not engine_threads() - before)
 
 
 def test_a_new_pass_starts_new_threads() -> None:
-    """The threads of the one before are gone, new ones come; lanes that overlap have the same ones."""
-    engine = an_engine(options())
-    first, again = engine.start(), engine.start()
+    """Threads of an ended pass are gone; overlapping lanes share threads."""
+    session = session_of(options())
+    first, again = session.start(), session.start()
     assert first is again
     first.leave()
     assert first.join()
@@ -184,22 +184,22 @@ def test_a_new_pass_starts_new_threads() -> None:
         first.leave()
     assert first.pool.closed
     assert not first.join()
-    second = engine.start()
+    second = session.start()
     assert second is not first
     assert not second.pool.closed
     second.leave()
     with store_of({"a": b"123"}):
         for _ in range(2):
-            with lanes_of(engine, 1) as [fetcher]:
-                assert ObjectStream(fetcher, "a").read() == b"123"
+            with lanes_of(session, 1) as [scheduler]:
+                assert ObjectStream(scheduler, "a").read() == b"123"
 
 
 def test_a_copy_in_another_process_has_threads_of_its_own() -> None:
     """It takes limits and options along, and nothing that runs."""
-    engine = an_engine(options(part_bytes=7), 5)
-    running = engine.start()
-    twin: FetchSession = pickle.loads(pickle.dumps(engine))
-    assert (twin.options, dict(twin.storage_options), twin.num_lanes) == (engine.options, {"name": "value"}, 5)
+    session = session_of(options(part_bytes=7), 5)
+    running = session.start()
+    twin: FetchSession = pickle.loads(pickle.dumps(session))
+    assert (twin.options, dict(twin.storage_options), twin.num_lanes) == (session.options, {"name": "value"}, 5)
     other = twin.start()
     assert other is not running
     assert other.pool is not running.pool
@@ -210,10 +210,10 @@ def test_a_copy_in_another_process_has_threads_of_its_own() -> None:
 
 def test_for_lanes_returns_another_session_with_equal_limits() -> None:
     """Of the same limits."""
-    engine = an_engine(options(part_bytes=7), 5)
-    other = engine.for_lanes(2)
-    assert (other.options, other.storage_options, other.num_lanes) == (engine.options, engine.storage_options, 2)
-    first, second = engine.start(), other.start()
+    session = session_of(options(part_bytes=7), 5)
+    other = session.for_lanes(2)
+    assert (other.options, other.storage_options, other.num_lanes) == (session.options, session.storage_options, 2)
+    first, second = session.start(), other.start()
     assert first is not second
     first.leave()
     assert not second.pool.closed
@@ -222,19 +222,19 @@ def test_for_lanes_returns_another_session_with_equal_limits() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_has_threads_of_its_own() -> None:
-    """Those of the parent are not there; the parent's go on."""
+    """The parent's threads continue."""
     with store_of({"a": bytes(SIZE)}):
-        engine = an_engine(options())
-        with lanes_of(engine, 1) as [fetcher], closing(ObjectStream(fetcher, large_object())) as stream:
+        session = session_of(options())
+        with lanes_of(session, 1) as [scheduler], closing(ObjectStream(scheduler, large_object())) as stream:
             read_a_piece(stream)
-            running = engine.start()
+            running = session.start()
             child = os.fork()
             if child == 0:
                 try:
                     signal.alarm(20)
-                    mine = engine.start()
-                    data = ObjectStream(PartScheduler(engine), large_object()).read()
-                    os._exit(7 if mine is not running and not running.join() and data == bytes(SIZE) else 8)
+                    own = session.start()
+                    data = ObjectStream(PartScheduler(session), large_object()).read()
+                    os._exit(7 if own is not running and not running.join() and data == bytes(SIZE) else 8)
                 finally:
                     os._exit(9)
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
@@ -242,11 +242,11 @@ def test_a_forked_child_has_threads_of_its_own() -> None:
             assert stream.read() == bytes(SIZE - 10)
 
 
-def first_part_bytes(engine: FetchSession) -> int:
+def first_part_bytes(session: FetchSession) -> int:
     """How long the first part is that a lane asks for."""
-    fetcher = PartScheduler(engine)
-    with closing(ObjectStream(fetcher, RemoteUrl("a", 4 << 20, "etag of a"))) as stream:
-        fetcher.release()
+    scheduler = PartScheduler(session)
+    with closing(ObjectStream(scheduler, RemoteUrl("a", 4 << 20, "etag of a"))) as stream:
+        scheduler.release()
         part = stream.download.parts[0]
         assert part.end is not None
         return part.end - part.start
@@ -257,8 +257,8 @@ def test_parts_are_smaller_the_more_lanes_there_are(num_lanes: int, part_bytes: 
     """So that each lane has two of them, down to 256 KiB; a size that was chosen is taken."""
     with store_of({"a": bytes(4 << 20)}):
         chosen = FetchOptions(max_in_flight=4, max_buffer_bytes=4 << 20)
-        assert first_part_bytes(an_engine(chosen, num_lanes)) == part_bytes
-        assert first_part_bytes(an_engine(options(part_bytes=11), num_lanes)) == 11
+        assert first_part_bytes(session_of(chosen, num_lanes)) == part_bytes
+        assert first_part_bytes(session_of(options(part_bytes=11), num_lanes)) == 11
 
 
 def test_copies_of_a_pipe_share_its_session() -> None:
@@ -277,28 +277,28 @@ def test_copies_of_a_pipe_share_its_session() -> None:
         wait_for(lambda: not engine_threads() - before)
 
 
-def a_pass(engine: FetchSession) -> None:
+def a_pass(session: FetchSession) -> None:
     """One lane that reads something."""
-    with lanes_of(engine, 1) as [fetcher]:
-        assert ObjectStream(fetcher, large_object()).read() == bytes(SIZE)
+    with lanes_of(session, 1) as [scheduler]:
+        assert ObjectStream(scheduler, large_object()).read() == bytes(SIZE)
 
 
 def test_a_kept_session_keeps_its_threads() -> None:
-    """The same ones serve the next pass, until the engine is gone."""
+    """In later passes, until the session is collected."""
     with store_of({"a": bytes(SIZE)}):
         before = engine_threads()
-        engine = an_engine(options(part_bytes=100))
-        engine.keep()
+        session = session_of(options(part_bytes=100))
+        session.keep()
         assert engine_threads() == before, "they start with the first request"
         for _ in range(3):
-            a_pass(engine)
+            a_pass(session)
         first = engine_threads() - before
         assert 0 < len(first) <= 4
-        engine.keep()
-        a_pass(engine)
+        session.keep()
+        a_pass(session)
         assert engine_threads() - before >= first
         assert len(engine_threads() - before) <= 4
-        del engine
+        del session
         gc.collect()
         wait_for(lambda: not engine_threads() - before)
 
@@ -306,32 +306,32 @@ def test_a_kept_session_keeps_its_threads() -> None:
 def test_a_session_that_was_not_kept_ends_with_its_pass() -> None:
     """Before and after it is kept, passes end as they always do; a copy is kept by itself."""
     with store_of({"a": bytes(SIZE)}):
-        engine = an_engine(options())
-        running = engine.start()
+        session = session_of(options())
+        running = session.start()
         running.open_no_more()
         running.leave()
         assert running.pool.closed
-        engine.keep()
-        kept = engine.start()
+        session.keep()
+        kept = session.start()
         kept.leave()
-        twin: FetchSession = pickle.loads(pickle.dumps(engine))
+        twin: FetchSession = pickle.loads(pickle.dumps(session))
         copied = twin.start()
         copied.leave()
         assert (kept.pool.closed, copied.pool.closed) == (False, True)
 
 
 def test_a_stream_may_outlive_its_kept_session() -> None:
-    """The threads end with the last stream, if that is later than the engine's end."""
+    """The threads end with the last stream."""
     with store_of({"a": bytes(SIZE)}):
         before = engine_threads()
-        engine = an_engine(options(part_bytes=10, max_buffer_bytes=20))
-        engine.keep()
-        with lanes_of(engine, 1) as [fetcher]:
-            stream = ObjectStream(fetcher, large_object())
-        running = engine.start()
+        session = session_of(options(part_bytes=10, max_buffer_bytes=20))
+        session.keep()
+        with lanes_of(session, 1) as [scheduler]:
+            stream = ObjectStream(scheduler, large_object())
+        running = session.start()
         running.open_no_more()
         running.leave()
-        del engine, fetcher
+        del session, scheduler
         gc.collect()
         closed = [running.pool.closed]
         assert stream.read() == bytes(SIZE)
@@ -343,58 +343,58 @@ def test_a_stream_may_outlive_its_kept_session() -> None:
 def test_lanes_of_a_kept_session_have_the_whole_bound() -> None:
     """Those of passes that ended do not count any longer, and being kept is no lane."""
     with store_of({"a": bytes(SIZE)}):
-        engine = an_engine(options(max_buffer_bytes=120))
+        session = session_of(options(max_buffer_bytes=120))
         for _ in range(3):
-            engine.keep()
-            with lanes_of(engine, 1) as [fetcher]:
-                stream = ObjectStream(fetcher, large_object())
+            session.keep()
+            with lanes_of(session, 1) as [scheduler]:
+                stream = ObjectStream(scheduler, large_object())
                 assert stream.download.planned_bytes == 120
                 stream.close()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_child_keeps_threads_of_its_own() -> None:
-    """It begins with none; when its engine is gone, the parent's threads are still there."""
+    """It starts with none; when its session is collected, the parent's threads still run."""
     with store_of({"a": bytes(SIZE)}):
-        engine = an_engine(options())
-        engine.keep()
-        a_pass(engine)
-        running = engine.start()
+        session = session_of(options())
+        session.keep()
+        a_pass(session)
+        running = session.start()
         child = os.fork()
         if child == 0:
             try:
                 signal.alarm(20)
-                engine.keep()
-                a_pass(engine)
-                mine = engine.start()
-                mine.leave()
-                same = mine is running
-                del engine
+                session.keep()
+                a_pass(session)
+                own = session.start()
+                own.leave()
+                same = own is running
+                del session
                 gc.collect()
-                os._exit(7 if not same and mine.pool.closed and not running.pool.closed else 8)
+                os._exit(7 if not same and own.pool.closed and not running.pool.closed else 8)
             finally:
                 os._exit(9)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
         running.leave()
-        a_pass(engine)
+        a_pass(session)
         assert not running.pool.closed
 
 
 def test_threads_that_start_at_once_each_get_a_lane() -> None:
-    """Whichever engine at work each of them gets, it has joined that one: none ends while another reads."""
+    """Each has joined the running session that it uses, so none ends while another reads."""
     with store_of({"a": bytes(SIZE)}):
         before = engine_threads()
         for _ in range(30):
-            engine, together, wrong = an_engine(options(part_bytes=500)), threading.Barrier(6), list[object]()
+            session, together, wrong = session_of(options(part_bytes=500)), threading.Barrier(6), list[object]()
 
             def read(
-                engine: FetchSession = engine, together: threading.Barrier = together, wrong: list[object] = wrong
+                session: FetchSession = session, together: threading.Barrier = together, wrong: list[object] = wrong
             ) -> None:
                 together.wait(20)
                 try:
                     for _ in range(3):
-                        engine.keep()
-                        a_pass(engine)
+                        session.keep()
+                        a_pass(session)
                 except Exception as error:
                     wrong.append(error)
 
@@ -404,7 +404,7 @@ def test_threads_that_start_at_once_each_get_a_lane() -> None:
             for reader in readers:
                 reader.join()
             assert not wrong
-        del engine, read
+        del session, read
         gc.collect()
         wait_for(lambda: not engine_threads() - before)
 

@@ -1,4 +1,4 @@
-"""URLs to streams, from the first one or from where a state tells; and the bytes of any file."""
+"""Open URLs as streams, from the start or from a state; yield the bytes of any file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_readers_source_is_urls_or_pairs_but_not_both() -> None:
 
 @given(data=st.binary(max_size=100), piece_bytes=st.integers(1, 30))
 def test_parts_of_yields_all_bytes_of_any_file(data: bytes, piece_bytes: int) -> None:
-    """Files of others come in pieces too."""
+    """In pieces of at most ``piece_bytes``."""
     assert b"".join(parts_of("x", io.BytesIO(data), piece_bytes)) == data
 
 
@@ -63,10 +63,10 @@ def test_a_pass_resumes_from_its_state(
     objects = {str(number): bytes([number]) * size for number, size in enumerate(sizes)}
     state = {"next": following, "again": [list(one) for one in again]}
     with store_of(objects) as store:
-        engine = FetchSession(options(max_in_flight=max_in_flight), StorageOptions())
+        session = FetchSession(options(max_in_flight=max_in_flight), StorageOptions())
         got = [
             (url, stream.number, stream.first_byte, stream.read())
-            for url, stream in stream_objects(objects, engine, state)
+            for url, stream in stream_objects(objects, session, state)
         ]
         expected = [*again, *((number, 0) for number in range(following, len(sizes)))]
         assert got == [(str(n), n, start, bytes([n]) * (sizes[n] - start)) for n, start in expected]
@@ -74,7 +74,7 @@ def test_a_pass_resumes_from_its_state(
 
 
 def test_a_state_that_expects_more_objects_is_refused() -> None:
-    """Before anything is opened; how many there are and should be is told."""
+    """Before anything is opened, with both numbers."""
     with store_of({"a": b"1", "b": b"2"}):
         state = {"next": 5, "again": [[1, 0], [4, 0]]}
         streams = stream_objects(["a", "b"], FetchSession(options(), StorageOptions()), state)
@@ -89,7 +89,7 @@ def test_a_state_after_the_last_object_is_refused() -> None:
 
 
 def test_streams_are_numbered_through_a_wrapper() -> None:
-    """Streams of others have no number, and a state of them is refused."""
+    """Foreign streams have no number, and a state with them is refused."""
     assert number_of(io.BytesIO()) is None
     assert require_number(0) == 0
     with pytest.raises(StateError, match=r"chain the reader after URLs, or after async_prefetch\(in_order=True\)"):
@@ -106,7 +106,7 @@ def test_streams_are_numbered_through_a_wrapper() -> None:
 
 
 def test_prefetched_streams_are_the_same_streams() -> None:
-    """The first one is opened at once; none is left open when they are closed, or if there are none at all."""
+    """The first one is opened at once; closing leaves none open, also without any stream."""
     with store_of({"a": b"1", "b": b"2"}):
         for urls in (["a", "b"], []):
             streams = open_first(stream_objects(urls, FetchSession(options(), StorageOptions())))
@@ -121,12 +121,12 @@ def test_prefetched_streams_are_the_same_streams() -> None:
 
 
 def test_consumed_streams_are_refused_when_a_state_skips_them() -> None:
-    """A pipe that does not go on where it was would hand out samples twice."""
-    engine = FetchSession(options(), StorageOptions())
+    """Else samples would be returned twice."""
+    session = FetchSession(options(), StorageOptions())
     with store_of({"a": b"1", "b": b"2"}):
-        pairs = list(stream_objects(["a", "b"], engine))
-        assert len(list(streams_of(pairs, engine, {"next": 1, "again": [[0, 0]]}))) == 2
+        pairs = list(stream_objects(["a", "b"], session))
+        assert len(list(streams_of(pairs, session, {"next": 1, "again": [[0, 0]]}))) == 2
         with pytest.raises(StateError, match=r"a was read before .* is yielded again"):
-            list(streams_of(pairs, engine, {"next": 1, "again": []}))
+            list(streams_of(pairs, session, {"next": 1, "again": []}))
         for _, stream in pairs:
             stream.close()

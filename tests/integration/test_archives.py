@@ -37,7 +37,7 @@ FILES = {name: b"" if "empty" in name else bytes([65 + i]) * (511 + i) for i, na
 
 
 def _run(*command: str | Path, **options: Any) -> bytes:
-    """What a program prints; names are UTF-8 wherever the test runs."""
+    """What a program prints, with UTF-8 names in any environment."""
     environment = {**os.environ, "LC_ALL": "C.UTF-8"}
     done = subprocess.run(list(map(str, command)), check=True, capture_output=True, env=environment, **options)
     return bytes(done.stdout)
@@ -86,7 +86,7 @@ def _by_webdataset(archive: Path) -> Members:
 
 
 def _extracted(archive: Path, *command: str | Path) -> Members:
-    """What a program makes of an archive on disk: files that are neither links nor second names of others, by name."""
+    """What a program extracts: files that are neither links nor hard links, by name."""
     (folder := archive.parent / f"{archive.stem}-by-{command[0]}").mkdir()
     _run(*command, archive, cwd=folder)
     files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
@@ -108,7 +108,7 @@ def _assert_all_agree(archive: Path, expected: Members) -> None:
 
 @pytest.mark.parametrize(("program", "form"), [*WRITERS, ("python", "ustar"), ("python", "gnu"), ("python", "pax")])
 def test_all_readers_agree_on_what_others_write(tmp_path: Path, program: str, form: str) -> None:
-    """Short, long, deep and UTF-8 names, empty files; directories beside them; times and owners in pax."""
+    """Short, long, deep and UTF-8 names, empty files, directories; times and owners in pax."""
     _skip_without(program)
     names, archive = _names(form), tmp_path / "a.tar"
     folder = _folder(tmp_path, names)
@@ -140,7 +140,7 @@ def test_links_are_skipped_and_other_members_match_other_readers(tmp_path: Path,
 
 
 def _clean(samples: Any) -> list[dict[str, Any]]:
-    """Without where they come from."""
+    """Samples without ``__url__``."""
     return [{k: v for k, v in sample.items() if k == "__key__" or not k.startswith("__")} for sample in samples]
 
 
@@ -266,7 +266,7 @@ def test_concatenated_compressed_streams_are_one_archive(tmp_path: Path, compres
 @pytest.mark.parametrize("outer", [None, *COMPRESSORS])
 @pytest.mark.parametrize("inner", [None, *COMPRESSORS])
 def test_archives_of_archives_are_read_as_one(tmp_path: Path, outer: str | None, inner: str | None) -> None:
-    """Like ImageNet's, plain and compressed inside and outside: the class's archive comes before the key."""
+    """As ImageNet's, compressed inside or outside: the inner archive's name precedes the key."""
     classes = {c: {f"{c}_{i}": b"\xff\xd8" * i for i in (10026, 10027, 9)} for c in ("n01440764", "n01443537")}
     pack_inner, pack_outer = ((lambda data: data) if name is None else COMPRESSORS[name] for name in (inner, outer))
     packed = {c: pack_tar([(f"{key}.JPEG", image) for key, image in images.items()]) for c, images in classes.items()}

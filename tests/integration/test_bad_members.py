@@ -64,7 +64,7 @@ def zip_of(members: list[Member]) -> bytes:
 
 
 def test_a_bad_member_is_an_error_or_skipped_but_never_costs_the_shard(memory_folder: str) -> None:
-    """It is an error that names the option; with it all samples come, and it is counted and warned of."""
+    """The error names the option; with it all samples are read, and the member is counted with a warning."""
     members = [("README", b"about"), *good(0), ("LICENSE", b""), *good(1)]
     put(memory_folder, {"0.tar": pack_tar(members), "1.tar": pack_tar(good(2))})
     with pytest.raises(BadMemberError, match=r"0\.tar.*README.*no extension.*on_bad_member=skip_with_warning"):
@@ -88,7 +88,7 @@ def test_a_policy_about_shards_alone_drops_the_shard_as_before(memory_folder: st
 
 
 def test_damage_of_a_shard_is_not_a_bad_member(memory_folder: str) -> None:
-    """A broken header, an archive that ends early and a key that comes back are faults of the shard."""
+    """A broken header, a truncated archive, a repeated key."""
     data = bytearray(pack_tar([*good(0), *good(1)]))
     data[1024 + 150] ^= 1
     for wrong in (bytes(data), pack_tar(good(0))[:-1100], pack_tar([*good(0), *good(1), *good(0)])):
@@ -237,11 +237,11 @@ def test_any_source_is_sharded_without_its_bad_members(source: str, memory_folde
     template = f"{memory_folder}/to/{{shard}}.tar"
     with pytest.raises(BadMemberError, match="on_bad_member"):
         tdr.shard_dataset(f"{memory_folder}/from/", template, seed=None, progress=False)
-    told: list[BadMemberError] = []
+    reported: list[BadMemberError] = []
     (shard,) = tdr.shard_dataset(
-        f"{memory_folder}/from/", template, seed=None, progress=False, on_bad_member=told.append
+        f"{memory_folder}/from/", template, seed=None, progress=False, on_bad_member=reported.append
     )
-    assert len(told) == 2
+    assert len(reported) == 2
     assert shard.num_samples == 2
     found = list(tdr.stream_shards(f"{memory_folder}/to/", seed=None))
     assert [sample["jpg"] for sample in found] == [b"\0" * 3, b"\1" * 3]
@@ -270,7 +270,7 @@ def test_an_index_of_another_policy_is_not_used(memory_folder: str, monkeypatch:
 
 
 def test_the_command_line_leaves_bad_members_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """And tells how many, and why."""
+    """With their number and the reasons."""
     (tmp_path / "0.tar").write_bytes(SOURCES["an archive"]["0.tar"])
     command = ["shard", f"{tmp_path}/0.tar", f"{tmp_path}/to/{{shard}}.tar", "--quiet"]
     assert main(command) == 1

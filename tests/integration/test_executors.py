@@ -26,8 +26,8 @@ from torchdata_remote.sharding.shard_dataset import shard_dataset
 SOON_S = 30.0  # on a busy machine; a worker that is waited for never ends
 PACKAGES = {"dask": "distributed", "mpi": "mpi4py", "ray": "ray"}
 
-# One sample stops its worker if there is a file "stop": the worker removes it, tells a fifo which process it is, and
-# waits at another fifo, which nobody opens. So it can be killed in the middle of a shard.
+# One sample stops its worker if there is a file "stop": the worker removes it, writes its process id into a fifo, and
+# waits for another fifo, which is never opened. So it can be killed in the middle of a shard.
 JOB = """
 import os
 import signal
@@ -133,7 +133,7 @@ class Program:
         process.communicate()
 
     def ended(self) -> tuple[str, str]:
-        """Wait for its end; what it printed, and what it said on standard error."""
+        """Wait for its end; returns standard output and standard error."""
         printed, _ = self.process.communicate(timeout=120)
         return printed, self._log.read_text()
 
@@ -166,8 +166,8 @@ def started(source: Path, folder: Path, on: str) -> Iterator[Program]:
 def write_to_the_end(source: Path, folder: Path, on: str) -> dict[str, bytes]:
     """What a job writes."""
     with started(source, folder, on) as job:
-        printed, said = job.ended()
-    assert printed.endswith("complete\n"), said
+        printed, stderr = job.ended()
+    assert printed.endswith("complete\n"), stderr
     return files_in(folder)
 
 
@@ -213,15 +213,15 @@ def test_a_lost_workers_shard_is_written_again_and_all_bytes_are_those_of_one_pr
     """By another worker; where the executor ends with a worker, by the next run, which keeps the finished shards."""
     with stopped_in_a_shard(source, tmp_path, on) as (job, victim):
         os.kill(victim, signal.SIGKILL)
-        printed, said = job.ended()
+        printed, stderr = job.ended()
     if on in ("processes", "mpi"):
         assert printed == ""
         assert job.process.returncode != 0
-        assert on == "mpi" or "WorkerLostError: A shard's worker was lost" in said
+        assert on == "mpi" or "WorkerLostError: A shard's worker was lost" in stderr
         assert "index.json" not in files_in(tmp_path)
         assert write_to_the_end(source, tmp_path, on) == expected
     else:
-        assert printed.endswith("complete\n"), said
+        assert printed.endswith("complete\n"), stderr
         assert files_in(tmp_path) == expected
 
 
@@ -230,10 +230,10 @@ def test_ctrl_c_ends_workers_and_the_next_run_resumes(source: Path, tmp_path: Pa
     with stopped_in_a_shard(source, tmp_path, "own workers") as (job, victim):
         begun_s = time.monotonic()
         os.killpg(job.process.pid, signal.SIGINT)  # as a terminal does it
-        printed, said = job.ended()
+        printed, stderr = job.ended()
         assert time.monotonic() - begun_s < SOON_S
         assert printed == ""
-        assert said.rstrip().endswith("KeyboardInterrupt")
+        assert stderr.rstrip().endswith("KeyboardInterrupt")
         with pytest.raises(ProcessLookupError):
             os.kill(victim, 0)
         left = {name for name in files_in(tmp_path) if not name.endswith((".tar", ".tar.idx"))}

@@ -1,4 +1,4 @@
-"""The order of samples: uniform over the whole data set, the same whoever writes, and the memory that it takes."""
+"""The order of samples: uniform, the same for any kind of worker; and the memory of a job."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MAX_DEVIATIONS = 4.0  # one in 30,000 uniform orders is further off; and the see
 
 
 class Numbers:
-    """A map-style dataset that tells which item is which."""
+    """A map-style dataset whose items are their numbers."""
 
     def __len__(self) -> int:
         return NUM_SAMPLES
@@ -42,7 +42,7 @@ class Numbers:
 
 
 def numbered() -> dict[str, bytes]:
-    """Files whose paths are sorted as their numbers are, which lie in them."""
+    """Files that hold their numbers, with paths in the same order."""
     return {f"{index // 100}/{index:05d}.txt": str(index).encode() for index in range(NUM_SAMPLES)}
 
 
@@ -122,7 +122,7 @@ def test_the_order_is_uniform() -> None:
 
 
 def test_a_windowed_shuffle_would_not_pass() -> None:
-    """The same measure tells a buffer of a quarter of the data set, and no shuffle, from a uniform order."""
+    """A buffer of a quarter of the data set, and no shuffle at all."""
     to, orders = memory_place(), []
     shard_dataset(folder(), to.template(), seed=None, progress=False)
     assert order_of(to) == list(range(NUM_SAMPLES))
@@ -145,8 +145,8 @@ def test_source_neighbours_are_rarely_output_neighbours() -> None:
 # The same bytes
 
 
-def given_for_bytes() -> dict[str, Any]:
-    """All that is written beside shards is asked for."""
+def options_for_bytes() -> dict[str, Any]:
+    """Options that write all kinds of objects."""
     return {"max_shard_bytes": 20_000, "provenance": True, "labels": labels.parent_directory(), "progress": False}
 
 
@@ -160,7 +160,7 @@ def pools() -> Iterator[Executor]:
 def test_any_kind_of_worker_writes_the_same_bytes(tmp_path: Path) -> None:
     """Shards, indexes, classes, provenance and manifest, by one process, workers or an executor."""
     source = Place(f"{tmp_path}/in/").put(some_files(60))
-    given = given_for_bytes()
+    given = options_for_bytes()
     expected = Place(f"{tmp_path}/0/")
     shard_dataset(source, expected.template(), **given)
     assert len(expected.shards()) > 3
@@ -182,7 +182,7 @@ def test_the_same_samples_give_the_same_bytes_from_any_source(moto: S3Server) ->
         source.put({"all.tar": tar_of(files), "all.tar.gz": gzip.compress(tar_of(files))})
         for name in ("folder/", "all.tar", "all.tar.gz"):
             to = memory_place()
-            given = {**given_for_bytes(), "source_options": source.options}
+            given = {**options_for_bytes(), "source_options": source.options}
             shard_dataset(source.url + name, to.template(), **given)
             made.append({file: data for file, data in to.files().items() if file != "index.json"})
     assert len(made) == 6
@@ -220,7 +220,7 @@ def resident(name):
 
 
 given = json.loads(sys.argv[1])
-Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+Path("/proc/self/clear_refs").write_text("5")  # resets the peak
 begun = resident("RssAnon")
 peak, over = begun, threading.Event()
 
@@ -269,7 +269,7 @@ def test_memory_of_a_local_source(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.slow
 def test_memory_of_a_remote_source(tmp_path: Path) -> None:
-    """The same over a network, where the first pass has the fetch engine's buffer."""
+    """Over a network, where the first pass also has the buffer of the fetch session."""
     data = Path(big_source(Place(f"{tmp_path}/in/"), "tar")).read_bytes()
     with scripted(lambda request: Response.of_object(request, data)) as server:
         taken = peak_bytes(

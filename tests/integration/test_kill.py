@@ -1,4 +1,4 @@
-"""Trainings that are killed, at any moment and many times, and go on from their last saved state."""
+"""Trainings that are killed at any moment, many times, and resume from their last saved state."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from torchdata_remote.testing import write_small_shards
 NUM_SHARDS, SAMPLES_PER_SHARD = 12, 17
 NUM_SAMPLES = NUM_SHARDS * SAMPLES_PER_SHARD
 
-# A step may begin for each line that comes on stdin, and freely once that has ended: so the training does not run away
-# from the test, and nobody knows where it is when it is killed. An all_reduce keeps ranks in step; one of them may have
-# saved a step that another has not, so each keeps two states, and the latest that all have counts.
+# Each line on stdin allows one step, and its end allows all: so the training cannot run ahead of the test, and is killed
+# at an unknown point. An all_reduce keeps ranks in step; one of them may have saved a step that another has not, so each
+# keeps two states, and the latest one that all have is loaded.
 TRAINING = r"""
 import json, multiprocessing, os, sys
 from pathlib import Path
@@ -68,9 +68,9 @@ def main():
         torch.distributed.init_process_group("gloo", init_method=given["meet"], rank=rank, world_size=world_size)
     loader, smallest, largest = make_loader(given), torch.distributed.ReduceOp.MIN, torch.distributed.ReduceOp.MAX
     log = open(folder / f"log-{rank}", "ab")
-    mine = sorted(folder.glob(f"state-{rank}-*.json"))
-    step = agreed(int(mine[-1].stem.rpartition("-")[2]) if mine else 0, smallest)
-    for path in mine:
+    states = sorted(folder.glob(f"state-{rank}-*.json"))
+    step = agreed(int(states[-1].stem.rpartition("-")[2]) if states else 0, smallest)
+    for path in states:
         if int(path.stem.rpartition("-")[2]) > step:
             path.unlink()  # its end of the log is gone below
     if step > 0:
@@ -159,7 +159,7 @@ class Ranks:
                     pipe.close()
 
     def allow(self, num_steps: int | None) -> None:
-        """Let each rank begin so many steps; ``None`` lets it go to its end."""
+        """Let each rank run so many steps; ``None`` lets it run to its end."""
         for process in self.processes:
             assert process.stdin is not None
             if num_steps is None:
@@ -180,14 +180,14 @@ class Ranks:
         assert expected, f"rank {rank} ended after {line!r}: {(self.folder / f'errors-{rank}').read_text()}"
 
     def complete(self) -> None:
-        """Let all ranks go on to their end."""
+        """Let all ranks run to their end."""
         self.allow(None)
         for rank in range(len(self.processes)):
             self.read(rank)
 
 
 def logs(folder: Path) -> list[list[str]]:
-    """What each rank handed out: epoch and key."""
+    """The log of each rank: epoch and key."""
     return [path.read_text().splitlines() for path in sorted(folder.glob("log-*"))]
 
 
@@ -204,14 +204,14 @@ def common_step(folder: Path, world_size: int) -> int:
 
 
 def train(folder: Path, world_size: int = 1, **given: Any) -> list[list[str]]:
-    """Train to the end; what each rank has handed out."""
+    """Train to the end; returns the log of each rank."""
     with Ranks(folder, world_size, **given) as ranks:
         ranks.complete()
     return logs(folder)
 
 
 def train_and_kill(folder: Path, chance: random.Random, num_steps: int, world_size: int = 1, **given: Any) -> None:
-    """Start a training that may begin so many steps, and kill one of its ranks somewhere in one of these."""
+    """Start a training with a limit of steps, and kill one of its ranks within them."""
     victim, num_lines = chance.randrange(world_size), chance.randint(1, LINES_OF_A_STEP * num_steps)
     with Ranks(folder, world_size, **given) as ranks:
         ranks.allow(num_steps)
@@ -309,7 +309,7 @@ def take_all(batches: Iterator[Any], into: list[Any]) -> None:
 
 
 def test_a_killed_worker_is_an_error_soon_and_the_state_before_is_exact(data: Data) -> None:
-    """The trainer hears of it within the 5 s at which torch looks after its workers; nothing is lost or repeated."""
+    """Within the 5 s at which torch checks its workers; nothing is lost or repeated."""
     manifest, _ = data
     whole = list(make_loader(manifest))
     others = multiprocessing.active_children()

@@ -103,7 +103,7 @@ class Folder:
 
 
 def test_files_of_each_store(place: Place) -> None:
-    """Files whose paths differ in the extension only are one sample; names and bytes come back as they were."""
+    """Files whose paths differ in the extension only are one sample; names and bytes are unchanged."""
     source, to = place.below("photos"), place.below("shards")
     infos = shard(source.put(PHOTOS), to, max_shard_bytes=5_000)
     assert to.members() == PHOTOS
@@ -134,7 +134,7 @@ sys.addaudithook(_hook)
 
 
 def test_from_bucket_to_bucket_without_a_local_file(moto: S3Server, tmp_path: Path) -> None:
-    """What goes from S3 to S3, from files, archives or a gzip, never touches the local disk."""
+    """From S3 to S3, from files, archives or a gzip, the local disk is never used."""
     source, to = (Place(f"s3://{moto.new_bucket()}/", moto) for _ in range(2))
     source.below("files").put(FILES)
     source.put({"all.tar": tar_of(FILES), "all.tar.gz": gzip.compress(tar_of(FILES))})
@@ -208,7 +208,7 @@ def test_a_tar_of_tars_is_sharded_whichever_layers_are_compressed(outer: str | N
 
 
 def test_a_tar_of_tars_of_which_some_are_compressed() -> None:
-    """Samples that lie in the archive and samples that were unpacked are mixed as all others."""
+    """Samples of the archive and unpacked ones are mixed."""
     source, to = memory_place(), memory_place()
     tars = {**inner_tars(), "class-9.tgz": gzip.compress(tar_of({"00099.txt": b"99"}))}
     source.put({"train.tar": tar_of(tars)})
@@ -228,7 +228,7 @@ def test_several_class_archives_in_a_folder(place: Place) -> None:
 
 
 def test_keys_that_restart_in_each_archive_get_its_name() -> None:
-    """Shards that each count from 0 are put together under keys that tell where they come from."""
+    """Keys that are repeated in other shards get the shard's name as a folder."""
     source, to = memory_place(), memory_place()
     source.put({f"s-{number}.tar": tar_of({f"{i}.txt": b"%d %d" % (number, i) for i in range(3)}) for number in (0, 1)})
     shard(source.url, to)
@@ -238,7 +238,7 @@ def test_keys_that_restart_in_each_archive_get_its_name() -> None:
 @pytest.mark.parametrize("choice", ["", "index.json", "*.tar", "{000000..000003}.tar", "pattern"])
 @pytest.mark.parametrize("place", ["local", "memory"], indirect=True)
 def test_existing_shards_are_a_source(place: Place, choice: str) -> None:
-    """Shards are sharded anew by folder, manifest, glob, brace range or pattern; what lies beside them is none."""
+    """By folder, manifest, glob, brace range or pattern; companions are ignored."""
     source, middle, to = place.below("files"), place.below("first"), place.below("second")
     shard(source.put(FILES), middle, max_shard_samples=8, labels=labels.parent_directory(), provenance=True)
     chosen: dict[str, Any] = {"pattern": "*.tar"} if choice == "pattern" else {}
@@ -326,7 +326,7 @@ def test_a_dataset_of_dicts() -> None:
 
 @pytest.mark.parametrize("item", [3, (b"x",), (b"x", 1, 2), (object(), 1), None, [b"x"]])
 def test_an_item_that_is_not_a_sample_is_named(item: Any) -> None:
-    """Anything else is an error that tells which item it is, and what was expected."""
+    """With the expected kinds."""
     with pytest.raises(ShardWriteError, match=r"Item 1 of the dataset .*expected"):
         shard(Folder([(b"x", 0), item]), memory_place())
 
@@ -389,7 +389,7 @@ LABEL_FORMS: dict[str, tuple[Any, dict[str, bytes], list[int], list[str]]] = {
 
 @pytest.mark.parametrize("form", LABEL_FORMS)
 def test_each_form_of_labels(form: str) -> None:
-    """The label is the member ``cls``, counted from 0; the class table lies beside the shards."""
+    """As member ``cls``, counted from 0; the class table is written beside the shards."""
     make, files, expected, keys = LABEL_FORMS[form]
     source, to = memory_place(), memory_place()
     shard(source.put(files), to, labels=make())
@@ -429,7 +429,7 @@ def test_a_tar_of_tars_is_labelled_by_the_inner_names() -> None:
     assert {members[f"n02/n02_{i}.cls"] for i in range(3)} == {b"1"}
 
 
-# Order, limits, and what lies beside the shards
+# Order, limits, and the objects beside the shards
 
 
 def test_without_a_seed_the_order_is_that_of_the_source() -> None:
@@ -479,12 +479,12 @@ def check_beside(to: Place, sources: set[str] | None) -> None:
         assert members
     if sources is None:
         return
-    told: dict[str, Any] = {}
+    sample_sources: dict[str, Any] = {}
     for name in files:
         if name.startswith("provenance"):  # one for each job
-            told |= json.loads(files[name])
-    assert set(told) == sources
-    for source, entry in told.items():
+            sample_sources |= json.loads(files[name])
+    assert set(sample_sources) == sources
+    for source, entry in sample_sources.items():
         key = re.sub(r"\.[^/]*$", "", source)
         assert starts[entry["targetFile"]][key] == entry["position"]
         if entry["class"] is not None:
@@ -573,7 +573,7 @@ def test_limits_are_kept_and_used(
 def test_limits_of_a_dataset_whose_sizes_are_not_known(
     sizes: list[int], max_shard_bytes: int, max_shard_samples: int
 ) -> None:
-    """What does not fit a planned shard goes behind the planned ones, each number once, and the same in each run."""
+    """Samples beyond the limit go into shards after the planned ones, in the same way in each run."""
     dataset, to, again = Folder([{"bin": bytes(size)} for size in sizes]), memory_place(), memory_place()
     limits: dict[str, Any] = {"max_shard_bytes": max_shard_bytes, "max_shard_samples": max_shard_samples}
     infos = shard(dataset, to, **limits)
@@ -639,7 +639,7 @@ def test_a_transform_that_fails_names_the_sample() -> None:
 
 
 def test_provenance_of_shards_that_have_labels() -> None:
-    """A label that is bytes, as it is in shards, is told as well."""
+    """Also if the label is bytes, as in shards."""
     source, middle, to = memory_place(), memory_place(), memory_place()
     shard(source.put(FILES), middle, labels=labels.parent_directory())
     shard(middle.url, to, provenance=True)
@@ -658,7 +658,7 @@ def test_provenance_of_a_dataset_with_labels_of_any_kind(label: Any) -> None:
 
 
 def test_append_adds_shards_and_keeps_class_numbers(place: Place) -> None:
-    """Old shards stay as they are, new classes come behind the old ones, and the manifest names all."""
+    """Old shards are unchanged, new classes follow the old ones, and the manifest names all."""
     first, second, to = place.below("first"), place.below("second"), place.below("shards")
     first.put({"cat/1.x": b"1", "dog/2.x": b"2"})
     second.put({"ant/3.x": b"3", "dog/4.x": b"4"})
@@ -707,18 +707,18 @@ def test_append_keeps_the_class_numbers_of_a_dataset_too() -> None:
 
 
 def test_existing_shards_are_an_error_and_stay_unchanged(place: Place) -> None:
-    """Whether a manifest lies there or not, and however often it is tried, nothing of it changes."""
+    """With and without a manifest, however often it is tried."""
     source, to, bare = place.below("source"), place.below("shards"), place.below("bare")
     other = place.below("other")
     other.put({"1.x": b"1"})
     shard(source.put(FILES), to)
     bare.put({"000000.tar": b"precious"})
-    for there in (to, bare):
-        before = there.files()
+    for destination in (to, bare):
+        before = destination.files()
         for _ in range(2):
             with pytest.raises(ObjectExistsError, match="overwrite=True"):
-                shard(other.url, there)
-            assert there.files() == before
+                shard(other.url, destination)
+            assert destination.files() == before
 
 
 def test_overwrite_removes_all_old_shards_and_descriptions() -> None:
@@ -732,7 +732,7 @@ def test_overwrite_removes_all_old_shards_and_descriptions() -> None:
 
 
 def test_overwrite_replaces_what_was_appended() -> None:
-    """Shards, and what tells where they come from."""
+    """Shards and provenance."""
     source, to = memory_place(), memory_place()
     shard(source.put({"1.x": b"1"}), to, provenance=True)
     shard(memory_place().put({"2.x": b"2"}), to, provenance=True, append=True)
@@ -741,7 +741,7 @@ def test_overwrite_replaces_what_was_appended() -> None:
 
 
 def test_the_shards_of_several_jobs_are_a_source() -> None:
-    """All that lies beside them is passed over."""
+    """Their companions are ignored."""
     middle, to = memory_place(), memory_place()
     for name in ("1.x", "2.x"):
         shard(memory_place().put({name: name.encode()}), middle, provenance=True, append=True)
@@ -754,8 +754,10 @@ def test_provenance_of_several_jobs_with_the_same_paths() -> None:
     to = memory_place()
     for text in (b"one", b"two"):
         shard(memory_place().put({"1.x": text}), to, provenance=True, append=True)
-    told = [json.loads(data)["1.x"] for name, data in sorted(to.files().items()) if name.startswith("provenance")]
-    assert sorted(entry["targetFile"] for entry in told) == ["000000.tar", "000001.tar"]
+    sample_sources = [
+        json.loads(data)["1.x"] for name, data in sorted(to.files().items()) if name.startswith("provenance")
+    ]
+    assert sorted(entry["targetFile"] for entry in sample_sources) == ["000000.tar", "000001.tar"]
 
 
 def test_a_folder_of_another_template_is_refused() -> None:
@@ -772,7 +774,7 @@ def test_a_folder_of_another_template_is_refused() -> None:
 
 
 def test_an_empty_source_is_an_error_and_changes_nothing() -> None:
-    """Nothing to list, or archives without samples; what lies at the destination stays, whatever was asked for."""
+    """No objects, or archives without samples; the destination is unchanged with any option."""
     source, to = memory_place(), memory_place()
     shard(source.put(FILES), to)
     before = to.files()
@@ -870,7 +872,7 @@ def test_names_that_leave_their_folder_are_refused(name: str) -> None:
 
 
 def test_links_and_folders_in_archives_are_skipped() -> None:
-    """Folders are passed over; the other members come back."""
+    """Other members are kept."""
     source, to = memory_place(), memory_place()
     data = make_header(b"a/", kind=b"5") + make_member(b"a/1.x", b"one") + bytes(1024)
     source.put({"a.tar": data})
@@ -888,7 +890,7 @@ def test_links_and_folders_in_archives_are_skipped() -> None:
     ],
 )
 def test_invalid_arguments_are_refused_at_once(given: dict[str, Any], error: type[Exception], what: str) -> None:
-    """Are told at once."""
+    """With the reason."""
     source, to = memory_place(), memory_place()
     with pytest.raises(error, match=what):
         shard(source.put(FILES), to, **given)
@@ -967,7 +969,7 @@ def test_a_folder_that_sorts_between_the_members_of_a_sample() -> None:
 
 
 def test_folders_are_listed_in_one_order_everywhere(moto: S3Server, disk: Place) -> None:
-    """The same files give the same shards from each store."""
+    """So the same files give the same shards."""
     names = ["a/1.x", "a-b/1.x", "a.b/1.x", "a0.x", "A.x", "é.x", "\uffee.x", "\U0001f600.x", "z/z/z.x", "z/z.x"]
     made = []
     for place in (disk.below("in"), memory_place(), Place(f"s3://{moto.new_bucket()}/in/", moto)):
@@ -1037,7 +1039,7 @@ def test_faults_while_writing_do_not_change_the_shards(moto: S3Server) -> None:
 def test_a_permanent_upload_error_is_raised_and_the_job_can_be_resumed(
     moto: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is told, no manifest is there, and the next run writes what is missing."""
+    """There is no manifest, and the next run writes the missing shards."""
     monkeypatch.setattr(RetryPolicy.__init__, "__defaults__", (300.0, 3, 0.0, 0.0, 30.0))
     source, well = memory_place(), memory_place()
     source.put(FILES)
@@ -1065,8 +1067,10 @@ def test_a_permanent_upload_error_is_raised_and_the_job_can_be_resumed(
     assert to.uploads() == []
 
 
-@pytest.mark.parametrize("how", ["folder", "glob", "file", "braces", "manifest"])
-@pytest.mark.parametrize("where", ["local", "s3"])
+@pytest.mark.parametrize(
+    ("where", "how"),
+    [("local", "folder"), ("local", "braces"), ("local", "manifest"), ("s3", "glob"), ("s3", "file"), ("s3", "braces")],
+)
 def test_a_source_replaced_after_the_index_pass_is_an_error(
     how: str, where: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

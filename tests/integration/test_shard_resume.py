@@ -81,7 +81,7 @@ class Case:
         return Place(f"{self.root}/{name}/")
 
     def run(self, name: str, **options: Any) -> Done:
-        """Do the job in a folder of this name; a new one is filled with what lies there in the beginning."""
+        """Run the job in a folder of this name; a new one is a copy of the initial state."""
         place = self.place(name)
         if not Path(place.url).exists():
             shutil.copytree(self.begin.url, place.url)
@@ -105,7 +105,7 @@ class Case:
 
 
 def journal(place: Place) -> dict[str, Any]:
-    """What the journal of an unfinished job says; nothing if there is none."""
+    """The journal of an unfinished job; empty if there is none."""
     path = Path(place.url, CLAIM_NAME)
     return json.loads(path.read_bytes()) if path.exists() else {}
 
@@ -184,9 +184,9 @@ def interrupted_case(case: Case, name: str) -> dict[str, Any]:
     for step in range(first_of_manifest + 1, 0, -1):
         shutil.rmtree(case.place(name).url, ignore_errors=True)
         case.run(name, stop_at=step, how="raise")
-        told = journal(case.place(name))
-        if len(told.get("shardlist", ())) == NUM_SHARDS and not Path(case.place(name).url, "index.json").exists():
-            return told
+        recorded = journal(case.place(name))
+        if len(recorded.get("shardlist", ())) == NUM_SHARDS and not Path(case.place(name).url, "index.json").exists():
+            return recorded
     raise AssertionError("the journal never named all shards")
 
 
@@ -211,8 +211,8 @@ DAMAGE: dict[str, Any] = {
 @pytest.mark.parametrize("case", ["files"], indirect=True)
 def test_damaged_shards_are_written_again(case: Case, damage: str) -> None:
     """What an earlier run wrote is kept if it is as it was, and only then; no other shard is touched."""
-    told = interrupted_case(case, "run")
-    names = [entry["url"] for entry in told["shardlist"]]
+    recorded = interrupted_case(case, "run")
+    names = [entry["url"] for entry in recorded["shardlist"]]
     DAMAGE[damage](Path(case.place("run").url, names[2]))
     done = case.run("run")
     assert done.error is None
@@ -264,24 +264,24 @@ def test_overwrite_replaces_an_unfinished_job_of_another_plan(case: Case, other:
 def test_a_job_of_another_source_is_refused_while_one_is_unfinished(case: Case) -> None:
     """It is an error each time, and the unfinished one can still be finished without writing its shards again."""
     interrupted_case(case, "run")
-    mine, case.source = case.source, Place(f"{case.root}/other/").put(some_files(8, seed=2))
+    own_source, case.source = case.source, Place(f"{case.root}/other/").put(some_files(8, seed=2))
     for _ in range(2):
         assert "unfinished job" in (case.run("run").error or "")
-    case.source = mine
+    case.source = own_source
     case.check_again("run")
 
 
 @pytest.mark.parametrize("case", ["gz"], indirect=True)
 def test_the_index_of_another_source_is_never_used(case: Case) -> None:
-    """Two compressed archives by turns at one place, neither of which comes to its end, then one that does."""
+    """Two compressed archives alternate in one folder, both interrupted; then one job completes."""
     other = Place(f"{case.root}/other/")
     other.put({"all.tar.gz": gzip.compress(tar_of(some_files(13, seed=9)))})
-    mine = case.source
+    own_source = case.source
     for step in range(1, case.num_steps // 2, 7):  # the index is written in the first few steps
         name = f"{step}"
         case.source = other.url
         case.run(name, stop_at=step + 6, overwrite=True)
-        case.source = mine
+        case.source = own_source
         case.run(name, stop_at=step, overwrite=True)
         done = case.run(name, overwrite=True)
         assert done.error is None
@@ -339,8 +339,8 @@ def test_a_job_killed_on_s3_resumes_and_leaves_no_upload(moto: S3Server, tmp_pat
     for step in range(1, num_steps + 1, 2 if kind == "parts" else 17):
         to = Place(f"s3://{moto.new_bucket()}/set/", moto)
         assert run(to, stop_at=step).status == -signal.SIGKILL
-        there = to.files()
-        finished = json.loads(there.get(CLAIM_NAME, b'{"shardlist": []}'))["shardlist"]
+        remaining = to.files()
+        finished = json.loads(remaining.get(CLAIM_NAME, b'{"shardlist": []}'))["shardlist"]
         again = run(to)
         assert again.error is None
         assert to.files() == expected
@@ -353,7 +353,7 @@ def test_a_job_killed_on_s3_resumes_and_leaves_no_upload(moto: S3Server, tmp_pat
 
 @pytest.mark.parametrize("case", ["files"], indirect=True)
 def test_a_second_job_is_refused_while_the_first_one_runs(case: Case) -> None:
-    """It names the other process, and changes nothing; as soon as that one is dead, it goes on."""
+    """The error names the other process; as soon as that one is dead, the job runs."""
     place = case.place("run")
     with case.stopped("run", case.num_steps // 2) as pid:
         before = place.files()
@@ -374,9 +374,9 @@ def test_a_suspended_job_whose_folder_was_taken_over_fails(case: Case) -> None:
     for step in (writing[0], writing[len(writing) // 2], writing[-1]):
         place = case.place(f"{step}")
         with case.stopped(f"{step}", step) as pid:
-            told = journal(place)
-            told["owner"] = {**told["owner"], "token": "another's", "host": "elsewhere", "pid": 4711}
-            Path(place.url, CLAIM_NAME).write_text(json.dumps(told))
+            recorded = journal(place)
+            recorded["owner"] = {**recorded["owner"], "token": "another's", "host": "elsewhere", "pid": 4711}
+            Path(place.url, CLAIM_NAME).write_text(json.dumps(recorded))
             os.kill(pid, signal.SIGCONT)
             done = case.jobs.wait()
         if any(CLAIM_NAME in name for name in done.steps[step - 1 : step + 1]):
@@ -384,12 +384,12 @@ def test_a_suspended_job_whose_folder_was_taken_over_fails(case: Case) -> None:
         assert "ObjectExistsError" in (done.error or "")
         assert "process 4711 on elsewhere" in (done.error or "")
         assert "index.json" not in place.files()
-        assert journal(place) == told
+        assert journal(place) == recorded
 
 
 @pytest.mark.parametrize("case", ["files"], indirect=True)
 def test_a_suspended_job_whose_folder_was_taken_over_and_completed_fails(case: Case) -> None:
-    """The other one has come to its end meanwhile; the manifest and what it describes stay as they are."""
+    """The manifest and its shards are unchanged."""
     place = case.place("run")
     with case.stopped("run", 8) as pid:
         shutil.rmtree(place.url)
@@ -402,7 +402,7 @@ def test_a_suspended_job_whose_folder_was_taken_over_and_completed_fails(case: C
 
 
 def test_ctrl_c_at_any_point_of_waiting_ends_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where it comes just when what was waited for has come: the job ends, and can be gone on with."""
+    """Also at the moment in which a result arrives; the job can be resumed."""
     source, well = memory_place(), memory_place()
     source.put(FILES)
     shard_dataset(source.url, well.template(), max_shard_samples=LIMIT, progress=False)
@@ -432,7 +432,7 @@ def test_ctrl_c_at_any_point_of_waiting_ends_the_job(monkeypatch: pytest.MonkeyP
 
 
 def test_a_second_job_of_the_same_process_is_refused() -> None:
-    """Also by threads: the second one is told who writes there."""
+    """Also in threads: the error names the process."""
     source, to = memory_place(), memory_place()
     source.put(FILES)
     refused: list[str] = []
@@ -450,7 +450,7 @@ def test_a_second_job_of_the_same_process_is_refused() -> None:
 
 
 def test_an_invalid_journal_is_an_error_and_stays_unchanged() -> None:
-    """One that is damaged, or of another version, is an error that tells what to do."""
+    """A damaged one, or one of another version; the error gives advice."""
     source, to = memory_place(), memory_place()
     source.put(FILES)
     for text in (b"", b"[]", b"{}", b'{"__kind__": "other"}', b"\xff"):
@@ -461,7 +461,7 @@ def test_an_invalid_journal_is_an_error_and_stays_unchanged() -> None:
 
 
 def test_finished_shards_are_kept_after_an_exception_in_transform() -> None:
-    """The journal tells what is there, and with a transform that works the next run goes on."""
+    """The next run resumes with a working transform."""
     source, to, well = memory_place(), memory_place(), memory_place()
     source.put(FILES)
     calls: list[str] = []

@@ -1,4 +1,4 @@
-"""A store in which much goes wrong: nothing is lost, doubled, altered or raised."""
+"""A store with many faults: samples are neither lost nor repeated nor altered, and no error is raised."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def samples_of(num_samples: int) -> Iterator[Sample]:
 
 
 def digest_of(samples: Iterable[Sample]) -> tuple[int, str]:
-    """How many, and one hash over keys and members, whatever their order."""
+    """Number of samples, and one hash over keys and members in any order."""
     lines = sorted(
         hashlib.sha256(b"\0".join([sample["__key__"].encode(), sample["bin"], sample["cls"]])).digest()
         for sample in samples
@@ -177,5 +177,5 @@ def tiny_samples(count: int) -> Iterator[Sample]:
 
 
 def hash_of(sample: Sample) -> int:
-    """A number that no two samples share, so that the sum tells what was lost or doubled."""
+    """A number that no two samples share, so that the sum detects lost and repeated samples."""
     return int.from_bytes(hashlib.blake2b(sample["__key__"].encode() + sample["bin"], digest_size=8).digest(), "big")

@@ -1,4 +1,4 @@
-"""One pass over archives: where the members of their samples lie."""
+"""Index archives in one pass."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def index(place: Place, names: list[str], *, counts: dict[str, int] | None = Non
 
 
 def contents(place: Place, table: SampleTable) -> list[dict[str, bytes]]:
-    """What lies at the places of each sample's members, by their names."""
+    """Read each sample's members by their ranges."""
     files = place.files()
     found = []
     for sample in range(len(table)):
@@ -77,7 +77,7 @@ def as_samples(files: dict[str, bytes], prefix: str = "") -> list[dict[str, byte
 def test_members_of_plain_and_compressed_archives_are_indexed(
     parts: list[dict[int, bytes]], packings: list[int]
 ) -> None:
-    """Compressed ones among them: bytes at the places are the members', and several archives come with their names."""
+    """Several archives are indexed under their names."""
     place = memory_place()
     names, expected = [], []
     for number, (numbers, packing) in enumerate(zip(parts, packings, strict=False)):
@@ -111,7 +111,7 @@ def test_members_of_nested_archives_are_indexed_under_the_inner_names(
 
 
 def test_the_outer_archives_name_is_the_first_folder() -> None:
-    """The outer name comes first."""
+    """Before that of the inner archive."""
     place = memory_place()
     place.put({f"{part}.tar": tar_of({"cat.tar": tar_of({"1.jpg": part.encode()})}) for part in ("a", "b")})
     table, _ = index(place, ["a.tar", "b.tar"])

@@ -81,10 +81,10 @@ def test_index_shards_writes_what_the_shard_writer_writes(samples: list[Sample],
     for name in ours:
         if name.endswith(".tar"):
             put(f"{root}/theirs/{name}", ours[name])
-    told: list[ShardInfo] = []
-    shards = index_shards(f"{root}/theirs", on_shard=told.append)
+    reported: list[ShardInfo] = []
+    shards = index_shards(f"{root}/theirs", on_shard=reported.append)
     assert files_in(f"{root}/theirs") == ours
-    assert shards == told == load_manifest(ours[MANIFEST_NAME], f"{root}/theirs/{MANIFEST_NAME}")
+    assert shards == reported == load_manifest(ours[MANIFEST_NAME], f"{root}/theirs/{MANIFEST_NAME}")
     fsspec.filesystem("memory").rm(root, recursive=True)
 
 
@@ -163,7 +163,7 @@ def test_a_compressed_shard_is_counted_and_gets_no_index(
 
 
 def test_names_that_are_no_samples_take_no_part(memory_folder: str) -> None:
-    """Directories, ``./`` and members named like ``__this__``: before, between and behind samples."""
+    """Directories, ``./`` and members named like ``__this__``: before, between and after samples."""
     data = make_member(b"./", b"", b"5") + make_member(b"./__meta__", b"{}")
     for number in range(3):
         data += make_member(b"./%d/" % number, b"", b"5") + make_member(b"./%d/a.txt" % number, b"x" * 600)
@@ -179,15 +179,15 @@ def test_a_manifest_is_refused_before_anything_is_read(memory_folder: str) -> No
     put(f"{memory_folder}/0.tar", b"not read, else this were an error")
     put(f"{memory_folder}/{MANIFEST_NAME}", b"{}")
     before = files_in(memory_folder)
-    told: list[ShardInfo] = []
+    reported: list[ShardInfo] = []
     with pytest.raises(ObjectExistsError, match=r"index\.json exists already.*--overwrite") as caught:
-        index_shards(memory_folder, on_shard=told.append)
+        index_shards(memory_folder, on_shard=reported.append)
     assert isinstance(caught.value, FileExistsError)
-    assert (files_in(memory_folder), told) == (before, [])
+    assert (files_in(memory_folder), reported) == (before, [])
 
 
 def test_an_index_is_not_replaced_unless_asked_for(memory_folder: str) -> None:
-    """As all that is there; with ``overwrite=True`` everything is as if it had been written anew."""
+    """With ``overwrite=True`` all are written again."""
     write_small_shards(memory_folder, num_shards=3, samples_per_shard=2)
     right = files_in(memory_folder)
     fsspec.filesystem("memory").rm(f"{memory_folder}/{MANIFEST_NAME}".removeprefix("memory:/"))
@@ -228,7 +228,7 @@ def test_a_damaged_shard_is_an_error(memory_folder: str, data: bytes) -> None:
 
 
 def test_a_folder_without_shards_is_an_error(memory_folder: str) -> None:
-    """Of that pattern; the indexes of shards, and folders below, are none."""
+    """Indexes and subfolders are not shards."""
     put(f"{memory_folder}/0.tar.gz", gzip.compress(SOUND))
     put(f"{memory_folder}/0.tar.idx", b"")
     put(f"{memory_folder}/below/0.tar", SOUND)
@@ -238,13 +238,15 @@ def test_a_folder_without_shards_is_an_error(memory_folder: str) -> None:
 
 
 def test_shards_are_in_the_order_of_their_paths(memory_folder: str) -> None:
-    """In the manifest, in what is returned and in what is told on the way."""
+    """In the manifest, in the result and in the callbacks."""
     for name in ("10", "9", "2"):
         put(f"{memory_folder}/{name}.tar", SOUND)
-    told: list[ShardInfo] = []
-    shards = index_shards(memory_folder + "/", on_shard=told.append)
+    reported: list[ShardInfo] = []
+    shards = index_shards(memory_folder + "/", on_shard=reported.append)
     assert [shard.url for shard in shards] == [f"{memory_folder}/{name}.tar" for name in ("10", "2", "9")]
-    assert told == shards == load_manifest(files_in(memory_folder)[MANIFEST_NAME], f"{memory_folder}/{MANIFEST_NAME}")
+    assert (
+        reported == shards == load_manifest(files_in(memory_folder)[MANIFEST_NAME], f"{memory_folder}/{MANIFEST_NAME}")
+    )
 
 
 def test_index_shards_in_a_bucket(moto: S3Server) -> None:

@@ -121,7 +121,7 @@ def test_a_failed_job_leaves_its_plan_and_finished_shards(place: Place) -> None:
 
 
 def test_a_job_that_failed_before_its_plan_leaves_nothing(place: Place) -> None:
-    """No shard is finished and nothing temporary lies there, so that the folder is as it was."""
+    """Without finished shards and temporary objects the folder is as before."""
     with failing(journal(place)) as own:
         own.open()
     assert place.files() == {}
@@ -131,7 +131,7 @@ def test_a_job_that_failed_before_its_plan_leaves_nothing(place: Place) -> None:
 
 
 def test_the_journal_stays_while_there_are_temporary_objects(place: Place) -> None:
-    """Where they lie, the journal stays, so that the folder does not pass for somebody else's."""
+    """So that the folder is not taken for another job's."""
     with failing(journal(place)) as own:
         own.open()
         place.put({"_unfinished-index": b""})
@@ -156,7 +156,7 @@ def test_shards_of_another_plan_are_dropped_when_the_plan_is_set(place: Place) -
 
 
 def test_a_running_owner_is_named_and_not_replaced(place: Place) -> None:
-    """An error that tells which process it is; its journal stays as it is."""
+    """Its journal is unchanged."""
     with journal(place) as first:
         first.open()
         before = place.files()
@@ -178,7 +178,7 @@ def test_the_journal_of_an_ended_process_is_taken_over_at_once(place: Place) -> 
 def test_a_silent_owner_on_another_machine_is_replaced_after_the_lease(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """After the lease it is taken for dead; that it waits is told once."""
+    """The wait is logged once."""
     leave(place, elsewhere())
     with caplog.at_level(logging.WARNING, "torchdata_remote"), journal(place, lease_s=0.03) as own:
         assert own.open() == PreviousRun("p", {})
@@ -190,7 +190,7 @@ def test_a_silent_owner_on_another_machine_is_replaced_after_the_lease(
 def test_a_living_owner_on_another_machine_is_not_replaced(place: Place) -> None:
     """Its journal changes, so the destination is not taken."""
     leave(place, elsewhere())
-    there = destination(place)
+    folder = destination(place)
     reads: list[int] = []
 
     def beat_then() -> None:
@@ -198,8 +198,8 @@ def test_a_living_owner_on_another_machine_is_not_replaced(place: Place) -> None
         if len(reads) == 2:
             leave(place, elsewhere(), written_at_s=1)
 
-    there.on_read = beat_then
-    with pytest.raises(ObjectExistsError, match="on another"), Journal(there, lease_s=0.03) as own:
+    folder.on_read = beat_then
+    with pytest.raises(ObjectExistsError, match="on another"), Journal(folder, lease_s=0.03) as own:
         own.open()
     assert document(place)["written_at_s"] == 1
 
@@ -207,7 +207,7 @@ def test_a_living_owner_on_another_machine_is_not_replaced(place: Place) -> None
 def test_an_owner_on_another_machine_may_complete_its_job_during_the_lease(place: Place) -> None:
     """Its shards are in a manifest by now, so none of them is unfinished business."""
     leave(place, elsewhere(), tasks=[0])
-    there = destination(place)
+    folder = destination(place)
     reads: list[int] = []
 
     def end_then() -> None:
@@ -215,17 +215,17 @@ def test_an_owner_on_another_machine_may_complete_its_job_during_the_lease(place
         if len(reads) == 2:
             place.delete(CLAIM_NAME)
 
-    there.on_read = end_then
-    with Journal(there, lease_s=0.03) as own:
+    folder.on_read = end_then
+    with Journal(folder, lease_s=0.03) as own:
         assert own.open() == PreviousRun("p", {})
         own.check()
 
 
 def test_the_journal_is_rewritten_as_a_heartbeat(place: Place) -> None:
     """The journal is written again and again, each time another one, though no shard is finished."""
-    there, beats = destination(place), threading.Semaphore(0)
-    there.on_publish = beats.release
-    with Journal(there, beat_s=0.005) as own:
+    folder, beats = destination(place), threading.Semaphore(0)
+    folder.on_publish = beats.release
+    with Journal(folder, beat_s=0.005) as own:
         own.open()
         assert beats.acquire(timeout=30)
         first = place.files()[CLAIM_NAME]
@@ -238,8 +238,8 @@ def test_the_journal_is_rewritten_as_a_heartbeat(place: Place) -> None:
 @pytest.mark.parametrize("thief", [elsewhere, lambda: None])
 def test_a_lost_claim_is_noticed_by_each_call(place: Place, thief: Callable[[], dict[str, Any] | None]) -> None:
     """By the check, by the next writing, and by the next finished shard after a beat; the thief's journal stays."""
-    there = destination(place)
-    with Journal(there, beat_s=0.005) as own:
+    folder = destination(place)
+    with Journal(folder, beat_s=0.005) as own:
         own.open()
         leave(place, thief())
         taken = place.files()[CLAIM_NAME]
@@ -255,7 +255,7 @@ def test_a_lost_claim_is_noticed_by_each_call(place: Place, thief: Callable[[], 
 
 
 def test_a_removed_journal_stops_the_job(place: Place) -> None:
-    """Somebody has taken the destination, or cleared it: the job must not go on."""
+    """Another job has taken the folder, or a user has cleared it."""
     with journal(place) as own:
         own.open()
         place.delete(CLAIM_NAME)
@@ -266,7 +266,7 @@ def test_a_removed_journal_stops_the_job(place: Place) -> None:
 def test_transient_faults_of_the_journal_do_not_stop_the_job() -> None:
     """A beat or a finished shard that could not be written down is written with the next one."""
     place = memory_place()
-    there, failed = destination(place), threading.Semaphore(0)
+    folder, failed = destination(place), threading.Semaphore(0)
     faulty = threading.Event()
 
     def fail() -> None:
@@ -274,8 +274,8 @@ def test_transient_faults_of_the_journal_do_not_stop_the_job() -> None:
             failed.release()
             raise TransientStorageError("busy")
 
-    there.on_read = fail
-    with Journal(there, beat_s=0.005) as own:
+    folder.on_read = fail
+    with Journal(folder, beat_s=0.005) as own:
         own.open()
         own.set_plan("p")
         faulty.set()
@@ -290,7 +290,7 @@ def test_transient_faults_of_the_journal_do_not_stop_the_job() -> None:
 
 @pytest.mark.parametrize("damaged", [b"", b"{}", b"[]", b'{"__kind__": "another"}', b"\xff"])
 def test_an_unreadable_journal_is_an_error_and_stays(damaged: bytes) -> None:
-    """Nothing is taken over from what cannot be read, and it stays for whoever looks into it."""
+    """Nothing is taken over from it."""
     place = memory_place()
     place.put({CLAIM_NAME: damaged})
     with pytest.raises(ManifestError, match=f"{CLAIM_NAME} is not a journal.*Remove it"), journal(place) as own:

@@ -1,4 +1,4 @@
-"""What goes into which shard."""
+"""Assign samples to shards."""
 
 from __future__ import annotations
 

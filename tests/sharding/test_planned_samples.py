@@ -122,7 +122,7 @@ def test_an_item_that_is_not_a_sample_is_an_error(item: Any) -> None:
 
 
 def test_items_of_a_dataset_follow_the_indices() -> None:
-    """Items in the order of the indices; the source is the number. It may have come to this process before."""
+    """Their source is their number. The dataset may already be in this process."""
     dataset = [(str(number), number) for number in range(5)]
     indices = np.array([4, 0, 2])
     expected = [(str(number), {"__key__": f"{number:09d}", "txt": str(number), "cls": number}) for number in (4, 0, 2)]

@@ -31,7 +31,7 @@ def test_the_bar_shows_samples_shards_and_mib(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_bar_of_bytes_has_no_end_without_a_total(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In multiples of 1,000; without a total there is no end to tell."""
+    """Bytes are shown in multiples of 1,000."""
     with terminal(monkeypatch) as ours:
         with Progress("index", None, "B", shown=True) as progress:
             progress.advance(1_500_000)

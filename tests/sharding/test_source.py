@@ -27,8 +27,8 @@ def opened(source: Any, *, travels: bool = True, **options: Any) -> ShardSource:
 
 
 def prepared(source: ShardSource, place: Place, *, known: Any = None, resume: bool = True) -> ShardSource:
-    there = ShardFolder(ShardTemplate(f"{place.url}{{shard:03d}}.tar"), StorageOptions())
-    source.prepare(there, known=known, resume=resume, progress=False)
+    folder = ShardFolder(ShardTemplate(f"{place.url}{{shard:03d}}.tar"), StorageOptions())
+    source.prepare(folder, known=known, resume=resume, progress=False)
     return source
 
 
@@ -58,7 +58,7 @@ def test_files_are_numbered_and_labelled_by_their_folders() -> None:
 
 
 def test_known_classes_keep_their_numbers() -> None:
-    """New ones come behind them."""
+    """New ones follow them."""
     place = memory_place()
     place.put(FILES)
     first = prepared(opened(place.url, pattern="dog/*", labels=labels.parent_directory()), memory_place())
@@ -119,7 +119,7 @@ class _Digits(list[Any]):
 
 
 def test_a_dataset_has_numbered_items_and_its_own_classes() -> None:
-    """Items by number, classes as it tells them."""
+    """The classes are those of its attribute."""
     source = prepared(opened(_Digits([("a", 0), ("b", 1)])), memory_place())
     assert isinstance(source, DatasetSource)
     assert len(source) == 2
@@ -130,7 +130,7 @@ def test_a_dataset_has_numbered_items_and_its_own_classes() -> None:
 
 
 def test_a_dataset_is_pickled_only_if_workers_do_not_have_it() -> None:
-    """To workers that have it already, it does not go with each shard."""
+    """To workers that have it already, only indices are sent."""
     dataset = [("a", 0)]
     for travels, here, expected in ((True, False, dataset), (False, True, dataset), (False, False, None)):
         samples = opened(dataset, travels=travels).select(np.array([0]), here=here)
@@ -154,7 +154,7 @@ def test_an_invalid_source_is_an_error(source: Any) -> None:
 
 @pytest.mark.parametrize("option", [{"pattern": "*"}, {"labels": labels.parent_directory()}])
 def test_options_of_files_are_refused_for_datasets(option: dict[str, Any]) -> None:
-    """They do not go with a dataset."""
+    """A dataset has neither paths nor labels of its own kind."""
     with pytest.raises(TypeError, match="for files"):
         opened([1], **option)
 

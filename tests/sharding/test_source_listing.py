@@ -38,7 +38,7 @@ def manifest_of(place: Place, names: list[str]) -> bytes:
 
 @given(st.sets(NAME, min_size=1, max_size=10))
 def test_files_are_grouped_by_key(names: set[str]) -> None:
-    """Whatever comes between them in the listing: a sample is the files of one key, with their sizes."""
+    """Also if other files are listed between those of a sample."""
     place = memory_place()
     place.put({name: b"x" * len(name) for name in names})
     listing = listed(place.url)
@@ -98,7 +98,7 @@ def test_extensions_that_differ_in_case_only_are_an_error() -> None:
 
 @pytest.mark.parametrize("manifest", [False, True])
 def test_companions_of_archives_are_not_files_of_the_source(manifest: bool) -> None:
-    """Indexes, classes and provenance are no files of a data set; a manifest tells counts."""
+    """Indexes, classes and provenance; a manifest adds sample counts."""
     place = memory_place()
     place.put({**SHARDS, **COMPANIONS})
     if manifest:

@@ -19,7 +19,7 @@ from torchdata_remote.sharding.task import ShardOptions, ShardTask, start_shard,
 
 @dataclass
 class Numbers:
-    """Samples ``first`` to before ``last``, which remember whether they were asked for and closed."""
+    """Samples ``first`` to ``last`` (exclusive); records whether they were read and closed."""
 
     first: int
     last: int
@@ -78,7 +78,7 @@ def test_start_shard_returns_a_function_that_waits_for_the_shard() -> None:
 
 @pytest.mark.parametrize("label", [3, b"3", memoryview(b"3"), "3"])
 def test_provenance_holds_class_shard_and_position_of_each_sample(label: Any) -> None:
-    """Where each sample lies, by its source: class, shard, and the byte of its first header."""
+    """By the name of its source."""
     place = memory_place()
 
     def labelled(sample: dict[str, Any]) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def test_a_failing_transform_is_an_error_that_names_the_source() -> None:
 
 
 def test_our_own_errors_in_a_transform_stay_what_they_are() -> None:
-    """They tell where they come from."""
+    """Errors of this package are raised unchanged."""
 
     def fail(sample: dict[str, Any]) -> dict[str, Any]:
         raise ObjectNotFoundError("gone")
@@ -134,7 +134,7 @@ def test_our_own_errors_in_a_transform_stay_what_they_are() -> None:
 
 
 def test_an_early_end_closes_the_samples() -> None:
-    """Requests under way end with the iteration."""
+    """Pending requests end with the iteration."""
     samples = Numbers(0, 9)
     with closing(transformed(samples, None, 1 << 20)) as drawn:  # type: ignore[type-var]
         next(drawn)
@@ -148,7 +148,7 @@ def written_before(place: Place) -> ShardTask:
 
 
 def drawn_by(task: ShardTask) -> int:
-    """How many samples were read to do a task anew, which gives the same bytes."""
+    """Number of samples that are read to run a task again, which gives the same bytes."""
     assert task.finished is not None
     assert write_shard(task) == list(task.finished)
     assert isinstance(task.samples, Numbers)
@@ -156,7 +156,7 @@ def drawn_by(task: ShardTask) -> int:
 
 
 def test_a_verified_shard_is_not_written_again() -> None:
-    """If it lies there as it was written."""
+    """If it is unchanged."""
     place = memory_place()
     task = written_before(place)
     before = place.files()
@@ -167,7 +167,7 @@ def test_a_verified_shard_is_not_written_again() -> None:
 @pytest.mark.parametrize("name", ["000.tar", "004.tar", "000.tar.idx", "_sources-000000"])
 @pytest.mark.parametrize("damage", ["missing", "longer", "changed"])
 def test_a_damaged_shard_is_written_again(name: str, damage: str) -> None:
-    """Shards and indexes whatever is wrong with them; of sources, of which no sum is kept, that they are there."""
+    """Any damage of shards and indexes; provenance objects, which have no checksum, must exist."""
     place = memory_place()
     task = written_before(place)
     before = place.files()

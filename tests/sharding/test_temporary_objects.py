@@ -58,7 +58,7 @@ def test_an_object_is_published_when_it_is_full_or_finished(place: Place) -> Non
 
 
 def test_bytes_after_an_abort_go_into_a_new_object(place: Place) -> None:
-    """What comes then lies in an object of its own."""
+    """Not into the aborted one."""
     scratch = scratch_in(place)
     scratch.put(b"lost")
     scratch.abort()

@@ -52,7 +52,7 @@ def kept(disk: DiskCache, size: int, url: str = URL, etag: str = ETAG) -> bytes 
 
 
 def path_of(disk: DiskCache, folder: str | Path, data: bytes, url: str = URL) -> Path:
-    """Keep an object, and tell where."""
+    """Cache an object, and return its path."""
     before = set(objects_in(folder))
     keep(disk, data, url)
     [path] = set(objects_in(folder)) - before
@@ -62,12 +62,12 @@ def path_of(disk: DiskCache, folder: str | Path, data: bytes, url: str = URL) ->
 @contextlib.contextmanager
 def child_of(function: Any, *arguments: Any) -> Iterator[tuple[Any, Connection]]:
     """A real process that was spawned, and a pipe to it; it is killed at the block's end."""
-    here, there = SPAWN.Pipe()
-    process = SPAWN.Process(target=function, args=(there, *arguments), daemon=True)
+    parent_end, child_end = SPAWN.Pipe()
+    process = SPAWN.Process(target=function, args=(child_end, *arguments), daemon=True)
     process.start()
-    there.close()
+    child_end.close()
     try:
-        yield process, here
+        yield process, parent_end
     finally:
         process.kill()
         process.join()

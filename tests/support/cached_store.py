@@ -61,7 +61,7 @@ class CountingStore:
 
 @contextmanager
 def cached(objects: dict[str, bytes], **more: Any) -> Iterator[tuple[CountingStore, str]]:
-    """The engine reads this store for every URL; and an empty folder for the cache."""
+    """Let every URL be read from this store; also yields an empty folder for the cache."""
     store = CountingStore(objects, **more)
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr("torchdata_remote.fetch.object_download.open_store", lambda url, *rest: (store, str(url)))

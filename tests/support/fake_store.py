@@ -53,7 +53,7 @@ class FakeStore:
 
 @contextlib.contextmanager
 def store_of(objects: dict[str, bytes]) -> Iterator[FakeStore]:
-    """The engine reads this store for every URL."""
+    """Let every URL be read from this store."""
     store = FakeStore(objects)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(

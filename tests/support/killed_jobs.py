@@ -175,14 +175,14 @@ def _child(job: dict[str, Any], log: int) -> None:
     from torchdata_remote import labels
     from torchdata_remote.sharding.shard_dataset import shard_dataset
 
-    given = {name: job.pop(name) for name in ("folder", "stop_at", "how")}
+    own_options = {name: job.pop(name) for name in ("folder", "stop_at", "how")}
     source, template = job.pop("source"), job.pop("template")
     job["labels"] = labels.parent_directory() if job.get("labels") else None
     transforms: dict[str | None, Any] = {None: None, "upper": _upper, "odd": _odd_ones}
     job["transform"] = transforms[job.get("transform")]
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.alarm(_LONGEST_S)  # one that waits for ever is ended, by SIGALRM
-    sys.addaudithook(_Steps(log=log, **given))
+    sys.addaudithook(_Steps(log=log, **own_options))
     try:
         shard_dataset(source, template, progress=False, **job)
     except BaseException as error:
@@ -203,18 +203,18 @@ def _serve() -> None:
             _child(job, writing)
             os._exit(0)  # taking down an interpreter with torch in it takes longer than the job
         os.close(writing)
-        told: dict[str, Any] = {"number": number, "steps": [], "opened": [], "error": None}
+        outcome: dict[str, Any] = {"number": number, "steps": [], "opened": [], "error": None}
         if job["how"] == "stop":
             os.waitpid(child, os.WUNTRACED)
             os.write(1, json.dumps({"number": number, "stopped": child}).encode() + b"\n")
         with open(reading) as log:
             for entry in map(json.loads, log):
                 if entry[0] == "error":
-                    told["error"] = entry[1]
+                    outcome["error"] = entry[1]
                 else:
-                    told[entry[0]].append(entry[1])
-        told["status"] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        os.write(1, json.dumps(told).encode() + b"\n")
+                    outcome[entry[0]].append(entry[1])
+        outcome["status"] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        os.write(1, json.dumps(outcome).encode() + b"\n")
 
 
 if __name__ == "__main__":

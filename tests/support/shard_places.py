@@ -1,4 +1,4 @@
-"""Folders of each kind of store, and what lies in them, seen without the package under test."""
+"""Folders of each kind of store and their objects, read without the package under test."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Place:
             Path(self.url, name).unlink()
 
     def files(self) -> dict[str, bytes]:
-        """Path below the folder -> bytes of all that lies there, hidden files included."""
+        """Path below the folder -> bytes of all files, hidden ones included."""
         if self._client is not None:
             bucket, path = self._bucket
             pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=path)
@@ -90,7 +90,7 @@ class Place:
         return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
     def uploads(self) -> list[str]:
-        """Keys of multipart uploads that were begun and not ended."""
+        """Keys of multipart uploads that were started and not ended."""
         if self._client is None:
             return []
         bucket, path = self._bucket

@@ -1,4 +1,4 @@
-"""One writer at a time in a destination, whatever it is: a thread, a process, a job, another machine."""
+"""One writer at a time in a folder, over threads, processes, jobs and machines."""
 
 from __future__ import annotations
 
@@ -53,8 +53,17 @@ def claims(place: Place) -> list[str]:
     return [name for name in place.files() if name.startswith("_unfinished-")]
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-@pytest.mark.parametrize("name", ["{shard:03d}.tar", "val-{shard}.tar.gz"])
+@pytest.mark.parametrize(
+    ("place", "overwrite", "name"),
+    [
+        ("local", False, "{shard:03d}.tar"),
+        ("local", True, "val-{shard}.tar.gz"),
+        ("memory", True, "{shard:03d}.tar"),
+        ("s3", True, "{shard:03d}.tar"),
+        ("s3", False, "val-{shard}.tar.gz"),
+    ],
+    indirect=["place"],
+)
 def test_a_second_writer_is_refused_and_the_first_one_loses_nothing(place: Place, overwrite: bool, name: str) -> None:
     """Of the same template or of another one in the same folder, which would replace the manifest."""
     with writer_of(place) as first:
@@ -132,9 +141,22 @@ def test_a_writer_and_a_job_refuse_each_other(place: Place) -> None:
     assert claims(place) == []
 
 
-@pytest.mark.parametrize("how", ["empty", "refused", "raises", "aborted", "forgotten", "given up"])
+@pytest.mark.parametrize(
+    ("place", "how"),
+    [
+        ("local", "empty"),
+        ("memory", "refused"),
+        ("local", "raises"),
+        ("s3", "raises"),
+        ("memory", "aborted"),
+        ("local", "forgotten"),
+        ("s3", "forgotten"),
+        ("local", "given up"),
+    ],
+    indirect=["place"],
+)
 def test_no_claim_outlives_its_writer(place: Place, how: str) -> None:
-    """However it ends; the next writer need not wait."""
+    """However the writer ends; the next one need not wait."""
     writer = writer_of(place)
     if how == "empty":
         with pytest.raises(ShardWriteError, match="there are no samples to write"), writer:

@@ -20,7 +20,7 @@ from torchdata_remote.writing.rolling_writer import RollingShardWriter, SeriesSt
 from torchdata_remote.writing.shard_builder import pack_sample
 
 
-def series_in(place: Place, ending: str = ".tar", **options: Any) -> RollingShardWriter:
+def writer_in(place: Place, ending: str = ".tar", **options: Any) -> RollingShardWriter:
     limits = {"max_shard_bytes": 1 << 30, "max_shard_samples": 1 << 30, "overwrite": False, **options}
     return RollingShardWriter(lambda number: f"{place.url}{number}{ending}", options=StorageOptions(), **limits)
 
@@ -29,9 +29,9 @@ def sample(key: str, num_bytes: int = 3) -> dict[str, Any]:
     return {"__key__": key, "txt": b"x" * num_bytes}
 
 
-def add_all(series: RollingShardWriter, num_samples: int) -> None:
+def add_all(writer: RollingShardWriter, num_samples: int) -> None:
     for number in range(num_samples):
-        series.add(sample(str(number)))
+        writer.add(sample(str(number)))
 
 
 def names_of(shards: list[ShardInfo]) -> list[str]:
@@ -46,16 +46,16 @@ def names_of(shards: list[ShardInfo]) -> list[str]:
 def test_shards_are_filled_up_to_their_limits(sizes: list[int], max_bytes: int, max_samples: int) -> None:
     """A shard ends only where the next sample did not fit, and is above its limit only if it is one sample."""
     place = memory_place()
-    series = series_in(place, max_shard_bytes=max_bytes, max_shard_samples=max_samples)
-    assert series.is_empty
+    writer = writer_in(place, max_shard_bytes=max_bytes, max_shard_samples=max_samples)
+    assert writer.is_empty
     for number, size in enumerate(sizes):
-        series.add(sample(f"{number:03d}", size))
-        url, position = series.last_position()
+        writer.add(sample(f"{number:03d}", size))
+        url, position = writer.last_position()
         assert url.startswith(place.url)
         assert position % 512 == 0
-    series.end()
-    shards = series.result()
-    assert (series.is_empty, series.state) == (not sizes, SeriesState.ENDED)
+    writer.end()
+    shards = writer.result()
+    assert (writer.is_empty, writer.state) == (not sizes, SeriesState.ENDED)
     assert names_of(shards) == [f"{number}.tar" for number in range(len(shards))]
     found = place.shards()
     assert [name for shard in shards for name, _ in found[shard.url.rpartition("/")[2]]] == [
@@ -74,20 +74,20 @@ def test_shards_are_filled_up_to_their_limits(sizes: list[int], max_bytes: int, 
 def test_the_index_holds_the_position_of_each_sample() -> None:
     """Its first header, as ``last_position`` reported it; a name may need several headers."""
     place = memory_place()
-    series = series_in(place, max_shard_samples=3)
-    told = []
+    writer = writer_in(place, max_shard_samples=3)
+    reported = []
     for number in range(7):
-        series.add({"__key__": "long/" * 30 * (number % 2) + str(number), "txt": b"1" * 700 * number, "cls": 1})
-        told.append(series.last_position())
-    series.end()
-    shards = series.result()
+        writer.add({"__key__": "long/" * 30 * (number % 2) + str(number), "txt": b"1" * 700 * number, "cls": 1})
+        reported.append(writer.last_position())
+    writer.end()
+    shards = writer.result()
     files, at = place.files(), 0
     for shard in shards:
         name = shard.url.rpartition("/")[2]
         index = np.frombuffer(files[f"{name}.idx"], "<u8").tolist()
         headers = [start for member, start in header_places(files[name]) if member.endswith(".cls")]
         assert index == [*headers, shard.num_bytes - 1024]
-        assert told[at : at + shard.num_samples] == [(shard.url, start) for start in headers]
+        assert reported[at : at + shard.num_samples] == [(shard.url, start) for start in headers]
         at += shard.num_samples
     assert at == 7
 
@@ -96,11 +96,11 @@ def test_the_index_holds_the_position_of_each_sample() -> None:
 def test_compressed_shards_have_no_index(ending: str) -> None:
     """Their limit is that of the tar."""
     place = memory_place()
-    series = series_in(place, ending, max_shard_bytes=3 * 1024 + 1024)
+    writer = writer_in(place, ending, max_shard_bytes=3 * 1024 + 1024)
     for number in range(5):
-        series.add(sample(str(number), 400))
-    series.end()
-    assert [shard.num_samples for shard in series.result()] == [3, 2]
+        writer.add(sample(str(number), 400))
+    writer.end()
+    assert [shard.num_samples for shard in writer.result()] == [3, 2]
     files = place.files()
     assert set(files) == {f"0{ending}", f"1{ending}"}
     name = f"1{ending}".replace(".tgz", ".gz")
@@ -108,41 +108,41 @@ def test_compressed_shards_have_no_index(ending: str) -> None:
 
 
 def test_no_shard_is_opened_before_the_first_sample() -> None:
-    """``before_first`` is called once, when the first sample has come, and there are no empty shards."""
+    """``before_first`` is called once, with the first sample, and there are no empty shards."""
     place, called = memory_place(), list[object]()
-    empty = series_in(place, before_first=lambda: called.append("empty"))
+    empty = writer_in(place, before_first=lambda: called.append("empty"))
     empty.end()
     assert (empty.result(), called, place.files()) == ([], [], {})
-    series = series_in(place, max_shard_samples=1, before_first=lambda: called.append(len(place.files())))
+    writer = writer_in(place, max_shard_samples=1, before_first=lambda: called.append(len(place.files())))
     for number in range(3):
-        series.add(sample(str(number)))
-    series.end()
-    assert (len(series.result()), called) == (3, [0])
+        writer.add(sample(str(number)))
+    writer.end()
+    assert (len(writer.result()), called) == (3, [0])
 
 
 def test_each_finished_shard_is_returned_once() -> None:
     """By the calls of ``add`` and by ``shards``, in order; the rest by ``result``."""
-    series = series_in(memory_place(), max_shard_samples=2)
-    told = [shard for number in range(9) if (shard := series.add(sample(str(number)))) is not None]
-    assert names_of(told) == names_of(series.shards)
-    series.end()
-    assert names_of(series.result()) == [f"{number}.tar" for number in range(5)]
-    assert names_of(told) == names_of(series.shards)[: len(told)]
-    assert len(told) >= 3
+    writer = writer_in(memory_place(), max_shard_samples=2)
+    reported = [shard for number in range(9) if (shard := writer.add(sample(str(number)))) is not None]
+    assert names_of(reported) == names_of(writer.shards)
+    writer.end()
+    assert names_of(writer.result()) == [f"{number}.tar" for number in range(5)]
+    assert names_of(reported) == names_of(writer.shards)[: len(reported)]
+    assert len(reported) >= 3
 
 
 def test_an_existing_shard_is_an_error_unless_overwritten() -> None:
     """An error at the end of that shard, unless it may be replaced; then the index is replaced as well."""
     place = memory_place()
     place.put({"1.tar": b"old", "1.tar.idx": b"old"})
-    series = series_in(place, max_shard_samples=1)
+    writer = writer_in(place, max_shard_samples=1)
     with pytest.raises(ObjectExistsError, match=r"1\.tar"):
-        add_all(series, 4)
-    assert series.state is SeriesState.ABORTED
-    assert names_of(series.shards) == ["0.tar"]
+        add_all(writer, 4)
+    assert writer.state is SeriesState.ABORTED
+    assert names_of(writer.shards) == ["0.tar"]
     assert set(place.files()) == {"0.tar", "0.tar.idx", "1.tar", "1.tar.idx"}
     assert place.files()["1.tar"] == b"old"
-    again = series_in(place, max_shard_samples=1, overwrite=True)
+    again = writer_in(place, max_shard_samples=1, overwrite=True)
     add_all(again, 2)
     again.end()
     again.result()
@@ -152,58 +152,58 @@ def test_an_existing_shard_is_an_error_unless_overwritten() -> None:
 
 
 def test_an_abort_leaves_whole_shards_only(tmp_path: Path) -> None:
-    """The shard at hand is dropped, the one before stays with its index, and no thread is left."""
+    """The open shard is dropped, the previous one stays with its index, and no thread is left."""
     before = set(threading.enumerate())
     place = Place(f"{tmp_path}/")
-    series = series_in(place, max_shard_samples=2)
+    writer = writer_in(place, max_shard_samples=2)
     for number in range(3):
-        series.add(sample(str(number), 3_000_000))
-    series.abort()
+        writer.add(sample(str(number), 3_000_000))
+    writer.abort()
     assert set(place.files()) == {"0.tar", "0.tar.idx"}
-    assert names_of(series.shards) == ["0.tar"]
+    assert names_of(writer.shards) == ["0.tar"]
     assert set(threading.enumerate()) <= before
-    series.abort()
+    writer.abort()
     assert set(place.files()) == {"0.tar", "0.tar.idx"}
 
 
 @pytest.mark.parametrize("close", [RollingShardWriter.abort, RollingShardWriter.end])
 def test_a_sample_after_the_end_is_an_error(close: Any) -> None:
     """The error says why."""
-    series = series_in(memory_place())
-    series.add(sample("a"))
-    close(series)
+    writer = writer_in(memory_place())
+    writer.add(sample("a"))
+    close(writer)
     with pytest.raises(ShardWriteError, match=r"was aborted|is closed"):
-        series.add(sample("b"))
+        writer.add(sample("b"))
 
 
 def test_a_refused_sample_does_not_affect_others() -> None:
-    """A bad key, one that comes twice in a shard, or a value that is no bytes: the others are written."""
+    """A bad key, a key repeated in a shard, or a value that is not bytes: other samples are written."""
     place = memory_place()
-    series = series_in(place, max_shard_samples=3)
-    series.add(sample("a"))
+    writer = writer_in(place, max_shard_samples=3)
+    writer.add(sample("a"))
     for bad in (sample("a"), sample("../b"), {"__key__": "c"}, {"__key__": "d", "jpg": object()}):
         with pytest.raises(ValueError, match=r"'a'|'\.\./b'|'c'|'d'"):
-            series.add(bad)
-    series.add(sample("b"))
-    series.end()
-    assert [shard.num_samples for shard in series.result()] == [2]
+            writer.add(bad)
+    writer.add(sample("b"))
+    writer.end()
+    assert [shard.num_samples for shard in writer.result()] == [2]
     assert place.members() == {"a.txt": b"xxx", "b.txt": b"xxx"}
 
 
 def test_a_key_may_come_again_in_the_next_shard() -> None:
-    """Keys within a shard must differ, and no more is remembered."""
-    series = series_in(memory_place(), max_shard_samples=1)
+    """Only keys within a shard must differ."""
+    writer = writer_in(memory_place(), max_shard_samples=1)
     for _ in range(2):
-        series.add(sample("a"))
-    series.end()
-    assert len(series.result()) == 2
+        writer.add(sample("a"))
+    writer.end()
+    assert len(writer.result()) == 2
 
 
 @pytest.mark.parametrize("limit", [{"max_shard_bytes": 0}, {"max_shard_samples": 0}, {"max_shard_bytes": -1}])
 def test_limits_are_positive(limit: dict[str, Any]) -> None:
     """Others are an error at once."""
     with pytest.raises(ValueError, match="must be positive"):
-        series_in(memory_place(), **limit)
+        writer_in(memory_place(), **limit)
 
 
 @pytest.fixture(autouse=True)

@@ -42,11 +42,11 @@ def test_the_info_holds_samples_bytes_and_md5_of_the_object(payloads: list[bytes
     for index, payload in enumerate(payloads):
         sample = {"__key__": f"{index}", "bin": payload, "cls": index}
         shard.add(f"{index}", pack_sample(f"{index}", sample))
-    told: list[ShardInfo] = []
-    shard.end(told.append)
+    reported: list[ShardInfo] = []
+    shard.end(reported.append)
     info = shard.result()
     assert pending.committed
-    assert told == [info]
+    assert reported == [info]
     assert shard.upload.settled
     assert info.url == "memory://s/0.tar"
     assert info.num_samples == len(payloads)

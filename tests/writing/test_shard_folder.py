@@ -27,35 +27,35 @@ def shard(place: Place, name: str) -> ShardInfo:
 
 def test_small_objects_are_written_read_and_removed(place: Place) -> None:
     """They appear, are read, replaced only if that is meant, and removed; what is not there is fine."""
-    there = destination(place)
-    assert there.read("a.json") is None
-    there.delete("a.json")
-    there.publish("a.json", b"1", overwrite=False)
-    assert there.read("a.json") == b"1"
+    folder = destination(place)
+    assert folder.read("a.json") is None
+    folder.delete("a.json")
+    folder.publish("a.json", b"1", overwrite=False)
+    assert folder.read("a.json") == b"1"
     with pytest.raises(ObjectExistsError, match=r"a\.json"):
-        there.publish("a.json", b"2", overwrite=False)
-    there.publish("a.json", b"3")
+        folder.publish("a.json", b"2", overwrite=False)
+    folder.publish("a.json", b"3")
     assert place.files() == {"a.json": b"3"}
-    there.delete("a.json")
-    assert there.read("a.json") is None
+    folder.delete("a.json")
+    assert folder.read("a.json") is None
 
 
 def test_shards_are_those_of_the_template(place: Place) -> None:
     """With their indexes, by the exact spelling of the number; nothing of other folders."""
-    there = destination(place)
-    assert there.shards() == {}
-    there.require_empty(has_manifest=False)
+    folder = destination(place)
+    assert folder.shards() == {}
+    folder.require_empty(has_manifest=False)
     place.put({**OTHERS, **DESCRIPTION})
-    assert there.shards() == {}
-    there.require_empty(has_manifest=False)
+    assert folder.shards() == {}
+    folder.require_empty(has_manifest=False)
     place.put(SHARDS)
-    assert there.shards() == {"t-0.tar": 0, "t-0.tar.idx": 0, "t-1.tar": 1, "t-1.tar.idx": 1, "t-12.tar": 12}
+    assert folder.shards() == {"t-0.tar": 0, "t-0.tar.idx": 0, "t-1.tar": 1, "t-1.tar.idx": 1, "t-12.tar": 12}
     with pytest.raises(ObjectExistsError, match=r"t-\d.*overwrite=True"):
-        there.require_empty(has_manifest=False)
+        folder.require_empty(has_manifest=False)
 
 
 def test_a_manifest_without_shards_is_an_existing_data_set(place: Place) -> None:
-    """Where one lies, shards are, or were meant to be."""
+    """It is an error to write there without ``overwrite``."""
     with pytest.raises(ObjectExistsError, match=r"index\.json exists already") as caught:
         destination(place).require_empty(has_manifest=True)
     assert caught.value.url is not None
@@ -73,17 +73,17 @@ def test_list_returns_urls_with_the_prefix_in_this_folder(place: Place) -> None:
 
 
 def test_keep_only_removes_other_shards_of_the_template(place: Place) -> None:
-    """Shards that are not named go, each with its index; what is of others stays."""
+    """With their indexes; other files stay."""
     place.put({**SHARDS, **OTHERS, **DESCRIPTION})
-    there = destination(place)
-    there.keep_only([shard(place, "t-1.tar"), shard(place, "t-7.tar")])
+    folder = destination(place)
+    folder.keep_only([shard(place, "t-1.tar"), shard(place, "t-7.tar")])
     assert set(place.files()) == {"t-1.tar", "t-1.tar.idx", *OTHERS, *DESCRIPTION}
-    there.keep_only([])
+    folder.keep_only([])
     assert set(place.files()) == {*OTHERS, *DESCRIPTION}
 
 
 def test_keep_only_removes_the_index_of_a_compressed_shard() -> None:
-    """One that lies there is of a shard that is no more."""
+    """It belongs to a shard that was replaced."""
     place = memory_place()
     place.put({"t-0.tar.gz": b"", "t-0.tar.gz.idx": b"", "t-0.tar": b"", "t-0.tar.idx": b""})
     destination(place, "t-{shard}.tar.gz").keep_only([shard(place, "t-0.tar.gz")])
@@ -92,25 +92,25 @@ def test_keep_only_removes_the_index_of_a_compressed_shard() -> None:
 
 def test_remove_description_removes_manifest_classes_and_provenance(place: Place) -> None:
     """Manifest, classes and provenance, as far as they are there; shards stay."""
-    there = destination(place)
-    there.remove_description()
+    folder = destination(place)
+    folder.remove_description()
     place.put({**SHARDS, **DESCRIPTION, "index.json": b"{}"})
-    there.remove_description()
+    folder.remove_description()
     assert place.files() == SHARDS
 
 
 def test_the_manifest_is_read_with_its_jobs(place: Place) -> None:
-    """Its shards and jobs; ``None`` where there is none."""
-    there = destination(place)
-    assert there.manifest() is None
+    """``None`` without a manifest."""
+    folder = destination(place)
+    assert folder.manifest() is None
     shards = [shard(place, "t-0.tar"), shard(place, "t-1.tar")]
     place.put({"index.json": dump_manifest(shards)})
-    found = there.manifest()
+    found = folder.manifest()
     assert found is not None
     assert [info.url.rpartition("/")[2] for info in found[0]] == ["t-0.tar", "t-1.tar"]
     assert found[1] == []
     place.put({"index.json": dump_manifest(shards, [{"plan": "x"}])})
-    assert (there.manifest() or ([], []))[1] == [{"plan": "x"}]
+    assert (folder.manifest() or ([], []))[1] == [{"plan": "x"}]
 
 
 def test_a_manifest_of_other_shards_is_an_error() -> None:
@@ -125,13 +125,13 @@ def test_a_manifest_of_other_shards_is_an_error() -> None:
 
 
 def test_leftovers_are_those_of_the_template(moto: S3Server) -> None:
-    """An upload that a killed writer began goes, unless it is of other names; nothing needs to be there."""
+    """Uploads of killed writers, unless they have other names; also in an empty folder."""
     place = Place(f"s3://{moto.new_bucket()}/d/", moto)
-    there, client = destination(place), moto.client()
-    there.remove_leftovers()
+    folder, client = destination(place), moto.client()
+    folder.remove_leftovers()
     bucket = place.url.split("/")[2]
     for key in ("d/t-3.tar", "d/t-x.tar", "d/t-3.tar.gz", "d/deep/t-3.tar", "t-3.tar"):
         client.create_multipart_upload(Bucket=bucket, Key=key)
-    there.remove_leftovers()
+    folder.remove_leftovers()
     left = [upload["Key"] for upload in client.list_multipart_uploads(Bucket=bucket)["Uploads"]]
     assert sorted(left) == ["d/deep/t-3.tar", "d/t-3.tar.gz", "d/t-x.tar", "t-3.tar"]

@@ -81,13 +81,13 @@ def _new_folder() -> Iterator[str]:
 
 
 def _files(folder: str) -> dict[str, bytes]:
-    """Path below a folder -> bytes of all that lies there, temporary files included."""
+    """Path below a folder -> bytes of all files, temporary ones included."""
     filesystem, path = fsspec.core.url_to_fs(folder)
     return {str(name)[len(path) + 1 :]: filesystem.cat_file(name) for name in filesystem.find(path)}
 
 
 def _with_indexes(*shards: str) -> list[str]:
-    """The names of shards and of the indexes beside them, sorted."""
+    """Names of shards and their indexes, sorted."""
     return sorted([*shards, *(f"{shard}.idx" for shard in shards)])
 
 
@@ -185,25 +185,25 @@ def test_the_manifest_lists_all_shards_with_true_sizes_and_sums(samples: list[Sa
 
 
 def test_each_finished_shard_is_returned_once_by_write_or_close(folder: str) -> None:
-    """By a ``write`` that comes later, at the latest when the next one is full, or by ``close``; then it is there."""
+    """At the latest when the next one is full; then it is published."""
     writer = ShardWriter(f"{folder}/{{shard}}.tar", max_shard_samples=2)
-    told: list[ShardInfo] = []
+    returned: list[ShardInfo] = []
     for number, sample in enumerate(_numbered(9)):
         shard = writer.write(sample)
         if shard is not None:
-            told.append(shard)
+            returned.append(shard)
             filesystem, path = fsspec.core.url_to_fs(shard.url)
             assert filesystem.size(path) == shard.num_bytes
-        assert max(0, number // 2 - 1) <= len(told) <= number // 2
-        assert tuple(told) == writer.shards
-    assert (*told, *writer.close()) == writer.shards
+        assert max(0, number // 2 - 1) <= len(returned) <= number // 2
+        assert tuple(returned) == writer.shards
+    assert (*returned, *writer.close()) == writer.shards
     assert [shard.url for shard in writer.shards] == [f"{folder}/{i}.tar" for i in range(5)]
     assert [shard.num_samples for shard in writer.shards] == [2, 2, 2, 2, 1]
     assert writer.close() == ()
 
 
 def test_values_are_encoded_by_extension_and_bytes_stay(folder: str) -> None:
-    """An int, a str and an image become what a decoder reads; the bytes of a JPEG are stored as they came."""
+    """Decoders read an int, a str and an image back; the bytes of a JPEG are stored unchanged."""
     jpeg = b"\xff\xd8 whatever \xff\xd9"
     sample = {"__key__": "a", "cls": 3, "txt": "é", "png": Image.new("RGB", (2, 2)), "jpg": jpeg, "npy": np.arange(2)}
     (got,) = _read(_write(folder, [sample]).shards)
@@ -213,7 +213,7 @@ def test_values_are_encoded_by_extension_and_bytes_stay(folder: str) -> None:
 
 
 def test_names_that_begin_with_underscores_are_not_written(folder: str) -> None:
-    """A sample that was read goes into another shard without its old address."""
+    """A sample that was read from a shard is written without its old URL."""
     sample = {"__key__": "a", "__url__": "s3://b/old.tar", "__epoch__": 3, "txt": b"hi"}
     (got,) = _read(_write(folder, [sample]).shards)
     assert got == {"__key__": "a", "__url__": f"{folder}/t-000.tar", "txt": b"hi"}
@@ -239,7 +239,7 @@ def test_large_shards_are_whole(folder: str) -> None:
 
 
 def test_objects_are_published_whole_and_the_manifest_last(tmp_path: Path) -> None:
-    """Whatever has its name has all its bytes; the manifest comes last."""
+    """An object with its final name has all its bytes."""
     seen: list[dict[str, bytes]] = []
     with ShardWriter(f"{tmp_path}/{{shard}}.tar", max_shard_samples=2) as writer:
         for sample in _numbered(6, 2_000_000):
@@ -255,7 +255,7 @@ def test_objects_are_published_whole_and_the_manifest_last(tmp_path: Path) -> No
 @pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt()])
 @pytest.mark.parametrize("written", range(6))
 def test_an_exception_leaves_whole_shards_only(folder: str, error: BaseException, written: int) -> None:
-    """Wherever it comes: no unfinished shard, no temporary file, no manifest; it goes on as it was raised."""
+    """Anywhere: no unfinished shard, no temporary file, no manifest; it is raised unchanged."""
     writer = ShardWriter(f"{folder}/{{shard}}.tar", max_shard_samples=2)
     with pytest.raises(type(error)) as caught:
         _fail(writer, _numbered(written, 600_000), error)
@@ -266,7 +266,7 @@ def test_an_exception_leaves_whole_shards_only(folder: str, error: BaseException
 
 
 def test_a_refused_sample_leaves_no_trace(folder: str) -> None:
-    """Whoever catches the error and goes on gets a shard of all other samples, whole."""
+    """A caller that catches the error gets a shard of all other samples."""
     good = _numbered(4)
     refused: list[Any] = [
         {"__key__": "x", "a": b"1", "b": None},
@@ -335,7 +335,7 @@ def test_an_object_written_meanwhile_is_not_overwritten(folder: str) -> None:
 
 
 def test_a_closed_writer_refuses_samples(folder: str) -> None:
-    """A sample that nobody will finish a shard for is refused, not lost."""
+    """It would never be written."""
     writer = _write(folder, _numbered(1))
     before = _files(folder)
     with pytest.raises((RemoteDataError, ValueError)):
@@ -362,7 +362,7 @@ def test_closing_twice_is_no_error(folder: str) -> None:
 
 
 def test_no_samples_are_an_error(folder: str) -> None:
-    """An empty data set is a mistake somewhere before; nothing is written."""
+    """Nothing is written."""
     with pytest.raises(ShardWriteError, match="no sample"), ShardWriter(f"{folder}/{{shard}}.tar"):
         pass
     assert _files(folder) == {}
@@ -396,7 +396,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> _Gate:
 
 
 def test_the_next_shard_is_packed_while_one_is_finished(tmp_path: Path, gate: _Gate) -> None:
-    """A shard that takes long to appear holds up nobody before the next one is full as well."""
+    """A slow upload delays the writer only when the next shard is full as well."""
     writer = ShardWriter(f"{tmp_path}/{{shard}}.tar", max_shard_samples=2)
     samples = iter(_numbered(5))
     assert [writer.write(next(samples)) for _ in range(3)] == [None] * 3
@@ -412,7 +412,7 @@ def test_the_next_shard_is_packed_while_one_is_finished(tmp_path: Path, gate: _G
 
 @pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt()])
 def test_abort_waits_for_the_full_shard(tmp_path: Path, gate: _Gate, error: BaseException) -> None:
-    """It is complete, so it stays, with its index; the one at hand is dropped, and no thread is left."""
+    """It stays with its index; the open one is dropped, and no thread is left."""
     writer = ShardWriter(f"{tmp_path}/{{shard}}.tar", max_shard_samples=2)
     before = threading.active_count()
 
@@ -447,7 +447,7 @@ def test_a_forgotten_writer_leaves_whole_shards_only(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sample_bytes", [50_000, 3_000_000, 12_000_000])
 def test_memory_is_bounded(tmp_path: Path, sample_bytes: int) -> None:
-    """What the class says, whatever is written: 32 MiB and eight times a sample, on a local disk."""
+    """As documented: 32 MiB and eight samples, on a local disk."""
     tracemalloc.start()
     try:
         with ShardWriter(f"{tmp_path}/{{shard}}.tar", max_shard_bytes=40_000_000) as writer:
@@ -461,7 +461,7 @@ def test_memory_is_bounded(tmp_path: Path, sample_bytes: int) -> None:
 
 
 def test_parts_are_sent_while_the_next_shard_is_packed(moto: S3Server) -> None:
-    """Several parts a shard, to S3: all is there and no upload is left open, also when it is given up."""
+    """Several parts per shard, to S3: no upload is left open, also after an abort."""
     bucket = moto.new_bucket()
     template, samples = f"s3://{bucket}/t-{{shard}}.tar", _numbered(14, 6_000_000)
     writer = ShardWriter(template, max_shard_samples=7, storage_options=moto.storage_options)
@@ -481,7 +481,7 @@ def test_parts_are_sent_while_the_next_shard_is_packed(moto: S3Server) -> None:
 @given(samples=SAMPLES, max_shard_bytes=st.integers(1, 12_000), ending=st.sampled_from([".tar.gz", ".tgz", ".tar.zst"]))
 @settings(max_examples=40)
 def test_compressed_shards_hold_what_plain_ones_do(samples: list[Sample], max_shard_bytes: int, ending: str) -> None:
-    """Decompressed they are equal, so limits count tar bytes; manifest and MD5 are of what lies there; no index."""
+    """Limits count tar bytes; manifest and MD5 are of the compressed object; there is no index."""
     with _new_folder() as folder, _new_folder() as other:
         plain = _write(folder, samples, max_shard_bytes=max_shard_bytes)
         packed = _write(other, samples, f"t-{{shard:03d}}{ending}", max_shard_bytes=max_shard_bytes)
@@ -508,7 +508,7 @@ def test_tarfile_reads_a_compressed_shard(tmp_path: Path) -> None:
 
 
 def test_the_bytes_of_shards_do_not_change(memory_folder: str) -> None:
-    """Another version of this package that wrote other bytes would make every finished shard look damaged."""
+    """Else each finished shard of an earlier release would look damaged."""
     samples = [
         {
             "__key__": f"n{i % 3}/{'long/' * (i % 60)}{i:04d}{'é' if i % 17 == 0 else ''}",
@@ -528,22 +528,22 @@ def test_the_bytes_of_shards_do_not_change(memory_folder: str) -> None:
 # What is there already
 
 
-@pytest.mark.parametrize("there", ["t-000.tar", "t-007.tar", "t-003.tar.idx", "manifest"])
-def test_nothing_is_overwritten_unless_asked_for(folder: str, there: str) -> None:
+@pytest.mark.parametrize("existing", ["t-000.tar", "t-007.tar", "t-003.tar.idx", "manifest"])
+def test_nothing_is_overwritten_unless_asked_for(folder: str, existing: str) -> None:
     """A shard, an index or a manifest refuses the writer on entering; the message names it and the way out."""
-    if there == "manifest":
+    if existing == "manifest":
         _write(folder, _numbered(1))
         for name in ("t-000.tar", "t-000.tar.idx"):
             fsspec.core.url_to_fs(folder)[0].rm_file(f"{folder}/{name}".removeprefix("file://"))
     else:
-        _put(f"{folder}/{there}", b"of somebody else")
+        _put(f"{folder}/{existing}", b"of somebody else")
     before = _files(folder)
     with (
         pytest.raises(ObjectExistsError, match=r"overwrite=True") as caught,
         ShardWriter(f"{folder}/t-{{shard:03d}}.tar"),
     ):
         pytest.fail("the writer was entered")
-    assert (MANIFEST_NAME if there == "manifest" else there) in str(caught.value)
+    assert (MANIFEST_NAME if existing == "manifest" else existing) in str(caught.value)
     assert isinstance(caught.value, FileExistsError)
     assert _files(folder) == before
 
@@ -567,7 +567,7 @@ def test_overwrite_replaces_a_longer_run(folder: str) -> None:
 
 
 def test_overwrite_keeps_files_that_do_not_match_the_template(folder: str) -> None:
-    """Other names, and other spellings of a number, belong to somebody else."""
+    """Other names, and other spellings of a number."""
     others = [
         "notes.txt",
         "v-000.tar",
@@ -604,7 +604,7 @@ def test_a_broken_rewrite_leaves_no_old_manifest(folder: str) -> None:
 
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_the_manifest_of_other_shards_is_kept(folder: str, overwrite: bool) -> None:
-    """One folder has one manifest, so that a second data set in it is refused, asked for or not."""
+    """A second data set in the folder is refused, with and without ``overwrite``."""
     _write(folder, _numbered(1), "train-{shard}.tar")
     before = _files(folder)
     with pytest.raises(ObjectExistsError, match=r"train-0\.tar.*another folder"):
@@ -657,7 +657,7 @@ def test_a_shard_and_its_index_are_there_before_the_manifest(moto: S3Server) -> 
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("number", [0, 1])
 def test_without_its_index_there_is_no_manifest(tmp_path: Path, overwrite: bool, number: int) -> None:
-    """An index that cannot be written is an error that names it; the writer takes no more."""
+    """The error names the index; the writer refuses further samples."""
     (tmp_path / f"{number}.tar.idx").mkdir()
     (tmp_path / f"{number}.tar.idx" / "in the way").touch()
     writer = ShardWriter(f"{tmp_path}/{{shard}}.tar", max_shard_samples=1, overwrite=overwrite)
@@ -726,7 +726,7 @@ def test_a_key_twice_in_a_shard_is_refused(folder: str) -> None:
 
 @pytest.mark.parametrize("options", [{"max_shard_bytes": 0}, {"max_shard_samples": 0}, {"max_shard_bytes": -1}])
 def test_limits_that_cannot_be_kept_are_refused(options: dict[str, int]) -> None:
-    """When the writer is built, with the values that came."""
+    """When the writer is built, with the values."""
     with pytest.raises(ValueError, match="must be positive") as caught:
         ShardWriter("memory://x/{shard}.tar", **options)  # type: ignore[arg-type]  # mypy takes them for any keyword
     assert str(next(iter(options.values()))) in str(caught.value)
@@ -742,7 +742,7 @@ def test_a_read_only_store_is_refused_on_entering() -> None:
 
 
 def test_a_bare_path_is_a_file_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``file://``, absolute and relative paths write the same files and tell the same addresses."""
+    """``file://``, absolute and relative paths write the same files and report the same URLs."""
     monkeypatch.chdir(tmp_path)
     names = ["url", "absolute", "relative"]
     folders = [f"file://{tmp_path}/url", f"{tmp_path}/absolute", "relative"]
@@ -765,6 +765,6 @@ def test_files_have_the_rights_of_other_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("base", ["漢" * 80, "n" * 246], ids=["three bytes a character", "one"])
 def test_the_longest_name_of_the_disk_is_accepted(tmp_path: Path, base: str) -> None:
-    """Up to 255 bytes, whatever is added to it while it is being written."""
+    """Up to 255 bytes, although temporary names are longer."""
     _write(str(tmp_path), _numbered(1), base + "{shard}.tar")
     assert sorted(os.listdir(tmp_path)) == sorted([*_with_indexes(f"{base}0.tar"), MANIFEST_NAME])

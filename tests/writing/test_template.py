@@ -16,7 +16,7 @@ TEXTS = st.text(st.characters(exclude_characters="/{}\0", exclude_categories=["C
 
 @given(field=st.sampled_from(FIELDS), before=TEXTS, after=TEXTS, index=st.integers(0, 10**7))
 def test_a_shard_is_found_under_its_number(field: str, before: str, after: str, index: int) -> None:
-    """The number of an address is the one that it was made from, whatever stands around it."""
+    """The number of a URL is the one that it was built from, with any text around it."""
     template = ShardTemplate(f"s3://b/a/{before}{field}{after}.tar")
     url = template.url(index)
     assert url.startswith(f"s3://b/a/{before}")
@@ -68,7 +68,7 @@ def test_a_format_is_understood_or_refused(spec: str, conversion: str, index: in
 @example(field="{shard}", digits="007")
 @example(field="{shard}", digits="٣")
 def test_only_the_exact_spelling_has_a_number(field: str, digits: str) -> None:
-    """Another name of the same number is somebody else's file, which ``overwrite=True`` must not remove."""
+    """Another spelling is another file, which ``overwrite=True`` must not remove."""
     template = ShardTemplate(f"s3://b/t-{field}.tar")
     url = f"s3://b/t-{digits}.tar"
     index = template.index(url)

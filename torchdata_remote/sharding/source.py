@@ -116,9 +116,9 @@ class FilesSource:
         total = sum(url.size or 0 for url in self._listing.archives)
         try:
             with Progress("index", total, "B", shown=progress) as shown:
-                engine = FetchSession(FetchOptions(), self._options)
+                session = FetchSession(FetchOptions(), self._options)
                 table = index_archives(
-                    self._listing.archives, engine, scratch, on_bytes=shown.advance, on_bad_member=self._on_bad_member
+                    self._listing.archives, session, scratch, on_bytes=shown.advance, on_bad_member=self._on_bad_member
                 )
         except BaseException:
             scratch.abort()

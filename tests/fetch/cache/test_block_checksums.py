@@ -1,4 +1,4 @@
-"""The file of a cached object: lengths, and checksums of pieces that come in any order."""
+"""Cache files: lengths, and checksums of pieces that are written in any order."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_object_length_and_file_length_are_computed_from_each_other(num_bytes: i
 
 @given(crc32s=st.lists(st.integers(0, 2**32 - 1), max_size=5), other=st.binary(max_size=30))
 def test_a_trailer_of_another_object_is_rejected(crc32s: list[int], other: bytes) -> None:
-    """One of another name, or any other bytes, are not taken for checksums."""
+    """A trailer of another name, or any other bytes, returns no checksums."""
     trailer = memoryview(pack_trailer(crc32s, NAME))
     assert len(trailer) == file_bytes(len(crc32s) * BLOCK_BYTES) - len(crc32s) * BLOCK_BYTES
     assert unpack_trailer(trailer, NAME) == tuple(crc32s)
@@ -45,7 +45,7 @@ def test_a_trailer_of_another_object_is_rejected(crc32s: list[int], other: bytes
 
 @given(data=st.data(), num_bytes=st.integers(0, 60))
 def test_pieces_in_any_order_make_the_checksums_of_the_whole(data: st.DataObject, num_bytes: int) -> None:
-    """Also those that cross the ends of blocks, and those of a block that was not begun at its beginning."""
+    """Also pieces that cross block borders, and blocks whose first bytes are written last."""
     whole = memoryview(os.urandom(num_bytes))
     cuts = [0, *sorted(data.draw(st.sets(st.integers(1, max(1, num_bytes)), max_size=9)) | {num_bytes})]
     with pytest.MonkeyPatch.context() as patch:

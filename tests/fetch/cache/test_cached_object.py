@@ -1,4 +1,4 @@
-"""Reading through the cache: what is there is not asked for again, and what comes is kept as it was."""
+"""Reading through the cache: hits send no requests, and misses are stored unchanged."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_faults_do_not_spoil_the_cache(
 
 
 def test_a_replaced_object_is_fetched_and_never_mixed_with_the_old_version() -> None:
-    """A new version is fetched; neither is mixed with the other, nor the old one handed out."""
+    """The old version is not returned."""
     with cached({"a": b"old" * 10}) as (store, folder):
         for listed in (True, False):
             for data in (b"old" * 10, b"new" * 10, b"newer" * 7):
@@ -112,7 +112,7 @@ def test_an_object_without_an_etag_is_read_and_not_cached(listed: bool) -> None:
 
 @pytest.mark.parametrize("listed", [True, False])
 def test_a_response_without_an_etag_is_not_cached(listed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bytes whose answer does not tell their version are not kept as the version that listing or HEAD told."""
+    """It may be another version than that of the listing or HEAD."""
     with cached({"a": b"replaced since then."}) as (store, folder):
         store.has_etags = False
         monkeypatch.setattr(store, "stat", lambda path: Entry(path, 20, '"before"'))
@@ -123,11 +123,11 @@ def test_a_response_without_an_etag_is_not_cached(listed: bool, monkeypatch: pyt
 
 
 def read_range(store: CountingStore, folder: str, start: int, stop: int | None, *, listed: bool) -> bytes:
-    """A range of the object ``a``, as a pass that goes on in the middle of it asks for it."""
-    fetcher = PartScheduler(FetchSession(options(folder), StorageOptions()))
+    """A range of the object ``a``, as a resumed pass requests it."""
+    scheduler = PartScheduler(FetchSession(options(folder), StorageOptions()))
     url = RemoteUrl("a", len(store.objects["a"]), store.etag("a")) if listed else "a"
-    with ObjectStream(fetcher, url, start=start, stop=stop) as stream:
-        fetcher.release()
+    with ObjectStream(scheduler, url, start=start, stop=stop) as stream:
+        scheduler.release()
         return stream.read()
 
 
@@ -151,7 +151,7 @@ def test_an_object_read_from_the_middle_is_not_cached(start: int, stop: int | No
 
 
 def test_an_object_whose_head_is_refused_is_read_without_the_cache() -> None:
-    """An object whose size and etag cannot be asked for is read as it is without a cache."""
+    """Its size and etag are unknown."""
     with cached({"a": b"abc"}) as (store, folder):
 
         def refuse() -> None:
@@ -174,7 +174,7 @@ def test_a_stream_or_iterator_closed_halfway_leaves_no_partial_file(stop_at: int
 
 
 def test_a_stream_closed_during_its_head_leaves_no_partial_file() -> None:
-    """A stream that is closed while its HEAD is under way leaves no partial file, also if it is still referred to."""
+    """Also if the stream is still referenced."""
     asked, may_answer, before = threading.Event(), threading.Event(), set(threading.enumerate())
     with cached({"a": bytes(50)}) as (store, folder):
 
@@ -195,7 +195,7 @@ def test_a_stream_closed_during_its_head_leaves_no_partial_file() -> None:
 
 @pytest.mark.parametrize("max_in_flight", [1, 4])
 def test_a_full_disk_does_not_stop_reading_and_warns_once(max_in_flight: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a full disk reading goes on, with one warning."""
+    """Objects are read from the store."""
     data = os.urandom(95)
     warnings: list[str] = []  # as text: pytest's own records would keep the error, and by its traceback the file
     monkeypatch.setattr(cached_read._log, "warning", lambda text, *more: warnings.append(text % more))
@@ -214,7 +214,7 @@ def test_a_full_disk_does_not_stop_reading_and_warns_once(max_in_flight: int, mo
 
 @pytest.mark.parametrize("spoiled", ["usage", "link"])
 def test_objects_are_read_whatever_the_cache_folder_contains(spoiled: str) -> None:
-    """Whatever lies in the folder, the object is read."""
+    """Links, folders and files of other kinds."""
     with cached({"a": b"abc"}) as (store, folder):
         if spoiled == "link":
             epoch(store, options(folder), listed=True)

@@ -14,7 +14,7 @@ from torchdata_remote.fetch.cache.disk_cache import DiskCache
 
 @pytest.mark.parametrize("length", [0, 1, 4, 6])
 def test_a_file_of_the_wrong_length_is_not_used_and_is_replaced(tmp_path: Path, length: int) -> None:
-    """A file of another length than the object is not handed out, and the object can be kept anew."""
+    """Its bytes are never returned, and the object can be cached again."""
     disk = DiskCache(str(tmp_path), LARGE)
     path = path_of(disk, tmp_path, b"abcde")
     path.write_bytes(b"x" * length)
@@ -43,7 +43,7 @@ def test_links_and_folders_in_place_of_objects_are_ignored(tmp_path: Path, inste
 
 
 def test_a_read_only_cache_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the time of use cannot be noted, an object that is there is handed out all the same."""
+    """The time of use cannot be updated there."""
     disk = DiskCache(str(tmp_path), LARGE)
     keep(disk, b"abc")
 
@@ -68,7 +68,7 @@ def test_a_damaged_usage_file_is_counted_again(tmp_path: Path, content: bytes) -
 
 
 def test_a_missing_usage_file_is_counted_again(tmp_path: Path) -> None:
-    """Without the file ``usage`` (somebody removed it) the objects that are there are counted."""
+    """From the objects in the folder."""
     disk = DiskCache(str(tmp_path), 100)
     for number in range(9):
         keep(disk, bytes(10), f"{number}")
@@ -80,7 +80,7 @@ def test_a_missing_usage_file_is_counted_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["en/notes.txt", "partial/notes.txt"])
 def test_foreign_files_in_the_folder_are_not_removed(tmp_path: Path, name: str) -> None:
-    """A file that somebody else keeps in the folder is not removed."""
+    """Their names are not those of cached objects."""
     path = tmp_path / name
     path.parent.mkdir()
     path.write_bytes(bytes(50))

@@ -37,7 +37,7 @@ NAMES = st.text(st.characters(exclude_categories=["C"]), max_size=8)  # neither 
 
 
 def used_at(path: Path, second: int) -> None:
-    """Set when an object was used last: clocks of filesystems are too coarse to tell two uses apart."""
+    """Set the time of last use: clocks of file systems are too coarse to order two uses."""
     os.utime(path, (second, second))
 
 
@@ -64,7 +64,7 @@ def test_url_size_and_etag_identify_an_object(
 
 @given(data=st.data(), size=st.integers(1, 300), num_threads=st.integers(1, 4))
 def test_an_object_is_visible_only_when_it_is_complete(data: st.DataObject, size: int, num_threads: int) -> None:
-    """Pieces come in any order from several threads: the object is there after the last of them, and not before."""
+    """Pieces are written in any order by several threads."""
     whole = os.urandom(size)
     cuts = [0, *sorted(data.draw(st.sets(st.integers(1, size), max_size=12)) | {size})]
     pieces = data.draw(st.permutations(list(itertools.pairwise(cuts))))
@@ -109,7 +109,7 @@ def test_an_incomplete_object_leaves_no_file_and_no_descriptor(size: int, writte
 
 
 def test_a_failed_write_is_raised_and_removes_the_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failed write is told to the writer, and nothing of the object is left."""
+    """No file is left."""
     disk = DiskCache(str(tmp_path), LARGE)
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", _no_space)
@@ -160,7 +160,7 @@ def _no_space(*arguments: object) -> int:
 
 
 def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel that writes fewer bytes than asked for, as it may, changes nothing."""
+    """The kernel may write fewer bytes than requested."""
     whole, write = os.urandom(100), os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda file, data, start: write(file, data[:7], start))
     keep(disk := DiskCache(str(tmp_path), LARGE), whole)
@@ -185,7 +185,7 @@ def test_the_sum_of_sizes_stays_within_the_bound(sizes: list[int], use: random.R
 
 @given(order=st.permutations(range(5)))
 def test_the_least_recently_used_object_is_removed_first(order: list[int]) -> None:
-    """What was not used for longest is removed, whatever the order of writing was; a hit counts as use."""
+    """In any order of writing; a hit counts as use."""
     with tempfile.TemporaryDirectory() as folder:
         disk = DiskCache(folder, 50)
         paths = [path_of(disk, folder, bytes(10), f"{number}") for number in range(5)]
@@ -199,7 +199,7 @@ def test_the_least_recently_used_object_is_removed_first(order: list[int]) -> No
 
 @given(others=st.lists(st.integers(1, 100), min_size=1, max_size=6), size=st.integers(1, 100))
 def test_the_newest_object_is_not_removed(others: list[int], size: int) -> None:
-    """An object that fits is there after its addition: others make room for it, if nobody reads them."""
+    """Others are removed for it, unless a process reads them."""
     with tempfile.TemporaryDirectory() as folder:
         disk = DiskCache(folder, 100)
         for number, other in enumerate(others):
@@ -211,7 +211,7 @@ def test_the_newest_object_is_not_removed(others: list[int], size: int) -> None:
 
 
 def hold(pipe: Connection, folder: str, size: int) -> None:
-    """In another process: refer to an object until told to end."""
+    """In another process: hold an object until a message is received."""
     found = DiskCache(folder, 100).find(URL, size, ETAG)
     assert found is not None
     pipe.send("holding")
@@ -221,7 +221,7 @@ def hold(pipe: Connection, folder: str, size: int) -> None:
 
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_an_object_in_use_is_not_removed(tmp_path: Path, elsewhere: bool) -> None:
-    """An object in use, here or in another process, stays, also above the bound; afterwards it goes as the others."""
+    """In this process or another one, also above the bound; afterwards it is removed like others."""
     disk, data = DiskCache(str(tmp_path), 100), os.urandom(60)
     path = path_of(disk, tmp_path, data)
     used_at(path, 1)
@@ -254,7 +254,7 @@ def object_of(number: int) -> tuple[str, bytes]:
 
 
 def fill_and_read(pipe: Connection, folder: str, max_bytes: int, seed: int) -> None:
-    """In another process: read and fill at random; tell how often there was a hit and how often the wrong bytes."""
+    """In another process: read and fill at random; send the numbers of hits and of wrong bytes."""
     mapped.MAP_FROM_BYTES = 500
     disk, chance = DiskCache(folder, max_bytes), random.Random(seed)
     hits = wrong = 0
@@ -283,15 +283,15 @@ def test_concurrent_processes_never_read_wrong_bytes_and_keep_the_bound(tmp_path
         assert [answer_of(pipe) for pipe in pipes] == ["ready"] * 4
         for pipe in pipes:
             pipe.send("go")
-        told = [answer_of(pipe) for pipe in pipes]
-    assert all(hits > 0 and wrong == 0 for hits, wrong in told)
+        outcomes = [answer_of(pipe) for pipe in pipes]
+    assert all(hits > 0 and wrong == 0 for hits, wrong in outcomes)
     keep(DiskCache(str(tmp_path), 6_000), b"abc", "one more")
     assert sum(objects_in(tmp_path).values()) <= 6_000
     assert not partials_in(tmp_path)
 
 
 def fill_halfway(pipe: Connection, folder: str) -> None:
-    """In another process: begin an object; end it when told to."""
+    """In another process: start an object, and complete it when a message is received."""
     filling = DiskCache(folder, LARGE).fill(URL, 6, ETAG)
     assert filling is not None
     filling.write(0, memoryview(b"abc"))

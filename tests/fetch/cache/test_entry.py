@@ -1,4 +1,4 @@
-"""Objects in the cache whose bytes were altered: they are dropped and fetched, never handed on."""
+"""Damaged objects of the cache: they are dropped and fetched, and their bytes are never returned."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def test_a_flipped_bit_is_never_returned(
 def read_with_checksums(store: CountingStore, folder: str, crc32: int, retry: RetryPolicy) -> bytes:
     """Read the object ``a`` as a manifest with checksums lists it."""
     url = RemoteUrl("a", len(store.objects["a"]), store.etag("a"), checksums=Checksums(1 << 16, (crc32,)))
-    engine = FetchSession(options(folder, retry=retry), StorageOptions())
-    [data] = [stream.read() for _, stream in stream_objects([url], engine)]
+    session = FetchSession(options(folder, retry=retry), StorageOptions())
+    [data] = [stream.read() for _, stream in stream_objects([url], session)]
     return data
 
 
@@ -85,7 +85,7 @@ def test_the_store_is_not_blamed_for_the_cache(max_attempts: int) -> None:
 
 
 def test_an_object_that_is_damaged_in_the_store_is_an_error_with_a_cache_too() -> None:
-    """It was asked for again: the error is the store's, and nothing of it is kept."""
+    """The error is the store's, after a second request, and nothing is cached."""
     with cached({"a": bytes(50)}) as (store, folder):
         keep(DiskCache(folder, LARGE), bytes(50), "a", str(store.etag("a")))
         with pytest.raises(ShardCorruptError, match="also when it was fetched again"):
@@ -95,7 +95,7 @@ def test_an_object_that_is_damaged_in_the_store_is_an_error_with_a_cache_too() -
 
 
 def test_each_block_is_verified_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For each object that is opened, however its bytes are asked for."""
+    """For each opened object, in any order of requests."""
     monkeypatch.setattr(cache_blocks, "BLOCK_BYTES", 10)
     monkeypatch.setattr(cached_file, "BLOCK_BYTES", 10)
     keep(disk := DiskCache(str(tmp_path), LARGE), data := os.urandom(35))

@@ -17,7 +17,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files
 
 @pytest.mark.parametrize("instead", ["link", "dangling link", "hard link", "fifo", "writable by others"])
 def test_the_usage_file_is_this_users_own(tmp_path: Path, instead: str) -> None:
-    """Whatever lies in its place is removed, not followed and not overwritten, and nothing waits for a FIFO."""
+    """Anything else in its place is removed, not followed and not overwritten; a FIFO does not block."""
     target, usage = tmp_path / "target", tmp_path / "cache" / "usage"
     disk = DiskCache(str(tmp_path / "cache"), 100)
     target.write_bytes(b"precious")
@@ -49,7 +49,7 @@ def test_an_object_that_cannot_be_counted_is_not_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
 def test_an_object_that_others_can_write_is_not_used(tmp_path: Path, mode: int) -> None:
-    """It is fetched anew, and then it is this user's own."""
+    """It is fetched again, and then belongs to this user."""
     disk = DiskCache(str(tmp_path), LARGE)
     path_of(disk, tmp_path, b"abc").chmod(mode)
     assert kept(disk, 3) is None
@@ -59,7 +59,7 @@ def test_an_object_that_others_can_write_is_not_used(tmp_path: Path, mode: int) 
 
 @pytest.mark.parametrize("name", ["partial/torchdata_remote-x", "ab/" + "ab" * 32])
 def test_a_fifo_in_the_folder_does_not_block(tmp_path: Path, name: str) -> None:
-    """Not when leftovers are looked for, nor when objects are removed."""
+    """Neither when leftovers are removed, nor when objects are."""
     DiskCache(str(tmp_path), LARGE)
     (tmp_path / name).parent.mkdir(exist_ok=True)
     os.mkfifo(tmp_path / name)
@@ -70,7 +70,7 @@ def test_a_fifo_in_the_folder_does_not_block(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["partial", "objects"])
 def test_a_folder_that_is_a_link_is_not_written_to(tmp_path: Path, name: str) -> None:
-    """Neither partial files nor objects go elsewhere."""
+    """Neither partial files nor objects."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     disk = DiskCache(str(tmp_path / "cache"), LARGE)
@@ -113,7 +113,7 @@ def test_an_object_of_another_user_is_not_used(tmp_path: Path) -> None:
 
 
 def keep_as_another_user(pipe: object, folder: str) -> None:
-    """In another process, as another user: keep an object, and tell what was found before and after."""
+    """In another process, as another user: cache an object; send what was found before and after."""
     os.setgid(OTHER)
     os.setuid(OTHER)
     disk = DiskCache(folder, LARGE)
@@ -124,7 +124,7 @@ def keep_as_another_user(pipe: object, folder: str) -> None:
 
 @as_root
 def test_users_who_share_a_folder_have_their_own_objects(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The owner's lie in the folder, another user's in a folder in it; neither sees the other's."""
+    """The owner's are in the folder, another user's in a subfolder; neither sees the other's."""
     folder = Path("/tmp", f"torchdata_remote-{os.getpid()}-shared")  # others cannot enter pytest's
     folder.mkdir()
     try:

@@ -55,7 +55,7 @@ def listed(url: str, options: dict[str, Any] | None) -> list[str]:
 
 @pytest.mark.parametrize("name", ["index.json", "index.json.gz"])
 def test_a_written_index_returns_the_listed_urls_in_order(place: Place, name: str, tmp_path: Path) -> None:
-    """The same URLs in the same order, below the same folder, wherever the index lies."""
+    """Below the same folder, in any store."""
     options = place.options
     names = ["train/cat/1.jpg", "train/cat/é 2.jpg", "train/dog/1.jpg", "val/cat/1.jpg"]
     for path in names:
@@ -72,7 +72,7 @@ def test_a_written_index_returns_the_listed_urls_in_order(place: Place, name: st
 
 @given(paths=st.lists(PATH, min_size=1, max_size=8, unique=True), folder=PATH, gzipped=st.booleans())
 def test_an_index_returns_any_key(paths: list[str], folder: str, gzipped: bool) -> None:
-    """Also one that looks like a URL, a glob, or a way up: in a bucket that is a name like any other."""
+    """Also keys that look like a URL, a glob, or a parent folder."""
     index = f"memory://{uuid.uuid4().hex}/i.json{'.gz' if gzipped else ''}"
     for url in ("s3://b/", f"s3://b/{folder}/", f"s3://b/{folder}"):
         objects = [join_url("s3", "b", path) for path in paths]
@@ -164,9 +164,9 @@ BAD = [
     (b'["a", ""]', "entry 1"),
     (b'["a", "b\\u0000"]', "entry 1"),
     (b'["a", "b", "a"]', "entry 2, 'a', names an object for the second time"),
-    (gzip.compress(b'["a"]')[:-3], "damaged, cut short"),
-    (gzip.compress(b'["a"]')[:-8] + b"\0" * 8, "damaged, cut short"),
-    (gzip.compress(b"[" + b" " * (20 << 20) + b'"a"]'), "100 times"),
+    (gzip.compress(b'["a"]')[:-3], "damaged, truncated"),
+    (gzip.compress(b'["a"]')[:-8] + b"\0" * 8, "damaged, truncated"),
+    (gzip.compress(b"[" + b" " * (20 << 20) + b'"a"]'), "factor of 100"),
 ]
 
 
@@ -174,7 +174,7 @@ BAD = [
 def test_anything_but_an_array_of_paths_is_an_error_that_names_the_index(
     memory_folder: str, data: bytes, says: str
 ) -> None:
-    """Each is one kind of error that names the index and what came, before the first URL is handed out."""
+    """Before the first URL is returned."""
     index = f"{memory_folder}/i.json"
     fsspec.filesystem("memory").pipe(index.removeprefix("memory:/"), data)
     for url in ("s3://b/", "/data"):
@@ -199,7 +199,7 @@ def test_entries_outside_of_a_local_folder_are_refused(entry: str) -> None:
     "entry", ["file:///etc/passwd", "local:///etc/passwd", "memory://x", "ssh://h/a", "https://me:pw@h/a", "s3://"]
 )
 def test_an_index_of_a_bucket_may_not_name_local_files(entry: str) -> None:
-    """Nor what lies in a store that nobody spoke of, and no password is shown."""
+    """Nor objects of an unrelated store; no password is shown."""
     with pytest.raises(ManifestError, match="entry 0") as caught:
         read([entry], "s3://b/")
     assert "pw" not in str(caught.value)
@@ -223,7 +223,7 @@ def test_a_missing_index_is_an_object_not_found_error(memory_folder: str) -> Non
 
 
 def test_options_are_not_sent_to_another_kind_of_store_or_host(moto: S3Server) -> None:
-    """The options of the data go to an index in the same kind of store, and to no other, nor to another host."""
+    """Only an index in the same kind of store, on the same host, is read with them."""
     body = json.dumps(KEYS).encode()
     with scripted(lambda request: Response.of_object(request, body)) as server:
         secret = {"client_kwargs": {"headers": {"Authorization": "Bearer hunter2"}}, **moto.storage_options}

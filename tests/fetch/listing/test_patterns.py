@@ -1,4 +1,4 @@
-"""Source URLs as patterns, and how to say that a name is none."""
+"""Patterns in source URLs, and escaped names."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def written(root: str, paths: set[str]) -> Iterator[str]:
 @given(paths=st.sets(PATHS, min_size=1, max_size=6).map(without_clashes))
 @example(paths={"a*/b", "ab/b", "a[*]/b", "a{b,c}/b", "a?/b", "a[b]/b"})
 def test_an_escaped_folder_or_file_is_listed_and_read_exactly_once(store: str, paths: set[str]) -> None:
-    """Whatever its name is, and whatever lies beside it that the name would match as a pattern."""
+    """With any name, and beside objects that the name would match as a pattern."""
     with written(store, paths) as root:
         folders = {path.partition("/")[0] + "/" for path in paths if "/" in path}
         for name in folders | paths:
@@ -95,7 +95,7 @@ def torchvision_order(path: str) -> tuple[str, str, str]:
 @example("[[]")
 @example("]{")
 def test_escaping_is_undone_and_leaves_no_pattern(name: str) -> None:
-    """Nothing is left to be expanded or matched, and the name comes back."""
+    """Escaping and unescaping returns the name."""
     for url in (f"s3://b/{name}", f"/data/{name}", f"https://host/{name}"):
         escaped = escape_url(url)
         assert literal_url(escaped) == url
@@ -117,7 +117,7 @@ ODD = "odd [1] {a,b} *?"
 def test_a_folder_with_an_odd_name_is_a_source_everywhere(
     store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Shards, manifests, indexes and commands; beside a folder that the name matches as a pattern."""
+    """For shards, manifests, indexes and commands, beside a folder that the name matches as a pattern."""
     root = f"memory://{uuid.uuid4().hex}" if store == "memory" else f"file://{tmp_path}"
     decoy = f"{root}/odd 1 a xy"
     write_small_shards(decoy, num_shards=1, samples_per_shard=1)
@@ -209,7 +209,7 @@ def test_a_path_below_is_what_the_source_does_not_say(source: str, url: str, pat
 
 @given(first=st.integers(0, 200), count=st.integers(1, 30), width=st.integers(1, 6))
 def test_a_brace_range_counts_from_first_to_last(first: int, count: int, width: int) -> None:
-    """Every number comes once, in order, padded to the written width if the first one was."""
+    """Each number once, in order, padded to the written width if the first one is."""
     last = first + count - 1
     padded = [f"s3://b/{i:0{width}d}.tar" for i in range(first, last + 1)]
     assume(len(f"{first:0{width}d}") == len(f"{last:0{width}d}"))
@@ -233,7 +233,7 @@ def test_comma_lists_and_ranges_multiply() -> None:
 
 
 def test_nested_braces_give_each_url_once() -> None:
-    """As a shell does: a shard that came twice would be trained on twice."""
+    """As in a shell: a repeated shard would be trained on twice."""
     assert list(expand_braces("{a,{b,c}}")) == ["a", "b", "c"]
     assert list(expand_braces("{x{0..1},y}")) == ["x0", "x1", "y"]
 

@@ -42,12 +42,12 @@ def test_tars_and_compressed_tars_are_shards(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["a.tar.idx", ".tar", "tar", "index.json", "a.tar.tmp", "atar", "a.tar.gz.part", ""])
 def test_objects_beside_shards_are_not_shards(name: str) -> None:
-    """What lies beside shards is none."""
+    """Indexes, manifests and other files."""
     assert not is_archive_name(name)
 
 
 def test_without_a_manifest_the_tars_of_the_folder_are_the_shards(memory_folder: str) -> None:
-    """Its tars, sorted; what else lies there and in folders below is not taken."""
+    """Sorted, without other files and without subfolders."""
     for name in ("b.tar", "a.tar.gz", "notes.txt", "below/c.tar"):
         put(f"{memory_folder}/{name}")
     assert found(memory_folder) == [("a.tar.gz", len(TAR), None), ("b.tar", len(TAR), None)]
@@ -78,12 +78,12 @@ def test_a_single_object_is_a_shard_whatever_its_name(memory_folder: str) -> Non
 
 
 def test_a_url_without_shards_is_an_error_with_advice(memory_folder: str) -> None:
-    """An empty folder, one without shards, one without a manifest that is asked for: errors that say what to do."""
+    """An empty folder, a folder without shards, a missing manifest."""
     with pytest.raises(EmptyListingError):
         find_shards(memory_folder, NONE, RETRY)
     put(f"{memory_folder}/a.txt")
     put(f"{memory_folder}/b.txt")
-    with pytest.raises(EmptyListingError, match=r"none of the 2 objects.*\.tar"):
+    with pytest.raises(EmptyListingError, match=r"none of its 2 objects.*\.tar"):
         find_shards(memory_folder, NONE, RETRY)
     with pytest.raises(ObjectNotFoundError, match="torchdata-remote manifest"):
         read_shard_set(f"{memory_folder}/{MANIFEST_NAME}", NONE, RETRY)
@@ -97,7 +97,7 @@ def test_a_url_without_shards_is_an_error_with_advice(memory_folder: str) -> Non
 
 
 def test_read_if_there_returns_none_for_a_missing_object(moto: S3Server) -> None:
-    """Read whole; one that is not there is an error, or ``None`` where that was asked for."""
+    """An existing one is read whole."""
     bucket, options = moto.new_bucket(), StorageOptions(moto.storage_options)
     moto.client().put_object(Bucket=bucket, Key="a", Body=b"text")
     assert (
@@ -109,7 +109,7 @@ def test_read_if_there_returns_none_for_a_missing_object(moto: S3Server) -> None
 
 
 def test_list_objects_adds_sample_counts_of_manifests(tmp_path: Path) -> None:
-    """A manifest in their own folder tells them; a file of that name that is something else tells nothing."""
+    """From the manifest of each folder; another file of that name is ignored."""
     write_small_shards(f"file://{tmp_path}/a", num_shards=2, samples_per_shard=3)
     put(f"file://{tmp_path}/b/0.tar")
     put(f"file://{tmp_path}/b/{MANIFEST_NAME}", b"[]")

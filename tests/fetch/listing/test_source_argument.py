@@ -1,4 +1,4 @@
-"""One URL, several URLs and a pipe of URLs are told apart before anything is listed."""
+"""One URL, several URLs and a pipe of URLs are distinguished before anything is listed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ TEXTS = ["/data/x/", b"/data/x/", bytearray(b"/data/x/"), Path("/data/x")]
 @pytest.mark.parametrize("text", TEXTS, ids=lambda text: type(text).__name__)
 @pytest.mark.parametrize("name", URL_PIPES)
 def test_a_text_where_a_pipe_of_urls_belongs_is_refused_with_the_right_spelling(name: str, text: Any) -> None:
-    """Also where ``IterableWrapper`` holds it, directly or behind torch's shuffle, and when the pipe is built."""
+    """When the pipe is built; also inside ``IterableWrapper``, directly or behind torch's shuffle."""
     right = re.escape(f"IterableWrapper(['/data/x{'' if isinstance(text, Path) else '/'}']).{name}(")
     wrapped = IterableWrapper(text)
     for source in [text, wrapped, wrapped.shuffle(), wrapped.sharding_filter()]:
@@ -107,7 +107,7 @@ class _ListedToo(IterableWrapper[Any]):
 @pytest.mark.parametrize("kind", [_Listed, _ListedToo])
 @pytest.mark.parametrize("path", [str, Path])
 def test_a_pipe_of_a_user_may_call_a_path_iterable(kind: Any, path: Callable[[str], Any], tmp_path: Path) -> None:
-    """It is not taken apart, whatever the attribute is called."""
+    """Its characters are not read as URLs."""
     urls = ["memory://a/1", "memory://a/2"]
     (tmp_path / "urls.txt").write_text("\n".join(urls))
     source = kind(path(f"{tmp_path}/urls.txt"))
@@ -116,7 +116,7 @@ def test_a_pipe_of_a_user_may_call_a_path_iterable(kind: Any, path: Callable[[st
 
 
 def test_a_path_can_be_escaped() -> None:
-    """As it stands wherever a URL does."""
+    """``escape_url`` accepts ``os.PathLike``."""
     assert tdr.escape_url(Path("/data/[raw]")) == "/data/[[]raw]" == tdr.escape_url("/data/[raw]")
     wrong: list[Any] = [b"/data", ["/data"], None]
     for url in wrong:
@@ -149,7 +149,7 @@ def test_bytes_in_a_pipe_are_named_with_what_to_write() -> None:
 
 
 def test_paths_are_urls(tmp_path: Path) -> None:
-    """A ``pathlib.Path`` is taken wherever a URL is, and comes out as ``str``."""
+    """A ``pathlib.Path`` is accepted wherever a URL is, and returned as ``str``."""
     samples = write_small_shards(f"file://{tmp_path}", num_shards=2, samples_per_shard=3)
     shards = [tmp_path / "000000.tar", tmp_path / "000001.tar"]
     listed = list(IterableWrapper([tmp_path]).list_remote(pattern="*.tar"))

@@ -112,7 +112,7 @@ def check_globs(paths: set[str], glob: str, root: str, options: dict[str, Any]) 
 
 @given(paths=PATHS.map(without_clashes), source=PATH, recursive=st.booleans(), glob=GLOBS)
 def test_prefixes_objects_and_globs_are_listed_sorted(paths: set[str], source: str, recursive: bool, glob: str) -> None:
-    """Prefixes with and without a slash, single objects and globs give what the model says, sorted."""
+    """Prefixes with and without a slash; compared with a model."""
     root = f"memory://{uuid.uuid4().hex}/"
     fsspec.filesystem("memory").pipe({root.removeprefix("memory:/") + path: b"1" for path in paths})
     check_against_the_model(paths, source, recursive, root, {})
@@ -140,7 +140,7 @@ def put_all(server: S3Server, bucket: str, paths: set[str]) -> None:
 def test_prefixes_objects_and_globs_are_listed_sorted_in_s3(
     moto: S3Server, paths: set[str], source: str, recursive: bool, glob: str
 ) -> None:
-    """The same in S3, where a key may also be the folder of others."""
+    """There a key may also be the folder of other keys."""
     bucket, folder = shared_bucket(moto), uuid.uuid4().hex
     put_all(moto, bucket, {f"{folder}/{path}" for path in paths})
     root = f"s3://{bucket}/{folder}/"
@@ -162,7 +162,7 @@ def test_a_pattern_matches_base_names_or_paths(paths: set[str], name: str) -> No
 
 
 def test_folder_never_matches_folder2(s3: S3Server) -> None:
-    """A prefix ends at a slash, whatever else begins with the same letters."""
+    """A prefix ends at a slash."""
     bucket = s3.new_bucket()
     put_all(s3, bucket, {"folder/a", "folder/sub/b", "folder2/c", "folder.tar", "folder-1/d"})
     client_of(s3).put_object(Bucket=bucket, Key="folder/", Body=b"")
@@ -266,7 +266,7 @@ def test_each_choice_of_a_brace_range_with_a_glob_is_listed(memory_folder: str) 
 
 
 def test_choices_that_end_in_a_slash_are_listed_as_folders(memory_folder: str) -> None:
-    """Choices that end in a slash are folders, and listed: ``{train,val}/`` stands for what lies in both."""
+    """``{train,val}/`` lists both folders."""
     folder = memory_folder.removeprefix("memory:/")
     names = ["train/0.tar", "train/1.tar", "val/0.tar", "test/0.tar"]
     fsspec.filesystem("memory").pipe({f"{folder}/{name}": b"1" for name in names})
@@ -301,7 +301,7 @@ def test_empty_bucket_and_no_bucket(s3: S3Server) -> None:
 
 @pytest.mark.parametrize("glob", ["[z-a].tar", "[", "a[", "[]", "[!]", "[a", "***", "*[*", "?["])
 def test_an_invalid_glob_is_literal_or_refused(memory_folder: str, glob: str) -> None:
-    """A glob that is none is taken as it stands or refused by an error of ours."""
+    """By an error of this package."""
     fsspec.filesystem("memory").pipe(memory_folder.removeprefix("memory:/") + "/a.tar", b"1")
     with pytest.raises(RemoteDataError):  # noqa: PT012  # some match after all
         urls_of(f"{memory_folder}/{glob}")
@@ -310,7 +310,7 @@ def test_an_invalid_glob_is_literal_or_refused(memory_folder: str, glob: str) ->
 
 @pytest.mark.parametrize("url", ["memory://a/{3..1}.tar", "s3://{a,b", "nope://a/{0..2}/*"])
 def test_invalid_sources_are_refused_before_listing(url: str) -> None:
-    """A range that runs backwards and a scheme that nobody knows are refused before anything is listed."""
+    """A descending range and an unknown scheme."""
     with pytest.raises((UrlError, AccessDeniedError)):
         urls_of(url)
 
@@ -343,7 +343,7 @@ def list_pages(monkeypatch: pytest.MonkeyPatch, pages: Pages) -> list[str]:
 
 
 def test_a_page_that_fails_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A passing fault costs one page, not the listing, and nothing comes twice; empty pages are no end."""
+    """Nothing is repeated, and empty pages do not end the listing."""
     fault = TransientStorageError("try again")
     pages = Pages(
         {
@@ -377,7 +377,7 @@ def test_a_listing_that_runs_in_a_circle_ends(monkeypatch: pytest.MonkeyPatch, l
 
 
 def test_keys_are_yielded_while_later_pages_are_requested(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The keys of a page are handed on although the next one has not been answered, and it has been asked for."""
+    """The next page is requested, and its response is not waited for."""
     pages = Pages({None: [page("a", "b", then="1")], "1": [page("c")]})
     asked, answer = threading.Event(), threading.Event()
     honest = pages.list_page
@@ -412,7 +412,7 @@ def test_an_unsorted_listing_is_sorted(paths: list[str], cut: int) -> None:
 
 
 def test_overlapping_pages_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An object that comes twice, or out of order, is an error: others may be missing."""
+    """A repeated object, or one out of order: others may be missing."""
     for again in ("b", "a"):
         pages = Pages({None: [page("a", "b", then="1")], "1": [page(again, "c")]})
         with pytest.raises(StorageError, match="overlap or are not in order"):
@@ -420,14 +420,14 @@ def test_overlapping_pages_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_duplicate_in_a_page_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the store does not sort, an object that comes twice is an error."""
+    """Also if the store does not sort."""
     for paths in (("d/2", "d/2"), ("d/2", "d/1", "d/2")):
         with pytest.raises(StorageError, match="overlap or are not in order"):
             list_pages(monkeypatch, Pages({None: [page(*paths)]}))
 
 
 def test_an_abandoned_listing_ends_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A listing that is given up after the first key leaves no thread behind."""
+    """After the first key."""
     before = set(threading.enumerate())
     pages = Pages({None: [page("a", then="1")], "1": [page("b", then="2")], "2": [page("c")]})
     monkeypatch.setattr(listing, "open_store", lambda url, options, connection: (pages, ""))
@@ -457,7 +457,7 @@ def test_a_manifest_is_a_listing(memory_folder: str) -> None:
 
 
 def test_missing_or_invalid_manifests_are_errors(memory_folder: str) -> None:
-    """A manifest that is missing, broken, or names what lies elsewhere is an error."""
+    """Also a manifest that names objects of another folder."""
     with pytest.raises(ObjectNotFoundError):
         urls_of(f"{memory_folder}/index.json")
     outside = {"url": "../a.tar", "nsamples": 1, "filesize": 1, "md5sum": ""}

@@ -20,7 +20,7 @@ URLS = st.builds(
 )
 
 
-def told(url: RemoteUrl) -> tuple[str, int | None, str | None]:
+def fields(url: RemoteUrl) -> tuple[str, int | None, str | None]:
     return str(url), url.size, url.etag
 
 
@@ -39,14 +39,14 @@ def test_a_string_column_returns_its_strings(texts: list[str]) -> None:
 
 @given(st.lists(URLS, max_size=8))
 def test_a_url_table_returns_urls_with_size_and_etag(urls: list[RemoteUrl]) -> None:
-    """With size and etag where they have them, by number, from behind, by slices, and through columns."""
+    """By index, negative index, slices, and through columns."""
     table = UrlTable(urls)
     again = UrlTable.from_columns(table.columns())
     again.append("s3://b/more")
-    assert list(map(told, table)) == list(map(told, urls))
-    assert list(map(told, table[::-2])) == list(map(told, urls[::-2]))
-    assert [told(table[-number]) for number in range(1, len(urls) + 1)] == list(map(told, urls[::-1]))
-    assert told(again[-1]) == ("s3://b/more", None, None)
+    assert list(map(fields, table)) == list(map(fields, urls))
+    assert list(map(fields, table[::-2])) == list(map(fields, urls[::-2]))
+    assert [fields(table[-number]) for number in range(1, len(urls) + 1)] == list(map(fields, urls[::-1]))
+    assert fields(again[-1]) == ("s3://b/more", None, None)
     with pytest.raises(IndexError):
         table[len(urls)]
 

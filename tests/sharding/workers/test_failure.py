@@ -1,4 +1,4 @@
-"""Errors of tasks: what comes back of them."""
+"""Errors of tasks, as they are raised in the process that submitted them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_results_are_returned_unchanged() -> None:
 
 @pytest.mark.parametrize("error", [DecodeError("s3://b/0.tar: no jpg"), KeyError("cls"), MemoryError()])
 def test_picklable_errors_are_raised_with_the_workers_traceback(error: Exception) -> None:
-    """Errors that pickle come back as they were, with the traceback of where they were raised as their cause."""
+    """As the cause."""
     back = came_back(error)
     assert type(back) is type(error)
     assert str(back) == str(error)
@@ -81,14 +81,14 @@ def test_errors_that_do_not_pickle_keep_name_and_message(error: Exception) -> No
 
 
 def test_the_traceback_includes_the_cause() -> None:
-    """What an error came from stands in the text."""
+    """In its text."""
     error = DecodeError("no jpg")
     error.__cause__ = ZeroDivisionError("below")
     assert "ZeroDivisionError: below" in str(came_back(error).__cause__)
 
 
 def test_keyboard_interrupt_and_system_exit_are_not_caught() -> None:
-    """Ctrl-C and ``sys.exit`` go their way."""
+    """They end the worker."""
     for error in (KeyboardInterrupt(), SystemExit(3)):
         with pytest.raises(type(error)):
             CatchErrors(raising(error))(0)

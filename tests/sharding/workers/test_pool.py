@@ -71,7 +71,7 @@ class ByHand(Executor):
 
 
 class AtOnce(ByHand):
-    """Has ended a task before it is asked for it."""
+    """Runs a task at once in ``submit``."""
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future = super().submit(function, *args, **kwargs)
@@ -80,7 +80,7 @@ class AtOnce(ByHand):
 
 
 class Refuses(Executor):
-    """Takes some tasks, and then no more."""
+    """Accepts a number of tasks, then refuses."""
 
     def __init__(self, num_taken: int, error: Exception) -> None:
         self._num_left, self._error = num_taken, error
@@ -124,7 +124,7 @@ def test_errors_of_worker_processes_keep_type_and_traceback() -> None:
 
 @given(num_tasks=st.integers(0, 600))
 def test_each_task_is_submitted_once_within_the_limit_of_pending_ones(num_tasks: int) -> None:
-    """Results come in any order; some hundred tasks are handed over at most before the first has ended."""
+    """Results are returned in any order."""
     executor = ByHand()
     results = run_tasks(iter(range(num_tasks)), double, Workers(executor))
     done: list[tuple[int, int]] = []
@@ -158,7 +158,7 @@ def test_the_users_executor_is_left_open() -> None:
 
 
 def test_no_task_starts_after_the_first_error() -> None:
-    """Nothing that waits is begun any more."""
+    """Pending ones are cancelled."""
     begun: list[int] = []
     raised = threading.Event()
 
@@ -201,19 +201,19 @@ def test_a_lost_task_is_submitted_again(outcome: BaseException | str, num_lost: 
 
 
 @pytest.mark.parametrize(
-    ("outcome", "said"), [(ConnectionError("gone"), "ConnectionError: gone"), ("cancel", "cancelled it")]
+    ("outcome", "message"), [(ConnectionError("gone"), "ConnectionError: gone"), ("cancel", "cancelled it")]
 )
-def test_a_task_that_is_always_lost_is_an_error(outcome: BaseException | str, said: str) -> None:
-    """After a few times it is an error that says what the executor said."""
+def test_a_task_that_is_always_lost_is_an_error(outcome: BaseException | str, message: str) -> None:
+    """After some attempts, with the executor's error."""
     executor = AtOnce(*100 * [outcome])
-    with pytest.raises(WorkerLostError, match=rf"lost 4 time\(s\).*{said}.*start the job again"):
+    with pytest.raises(WorkerLostError, match=rf"lost 4 time\(s\).*{message}.*start the job again"):
         all_results(iter([1]), double, executor)
     assert executor.submitted == 4
 
 
 @pytest.mark.parametrize("error", [RuntimeError("shut down"), ValueError("closed"), OSError("no scheduler")])
 def test_an_executor_that_refuses_tasks_is_an_error(error: Exception) -> None:
-    """It is the same error, whatever it says."""
+    """Whatever its error is."""
     with pytest.raises(WorkerLostError, match=str(error)) as caught:
         all_results(iter(range(5)), double, Refuses(2, error))
     assert caught.value.__cause__ is error
@@ -258,13 +258,13 @@ def test_a_process_pool_executor_runs_all_tasks_and_keeps_error_types(processes:
 
 
 def test_a_lambda_for_a_process_pool_executor_is_an_error_with_advice(processes: ProcessPoolExecutor) -> None:
-    """It is said at once what is wrong with it."""
+    """At once."""
     with pytest.raises(TypeError, match="no lambdas"):
         all_results(iter([1]), lambda task: task, processes)
 
 
 def test_a_broken_process_pool_executor_is_an_error_with_advice() -> None:
-    """That breaks the standard library's executor, which is said with what to do."""
+    """The standard library's executor ends with a lost worker."""
     with (
         ProcessPoolExecutor(1, multiprocessing.get_context("forkserver")) as executor,
         pytest.raises(WorkerLostError, match=r"BrokenProcessPool.*start the job again"),

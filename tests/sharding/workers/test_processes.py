@@ -148,7 +148,7 @@ def test_the_task_of_a_lost_worker_is_run_by_another(tmp_path: Path, lost: set[i
 
 
 def meet(task: tuple[str, str]) -> int:
-    """Tells one fifo which process this is, and waits for somebody to open the other."""
+    """Write the process id into one fifo, and wait until the other one is opened."""
     Path(task[0]).write_text(str(os.getpid()))
     Path(task[1]).read_bytes()
     return os.getpid()
@@ -247,10 +247,10 @@ def start_script(folder: Path, *tasks: Path, guard: str, function: str) -> subpr
 def test_a_script_without_main_guard_gets_an_error_that_names_it(tmp_path: Path) -> None:
     """Without ``if __name__ == "__main__"`` there is an error that says what is missing, and no process is left."""
     process = start_script(tmp_path, Path("a"), Path("b"), guard="if True:", function="len")
-    _, said = process.communicate(timeout=120)
+    _, stderr = process.communicate(timeout=120)
     assert process.returncode == 1
-    assert "WorkerLostError: A worker process did not start" in said
-    assert 'below `if __name__ == "__main__":`' in said
+    assert "WorkerLostError: A worker process did not start" in stderr
+    assert 'below `if __name__ == "__main__":`' in stderr
     wait_until(lambda: not processes_of(process.pid), "the end of all processes", timeout_s=SOON_S)
 
 
@@ -302,8 +302,8 @@ def test_workers_end_with_their_parent_and_remove_partial_objects(tmp_path: Path
         assert time.monotonic() - begun_s < SOON_S
     wait_until(lambda: not processes_of(process.pid), "the end of all processes", timeout_s=SOON_S)
     assert all(Path(f"{fifo}.left").exists() for fifo in fifos)
-    _, said = process.communicate()
-    assert ("KeyboardInterrupt" in said) == (how == "ctrl-c")
+    _, stderr = process.communicate()
+    assert ("KeyboardInterrupt" in stderr) == (how == "ctrl-c")
     for descriptor in kept:
         os.close(descriptor)
 

@@ -50,9 +50,9 @@ class StringColumn(Sequence[str]):
     @classmethod
     def from_columns(cls, data: Column, ends: Column) -> StringColumn:
         """Restore a table from :meth:`columns`."""
-        made = cls()
-        made._data, made._ends = bytearray(data.tobytes()), array("q", ends.tobytes())
-        return made
+        column = cls()
+        column._data, column._ends = bytearray(data.tobytes()), array("q", ends.tobytes())
+        return column
 
 
 class UrlTable(Sequence[RemoteUrl]):
@@ -93,8 +93,8 @@ class UrlTable(Sequence[RemoteUrl]):
     @classmethod
     def from_columns(cls, columns: dict[str, Column]) -> UrlTable:
         """Restore a table from :meth:`columns`."""
-        made = cls()
-        made._sizes = array("q", columns["sizes"].tobytes())
-        made._urls = StringColumn.from_columns(columns["urls.data"], columns["urls.ends"])
-        made._etags = StringColumn.from_columns(columns["etags.data"], columns["etags.ends"])
-        return made
+        table = cls()
+        table._sizes = array("q", columns["sizes"].tobytes())
+        table._urls = StringColumn.from_columns(columns["urls.data"], columns["urls.ends"])
+        table._etags = StringColumn.from_columns(columns["etags.data"], columns["etags.ends"])
+        return table
