@@ -1,8 +1,8 @@
 """Labels: map the path of a file to its class.
 
 A *labeller* is a function ``path -> int | str``. The path is relative to the source: ``train/cat/1.jpg``, or, for a
-file of a nested archive, ``n02119789/n02119789_17.JPEG`` with the inner archive's name as a folder. An ``int`` is a class
-number, counted from 0. A ``str`` is the name of a class; the names are sorted and numbered from 0. A labeller may
+file of a nested archive, ``n02119789/n02119789_17.JPEG`` with the inner archive's name as a folder. An ``int`` is a
+class number, counted from 0. A ``str`` is the name of a class; the names are sorted and numbered from 0. A labeller may
 have an attribute ``table``, a mapping ``key -> {"id": int, "name": str}`` of all its classes, with ids counted from 0.
 Any function can be a labeller; with several processes it must be picklable.
 
