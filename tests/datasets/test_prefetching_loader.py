@@ -247,7 +247,7 @@ def test_other_datasets_are_refused(in_memory: Place) -> None:
 @pytest.mark.parametrize("index", [1.5, True, "1", None])
 def test_samplers_of_no_numbers(in_memory: Place, index: Any) -> None:
     """Are an error, as they are without prefetching."""
-    with pytest.raises(TypeError, match="by its number"):
+    with pytest.raises(TypeError, match="by its index"):
         list(PrefetchingLoader(RemoteFiles(in_memory.url), sampler=[0, index]))
 
 

@@ -206,7 +206,7 @@ def test_what_is_no_number(in_memory: Place, index: Any) -> None:
     """A ``TypeError`` that says what came, not some item."""
     dataset = RemoteFiles(in_memory.url)
     for ask in (lambda: dataset[index], lambda: dataset.__getitems__([0, index])):
-        with pytest.raises(TypeError, match="asked for by its number, an int, got"):
+        with pytest.raises(TypeError, match="selected by its index, an int, got"):
             ask()
 
 

@@ -170,7 +170,7 @@ def test_numbers_that_there_are_not(in_memory: Place, index: int) -> None:
 def test_what_is_no_number(in_memory: Place, index: Any) -> None:
     """A ``TypeError``; NumPy's and torch's ints are numbers."""
     dataset = ShardedDataset(in_memory.url)
-    with pytest.raises(TypeError, match="by its number"):
+    with pytest.raises(TypeError, match="by its index"):
         dataset[index]
     others: list[Any] = [np.int32(3), torch.tensor(3)]
     assert [dataset[other] for other in others] == [dataset[3]] * 2

@@ -342,7 +342,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "other items": (SEEDED, {**SEEDED, "num_items": 8}, "the state has num_items=9, here it is 8"),
     "torch's order": ({"shuffle": True}, {"shuffle": True}, "no sampler but shuffle=True and seed="),
     "torch's order, divided": ({"shuffle": True}, SEEDED, "or shuffled without seed=.*set_epoch.1."),
-    "a sampler's order": ({"sampler": range(9)}, {"sampler": range(8, -1, -1)}, "'digest .* the sampler gives"),
+    "a sampler's order": ({"sampler": range(9)}, {"sampler": range(8, -1, -1)}, "'digest .* the sampler yields"),
     "no sampler": ({"sampler": range(9)}, {}, "had a sampler"),
     "a sampler": ({}, {"sampler": range(9)}, "had no sampler"),
     "another rank's epoch": (
@@ -429,11 +429,11 @@ def test_options_that_contradict_each_other() -> None:
     """Are errors."""
     data: Any = Numbers(3)
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"seed": 1}, "seed is of the order of shuffle=True"),
+        ({"seed": 1}, "seed= requires shuffle=True"),
         ({"shuffle": True, "seed": 1, "generator": torch.Generator()}, "without a generator"),
         ({"shuffle": True, "seed": 1, "sampler": [1]}, "without a sampler"),
-        ({"sampler": [1], "equalize": "drop"}, "A sampler decides"),
-        ({"sampler": [1], "world": World()}, "A sampler decides"),
+        ({"sampler": [1], "equalize": "drop"}, "A sampler selects"),
+        ({"sampler": [1], "world": World()}, "A sampler selects"),
     ]
     for options, message in wrong:
         with pytest.raises(ValueError, match=message):
@@ -443,7 +443,7 @@ def test_options_that_contradict_each_other() -> None:
 
 
 def test_no_state_where_another_loader_reads_by_the_sampler() -> None:
-    """A trainer that rebuilds the loader: its place is not known, and the state of the beginning would be another."""
+    """A trainer has rebuilt the loader: the position is unknown, and a state of the start would be wrong."""
     loader: Any = PrefetchingLoader(Numbers(12), 2, shuffle=True, seed=0, collate_fn=as_they_are)
     before = loader.state_dict()
     assert len(loader.sampler) == 12

@@ -1,4 +1,4 @@
-"""Fuzzing of what reads archives: structured by hypothesis, and led by coverage over raw bytes."""
+"""Fuzz the archive readers: structured archives by hypothesis, and raw bytes guided by coverage."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ def _runs(data: bytes) -> Outcome:
 
 @given(archive=ARCHIVES, cuts=st.lists(st.integers(0, 12_000), max_size=9))
 @settings(max_examples=300)
-def test_cuts_between_parts_change_nothing(archive: bytes, cuts: list[int]) -> None:
-    """Whatever archive: the same members and the same error, in one part, in many, and as slices."""
+def test_members_do_not_depend_on_the_cuts_between_parts(archive: bytes, cuts: list[int]) -> None:
+    """For any archive: the same members and the same error from one part, from many, and as slices."""
     expected = _members([archive])
     assert _members(in_parts(archive, cuts)) == expected
     assert _runs(archive) == expected
@@ -99,9 +99,9 @@ def test_cuts_between_parts_change_nothing(archive: bytes, cuts: list[int]) -> N
 
 @given(archive=ARCHIVES)
 @settings(max_examples=300)
-def test_many_headers_at_once_are_those_read_one_by_one(archive: bytes) -> None:
-    """Whatever archive: vectors find the same members and the same error as the walk from header to header."""
-    expected = _members(in_parts(archive, range(0, len(archive), 512)))  # a part of one block is not worth a scan
+def test_vectorised_scan_equals_the_parser_header_by_header(archive: bytes) -> None:
+    """For any archive: the same members and the same error."""
+    expected = _members(in_parts(archive, range(0, len(archive), 512)))  # parts of one block are not scanned
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("_STEPS", 1), ("_WORTH_BYTES", 512), ("_STEPS_AFTER_POOR_SCAN", 0)):
             patch.setattr(plain, name, value)
@@ -115,7 +115,7 @@ def test_many_headers_at_once_are_those_read_one_by_one(archive: bytes) -> None:
 )
 @settings(max_examples=200)
 def test_any_archive_is_samples_or_an_error(archives: list[bytes], inner: Any, outer: Any, nested: bool) -> None:
-    """Plain or compressed, also inside another archive: samples of str and bytes, with a policy never an exception."""
+    """Plain or compressed, nested or not: samples of str and bytes. With an error policy no exception is raised."""
     data = archives[0]
     if nested:
         packed = io.BytesIO()
@@ -138,7 +138,7 @@ def test_any_archive_is_samples_or_an_error(archives: list[bytes], inner: Any, o
 
 
 def _fuzz(folder: Path, *arguments: str, timeout_s: float) -> None:
-    """Run the program; what broke a reader is shown."""
+    """Run the fuzzer; the error contains the input that broke a reader."""
     if importlib.util.find_spec("atheris") is None:
         pytest.skip("atheris is not installed")
     # Linux counts the memory of the process that starts a program as the program's own peak: a shell's is small.
@@ -147,27 +147,27 @@ def _fuzz(folder: Path, *arguments: str, timeout_s: float) -> None:
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=timeout_s, cwd=PROGRAM.parents[1], errors="replace"
     )
-    told = re.search(r"INPUT (\S*)", done.stderr)
+    reported = re.search(r"INPUT (\S*)", done.stderr)
     crashes = [base64.b64encode(crash.read_bytes()).decode() for crash in folder.glob("*-*")]
-    advice = f"python tests/support/fuzz_archives.py --input {told[1] if told else (crashes or [''])[0]}"
+    advice = f"python tests/support/fuzz_archives.py --input {reported[1] if reported else (crashes or [''])[0]}"
     assert done.returncode == 0, f"{done.stderr[-3000:]}\nAgain: {advice}"
     assert re.search(r"Done \d+ runs", done.stderr), done.stderr[-3000:]
 
 
-def test_bytes_led_by_coverage_break_no_reader(tmp_path: Path) -> None:
-    """20,000 inputs: members or a ``RemoteDataError``, within a second and 64 MiB more memory each."""
-    _fuzz(tmp_path, "--runs=20000", "--seed=1", timeout_s=200)
+def test_coverage_guided_inputs_are_members_or_an_error(tmp_path: Path) -> None:
+    """3,000 inputs: each gives members or a ``RemoteDataError`` within a second and 64 MiB of memory."""
+    _fuzz(tmp_path, "--runs=3000", "--seed=1", timeout_s=200)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_a_million_inputs_break_no_reader(tmp_path: Path) -> None:
-    """As above, with other inputs."""
+def test_a_million_coverage_guided_inputs_are_members_or_an_error(tmp_path: Path) -> None:
+    """The same promise, with other inputs."""
     _fuzz(tmp_path, "--runs=1000000", "--seed=2", timeout_s=3500)
 
 
-def test_the_seeds_are_read() -> None:
-    """The corpus begins with archives that are sound, or fuzzing would stay at the first check."""
+def test_seeds_of_the_fuzzer_are_valid_archives() -> None:
+    """Otherwise all inputs would fail at the first check."""
     readers = fuzz_archives.Readers()
     seeds = list(fuzz_archives.seeds())
     assert {seed[0] for seed in seeds} == set(range(5))

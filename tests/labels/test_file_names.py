@@ -78,7 +78,7 @@ def test_two_files_of_one_name_are_an_error() -> None:
         ({"x.jpg": 1, "y.jpg": True}, "bool"),
         ({"x.jpg": 1, "y.jpg": {"id": 2, "name": "y"}}, "'y.jpg' is"),
         ({"x.jpg": -1}, "is -1, expected 0"),
-        ({"x.jpg": 1, "./x.jpg": 1}, "comes twice"),
+        ({"x.jpg": 1, "./x.jpg": 1}, "occurs twice"),
     ],
 )
 def test_numbers_that_cannot_be_used_are_an_error(document: Any, says: str) -> None:

@@ -160,7 +160,7 @@ def test_pipes_above_that_change_the_count_are_refused(memory_folder: str, what:
     """When the chain is built, by name, with the way out; behind it they are fine."""
     write_shards(memory_folder, [4, 4])
     pipe: Any = samples(memory_folder, World(0, 2))
-    with pytest.raises(ValueError, match=r"(Batcher|Filter)\w* changes: put it behind equalize_ranks"):
+    with pytest.raises(ValueError, match=r"(Batcher|Filter)\w* changes their number: put it after equalize_ranks"):
         (pipe.batch(2) if what == "batch" else pipe.filter(is_even)).equalize_ranks(mode="drop")
     after: Any = EqualizeRanks(samples(memory_folder, World(0, 2)), mode="drop")
     assert len(list(after.batch(2) if what == "batch" else after.filter(is_even))) == 2
@@ -205,7 +205,7 @@ def test_a_pipe_that_changes_the_count_is_noticed(memory_folder: str, times: int
     """At the end of the pass, since other ranks would wait: what came, what was promised."""
     write_shards(memory_folder, [6, 6])
     pipe = EqualizeRanks(LeavesOut(samples(memory_folder, World(0, 2)), times), mode="drop")
-    with pytest.raises(SampleError, match=f"{came} samples came where the manifest promised 6"):
+    with pytest.raises(SampleError, match=f"{came} samples were read, and the manifest has 6"):
         list(pipe)
 
 
@@ -218,7 +218,7 @@ def test_a_shard_that_is_skipped_is_noticed(memory_folder: str) -> None:
     pipe = EqualizeRanks(samples(memory_folder, World(0, 1), on_bad_shard=skip_with_warning), mode="drop")
     with (
         pytest.warns(RuntimeWarning, match=r"001\.tar"),
-        pytest.raises(SampleError, match=r"8 samples came.*promised 12"),
+        pytest.raises(SampleError, match=r"8 samples were read.*manifest has 12"),
     ):
         list(pipe)
 
@@ -229,7 +229,7 @@ def test_a_manifest_that_counts_wrongly_is_noticed(memory_folder: str) -> None:
     path = f"{memory_folder}/index.json".removeprefix("memory:/")
     data: bytes = fsspec.filesystem("memory").cat_file(path)
     fsspec.filesystem("memory").pipe_file(path, data.replace(b'"nsamples": 4', b'"nsamples": 5'))
-    with pytest.raises(SampleError, match="8 samples came where the manifest promised 10"):
+    with pytest.raises(SampleError, match="8 samples were read, and the manifest has 10"):
         list(EqualizeRanks(samples(memory_folder, World(0, 1)), mode="drop"))
 
 

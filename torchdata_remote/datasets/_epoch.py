@@ -1,4 +1,4 @@
-"""The batches of one epoch as an ``IterableDataset``, of which each worker takes its share."""
+"""The batches of one epoch as an ``IterableDataset``, split over workers."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from ._map_style import as_number
+from ._map_style import as_index
 
 T = TypeVar("T")
 
 
 class Batched(Protocol):
-    """A dataset of this package."""
+    """A map-style dataset of this package."""
 
     def __len__(self) -> int: ...
 
     def batches(self, batches: Iterable[Sequence[int]]) -> Iterator[list[Any]]:
-        """The items of one batch after the other."""
+        """Yield the items of each batch."""
 
 
 class Epoch(IterableDataset[Any]):
-    """The batches of an epoch. The worker of number w takes every W-th of them from w on.
+    """The batches of an epoch. Worker w of W yields batches w, w + W, w + 2 W, ...
 
-    torch takes from the workers by turns, so they come in order.
+    torch takes one batch of each worker in turn, so batches are in order.
 
     Args:
-        dataset: one of this package's.
-        batches: numbers of items.
+        dataset: of this package.
+        batches: indices of items.
         collate: from a list of items to a batch.
-        single: whether a batch is one item, which is not put into a list.
-        first: the batches before this one are not read.
+        single: whether a batch is one item, not a list.
+        first: index of the first batch that is read.
     """
 
     def __init__(
@@ -49,15 +49,15 @@ class Epoch(IterableDataset[Any]):
         self._dataset, self._collate, self._single, self._first = dataset, collate, single, first
         lists = list(map(list, batches))
         self._indices: NDArray[np.int64] = np.fromiter(
-            (as_number(index) for batch in lists for index in batch), np.int64
+            (as_index(index) for batch in lists for index in batch), np.int64
         )
         self._ends: NDArray[np.int64] = np.cumsum([len(batch) for batch in lists], dtype=np.int64)
 
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
         number, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        mine = range(self._first + number, len(self._ends), step)
-        for items in self._dataset.batches(self._batch(number) for number in mine):
+        own = range(self._first + number, len(self._ends), step)
+        for items in self._dataset.batches(self._batch(number) for number in own):
             yield self._collate(items[0] if self._single else items)
 
     def _batch(self, number: int) -> list[int]:
@@ -65,21 +65,21 @@ class Epoch(IterableDataset[Any]):
         return [int(index) for index in self._indices[start : self._ends[number]]]
 
     def digest(self) -> str:
-        """Of all batches, also those before ``first``."""
+        """Digest of all batches, including those before ``first``."""
         return blake2b(self._ends.tobytes() + self._indices.tobytes(), digest_size=16).hexdigest()
 
 
 def batches_of(epoch: Epoch, **options: Any) -> Iterator[Any]:
-    """Its batches, by torch's loader.
+    """Read the batches of an epoch by torch's loader.
 
     Args:
         epoch: the batches.
         **options: of ``DataLoader``.
     """
-    collate_fn: Callable[[Any], Any] = _unchanged  # torch's own would make tensors of arrays
+    collate_fn: Callable[[Any], Any] = _unchanged  # torch's default would turn arrays into tensors
     return iter(DataLoader(epoch, batch_size=None, collate_fn=collate_fn, **options))
 
 
 def _unchanged(batch: T) -> T:
-    """It was collated where it was made."""
+    """Identity: batches are collated where they are read."""
     return batch

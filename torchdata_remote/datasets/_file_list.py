@@ -1,4 +1,4 @@
-"""Which files a dataset has, in which order."""
+"""List the files of a dataset in the order of torchvision's ``ImageFolder``."""
 
 from __future__ import annotations
 
@@ -14,48 +14,48 @@ from ..fetch.listing.url_table import StringColumn, UrlTable
 
 def list_files(
     url: str,
-    found: Iterable[tuple[str, str]] | None,
+    listed: Iterable[tuple[str, str]] | None,
     extensions: tuple[str, ...] | None,
     options: StorageOptions,
     retry: RetryPolicy,
 ) -> tuple[UrlTable, StringColumn]:
-    """The files of a folder, in the order of torchvision's ``ImageFolder``: by first folder, by folder, by name.
+    """List the files of a folder, sorted as by torchvision's ``ImageFolder``: by first folder, by folder, by name.
 
     Args:
         url: of the folder.
-        found: URL and path below the folder of each, where these are known; ``None`` lists them.
-        extensions: those to take; ``None`` takes all.
+        listed: URL and path below the folder of each file, if known; ``None`` lists the folder.
+        extensions: of the files to select; ``None`` selects all.
         options: for the store.
         retry: applied to each page of the listing.
 
     Returns:
-        The URLs, and their paths below the folder.
+        The URLs, and the paths below the folder.
 
     Raises:
-        EmptyListingError: if there is none.
+        EmptyListingError: if there are no such files.
     """
-    if found is None:
+    if listed is None:
         below = path_below(url)
-        listed = list_source(url, pattern=None, recursive=True, options=options, retry=retry)
-        found = ((one, below(one)) for one in listed)
+        found = list_source(url, pattern=None, recursive=True, options=options, retry=retry)
+        listed = ((file_url, below(file_url)) for file_url in found)
     urls, paths = UrlTable(), StringColumn()
-    is_sorted, before = True, ("", "", "")
-    for one, path in found:
+    is_sorted, previous = True, ("", "", "")
+    for file_url, path in listed:
         if extensions is None or path.lower().endswith(extensions):
-            urls.append(one)
+            urls.append(file_url)
             paths.append(path)
-            place = _place(path)
-            is_sorted, before = is_sorted and before <= place, place
+            key = _sort_key(path)
+            is_sorted, previous = is_sorted and previous <= key, key
     if not urls:
         shown = redact(url)
         kinds = "" if extensions is None else f" whose name ends in one of {', '.join(extensions)}"
         raise EmptyListingError(f"{shown}: there is no file{kinds}.", url=shown)
     if is_sorted:
         return urls, paths
-    order = sorted(range(len(urls)), key=lambda number: _place(paths[number]))
+    order = sorted(range(len(urls)), key=lambda number: _sort_key(paths[number]))
     return UrlTable(urls[number] for number in order), StringColumn(paths[number] for number in order)
 
 
-def _place(path: str) -> tuple[str, str, str]:
+def _sort_key(path: str) -> tuple[str, str, str]:
     folder, _, name = path.rpartition("/")
     return folder.partition("/")[0], folder, name

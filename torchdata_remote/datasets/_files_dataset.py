@@ -1,4 +1,4 @@
-"""What :class:`RemoteFiles` and :class:`RemoteImageFolder` have in common."""
+"""Base class of :class:`RemoteFiles` and :class:`RemoteImageFolder`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def require_limit(limit: object) -> None:
 
 
 class FilesDataset(MapStyle[Any]):
-    """Files of a folder; a subclass says what becomes of their bytes.
+    """Files of a folder. A subclass defines how their bytes become items.
 
     Args: as :class:`RemoteFiles`.
     """
@@ -63,9 +63,9 @@ class FilesDataset(MapStyle[Any]):
             cache_dir=cache_dir,
             cache_bytes=cache_bytes,
         )
-        self._engine = FetchSession(options, StorageOptions(storage_options))
+        self._session = FetchSession(options, StorageOptions(storage_options))
         self._on_error = on_error
-        source, store_options = url_of(url, of=type(self).__name__), self._engine.storage_options
+        source, store_options = url_of(url, of=type(self).__name__), self._session.storage_options
         listed = None if index is None else read_index(index, source, options=store_options, retry=options.retry)
         self._urls, self._paths = list_files(source, listed, self._suffixes, store_options, options.retry)
         self._keep_first(limit)
@@ -79,43 +79,43 @@ class FilesDataset(MapStyle[Any]):
         return len(self._urls)
 
     def names_digest(self) -> str:
-        """Of the paths below the folder, in the order of the items."""
+        """Digest of the paths below the folder, in the order of the items."""
         return self._paths.digest()
 
     def _decoder(self) -> Callable[[bytes], Any] | None:
-        """What is made of the bytes, in a thread; ``None``: nothing."""
+        """Return the decoder, which is called in threads; ``None`` for bytes."""
         raise NotImplementedError
 
     def _item(self, number: int, value: Any) -> Any:
-        """What is handed out: made in order, in the thread that asks, so that random transforms can be repeated."""
+        """Make an item in the caller's thread, in the batch's order, so that random transforms are reproducible."""
         raise NotImplementedError
 
     def _items(self, batches: Iterable[Sequence[int]]) -> Generator[list[Any], None, None]:
-        self._engine.keep()
-        pulled: deque[Sequence[int]] = deque()
+        self._session.keep()
+        requested: deque[Sequence[int]] = deque()  # batches that are fetched ahead
 
-        def wanted() -> Iterator[RemoteUrl]:
+        def urls() -> Iterator[RemoteUrl]:
             for batch in batches:
-                pulled.append(batch)
+                requested.append(batch)
                 for number in batch:
                     yield self._urls[number]
 
         items: list[Any] = []
-        with closing(fetch_objects(wanted(), self._engine, self._decoder())) as results:
+        with closing(fetch_objects(urls(), self._session, self._decoder())) as results:
             for fetched in results:
-                while not pulled[0]:
-                    yield list(pulled.popleft())
-                items.append(self._made(pulled[0][len(items)], fetched))
-                if len(items) == len(pulled[0]):
-                    pulled.popleft()
+                while not requested[0]:
+                    yield list(requested.popleft())
+                items.append(self._item_or_substitute(requested[0][len(items)], fetched))
+                if len(items) == len(requested[0]):
+                    requested.popleft()
                     yield items
                     items = []
-        yield from map(list, pulled)  # empty ones
+        yield from map(list, requested)  # empty batches at the end
 
-    def _made(self, number: int, fetched: Fetched[Any]) -> Any:
+    def _item_or_substitute(self, number: int, fetched: Fetched[Any]) -> Any:
         if fetched.error is None:
             return self._item(number, fetched.value)
-        instead = self._on_error(fetched.error)
-        if instead is None:
-            raise fetched.error  # a batch without it would be short
-        return instead
+        substitute = self._on_error(fetched.error)
+        if substitute is None:
+            raise fetched.error  # otherwise the batch would be shorter
+        return substitute

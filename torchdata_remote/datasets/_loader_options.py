@@ -1,4 +1,4 @@
-"""What a ``PrefetchingLoader`` can be built with."""
+"""Check the options of a ``PrefetchingLoader``."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 from ..core.world import require_world
 
-OF_TORCH = {"batch_size", "collate_fn", "drop_last", "generator", "in_order", "multiprocessing_context"} | {
+TORCH_OPTIONS = {"batch_size", "collate_fn", "drop_last", "generator", "in_order", "multiprocessing_context"} | {
     "persistent_workers", "pin_memory", "pin_memory_device", "prefetch_factor", "timeout", "worker_init_fn"
 }  # fmt: skip
-"""Options of torch's ``DataLoader``, which trainers read."""
+"""Options of torch's ``DataLoader`` that trainers read as attributes."""
 
 
 def check_options(
@@ -24,21 +24,21 @@ def check_options(
     world: Any,
     options: Mapping[str, Any],
 ) -> None:
-    """Refuse options that contradict each other, with what to pass instead.
+    """Refuse options that contradict each other; the error says what to pass instead.
 
     Raises:
-        TypeError: for another dataset or world.
-        ValueError: for such options.
+        TypeError: for a dataset or a world of another type.
+        ValueError: for contradicting options.
     """
     if not hasattr(dataset, "batches"):
         raise TypeError(
             "PrefetchingLoader is for RemoteFiles, RemoteImageFolder and ShardedDataset, got a "
-            f"{type(dataset).__name__}. For another dataset use DataLoader; for a part of one of these, a sampler."
+            f"{type(dataset).__name__}. For another dataset use DataLoader; for a subset of one of these, a sampler."
         )
     require_world(world)
     if options.get("persistent_workers"):
         raise ValueError("persistent_workers: workers of a PrefetchingLoader are started for each epoch.")
     if seed is not None and (not shuffle or generator is not None or has_sampler):
-        raise ValueError("seed is of the order of shuffle=True, without a sampler and without a generator.")
+        raise ValueError("seed= requires shuffle=True, without a sampler and without a generator.")
     if has_sampler and (equalize is not None or world is not None):
-        raise ValueError("A sampler decides what each rank reads: pass no equalize and no world with it.")
+        raise ValueError("A sampler selects what each rank reads: pass neither equalize= nor world= with it.")

@@ -1,4 +1,4 @@
-"""What a ``PrefetchingLoader`` counts: epochs, batches that were handed out, and the state that was loaded."""
+"""State of a ``PrefetchingLoader``: epoch, number of batches yielded, and a loaded state."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Order = SplitOrder | SamplerOrder
 
 
 class Pass:
-    """One pass, which counts the batches that it hands out.
+    """One pass: counts the batches that it yields.
 
     Args:
         epoch: from 0.
-        order: of its batches.
-        wrappers: Ray's prepared loaders, which read batches ahead.
+        order: of the batches.
+        wrappers: Ray's prepared loaders, which prefetch batches.
     """
 
     def __init__(self, epoch: int, order: Order, wrappers: Sequence[Any] = ()) -> None:
@@ -31,43 +31,43 @@ class Pass:
         self.num_batches, self.ended = 0, False
 
     def counted(self, batches: Iterator[T]) -> Iterator[T]:
-        """The batches."""
+        """Yield the batches and count them."""
         for batch in batches:
             self.num_batches += 1
             yield batch
         self.ended = True
 
     def state(self, num_not_done: int) -> dict[str, Any] | None:
-        """Where it is after the last batch that was trained on; ``None`` if nothing is left of the epoch.
+        """Return the position after the last batch that was trained on; ``None`` at the end of the epoch.
 
         Args:
-            num_not_done: batches that others than Ray's loaders have taken, and not trained on.
+            num_not_done: batches that were taken but not trained on, apart from those of Ray's loaders.
         """
         ahead = num_not_done + num_ahead(self._wrappers)
         return None if self.ended and not ahead else self.order.state(max(0, self.num_batches - ahead))
 
 
 class LoaderState:
-    """Where a loader is.
+    """Position of a loader.
 
     Args:
         num_items: of the dataset.
         shuffle: whether each epoch has a new order.
-        seed: of that order, as it was passed.
-        has_sampler: whether the order is that of a sampler which was passed.
+        seed: argument of the loader.
+        has_sampler: whether a sampler was passed.
     """
 
     def __init__(self, num_items: int, *, shuffle: bool, seed: int | None, has_sampler: bool) -> None:
         self._num_items, self._shuffle, self._has_sampler = num_items, shuffle, has_sampler
-        self.seed = seed  # or, if none was passed, that of the state that was loaded last
+        self.seed = seed  # without an argument, that of the state that was loaded last
         self.next_epoch = 0
-        self.changes = 0  # of where the next pass begins
+        self.changes = 0  # number of changes of the start of the next pass
         self._loaded: dict[str, Any] | None = None
-        self.current: Pass | None = None  # the pass that began last, unless something was loaded or set since
-        self._read_elsewhere = False  # another loader reads the epoch, by a sampler of this one
+        self.current: Pass | None = None  # the last pass; None once a state was loaded or an epoch set
+        self._read_elsewhere = False  # whether another loader reads the epoch by a sampler of this one
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next pass be this epoch; a loaded state of another epoch is dropped."""
+        """Set the epoch of the next pass; a loaded state of another epoch is dropped."""
         if epoch < 0:
             raise ValueError(f"epoch must be at least 0, got {epoch}")
         self.changes += epoch != self.next_epoch
@@ -76,11 +76,11 @@ class LoaderState:
             self._loaded = None
 
     def read_elsewhere(self) -> None:
-        """Another loader reads the epoch, unless a pass of this one does."""
+        """Record that another loader reads the epoch, unless a pass of this one is running."""
         self._read_elsewhere = self.current is None or self.current.ended
 
-    def begin(self, order: Order, wrappers: Sequence[Any] = ()) -> Pass:
-        """Begin the pass of the next epoch: its first batch is about to be handed out."""
+    def start_pass(self, order: Order, wrappers: Sequence[Any] = ()) -> Pass:
+        """Start the pass of the next epoch, immediately before its first batch is yielded."""
         self.changes += 1
         self._read_elsewhere = False
         self.current = Pass(self.next_epoch, order, wrappers)
@@ -88,10 +88,10 @@ class LoaderState:
         return self.current
 
     def start_of_split(self) -> Start:
-        """Where the next pass begins, if ranks divide one order.
+        """Return the start of the next pass, if ranks split one order.
 
         Raises:
-            StateError: if the loaded state is of another order.
+            StateError: if the loaded state has another order.
         """
         if not self._in_epoch():
             return Start()
@@ -101,14 +101,14 @@ class LoaderState:
         return Start(state["items_done"], state["batches_done"], (state["moved"][0], state["moved"][1]))
 
     def start_of_sampler(self) -> tuple[int, str | None]:
-        """Where the next pass begins, if a sampler gives the order: batches that are done, and their order."""
+        """Return the start of the next pass of a sampler: number of batches done, and their order."""
         if not self._in_epoch():
             return 0, None
         state = self._loaded_with("order", "PrefetchingLoader had no sampler, and shuffled by seed= if at all")
         return state["batches_done"], state["order"]
 
     def _in_epoch(self) -> bool:
-        """Whether a state was loaded that is not of the beginning of an epoch."""
+        """Whether a state was loaded that is within an epoch."""
         if self._loaded is None or not self._loaded["batches_done"]:
             return False
         self._check("num_items", self._num_items)
@@ -118,7 +118,7 @@ class LoaderState:
         assert self._loaded is not None
         if field not in self._loaded:
             raise StateError(
-                f"The state was saved where {was}; here it is otherwise. Build the loader as it was, or leave out the "
+                f"The state was saved when {was}; here it is otherwise. Build the loader as it was, or skip the "
                 f"rest of the epoch by set_epoch({self._loaded['epoch'] + 1})."
             )
         return self._loaded
@@ -128,36 +128,36 @@ class LoaderState:
         if self._loaded.get(field, here) != here:
             raise StateError(
                 f"PrefetchingLoader: the state has {field}={self._loaded[field]}, here it is {here}. Build dataset and "
-                "loader as they were, or begin anew."
+                "loader as they were, or start again without the state."
             )
 
-    def state_dict(self, order_begun: dict[str, Any], num_not_done: int = 0) -> dict[str, Any]:
-        """The state.
+    def state_dict(self, start_of_order: dict[str, Any], num_not_done: int = 0) -> dict[str, Any]:
+        """Return the state.
 
         Args:
-            order_begun: what is to be told of the order where no batch of the epoch is done.
-            num_not_done: batches that were handed out, and count as if they had not been.
+            start_of_order: entries of the state if no batch of the epoch is done.
+            num_not_done: batches that were yielded but do not count.
 
         Raises:
             StateError: if another loader reads the epoch.
         """
         if self._read_elsewhere:
             raise StateError(
-                "PrefetchingLoader: another loader, which a trainer has built of this one's samplers, reads the epoch, "
-                "so its place is not known here. Iterate the PrefetchingLoader itself: do not let the trainer prepare "
-                "it, since it divides its order over the ranks."
+                "PrefetchingLoader: another loader, which a trainer has built from its samplers, reads the epoch, "
+                "so its position is unknown. Iterate the PrefetchingLoader itself: do not let the trainer prepare "
+                "it, since it splits its order over the ranks."
             )
         common = {"version": VERSION, "epoch": self.next_epoch, "num_items": self._num_items}
         now = self.current
-        if now is not None and (place := now.state(num_not_done)) is not None:
-            return {**common, "epoch": now.epoch, **order_begun, **place}
-        return dict(self._loaded) if self._loaded is not None else {**common, **order_begun, "batches_done": 0}
+        if now is not None and (position := now.state(num_not_done)) is not None:
+            return {**common, "epoch": now.epoch, **start_of_order, **position}
+        return dict(self._loaded) if self._loaded is not None else {**common, **start_of_order, "batches_done": 0}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next pass begin there.
+        """Resume the next pass from a state.
 
         Raises:
-            StateError: if it is not such a state.
+            StateError: if it is not a state of this class.
         """
         if not isinstance(state, Mapping) or state.get("version") != VERSION or not _is_sound(state):
             raise StateError(

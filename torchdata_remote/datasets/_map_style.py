@@ -1,4 +1,4 @@
-"""What the map-style datasets have in common: items by number, a batch of them at once, several batches ahead."""
+"""Base class of the map-style datasets: items by index, batches fetched at once, several batches prefetched."""
 
 from __future__ import annotations
 
@@ -17,54 +17,52 @@ from ..core.parent_watch import WatchedWhenUnpickled, end_worker_with_trainer
 Item = TypeVar("Item", covariant=True)
 
 
-def as_number(index: Any) -> int:
-    """The number that an index is, of Python, NumPy or torch.
+def as_index(index: Any) -> int:
+    """Convert an index of Python, NumPy or torch to an int.
 
     Raises:
-        TypeError: if it is none.
+        TypeError: if it is not an integer.
     """
     if not isinstance(index, (bool, np.bool_)) and getattr(index, "dtype", None) is not torch.bool:
         with contextlib.suppress(TypeError):
             return operator.index(index)
     raise TypeError(
-        f"An item is asked for by its number, an int, got {type(index).__name__}: {index!r:.100}. Several at once come "
-        "through a DataLoader, a Subset, or [dataset[number] for number in numbers]."
+        f"An item is selected by its index, an int, got {type(index).__name__}: {index!r:.100}. To select several, use "
+        "a DataLoader, a Subset, or [dataset[index] for index in indices]."
     )
 
 
 class MapStyle(WatchedWhenUnpickled, Dataset[Item], Generic[Item]):
-    """Items with numbers from 0. torch's ``DataLoader`` asks for a whole batch by ``__getitems__``."""
+    """Items with indices from 0. torch's ``DataLoader`` requests a complete batch by ``__getitems__``."""
 
     def __len__(self) -> int:
         raise NotImplementedError
 
     def _items(self, batches: Iterable[Sequence[int]]) -> Generator[list[Item], None, None]:
-        """The items of each batch; ``batches`` is pulled ahead. All numbers are from 0 and below ``len``."""
+        """Yield the items of each batch; ``batches`` is read ahead. Indices are at least 0 and less than ``len``."""
         raise NotImplementedError
 
     def batches(self, batches: Iterable[Sequence[int]]) -> Generator[list[Item], None, None]:
-        """The items of one batch after the other; what the next ones need is fetched meanwhile.
+        """Yield the items of each batch, prefetching the next ones.
 
         Args:
-            batches: numbers of items, each as an index of a list; may be endless.
+            batches: indices of items, as of a list; may be infinite.
 
         Raises:
-            IndexError: for a number that there is not, after the batches before it.
-            TypeError: for what is no number.
+            IndexError: for an index out of range, after the batches before it.
+            TypeError: for an index that is not an integer.
         """
         end_worker_with_trainer()
         return self._items([self._number(index) for index in batch] for batch in batches)
 
     def _number(self, index: Any) -> int:
-        number, num_items = as_number(index), len(self)
+        number, num_items = as_index(index), len(self)
         if not -num_items <= number < num_items:
-            raise IndexError(
-                f"{type(self).__name__} has {num_items:,} items, so there is none with the number {number}."
-            )
+            raise IndexError(f"{type(self).__name__} has {num_items:,} items, so index {number} is out of range.")
         return number % num_items
 
     def __getitems__(self, indices: Sequence[int]) -> list[Item]:
-        """The items with these numbers, in this order, fetched at the same time."""
+        """Fetch the items of these indices concurrently, and return them in this order."""
         with closing(self.batches([indices])) as batches:
             return next(batches)
 

@@ -1,4 +1,4 @@
-"""Whole objects, many at once: fetched, and turned into values by threads while others are fetched."""
+"""Fetch complete objects concurrently, and decode them in threads while others are fetched."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Fetched(Generic[T]):
-    """What became of an object: its value, or the error that came instead."""
+    """Result of an object: its value, or the error."""
 
     url: str
     value: T | None
@@ -32,19 +32,19 @@ class Fetched(Generic[T]):
 
 
 def fetch_objects(
-    urls: Iterable[str], engine: FetchSession, decode: Callable[[bytes], T] | None
+    urls: Iterable[str], session: FetchSession, decode: Callable[[bytes], T] | None
 ) -> Generator[Fetched[T], None, None]:
-    """The value of each object, in order.
+    """Fetch and decode objects, and yield the results in order.
 
     Args:
-        urls: pulled ahead, from the thread that iterates.
-        engine: limits.
-        decode: called in one of a few threads; may raise anything. ``None``: the bytes are the value.
+        urls: read ahead, in the thread that iterates.
+        session: for the requests.
+        decode: called in worker threads; may raise anything. ``None`` yields the bytes.
 
     Yields:
-        Fetched: also for what failed.
+        Fetched: also for an object that failed.
     """
-    with closing(_tasks(urls, engine, decode)) as tasks:
+    with closing(_tasks(urls, session, decode)) as tasks:
         if decode is None:
             yield from (task(_wait) for task in tasks)
             return
@@ -53,20 +53,20 @@ def fetch_objects(
 
 
 def _wait(seconds: float) -> None:
-    """Nothing is waited for where nothing is done beside."""
+    """No-op wait, for tasks that run in the calling thread."""
 
 
 def _tasks(
-    urls: Iterable[str], engine: FetchSession, decode: Callable[[bytes], T] | None
+    urls: Iterable[str], session: FetchSession, decode: Callable[[bytes], T] | None
 ) -> Generator[Task[Fetched[T]], None, None]:
-    """What is to be done with each object, once its bytes are there."""
-    with closing(stream_objects(urls, engine)) as streams:
+    """Yield one task per object, once its bytes are available."""
+    with closing(stream_objects(urls, session)) as streams:
         while True:
             try:
                 url, stream = next(streams)
             except StopIteration:
                 return
-            except Exception as error:  # noqa: BLE001  # whatever it is, what came before is handed on first
+            except Exception as error:  # noqa: BLE001  # raised in order, after the results before it
                 yield partial(_raised, error)
                 return
             with stream:
@@ -92,7 +92,7 @@ def _decoded(url: str, data: bytes, decode: Callable[[bytes], Any] | None, wait:
     began_s = time.perf_counter()
     try:
         return Fetched(url, decode(data))
-    except Exception as cause:  # noqa: BLE001  # anything may be wrong with a file, or with a user's decoder
+    except Exception as cause:  # noqa: BLE001  # a damaged file or a user's decoder may raise anything
         shown = redact(url)
         error = DecodeError(
             f"{shown}: its {len(data):,} bytes cannot be decoded: {type(cause).__name__}: {cause}", url=shown
@@ -104,8 +104,8 @@ def _decoded(url: str, data: bytes, decode: Callable[[bytes], Any] | None, wait:
 
 
 def _num_threads() -> int:
-    """Those that decode at once: this process's share of the processors."""
+    """Number of decoding threads: this process's share of the processors."""
     worker = get_worker_info()
-    affinity = getattr(os, "sched_getaffinity", None)  # which macOS lacks
+    affinity = getattr(os, "sched_getaffinity", None)  # missing on macOS
     num_processors = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
     return max(1, num_processors // (1 if worker is None else worker.num_workers))

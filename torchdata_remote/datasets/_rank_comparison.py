@@ -1,4 +1,4 @@
-"""Ranks that divide one order compare it before they read."""
+"""Check before an epoch that all ranks split the same order."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from ._split_order import SplitOrder
 
 _ITEMS = "items"
 _ADVICE = {
-    _ITEMS: "Wait until everything is written, or pass index= or a manifest, which names the items once and for all",
+    _ITEMS: "Wait until all files are written, or pass index= or a manifest, which fixes the list of items",
     "epoch": "Call set_epoch(epoch) in every rank, and iterate the loader in every rank or in none",
     "start": "Call load_state_dict(state) in every rank, with the same state",
 }
 
 
 class RankComparison:
-    """Compares the orders of the ranks of a loader.
+    """Compare the orders of the ranks of a loader.
 
     Args:
-        dataset: which has the items; its names are digested once.
-        divided: whether ranks divide one order; otherwise nothing is compared.
+        dataset: of the items; the digest of its names is computed once.
+        divided: whether ranks split one order; otherwise nothing is compared.
     """
 
     def __init__(self, dataset: Any, *, divided: bool) -> None:
@@ -30,17 +30,17 @@ class RankComparison:
         self._digest: str | None = None
 
     def require_alike(self, world: World, order: object, error: Exception | None = None) -> None:
-        """Compare, where there is a process group of these ranks; all of them have to call this.
+        """Compare the orders within the process group of these ranks. It is a collective call.
 
         Args:
-            world: this rank's place.
-            order: of the pass that begins.
-            error: because of which this rank cannot begin, and which it raises.
+            world: of this rank.
+            order: of the pass that starts.
+            error: that prevents this rank from starting; the caller raises it.
 
         Raises:
             UnequalListingError: in all ranks, if they have different items.
-            StateError: in all ranks, if their orders differ in something else, or two of them have one place.
-            RemoteDataError: in the others, if one has an error; in that one, the error.
+            StateError: in all ranks, if their orders differ otherwise, or two of them have the same rank.
+            RemoteDataError: in all other ranks, if one rank has an error.
         """
         if not self._divided or not in_group(world):
             return
@@ -53,7 +53,7 @@ class RankComparison:
                     raise _error(name, f"{first} and {rank}", here, other[name])
 
     def _of(self, order: SplitOrder) -> dict[str, Any]:
-        """What has to be the same in all ranks, by its name in errors."""
+        """Return the values that must be equal in all ranks, by their names in errors."""
         if self._digest is None:
             names = getattr(self._dataset, "names_digest", None)
             self._digest = "" if names is None else names()
@@ -77,6 +77,6 @@ def _error(name: str, ranks: str, here: Any, other: Any) -> RemoteDataError:
     else:
         differs = f"their {name} is {here!r} and {other!r}"
     return kind(
-        f"PrefetchingLoader: ranks {ranks} would not divide one order, so samples would be lost and others repeated: "
+        f"PrefetchingLoader: ranks {ranks} would not split the same order, so samples would be lost or repeated: "
         f"{differs}. {_ADVICE.get(name, f'Pass the same {name} in every rank')}."
     )

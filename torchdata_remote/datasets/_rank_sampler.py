@@ -1,4 +1,4 @@
-"""This rank's part of an order as a sampler, for trainers that rebuild a loader from its samplers."""
+"""The share of one rank as a sampler, for trainers that rebuild a loader from its samplers."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torch.utils.data import DistributedSampler
 
 
 class RankSampler(DistributedSampler[Any]):
-    """The numbers of this rank's items in the next epoch, or lists of those of each batch.
+    """Yield the indices of this rank's items in the next epoch, or the list of indices of each batch.
 
-    A ``DistributedSampler`` is what trainers, such as Ray's, leave as it is: an order that is divided already.
+    It is a ``DistributedSampler``, because trainers such as Ray's do not split such a sampler again.
 
     Args:
         loader: that has this sampler.
-        next_order: gives the order of the next epoch.
-        on_read: called when another loader begins to read by this sampler.
-        single: hand out numbers instead of lists.
+        next_order: returns the order of the next epoch.
+        on_read: called when another loader starts to read by this sampler.
+        single: yield indices instead of lists.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class RankSampler(DistributedSampler[Any]):
         self._loader, self._next_order, self._on_read, self._single = loader, next_order, on_read, single
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next pass of the loader be this epoch."""
+        """Set the epoch of the loader's next pass."""
         self._loader.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[Any]:

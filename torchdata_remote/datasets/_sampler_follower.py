@@ -1,4 +1,4 @@
-"""Leave a sampler's generator where torch's ``DataLoader`` would, although the whole order was drawn at once."""
+"""Leave a sampler's generator in the state that torch's ``DataLoader`` would, although the order is drawn at once."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from torch.utils.data import BatchSampler, RandomSampler, SubsetRandomSampler, W
 
 T = TypeVar("T")
 
-_REPEATABLE = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)  # the same order from the same random numbers
+_REPEATABLE = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)  # equal generators yield equal orders
 
 
 class SamplerFollower:
-    """Draws an epoch's order once more, batch by batch, while the batches are taken.
+    """Draw the order of an epoch again, batch by batch, while the batches are consumed.
 
-    ``DataLoader`` draws from a sampler as batches are taken, so an epoch that is left early leaves the generator
-    somewhere in the order. Only torch's own samplers with a generator are followed: others may not be iterated twice,
-    and those without one draw a seed, or all of their order, at the first item.
+    ``DataLoader`` draws from a sampler as batches are consumed, so an epoch that is stopped early leaves the generator
+    in the middle of the order. Only torch's own samplers with a generator are followed: others may not be iterable
+    twice, and those without a generator draw a seed, or their complete order, at the first item.
 
     Args:
         sampler: of items.
-        batch_sampler: of batches; ``None`` where items are single.
+        batch_sampler: of batches; ``None`` for single items.
     """
 
     def __init__(self, sampler: Any, batch_sampler: Any) -> None:
@@ -35,17 +35,17 @@ class SamplerFollower:
         self._order: Iterator[Any] = iter(index_sampler) if self._generator is not None else iter(())
 
     def rewind(self) -> None:
-        """The order has been drawn: let the generator be where it was before that."""
+        """Reset the generator to its state before the order was drawn."""
         if self._generator is not None and self._before is not None:
             self._generator.set_state(self._before)
 
     def draw(self, num_batches: int) -> None:
-        """Move the generator on by what so many batches take."""
+        """Advance the generator by a number of batches."""
         for _ in range(num_batches):
             next(self._order, None)
 
-    def beside(self, batches: Iterator[T]) -> Iterator[T]:
-        """The batches; each one moves the generator on by one."""
+    def follow(self, batches: Iterator[T]) -> Iterator[T]:
+        """Yield the batches, and advance the generator with each."""
         for batch in batches:
             self.draw(1)
             yield batch
@@ -53,9 +53,9 @@ class SamplerFollower:
 
 
 def seeds_of(generator: torch.Generator | None) -> torch.Generator:
-    """A copy of the generator, which then is moved on as by a ``DataLoader`` that draws the seed of its workers.
+    """Copy the generator, then advance it as a ``DataLoader`` does that draws the seed of its workers.
 
-    So orders and random transforms are those of a ``DataLoader``, which draws that seed before the order.
+    So orders and random transforms equal those of a ``DataLoader``, which draws that seed before the order.
     """
     original = generator if generator is not None else torch.default_generator
     copy = torch.Generator()

@@ -1,4 +1,4 @@
-"""The order of a sampler, as a state knows it again."""
+"""The order of a sampler, with a name by which a state recognises it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class SamplerOrder:
     """One pass over the batches of a ``DataLoader``'s sampler.
 
     Args:
-        loader: which has the sampler.
+        loader: of the sampler.
         batches_done: of the epoch, before the pass.
-        order: as :meth:`state` told it, of these batches; ``None`` at the beginning of an epoch.
+        order: its name in a state; ``None`` at the start of an epoch.
     """
 
     def __init__(self, loader: DataLoader[Any], batches_done: int, order: str | None) -> None:
@@ -28,11 +28,11 @@ class SamplerOrder:
         return len(self._loader)
 
     def num_left(self) -> int:
-        """Batches of the pass."""
+        """Number of batches of the pass."""
         return len(self._loader) - self.batches_done
 
     def num_in_epoch(self) -> int:
-        """Batches of a whole epoch."""
+        """Number of batches of a complete epoch."""
         return len(self._loader)
 
     def batches(self) -> Any:
@@ -45,13 +45,13 @@ class SamplerOrder:
         """Compare the order that was drawn with that of the state.
 
         Raises:
-            StateError: if it is another one.
+            StateError: if they differ.
         """
         self._epoch = epoch
         if self.batches_done and self._order != self._name():
             raise StateError(
-                f"PrefetchingLoader: the state was saved in the order {self._order!r}, and the sampler gives "
-                f"{self._name()!r}. Let it give the same order again (seed its generator as it was at the beginning of "
+                f"PrefetchingLoader: the state was saved in the order {self._order!r}, and the sampler yields "
+                f"{self._name()!r}. Make it yield the same order again (seed its generator as at the start of "
                 "the epoch, call its set_epoch); or pass no sampler but shuffle=True and seed=, whose state can be "
                 "resumed by any number of ranks."
             )
@@ -60,13 +60,13 @@ class SamplerOrder:
         return self._known or (None if self._epoch is None else f"digest {self._epoch.digest()}")
 
     def state(self, num_batches: int) -> dict[str, Any]:
-        """Where this rank is after so many batches of the pass: plain JSON."""
+        """Return the position of this rank after ``num_batches`` of the pass, as plain JSON."""
         done = self.batches_done + num_batches
         return {"order": self._order if self._epoch is None else self._name(), "batches_done": done}
 
 
 def _name_of(loader: DataLoader[Any]) -> str | None:
-    """What a ``DistributedSampler``'s order depends on, which all ranks have in common; ``None`` for others."""
+    """Describe what determines the order of a ``DistributedSampler`` in all ranks; ``None`` for other samplers."""
     if loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler:
         return None
     sampler = loader.sampler
@@ -79,9 +79,11 @@ def _name_of(loader: DataLoader[Any]) -> str | None:
 
 
 def set_epoch_of_sampler(loader: DataLoader[Any], epoch: int) -> None:
-    """Call ``set_epoch`` of a loader's sampler, or batch sampler, or its sampler, where there is one."""
-    given: list[Any] = [loader.sampler, loader.batch_sampler]
-    samplers: dict[int, Any] = {id(found): found for one in given for found in (one, getattr(one, "sampler", None))}
+    """Call ``set_epoch`` of the sampler, of the batch sampler, and of the batch sampler's sampler."""
+    direct: list[Any] = [loader.sampler, loader.batch_sampler]
+    samplers: dict[int, Any] = {
+        id(sampler): sampler for outer in direct for sampler in (outer, getattr(outer, "sampler", None))
+    }
     for sampler in samplers.values():
         if hasattr(sampler, "set_epoch"):
             sampler.set_epoch(epoch)

@@ -1,4 +1,4 @@
-"""One order of all items, divided over the ranks step by step: each item once, as many batches in each rank."""
+"""One order of all items, split over the ranks step by step: each item once, equally many batches in each rank."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Int64s = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Start:
-    """Where a pass begins in its epoch.
+    """Start of a pass within its epoch.
 
     Args:
         items_done: by all ranks together.
-        batches_done: by each rank, with whatever number of ranks they were made.
-        moved: first item and number of those that were moved to the end of the order; ``None`` before that is decided.
+        batches_done: by each rank, with any number of ranks.
+        moved: first index and number of the items that are moved to the end of the order; ``None`` if undecided.
     """
 
     items_done: int = 0
@@ -35,24 +35,24 @@ class Start:
 class SplitOrder:
     """The batches of one pass of one rank.
 
-    Step by step, all ranks together take the next ``world_size * batch_size`` items of one order. So a state is one
-    number, the same in all ranks, and what is left of an epoch can be divided over any number of ranks.
+    In each step all ranks together take the next ``world_size * batch_size`` items of one order. So a state is one
+    number, the same in all ranks, and the rest of an epoch can be split over any number of ranks.
 
-    The items of the last step, or the last two, are divided so that each rank has at least one: every item is read
-    once, and every rank has as many batches. Only where a batch is one item this can be impossible.
+    The items of the last one or two steps are split so that each rank has at least one: every item is read once, and
+    every rank has the same number of batches. This can be impossible only if a batch is one item.
 
     Args:
         num_items: of the dataset.
-        world: this rank's place.
+        world: of this rank.
         batch_size: of one rank.
         epoch: from 0.
-        seed: of the order; ``None`` is the dataset's own.
-        drop_last: leave out a last step that is not full.
-        equalize: what makes the number of items divisible by that of ranks; ``None`` leaves it.
-        start: where the pass begins.
+        seed: of the order; ``None`` is the order of the dataset.
+        drop_last: drop a last step that is not full.
+        equalize: how the number of items is made divisible by that of ranks; ``None`` does not.
+        start: of the pass.
 
     Raises:
-        UnsplitError: if some ranks would have fewer batches than others.
+        UnsplitError: if ranks would have different numbers of batches.
     """
 
     num_items: int
@@ -73,15 +73,15 @@ class SplitOrder:
         object.__setattr__(self, "ends", self.start.items_done + np.cumsum(self._step_sizes(), dtype=np.int64))
 
     def __len__(self) -> int:
-        """Batches of the epoch: those done before the pass, and those of the pass."""
+        """Number of batches of the epoch: those done before the pass, and those of the pass."""
         return self.start.batches_done + len(self.ends)
 
     def num_left(self) -> int:
-        """Batches of the pass."""
+        """Number of batches of the pass."""
         return len(self.ends)
 
     def num_in_epoch(self) -> int:
-        """Batches of a whole epoch of so many ranks."""
+        """Number of batches of a complete epoch with this number of ranks."""
         return len(replace(self, start=Start()).ends)
 
     def _num_repeated(self) -> int:
@@ -90,7 +90,7 @@ class SplitOrder:
         return -(self.num_items - self.start.items_done) % self.world.world_size
 
     def _step_sizes(self) -> Int64s:
-        """Items of all ranks in each step."""
+        """Number of items of all ranks in each step."""
         num_left, num_ranks = self.num_items - self.start.items_done, self.world.world_size
         if self.equalize is EqualizeMode.DROP:
             num_left -= num_left % num_ranks
@@ -104,8 +104,8 @@ class SplitOrder:
                 raise UnsplitError(
                     f"PrefetchingLoader: {num_left:,} items left of {self.num_items:,} in batches of {self.batch_size} "
                     f"give {num_ranks} ranks different numbers of batches, so one would wait at the end of the epoch. "
-                    "Pass equalize='drop' to leave out fewer items than there are ranks, other ones in each epoch, or "
-                    "equalize='repeat' to read as few twice."
+                    "Pass equalize='drop' to drop up to world_size - 1 items, different ones each epoch, or "
+                    "equalize='repeat' to repeat up to as many."
                 )
             if lacking:
                 sizes[-2:] += [-lacking, lacking]
@@ -117,7 +117,7 @@ class SplitOrder:
         return sizes
 
     def batches(self) -> list[list[int]]:
-        """This rank's batches of the pass, as numbers of items."""
+        """Return this rank's batches of the pass, as indices of items."""
         order = self._order()
         starts = np.concatenate([[self.start.items_done], self.ends[:-1]])
         sizes, rank, num_ranks = self.ends - starts, self.world.rank, self.world.world_size
@@ -131,16 +131,16 @@ class SplitOrder:
         )
         first, count = self.moved
         if count:
-            places = np.arange(first, first + count) % num_items
-            order = np.concatenate([np.delete(order, places), order[places]])
+            moved = np.arange(first, first + count) % num_items
+            order = np.concatenate([np.delete(order, moved), order[moved]])
         num_repeated = self._num_repeated()
         if num_repeated:
-            again = (self.epoch * num_repeated + np.arange(num_repeated)) % num_items
-            order = np.concatenate([order, order[again]])
+            repeated = (self.epoch * num_repeated + np.arange(num_repeated)) % num_items
+            order = np.concatenate([order, order[repeated]])
         return order
 
     def state(self, num_batches: int) -> dict[str, Any]:
-        """Where all ranks are after so many batches of the pass: plain JSON."""
+        """Return the position of all ranks after ``num_batches`` of the pass, as plain JSON."""
         items_done = int(self.ends[num_batches - 1]) if num_batches else self.start.items_done
         return {
             "items_done": min(items_done, self.num_items),
@@ -150,13 +150,13 @@ class SplitOrder:
 
 
 def refuse_generator(generator: object, num_ranks: int) -> None:
-    """Refuse to divide an order that depends on each rank's generator.
+    """Refuse to split an order that is drawn from each rank's generator.
 
     Raises:
-        UnsplitError: if there is one.
+        UnsplitError: if there is a generator.
     """
     if generator is not None:
         raise UnsplitError(
-            f"PrefetchingLoader: {num_ranks} ranks shuffle by a generator, whose order may differ from rank to rank. "
-            "Pass seed= instead; or a sampler, if each rank is to have its own order."
+            f"PrefetchingLoader: {num_ranks} ranks shuffle by a generator, whose order may differ between ranks. "
+            "Pass seed= instead; or a sampler, if each rank needs its own order."
         )

@@ -1,4 +1,4 @@
-"""``PrefetchingLoader``: torch's ``DataLoader``, which fetches the next batches while the current one is used."""
+"""``PrefetchingLoader``: torch's ``DataLoader`` with prefetching across batches."""
 
 from __future__ import annotations
 
@@ -13,64 +13,58 @@ from ..core.frameworks.lightning_resume import set_progress
 from ..core.frameworks.untrained_batches import current_wrappers
 from ..core.partition import EqualizeMode
 from ..core.world import World, detect_world, place_in
-from ._drawn_order import drawn
 from ._epoch import Batched
-from ._loader_options import OF_TORCH, check_options
+from ._loader_options import TORCH_OPTIONS, check_options
 from ._loader_state import LoaderState, Order
 from ._rank_comparison import RankComparison
 from ._rank_sampler import RankSampler
 from ._sampler_follower import SamplerFollower, seeds_of
 from ._sampler_order import SamplerOrder, set_epoch_of_sampler
 from ._split_order import SplitOrder, refuse_generator
+from ._start_epoch import start_epoch
 
 T = TypeVar("T")
 
 
 class PrefetchingLoader(Generic[T]):
-    """The batches that torch's ``DataLoader`` gives, in the same order, the next ones fetched meanwhile.
+    """Yield the batches of torch's ``DataLoader`` in the same order, prefetching the next ones.
 
-    For :class:`RemoteFiles`, :class:`RemoteImageFolder` and :class:`ShardedDataset`.
+    ``DataLoader`` sends a worker one batch at a time, so the files of the next batch cannot be requested during the
+    current one. Here each worker knows its batches of the epoch, and prefetches across them.
 
-    ``DataLoader`` tells a worker one batch after the other, so that what the next one needs cannot be asked for while
-    this one comes. Here each worker knows which batches of the epoch are its own, and fetches ahead. Take it where
-    batches are wanted as fast as possible; with ``DataLoader``, as many workers hide as many waits.
+    **Several ranks** without a sampler split one order, which is determined by seed and epoch. All ranks together read
+    every item once, and have the same number of batches; the last one or two may be shorter in some ranks. With single
+    items (``batch_size=1`` or ``None``), or fewer items than ranks, this may be impossible: an error that asks for
+    ``equalize``. With a process group, ranks compare items, seed, epoch and position before each pass, so all
+    of them have to start it; pass ``world=World()`` to a loader that only one rank reads.
 
-    **Several ranks** without a sampler divide one order, which depends on seed and epoch only. All ranks together read
-    every item once, and each has as many batches: where the number of items is not divisible, the last batch or the
-    last two are shorter in some ranks than in others. Where a batch is one item (``batch_size=1`` or ``None``), or
-    there are fewer items than ranks, that is impossible and an error that asks for ``equalize``. With a process group,
-    ranks compare items, seed, epoch and place before the first batch of each pass, so all of them have to begin it;
-    pass ``world=World()`` to a loader that one rank alone reads.
-
-    **Each pass is an epoch**, from 0, or as ``set_epoch`` or a loaded state tells. Without a sampler ``state_dict`` is
-    the same in all ranks, which must be at the same step, so save one of them. Any number of ranks and workers resumes
-    from it, with any batch size. With a sampler the same world resumes, if the sampler gives the same order again,
-    which is compared. ``shuffle=True`` in a single process needs ``seed`` to be resumed.
+    **Each pass is an epoch**, counted from 0, from ``set_epoch`` or from a loaded state. Without a sampler
+    ``state_dict`` is the same in all ranks at the same step, so save one of them. Any number of ranks and workers can
+    resume from it, with any batch size. With a sampler, the same world can resume, if the sampler yields the same order
+    again, which is checked. ``shuffle=True`` in a single process requires ``seed`` to be resumed.
 
     Args:
-        dataset: one of this package's.
-        batch_size: items in a batch of one rank; ``None`` for single items.
+        dataset: :class:`RemoteFiles`, :class:`RemoteImageFolder` or :class:`ShardedDataset`.
+        batch_size: items per batch of one rank; ``None`` for single items.
         shuffle: a new order each epoch.
-        seed: of that order. ``None`` takes torch's random numbers in a single process, as ``DataLoader`` does, and 0
-            for several ranks, as ``DistributedSampler`` does.
-        sampler: the order, as numbers of items; it must come to an end. Ranks are then not divided any more: torch's
-            ``DistributedSampler`` gives each a share, ``SequentialSampler`` or ``RandomSampler`` all items.
-        batch_sampler: the batches, as lists of numbers; as ``sampler``.
-        num_workers: processes; 0 fetches and decodes in threads of this one.
-        collate_fn: from a list of items to a batch; torch's own by default.
-        drop_last: leave out the last batch if it is short; without a sampler, in all ranks.
-        equalize: gives ranks equally many items: ``drop`` leaves out fewer items than there are ranks, others in each
-            epoch; ``repeat`` reads as few twice.
-        world: this rank's place; ``None`` asks torch. ``World()`` gives each rank all items.
+        seed: of that order. ``None`` means torch's generator in a single process, and 0 with several ranks.
+        sampler: the order, as finitely many indices. Ranks do not split it, unless it is a ``DistributedSampler``.
+        batch_sampler: the batches, as lists of indices; like ``sampler``.
+        num_workers: number of processes; 0 fetches and decodes in threads of this one.
+        collate_fn: from a list of items to a batch; torch's default.
+        drop_last: drop the last batch if it is shorter; without a sampler, in all ranks.
+        equalize: gives ranks the same number of items: ``drop`` drops up to ``world_size - 1`` items, different ones
+            each epoch; ``repeat`` repeats up to as many.
+        world: of this rank; ``None`` asks torch. ``World()`` gives each rank all items.
         generator: of the order.
-        **options: others of ``DataLoader``: ``pin_memory``, ``timeout``, ``worker_init_fn``, ``prefetch_factor``,
-            ``multiprocessing_context``. Workers are started for each epoch, as by default.
+        **options: of ``DataLoader``: ``pin_memory``, ``timeout``, ``worker_init_fn``, ``prefetch_factor``,
+            ``multiprocessing_context``. Workers are started for each epoch.
 
     Raises:
-        UnsplitError: when iteration begins, if some ranks would have more batches than others; or if several ranks
-            shuffle by a ``generator``, which may differ from rank to rank.
-        StateError: when iteration begins, if the loaded state is of another order or number of items; or, as also
-            UnequalListingError, if the ranks would not divide one order of the same items.
+        UnsplitError: when iteration starts, if ranks would have different numbers of batches, or if several ranks
+            shuffle by a ``generator``, which may differ between ranks.
+        StateError: when iteration starts, if the loaded state has another order or number of items; or, like
+            UnequalListingError, if the ranks would not split the same order of the same items.
 
     Example:
         >>> import fsspec
@@ -111,12 +105,12 @@ class PrefetchingLoader(Generic[T]):
             equalize=equalize, world=world, options=options,
         )  # fmt: skip
         self.dataset, self.num_workers = dataset, num_workers
-        self._loader: DataLoader[Any] = DataLoader(  # which checks all of this, and is never iterated
+        self._loader: DataLoader[Any] = DataLoader(  # validates these arguments; never iterated
             dataset,  # type: ignore[arg-type]
             batch_size=batch_size,
             shuffle=shuffle if seed is None else None,
             sampler=sampler,
-            batch_sampler=batch_sampler,  # type: ignore[arg-type]  # any sequence does
+            batch_sampler=batch_sampler,  # type: ignore[arg-type]  # any sequence works
             num_workers=num_workers,
             collate_fn=collate_fn,
             drop_last=drop_last,
@@ -131,10 +125,10 @@ class PrefetchingLoader(Generic[T]):
 
     @property
     def sampler(self) -> Any:
-        """The sampler, which has ``set_epoch`` where ranks divide an order, or it is a ``DistributedSampler``."""
+        """The sampler. It has ``set_epoch`` if ranks split an order, or if it is a ``DistributedSampler``."""
         if not self._is_divided():
             return self._loader.sampler
-        # Ray's wrapper copies what is in vars() here, and training loops ask it for the sampler.
+        # Ray's wrapper copies vars(self), and training loops access the sampler of the wrapper.
         sampler = vars(self)["sampler"] = RankSampler(self, self._next_order, self._state.read_elsewhere, single=True)
         return sampler
 
@@ -146,38 +140,43 @@ class PrefetchingLoader(Generic[T]):
         return RankSampler(self, self._next_order, self._state.read_elsewhere, single=False)
 
     def __getattr__(self, name: str) -> Any:
-        if name in OF_TORCH and "_loader" in vars(self):  # trainers read them
+        if name in TORCH_OPTIONS and "_loader" in vars(self):  # trainers read them
             return getattr(self._loader, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next pass be this epoch, also of the sampler; a loaded state of another epoch is dropped."""
+        """Set the epoch of the next pass and of the sampler; a loaded state of another epoch is dropped."""
         self._state.set_epoch(epoch)
         if self._has_sampler:
             set_epoch_of_sampler(self._loader, epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader is, after the batch that was handed out last: plain JSON.
+        """Return the position after the last batch that was yielded, as plain JSON.
 
-        After the last batch nothing is left of the epoch; when the pass has ended, it is the beginning of the next one.
-        A batch that Ray Train's wrapper has read ahead counts as not handed out.
+        After the last batch nothing is left of the epoch; after the end of the pass it is the start of the next epoch.
+        A batch that Ray Train's wrapper has prefetched does not count as yielded.
 
         Raises:
-            StateError: if a trainer has built another loader of this one's samplers, whose place is not known here.
+            StateError: if a trainer has built another loader from this one's samplers, whose position is unknown.
         """
-        begun: dict[str, Any] = {"order": None}
+        start: dict[str, Any] = {"order": None}
         if self._is_divided() or not (self._has_sampler or self._shuffle):
-            begun = {"shuffle": self._shuffle, "seed": self._seed(self._place()), "items_done": 0, "moved": [0, 0]}
-        return self._state.state_dict(begun, num_untrained_of(self))
+            start = {
+                "shuffle": self._shuffle,
+                "seed": self._seed(self._current_world()),
+                "items_done": 0,
+                "moved": [0, 0],
+            }
+        return self._state.state_dict(start, num_untrained_of(self))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Let the next pass go on there, without reading what is done.
+        """Resume the next pass from a state, without reading again what is done.
 
         Args:
-            state_dict: as :meth:`state_dict` gave it; without a sampler that of any rank, the same in each rank.
+            state_dict: of :meth:`state_dict`; without a sampler that of any rank, the same in each rank.
 
         Raises:
-            StateError: if it is no state of this class; when the pass begins, if it fits neither dataset nor order.
+            StateError: if it is not a state of this class; when the pass starts, if dataset or order differ.
         """
         self._state.load_state_dict(state_dict)
         if (loop := current_fit_loop(self)) is not None:
@@ -186,11 +185,11 @@ class PrefetchingLoader(Generic[T]):
             set_progress(loop, self)
 
     def num_batches_left(self) -> int:
-        """Batches of the next pass in this rank."""
+        """Number of batches of the next pass in this rank."""
         return self._next_order().num_left()
 
     def __len__(self) -> int:
-        """Batches of the epoch in this rank, those done included; for Lightning, which asks once, of a whole one."""
+        """Number of batches of the epoch in this rank, including those done; a complete epoch under Lightning."""
         if current_fit_loop(self) is not None:
             return self._next_order().num_in_epoch()
         current = self._state.current
@@ -199,53 +198,53 @@ class PrefetchingLoader(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         try:
             order, changes = self._next_order(), self._state.changes
-            loader, seeds, options = self._loader, seeds_of(self._generator), self._options
-            followed = SamplerFollower(loader.sampler, loader.batch_sampler)
-            begin = partial(drawn, dataset=self.dataset, loader=loader, seeds=seeds, followed=followed, options=options)
-            batches = None  # nothing is drawn before the first batch, as by DataLoader
+            loader, seeds = self._loader, seeds_of(self._generator)
+            follower = SamplerFollower(loader.sampler, loader.batch_sampler)
+            start = partial(start_epoch, self.dataset, loader, seeds, follower, self._options)
+            batches = None  # nothing is drawn before the first batch, as in DataLoader
             if self.num_workers > 0:
-                batches = begin(order)
-                followed.draw((loader.prefetch_factor or 0) * self.num_workers)
+                batches = start(order)
+                follower.draw((loader.prefetch_factor or 0) * self.num_workers)
         except Exception as error:
-            self._comparison.require_alike(self._place(), None, error)
+            self._comparison.require_alike(self._current_world(), None, error)
             raise
-        return self._pass(order, changes, batches, begin)
+        return self._pass(order, changes, batches, start)
 
     def _pass(
-        self, order: Order, changes: int, batches: Iterator[T] | None, begin: Callable[[Order], Iterator[T]]
+        self, order: Order, changes: int, batches: Iterator[T] | None, start: Callable[[Order], Iterator[T]]
     ) -> Iterator[T]:
-        """Begins with the first batch only: Lightning drops iterators, and sets the epoch of one that it has made."""
+        """Start the pass at its first batch: Lightning drops iterators, and sets the epoch after it has created one."""
         try:
             if changes != self._state.changes and (batches is None or isinstance(order, SplitOrder)):
                 order, batches = self._next_order(), None
-            begun = begin(order) if batches is None else batches
+            started = start(order) if batches is None else batches
         except Exception as error:
-            self._comparison.require_alike(self._place(), order, error)
+            self._comparison.require_alike(self._current_world(), order, error)
             raise
-        self._comparison.require_alike(self._place(), order)
-        yield from self._state.begin(order, current_wrappers()).counted(begun)
+        self._comparison.require_alike(self._current_world(), order)
+        yield from self._state.start_pass(order, current_wrappers()).counted(started)
 
-    def _place(self) -> World:
+    def _current_world(self) -> World:
         return place_in(self._world, detect_world())
 
     def _seed(self, world: World) -> int | None:
-        """Of the order that ranks divide; ``None`` if it is not shuffled, or by torch's random numbers."""
+        """Seed of the order that ranks split; ``None`` if it is not shuffled, or shuffled by torch's generator."""
         if not self._shuffle or self._has_sampler:
             return None
         return 0 if self._state.seed is None and world.world_size > 1 else self._state.seed
 
     def _is_divided(self) -> bool:
-        """Whether the order is one that torch's samplers do not give."""
-        world = self._place()
+        """Whether the order is a ``SplitOrder``, not that of a sampler of torch."""
+        world = self._current_world()
         return not self._has_sampler and (world.world_size > 1 or self._seed(world) is not None)
 
     def _next_order(self) -> Order:
-        """The order of the next pass, from where it begins."""
-        world, loader = self._place(), self._loader
+        """Return the order of the next pass."""
+        world, loader = self._current_world(), self._loader
         seed = self._seed(world)
         if self._has_sampler or (self._shuffle and seed is None):
             return SamplerOrder(loader, *self._state.start_of_sampler())
         refuse_generator(self._generator if self._shuffle else None, world.world_size)
-        how: dict[str, Any] = {"seed": seed, "drop_last": self._drop_last, "equalize": self._equalize}
+        options: dict[str, Any] = {"seed": seed, "drop_last": self._drop_last, "equalize": self._equalize}
         epoch, start, batch_size = self._state.next_epoch, self._state.start_of_split(), loader.batch_size or 1
-        return SplitOrder(len(self.dataset), world, batch_size, epoch=epoch, start=start, **how)
+        return SplitOrder(len(self.dataset), world, batch_size, epoch=epoch, start=start, **options)

@@ -1,4 +1,4 @@
-"""``RemoteFiles``: the files of a folder as they are, by number."""
+"""``RemoteFiles``: the files of a folder as a map-style dataset."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from ._files_dataset import FilesDataset
 
 
 class RemoteFiles(FilesDataset):
-    """The files below a folder, a prefix of a bucket for example, as a map-style dataset: ``[i] -> (url, bytes)``.
+    """The files below a folder, for example a prefix of a bucket, as a map-style dataset: ``[i] -> (url, bytes)``.
 
-    torch's ``DataLoader`` asks for whole batches, whose files are then fetched at the same time. They are sorted
-    by first folder, by folder and by name.
+    torch's ``DataLoader`` requests complete batches, whose files are fetched concurrently. Files are sorted by first
+    folder, by folder and by name.
 
     Args:
-        url: of the folder; a glob or a brace range takes some of its files. ``escape_url(name)`` is no pattern.
-        index: a list of the files, so that they are not listed: URL or path of a JSON array of paths, such as
-            ``torchdata-remote index`` writes, or the list itself. Entries without a scheme are keys of the URL's
-            bucket, or paths below a local folder.
-        limit: take the first ones only.
+        url: of the folder; a glob or a brace range selects some of its files. ``escape_url(name)`` escapes one.
+        index: a list of the files, used instead of listing the folder: URL or path of a JSON array of paths, as written
+            by ``torchdata-remote index``, or the list itself. Entries without a scheme are keys in the bucket of the
+            URL, or paths below a local folder.
+        limit: number of files to use, from the first one; ``None`` uses all.
         storage_options: for the store, in fsspec's vocabulary.
-        max_in_flight: requests under way at once, per worker.
-        on_error: gets the error of a file that cannot be read, and returns the item that takes its place. What returns
-            ``None`` stops at the error, as ``raise_error`` does: a batch is never short.
-        cache_dir: local folder in which whole files are kept for the next epochs; needs ``cache_bytes``.
-        cache_bytes: bound on what is kept there, shared by all processes of the host.
-        retry: what is done about faults that may pass.
-        backend: what carries the bytes.
+        max_in_flight: maximum number of concurrent requests per worker.
+        on_error: called with the error of a file that cannot be read; returns the item to use instead. If it returns
+            ``None``, the error is raised, as by ``raise_error``: a batch is never shorter.
+        cache_dir: local folder in which complete files are cached for later epochs; requires ``cache_bytes``.
+        cache_bytes: bound on the size of the cache, which all processes of the host share.
+        retry: policy for transient errors.
+        backend: library that transfers the bytes.
 
     Raises:
         EmptyListingError: if there are no files.

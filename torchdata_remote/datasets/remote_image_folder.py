@@ -1,4 +1,4 @@
-"""``RemoteImageFolder``: torchvision's ``ImageFolder`` in a store."""
+"""``RemoteImageFolder``: torchvision's ``ImageFolder`` on object storage."""
 
 from __future__ import annotations
 
@@ -28,44 +28,44 @@ class RemoteImageFolder(FilesDataset):
 
     The folder may be a prefix of a bucket.
 
-    torch's ``DataLoader`` asks for whole batches, whose files are then fetched at the same time; a few threads decode
-    those that have come. Transforms run one after the other in the thread that asks, in the order of the batch, so that
-    random ones give what they would give without any of this.
+    torch's ``DataLoader`` requests complete batches, whose files are fetched concurrently and decoded in threads.
+    Transforms run sequentially in the caller's thread, in the order of the batch, so random transforms give the same
+    results as with torchvision.
 
     Images are files with torchvision's extensions, in the order of ``ImageFolder``: by first folder, by folder and by
     name.
 
     Args:
-        url: of the folder; a glob or a brace range takes some of its files. ``escape_url(name)`` is no pattern.
-        transform: from an RGB ``PIL.Image`` to what is wanted.
-        target_transform: from a label to what is wanted.
-        index: a list of the files, so that they are not listed: URL or path of a JSON array of paths, such as
-            ``torchdata-remote index`` writes, or the list itself. Entries without a scheme are keys of the URL's
-            bucket, or paths below a local folder.
-        classes: a labeller of ``tdr.labels`` or your own, from path to class; names in the order of their labels, for
-            the folders that images lie in; ``None`` takes these folders, sorted. Where classes have folders of their
-            own, ``labels.from_pattern("^([^/]+)/")`` takes the first one, as torchvision does. Where all images lie in
-            the folder itself, as in a test set, ``None`` gives them the label -1.
-        limit: take the first ones only; their labels stay what they are.
+        url: of the folder; a glob or a brace range selects some of its files. ``escape_url(name)`` escapes one.
+        transform: called with an RGB ``PIL.Image``; returns the item's first element.
+        target_transform: called with the label; returns the item's second element.
+        index: a list of the files, used instead of listing the folder: URL or path of a JSON array of paths, as written
+            by ``torchdata-remote index``, or the list itself. Entries without a scheme are keys in the bucket of the
+            URL, or paths below a local folder.
+        classes: a labeller of ``tdr.labels`` or your own, from path to class; or names of the parent directories in the
+            order of their labels; ``None`` uses the parent directories, sorted. If classes have subdirectories,
+            ``labels.from_pattern("^([^/]+)/")`` uses the first directory, as torchvision does. If all images are in the
+            folder itself, as in a test set, ``None`` gives them the label -1.
+        limit: number of images to use, from the first one; labels do not change. ``None`` uses all.
         storage_options: for the store, in fsspec's vocabulary.
-        max_in_flight: requests under way at once, per worker.
-        on_error: gets the error of an image that cannot be read or decoded, and returns the item that takes its place.
-            What returns ``None`` stops at the error, as ``raise_error`` does: a batch is never short.
-        decoder: from a file's bytes to an image, called in threads; ``decoders.rgb(min_size=256)`` is faster where
-            images are made smaller anyway.
-        cache_dir: local folder in which whole files are kept for the next epochs; needs ``cache_bytes``.
-        cache_bytes: bound on what is kept there, shared by all processes of the host.
-        retry: what is done about faults that may pass.
-        backend: what carries the bytes.
+        max_in_flight: maximum number of concurrent requests per worker.
+        on_error: called with the error of an image that cannot be read or decoded; returns the item to use instead. If
+            it returns ``None``, the error is raised, as by ``raise_error``: a batch is never shorter.
+        decoder: from a file's bytes to an image, called in threads; ``decoders.rgb(min_size=256)`` is faster if the
+            transform reduces images.
+        cache_dir: local folder in which complete files are cached for later epochs; requires ``cache_bytes``.
+        cache_bytes: bound on the size of the cache, which all processes of the host share.
+        retry: policy for transient errors.
+        backend: library that transfers the bytes.
 
     Attributes:
-        classes: names of the classes (list of str); a label is an index of it.
-        class_to_idx: from the name to the label (dict).
+        classes: names of the classes (list of str); a label is an index into it.
+        class_to_idx: class name -> label (dict).
 
     Raises:
         EmptyListingError: if there are no images.
         LabelError: for an image without a class, with its path.
-        DecodeError: for a file that is no image, with its URL.
+        DecodeError: for a file that is not an image, with its URL.
         StorageError: for a file that cannot be read, with its URL.
 
     Example:
@@ -120,19 +120,19 @@ class RemoteImageFolder(FilesDataset):
 
     @cached_property
     def classes(self) -> list[str]:
-        """The name of each label; one that no class has is named by its number."""
+        """The name of each label; a label without a class is named by its number."""
         names = {number: name for name, number in self.class_to_idx.items()}
         return [names.get(number, str(number)) for number in range(max(names, default=-1) + 1)]
 
     @property
     def targets(self) -> list[int]:
         """The label of each image."""
-        found: list[int] = self._labels.tolist()
-        return found
+        labels: list[int] = self._labels.tolist()
+        return labels
 
     @property
     def samples(self) -> Sequence[tuple[str, int]]:
-        """URL and label of each image, made as they are asked for."""
+        """URL and label of each image, created on access."""
         return _Samples(self._urls, self._labels)
 
     def _decoder(self) -> Callable[[bytes], Any]:
@@ -145,7 +145,7 @@ class RemoteImageFolder(FilesDataset):
 
 
 class _Samples(Sequence[tuple[str, int]]):
-    """URLs with their labels."""
+    """Sequence of URLs with their labels."""
 
     def __init__(self, urls: UrlTable, labels: NDArray[np.int32]) -> None:
         self._urls, self._labels = urls, labels
@@ -160,7 +160,7 @@ class _Samples(Sequence[tuple[str, int]]):
 
 
 def _labelled(paths: Sequence[str], classes: Classes | Labeller | None) -> tuple[NDArray[np.int32], dict[str, int]]:
-    """The label of each file, and label by class."""
+    """Return the label of each file, and the label of each class."""
     if classes is None and not any("/" in path for path in paths):
         return np.full(len(paths), NO_CLASS, np.int32), {}
     labeller = labeller_of(classes)

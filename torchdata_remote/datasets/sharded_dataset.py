@@ -1,4 +1,4 @@
-"""``ShardedDataset``: the samples of tar shards, by number."""
+"""``ShardedDataset``: the samples of tar shards as a map-style dataset."""
 
 from __future__ import annotations
 
@@ -30,45 +30,45 @@ from ..formats.tar import BLOCK, END_OF_ARCHIVE, TarOptions, first_name, read_me
 from ._map_style import MapStyle
 
 _BATCHES_AHEAD = 4
-_BORDER_BYTES = 3 * BLOCK  # behind a sample: the next header, and one that extends it
+_BORDER_BYTES = 3 * BLOCK  # after a sample: the next header, and a header that extends it
 
 
-class _Begun(NamedTuple):
-    """A batch under way: its samples, each once, and which of them is wanted where."""
+class _PendingBatch(NamedTuple):
+    """A batch that is being fetched: its samples, each once, and their positions in the batch."""
 
     samples: Int64s
-    places: Int64s
+    positions: Int64s
     sizes: Int64s
     urls: list[RemoteUrl]
-    gathering: CoalescedRead
+    read: CoalescedRead
 
     def num_bytes(self) -> int:
-        return int(self.gathering.members.sizes.sum())
+        return int(self.read.members.sizes.sum())
 
 
 class ShardedDataset(MapStyle[Any]):
-    """The samples of tar shards as a map-style dataset: ``[i] -> sample``, by ranged reads at the places in ``.idx``.
+    """The samples of tar shards as a map-style dataset: ``[i] -> sample``, by ranged reads at the offsets in ``.idx``.
 
-    torch's ``DataLoader`` asks for whole batches. Their samples are fetched at the same time, those that lie close
-    together by one request. A sample costs a request where a reader of whole shards, which is the faster way to train,
-    needs none: use this where samples are wanted in an order of your own.
+    torch's ``DataLoader`` requests complete batches. Their samples are fetched concurrently, neighbours by one request.
+    Reading complete shards is the faster way to train, because it does not need a request per sample: use this class
+    for random access and for custom orders.
 
     Args:
-        manifest_url: of the manifest ``index.json``, or of the folder that it lies in.
-        transform: from a sample to what is wanted; called in the order of the batch, in the thread that asks.
+        manifest_url: of the manifest ``index.json``, or of its folder.
+        transform: called with each sample in the order of the batch, in the caller's thread; returns the item.
         on_bad_member: called with the ``BadMemberError`` of a member that cannot be part of a sample, such as
-            ``README``; raises, or returns to leave that member out. ``skipped.bad_members`` counts these, in the
-            process that reads.
+            ``README``; raises, or returns to skip that member. ``skipped.bad_members`` counts these, in the process
+            that reads.
         storage_options: for the store, in fsspec's vocabulary.
-        max_in_flight: requests under way at once, per worker.
-        retry: what is done about faults that may pass.
-        backend: what carries the bytes.
+        max_in_flight: maximum number of concurrent requests per worker.
+        retry: policy for transient errors.
+        backend: library that transfers the bytes.
 
     Raises:
-        ManifestError: for a shard without an index, as compressed ones are, or with one that is not its own.
-        ShardReadError: for bytes that are not the sample that the index promises. The data of members are not compared
-            with the manifest's checksums, which are of blocks of 4 MiB.
-        StorageError: for what cannot be read, with the URL.
+        ManifestError: for a shard without an index, such as a compressed one, or with the index of another shard.
+        ShardReadError: for bytes that are not the sample of the index. The data of members are not verified against the
+            checksums in the manifest, which cover blocks of 4 MiB.
+        StorageError: for an object that cannot be read, with the URL.
 
     Example:
         >>> from torchdata_remote import ShardWriter
@@ -95,36 +95,36 @@ class ShardedDataset(MapStyle[Any]):
         self.skipped = Skipped()
         self._on_bad_member = on_bad_member
         options = FetchOptions(max_in_flight=max_in_flight, retry=retry or RetryPolicy(), backend=backend)
-        self._engine = FetchSession(options, StorageOptions(storage_options))
+        self._session = FetchSession(options, StorageOptions(storage_options))
         source = literal_url(url_of(manifest_url, of="ShardedDataset"))
         if base_name(source) != MANIFEST_NAME:
             source = f"{source.rstrip('/')}/{MANIFEST_NAME}"
-        self._shards = read_shard_set(source, self._engine.storage_options, options.retry).shards
-        self._ends = np.cumsum([shard.num_samples or 0 for shard in self._shards])  # number of samples up to each
-        self._offsets: dict[int, Offsets] = {}  # of the shards that were asked for
+        self._shards = read_shard_set(source, self._session.storage_options, options.retry).shards
+        self._ends = np.cumsum([shard.num_samples or 0 for shard in self._shards])  # number of samples up to each shard
+        self._offsets: dict[int, Offsets] = {}  # of the shards that were used
 
     def __len__(self) -> int:
         return int(self._ends[-1])
 
     def names_digest(self) -> str:
-        """Of the shards' names and numbers of samples, in the order of the items."""
+        """Digest of the names and numbers of samples of the shards, in the order of the items."""
         return StringColumn(f"{base_name(shard)} {shard.num_samples}" for shard in self._shards).digest()
 
     def _items(self, batches: Iterable[Sequence[int]]) -> Generator[list[Any], None, None]:
-        self._engine.keep()
-        options = self._engine.options
-        source, ahead, held_bytes = iter(batches), deque[_Begun](), 0
+        self._session.keep()
+        options = self._session.options
+        source, ahead, held_bytes = iter(batches), deque[_PendingBatch](), 0
         ended: Exception | None = None
-        with RangeCoalescer(self._engine, lambda url: self._engine.storage_options) as gatherer:
+        with RangeCoalescer(self._session, lambda url: self._session.storage_options) as coalescer:
             try:
                 while True:
                     while ended is None and (
                         not ahead or (len(ahead) < _BATCHES_AHEAD and held_bytes < options.max_buffer_bytes)
                     ):
                         try:
-                            ahead.append(self._begin(next(source), gatherer))
+                            ahead.append(self._request(next(source), coalescer))
                             held_bytes += ahead[-1].num_bytes()
-                        except Exception as error:  # noqa: BLE001, PERF203  # the batches before it are handed on first
+                        except Exception as error:  # noqa: BLE001, PERF203  # raised after the batches before it
                             ended = error
                     if ahead:
                         items = self._finish(ahead[0])
@@ -135,12 +135,12 @@ class ShardedDataset(MapStyle[Any]):
                     elif ended is not None:
                         raise ended
             finally:
-                for begun in ahead:
-                    begun.gathering.cancelled = True  # requests that have not begun are not made
+                for pending in ahead:
+                    pending.read.cancelled = True  # requests that have not started are dropped
 
-    def _begin(self, batch: Sequence[int], gatherer: RangeCoalescer) -> _Begun:
-        """Ask for the samples of a batch."""
-        samples, places = np.unique(np.array(batch, np.int64), return_inverse=True)
+    def _request(self, batch: Sequence[int], coalescer: RangeCoalescer) -> _PendingBatch:
+        """Request the samples of a batch."""
+        samples, positions = np.unique(np.array(batch, np.int64), return_inverse=True)
         shards = np.searchsorted(self._ends, samples, side="right")
         used, objects = np.unique(shards, return_inverse=True)
         self._read_indexes(used.tolist())
@@ -148,34 +148,34 @@ class ShardedDataset(MapStyle[Any]):
         pairs = list(zip(shards.tolist(), within.tolist(), strict=True))
         starts = np.array([self._offsets[shard][at] for shard, at in pairs], np.int64)
         ends = np.array([self._offsets[shard][at + 1] for shard, at in pairs], np.int64)
-        behind = np.array([self._border_bytes(shard, at) for shard, at in pairs], np.int64)
+        borders = np.array([self._border_bytes(shard, at) for shard, at in pairs], np.int64)
         urls = [self._shards[shard] for shard in used]
-        members = Members(urls, [], objects, starts, ends - starts + behind, np.ones(len(samples), np.int64))
-        asked_of = [self._shards[shard] for shard in shards]
-        return _Begun(samples, places, ends - starts, asked_of, gatherer.start_read(members))
+        members = Members(urls, [], objects, starts, ends - starts + borders, np.ones(len(samples), np.int64))
+        sample_urls = [self._shards[shard] for shard in shards]
+        return _PendingBatch(samples, positions, ends - starts, sample_urls, coalescer.start_read(members))
 
     def _border_bytes(self, shard: int, at: int) -> int:
-        """How much is read behind a sample, to compare the two where nothing else vouches for the index."""
+        """Number of bytes to read after a sample, to validate an index whose checksum is not in the manifest."""
         if self._shards[shard].index_crc32 is not None:
             return 0
         return min(_BORDER_BYTES, int(self._offsets[shard][-1] - self._offsets[shard][at + 1]))
 
     def _read_indexes(self, shards: Sequence[int]) -> None:
-        """Read the indexes that are not there yet, at the same time."""
+        """Read the indexes that are not in memory yet, concurrently."""
         missing = [shard for shard in shards if shard not in self._offsets]
         tasks = [self._read_index(shard) for shard in missing]
-        found = ordered_map(tasks, max_threads=min(len(missing), self._engine.options.max_in_flight) or 1)
+        found = ordered_map(tasks, max_threads=min(len(missing), self._session.options.max_in_flight) or 1)
         self._offsets.update(zip(missing, found, strict=True))
 
     def _read_index(self, shard: int) -> Task[Offsets]:
-        options, retry = self._engine.storage_options, self._engine.options.retry
+        options, retry = self._session.storage_options, self._session.options.retry
         return lambda wait: read_offsets(self._shards[shard], options, retry)
 
-    def _finish(self, begun: _Begun) -> list[Any]:
-        data = begun.gathering.wait()
+    def _finish(self, pending: _PendingBatch) -> list[Any]:
+        data = pending.read.wait()
         return [
-            self._item(data[place], int(begun.sizes[place]), begun.urls[place], begun.samples[place])
-            for place in begun.places.tolist()
+            self._item(data[index], int(pending.sizes[index]), pending.urls[index], pending.samples[index])
+            for index in pending.positions.tolist()
         ]
 
     def _item(self, data: memoryview, num_bytes: int, url: RemoteUrl, number: int) -> Any:
@@ -198,7 +198,7 @@ class ShardedDataset(MapStyle[Any]):
 
 
 def _key_at(data: memoryview, url: str) -> str | None:
-    """The key of the sample that begins there; ``None`` where the bytes do not hold all of its name."""
+    """Return the key of the sample that starts here; ``None`` if its name is incomplete."""
     try:
         name = first_name([data], url=url)[0]
     except ShardReadError:

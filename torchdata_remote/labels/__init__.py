@@ -1,20 +1,20 @@
-"""Labels: from a file's path to its class.
+"""Labels: map the path of a file to its class.
 
-A *labeller* is a function ``path -> int | str``. The path is the one below the source: ``train/cat/1.jpg``, or, for a
-file of an archive within an archive, ``n02119789/n02119789_17.JPEG`` with the inner archive's name as a folder. An
-``int`` is a class number, counted from 0. A ``str`` is a class's name; numbers then follow from all names, sorted. A
-labeller may have an attribute ``table``, a mapping ``key -> {"id": int, "name": str}`` of its classes, with ids counted
-from 0; then it is complete. Any function of yours is one; it has to pickle where several processes label.
+A *labeller* is a function ``path -> int | str``. The path is relative to the source: ``train/cat/1.jpg``, or, for a
+file of a nested archive, ``n02119789/n02119789_17.JPEG`` with the inner archive's name as a folder. An ``int`` is a
+class number, counted from 0. A ``str`` is the name of a class; the names are sorted and numbered from 0. A labeller may
+have an attribute ``table``, a mapping ``key -> {"id": int, "name": str}`` of all its classes, with ids counted from 0.
+Any function can be a labeller; with several processes it must be picklable.
 
 ============================================= ======================================================================
 labeller                                      label
 ============================================= ======================================================================
-:func:`parent_directory`                      the folder that the file lies in
-:func:`from_pattern`                          what a regular expression finds in the path
-:func:`classes_json`                          the class whose key begins the file's name or names one of its folders
-:func:`meta_mat`                              the same, from the classes of an ILSVRC development kit
-:func:`by_number`                             from a JSON object image number -> class
-:func:`ground_truth`                          from a text file with one class a line
+:func:`parent_directory`                      the parent directory
+:func:`from_pattern`                          the group of a regular expression
+:func:`classes_json`                          the class whose key is a prefix of the file name or a folder
+:func:`meta_mat`                              the same, for the classes of an ILSVRC development kit
+:func:`by_number`                             the class in a JSON object image number -> class
+:func:`ground_truth`                          the class in a text file with one line per image
 ============================================= ======================================================================
 """
 

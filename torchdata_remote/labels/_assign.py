@@ -1,4 +1,4 @@
-"""The labels of all files, and the classes that there are."""
+"""Label all files, and build the class table."""
 
 from __future__ import annotations
 
@@ -18,27 +18,26 @@ from ._table import ClassEntry, read_table
 def assign_labels(
     labeller: Labeller, paths: Iterable[str], *, known: Mapping[str, ClassEntry] | None = None
 ) -> tuple[NDArray[np.int32], dict[str, ClassEntry]]:
-    """Label each path, and tell the classes.
+    """Label each path, and build the class table.
 
-    Where the labeller gives names, these are the classes' keys: sorted, they are numbered from 0. Where it gives
-    numbers, the classes are those of its ``table``; without one, each number that occurs is a class named by itself.
-    Classes in ``known`` keep their numbers: new names are numbered, sorted, after the last of them; a number without a
-    table means the class that has it there.
+    If the labeller returns names, they are the keys of the classes, sorted and numbered from 0. If it returns numbers,
+    the classes are those of its ``table``; without a table, each number that occurs is a class named by the number.
+    Classes in ``known`` keep their numbers: new names are sorted and numbered after the last of them; a number without
+    a table is the class of this number in ``known``.
 
     Args:
         labeller: a function ``path -> int | str``.
-        paths: of the files, below their source. Read once, and not kept.
-        known: the class table of a data set that is being added to.
+        paths: of the files, relative to their source. Iterated once.
+        known: the class table of an existing dataset that is extended.
 
     Returns:
         The labels in the order of the paths, int32 of shape (num_paths,), and the class table: key ->
-        ``{"id": int, "name": str}``, by ids, with the classes of ``known`` and of the labeller's table whether they
-        occur or not.
+        ``{"id": int, "name": str}``, sorted by id, with all classes of ``known`` and of the labeller's table.
 
     Raises:
         LabelError: for a path without a label, or with one that is neither a name nor a number from 0 to 2**31 - 1, or
-            that is not in the labeller's table; for names and numbers mixed; and if ``known`` says otherwise than the
-            labeller's table. Names the path.
+            that is not in the labeller's table; for a mixture of names and numbers; and if ``known`` and the labeller's
+            table differ. Names the path.
 
     Example:
         >>> labels, table = assign_labels(lambda path: path.split("/")[0], ["dog/1", "cat/1", "dog/2"])
@@ -48,13 +47,13 @@ def assign_labels(
         [2]
     """
     if isinstance(paths, str):
-        raise TypeError(f"paths must be several, got a single str: {paths!r:.200}")
+        raise TypeError(f"paths must be a list of paths, got a single str: {paths!r:.200}")
     own = getattr(labeller, "table", None)
     own_table = None if own is None else read_table(own, Origin("the labeller's table"))
     table = {} if known is None else read_table(known, Origin("the known class table"))
     _add_classes(table, own_table or {})
     of_one_source = getattr(labeller, "of_one_source", None)
-    if of_one_source is not None:  # it notices two files that it cannot tell apart
+    if of_one_source is not None:  # it detects two files with the same name in the source
         labeller = of_one_source()
     found = _Found({}, set(), [])
     labels = np.fromiter(_numbers(labeller, paths, found, own_table), np.int32)
@@ -67,10 +66,10 @@ def assign_labels(
 
 
 def merged_tables(known: Mapping[str, ClassEntry] | None, others: Mapping[str, ClassEntry]) -> dict[str, ClassEntry]:
-    """The classes of two tables, by ids; those of both keep the names that they have in ``known``.
+    """Merge two class tables, sorted by id. Classes in both keep their names in ``known``.
 
     Raises:
-        LabelError: if the tables number a class differently.
+        LabelError: if a class has different numbers.
     """
     table = dict(known or {})
     _add_classes(table, others)
@@ -78,7 +77,7 @@ def merged_tables(known: Mapping[str, ClassEntry] | None, others: Mapping[str, C
 
 
 class _Found(NamedTuple):
-    """The labels so far: names, numbered as they come, or numbers; and the path of the first."""
+    """The labels so far: names, numbered in the order of occurrence, or numbers; and the first path."""
 
     names: dict[str, int]
     numbers: set[int]
@@ -88,7 +87,7 @@ class _Found(NamedTuple):
 def _numbers(
     labeller: Labeller, paths: Iterable[str], found: _Found, table: Mapping[str, ClassEntry] | None
 ) -> Iterator[int]:
-    """A number for each path; that of a name is a provisional one. Only a label that is new is looked at closely."""
+    """Yield a number for each path; for a name a provisional one. A label is validated at its first occurrence."""
     names, numbers, _ = found
     ids = None if table is None else {entry["id"] for entry in table.values()}
     for path in paths:
@@ -115,14 +114,14 @@ def _require_one_kind(path: str, label: object, found: _Found) -> None:
     if found.numbers if isinstance(label, str) else found.names:
         raise LabelError(
             f"{path!r} has the label {label!r:.100} ({type(label).__name__}), but {found.first[0]!r} has a "
-            f"{'number' if found.numbers else 'name'}: a labeller gives one or the other for all files."
+            f"{'number' if found.numbers else 'name'}: a labeller must return one or the other for all files."
         )
     if not found.first:
         found.first.append(path)
 
 
 def _add_names(table: dict[str, ClassEntry], names: Mapping[str, int]) -> NDArray[np.int32]:
-    """Put new names, sorted, after the classes of a table; from provisional number to label."""
+    """Add new names, sorted, after the classes of a table; return the label of each provisional number."""
     keys = {entry["name"]: key for key, entry in table.items()}
     after = max((entry["id"] for entry in table.values()), default=-1) + 1
     new = sorted(name for name in names if name not in table)
@@ -139,7 +138,7 @@ def _add_names(table: dict[str, ClassEntry], names: Mapping[str, int]) -> NDArra
 
 
 def _add_classes(table: dict[str, ClassEntry], others: Mapping[str, ClassEntry]) -> None:
-    """Put classes into the known table. One that it has already keeps the name that it has there.
+    """Add classes to a table. A class that it has already keeps its name there.
 
     Raises:
         LabelError: if the table has another class with the same key or the same id.
@@ -148,10 +147,10 @@ def _add_classes(table: dict[str, ClassEntry], others: Mapping[str, ClassEntry])
     for key, entry in others.items():
         label = entry["id"]
         if (table[key]["id"] if key in table else label) != label or keys.get(label, key) != key:
-            there = key if key in table else keys[label]
+            existing = key if key in table else keys[label]
             raise LabelError(
-                f"Class {key!r} has the label {label}, but the known class table has {there!r} with the label "
-                f"{table[there]['id']}. A data set is added to with its own classes: label by its {CLASSES_NAME}."
+                f"Class {key!r} has the label {label}, but the known class table has {existing!r} with the label "
+                f"{table[existing]['id']}. Extend a dataset with its own classes: label by its {CLASSES_NAME}."
             )
         keys[label] = key
         table.setdefault(key, entry)

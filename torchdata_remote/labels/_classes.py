@@ -1,4 +1,4 @@
-"""Labellers that know their classes: each by a key that stands in the path."""
+"""Labellers with a class table, whose keys are found in the paths."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def classes_json(
 ) -> ByFileName: ...
 
 
-@overload  # a document of files at a URL is the exception: its labeller has no table
+@overload  # except for a document of files at a URL, whose labeller has no table
 def classes_json(
     source: Location | Mapping[str, Mapping[str, Any]],
     *,
@@ -37,7 +37,7 @@ def classes_json(
     id_base: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> ByClassKey | ByFileName:
-    """A labeller from a JSON object of classes, ``{"n02119789": {"id": 1, "name": "kit_fox"}, ...}``, or of files.
+    """Create a labeller from a JSON object of classes, ``{"n02119789": {"id": 1, "name": "kit_fox"}}``, or of files.
 
     A file belongs to the class whose key is the file's name without its extension, or this up to a ``_`` (the longest
     first); or else to the one whose key is a folder's name, the innermost first. So ``n02119789_17.JPEG``,
@@ -81,7 +81,7 @@ def classes_json(
 def meta_mat(
     source: Location | Sequence[Mapping[str, Any]], *, storage_options: Mapping[str, Any] | None = None
 ) -> ByClassKey:
-    """A labeller from ``meta.mat``, the classes of an ILSVRC development kit.
+    """Create a labeller from ``meta.mat``, the classes of an ILSVRC development kit.
 
     The file holds ``synsets``, an array of structs with the fields ``ILSVRC2012_ID``, ``WNID``, ``words``, ``gloss``,
     ``num_children``, ``children``, ``wordnet_height`` and ``num_train_images``. The classes are those without children.
@@ -130,11 +130,11 @@ def meta_mat(
 
 @dataclass(frozen=True)
 class ByClassKey:
-    """A labeller: the class whose key begins a file's name or names one of its folders.
+    """Labeller: the class whose key is a prefix of the file name, or one of its folders.
 
     Args:
         table: class key -> ``{"id": int, "name": str}``, ids counted from 0.
-        origin: where it comes from, for errors.
+        origin: of the table, for errors.
     """
 
     table: Mapping[str, ClassEntry] = field(repr=False)
@@ -158,7 +158,7 @@ class ByClassKey:
 
 
 def _synsets(data: bytes, origin: Origin) -> Iterable[object]:
-    """The structs of a MATLAB file."""
+    """Read the structs of a MATLAB file."""
     try:
         rows = read_structs(data, "synsets")
     except ValueError as error:
@@ -176,7 +176,7 @@ def _field(row: object, index: int, name: str, origin: Origin) -> object:
 
 
 def _number(row: object, index: int, name: str, origin: Origin) -> int:
-    """MATLAB's numbers are doubles: a whole one as an int."""
+    """Read an integer field. MATLAB stores numbers as doubles."""
     value = _field(row, index, name, origin)
     if isinstance(value, (float, np.floating)) and float(value).is_integer():
         return int(value)

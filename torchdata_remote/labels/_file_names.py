@@ -1,4 +1,4 @@
-"""Labels by file name: ``{"PiC1.JPEG": 1, ...}``, as ImageNetTools' ``ClassInfo.json`` has them."""
+"""Labels by file name: ``{"PiC1.JPEG": 1, ...}``, the format of ImageNetTools' ``ClassInfo.json``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ._sources import Origin, whole_number
 
 
 def names_files(document: object) -> bool:
-    """Whether a document maps names of files, which have an extension, to numbers.
+    """Whether a document maps file names, which have an extension, to numbers.
 
     >>> names_files({"PiC1.JPEG": 1}), names_files({"n02119789": {"id": 1, "name": "kit_fox"}})
     (True, False)
@@ -24,10 +24,10 @@ def names_files(document: object) -> bool:
 
 
 def read_file_names(document: Mapping[str, object], origin: Origin, *, id_base: int) -> ByFileName:
-    """A labeller from such a document.
+    """Create a labeller from a document of file names.
 
     Raises:
-        LabelError: for a value that is no number, or one below ``id_base``.
+        LabelError: for a value that is not a number, or less than ``id_base``.
     """
     labels: dict[str, dict[str, int]] = {}
     for key, value in document.items():
@@ -35,18 +35,18 @@ def read_file_names(document: Mapping[str, object], origin: Origin, *, id_base: 
         label = origin.label(value, id_base=id_base, what=f"the class of {key!r:.100}")
         of_name = labels.setdefault(path.rpartition("/")[2], {})
         if path in of_name:
-            raise origin.error(f"{key!r:.100} comes twice, once with and once without './' before it.")
+            raise origin.error(f"{key!r:.100} occurs twice, once with and once without './' before it.")
         of_name[path] = label
     return ByFileName(labels, origin)
 
 
 @dataclass(frozen=True)
 class ByFileName:
-    """A labeller: the class of the file that has this name.
+    """Labeller: the class of the file with this name.
 
     Args:
-        labels: base name -> path as the source has it -> label, counted from 0.
-        origin: where they come from, for errors.
+        labels: base name -> path in the source -> label, counted from 0.
+        origin: of the labels, for errors.
     """
 
     labels: Mapping[str, Mapping[str, int]] = field(repr=False)
@@ -57,16 +57,16 @@ class ByFileName:
         return self.labels[key.rpartition("/")[2]][key]
 
     def key_of(self, path: str) -> str:
-        """The source's path that a file has: the longest that the file's path ends with, or the one that ends with it.
+        """Find a file in the source by the longest suffix of its path, or by the only path that ends with it.
 
         Raises:
-            LabelError: if there is none, or there are several.
+            LabelError: if there is none, or several.
         """
-        found = self.labels.get(path.rpartition("/")[2], {})
-        ends = [key for key in found if f"/{path}".endswith(f"/{key}")]
+        candidates = self.labels.get(path.rpartition("/")[2], {})
+        ends = [key for key in candidates if f"/{path}".endswith(f"/{key}")]
         if ends:
             return max(ends, key=len)
-        longer = [key for key in found if key.endswith(f"/{path}")]
+        longer = [key for key in candidates if key.endswith(f"/{path}")]
         if len(longer) == 1:
             return longer[0]
         if longer:
@@ -76,12 +76,12 @@ class ByFileName:
             )
         raise LabelError(
             f"{path!r} is none of the {sum(map(len, self.labels.values())):,} files of {self.origin.shown}, such as "
-            f"{next(iter(found or next(iter(self.labels.values()))))!r}.",
+            f"{next(iter(candidates or next(iter(self.labels.values()))))!r}.",
             url=self.origin.url,
         )
 
     def of_one_source(self) -> _OfOneSource:
-        """A labeller for the files of one source, of which no two may be meant by one name."""
+        """Return a labeller for the files of one source. Two files with one name in the source are an error."""
         return _OfOneSource(self, {})
 
 
@@ -95,8 +95,8 @@ class _OfOneSource:
         before = self.seen.setdefault(key, path)
         if before != path:
             raise LabelError(
-                f"{before!r} and {path!r} have one name, {key!r}, in {self.by_name.origin.shown}, which cannot tell "
-                "them apart. Put the folders into its names.",
+                f"{before!r} and {path!r} have one name, {key!r}, in {self.by_name.origin.shown}, which does not "
+                "distinguish them. Add folders to its names.",
                 url=self.by_name.origin.url,
             )
         return self.by_name(path)

@@ -1,4 +1,4 @@
-"""Labellers for numbered images: the label of the n-th one stands in a file of its own."""
+"""Labellers for numbered images, whose labels are in a separate file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..errors import LabelError
 from ._paths import Labeller
 from ._sources import Location, Origin, is_location, origin_of, read_bytes, read_json, require_int, whole_number
 
-_DIGITS = re.compile(r"(?<![0-9])[0-9]{1,18}\Z")  # more are a hash, not a number
+_DIGITS = re.compile(r"(?<![0-9])[0-9]{1,18}\Z")  # more digits are a hash
 _IS_NUMBER = re.compile(r"[0-9]{1,18}")
 
 
@@ -24,7 +24,7 @@ def by_number(
     id_base: int = 1,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Labeller:
-    """A labeller from a JSON object ``{"0": 490, "1": 361, ...}``: number of an image -> number of its class.
+    """Create a labeller from a JSON object ``{"0": 490, "1": 361, ...}``: number of an image -> number of its class.
 
     An image's number is the digits at the end of its name without the extension. Images count from 1, always; the
     object's keys count from ``number_base``, and its values from ``id_base``. So image ``n`` has the key
@@ -63,7 +63,7 @@ def by_number(
             raise origin.error(f"the key {key!r:.100} is not a number from number_base={number_base} on.")
         image = number - number_base + 1
         if image in labels:
-            raise origin.error(f"the number {number} comes more than once.")
+            raise origin.error(f"the number {number} occurs more than once.")
         labels[image] = origin.label(value, id_base=id_base, what=f"the class of number {number}")
     return ByNumber(labels, number_base, origin)
 
@@ -75,13 +75,13 @@ def ground_truth(
     id_base: int = 1,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Labeller:
-    """A labeller from a text file with one class number a line: line ``i``, counted from 1, is that of image ``i``.
+    """Create a labeller from a text file with one class number per line: line ``i``, counted from 1, for image ``i``.
 
     Image ``i`` is called ``base_name``, then ``i`` with eight digits, then ``.JPEG`` in capitals or not, in any folder.
     The label is the number minus ``id_base``.
 
     Args:
-        source: a URL, a path, or the numbers as a list. Empty lines at the end count for nothing.
+        source: a URL, a path, or the numbers as a list. Empty lines at the end are ignored.
         base_name: how the images' names begin, such as ``"ILSVRC2012_val_"``.
         id_base: the number that the classes count from.
         storage_options: for the store of a URL, in fsspec's vocabulary.
@@ -124,12 +124,12 @@ def _lines(data: bytes, origin: Origin) -> Iterable[int]:
 
 @dataclass(frozen=True)
 class ByNumber:
-    """What :func:`by_number` returns.
+    """The labeller of :func:`by_number`.
 
     Args:
         labels: number of an image, counted from 1 -> label, counted from 0.
         number_base: the number that the source's keys count from.
-        origin: where the labels come from, for errors.
+        origin: of the labels, for errors.
     """
 
     labels: Mapping[int, int] = field(repr=False)
@@ -155,12 +155,12 @@ class ByNumber:
 
 @dataclass(frozen=True)
 class GroundTruth:
-    """What :func:`ground_truth` returns.
+    """The labeller of :func:`ground_truth`.
 
     Args:
         labels: of the images in order, counted from 0.
         base_name: how their names begin.
-        origin: where the labels come from, for errors.
+        origin: of the labels, for errors.
     """
 
     labels: Sequence[int] = field(repr=False)

@@ -17,10 +17,10 @@ Labeller = Callable[[str], int | str]
 
 
 def parent_directory() -> Labeller:
-    """A labeller: the name of the folder that the file lies in.
+    """Create a labeller that returns the name of the parent directory.
 
     Raises:
-        LabelError: when it is called with a path without a folder.
+        LabelError: when it is called with a path without a parent directory.
 
     Example:
         >>> parent_directory()("train/cat/1.jpg")
@@ -30,14 +30,14 @@ def parent_directory() -> Labeller:
 
 
 def from_pattern(regex: str | re.Pattern[str]) -> Labeller:
-    r"""A labeller: what a regular expression finds in the path.
+    r"""Create a labeller that returns the group of a regular expression.
 
     Args:
-        regex: searched in the path; its only group is the class's name.
+        regex: searched in the path; its only group is the name of the class.
 
     Raises:
         ValueError: if it has no group or several.
-        LabelError: when it is called with a path in which the expression finds nothing, or an empty name.
+        LabelError: when it is called with a path without a match, or with an empty group.
 
     Example:
         >>> from_pattern(r"_([a-z]+)[0-9]*\.jpg$")("train/0001_cat7.jpg")
@@ -45,7 +45,7 @@ def from_pattern(regex: str | re.Pattern[str]) -> Labeller:
     """
     pattern = re.compile(regex)
     if not isinstance(pattern.pattern, str):
-        raise TypeError(f"from_pattern searches in paths, which are str; got a pattern of bytes: {pattern.pattern!r}")
+        raise TypeError(f"from_pattern searches paths, which are str; got a pattern of bytes: {pattern.pattern!r}")
     if pattern.groups != 1:
         raise ValueError(f"from_pattern needs exactly one group, {pattern.pattern!r} has {pattern.groups}.")
     return FromPattern(pattern)
@@ -53,7 +53,7 @@ def from_pattern(regex: str | re.Pattern[str]) -> Labeller:
 
 @dataclass(frozen=True)
 class ParentDirectory:
-    """What :func:`parent_directory` returns."""
+    """The labeller of :func:`parent_directory`."""
 
     def __call__(self, path: str) -> str:
         name = path.rpartition("/")[0].rpartition("/")[2]
@@ -67,7 +67,7 @@ class ParentDirectory:
 
 @dataclass(frozen=True)
 class FromPattern:
-    """What :func:`from_pattern` returns."""
+    """The labeller of :func:`from_pattern`."""
 
     pattern: re.Pattern[str]
 
@@ -79,10 +79,10 @@ class FromPattern:
 
 
 def class_numbers(classes: Classes) -> dict[str, int]:
-    """Class name -> number.
+    """Return the mapping class name -> number.
 
     Args:
-        classes: names in the order of their numbers, from 0; or the mapping itself.
+        classes: names in the order of their numbers, from 0; or the mapping.
 
     Raises:
         TypeError: if it is neither, or a number is not an int.

@@ -1,4 +1,4 @@
-"""Where labels come from: a URL, a path, or an object that was read already."""
+"""Read the sources of labels: a URL, a path, or a parsed object."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from ..errors import LabelError
 from ..storage.registry import read_whole
 
 Location = str | os.PathLike[str]
-MAX_LABEL = (1 << 31) - 1  # labels are kept as int32
+MAX_LABEL = (1 << 31) - 1  # labels are stored as int32
 
 
 @dataclass(frozen=True)
 class Origin:
-    """A source as errors call it.
+    """Name of a source in errors.
 
     Args:
-        shown: the URL without credentials, or what stands for it.
-        url: the same, or ``None`` where there is no URL.
+        shown: the URL without credentials, or a description.
+        url: the URL without credentials, or ``None``.
     """
 
     shown: str
     url: str | None = None
 
     def error(self, message: str) -> LabelError:
-        """An error that begins with the source."""
+        """Create an error that starts with the source."""
         return LabelError(f"{self.shown}: {message}", url=self.url)
 
     def label(self, value: object, *, id_base: int, what: str) -> int:
-        """A class number as it is written, counted from 0.
+        """Convert a class number of the source to one that is counted from 0.
 
         Args:
             value: the number.
-            id_base: what the source counts from.
-            what: names the number in errors.
+            id_base: the number that the source counts from.
+            what: name of the number in errors.
 
         Raises:
             LabelError: if it is not an int, less than ``id_base``, or more than an int32 holds.
@@ -59,12 +59,12 @@ class Origin:
 
 
 def is_location(source: object) -> TypeGuard[Location]:
-    """Whether a source is a URL or a path; else it is a parsed object."""
+    """Whether a source is a URL or a path, not a parsed object."""
     return isinstance(source, (str, os.PathLike))
 
 
 def origin_of(source: object, function: str) -> Origin:
-    """How errors call the source that a function was given."""
+    """Name the source argument of a function in errors."""
     if not is_location(source):
         return Origin(f"the {type(source).__name__} given to {function}")
     shown = redact(_url(source))
@@ -72,7 +72,7 @@ def origin_of(source: object, function: str) -> Origin:
 
 
 def read_bytes(source: Location, storage_options: Mapping[str, Any] | None) -> bytes:
-    """The whole object at a URL or path.
+    """Read the complete object at a URL or path.
 
     Raises:
         StorageError: if it cannot be read.
@@ -81,29 +81,29 @@ def read_bytes(source: Location, storage_options: Mapping[str, Any] | None) -> b
 
 
 def parse_json(data: bytes, origin: Origin) -> object:
-    """A JSON document in which no object has a key twice.
+    """Parse a JSON document. A repeated key is an error.
 
     Raises:
-        LabelError: if it is none.
+        LabelError: if it is not such a document.
     """
     try:
         return json.loads(data, object_pairs_hook=_unique_keys)
     except (ValueError, RecursionError) as error:
-        raise origin.error(f"not the JSON document that was expected: {error}") from error
+        raise origin.error(f"not a valid JSON document: {error}") from error
 
 
 def read_json(source: object, origin: Origin, storage_options: Mapping[str, Any] | None) -> object:
-    """The document at a URL or path; a parsed object is that itself."""
+    """Read the document at a URL or path; return a parsed object unchanged."""
     return parse_json(read_bytes(source, storage_options), origin) if is_location(source) else source
 
 
 def whole_number(value: object) -> int | None:
-    """An ``int``, also one of numpy's, as ``int``; anything else, a ``bool`` too, is ``None``."""
+    """Convert an integer, also of NumPy, to ``int``; return ``None`` for anything else, including ``bool``."""
     return int(value) if isinstance(value, (int, np.integer)) and not isinstance(value, bool) else None
 
 
 def require_int(name: str, value: object) -> None:
-    """A base is an int.
+    """Check that an argument is an int.
 
     Raises:
         TypeError: if it is not.
@@ -120,9 +120,9 @@ def _url(source: Location) -> str:
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of a document; json itself would keep the last of equal keys without a word."""
+    """Build a JSON object; ``json`` would silently keep the last of equal keys."""
     result = dict(pairs)
     if len(result) < len(pairs):
         twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
-        raise ValueError(f"the key {twice!r:.100} comes more than once")
+        raise ValueError(f"the key {twice!r:.100} occurs more than once")
     return result

@@ -1,4 +1,4 @@
-"""The class table: which classes there are, with their numbers and names. It lies beside the shards."""
+"""The class table: numbers and names of all classes, stored beside the shards."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class ClassEntry(TypedDict):
 
 
 def dump_table(table: Mapping[str, ClassEntry]) -> bytes:
-    """A class table as JSON, by its ids; ``classes_json(url, id_base=0)`` reads it too.
+    """Serialise a class table as JSON, sorted by id; ``classes_json(url, id_base=0)`` can read it.
 
     Args:
         table: class key -> ``{"id": int, "name": str}``, ids counted from 0.
 
     Raises:
-        LabelError: if it is no such table.
+        LabelError: if it is not a class table.
 
     Example:
         >>> print(dump_table({"n02119789": {"id": 0, "name": "kit_fox"}}).decode(), end="")
@@ -40,11 +40,11 @@ def dump_table(table: Mapping[str, ClassEntry]) -> bytes:
 
 
 def load_table(data: bytes, url: str) -> dict[str, ClassEntry]:
-    """The class table that :func:`dump_table` wrote.
+    """Parse the class table of :func:`dump_table`.
 
     Args:
         data: the JSON document.
-        url: where it was read, for errors.
+        url: of the document, for errors.
 
     Raises:
         LabelError: if it is not one. Names the URL.
@@ -59,10 +59,10 @@ def load_table(data: bytes, url: str) -> dict[str, ClassEntry]:
 
 
 def read_table(document: object, origin: Origin, *, id_base: int = 0) -> dict[str, ClassEntry]:
-    """A class table, checked, with ids counted from 0.
+    """Validate a class table, and convert its ids to be counted from 0.
 
     Raises:
-        LabelError: if it is not one, or two classes have one id.
+        LabelError: if it is not a class table, or two classes have the same id.
     """
     if not isinstance(document, Mapping):
         raise origin.error(

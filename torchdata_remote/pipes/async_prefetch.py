@@ -1,4 +1,4 @@
-"""``async_prefetch``: URLs to streams, with the next ones under way."""
+"""``async_prefetch``: open URLs as byte streams, prefetching the next ones."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ from .base.split_guard import SplitReader, require_split
 
 @functional_datapipe("async_prefetch")
 class AsyncPrefetch(SplitReader[tuple[str, StreamWrapper]], StatefulPipe[tuple[str, StreamWrapper]]):
-    """Open URLs as streams and fetch ahead (functional name: ``async_prefetch``).
+    """Open URLs as byte streams and prefetch the next ones (functional name: ``async_prefetch``).
 
-    Large objects are fetched in ranged parts, in parallel, and handed on in order, so that a shard's first sample comes
-    after its first part. Small ones cost one request each. Requests begin with the iterator and end with it; streams
-    that were handed out stay readable.
+    Large objects are fetched in ranged parts, in parallel and yielded in order, so the first sample of a shard is
+    available after its first part. A small object costs one request. Requests start with the iterator and stop with
+    it; streams that were yielded stay readable.
 
     Args:
         source_datapipe: URLs (str); a ``RemoteUrl`` from ``list_remote`` saves a request.
-        max_in_flight: requests under way at once.
-        max_buffer_bytes: bound on the bytes that are fetched or being fetched and not yet consumed. The streams of a
-            ``Resumable`` that are read in one process share it, and ``max_in_flight`` too.
-        part_bytes: size of the ranged parts of larger objects, in bytes. ``None`` takes 8 MiB, or less where
+        max_in_flight: maximum number of concurrent requests.
+        max_buffer_bytes: bound on the bytes that are fetched or being fetched and not yet consumed. All streams of a
+            ``Resumable`` in one process share it, as they share ``max_in_flight``.
+        part_bytes: size of the ranged parts of large objects, in bytes. ``None`` means 8 MiB, or less if
             ``max_in_flight`` of them would fill more than three quarters of ``max_buffer_bytes``.
-        in_order: ``False`` hands on whichever object is complete first. The order then differs from run to run, and
-            cannot be resumed.
-        interleave: how many streams will be read at once, by turns, as by ``shard_tar_reader(interleave=4)``: each gets
-            its share of ``max_buffer_bytes`` from the start.
-        retry: what is done about faults that may pass.
-        backend: the library that carries the bytes; ``AUTOMATIC`` takes the fastest that works and logs which.
-        cache_dir: local folder in which whole objects are kept, shared by all processes of the host. An object that is
-            there, of the same size and etag, is read from there without a request.
-        cache_bytes: bound on the bytes kept there; the least recently used objects are removed first.
+        in_order: ``False`` yields the objects in the order in which they complete. This order differs from run to run
+            and cannot be resumed.
+        interleave: number of streams that will be read in turn, as by ``shard_tar_reader(interleave=4)``. Each of them
+            gets its share of ``max_buffer_bytes`` from the start.
+        retry: policy for transient errors.
+        backend: the library that transfers the bytes; ``AUTOMATIC`` selects the fastest one that works and logs it.
+        cache_dir: local folder in which complete objects are cached, shared by all processes of the host. An object
+            with the same size and etag is read from there without a request.
+        cache_bytes: bound on the size of the cache; the least recently used objects are evicted first.
         storage_options: for the store, in fsspec's vocabulary.
 
     Yields:
-        tuple[str, StreamWrapper]: the URL as it came, and a binary file-like object that is not seekable, in torch's
-        wrapper, so that torchdata's ``load_from_tar``, ``readlines``, ... read it too.
+        tuple[str, StreamWrapper]: the URL unchanged, and a binary file-like object that is not seekable, in torch's
+        wrapper, so that torchdata's ``load_from_tar``, ``readlines``, ... can read it.
 
     Raises:
-        ObjectNotFoundError, AccessDeniedError, ObjectChangedError, TransientStorageError: from the stream, where
-            its bytes are read. They tell url, range, etag, attempts, seconds and cause.
+        ObjectNotFoundError, AccessDeniedError, ObjectChangedError, TransientStorageError: raised by the stream when
+            its bytes are read, with URL, range, etag, attempts, seconds and cause.
 
     Example:
         >>> import fsspec

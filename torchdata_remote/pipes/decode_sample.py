@@ -1,4 +1,4 @@
-"""``decode_sample``: bytes of members to values."""
+"""``decode_sample``: decode the members of samples."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from .base.datapipe import OneForOne
 class DecodeSample(OneForOne[Sample]):
     """Decode members by their extension (functional name: ``decode_sample``).
 
-    Without further ado: images (jpg, jpeg, png, webp, bmp, gif, tif, tiff, ppm, ...) become ``PIL.Image`` in mode RGB,
-    ``cls`` an int, ``json`` what it holds, ``txt`` a str, ``npy`` an array (one that needs unpickling is refused). An
-    extension of several parts, such as ``seg.png``, goes by the whole of it, else by its last part. Other members stay
-    ``bytes``, and what is not ``bytes`` stays as it is.
+    By default, images (jpg, jpeg, png, webp, bmp, gif, tif, tiff, ppm, ...) become ``PIL.Image`` in mode RGB,
+    ``cls`` an int, ``json`` its value, ``txt`` a str, ``npy`` an array (one that requires unpickling is refused). For
+    an extension of several parts, such as ``seg.png``, a decoder of the complete extension takes precedence over one of
+    its last part. Other members stay ``bytes``; values that are not ``bytes`` are unchanged.
 
     Args:
         source_datapipe: samples.
-        decoders: extension -> function from bytes to a value, over the defaults; ``bytes`` leaves a member undecoded.
+        decoders: extension -> function from bytes to a value, in addition to the defaults or in place of them;
+            ``bytes`` leaves a member undecoded.
 
     Yields:
         dict: a new sample.

@@ -1,4 +1,4 @@
-"""``equalize_ranks``: the same number of samples in each rank, without communication."""
+"""``equalize_ranks``: give each rank the same number of samples, without communication."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ T = TypeVar("T")
 
 @functional_datapipe("equalize_ranks")
 class EqualizeRanks(StatefulPipe[T]):
-    """Have every slot hand out as many samples as every other (functional name: ``equalize_ranks``).
+    """Give every slot the same number of samples (functional name: ``equalize_ranks``).
 
-    So ranks have the same number of batches, and none waits for another one's gradients at the end of an epoch. It
-    makes ``sharding_filter_rank``, which must be above it, split shards by samples, as the manifest counts them:
-    nothing is exchanged between ranks, and ``len(pipe)`` is exact, for the slot that asks. What lies between the two
-    must hand out one sample for each that it takes; the count is compared at the end.
+    All ranks then have the same number of batches, so none of them waits for gradients at the end of an epoch. It makes
+    the ``sharding_filter_rank`` above it split shards by the numbers of samples in the manifest: ranks exchange
+    nothing, and ``len(pipe)`` is exact for the current slot. The pipes between the two must yield one sample for each
+    that they take; the count is checked at the end.
 
     Args:
         source_datapipe: samples.
-        mode: ``drop`` leaves out fewer samples than there are slots, others in each epoch; ``repeat`` reads as few
-            twice.
+        mode: ``drop`` drops up to ``num_slots - 1`` samples, different ones each epoch; ``repeat`` repeats up to
+            ``num_slots - 1`` samples.
 
     Yields:
         The same samples.
 
     Raises:
-        ManifestError: if the listing is not one of a manifest, or a shard has no index.
-        SampleError: if more or fewer samples came than the manifest tells.
+        ManifestError: if the listing is not that of a manifest, or a shard has no index.
+        SampleError: if the number of samples differs from that in the manifest.
 
     Example:
         >>> from torchdata_remote import ShardWriter, World
@@ -60,7 +60,8 @@ class EqualizeRanks(StatefulPipe[T]):
         for pipe in between:
             if isinstance(pipe, (Batcher, Filter)):
                 raise ValueError(
-                    f"equalize_ranks counts samples, which {type(pipe).__name__} changes: put it behind equalize_ranks."
+                    f"equalize_ranks counts samples, and {type(pipe).__name__} changes their number: put it after "
+                    "equalize_ranks."
                 )
         sharding.share_equally(self.mode)
 
@@ -69,7 +70,7 @@ class EqualizeRanks(StatefulPipe[T]):
         if len(found) != 1:
             raise ValueError(
                 f"equalize_ranks needs one sharding_filter_rank() above it, and there are {len(found)}. With mix(), "
-                "equalize each of its sources, or let it stop at a number of samples."
+                "equalize each of its sources, or pass stop= a number of samples."
             )
         return found[0]
 
@@ -82,8 +83,8 @@ class EqualizeRanks(StatefulPipe[T]):
         expected = self._sharding().num_samples
         if self._num_passed != expected:
             raise SampleError(
-                f"{self._num_passed:,} samples came where the manifest promised {expected:,} for this slot. A shard "
-                "was skipped, or a pipe above equalize_ranks leaves samples out: other ranks would wait for them."
+                f"{self._num_passed:,} samples were read, and the manifest has {expected:,} for this slot. A shard "
+                "was skipped, or a pipe above equalize_ranks drops samples: other ranks would wait for them."
             )
 
     def load_state_dict(self, state: Any) -> None:

@@ -1,4 +1,4 @@
-"""``list_remote``: source URLs to the URLs of objects."""
+"""``list_remote``: list the objects of source URLs."""
 
 from __future__ import annotations
 
@@ -16,45 +16,45 @@ from .base.split_guard import SplitReader, require_split
 
 @functional_datapipe("list_remote")
 class ListRemote(SplitReader[RemoteUrl]):
-    """List the objects that source URLs stand for (functional name: ``list_remote``).
+    """List the objects of source URLs (functional name: ``list_remote``).
 
     A source is
 
     - a prefix: ``s3://b``, ``s3://b/``, ``s3://b/dir``, ``s3://b/dir/``. ``dir`` never matches ``dir2``;
     - a glob: ``s3://b/t-*.tar``, where ``*`` and ``?`` stay within a folder and ``**`` does not;
-    - a brace range: ``s3://b/t-{000000..000099}.tar`` or ``s3://b/{train,val}/``. If no glob is left when it
-      is expanded, each result is taken for one object and the store is not asked;
-    - a manifest: ``s3://b/t/index.json``, as ``write_shards`` leaves it: the shards that it names, in its order, with
-      the checksums by which their bytes are checked while they are read;
+    - a brace range: ``s3://b/t-{000000..000099}.tar`` or ``s3://b/{train,val}/``. Without a glob in
+      it, each result is one object, and the store is not listed;
+    - a manifest: ``s3://b/t/index.json``, as written by ``write_shards``: its shards in its order, with the checksums
+      that their bytes are verified against while they are read;
     - one object.
 
-    ``*``, ``?``, ``[``, ``{`` and ``}`` that belong to a name are put into brackets, as by :func:`escape_url`:
-    ``s3://b/what[?]/``. A :class:`RemoteUrl` stands for itself.
+    ``*``, ``?``, ``[``, ``{`` and ``}`` that are part of a name have to be put into brackets, as by :func:`escape_url`:
+    ``s3://b/what[?]/``. A :class:`RemoteUrl` is never a pattern.
 
-    Each source's objects come sorted by path (by code points), sources in their order, so that the listing is
-    equal in all processes. They are handed on while later pages of the listing are still coming. Markers of directories
-    are left out. Sources that overlap, or are given twice, are repetition that was asked for: their objects come as
-    often as they are named. (A manifest that names a shard twice is refused.)
+    The objects of a source are sorted by path (by code points), and the sources keep their order, so the listing is
+    the same in all processes. Objects are yielded while later pages of the listing are requested. Directory markers
+    are dropped. Sources that overlap or are repeated yield their objects repeatedly. (A manifest that has a shard twice
+    is refused.)
 
     Args:
         source_datapipe: source URLs (str, or ``os.PathLike``). A bare local path becomes a ``file://`` URL.
         pattern: glob that objects must match: by base name, or by the path below the source if it has a slash.
-        recursive: whether folders below a prefix are entered. A glob or a brace range says so itself.
-        match_named: whether ``pattern`` also chooses among what a source names itself: a manifest's shards, one object,
-            a brace range, a glob that ends with an extension. Otherwise it chooses in folders only.
-        retry: what is done about faults that may pass, for each page of a listing.
+        recursive: whether folders below a prefix are listed too. Does not apply to a glob or a brace range.
+        match_named: whether ``pattern`` also applies to objects that a source names itself: the shards of a manifest,
+            one object, a brace range, a glob that ends with an extension. Otherwise it applies to folders only.
+        retry: policy for transient errors, for each page of a listing.
         storage_options: for the store, in fsspec's vocabulary.
 
     Yields:
-        RemoteUrl: a str with ``size`` (bytes) and ``etag`` where the listing told them.
+        RemoteUrl: a str with ``size`` (bytes) and ``etag`` if the listing has them.
 
     Raises:
         EmptyListingError: if a source has no objects, or none that match; names URL and pattern.
         UrlError: for a scheme without a transport, or a URL without a bucket. When the pipe is built, for a ``str``
-            where a list belongs: ``IterableWrapper("/data/x/")``.
+            in place of a list: ``IterableWrapper("/data/x/")``.
         ObjectNotFoundError: if there is no such bucket.
         ManifestError: for a manifest that is damaged, or names a shard outside its folder or twice.
-        AccessDeniedError: if the store does not let these credentials list.
+        AccessDeniedError: if these credentials may not list.
 
     Example:
         >>> import fsspec

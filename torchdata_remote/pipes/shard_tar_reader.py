@@ -1,4 +1,4 @@
-"""``shard_tar_reader``: tar shards to samples."""
+"""``shard_tar_reader``: read samples from tar shards."""
 
 from __future__ import annotations
 
@@ -28,45 +28,44 @@ _Read = Callable[[Iterable[Data], TarOptions, ReadPosition], _Samples]
 class ShardTarReader(ShardReader):
     """Read samples from tar shards (functional name: ``shard_tar_reader``).
 
-    Members that lie next to each other and share a key are one sample. The key ends at the first dot of the base name,
-    the extension is the rest, in lower case; a leading ``./`` is dropped. Directories, links, devices and members named
-    like ``__this__`` are passed over and counted. Shards compressed by gzip, bzip2, xz or zstd are recognised by
-    their content.
+    Consecutive members with the same key are one sample. The key ends at the first dot of the base name, and the
+    extension is the rest, in lower case; a leading ``./`` is dropped. Directories, links, devices and members named
+    like ``__this__`` are skipped and counted. Compression by gzip, bzip2, xz or zstd is detected by content.
 
-    ``skipped`` tells what the latest pass left out, in the process that read: ``skipped.shards`` (URL -> why),
-    ``skipped.members`` (kind -> how many) and ``skipped.bad_members`` (why -> how many).
+    ``skipped`` counts what the last pass in this process has skipped: ``skipped.shards`` (URL -> reason),
+    ``skipped.members`` (kind -> count) and ``skipped.bad_members`` (reason -> count).
 
     Args:
-        source_datapipe: ``(url, file_like)`` pairs, binary; or bare URLs, which are fetched ahead with the default
+        source_datapipe: ``(url, file_like)`` pairs, binary; or bare URLs, which are prefetched with the default
             options of ``async_prefetch``.
-        on_bad_shard: called with the ``ShardReadError`` of a shard that cannot be read on. It raises, as
-            ``raise_error`` does; or it returns, as ``skip_with_warning`` does, and the rest of the shard is left out.
-            ``accept_missing_end`` lets archives pass whose writer leaves out the end-of-archive blocks: it returns
-            ``True`` for a ``MissingEndError``.
-        on_bad_member: called with the ``BadMemberError`` of a member that cannot be part of a sample, in a sound
+        on_bad_shard: called with the ``ShardReadError`` of a shard that cannot be read further. It raises, as
+            ``raise_error`` does; or it returns, as ``skip_with_warning`` does, and the rest of the shard is skipped.
+            ``accept_missing_end`` returns ``True`` for a ``MissingEndError``: it accepts archives without the
+            end-of-archive blocks.
+        on_bad_member: called with the ``BadMemberError`` of a member that cannot be part of a sample, in a valid
             archive: without an extension (``README``) or a key (``.DS_Store``), with a path that leaves its folder, or
-            with an extension that its sample has already. It raises, as ``raise_error`` does, and the shard is a bad
-            one; or it returns, as ``skip_with_warning`` does, and that member is left out. A key that comes back later
-            in the shard is none of these: the shard is bad.
-        interleave: shards that are read at once, a sample of each by turns, in an order that is always the same. Each
-            holds a part in memory; give ``async_prefetch`` the same number, so that it fetches all of them ahead.
-        nested: whether each shard is an archive of archives, as ImageNet's training images are. An inner archive's
-            name without its ending and a slash come before the keys: ``n01440764/n01440764_10026``.
-        copy: whether members are ``bytes``. Otherwise they are ``memoryview`` slices, which save a copy but keep
-            the whole part in memory in which they lie. Decode them before anything else: torch's default collate
-            takes a slice for a list of numbers, and a worker process cannot send one (the loader would wait for it).
-        max_member_bytes: a member that claims more is an error, before memory is taken for it.
-        max_ratio: bytes that a compressed shard may become for each of its own, beyond the first 16 MiB.
-        max_decompressed_bytes: bytes that a compressed shard may become altogether.
+            with an extension that its sample has already. It raises, as ``raise_error`` does, which makes the shard a
+            bad shard; or it returns, as ``skip_with_warning`` does, and the member is skipped. A key that is repeated
+            later in the shard always makes it a bad shard.
+        interleave: number of shards that are read concurrently, one sample of each in turn, in a deterministic order.
+            Each of them holds a part in memory. Pass ``async_prefetch`` the same number, so that it prefetches all.
+        nested: whether each shard is an archive of archives, as ImageNet's training images are. Keys are prefixed with
+            the name of the inner archive without its extension: ``n01440764/n01440764_10026``.
+        copy: whether members are ``bytes``. Otherwise they are ``memoryview`` slices, which avoid a copy but keep the
+            complete part in memory. Decode them first: torch's default collate treats a slice as a list of numbers,
+            and a worker process cannot send one (the loader would wait forever).
+        max_member_bytes: maximum size of a member; a larger one is an error, before memory is allocated for it.
+        max_ratio: maximum ratio of decompressed to compressed bytes of a shard, beyond the first 16 MiB.
+        max_decompressed_bytes: maximum size of a decompressed shard.
         storage_options: for bare URLs, in fsspec's vocabulary.
 
     Yields:
         dict: ``"__key__"`` (str), ``"__url__"`` (str), and one ``bytes`` for each member under its extension.
 
     Raises:
-        ShardReadError: for a shard that is cut short or damaged, that claims sizes beyond the limits, or in which a key
-            comes back later. :class:`MissingEndError` where only the end-of-archive blocks lack,
-            :class:`BadMemberError` where a member cannot be part of a sample.
+        ShardReadError: for a shard that is truncated or damaged, that exceeds a limit, or that repeats a key later.
+            :class:`MissingEndError` if only the end-of-archive blocks are missing, :class:`BadMemberError` if a member
+            cannot be part of a sample.
 
     Example:
         >>> from torchdata_remote import ShardWriter

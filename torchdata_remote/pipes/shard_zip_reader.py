@@ -1,4 +1,4 @@
-"""``shard_zip_reader``: zip shards to samples."""
+"""``shard_zip_reader``: read samples from zip shards."""
 
 from __future__ import annotations
 
@@ -22,27 +22,28 @@ from .base.shard_reader import ShardReader
 class ShardZipReader(ShardReader):
     """Read samples from zip shards (functional name: ``shard_zip_reader``).
 
-    The archive's directory, which lies at its end, is read first, by a ranged request of its own; then the members
-    stream by in the order in which they lie. Stored and deflated members are read, and compared with their checksums
-    before they are handed on. What makes a sample is as in ``shard_tar_reader``, as are ``skipped`` and the options.
+    The directory at the end of the archive is read first, by a separate ranged request; then the members are streamed
+    in the order in which they are stored. Stored and deflated members are supported; their checksums are verified
+    before they are yielded. Members are grouped into samples as by ``shard_tar_reader``, which also documents
+    ``skipped``.
 
     Args:
-        source_datapipe: bare URLs, which are fetched ahead with the default options of ``async_prefetch``; or
+        source_datapipe: bare URLs, which are prefetched with the default options of ``async_prefetch``; or
             ``(url, file_like)`` pairs, binary, from ``async_prefetch`` or seekable.
         on_bad_shard: called with the ``ShardReadError`` of a shard that cannot be read on: ``raise_error``,
-            ``skip_with_warning``, or a function that raises, or returns to leave out the rest of the shard.
+            ``skip_with_warning``, or a function that raises, or returns to skip the rest of the shard.
         on_bad_member: as in ``shard_tar_reader``: called with the ``BadMemberError`` of a member that cannot be part
-            of a sample; raises, or returns to leave that member out.
-        interleave: shards that are read at once, a sample of each by turns, in an order that is always the same.
-        max_member_bytes: a member that claims more is an error, before memory is taken for it.
-        max_ratio: bytes that a member may become for each compressed one, beyond 16 MiB.
+            of a sample; raises, or returns to skip that member.
+        interleave: number of shards that are read concurrently, one sample of each in turn, in a deterministic order.
+        max_member_bytes: maximum size of a member; a larger one is an error, before memory is allocated for it.
+        max_ratio: maximum ratio of decompressed to compressed bytes of a member, beyond 16 MiB.
         storage_options: for bare URLs, in fsspec's vocabulary.
 
     Yields:
         dict: ``"__key__"`` (str), ``"__url__"`` (str), and one ``bytes`` for each member under its extension.
 
     Raises:
-        ShardReadError: for an archive that is cut short, damaged, encrypted or ambiguous. :class:`BadMemberError` for a
+        ShardReadError: for an archive that is truncated, damaged, encrypted or ambiguous. :class:`BadMemberError` for a
             member that cannot be part of a sample.
         RemoteDataError: for a file that is neither seekable nor from ``async_prefetch``.
 
@@ -95,12 +96,12 @@ class ShardZipReader(ShardReader):
 
 
 def _directory(url: str, stream: Any) -> list[Entry]:
-    """The archive's members; what is read of the stream afterwards begins at its first byte."""
+    """Read the directory of the archive, and leave the stream at its first byte."""
     if hasattr(stream, "read_range"):
         return read_directory(stream.read_range, stream.find_num_bytes(), url=url)
     if not (hasattr(stream, "seekable") and stream.seekable()):
         raise RemoteDataError(
-            f"{url}: a zip archive's directory lies at its end, and this {type(stream).__name__} is not seekable. "
+            f"{url}: the directory of a zip archive is at its end, and this {type(stream).__name__} is not seekable. "
             "Chain shard_zip_reader() after the URLs, after async_prefetch(), or after an opener of seekable files.",
             url=url,
         )

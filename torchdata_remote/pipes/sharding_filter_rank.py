@@ -1,4 +1,4 @@
-"""``sharding_filter_rank``: this reader's share of the shards."""
+"""``sharding_filter_rank``: select the share of shards of one reader."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
     under ``DataLoader``, ``DataLoader2``, with ``RANK`` and ``WORLD_SIZE`` in the environment, and with an explicit
     ``world``. Shares may differ by one URL.
 
-    Where a manifest was listed, which tells how many samples each shard has, there may be fewer shards than slots: then
-    each slot gets as many samples as every other, or one more, and reads that part of a shard only, as the index beside
-    it tells (``shard.tar.idx``). Put ``filter`` before this pipe: the URL of a part is not the shard's own, and readers
-    refuse a pass in which parts went through one.
+    With a manifest, which has the number of samples of each shard, there may be fewer shards than slots. Then shards
+    are split by samples: the numbers of samples of two slots differ by at most one. A slot reads only its range of a
+    shard, found by the index (``shard.tar.idx``). Put ``filter`` before this pipe: the URL of a range differs from that
+    of its shard, and readers refuse a pass with a filter on such URLs.
 
     Args:
         source_datapipe: shard URLs, in the same order in every process.
-        world: this reader's place among all readers; one without workers holds for all workers of the rank. ``None``
-            asks torch when iteration starts, because DataLoader workers do not exist yet when the pipe is built. Where
-            several ranks read the same data, pass ``World.from_mesh(mesh, dp=...)`` or ``World.from_group(group)``.
-        split: ``False`` hands all URLs to every reader: for repetition on purpose, or for URLs that were split before.
-            Without this pipe several readers refuse to begin (:class:`UnsplitError`).
+        world: rank and worker of this reader. A world without workers applies to all workers of the rank. ``None`` asks
+            torch when iteration starts, because DataLoader workers do not exist yet when the pipe is built. If several
+            ranks read the same data, pass ``World.from_mesh(mesh, dp=...)`` or ``World.from_group(group)``.
+        split: ``False`` yields all URLs to every reader: for intended repetition, or for URLs that are split already.
+            Without this pipe several readers refuse to start (:class:`UnsplitError`).
 
     Yields:
-        str: shard URLs in source order; a ``RemoteUrl`` tells if only some of its samples are meant.
+        str: shard URLs in source order; a ``RemoteUrl`` may be limited to a range of samples.
 
     Raises:
-        TypeError: for a ``world`` that is none, such as a ``DeviceMesh``.
-        ValueError: for a chain that is split already, or for ``world`` where nothing is to be split.
-        SplitTwiceError: if a training framework splits what is read (Accelerate, the transformers Trainer).
-        EmptyShareError: in every slot, before the first URL, if there are fewer URLs than slots and nobody tells how
-            many samples they have, or fewer samples than slots.
+        TypeError: if ``world`` is not a ``World``, but a ``DeviceMesh`` for example.
+        ValueError: for a chain that is split already, or for ``world`` together with ``split=False``.
+        SplitTwiceError: if a training framework splits the items again (Accelerate, the transformers Trainer).
+        EmptyShareError: in every slot, before the first URL, if there are fewer URLs than slots and their numbers of
+            samples are unknown, or fewer samples than slots.
 
     Example:
         >>> urls = IterableWrapper([f"s3://photos/{i}.tar" for i in range(5)])
@@ -61,31 +61,31 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
         require_world(world)
         if not split and world is not None:
             raise ValueError(
-                f"sharding_filter_rank(split=False) hands all URLs to every reader, and {world!r} says which share of "
+                f"sharding_filter_rank(split=False) yields all URLs to every reader, and {world!r} selects a share of "
                 "them: pass one of the two. With world=World() each rank has all URLs, split over its workers."
             )
         if split and any(isinstance(pipe, ShardingFilterRank) for pipe in all_pipes(source_datapipe)):
             raise ValueError(
-                "This chain is split already, and a share of a share leaves data out: use sharding_filter_rank() once "
+                "This chain is split already, and a share of a share would drop data: use sharding_filter_rank() once "
                 "(stream_shards and stream_files contain it)."
             )
         self.source_datapipe = source_datapipe
         self.equalize: EqualizeMode | None = None
-        self.num_samples: int | None = None  # of this slot's share, where they are shared equally
-        self.gives_parts = False  # whether shards are split in the latest pass
+        self.num_samples: int | None = None  # of this slot, if shares are equal
+        self.gives_parts = False  # whether shards are split in the last pass
         self.world = world
         self.split = split
         if not split:
-            # torch takes a pipe with this method for one that splits, and refuses two of them in one chain: a
-            # sharding_filter() may stand behind the reader.
+            # torch treats a pipe with this method as one that splits, and refuses two of them in one chain. Without
+            # it, a sharding_filter() after the reader is allowed.
             vars(self)["apply_sharding"] = None
-        self._stream: World | None = None  # place of a copy that reads one stream
-        self._orders: dict[tuple[int, int], SamplePartition] = {}  # (number of slots, epoch) -> order, of one listing
+        self._stream: World | None = None  # world of a copy that reads one stream
+        self._orders: dict[tuple[int, int], SamplePartition] = {}  # (number of slots, epoch) -> order of one listing
         self._groups: dict[int, tuple[int, int]] = {}
-        self._next = 0  # of this share
+        self._next = 0  # position in this share
 
     def is_shardable(self) -> bool:
-        """For torch: whether this pipe splits the chain."""
+        """Hook of torch: whether this pipe splits the chain."""
         return self.split
 
     def apply_sharding(
@@ -94,57 +94,57 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
         instance_id: int,
         sharding_group: SHARDING_PRIORITIES = SHARDING_PRIORITIES.DEFAULT,
     ) -> None:
-        """For torch's loaders: where this copy of the chain stands among ``num_of_instances``."""
+        """Hook of torch's loaders: set the index of this copy of the chain among ``num_of_instances``."""
         if (sharding_group == SHARDING_PRIORITIES.DEFAULT) != (SHARDING_PRIORITIES.DEFAULT in self._groups):
-            self._groups = {}  # another loader than before
+            self._groups = {}  # set by another loader than before
         self._groups[sharding_group] = num_of_instances, instance_id
 
     @property
     def has_all_ranks(self) -> bool:
-        """Whether each rank is given everything on purpose: by ``split=False``, or by a world of one rank."""
+        """Whether each rank reads all data by intention: ``split=False``, or a world of one rank."""
         return not self.split or (self.world is not None and self.world.world_size == 1)
 
     def refuse_second_split(self) -> None:
-        """Refuse to split where a training framework splits again.
+        """Refuse to split if a training framework splits again.
 
         Raises:
-            SplitTwiceError: names the framework, and what to use.
+            SplitTwiceError: names the framework and the alternative.
         """
         if not self.has_all_ranks:
             refuse_second_split(type(self).__name__, second_splitter())
 
     def __getstate__(self) -> Any:
-        # DataLoader looks for the pipes of a chain by this, in each rank, before it starts workers or reads.
+        # DataLoader traverses a chain by this, in each rank, before it starts workers or reads.
         self.refuse_second_split()
         return super().__getstate__()  # type: ignore[no-untyped-call]  # torch's
 
     def share_equally(self, mode: EqualizeMode) -> None:
-        """Give each slot as many samples as every other, from the next pass on.
+        """Give each slot the same number of samples, from the next pass on.
 
         Raises:
-            ValueError: if another mode was asked for before, or nothing is to be split.
+            ValueError: if another mode was set before, or ``split=False``.
         """
         if not self.split:
             raise ValueError(
-                "sharding_filter_rank(split=False) hands everything to every reader, so there are no shares that "
-                "equalize_ranks could make equal. Leave out one of the two."
+                "sharding_filter_rank(split=False) yields everything to every reader, so there are no shares that "
+                "equalize_ranks could make equal. Remove one of the two."
             )
         if self.equalize not in (None, mode):
-            raise ValueError(f"This share is equalized already, by {self.equalize!r}; build a chain of its own.")
+            raise ValueError(f"This share is equalized already, by {self.equalize!r}: build a separate chain.")
         self.equalize = mode
 
     def knows_worker(self) -> bool:
-        """Whether its share is that of one worker, also where a loader has not started them."""
+        """Whether this share is that of one worker, even if a loader has not started the workers."""
         return self._stream is not None or (self.world is not None and self.world.num_workers > 1)
 
     def share_length(self, num_workers: int = 1) -> int:
-        """How many samples each slot has, where they are shared equally.
+        """Return the number of samples of each slot, if shares are equal.
 
         Args:
-            num_workers: of a loader that has not started them.
+            num_workers: of a loader that has not started them yet.
 
         Raises:
-            ManifestError: if the listing does not tell how many samples the shards have.
+            ManifestError: if the listing does not have the numbers of samples.
         """
         with uncounted(self.source_datapipe):
             urls = self._all_urls()
@@ -153,7 +153,7 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
         return len(self._order(urls, world, 0)) // world.num_slots
 
     def current_world(self) -> World:
-        """This reader's place."""
+        """Return rank and worker of this reader."""
         return self._stream or place_in(self.world, world_from_sharding(self._groups, detect_world()))
 
     def __iter__(self) -> Iterator[str]:
@@ -166,7 +166,7 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
             yield url
 
     def _share(self, world: World, epoch: int, start: int) -> Iterator[str]:
-        """The URLs of one slot from number ``start`` of its share on."""
+        """Return the URLs of one slot, from index ``start`` of its share."""
         self.gives_parts = False
         if not self.split:
             return islice(self.source_datapipe, start, None)
@@ -193,12 +193,12 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
         return source.urls() if isinstance(source, SharedList) else list(source)
 
     def _order(self, urls: list[str], world: World, epoch: int) -> SamplePartition:
-        """The samples of all slots, for a share of them; made once for the streams of a process."""
+        """Order the samples of all slots. It is computed once for the streams of a process."""
         if self._stream is None:
             return order_of(urls, world, epoch, self.equalize)
         key = world.num_slots, epoch
         if key not in self._orders:
-            for other in list(self._orders)[:-1]:  # streams that begin at the same time are in two epochs at the most
+            for other in list(self._orders)[:-1]:  # concurrent streams are in at most two epochs
                 del self._orders[other]
             self._orders[key] = order_of(urls, world, epoch, self.equalize)
         return self._orders[key]

@@ -1,4 +1,4 @@
-"""``shuffle_samples``: a shuffle of samples that flows, bounded in memory, that can be resumed."""
+"""``shuffle_samples``: a resumable shuffle of samples within a bounded buffer."""
 
 from __future__ import annotations
 
@@ -17,73 +17,74 @@ from .base.epochs import SeededPipe
 
 T = TypeVar("T")
 
-_MOST_PHASES = 8
+_MAX_PHASES = 8
 
 
 class _Plan:
-    """Which samples leave in which phase: arithmetic, without samples.
+    """Which samples are yielded in which phase: pure arithmetic, without samples.
 
-    Samples come in blocks. A block leaves in equal parts in ``num_phases`` phases, and those of a phase are from as
-    many blocks: block n leaves in the phases n - num_phases + 1 to n. While a phase leaves, a block comes in. There
-    is no phase before 0, so the first blocks are smaller.
+    Samples are read in blocks. A block is yielded in equal groups over ``num_phases`` phases, and a phase consists of
+    groups of as many blocks: block n is yielded in the phases n - num_phases + 1 to n. One block is read per phase.
+    There is no phase before 0, so the first blocks are smaller.
 
     Args:
-        buffer_size: samples that are held at the most.
-        *parts: what the order depends on.
+        buffer_size: maximum number of samples in memory.
+        *seeds: what determines the order.
     """
 
-    def __init__(self, buffer_size: int, *parts: int) -> None:
-        self.num_phases = max(n for n in range(1, _MOST_PHASES + 1) if n == 1 or n * (n + 1) <= 2 * buffer_size)
-        self._part = 2 * buffer_size // (self.num_phases * (self.num_phases + 1))
-        self._parts = parts
+    def __init__(self, buffer_size: int, *seeds: int) -> None:
+        self.num_phases = max(n for n in range(1, _MAX_PHASES + 1) if n == 1 or n * (n + 1) <= 2 * buffer_size)
+        self._group_size = 2 * buffer_size // (self.num_phases * (self.num_phases + 1))
+        self._seeds = seeds
 
     def phases(self, block: int) -> list[int]:
-        """For each sample of a block, in the order in which they come: in which phase it leaves."""
+        """Return the phase in which each sample of a block is yielded, in the order in which they are read."""
         first = max(0, block - self.num_phases + 1)
-        phases = [phase for phase in range(first, block + 1) for _ in range(self._part)]
-        return [phases[index] for index in permutation(len(phases), *self._parts, block)]
+        phases = [phase for phase in range(first, block + 1) for _ in range(self._group_size)]
+        return [phases[index] for index in permutation(len(phases), *self._seeds, block)]
 
     def order(self, phase: int, num_samples: int) -> list[int]:
-        """In which order the samples of a phase leave."""
-        return permutation(num_samples, *self._parts, phase, "leave")
+        """Return the order in which the samples of a phase are yielded."""
+        return permutation(num_samples, *self._seeds, phase, "leave")
 
 
-class _Begun:
-    """A pass whose first blocks are being read.
+class _WarmPass:
+    """A pass that is warmed up: its first blocks are read.
 
     Args:
         plan: of the pass.
-        state: with which it begins.
+        state: from which it resumes.
     """
 
     def __init__(self, plan: _Plan, state: Any) -> None:
         state = state or {"phase": 0, "passed": 0, "began": None}
         self.plan = plan
         self.phase, self.num_passed = state["phase"], state["passed"]
-        self.blocks_began = deque([state["began"]], plan.num_phases + 1)  # states of the source, from block phase on
+        # States of the source at the start of each block, from block ``phase`` on.
+        self.block_starts = deque([state["began"]], plan.num_phases + 1)
         self.source: Iterator[Any] = iter(())
-        self.due: deque[list[Any]] = deque([] for _ in range(plan.num_phases + 1))  # samples of this phase, and later
+        # Samples to be yielded in this phase and in each later one.
+        self.due: deque[list[Any]] = deque([] for _ in range(plan.num_phases + 1))
 
 
 @functional_datapipe("shuffle_samples")
 class ShuffleSamples(SeededPipe[T], StatefulPipe[T]):
     """Shuffle samples within a buffer, by seed and epoch (functional name: ``shuffle_samples``).
 
-    Samples come in blocks, of 2/9 of the buffer. Each leaves in one of the eight phases after its block, drawn by
-    ``(seed, epoch, block)``, and the samples of a phase leave in an order of their own: those that lie close together
-    were drawn from a window of almost two buffers, in equal parts, and no sample comes more than a buffer earlier or
-    later than it would have. Each sample that leaves pulls one, so that the source flows evenly.
+    Samples are read in blocks of 2/9 of the buffer. Each sample is yielded in one of the eight phases after its block,
+    drawn by ``(seed, epoch, block)``, and the samples of a phase are shuffled again. So neighbours in the output are
+    drawn uniformly from a window of almost two buffers, and no sample moves by more than a buffer in either direction.
+    One sample is read for each one that is yielded, so the source is consumed at an even rate.
 
-    The state is the source's state where the oldest block began that is not used up, the phase, and how many have left
-    in it; resuming reads at most two buffers again. No buffer can mix what lies further apart: let ``shuffle_shards``
-    and ``interleave`` of the readers do that.
+    The state consists of the state of the source at the start of the oldest block in use, the phase, and the number of
+    samples yielded in it; resuming reads at most two buffers again. A buffer cannot mix samples that are further apart:
+    use ``shuffle_shards`` and ``interleave`` of the readers for that.
 
-    The epoch counts by itself, as that of ``shuffle_shards`` does. Chain it before ``decode_sample``: what waits in
-    memory is smaller there.
+    Epochs are counted as by ``shuffle_shards``. Chain it before ``decode_sample``, where samples take less memory.
 
     Args:
         source_datapipe: samples, or anything.
-        buffer_size: samples in memory. With ``Resumable(num_streams=...)`` each stream has its own.
+        buffer_size: number of samples in memory. With ``Resumable(num_streams=...)`` each stream has its own buffer.
         seed: any int.
 
     Yields:
@@ -103,9 +104,9 @@ class ShuffleSamples(SeededPipe[T], StatefulPipe[T]):
             raise ValueError(f"buffer_size is a number of samples, at least 1; got {buffer_size!r}.")
         self.source_datapipe = pipe_of(source_datapipe, of="shuffle_samples", holds="samples")
         self.buffer_size = buffer_size
-        self._begun: _Begun | None = None
+        self._warm: _WarmPass | None = None
         self._phase, self._num_passed = 0, 0
-        self._oldest_began: Any = None  # state of the source; None for its beginning
+        self._oldest_start: Any = None  # state of the source; None for its start
 
     def load_state_dict(self, state: Any) -> None:
         super().load_state_dict(state)
@@ -113,66 +114,66 @@ class ShuffleSamples(SeededPipe[T], StatefulPipe[T]):
             load_state(self.source_datapipe, state["began"])
 
     def warm_up(self) -> Iterator[None]:
-        """Read the blocks that have samples in the first phase, and of the next one what has been pulled already."""
+        """Read the blocks with samples in the first phase, and the samples of the next block that were read already."""
         state = self._take_loaded()
-        self._begun = begun = _Begun(_Plan(self.buffer_size, self.seed, self._epochs.next_epoch()), state)
-        plan, phase, due = begun.plan, begun.phase, begun.due
+        self._warm = warm = _WarmPass(_Plan(self.buffer_size, self.seed, self._epochs.next_epoch()), state)
+        plan, phase, due = warm.plan, warm.phase, warm.due
         yield from warm_up(self.source_datapipe)
-        yield  # other streams get under way before this one waits
-        begun.source = iter(self.source_datapipe)
+        yield  # lets other streams send their requests before this one blocks
+        warm.source = iter(self.source_datapipe)
         ended = False
         for block in range(phase, phase + plan.num_phases):
             phases = plan.phases(block)
-            num_came = 0
-            for leaves, item in zip(phases, begun.source):  # noqa: B905  # whichever ends first
-                num_came += 1
-                if leaves >= phase:
-                    due[leaves - phase].append(item)
+            num_read = 0
+            for target, item in zip(phases, warm.source):  # noqa: B905  # whichever ends first
+                num_read += 1
+                if target >= phase:
+                    due[target - phase].append(item)
                 yield
-            ended = ended or num_came < len(phases)
-            begun.blocks_began.append(self._state_of_source())
-        for leaves, item in zip(plan.phases(phase + plan.num_phases)[: begun.num_passed], begun.source):  # noqa: B905
-            due[leaves - phase].append(item)
+            ended = ended or num_read < len(phases)
+            warm.block_starts.append(self._state_of_source())
+        for target, item in zip(plan.phases(phase + plan.num_phases)[: warm.num_passed], warm.source):  # noqa: B905
+            due[target - phase].append(item)
             yield
-        if ended and phase == 0:  # all there is: no part of it has to leave early
+        if ended and phase == 0:  # the whole input is in memory: yield it as one phase
             due[0].extend(item for later in list(due)[1:] for item in later)
             for later in list(due)[1:]:
                 later.clear()
 
     def __iter__(self) -> Iterator[T]:
-        if self._begun is None:
+        if self._warm is None:
             for _ in self.warm_up():
                 pass
-        assert self._begun is not None
-        begun, self._begun = self._begun, None
-        plan, source, due, blocks_began = begun.plan, begun.source, begun.due, begun.blocks_began
-        phase, num_passed = begun.phase, begun.num_passed
+        assert self._warm is not None
+        warm, self._warm = self._warm, None
+        plan, source, due, block_starts = warm.plan, warm.source, warm.due, warm.block_starts
+        phase, num_passed = warm.phase, warm.num_passed
         while any(due):
             leaving, order = due[0], plan.order(phase, len(due[0]))
-            phases = plan.phases(phase + plan.num_phases)  # of the block that comes in
-            self._phase, self._oldest_began = phase, blocks_began[0]
+            phases = plan.phases(phase + plan.num_phases)  # of the block that is read
+            self._phase, self._oldest_start = phase, block_starts[0]
             for count, index in enumerate(islice(order, num_passed, None), num_passed):
                 for item in source:
                     due[phases[count] - phase].append(item)
                     break
                 self._num_passed = count + 1
                 yield leaving[index]
-                leaving[index] = None  # or it would stay in memory until the phase's end
+                leaving[index] = None  # releases its memory before the end of the phase
             due.popleft()
             due.append([])
-            blocks_began.append(self._state_of_source())
+            block_starts.append(self._state_of_source())
             phase, num_passed = phase + 1, 0
 
     def _state_of_source(self) -> Any:
         try:
             return state_of(self.source_datapipe)
         except StateError as error:
-            return error.with_traceback(None)  # which would keep a sample in memory
+            return error.with_traceback(None)  # its frames would keep a sample in memory
 
     def _state(self) -> Any:
-        if isinstance(self._oldest_began, StateError):
-            raise self._oldest_began
-        return {"phase": self._phase, "passed": self._num_passed, "began": self._oldest_began}
+        if isinstance(self._oldest_start, StateError):
+            raise self._oldest_start
+        return {"phase": self._phase, "passed": self._num_passed, "began": self._oldest_start}
 
     def order_options(self) -> Mapping[str, Any]:
         return {"buffer_size": self.buffer_size, "seed": self.seed}

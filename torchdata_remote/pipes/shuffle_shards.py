@@ -1,4 +1,4 @@
-"""``shuffle_shards``: a new order of URLs each epoch, the same in every process."""
+"""``shuffle_shards``: shuffle URLs each epoch, in the same order in every process."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .base.epochs import SeededPipe
 class ShuffleShards(SeededPipe[str]):
     """Permute URLs by seed and epoch (functional name: ``shuffle_shards``).
 
-    The order depends on ``(seed, epoch)`` and the listing only; the global random state is neither read nor changed.
-    The epoch counts by itself, from 0: each pass is a new one, by ``DataLoader`` with or without persistent workers,
-    and by ``DataLoader2``, in all ranks and workers alike. Passes without a loader count for themselves, so that a
-    look at the first sample in one rank leaves the ranks together. Holds all URLs in memory.
+    The order is determined by ``(seed, epoch)`` and the listing; the global random state is neither read nor changed.
+    Each pass is a new epoch, counted from 0, in all ranks and workers alike: under ``DataLoader`` with or without
+    persistent workers, and under ``DataLoader2``. Passes of a loader and passes of direct iteration are counted
+    separately, so peeking at the first sample on one rank does not desynchronise the ranks. Holds all URLs in memory.
 
     Args:
         source_datapipe: URLs, in the same order in every process.

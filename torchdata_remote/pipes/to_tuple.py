@@ -1,4 +1,4 @@
-"""``to_tuple``: samples to tuples, as training loops want them."""
+"""``to_tuple``: select members of samples as tuples, the input of a training loop."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from .base.datapipe import OneForOne
 
 @functional_datapipe("to_tuple")
 class ToTuple(OneForOne[tuple[Any, ...]]):
-    """Pick members into a tuple (functional name: ``to_tuple``).
+    """Select members as a tuple (functional name: ``to_tuple``).
 
     Args:
         source_datapipe: samples.
-        *names: one for each place of the tuple: extensions separated by ``;``, of which the first that the sample has
-            is taken. ``"__key__"`` and ``"__url__"`` can be picked too.
+        *names: one per element of the tuple: extensions separated by ``;``, of which the first that the sample has is
+            selected. ``"__key__"`` and ``"__url__"`` are valid names too.
 
     Yields:
         tuple: the values, as long as ``names``.
 
     Raises:
-        MissingMemberError: names the sample, what was asked for, and what was there.
+        MissingMemberError: names the sample, the requested members and the existing ones.
 
     Example:
         >>> samples = IterableWrapper([{"__key__": "1", "png": "image", "cls": 3}])
@@ -38,7 +38,7 @@ class ToTuple(OneForOne[tuple[Any, ...]]):
             raise ValueError(f"to_tuple needs names such as 'jpg;png', 'cls'; got {names!r}")
         self.source_datapipe = pipe_of(source_datapipe, of="to_tuple", holds="samples")
         self._names = names
-        self._choices = [tuple(part.strip() for part in name.split(";") if part.strip()) for name in names]
+        self._choices = [tuple(choice.strip() for choice in name.split(";") if choice.strip()) for name in names]
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         for sample in self.source_datapipe:

@@ -1,4 +1,4 @@
-"""``write_shards``: samples to tar shards."""
+"""``write_shards``: write samples into tar shards."""
 
 from __future__ import annotations
 
@@ -16,36 +16,35 @@ from ..formats.sample import Sample
 from ..writing.shard_writer import DEFAULT_MAX_SHARD_BYTES, DEFAULT_MAX_SHARD_SAMPLES, ShardWriter
 from .base.datapipe import DataPipe
 
-_GIVE_UP_S = 2.0
+_ABORT_TIMEOUT_S = 2.0
 
 
 @functional_datapipe("write_shards")
 class WriteShards(DataPipe[ShardInfo]):
     """Write samples into tar shards while it is iterated (functional name: ``write_shards``).
 
-    Equal samples give equal bytes. A shard appears whole or not at all; while it is finished, the next one is
-    packed, and the manifest ``index.json`` is written after the last one. If iteration is given up, the shards that
-    were full remain, without a manifest. Memory is bounded as ``ShardWriter`` says.
+    Equal samples give equal bytes. A shard is stored completely or not at all. It is uploaded while the next one is
+    packed, and the manifest ``index.json`` is written after the last one. If iteration stops early, the complete shards
+    remain, without a manifest. Memory is bounded as in ``ShardWriter``.
 
     Args:
         source_datapipe: samples. ``str``, ``int``, ``PIL.Image``, arrays (``npy``) and JSON values (``json``) are
             encoded by extension; ``bytes`` stay as they are.
         url_template: URL with one ``{shard}`` field in its base name, such as ``s3://b/train/{shard:06d}.tar``, or
-            ``.tar.gz``, ``.tgz``, ``.tar.zst`` for shards that are compressed. The folder belongs to these shards.
-        max_shard_bytes: limit of a shard's tar in bytes, headers and padding included, before it is compressed. A
-            single sample that is larger gets a shard of its own.
-        max_shard_samples: limit of samples in a shard.
-        max_member_bytes: limit of a member; a larger one is an error, here and by default in readers.
-        overwrite: replace all shards of this template. Otherwise finding one is an error.
+            ``.tar.gz``, ``.tgz``, ``.tar.zst`` for compressed shards. The folder must not be used for anything else.
+        max_shard_bytes: maximum size of a shard in bytes, with headers and padding, before compression. A single sample
+            that is larger is written to a shard of its own.
+        max_shard_samples: maximum number of samples in a shard.
+        max_member_bytes: maximum size of a member; a larger one is an error, here and by default in readers.
+        overwrite: replace all shards of this template. Otherwise an existing one is an error.
         storage_options: for the store, in fsspec's vocabulary.
 
     Yields:
-        ShardInfo: url, number of samples, bytes and MD5 of each shard when it is there, in order.
+        ShardInfo: URL, number of samples, bytes and MD5 of each shard, once it is stored, in order.
 
     Raises:
-        ObjectExistsError: if something is there already.
-        ShardWriteError: for a template or a sample that cannot be written, if no sample came, or in several DataLoader
-            workers.
+        ObjectExistsError: if a shard or a manifest exists already.
+        ShardWriteError: for an invalid template or sample, if there is no sample, or in several DataLoader workers.
         EncodeError: for a member that has no encoding under its extension.
 
     Example:
@@ -73,7 +72,7 @@ class WriteShards(DataPipe[ShardInfo]):
         self.max_member_bytes = max_member_bytes
         self.overwrite = overwrite
         self._storage_options = StorageOptions(storage_options)
-        self._writer()  # a wrong template is noticed here
+        self._writer()  # raises for an invalid template
 
     def _writer(self) -> ShardWriter:
         return ShardWriter(
@@ -99,8 +98,8 @@ class WriteShards(DataPipe[ShardInfo]):
                 if finished is not None:
                     yield finished
         except GeneratorExit:
-            # This may be a finalizer, in any thread, also in one that holds what the writer's threads wait for.
-            writer.abort(_GIVE_UP_S)
+            # This may run as a finalizer, in a thread that holds a lock which the writer's threads wait for.
+            writer.abort(_ABORT_TIMEOUT_S)
             raise
         except BaseException:
             writer.abort()

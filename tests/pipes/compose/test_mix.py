@@ -174,7 +174,7 @@ def test_an_empty_source() -> None:
     pipes = {"full": (source("a", 5), 1.0), "empty": (source("b", 0), 99.0)}
     assert len(list(mix(pipes, seed=1, stop="first_exhausted"))) < 5
     assert sorted(mix(pipes, seed=1, stop="all_exhausted")) == sorted(source("a", 5))
-    with pytest.raises(ValueError, match="'empty' is empty, and cannot begin anew"):
+    with pytest.raises(ValueError, match="'empty' is empty, so it cannot be restarted"):
         list(mix(pipes, seed=1, stop=5))
 
 

@@ -18,55 +18,56 @@ from ..base.chain import all_pipes, load_state, state_of, take_together, warm_up
 from ..base.datapipe import StatefulPipe
 from ..base.epochs import SeededPipe
 
-_PASSES = 1 << 32  # more than there are epochs
+# Larger than any epoch: repeated passes over a source get epochs of their own.
+_REPEAT_STRIDE = 1 << 32
 
 
 class Stop(str, Enum):
     """When a mixture ends. Each compares equal to its name as a ``str``."""
 
     FIRST_EXHAUSTED = "first_exhausted"
-    """When a source is drawn that has nothing left."""
+    """When an exhausted source is drawn."""
     ALL_EXHAUSTED = "all_exhausted"
-    """When no source has anything left. One that has not takes part no longer."""
+    """When all sources are exhausted. A source that is exhausted is no longer drawn."""
 
 
 class _Source:
     """One source in a pass.
 
     Args:
-        name: as it was given.
+        name: key in the mapping of sources.
         pipe: its chain.
-        num_passes: how often it began anew.
-        at: where it begins, as a state tells it; ``None`` at its beginning.
+        num_passes: how often it was restarted.
+        state: from which it resumes; ``None`` for its start.
     """
 
-    def __init__(self, name: str, pipe: IterDataPipe[Any], num_passes: int, at: Any) -> None:
-        self.name, self._pipe, self.num_passes, self._at = name, pipe, num_passes, at
+    def __init__(self, name: str, pipe: IterDataPipe[Any], num_passes: int, state: Any) -> None:
+        self.name, self._pipe, self.num_passes, self._resume_from = name, pipe, num_passes, state
         self.items: Iterator[Any] = iter(())
-        self.begun = False
+        self.started = False
 
     def open(self, epoch: int) -> _Source:
-        """Begin the pass; each one, also within an epoch, has an order of its own."""
+        """Start a pass. Each pass has its own order, also within an epoch."""
         for pipe in all_pipes(self._pipe):
             if hasattr(pipe, "set_epoch"):
-                pipe.set_epoch(epoch + self.num_passes * _PASSES)
-        if self._at is not None:
-            load_state(self._pipe, self._at)
+                pipe.set_epoch(epoch + self.num_passes * _REPEAT_STRIDE)
+        if self._resume_from is not None:
+            load_state(self._pipe, self._resume_from)
         self.items = iter(self._pipe)
         return self
 
-    def anew(self) -> _Source:
-        """The next pass over it."""
-        if not self.begun and self._at is None:
-            raise ValueError(f"mix: the source {self.name!r} is empty, and cannot begin anew.")
+    def restarted(self) -> _Source:
+        """Return the next pass over this source."""
+        if not self.started and self._resume_from is None:
+            raise ValueError(f"mix: the source {self.name!r} is empty, so it cannot be restarted.")
         return _Source(self.name, self._pipe, self.num_passes + 1, None)
 
     def state(self) -> list[Any]:
-        return [self.name, self.num_passes, state_of(self._pipe) if self.begun else self._at]
+        return [self.name, self.num_passes, state_of(self._pipe) if self.started else self._resume_from]
 
 
 class Mixed(SeededPipe[Any], StatefulPipe[Any]):
-    """What :func:`mix` returns.
+    """A mixture of pipes, returned by :func:`mix`.
 
     Args:
         sources: name -> pipe.
@@ -89,33 +90,34 @@ class Mixed(SeededPipe[Any], StatefulPipe[Any]):
         self.sources, self.weights, self.stop = dict(sources), dict(weights), stop
         self._world: World | None = None
         self._num_draws = self._num_passed = 0
-        self._taking_part: list[Any] = []
-        self._has_begun, self._epoch = False, 0
+        self._active: list[Any] = []
+        self._is_warm, self._epoch = False, 0
 
     def warm_up(self) -> Iterator[None]:
         state, self._epoch = self._take_loaded(), self._epochs.next_epoch()
-        begins: list[Any] = [[name, 0, None] for name in self.sources] if state is None else state["sources"]
+        starts: list[Any] = [[name, 0, None] for name in self.sources] if state is None else state["sources"]
         self._num_draws, self._num_passed = (0, 0) if state is None else (state["draws"], state["passed"])
-        self._taking_part = [
-            _Source(name, self.sources[name], num_passes, at).open(self._epoch) for name, num_passes, at in begins
+        self._active = [
+            _Source(name, self.sources[name], num_passes, source_state).open(self._epoch)
+            for name, num_passes, source_state in starts
         ]
-        self._has_begun = True
-        return take_together(warm_up(self.sources[source.name]) for source in self._taking_part)
+        self._is_warm = True
+        return take_together(warm_up(self.sources[source.name]) for source in self._active)
 
     def __iter__(self) -> Iterator[Any]:
-        if not self._has_begun:
+        if not self._is_warm:
             self.warm_up()
-        self._has_begun = False
-        taking_part, epoch, world = self._taking_part, self._epoch, self._current_world()
-        most = math.inf if isinstance(self.stop, Stop) else self._num_samples(world)
+        self._is_warm = False
+        active, epoch, world = self._active, self._epoch, self._current_world()
+        max_samples = math.inf if isinstance(self.stop, Stop) else self._num_samples(world)
         bounds = self._bounds()
         draws = uniforms(self._num_draws, self.seed, epoch, world.slot)
-        while taking_part and self._num_passed < most:
+        while active and self._num_passed < max_samples:
             number = bisect_right(bounds[:-1], next(draws) * bounds[-1])
             self._num_draws += 1
-            source = taking_part[number]
+            source = active[number]
             for item in source.items:
-                source.begun = True
+                source.started = True
                 self._num_passed += 1
                 yield item
                 break
@@ -123,30 +125,32 @@ class Mixed(SeededPipe[Any], StatefulPipe[Any]):
                 if self.stop is Stop.FIRST_EXHAUSTED:
                     return
                 if self.stop is Stop.ALL_EXHAUSTED:
-                    del taking_part[number]
+                    del active[number]
                     bounds = self._bounds()
                 else:
-                    taking_part[number] = source.anew().open(epoch)
+                    active[number] = source.restarted().open(epoch)
 
     def _bounds(self) -> list[float]:
-        return list(accumulate(self.weights[source.name] for source in self._taking_part))
+        return list(accumulate(self.weights[source.name] for source in self._active))
 
     def _current_world(self) -> World:
-        places = (pipe.current_world() for pipe in all_pipes(self) if hasattr(pipe, "current_world"))
-        return self._world or next(places, None) or detect_world()
+        worlds = (pipe.current_world() for pipe in all_pipes(self) if hasattr(pipe, "current_world"))
+        return self._world or next(worlds, None) or detect_world()
 
     def _num_samples(self, world: World) -> int:
-        """How many of the samples at which the mixture stops are this slot's."""
+        """Return this slot's share of the number of samples at which the mixture stops."""
         num_samples, slot, num_slots = int(self.stop), world.slot, world.num_slots
         if num_samples < num_slots:
-            raise EmptyShareError(f"mix stops at {num_samples} samples, which leaves some of {num_slots} readers none.")
+            raise EmptyShareError(
+                f"mix stops at {num_samples} samples, so some of {num_slots} readers would have none."
+            )
         return num_samples * (slot + 1) // num_slots - num_samples * slot // num_slots
 
     def _state(self) -> Any:
         return {
             "draws": self._num_draws,
             "passed": self._num_passed,
-            "sources": [source.state() for source in self._taking_part],
+            "sources": [source.state() for source in self._active],
         }
 
     def order_options(self) -> Mapping[str, Any]:
@@ -159,11 +163,11 @@ class Mixed(SeededPipe[Any], StatefulPipe[Any]):
 
     def __getstate__(self) -> Any:
         state = super().__getstate__()  # type: ignore[no-untyped-call]  # torch's
-        return {**state, "_taking_part": [], "_has_begun": False} if isinstance(state, dict) else state
+        return {**state, "_active": [], "_is_warm": False} if isinstance(state, dict) else state
 
     def __len__(self) -> int:
         if isinstance(self.stop, Stop):
-            raise TypeError("mix has a length only where it stops at a number of samples.")
+            raise TypeError("mix has a length only if it stops at a number of samples.")
         return self._num_samples(self._current_world())
 
 
@@ -173,23 +177,23 @@ def mix(
     seed: int = 0,
     stop: Stop | str | int = Stop.FIRST_EXHAUSTED,
 ) -> Mixed:
-    """Several chains in one: each item comes from one of them, drawn by weight.
+    """Mix several chains: each item is taken from one of them, drawn by weight.
 
-    Which ones depends on seed, epoch and slot only. Each source is shuffled and split by itself, so each has its
-    ``sharding_filter_rank``, and its ``async_prefetch`` with a ``max_buffer_bytes`` of its own. What comes after the
-    mixture (``decode_sample``, ``batch``) is common to all.
+    The draws are determined by seed, epoch and slot. Each source is shuffled and split separately, so each needs a
+    ``sharding_filter_rank``, and an ``async_prefetch`` with a ``max_buffer_bytes`` of its own. Pipes after the mixture
+    (``decode_sample``, ``batch``) apply to all sources.
 
     Args:
         sources: name -> (pipe, weight). Weights are positive and relative to each other.
         seed: any int.
-        stop: when an epoch ends: ``Stop.FIRST_EXHAUSTED``, ``Stop.ALL_EXHAUSTED``, or a number of samples, of all ranks
-            together; then sources that have nothing left begin anew, in another order.
+        stop: when an epoch ends: ``Stop.FIRST_EXHAUSTED``, ``Stop.ALL_EXHAUSTED``, or a number of samples of all ranks
+            together, for which exhausted sources are restarted, in another order.
 
     Returns:
-        A pipe of the sources' items.
+        A pipe that yields the items of the sources.
 
     Raises:
-        ValueError: for no source, a weight that is not positive, or a data-parallel group that only some sources have.
+        ValueError: without sources, for a weight that is not positive, or if the data-parallel groups differ.
 
     Example:
         >>> cats, dogs = IterableWrapper(["cat"] * 2), IterableWrapper(["dog"] * 6)

@@ -1,4 +1,4 @@
-"""The usual chains in one call."""
+"""The usual chains, built by one call."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ..shard_tar_reader import ShardTarReader
 from ..sharding_filter_rank import ShardingFilterRank
 from ..shuffle_shards import ShuffleShards
 
-Source = str | os.PathLike[str]
+Url = str | os.PathLike[str]
 
 _TARS = "*.tar"
 
 
 def stream_shards(
-    url: Source | Sequence[Source],
+    url: Url | Sequence[Url],
     *,
     pattern: str | None = _TARS,
     seed: int | None = 0,
@@ -37,26 +37,25 @@ def stream_shards(
     cache_bytes: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> IterDataPipe[Sample]:
-    """Samples from tar shards: listed, shuffled by shard, split over ranks and workers, fetched ahead, read.
+    """Stream samples from tar shards: list, shuffle by shard, split over ranks and workers, prefetch, read.
 
     Args:
-        url: source URL, or several: a prefix, a glob, a brace range, a manifest, or one shard. ``escape_url(name)`` is
-            no pattern.
-        pattern: glob over base names; ``None`` takes all objects. The default chooses in folders only: what ``url``
-            names itself, by a manifest, as one shard, by a brace range or by a glob such as ``*.tar.gz``, is taken
-            whatever it is called.
-        seed: of the shards' order, which is new each epoch. ``None`` keeps the listing's order.
-        world: this reader's place, such as ``World.from_mesh(mesh, dp=...)``; ``None`` asks torch.
-        max_in_flight: requests under way at once, per worker.
-        interleave: shards that are read at once, a sample of each by turns.
-        on_bad_shard: what becomes of a shard that cannot be read: ``raise_error``, ``skip_with_warning``, your own.
-        on_bad_member: what becomes of a member that cannot be part of a sample, such as ``README``: the same.
-        cache_dir: local folder in which whole objects are kept for the next epochs; needs ``cache_bytes``.
-        cache_bytes: bound on what is kept there, shared by all processes of the host.
+        url: source URL, or several: a prefix, a glob, a brace range, a manifest, or one shard. ``escape_url(name)``
+            prevents that a name is read as a pattern.
+        pattern: glob over base names; ``None`` selects all objects. The default applies to folders only, not to objects
+            that ``url`` names itself: by a manifest, as one shard, by a brace range or by a glob such as ``*.tar.gz``.
+        seed: of the shuffle of the shards, which differs each epoch. ``None`` keeps the order of the listing.
+        world: rank and worker of this reader, such as ``World.from_mesh(mesh, dp=...)``; ``None`` asks torch.
+        max_in_flight: maximum number of concurrent requests per worker.
+        interleave: number of shards that are read concurrently, one sample of each in turn.
+        on_bad_shard: policy for a shard that cannot be read: ``raise_error``, ``skip_with_warning``, or a function.
+        on_bad_member: policy for a member that cannot be part of a sample, such as ``README``.
+        cache_dir: local folder in which complete objects are cached for later epochs; requires ``cache_bytes``.
+        cache_bytes: bound on the size of the cache, which all processes of the host share.
         storage_options: for the store, in fsspec's vocabulary.
 
     Returns:
-        A pipe of samples with members as ``bytes``; go on with ``.decode_sample().to_tuple("jpg", "cls")``.
+        A pipe of samples with members as ``bytes``; continue with ``.decode_sample().to_tuple("jpg", "cls")``.
 
     Example:
         >>> from torchdata_remote import ShardWriter
@@ -71,7 +70,7 @@ def stream_shards(
 
 
 def stream_files(
-    url: Source | Sequence[Source],
+    url: Url | Sequence[Url],
     *,
     pattern: str | None = None,
     seed: int | None = 0,
@@ -81,20 +80,21 @@ def stream_files(
     cache_bytes: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> IterDataPipe[Sample]:
-    """Samples from loose files: listed, shuffled, split over ranks and workers, fetched ahead, one sample each.
+    """Stream samples from loose files: list, shuffle, split over ranks and workers, prefetch, read.
 
     Args:
-        url: source URL, or several: a prefix, a glob, a brace range, or one file. ``escape_url(name)`` is no pattern.
-        pattern: glob over base names, such as ``*.jpg``; ``None`` takes all objects.
-        seed: of the files' order, which is new each epoch. ``None`` keeps the listing's order.
-        world: this reader's place, such as ``World.from_mesh(mesh, dp=...)``; ``None`` asks torch.
-        max_in_flight: requests under way at once, per worker.
-        cache_dir: local folder in which whole objects are kept for the next epochs; needs ``cache_bytes``.
-        cache_bytes: bound on what is kept there, shared by all processes of the host.
+        url: source URL, or several: a prefix, a glob, a brace range, or one file. ``escape_url(name)`` prevents
+            that a name is read as a pattern.
+        pattern: glob over base names, such as ``*.jpg``; ``None`` selects all objects.
+        seed: of the shuffle of the files, which differs each epoch. ``None`` keeps the order of the listing.
+        world: rank and worker of this reader, such as ``World.from_mesh(mesh, dp=...)``; ``None`` asks torch.
+        max_in_flight: maximum number of concurrent requests per worker.
+        cache_dir: local folder in which complete objects are cached for later epochs; requires ``cache_bytes``.
+        cache_bytes: bound on the size of the cache, which all processes of the host share.
         storage_options: for the store, in fsspec's vocabulary.
 
     Returns:
-        A pipe of samples with one member as ``bytes``; go on with ``.label_from_path(classes=[...]).decode_sample()``.
+        A pipe of samples with one ``bytes`` member; continue with ``.label_from_path(classes=[...]).decode_sample()``.
 
     Example:
         >>> import fsspec
@@ -117,7 +117,7 @@ def _streams(
     storage_options: Mapping[str, Any] | None,
     interleave: int = 1,
 ) -> AsyncPrefetch:
-    """This reader's URLs, opened and fetched ahead."""
+    """Open and prefetch the URLs of this reader's share."""
     urls: IterDataPipe[str] = ListRemote(
         IterableWrapper(sources), pattern=pattern, match_named=pattern != _TARS, storage_options=storage_options
     )

@@ -1,4 +1,4 @@
-"""The batches of an order that is drawn at once."""
+"""Start an epoch: draw its complete order, and start the workers."""
 
 from __future__ import annotations
 
@@ -14,32 +14,31 @@ from ._sampler_order import SamplerOrder
 from ._split_order import SplitOrder
 
 
-def drawn(
-    order: SplitOrder | SamplerOrder,
+def start_epoch(
     dataset: Batched,
     loader: DataLoader[Any],
-    *,
     seeds: torch.Generator,
-    followed: SamplerFollower,
+    follower: SamplerFollower,
     options: Mapping[str, Any],
+    order: SplitOrder | SamplerOrder,
 ) -> Iterator[Any]:
-    """Draw the order of an epoch, and start its workers.
+    """Draw the order of an epoch and start its workers.
 
     Args:
+        dataset: of the items.
+        loader: with the samplers and the ``collate_fn``.
+        seeds: generator of the seeds of the workers.
+        follower: of the generator of the samplers.
+        options: of the ``DataLoader`` that reads.
         order: of the batches.
-        dataset: which has the items.
-        loader: whose samplers and ``collate_fn`` they are.
-        seeds: of the workers.
-        followed: the samplers' generator.
-        options: of the loader that reads.
 
     Raises:
-        StateError: if a sampler gives another order than that of the state.
+        StateError: if the order of the sampler differs from that of the state.
     """
     single, first = loader.batch_sampler is None, order.batches_done if isinstance(order, SamplerOrder) else 0
     epoch = Epoch(dataset, order.batches(), loader.collate_fn, single=single, first=first)
-    followed.rewind()
+    follower.rewind()
     if isinstance(order, SamplerOrder):
         order.check(epoch)
-        followed.draw(first)
-    return followed.beside(batches_of(epoch, num_workers=loader.num_workers, generator=seeds, **options))
+        follower.draw(first)
+    return follower.follow(batches_of(epoch, num_workers=loader.num_workers, generator=seeds, **options))
