@@ -59,7 +59,7 @@ def resume_rows(runs: dict[int, list[dict[str, Any]]]) -> list[Row]:
 
 
 def flat(batches: Any) -> Any:
-    """The numbers of all batches; an error stays what it is."""
+    """The numbers of all batches; an error is not changed."""
     return batches if isinstance(batches, dict) else [number for batch in batches for number in batch]
 
 
@@ -69,7 +69,7 @@ def test_an_epoch_has_each_sample_once(runs: dict[int, list[dict[str, Any]]], co
     assert {row.result for row in found} == {"120 of 120"}, "\n".join(map(str, found))
 
 
-def test_a_checkpoint_resumes_with_other_numbers_of_ranks(runs: dict[int, list[dict[str, Any]]]) -> None:
+def test_a_checkpoint_is_resumed_by_other_numbers_of_ranks(runs: dict[int, list[dict[str, Any]]]) -> None:
     """4 ranks stop in mid-epoch, then 2, then 3 end the epoch: each sample once, also if saved asynchronously."""
     found = resume_rows(runs)
     assert {row.result for row in found} == {f"{NUM_SAMPLES} of {NUM_SAMPLES}"}, "\n".join(map(str, found))

@@ -121,7 +121,7 @@ def test_another_world_trains_on_the_rest(runs: dict[int, list[dict[str, Any]]])
             assert outcome(_epoch(rank[f"{what}, {n} workers"], 1) for rank in runs[after]) == "120 of 120"
 
 
-def test_the_world_may_change_twice_within_an_epoch(runs: dict[int, list[dict[str, Any]]]) -> None:
+def test_the_world_can_change_twice_within_an_epoch(runs: dict[int, list[dict[str, Any]]]) -> None:
     """2 -> 3 -> 1: each sample once in each of the two epochs."""
     for n in workers_of(runs[1]):
         name = "saved again, 2" if n else "saved again"
