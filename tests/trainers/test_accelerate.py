@@ -240,7 +240,7 @@ def test_a_resumable_under_accelerates_own_state_in_one_process(dataset: Path, t
 
 @pytest.mark.parametrize("damaged", ['{"ver', None, 5, "{}"])
 def test_a_damaged_state_of_all_ranks_is_refused(dataset: Path, damaged: object) -> None:
-    """One that a killed or full disk has left."""
+    """As after a full disk."""
     _, loader = prepared(dataset)
     with pytest.raises(StateError):
         loader.load_state_dict({"all_ranks": damaged})
@@ -260,7 +260,7 @@ def test_a_chain_that_is_divided_over_other_ranks_is_refused(dataset: Path, worl
 
 
 def test_skip_first_batches_of_a_prepared_loader_is_refused(dataset: Path) -> None:
-    """Accelerate makes another class of it then."""
+    """Of which Accelerate makes another class."""
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True)

@@ -124,7 +124,7 @@ def test_another_number_of_ranks_completes_the_epoch(
 
 @pytest.mark.parametrize(("loader", "workers"), STATELESS)
 def test_resuming_with_a_loader_without_state_warns(saved: list[dict[str, Any]], loader: str, workers: int) -> None:
-    """Lightning begins its epoch anew, and counts the batches as if it had not."""
+    """Lightning reads the epoch from its beginning, and counts as if it resumed."""
     for rank in saved:
         warned = rank[f"stateless: {loader}, {workers} workers"]
         assert any("Train with stateful_loader(pipe)" in message for message in warned), warned

@@ -16,7 +16,7 @@ KINDS = ("length", "no length")
 
 @pytest.fixture(scope="module")
 def reports(dataset: Path) -> dict[str, Any]:
-    """What one rank has reported, by case."""
+    """The reports of one rank, by case."""
     return launch("tests.trainers.lightning_edges_program", 1, folder=str(dataset))[0]
 
 
@@ -88,7 +88,7 @@ def test_the_longer_of_two_loaders_is_read_to_its_end(reports: dict[str, Any], k
 
 
 def test_each_training_of_a_process_reads_the_next_epoch(reports: dict[str, Any]) -> None:
-    """Also where an epoch is a single batch, which Lightning reads ahead."""
+    """Also if an epoch is a single batch, which Lightning prefetches."""
     assert reports["one batch"]["trained"] == reports["one batch"]["alone"]
 
 

@@ -18,7 +18,7 @@ HSDP_PLACES = {"both": (4, [0, 0, 1, 1, 2, 2, 3, 3]), "one": (2, [0, 0, 1, 1] * 
 
 @pytest.fixture(scope="module")
 def job(dataset: Path, complete: bool, tmp_path_factory: pytest.TempPathFactory) -> Ranks:
-    """What four ranks report."""
+    """The reports of four ranks."""
     elsewhere = str(tmp_path_factory.mktemp("elsewhere"))
     cells = cells_of_job(complete=complete)
     return launch("tests.trainers.mesh_program", 4, folder=str(dataset), elsewhere=elsewhere, shape=[2, 2], cells=cells)
@@ -26,7 +26,7 @@ def job(dataset: Path, complete: bool, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="module")
 def hsdp(dataset: Path) -> Ranks:
-    """What eight ranks report."""
+    """The reports of eight ranks."""
     return launch(
         "tests.trainers.mesh_program", 8, folder=str(dataset), elsewhere="", shape=[2, 2, 2], cells=CELLS_OF_HSDP
     )
@@ -44,7 +44,7 @@ def reported(ranks: Ranks, name: str) -> list[Any]:
 
 
 def shares(per_rank: list[Any], place: list[int]) -> list[Any]:
-    """What each data-parallel rank had, all of whose processes had the same."""
+    """The samples of each data-parallel rank; all of its processes must have the same."""
     by_place: dict[int, Any] = {}
     for had, number in zip(per_rank, place, strict=True):
         assert by_place.setdefault(number, had) == had, f"{place}: ranks of place {number} differ"
@@ -81,14 +81,14 @@ def test_an_epoch_over_two_data_parallel_dimensions_has_each_sample_once(hsdp: R
 def test_ranks_are_counted_by_the_coordinates_of_the_mesh(
     name: str, places: dict[str, Any], request: pytest.FixtureRequest
 ) -> None:
-    """Ranks are counted by the mesh's coordinates, also where its rank numbers are not ascending."""
+    """Also if the rank numbers of the mesh are not ascending."""
     for rank, found in enumerate(reported(request.getfixturevalue(name), "places")):
         assert found == {mesh: [numbers[rank], size] for mesh, (size, numbers) in places.items()}
 
 
 @pytest.mark.parametrize("name", ["job", "hsdp"])
 def test_each_rank_receives_the_broadcast_of_its_groups_first_rank(name: str, request: pytest.FixtureRequest) -> None:
-    """Each rank gets the value of its group's first rank, over one dimension and over two."""
+    """Over one dimension and over two."""
     ranks = reported(request.getfixturevalue(name), "from rank 0")
     for found in ranks:
         assert all(broadcast == gathered for broadcast, gathered in found.values()), found
@@ -166,7 +166,7 @@ def test_a_rank_outside_of_the_mesh_is_refused(job: Ranks) -> None:
 
 
 def test_ranks_that_name_different_dimensions_are_detected(job: Ranks) -> None:
-    """An exchange checks that each place is there once."""
+    """An exchange checks that each rank takes part once."""
     found = reported(job, "another order")
     assert (
         sum("Pass the same data-parallel dimensions" in rank["error"] for rank in found if isinstance(rank, dict)) == 3

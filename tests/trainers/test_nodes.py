@@ -47,7 +47,7 @@ def torchdata_with_nodes(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.usefixtures("torchdata_with_nodes")
 def test_exactly_once_and_resumed_by_one_two_and_three_ranks(dataset: Path, tmp_path: Path) -> None:
-    """Two ranks read epochs, stop in the second one, and go on with it; then so do one and three."""
+    """Two ranks read epochs and stop in the second one; two, one and three ranks resume it."""
     given: dict[str, Any] = {"folder": str(dataset), "checkpoints": str(tmp_path), "num_workers": WORKERS}
     program = "tests.trainers.nodes_program"
     two = launch(program, 2, **given, stop=True)

@@ -99,7 +99,7 @@ def test_an_evaluation_has_each_sample_once_or_is_refused(
 
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_the_same_world_continues_in_the_same_order(runs: dict[int, list[dict[str, Any]]], world_size: int) -> None:
-    """What was trained on after the stop is what a run without one has; with as many steps."""
+    """The samples after the stop are those of a run without one; with the same number of steps."""
     ranks = runs[world_size]
     for n in workers_of(ranks):
         steps = 2 * NUM_SAMPLES // 12 * max(1, n)

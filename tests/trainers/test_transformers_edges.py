@@ -198,7 +198,7 @@ def test_the_error_of_an_incomplete_checkpoint_names_the_newest_complete_one(
 
 @pytest.mark.parametrize("base", [Trainer, ChainTrainer])
 def test_resuming_with_a_users_own_loader_is_refused(dataset: Path, tmp_path: Path, base: Any) -> None:
-    """Trainer does not store its place: the mixin says so before the first checkpoint, and the error names it."""
+    """Trainer does not store its position: the mixin warns before the first checkpoint."""
 
     class OwnLoader(base):  # type: ignore[misc]
         def get_train_dataloader(self) -> Any:
