@@ -1,4 +1,4 @@
-"""The dataset of all rows: 120 images, each of which says its number, as shards and as loose files."""
+"""The dataset of all rows: 120 images whose pixels are their number, as shards and as loose files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOADERS = (
     "DataLoader(ShardedDataset)",
     "PrefetchingLoader",
 )
-"""Of each row: what the trainer is given."""
+"""What the trainer of a row receives."""
 
 FRAMEWORKS = ("torch DDP", "Accelerate", "transformers Trainer", "Lightning", "Fabric", "FSDP2")
 """Those that are run with 1, 2 and 3 ranks."""

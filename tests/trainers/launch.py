@@ -27,7 +27,7 @@ _REPORT = "report: "
 
 
 ROWS: list[Row] = []
-"""All that were made in this process."""
+"""All rows of this process."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def reports(printed: str) -> dict[str, Any]:
 
 
 def report(name: str, value: Any) -> None:
-    """In a rank: let the test have this."""
+    """In a rank: send a value to the test."""
     sys.stdout.write(f"\n{_REPORT}{json.dumps({name: value})}\n")
     sys.stdout.flush()
 

@@ -24,7 +24,7 @@ BATCH_SIZE = 4
 
 
 def pipe_without_length(folder: Path) -> IterDataPipe[Any]:
-    """A chain that does not tell its length: Lightning reads one batch ahead to know the last one."""
+    """A chain without a length: Lightning prefetches one batch to detect the last one."""
     urls = IterableWrapper([f"{folder}/shards/index.json"]).list_remote().shuffle_shards(seed=0).sharding_filter_rank()
     chain: IterDataPipe[Any] = urls.shard_tar_reader().shuffle_samples(buffer_size=7, seed=0).map(of_sample)
     return chain
@@ -36,7 +36,7 @@ def stateful(pipe: IterDataPipe[Any], num_workers: int = 0, batch_size: int = BA
 
 
 def train_loader(case: str, folder: Path) -> Any:
-    """What the trainer of a case is given."""
+    """The loaders of a case."""
     if case == "stateless":
         return loader_of("DataLoader(pipe)", folder, batch_size=BATCH_SIZE, num_workers=0)
     if case == "two loaders":
@@ -47,7 +47,7 @@ def train_loader(case: str, folder: Path) -> Any:
 
 
 def options(case: str) -> dict[str, Any]:
-    """Of the trainer of a case."""
+    """The options of the trainer of a case."""
     more: dict[str, Any] = {"limit_val_batches": 0}
     if "validation" in case:
         more = {"val_check_interval": STOP_AFTER, "num_sanity_val_steps": 2}
@@ -61,7 +61,7 @@ def options(case: str) -> dict[str, Any]:
 
 
 UNEVEN = "single samples"
-"""Of which three ranks have different numbers left, where two have saved."""
+"""Three ranks have different numbers of batches left of what two have saved."""
 
 STATELESS = (("DataLoader(pipe)", 0), ("DataLoader(Resumable)", 2))
 """Loaders whose position is in no checkpoint, with their numbers of workers."""
@@ -157,7 +157,7 @@ def model_of(lightning: Any) -> Any:
     """The model, of one of Lightning's packages."""
 
     class Model(lightning.LightningModule):  # type: ignore[misc]
-        """Notes which samples it is given: epoch -> batches."""
+        """Records its samples: epoch -> batches."""
 
         def __init__(self) -> None:
             super().__init__()

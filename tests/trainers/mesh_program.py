@@ -90,7 +90,7 @@ def stateful(folder: Path, world: tdr.World, num_workers: int, **options: Any) -
 
 
 def resumes(what: str, folder: Path, world: tdr.World, num_workers: int, worlds: dict[str, tdr.World]) -> None:
-    """Stop in the middle of an epoch, and go on in several worlds, by the state of all ranks and by each rank's own."""
+    """Stop in mid-epoch, and resume in several worlds, by the state of all ranks and by each rank's own."""
     loader = stateful(folder, world, num_workers, state_of_all_ranks=True)
     batches = iter(loader)
     report(f"before, {what}", [numbers_of(batch) for batch in islice(batches, NUM_BEFORE)])
@@ -113,7 +113,7 @@ def resumes(what: str, folder: Path, world: tdr.World, num_workers: int, worlds:
 
 
 def of_process_groups(folder: Path) -> None:
-    """Two groups of two, which make different calls in different orders, so that neither may wait for the other."""
+    """Two groups of two that make different calls in different orders, so that neither may wait for the other."""
     halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     half = dist.get_rank() // 2
     world = tdr.World.from_group(halves[half])
@@ -137,7 +137,7 @@ def differing(folder: Path, elsewhere: Path, world: tdr.World) -> None:
 
 
 def errors(mesh: DeviceMesh, world: tdr.World) -> None:
-    """What cannot be a data-parallel group; and copies of a world."""
+    """Invalid data-parallel groups; and copies of a world."""
     attempt("no such dimension", lambda: repr(tdr.World.from_mesh(mesh, dp=("dp", "cp"))))
     attempt("which dimension", lambda: repr(tdr.World.from_mesh(mesh)))
     attempt("twice", lambda: repr(tdr.World.from_mesh(mesh, dp=("dp", "dp"))))

@@ -93,7 +93,7 @@ def _resume(model: torch.nn.Module, loader: Any, file: Path) -> list[list[int]]:
 
 
 def _load_in_rank_0(loader: Any, again: Any, file: Path) -> list[int]:
-    """One rank resumes, and the other one begins; then both resume."""
+    """One rank resumes, and the other one starts from the beginning; then both resume."""
     if dist.get_rank() == 0:
         loader.load_state_dict(torch.load(file))
     with pytest.raises(StateError, match=r"ranks 0 and 1 differ in the position where they start"):
@@ -165,7 +165,7 @@ def _weighted(folder: Path) -> bool:
 
 
 def _merges(folder: Path) -> bool:
-    """The states of two ranks; not those of other graphs, nor where a node has read on since its source's state."""
+    """The states of two ranks; not those of other graphs, nor if a node has read items since its source's state."""
 
     def of_rank(rank: int, *, frequency: int = 1) -> Any:
         pipe = tdr.IterableWrapper([f"{folder}/shards/index.json"]).list_remote()
@@ -201,7 +201,7 @@ def _unsplit_chains_are_refused(folder: Path) -> bool:
 
 
 def _errors_reach_the_loader(folder: Path) -> bool:
-    """Of a chain, through threads; the next epoch begins anew."""
+    """Of a chain, through threads; the next epoch starts from the beginning."""
     pipe = tdr.IterableWrapper([f"{folder}/no-such.tar"]).sharding_filter_rank().shard_tar_reader()
     loader = tn.Loader(tn.Prefetcher(tdr.to_node(pipe), 2))
     for _ in range(2):

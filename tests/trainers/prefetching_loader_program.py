@@ -65,7 +65,7 @@ def _accelerate(loader: Any, stop_in: Path | None = None, resume_from: Path | No
 
 
 class _Model(lightning.LightningModule):
-    """Keeps the numbers of what it was given."""
+    """Records the numbers of its samples."""
 
     def __init__(self) -> None:
         super().__init__()

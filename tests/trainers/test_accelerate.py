@@ -40,7 +40,7 @@ def arguments(num_processes: int, *, complete: bool) -> dict[str, Any]:
 
 
 def resume_rows(saved: list[dict[str, Any]], ranks: list[dict[str, Any]], here: str = "") -> list[Row]:
-    """What came before the stop and after it."""
+    """The samples before the stop and after it."""
     return [
         Row(
             FRAMEWORK, "stateful_loader(pipe)", f"{len(saved)} -> {len(ranks)}", n,
@@ -119,7 +119,7 @@ def prepared(dataset: Path, *, batch_size: int = 16, **options: Any) -> tuple[An
     return accelerator, loader
 
 
-def test_the_last_incomplete_accumulation_is_synchronised(dataset: Path) -> None:
+def test_an_incomplete_accumulation_is_synchronised_at_the_end(dataset: Path) -> None:
     """8 batches, 3 to a step: after the 3rd, the 6th and the last."""
     accelerator, loader = prepared(dataset, gradient_accumulation_steps=3)
     model = torch.nn.Linear(4, 1)
@@ -132,8 +132,8 @@ def test_the_last_incomplete_accumulation_is_synchronised(dataset: Path) -> None
         assert not accelerator.gradient_state.in_dataloader
 
 
-def test_gather_for_metrics_takes_all_of_the_last_batch(dataset: Path) -> None:
-    """None of its samples is taken for a repeated one."""
+def test_gather_for_metrics_keeps_the_whole_last_batch(dataset: Path) -> None:
+    """No sample is dropped as a repeated one."""
     accelerator, loader = prepared(dataset)
     assert sorted(n for batch in loader for n in accelerator.gather_for_metrics(batch["number"]).tolist()) == list(
         range(NUM_SAMPLES)
@@ -141,8 +141,8 @@ def test_gather_for_metrics_takes_all_of_the_last_batch(dataset: Path) -> None:
 
 
 @pytest.mark.parametrize("stop", [1, 4, 7, 8])
-def test_a_state_does_not_see_the_batch_that_was_read_ahead(dataset: Path, stop: int) -> None:
-    """Asking whether a batch is the last one reads another one; the state is where the consumer is."""
+def test_a_state_excludes_the_prefetched_batch(dataset: Path, stop: int) -> None:
+    """``end_of_dataloader`` prefetches a batch; the state is that of the consumer."""
     accelerator, loader = prepared(dataset)
     batches = iter(loader)
     for _ in range(stop):
@@ -156,8 +156,8 @@ def test_a_state_does_not_see_the_batch_that_was_read_ahead(dataset: Path, stop:
     assert len(expected) == 8 - stop
 
 
-def test_a_pass_that_is_dropped_leaves_its_state(dataset: Path) -> None:
-    """After ``break`` the state is where the consumer was, and no loader is active; the next pass is whole."""
+def test_a_dropped_pass_keeps_its_state(dataset: Path) -> None:
+    """After ``break`` the state is that of the consumer, and no loader is active; the next pass is whole."""
     accelerator, loader = prepared(dataset)
     for _ in loader:
         assert not accelerator.gradient_state.end_of_dataloader
@@ -169,7 +169,7 @@ def test_a_pass_that_is_dropped_leaves_its_state(dataset: Path) -> None:
     assert len(list(loader)) == 8
 
 
-def test_batches_come_on_the_accelerators_device(dataset: Path) -> None:
+def test_batches_are_put_on_the_accelerators_device(dataset: Path) -> None:
     """As those of Accelerate's own loaders, unless ``device_placement`` is off."""
     accelerator, loader = prepared(dataset)
     before = accelerator.state.device
@@ -182,23 +182,23 @@ def test_batches_come_on_the_accelerators_device(dataset: Path) -> None:
         accelerator.state.device = before
 
 
-def test_batches_are_not_skipped_by_reading_them_again(dataset: Path) -> None:
-    """The state continues where it was; skipping besides would lose samples."""
+def test_skip_first_batches_is_refused(dataset: Path) -> None:
+    """The loaded state continues by itself; skipping would lose samples."""
     accelerator, loader = prepared(dataset)
     with pytest.raises(StateError, match=r"skip_first_batches .* accelerator\.load_state\(\)"):
         next(iter(accelerator.skip_first_batches(loader, 2)))
 
 
 @pytest.mark.parametrize("option", ["split_batches", "dispatch_batches"])
-def test_an_option_that_splits_otherwise_is_refused(dataset: Path, option: str) -> None:
-    """The loader has one process' batches already."""
+def test_options_that_split_again_are_refused(dataset: Path, option: str) -> None:
+    """The loader has the batches of one process already."""
     from accelerate import DataLoaderConfiguration
 
     with pytest.raises(StateError, match=f"Accelerate's {option}=True .* DataLoaderConfiguration"):
         prepared(dataset, dataloader_config=DataLoaderConfiguration(**{option: True}))
 
 
-def test_processes_that_need_equal_batches_are_told_from_ranks(dataset: Path) -> None:
+def test_tensor_parallel_processes_need_a_world_of_data_parallel_ranks(dataset: Path) -> None:
     """Under tensor parallelism; a chain that gives each process a share of its own is refused."""
     parallelism = pytest.importorskip("accelerate.parallelism_config")
     accelerator, loader = prepared(dataset)
@@ -239,8 +239,8 @@ def test_a_resumable_under_accelerates_own_state_in_one_process(dataset: Path, t
 
 
 @pytest.mark.parametrize("damaged", ['{"ver', None, 5, "{}"])
-def test_a_damaged_state_of_all_ranks_is_told_as_such(dataset: Path, damaged: object) -> None:
-    """One that a killed or full disk has left."""
+def test_a_damaged_state_of_all_ranks_is_refused(dataset: Path, damaged: object) -> None:
+    """As after a full disk."""
     _, loader = prepared(dataset)
     with pytest.raises(StateError):
         loader.load_state_dict({"all_ranks": damaged})
@@ -259,8 +259,8 @@ def test_a_chain_that_is_divided_over_other_ranks_is_refused(dataset: Path, worl
     _require_same_ranks(accelerator, 2)
 
 
-def test_skipping_is_refused_also_of_a_prepared_loader(dataset: Path) -> None:
-    """Accelerate makes another class of it then."""
+def test_skip_first_batches_of_a_prepared_loader_is_refused(dataset: Path) -> None:
+    """Of which Accelerate makes another class."""
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True)

@@ -26,7 +26,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def saved(dataset: Path, checkpoints: Path, complete: bool) -> list[dict[str, Any]]:
-    """What two ranks have reported: rows, whole trainings, and those that they resumed."""
+    """The reports of two ranks: rows, whole trainings, and those that they resumed."""
     return run(dataset, SAVED_WITH, str(checkpoints), complete=complete, save=True)
 
 
@@ -38,7 +38,7 @@ def num_workers_of(world_size: int, *, complete: bool) -> list[int]:
 def run(
     dataset: Path, world_size: int, checkpoints: str, *, complete: bool, save: bool = False
 ) -> list[dict[str, Any]]:
-    """What the ranks have reported."""
+    """The reports of the ranks."""
     return launch(
         "tests.trainers.fabric_program", world_size, folder=str(dataset),
         cells=cells_of(FRAMEWORK, world_size, complete=complete), save=checkpoints if save else "", resume=checkpoints,

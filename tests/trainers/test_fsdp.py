@@ -22,14 +22,14 @@ WORLD_SIZES = (1, 2, 3)
 KINDS = {"save": (0, True), "async_save": (2, False)}
 """Way to save -> workers and ``state_of_all_ranks`` of its loader."""
 NUM_BATCHES = 3
-"""Of each rank before it stops: 48 samples of four ranks, then 24 of two, then three have what is left."""
+"""Of each rank before it stops: 48 samples of four ranks, 24 of two, the rest of three."""
 
 pytestmark = pytest.mark.timeout(600)  # the first test waits for all processes
 
 
 @pytest.fixture(scope="module")
 def runs(dataset: Path, complete: bool, tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, Any]]]:
-    """What the ranks of each number of processes report: 4 save, 2 go on and save, 3 go on; 1 begins anew."""
+    """The reports of each number of ranks: 4 save, 2 resume and save, 3 resume; 1 starts from the beginning."""
     four, two = (str(tmp_path_factory.mktemp("checkpoint")) for _ in range(2))
 
     def run(world_size: int, begin: str, end: str) -> list[dict[str, Any]]:
@@ -48,7 +48,7 @@ def runs(dataset: Path, complete: bool, tmp_path_factory: pytest.TempPathFactory
 
 
 def resume_rows(runs: dict[int, list[dict[str, Any]]]) -> list[Row]:
-    """An epoch that 4 ranks begin, 2 go on with and 3 end, for each way to save."""
+    """An epoch that 4 ranks start, 2 continue and 3 complete, for each way to save."""
     return [
         Row(
             f"{FRAMEWORK}, DCP {kind}", "stateful_loader(pipe)", "4 -> 2 -> 3", workers,
@@ -59,7 +59,7 @@ def resume_rows(runs: dict[int, list[dict[str, Any]]]) -> list[Row]:
 
 
 def flat(batches: Any) -> Any:
-    """The numbers of all batches; an error stays what it is."""
+    """The numbers of all batches; an error is not changed."""
     return batches if isinstance(batches, dict) else [number for batch in batches for number in batch]
 
 
@@ -69,7 +69,7 @@ def test_an_epoch_has_each_sample_once(runs: dict[int, list[dict[str, Any]]], co
     assert {row.result for row in found} == {"120 of 120"}, "\n".join(map(str, found))
 
 
-def test_a_checkpoint_resumes_with_other_numbers_of_ranks(runs: dict[int, list[dict[str, Any]]]) -> None:
+def test_a_checkpoint_is_resumed_by_other_numbers_of_ranks(runs: dict[int, list[dict[str, Any]]]) -> None:
     """4 ranks stop in mid-epoch, then 2, then 3 end the epoch: each sample once, also if saved asynchronously."""
     found = resume_rows(runs)
     assert {row.result for row in found} == {f"{NUM_SAMPLES} of {NUM_SAMPLES}"}, "\n".join(map(str, found))

@@ -26,7 +26,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def saved(dataset: Path, checkpoints: Path, complete: bool) -> list[dict[str, Any]]:
-    """What two ranks have reported: rows, whole trainings, and those that they resumed."""
+    """The reports of two ranks: rows, whole trainings, and those that they resumed."""
     return launch(
         "tests.trainers.lightning_program", SAVED_WITH, folder=str(dataset), package="lightning.pytorch",
         cells=cells_of(FRAMEWORK, SAVED_WITH, complete=complete), cases=[*CASES, UNEVEN, "stateless"],
@@ -35,7 +35,7 @@ def saved(dataset: Path, checkpoints: Path, complete: bool) -> list[dict[str, An
 
 
 def resumed(dataset: Path, checkpoints: Path, world_size: int, package: str, *, complete: bool) -> list[dict[str, Any]]:
-    """What another number of ranks has reported: rows, and the trainings of two ranks that it resumed."""
+    """The reports of another number of ranks: rows, and the trainings of two ranks that it resumed."""
     return launch(
         "tests.trainers.lightning_program", world_size, folder=str(dataset), package=package,
         cells=cells_of(FRAMEWORK, world_size, complete=complete), cases=[*ONE_LOADER, UNEVEN],
@@ -124,7 +124,7 @@ def test_another_number_of_ranks_completes_the_epoch(
 
 @pytest.mark.parametrize(("loader", "workers"), STATELESS)
 def test_resuming_with_a_loader_without_state_warns(saved: list[dict[str, Any]], loader: str, workers: int) -> None:
-    """Lightning begins its epoch anew, and counts the batches as if it had not."""
+    """Lightning reads the epoch from its beginning, and counts as if it resumed."""
     for rank in saved:
         warned = rank[f"stateless: {loader}, {workers} workers"]
         assert any("Train with stateful_loader(pipe)" in message for message in warned), warned

@@ -18,7 +18,7 @@ HSDP_PLACES = {"both": (4, [0, 0, 1, 1, 2, 2, 3, 3]), "one": (2, [0, 0, 1, 1] * 
 
 @pytest.fixture(scope="module")
 def job(dataset: Path, complete: bool, tmp_path_factory: pytest.TempPathFactory) -> Ranks:
-    """What four ranks report."""
+    """The reports of four ranks."""
     elsewhere = str(tmp_path_factory.mktemp("elsewhere"))
     cells = cells_of_job(complete=complete)
     return launch("tests.trainers.mesh_program", 4, folder=str(dataset), elsewhere=elsewhere, shape=[2, 2], cells=cells)
@@ -26,7 +26,7 @@ def job(dataset: Path, complete: bool, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="module")
 def hsdp(dataset: Path) -> Ranks:
-    """What eight ranks report."""
+    """The reports of eight ranks."""
     return launch(
         "tests.trainers.mesh_program", 8, folder=str(dataset), elsewhere="", shape=[2, 2, 2], cells=CELLS_OF_HSDP
     )
@@ -44,7 +44,7 @@ def reported(ranks: Ranks, name: str) -> list[Any]:
 
 
 def shares(per_rank: list[Any], place: list[int]) -> list[Any]:
-    """What each data-parallel rank had, all of whose processes had the same."""
+    """The samples of each data-parallel rank; all of its processes must have the same."""
     by_place: dict[int, Any] = {}
     for had, number in zip(per_rank, place, strict=True):
         assert by_place.setdefault(number, had) == had, f"{place}: ranks of place {number} differ"
@@ -52,7 +52,7 @@ def shares(per_rank: list[Any], place: list[int]) -> list[Any]:
 
 
 def flat(batches: Any) -> Any:
-    """The numbers of all batches; an error stays what it is."""
+    """The numbers of all batches; an error is not changed."""
     return batches if isinstance(batches, dict) else [number for batch in batches for number in batch]
 
 
@@ -71,22 +71,24 @@ def test_an_epoch_has_each_sample_once_in_each_model_copy(job: Ranks, complete: 
     assert {row.result for row in found} == {"120 of 120"}, "\n".join(map(str, found))
 
 
-def test_two_data_parallel_dimensions(hsdp: Ranks) -> None:
+def test_an_epoch_over_two_data_parallel_dimensions_has_each_sample_once(hsdp: Ranks) -> None:
     """As with HSDP and tensor parallelism: four shares, each read by two ranks."""
     found = rows(hsdp, "DeviceMesh 2 x 2 x 2", HSDP_PLACES["both"][1], CELLS_OF_HSDP)
     assert {row.result for row in found} == {"120 of 120"}, "\n".join(map(str, found))
 
 
 @pytest.mark.parametrize(("name", "places"), [("job", PLACES), ("hsdp", HSDP_PLACES)])
-def test_places_in_a_mesh(name: str, places: dict[str, Any], request: pytest.FixtureRequest) -> None:
-    """Ranks are counted by the mesh's coordinates, also where its rank numbers are not ascending."""
+def test_ranks_are_counted_by_the_coordinates_of_the_mesh(
+    name: str, places: dict[str, Any], request: pytest.FixtureRequest
+) -> None:
+    """Also if the rank numbers of the mesh are not ascending."""
     for rank, found in enumerate(reported(request.getfixturevalue(name), "places")):
         assert found == {mesh: [numbers[rank], size] for mesh, (size, numbers) in places.items()}
 
 
 @pytest.mark.parametrize("name", ["job", "hsdp"])
-def test_rank_0_of_a_group_broadcasts(name: str, request: pytest.FixtureRequest) -> None:
-    """Each rank gets the value of its group's first rank, over one dimension and over two."""
+def test_each_rank_receives_the_broadcast_of_its_groups_first_rank(name: str, request: pytest.FixtureRequest) -> None:
+    """Over one dimension and over two."""
     ranks = reported(request.getfixturevalue(name), "from rank 0")
     for found in ranks:
         assert all(broadcast == gathered for broadcast, gathered in found.values()), found
@@ -129,7 +131,7 @@ def test_process_groups_exchange_in_any_order(job: Ranks) -> None:
         assert f"ValueError: Rank {rank} is not part of this process group" in found["error"]
 
 
-def test_listings_that_differ_within_a_group_are_noticed(job: Ranks) -> None:
+def test_different_listings_within_a_group_are_detected(job: Ranks) -> None:
     """In both ranks of the group, by their numbers in the job; the other group reads."""
     found = reported(job, "differing")
     for rank in (0, 2):
@@ -148,14 +150,14 @@ def test_listings_that_differ_within_a_group_are_noticed(job: Ranks) -> None:
         ("destroyed", "RuntimeError: RankGroup(members=((0, 1, 2, 3),)) has no process group in this process"),
     ],
 )
-def test_what_is_no_group_is_refused(job: Ranks, name: str, says: str) -> None:
-    """With an error that says what there is."""
+def test_invalid_groups_are_refused(job: Ranks, name: str, says: str) -> None:
+    """The error names the valid values."""
     for found in reported(job, name):
         assert says in found["error"]
 
 
-def test_a_rank_outside_of_the_mesh(job: Ranks) -> None:
-    """It is told so, and which ranks are in it; a mesh of one dimension needs no name."""
+def test_a_rank_outside_of_the_mesh_is_refused(job: Ranks) -> None:
+    """The error names the ranks in the mesh; a mesh of one dimension needs no name."""
     first, second, *outside = reported(job, "not in the mesh")
     assert first == "World(rank=0, world_size=2, worker=0, num_workers=1, group=RankGroup(members=((0, 1),)))"
     assert second.startswith("World(rank=1, world_size=2")
@@ -163,20 +165,20 @@ def test_a_rank_outside_of_the_mesh(job: Ranks) -> None:
         assert f"ValueError: Rank {rank} is not part of this mesh, which has the ranks [0, 1]" in found["error"]
 
 
-def test_ranks_that_name_other_dimensions_are_noticed(job: Ranks) -> None:
-    """An exchange checks that each place is there once."""
+def test_ranks_that_name_different_dimensions_are_detected(job: Ranks) -> None:
+    """An exchange checks that each rank takes part once."""
     found = reported(job, "another order")
     assert (
         sum("Pass the same data-parallel dimensions" in rank["error"] for rank in found if isinstance(rank, dict)) == 3
     )
 
 
-def test_no_group_is_that_of_all_ranks(job: Ranks) -> None:
+def test_group_none_is_the_group_of_all_ranks(job: Ranks) -> None:
     """As torch takes ``group=None``."""
     assert reported(job, "None is all ranks") == [4] * 4
 
 
-def test_a_part_of_a_mesh_and_a_copy_are_the_same_group(job: Ranks) -> None:
+def test_a_slice_of_a_mesh_and_a_copy_are_the_same_group(job: Ranks) -> None:
     """``mesh["dp"]`` makes an equal world, and a copy of a world exchanges with the same ranks."""
     assert reported(job, "part of a mesh") == [True] * 4
     assert reported(job, "copy") == [[0, 2], [1, 3], [0, 2], [1, 3]]

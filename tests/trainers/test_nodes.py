@@ -47,7 +47,7 @@ def torchdata_with_nodes(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.usefixtures("torchdata_with_nodes")
 def test_exactly_once_and_resumed_by_one_two_and_three_ranks(dataset: Path, tmp_path: Path) -> None:
-    """Two ranks read epochs, stop in the second one, and go on with it; then so do one and three."""
+    """Two ranks read epochs and stop in the second one; two, one and three ranks resume it."""
     given: dict[str, Any] = {"folder": str(dataset), "checkpoints": str(tmp_path), "num_workers": WORKERS}
     program = "tests.trainers.nodes_program"
     two = launch(program, 2, **given, stop=True)
@@ -80,7 +80,7 @@ def _part(ranks: list[Any], number: int) -> list[Any]:
 
 
 @pytest.mark.usefixtures("torchdata_with_nodes")
-def test_the_recipe_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
+def test_the_nodes_recipe_is_resumed_by_another_number_of_processes(tmp_path: Path) -> None:
     """Two processes stop after three steps; one reads the rest of the epoch, and another epoch."""
     with tdr.ShardWriter(f"{tmp_path}/{{shard}}.tar", max_shard_samples=6) as writer:
         for number in range(48):
@@ -106,7 +106,7 @@ def test_the_recipe_goes_on_with_another_number_of_processes(tmp_path: Path) -> 
     assert "epoch 1: 48 samples by 1 ranks" in printed
 
 
-def test_states_of_other_steps_are_not_merged() -> None:
+def test_states_of_different_steps_are_refused() -> None:
     """Unless a rank has fewer items, and all of them were handed out."""
 
     def state(num_yielded: int, stream: int, at: Any) -> dict[str, Any]:
@@ -121,8 +121,8 @@ def test_states_of_other_steps_are_not_merged() -> None:
 
 
 @pytest.mark.skipif(HAS_NODES, reason="torchdata has nodes")
-def test_torchdata_without_nodes(dataset: Path) -> None:
-    """Says which one has them."""
+def test_a_torchdata_without_nodes_is_an_import_error(dataset: Path) -> None:
+    """The error names a release that has them."""
     with pytest.raises(ImportError, match=r"Use 0\.10 or later.*torchdata>=0\.11"):
         tdr.to_node(samples_of(dataset))
     with pytest.raises(ValueError, match="num_streams belongs to the Resumable"):

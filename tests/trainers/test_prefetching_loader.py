@@ -12,7 +12,7 @@ LOADER, WORKERS = "PrefetchingLoader", (0, 2)
 
 
 def test_exactly_once_and_resumed_by_two_and_three_ranks(dataset: Path, tmp_path: Path) -> None:
-    """Two ranks read an epoch, stop in another one, and go on with it; then three ranks go on with it."""
+    """Two ranks read an epoch and stop in another one; two and three ranks resume it."""
     given: dict[str, Any] = {"folder": str(dataset), "checkpoints": str(tmp_path), "num_workers": WORKERS}
     two = launch("tests.trainers.prefetching_loader_program", 2, **given, stop=True)
     three = launch("tests.trainers.prefetching_loader_program", 3, **given, stop=False)

@@ -48,7 +48,7 @@ def check_resumed(saved: list[dict[str, Any]], ranks: list[dict[str, Any]], work
     assert row.result == EXPECTED, row
 
 
-def test_two_ranks(dataset: Path, tmp_path: Path) -> None:
+def test_two_ranks_read_each_sample_once_and_resume(dataset: Path, tmp_path: Path) -> None:
     """An epoch of each loader, and a stop in mid-epoch by Ray's checkpoint."""
     ranks = run(dataset, tmp_path, [2], [0])["2"]
     check_rows(ranks, 0)
@@ -56,7 +56,7 @@ def test_two_ranks(dataset: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_any_number_of_ranks_with_workers(dataset: Path, tmp_path: Path) -> None:
+def test_any_number_of_ranks_with_workers_resumes(dataset: Path, tmp_path: Path) -> None:
     """Two ranks save, and 1, 2 and 3 resume, with two workers each."""
     by_world = run(dataset, tmp_path, [2, 1, 3], [2])
     for ranks in by_world.values():
@@ -65,14 +65,14 @@ def test_any_number_of_ranks_with_workers(dataset: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_the_recipe_is_resumed_by_another_number_of_ranks(tmp_path: Path) -> None:
+def test_the_ray_recipe_is_resumed_by_another_number_of_ranks(tmp_path: Path) -> None:
     """15 steps of two ranks and 26 of one are an epoch of 1,776 samples, and 56 the next one."""
     assert "epoch 0, step 15: 480 samples" in recipe(tmp_path, "--ranks", "2", "--stop-after", "15")
     assert "epoch 2, step 97: 1776 samples" in recipe(tmp_path, "--ranks", "1")
 
 
 def recipe(folder: Path, *options: str) -> str:
-    """What the example prints."""
+    """The output of the example."""
     return started(str(ROOT / "examples" / "train_with_ray.py"), *options, folder=folder)
 
 

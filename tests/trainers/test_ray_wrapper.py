@@ -1,4 +1,4 @@
-"""What Ray Train's ``prepare_data_loader`` puts around a loader reads a batch ahead, which no state may lose."""
+"""Ray Train's ``prepare_data_loader`` prefetches a batch, which no state may lose."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _prepared(loader: Any) -> Any:
 
 
 @pytest.mark.parametrize(("given", "times"), [("stateful_loader(pipe)", 2), ("PrefetchingLoader", 1)])
-def test_the_batch_that_is_read_ahead_is_not_lost(dataset: Path, given: str, times: int) -> None:
+def test_the_prefetched_batch_is_not_lost(dataset: Path, given: str, times: int) -> None:
     """Also of a loader that was prepared twice, and of one that has no workers of its own."""
 
     def make() -> Any:

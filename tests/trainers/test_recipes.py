@@ -31,7 +31,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def run(recipe: str, num_processes: int, *arguments: str, at: Path) -> str:
-    """What it prints."""
+    """The output of the example."""
     pytest.importorskip(recipe.removeprefix("train_with_"))
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", f"{num_processes}"]
     command = [*launcher, f"examples/{recipe}.py", *arguments, "--checkpoint", f"{at}/checkpoint", "--classes", "3"]
@@ -42,7 +42,7 @@ def run(recipe: str, num_processes: int, *arguments: str, at: Path) -> str:
     return done.stdout
 
 
-def test_accelerate(url: str, tmp_path: Path) -> None:
+def test_the_accelerate_recipe_is_resumed_by_another_number_of_processes(url: str, tmp_path: Path) -> None:
     """2 processes stop, 3 resume: each epoch has all samples."""
     stopped = run("train_with_accelerate", 2, "--url", url, "--stop-after", f"{STOP_AFTER}", at=tmp_path)
     assert "stopped: epoch 0, step 2" in stopped
@@ -51,7 +51,7 @@ def test_accelerate(url: str, tmp_path: Path) -> None:
     assert re.findall(r"epoch (\d): (\d+) samples", resumed) == [("0", "120"), ("1", "120")]
 
 
-def test_transformers(url: str, tmp_path: Path) -> None:
+def test_the_transformers_recipe_is_resumed_by_another_number_of_processes(url: str, tmp_path: Path) -> None:
     """2 processes stop, 3 resume: together they train on all samples of two epochs."""
     stopped = run("train_with_transformers", 2, "--url", url, "--stop-after", f"{STOP_AFTER}", at=tmp_path)
     assert samples(stopped) == {"0": (24, 2), "1": (24, 2)}

@@ -1,4 +1,4 @@
-"""The recipes of Lightning and Fabric: started, stopped in mid-epoch, resumed by another number of processes."""
+"""The recipes of Lightning and Fabric: stopped in mid-epoch, resumed by another number of processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.paths import ROOT
 
 @pytest.mark.parametrize("framework", ["lightning", "fabric"])
 def test_the_recipe_is_resumed_by_another_number_of_processes(framework: str, tmp_path: Path) -> None:
-    """What is left of the epoch and what was trained on before are a whole epoch."""
+    """The samples before the stop and after it are a whole epoch."""
     stopped = run(framework, tmp_path, "--devices", "2", "--stop-after", "15")
     assert "stopped after 15 steps" in stopped
     resumed = run(framework, tmp_path, "--devices", "1")
@@ -24,7 +24,7 @@ def test_the_recipe_is_resumed_by_another_number_of_processes(framework: str, tm
 
 
 def run(framework: str, folder: Path, *options: str) -> str:
-    """What an example prints."""
+    """The output of an example."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     program = [sys.executable, str(ROOT / "examples" / f"train_with_{framework}.py"), *options]
     done = subprocess.run(program, cwd=folder, env=environment, text=True, capture_output=True, timeout=250)

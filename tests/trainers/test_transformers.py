@@ -99,7 +99,7 @@ def test_an_evaluation_has_each_sample_once_or_is_refused(
 
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_the_same_world_continues_in_the_same_order(runs: dict[int, list[dict[str, Any]]], world_size: int) -> None:
-    """What was trained on after the stop is what a run without one has; with as many steps."""
+    """The samples after the stop are those of a run without one; with the same number of steps."""
     ranks = runs[world_size]
     for n in workers_of(ranks):
         steps = 2 * NUM_SAMPLES // 12 * max(1, n)
@@ -121,7 +121,7 @@ def test_another_world_trains_on_the_rest(runs: dict[int, list[dict[str, Any]]])
             assert outcome(_epoch(rank[f"{what}, {n} workers"], 1) for rank in runs[after]) == "120 of 120"
 
 
-def test_the_world_may_change_twice_within_an_epoch(runs: dict[int, list[dict[str, Any]]]) -> None:
+def test_the_world_can_change_twice_within_an_epoch(runs: dict[int, list[dict[str, Any]]]) -> None:
     """2 -> 3 -> 1: each sample once in each of the two epochs."""
     for n in workers_of(runs[1]):
         name = "saved again, 2" if n else "saved again"

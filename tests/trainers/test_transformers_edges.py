@@ -52,7 +52,7 @@ def trained(
     return trainer, model.epochs
 
 
-def test_with_another_number_of_workers_trainer_reads_as_many_batches_as_are_left(dataset: Path) -> None:
+def test_with_another_number_of_workers_trainer_reads_all_batches_left(dataset: Path) -> None:
     """3 batches of 4 by 0 workers leave 108 samples: 27 batches, but 28 (54 + 54 samples) with 2 workers.
 
     An epoch has 30 batches with both, so ``Trainer`` would end this one after 27: two samples would be lost.
@@ -94,7 +94,7 @@ def test_workers_end_with_each_evaluation_unless_they_are_persistent(dataset: Pa
         batches.end_workers()
 
 
-def test_evaluating_on_what_is_trained_on_leaves_the_state_of_training(dataset: Path, tmp_path: Path) -> None:
+def test_evaluating_on_the_training_dataset_keeps_the_state_of_the_training(dataset: Path, tmp_path: Path) -> None:
     both = tdr.Resumable(pipe_of(dataset), num_streams=NUM_STREAMS)
     _, before = trained(
         dataset, tmp_path, stop_at=10, train_dataset=both, eval_dataset=both, eval_strategy="steps", eval_steps=5
@@ -131,7 +131,7 @@ def test_a_checkpoint_that_is_saved_without_on_save_has_the_loaders_state(datase
     assert after[0] == before[0][3 * 4 :]  # the step in which it was saved is done again
 
 
-def test_the_last_whole_checkpoint_is_not_deleted_before_the_next_one_is_whole(dataset: Path, tmp_path: Path) -> None:
+def test_the_last_complete_checkpoint_is_kept_until_the_next_one_is_complete(dataset: Path, tmp_path: Path) -> None:
     class Killed(ChainTrainer):
         def _save_checkpoint(self, *args: Any, **options: Any) -> None:
             super()._save_checkpoint(*args, **options)
@@ -143,7 +143,7 @@ def test_the_last_whole_checkpoint_is_not_deleted_before_the_next_one_is_whole(d
     assert [folder for folder in tmp_path.glob("checkpoint-*") if (folder / LOADER_FILE).exists()]
 
 
-def test_training_resumes_after_an_epoch_that_a_callback_has_ended_early(dataset: Path, tmp_path: Path) -> None:
+def test_training_resumes_after_an_epoch_that_a_callback_ended_early(dataset: Path, tmp_path: Path) -> None:
     def end_early(state: Any, control: Any) -> None:
         control.should_epoch_stop = state.global_step == 4
 
@@ -187,7 +187,7 @@ def test_a_damaged_record_is_refused_by_its_name(dataset: Path, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("missing", [LOADER_FILE, "trainer_state.json"])
-def test_the_error_of_a_checkpoint_that_is_not_whole_names_the_newest_one_that_is(
+def test_the_error_of_an_incomplete_checkpoint_names_the_newest_complete_one(
     dataset: Path, tmp_path: Path, missing: str
 ) -> None:
     trained(dataset, tmp_path, stop_at=15, save_strategy="steps", save_steps=5)
@@ -197,8 +197,8 @@ def test_the_error_of_a_checkpoint_that_is_not_whole_names_the_newest_one_that_i
 
 
 @pytest.mark.parametrize("base", [Trainer, ChainTrainer])
-def test_a_loader_of_the_users_own_is_not_resumed(dataset: Path, tmp_path: Path, base: Any) -> None:
-    """Trainer does not store its place: the mixin says so before the first checkpoint, and the error names it."""
+def test_resuming_with_a_users_own_loader_is_refused(dataset: Path, tmp_path: Path, base: Any) -> None:
+    """Trainer does not store its position: the mixin warns before the first checkpoint."""
 
     class OwnLoader(base):  # type: ignore[misc]
         def get_train_dataloader(self) -> Any:
@@ -225,7 +225,7 @@ def test_epochs_are_counted_by_the_loader_where_trainer_counts_steps(dataset: Pa
     assert trainer.state.global_step == trainer.state.max_steps == 5 + 17 + 40
 
 
-def test_each_training_on_one_resumable_begins_where_the_first_one_did(dataset: Path, tmp_path: Path) -> None:
+def test_each_training_on_one_resumable_starts_at_its_position(dataset: Path, tmp_path: Path) -> None:
     """A chain that tells no length, so that the loader counts the epochs."""
     pipe = tdr.stream_shards(f"{dataset}/shards/").map(of_sample)
     trainer, first = trained(
@@ -236,7 +236,7 @@ def test_each_training_on_one_resumable_begins_where_the_first_one_did(dataset: 
     assert trainer.model.epochs == first
 
 
-def test_a_smaller_batch_that_trainer_finds_trains_as_many_epochs(dataset: Path, tmp_path: Path) -> None:
+def test_auto_find_batch_size_trains_the_same_number_of_epochs(dataset: Path, tmp_path: Path) -> None:
     """The steps to the end were counted with the batches that did not fit."""
 
     class Small(ChainTrainer):
@@ -252,7 +252,7 @@ def test_a_smaller_batch_that_trainer_finds_trains_as_many_epochs(dataset: Path,
     assert sorted(before[0] + after[-2]) == sorted(after[-1]) == list(range(NUM_SAMPLES))
 
 
-def test_a_checkpoint_that_is_saved_in_a_way_of_the_users_own_warns(dataset: Path, tmp_path: Path) -> None:
+def test_a_users_own_way_to_save_checkpoints_is_warned_of(dataset: Path, tmp_path: Path) -> None:
     class OwnSave(ChainTrainer):
         def _save_checkpoint(self, model: Any, trial: Any) -> None:
             self.save_model(str(tmp_path / f"checkpoint-{self.state.global_step}"))

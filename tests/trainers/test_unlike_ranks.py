@@ -1,4 +1,4 @@
-"""Ranks that are not alike: an error in each of them that says what differs, and no lost or repeated sample."""
+"""Ranks that differ: each raises an error that names the difference, and no sample is lost or repeated."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def unlike(dataset: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", UNLIKE)
-def test_ranks_that_would_read_other_orders_say_so(unlike: list[dict[str, Any]], name: str) -> None:
-    """Otherwise samples would be lost and others repeated, without a word."""
+def test_ranks_that_would_read_different_orders_raise_an_error(unlike: list[dict[str, Any]], name: str) -> None:
+    """Otherwise samples would be lost and others repeated silently."""
     found = outcome(rank[name] for rank in unlike)
     assert found == "120 of 120" or "Error" in found, found
     if found != "120 of 120":
@@ -49,7 +49,7 @@ def test_ranks_that_would_read_other_orders_say_so(unlike: list[dict[str, Any]],
 
 
 @pytest.mark.parametrize("case", ["load in rank 0", "state in rank 0", "truncated", "None", "list_now in rank 0"])
-def test_what_one_rank_alone_does(dataset: Path, case: str) -> None:
+def test_a_call_of_one_rank_alone_does_not_block_the_other(dataset: Path, case: str) -> None:
     """The other rank does not wait for it, and does not take one exchange for another."""
     ranks = launch(PROGRAM, 2, timeout_s=60, folder=str(dataset), case=case)
     for error in _errors(ranks, case):
@@ -58,6 +58,6 @@ def test_what_one_rank_alone_does(dataset: Path, case: str) -> None:
 
 @pytest.mark.parametrize("case", ["no process group", "process group destroyed"])
 def test_a_state_of_all_ranks_needs_a_process_group(dataset: Path, case: str) -> None:
-    """It would be that of one rank, which is not noticed until it is loaded."""
+    """It would be the state of one rank, which is detected only when it is loaded."""
     ranks = launch(PROGRAM, 2, timeout_s=60, folder=str(dataset), case=case)
     assert all(error.startswith("StateError") for error in _errors(ranks, case)), ranks

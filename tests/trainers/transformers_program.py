@@ -22,7 +22,7 @@ STOP_AFTER = 4  # steps
 
 
 class Model(torch.nn.Module):
-    """Keeps which samples it was trained on: a list for each epoch."""
+    """Records the samples that it is trained on: a list for each epoch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Model(torch.nn.Module):
 
 
 class Epochs(TrainerCallback):  # type: ignore[misc]  # no types are read of it
-    """Begins a list for each epoch, and stops after some steps with a checkpoint."""
+    """Starts a list for each epoch, and stops after some steps with a checkpoint."""
 
     def __init__(self, model: Model, stop_at: int | None) -> None:
         self._model, self._stop_at = model, stop_at
@@ -51,7 +51,7 @@ class Epochs(TrainerCallback):  # type: ignore[misc]  # no types are read of it
 
 
 class ChainTrainer(RemoteTrainerMixin, Trainer):  # type: ignore[misc]  # no types are read of it
-    """What users write."""
+    """The class that users define."""
 
     num_streams = NUM_STREAMS
 

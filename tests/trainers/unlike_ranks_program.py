@@ -1,4 +1,4 @@
-"""A rank that is not like the other one: another seed, epoch, number of streams, place, state or listing."""
+"""A rank that differs from the other one in its seed, epoch, number of streams, position, state or listing."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class _Trainer:
 
 
 def test_methods_of_a_package_on_the_stack_are_found_innermost_first() -> None:
-    """Each by its object; those of other packages are passed over."""
+    """Those of other packages are left out."""
     inner, outer = _Trainer(), _Trainer()
     found = inner.run(lambda: outer.run(lambda: [c for c in callers(__name__) if c is not None]))
     assert found == [outer, inner]
@@ -26,7 +26,7 @@ def test_methods_of_a_package_on_the_stack_are_found_innermost_first() -> None:
 
 
 def test_a_generator_sees_the_stack_of_its_consumer() -> None:
-    """A pipe is a generator, which runs where its next item is asked for."""
+    """A pipe is a generator, which runs inside the caller of ``next``."""
     trainer = _Trainer()
 
     def pipe() -> Iterator[bool]:
@@ -38,7 +38,7 @@ def test_a_generator_sees_the_stack_of_its_consumer() -> None:
     assert trainer.run(lambda: next(items)) is True
 
 
-def test_a_package_is_told_from_one_whose_name_begins_alike() -> None:
+def test_a_package_with_a_longer_name_is_another_package() -> None:
     """``tests`` is not ``test``."""
     trainer, package = _Trainer(), __name__.partition(".")[0]
     assert trainer in trainer.run(lambda: list(callers(package)))
@@ -46,13 +46,13 @@ def test_a_package_is_told_from_one_whose_name_begins_alike() -> None:
 
 
 def test_the_calling_module_is_the_first_outside_the_package() -> None:
-    """Here it is this one, also for a caller further down."""
+    """Here it is this module, also for an indirect call."""
     assert calling_module() == __name__
     assert _Trainer().run(calling_module) == __name__
 
 
-def test_an_error_of_a_function_that_the_package_has_called_was_not_raised_in_it() -> None:
-    """Only one that a line of the package has raised."""
+def test_an_error_of_a_called_function_is_not_one_of_the_package() -> None:
+    """Only errors raised by code of the package itself."""
     assert not raised_here(KeyError("never raised"))
     with pytest.raises(ZeroDivisionError) as of_a_user:
         list(ordered_map([lambda wait: 1 // 0], max_threads=1))

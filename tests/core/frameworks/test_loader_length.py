@@ -1,4 +1,4 @@
-"""A loader with workers counts its batches right, so that frameworks that stop there leave nothing out."""
+"""A loader with workers has the right length, so that frameworks that stop after it drop no batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchdata_remote.core.iter_datapipe import IterableWrapper, IterDataPipe
 
 
 def chain() -> IterDataPipe[str]:
-    """30 samples in 6 shards, equally over the slots."""
+    """30 samples in 6 shards, split equally over the slots."""
     with tdr.ShardWriter("memory://lengths/{shard}.tar", max_shard_samples=5, overwrite=True) as writer:
         for number in range(30):
             writer.write({"__key__": str(number), "cls": number})
@@ -35,12 +35,12 @@ def test_len_is_the_number_of_batches(num_workers: int, drop_last: bool) -> None
 
 
 def test_a_loader_that_does_not_batch_counts_samples() -> None:
-    """All workers' together."""
+    """Those of all workers."""
     assert len(DataLoader(chain(), None, num_workers=2)) == 30
 
 
 @given(lengths=st.lists(st.integers(0, 30), max_size=4), batch_size=st.integers(1, 7), drop_last=st.booleans())
-def test_batches_of_workers(lengths: list[int], batch_size: int, drop_last: bool) -> None:
-    """Each worker cuts its samples into batches."""
+def test_each_worker_has_a_last_batch_of_its_own(lengths: list[int], batch_size: int, drop_last: bool) -> None:
+    """Each worker makes batches of its own samples."""
     batches = [length // batch_size + (0 if drop_last else length % batch_size > 0) for length in lengths]
     assert num_batches(lengths, batch_size, drop_last=drop_last) == sum(batches)

@@ -1,4 +1,4 @@
-"""What splits once more is refused by name; tests/trainers runs the frameworks themselves with several processes."""
+"""A framework that splits again is refused by name; tests/trainers runs the frameworks with several processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ data_loader = pytest.importorskip("accelerate.data_loader")
 
 
 def chain(**options: Any) -> Any:
-    """A chain over shards that are split."""
+    """A chain over split shards."""
     with tdr.ShardWriter("memory://second/{shard}.tar", max_shard_samples=1, overwrite=True) as writer:
         for number in range(4):
             writer.write({"__key__": str(number), "cls": number})
@@ -29,7 +29,7 @@ def key(sample: dict[str, Any]) -> str:
 
 
 def shard(dataset: Any, num_processes: int) -> Any:
-    """Accelerate's own, which reads everything and keeps a process' part."""
+    """Accelerate's own class, which reads everything and keeps the share of a process."""
     return data_loader.IterableDatasetShard(dataset, batch_size=1, num_processes=num_processes, process_index=0)
 
 
@@ -43,21 +43,21 @@ def test_a_split_by_accelerate_is_refused_with_the_remedy(of: Callable[[Any], An
 
 
 def test_one_process_is_not_refused() -> None:
-    """Nothing is lost there."""
+    """No sample is lost there."""
     assert sorted(shard(chain(), 1)) == list("0123")
 
 
 @pytest.mark.parametrize("options", [{"split": False}, {"world": tdr.World()}])
 @pytest.mark.parametrize("of", [lambda pipe: pipe, tdr.Resumable])
-def test_a_chain_that_says_that_each_process_has_everything_is_left_to_accelerate(
+def test_a_chain_that_gives_each_process_everything_is_accepted(
     options: dict[str, Any], of: Callable[[Any], Any]
 ) -> None:
     """By ``split=False``, or by a world of one rank."""
     assert list(shard(of(chain(**options)), 2)) == ["0", "2"]
 
 
-def test_an_unknown_class_of_accelerate_is_taken_for_one_that_splits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A later version may have another one: an error is better than a loss."""
+def test_an_unknown_class_of_accelerate_is_assumed_to_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later release may have other ones: an error is better than lost samples."""
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     code = "class Newer:\n    def __init__(self, d): self.d = d\n    def __iter__(self): yield from self.d\n"
@@ -67,8 +67,8 @@ def test_an_unknown_class_of_accelerate_is_taken_for_one_that_splits(monkeypatch
         list(scope["Newer"](chain()))
 
 
-def test_a_pipe_keeps_who_sent_it_to_a_worker() -> None:
-    """There the stack does not show it."""
+def test_a_pipe_in_a_worker_knows_the_class_that_sent_it() -> None:
+    """There it is not on the stack."""
     chain()  # writes the shard
     urls = IterableWrapper(["memory://second/0.tar"])
     reader = urls.shard_tar_reader()  # split by nobody
