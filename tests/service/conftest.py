@@ -35,6 +35,15 @@ def local(tmp_path: Path) -> Iterator[TestClient]:
 
 
 @pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    """A client of one local service for all tests that need no root of their own, such as tables of requests."""
+    from tests.service.clients import client_of
+
+    with client_of(tmp_path_factory.mktemp("shared")) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
 def served_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the datasets of ``served`` lie."""
     return tmp_path_factory.mktemp("served")
@@ -47,10 +56,26 @@ def served(served_root: Path) -> Iterator[str]:
         yield address
 
 
+@pytest.fixture(scope="session")
+def token() -> str:
+    """The token of ``guarded_service``."""
+    return "correct-horse-battery"
+
+
+@pytest.fixture(scope="session")
+def guarded_service(tmp_path_factory: pytest.TempPathFactory, token: str) -> Iterator[str]:
+    """``host:port`` of a service that is a process of its own and requires ``token``."""
+    folder = tmp_path_factory.mktemp("guarded-service")
+    (folder / "token").write_text(token + "\n")
+    with running_service(folder / "root", token_file=folder / "token") as address:
+        yield address
+
+
 @pytest.fixture
 def dataset(request: pytest.FixtureRequest) -> str:
     """The name of a new dataset, of the one client that the test uses."""
     name = f"d-{uuid.uuid4().hex[:8]}"
-    client = request.getfixturevalue("local" if "local" in request.fixturenames else "client")
+    name_of_client = next(name for name in ("shared", "local", "client") if name in request.fixturenames)
+    client = request.getfixturevalue(name_of_client)
     assert client.post("/datasets", json={"name": name}).status_code == 201
     return name
