@@ -163,7 +163,7 @@ class Storm:
         if answer.status == 404:
             assert not before, "lost"
             return
-        assert answer.status in (200, 503), answer.status  # 503: replaced between two looks
+        assert answer.status in (200, 503), answer.status  # 503: replaced between two reads
         if answer.status == 200:
             by, that = read_body(found)
             assert (by, that) in self.seen[path].sent
@@ -216,7 +216,7 @@ def weather(root: Path, num_answers: int, num_kills: int, seed: int) -> None:
         return storm
 
     storm = asyncio.run(main())
-    again = Service(root)  # removes what was half written
+    again = Service(root)  # removes incomplete files
     try:
         num_files = check_files(root, storm.seen)
     finally:
@@ -227,14 +227,14 @@ def weather(root: Path, num_answers: int, num_kills: int, seed: int) -> None:
     print(f"{NUM_CLIENTS} clients, {num_files} files: {dict(storm.counts)}")  # noqa: T201  # shown with -s
 
 
-def test_nothing_is_torn_or_lost(tmp_path: Path) -> None:
-    """1,500 uploads by 200 clients, as many broken off, three kills."""
+def test_no_upload_is_torn_or_lost(tmp_path: Path) -> None:
+    """1,500 uploads by 200 clients, as many interrupted, three kills."""
     weather(tmp_path, 1_500, num_kills=3, seed=0)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", range(1, 4))
-def test_nothing_is_torn_or_lost_for_long(tmp_path: Path, seed: int) -> None:
+def test_no_upload_is_torn_or_lost_in_long_storms(tmp_path: Path, seed: int) -> None:
     """Three storms of 20,000 uploads and twelve kills each."""
     weather(tmp_path, 20_000, num_kills=12, seed=seed)
