@@ -23,14 +23,14 @@ SHARED = [f"shared/{number}" for number in range(NUM_SHARED)]
 
 
 def body_of(writer: int, version: int, num_bytes: int) -> bytes:
-    """A body that tells who wrote it, and whether it is whole."""
+    """Make a body that names its writer and version, with a digest."""
     name = f"{writer:04d} {version:06d} {num_bytes:08d} ".encode()
     content = random.Random(name).randbytes(num_bytes)
     return name + hashlib.sha256(content).hexdigest().encode() + content
 
 
 def read_body(body: bytes) -> tuple[int, int]:
-    """Writer and version; a torn body is an error."""
+    """Check a body; return writer and version."""
     writer, version, num_bytes = map(int, body[:21].split())
     content = body[21 + 64 :]
     assert len(content) == num_bytes, "torn"
@@ -40,7 +40,7 @@ def read_body(body: bytes) -> tuple[int, int]:
 
 @dataclass
 class Seen:
-    """What the clients know of one file: the last version of each that was answered 200, and all that were sent."""
+    """What clients know of one file: the last version of each that was answered with 200, and all that were sent."""
 
     answered: dict[int, int] = field(default_factory=dict)
     sent: set[tuple[int, int]] = field(default_factory=set)
@@ -114,8 +114,8 @@ class Storm:
         seen = self._send(path, writer, version)
         async with session.put(f"/datasets/storm/files/{path}", data=body) as answer:
             assert answer.status == 200, await answer.text()
-            told = await answer.json()
-        assert told["sha256"] == hashlib.sha256(body).hexdigest()
+            metadata = await answer.json()
+        assert metadata["sha256"] == hashlib.sha256(body).hexdigest()
         await self._answered(seen, writer, version)
 
     async def _put_parts(

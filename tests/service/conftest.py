@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def client(place: Place) -> Iterator[TestClient]:
-    """A client of a service whose datasets lie in each kind of store in turn."""
+    """A client of a service on each kind of store in turn."""
     from tests.service.clients import client_of
 
     with client_of(place.url, storage_options=place.options) as made:
@@ -45,7 +45,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
 
 @pytest.fixture(scope="session")
 def served_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the datasets of ``served`` lie."""
+    """The folder of the datasets of ``served``."""
     return tmp_path_factory.mktemp("served")
 
 

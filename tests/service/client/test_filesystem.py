@@ -1,4 +1,4 @@
-"""``datasets://`` for whoever uses fsspec: fsspec's own conformance tests, and the promises beyond them."""
+"""``datasets://`` in fsspec: its conformance tests, and further promises."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def pod(*containers: dict[str, Any], settings: RenderSettings | None = None, **s
 
 
 def environment(rendered: dict[str, Any]) -> dict[str, str | None]:
-    """Name -> value; ``None`` where it comes from elsewhere."""
+    """Return the environment as a dict; ``None`` for variables with valueFrom."""
     return {variable["name"]: variable.get("value") for variable in rendered["env"]}
 
 

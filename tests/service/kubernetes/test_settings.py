@@ -1,4 +1,4 @@
-"""What is told beside the job."""
+"""Settings beside the job."""
 
 from __future__ import annotations
 

@@ -353,7 +353,7 @@ def test_an_accepted_path_stays_below_the_dataset(local: TestClient, tmp_path: P
 
 
 def linked(tmp_path: Path) -> Path:
-    """A dataset with links of each kind, and a file outside that nobody may reach."""
+    """Create a dataset, and files outside that must stay out of reach."""
     outside = tmp_path / "outside"
     (outside / "sub").mkdir(parents=True)
     (outside / "secret").write_bytes(b"secret")

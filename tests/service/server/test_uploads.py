@@ -1,4 +1,4 @@
-"""Files that come in parts."""
+"""Multipart uploads."""
 
 from __future__ import annotations
 

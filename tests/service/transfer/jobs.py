@@ -74,7 +74,7 @@ class Jobs:
         job = {"kind": kind, "source": source, "target": target, "fifo": fifo, **options}
         self._process.stdin.write(json.dumps(job) + "\n")
         self._process.stdin.flush()
-        opened = open(fifo)  # noqa: SIM115  # whoever waits closes it
+        opened = open(fifo)  # noqa: SIM115  # closed by Job.wait
         return Job(int(self._process.stdout.readline()), opened)
 
     def run(self, kind: str, source: str, target: str, **options: Any) -> dict[str, Any]:

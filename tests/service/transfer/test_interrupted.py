@@ -28,7 +28,7 @@ MOST_REQUESTS = 2 + 12 + 2 * (1 + 8)
 
 
 def end_at(proxy: Proxy, job: list[Job], number: int, *, midway: bool, how: signal.Signals = signal.SIGKILL) -> None:
-    """End a job before a request goes on, or when half of a body has."""
+    """End a job before a request is forwarded, or when half of a body is."""
 
     def end(exchange: Exchange) -> None:
         if exchange.number == number:
