@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]  # it carries no types
 
-from tests.service.kubernetes.documents import SMALLEST
-from tests.service.kubernetes.schemas import require_valid
+from tests.support.kubernetes_documents import SMALLEST
+from tests.support.kubernetes_schemas import require_valid
 from torchdata_remote.cli import main
 
 GOLDEN = """\

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def client(place: Place) -> Iterator[TestClient]:
     """A client of a service on each kind of store in turn."""
-    from tests.service.clients import client_of
+    from tests.support.service_clients import client_of
 
     with client_of(place.url, storage_options=place.options) as made:
         yield made
@@ -28,7 +28,7 @@ def client(place: Place) -> Iterator[TestClient]:
 @pytest.fixture
 def local(tmp_path: Path) -> Iterator[TestClient]:
     """A client of a service whose datasets are folders of ``tmp_path / "root"``."""
-    from tests.service.clients import client_of
+    from tests.support.service_clients import client_of
 
     with client_of(tmp_path / "root") as made:
         yield made
@@ -37,7 +37,7 @@ def local(tmp_path: Path) -> Iterator[TestClient]:
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     """A client of one local service for all tests that need no root of their own, such as tables of requests."""
-    from tests.service.clients import client_of
+    from tests.support.service_clients import client_of
 
     with client_of(tmp_path_factory.mktemp("shared")) as made:
         yield made

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.service.kubernetes.documents import SMALLEST, job
-from tests.service.kubernetes.schemas import require_valid
+from tests.support.kubernetes_documents import SMALLEST, job
+from tests.support.kubernetes_schemas import require_valid
 from torchdata_remote.service.kubernetes import RenderSettings, TrainingJob, render
 from torchdata_remote.service.kubernetes.field_path import FieldPath
 from torchdata_remote.service.kubernetes.yaml_documents import read_documents, write_documents

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from torch.distributed.elastic.rendezvous.utils import _matches_machine_hostname
 
-from tests.service.kubernetes.documents import container, job
+from tests.support.kubernetes_documents import container, job
 from torchdata_remote.service.kubernetes import RenderSettings
 from torchdata_remote.service.kubernetes.pods import first_pod, pod_template
 

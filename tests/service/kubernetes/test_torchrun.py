@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from torch.distributed.run import config_from_args, parse_args
 
-from tests.service.kubernetes.documents import container, job
-from tests.service.kubernetes.pods import environment, run_pods
+from tests.support.kubernetes_documents import container, job
+from tests.support.kubernetes_pods import environment, run_pods
 from torchdata_remote.service.kubernetes import RenderSettings
 from torchdata_remote.service.kubernetes.pods import pod_template
 

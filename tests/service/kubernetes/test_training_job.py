@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.service.kubernetes.documents import SMALLEST, container
+from tests.support.kubernetes_documents import SMALLEST, container
 from torchdata_remote.errors import JobError
 from torchdata_remote.service.kubernetes import TrainingJob, render
 from torchdata_remote.service.kubernetes.field_path import FieldPath

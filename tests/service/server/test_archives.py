@@ -23,7 +23,7 @@ pytest.importorskip("starlette", reason="the service's libraries are not install
 
 from starlette.testclient import TestClient
 
-from tests.service.clients import all_files, ask, below, client_of, digest_field, in_tar, new_dataset, tar_bytes
+from tests.support.service_clients import all_files, ask, below, client_of, digest_field, in_tar, new_dataset, tar_bytes
 from tests.support.shard_places import compressed_by_zstd
 from torchdata_remote.formats.tar import TarOptions, TarParser
 from torchdata_remote.service.server.limits import ServiceLimits

@@ -21,7 +21,7 @@ pytest.importorskip("starlette", reason="the service's libraries are not install
 
 from starlette.testclient import TestClient
 
-from tests.service.clients import all_files, ask, below, client_of, digest_field, new_dataset
+from tests.support.service_clients import all_files, ask, below, client_of, digest_field, new_dataset
 from tests.support.shard_places import Place
 from torchdata_remote.service.server import file_routes
 

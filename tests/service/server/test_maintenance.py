@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("starlette", reason="the service's libraries are not installed")
 
-from tests.service.clients import LIMITS, below
+from tests.support.service_clients import LIMITS, below
 from torchdata_remote.errors import ServiceError
 from torchdata_remote.service.server import maintenance
 from torchdata_remote.service.server.context import ServiceContext

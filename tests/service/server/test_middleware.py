@@ -13,7 +13,7 @@ pytest.importorskip("starlette", reason="the service's libraries are not install
 
 from starlette.testclient import TestClient
 
-from tests.service.clients import below, client_of
+from tests.support.service_clients import below, client_of
 from torchdata_remote.service.server.app import make_app
 
 TOKEN = "a token of some length: +/="

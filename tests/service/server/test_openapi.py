@@ -16,7 +16,7 @@ pytest.importorskip("starlette", reason="the service's libraries are not install
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from tests.service.clients import ask
+from tests.support.service_clients import ask
 from torchdata_remote.service.server.openapi import describe
 
 CONFIGURATION = Path(__file__).with_name("schemathesis.toml")

@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("starlette", reason="the service's libraries are not installed")
 
 from tests.servers.service import Service, running_service
-from tests.service.clients import all_files, ask, below, client_of, new_dataset
+from tests.support.service_clients import all_files, ask, below, client_of, new_dataset
 from torchdata_remote.errors import ServiceError, UrlError
 from torchdata_remote.service.server.limits import ServiceLimits
 from torchdata_remote.service.server.run import read_token, serve

@@ -18,7 +18,16 @@ pytest.importorskip("starlette", reason="the service's libraries are not install
 from starlette.testclient import TestClient
 
 from tests.servers.service import Service
-from tests.service.clients import LIMITS, all_files, ask, below, client_of, context_of, digest_field, new_dataset
+from tests.support.service_clients import (
+    LIMITS,
+    all_files,
+    ask,
+    below,
+    client_of,
+    context_of,
+    digest_field,
+    new_dataset,
+)
 from tests.support.shard_places import Place
 from torchdata_remote.service.server import maintenance
 from torchdata_remote.service.server.limits import ServiceLimits
