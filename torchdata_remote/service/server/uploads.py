@@ -94,14 +94,14 @@ class Uploads:
         """
         if max(part.end, part.total or 0) > self._limits.max_file_bytes:
             raise Problem(413, f"A file may have {self._limits.max_file_bytes:,} bytes at most.")
-        there = [other for other, _ in self._parts(upload)]
-        self._require_consistent(there, part)
+        existing = [other for other, _ in self._parts(upload)]
+        self._require_consistent(existing, part)
         if part.total is None:  # it may replace the part that stated the total
-            part = part._replace(total=progress_of(there).total)
+            part = part._replace(total=progress_of(existing).total)
         return part, self._root.create_part(upload.parts_folder, part.name, durable=not _boot_id())
 
-    def _require_consistent(self, there: list[Part], part: Part) -> None:
-        others = [other for other in there if other[:2] != part[:2]]
+    def _require_consistent(self, existing: list[Part], part: Part) -> None:
+        others = [other for other in existing if other[:2] != part[:2]]
         for other in others:
             if other.start < part.end and part.start < other.end:
                 raise Problem(409, f"Bytes {part.start} to {part.end} overlap those from {other.start} to {other.end}.")
@@ -130,19 +130,19 @@ class Uploads:
         before = self._completed.get(upload.parts_folder)
         try:
             pending.commit()
-            is_there = True
+            is_committed = True
         except ObjectNotFoundError:  # its folder was removed: the upload is complete, or was discarded
-            is_there = False
+            is_committed = False
         finally:
             pending.abort()
         with self._locked(upload):
             done = self._completed.get(upload.parts_folder)
             if done is before:  # else another thread completed it, and this part was received twice
-                done = self._completed_part(upload, part, sha256)
+                done = self._completed_before(upload, part, sha256)
             if done is not None:
                 self._root.store.remove_folder(upload.parts_folder)
                 return done
-            if not is_there:
+            if not is_committed:
                 raise Problem(409, "The upload ended during the request. Send its parts again.")
             self._completed.pop(upload.parts_folder, None)
             self._keep_one_of_each_range(upload, part)
@@ -155,7 +155,7 @@ class Uploads:
                     return self._complete(upload, [entry for _, entry in parts], headers)
         raise Problem(503, "Parts are replaced continuously. Send the last one again.", {"Retry-After": "1"})
 
-    def _completed_part(self, upload: Upload, part: Part, sha256: str) -> Stored | None:
+    def _completed_before(self, upload: Upload, part: Part, sha256: str) -> Stored | None:
         """Return the file of an upload that was completed with this part not long ago, if it is unchanged."""
         stored = self._completed.get(upload.parts_folder)
         if stored is None or self._root.find(upload.folder, upload.path) != stored.entry:
@@ -170,12 +170,12 @@ class Uploads:
 
     def _keep_one_of_each_range(self, upload: Upload, part: Part) -> None:
         """Of parts of the same range keep this one; remove this one if it contradicts parts received meanwhile."""
-        there = self._parts(upload)
-        for other, entry in there:
+        existing = self._parts(upload)
+        for other, entry in existing:
             if other[:2] == part[:2] and other != part:
                 self._root.store.delete(entry.path)
         try:
-            self._require_consistent([other for other, _ in there], part)
+            self._require_consistent([other for other, _ in existing], part)
         except Problem:
             self._root.store.delete(upload.parts_folder + part.name)
             raise
