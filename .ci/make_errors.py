@@ -452,7 +452,7 @@ CASES: dict[str, list[Case]] = {
         Case(
             "Without a token the service listens to this machine only. Create one: `openssl rand -hex 32 > token`, then "
             "`torchdata-remote serve --host 0.0.0.0 --token-file token`.",
-            text="--host 0.0.0.0 can be reached by others, who may then read, replace and delete all datasets. Pass "
+            text="--host 0.0.0.0 is reachable for others, who could then read, replace and delete all datasets. Pass "
             "--token-file, or leave --host at 127.0.0.1.",
         ),
         Case(

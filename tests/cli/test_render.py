@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]  # it carries no types
 
-from tests.service.kubernetes.documents import SMALLEST
-from tests.service.kubernetes.schemas import require_valid
+from tests.support.kubernetes_documents import SMALLEST
+from tests.support.kubernetes_schemas import require_valid
 from torchdata_remote.cli import main
 
 GOLDEN = """\
@@ -154,21 +154,21 @@ def test_several_jobs_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[st
     path.write_text(yaml.safe_dump_all(jobs))
     assert main(["render", str(path)]) == 1
     told = capsys.readouterr()
-    assert (told.out, "metadata.name: came 'cats' twice" in told.err) == ("", True)
+    assert (told.out, "metadata.name: got 'cats' twice" in told.err) == ("", True)
 
 
 @pytest.mark.parametrize(
     ("text", "options", "told"),
     [
-        ("", (), "job.yaml: came nothing, expected a TrainingJob."),
-        ("a: [", (), "job.yaml: came something else than YAML"),
-        ("kind: Job", (), "job.yaml: apiVersion: came nothing, expected breezeml.ai/v1."),
-        ("{}\n---\n3", (), "job.yaml, document 1: apiVersion: came nothing"),
+        ("", (), "job.yaml: got nothing, expected a TrainingJob."),
+        ("a: [", (), "job.yaml: got something else than YAML"),
+        ("kind: Job", (), "job.yaml: apiVersion: got nothing, expected breezeml.ai/v1."),
+        ("{}\n---\n3", (), "job.yaml, document 1: apiVersion: got nothing"),
         (None, (), "job.yaml: cannot be read: No such file or directory."),
         (
             yaml.safe_dump(SMALLEST),
             ("--volume", "nfs"),
-            "volume: came 'nfs', expected emptyDir, hostPath:/path or pvc:",
+            "volume: got 'nfs', expected emptyDir, hostPath:/path or pvc:",
         ),
         (
             yaml.safe_dump(SMALLEST),

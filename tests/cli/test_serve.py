@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("starlette", reason="the service's libraries are not installed")
 
 from tests.servers.service import Service, running_service
-from tests.service.clients import ask, new_dataset
+from tests.support.service_clients import ask, new_dataset
 from torchdata_remote import cli
 
 

@@ -13,8 +13,8 @@ import pytest
 import yaml  # type: ignore[import-untyped]  # it carries no types
 
 from tests.servers.service import running_service
-from tests.service.kubernetes.pods import run_pods
-from tests.service.kubernetes.schemas import require_valid
+from tests.support.kubernetes_pods import run_pods
+from tests.support.kubernetes_schemas import require_valid
 from tests.support.paths import ROOT
 from torchdata_remote import push, shard_dataset
 from torchdata_remote.cli import main

@@ -23,14 +23,14 @@ SHARED = [f"shared/{number}" for number in range(NUM_SHARED)]
 
 
 def body_of(writer: int, version: int, num_bytes: int) -> bytes:
-    """A body that tells who wrote it, and whether it is whole."""
+    """Make a body that names its writer and version, with a digest."""
     name = f"{writer:04d} {version:06d} {num_bytes:08d} ".encode()
     content = random.Random(name).randbytes(num_bytes)
     return name + hashlib.sha256(content).hexdigest().encode() + content
 
 
 def read_body(body: bytes) -> tuple[int, int]:
-    """Writer and version; a torn body is an error."""
+    """Check a body; return writer and version."""
     writer, version, num_bytes = map(int, body[:21].split())
     content = body[21 + 64 :]
     assert len(content) == num_bytes, "torn"
@@ -40,7 +40,7 @@ def read_body(body: bytes) -> tuple[int, int]:
 
 @dataclass
 class Seen:
-    """What the clients know of one file: the last version of each that was answered 200, and all that were sent."""
+    """What clients know of one file: the last version of each that was answered with 200, and all that were sent."""
 
     answered: dict[int, int] = field(default_factory=dict)
     sent: set[tuple[int, int]] = field(default_factory=set)
@@ -114,8 +114,8 @@ class Storm:
         seen = self._send(path, writer, version)
         async with session.put(f"/datasets/storm/files/{path}", data=body) as answer:
             assert answer.status == 200, await answer.text()
-            told = await answer.json()
-        assert told["sha256"] == hashlib.sha256(body).hexdigest()
+            metadata = await answer.json()
+        assert metadata["sha256"] == hashlib.sha256(body).hexdigest()
         await self._answered(seen, writer, version)
 
     async def _put_parts(
@@ -163,7 +163,7 @@ class Storm:
         if answer.status == 404:
             assert not before, "lost"
             return
-        assert answer.status in (200, 503), answer.status  # 503: replaced between two looks
+        assert answer.status in (200, 503), answer.status  # 503: replaced between two reads
         if answer.status == 200:
             by, that = read_body(found)
             assert (by, that) in self.seen[path].sent
@@ -216,7 +216,7 @@ def weather(root: Path, num_answers: int, num_kills: int, seed: int) -> None:
         return storm
 
     storm = asyncio.run(main())
-    again = Service(root)  # removes what was half written
+    again = Service(root)  # removes incomplete files
     try:
         num_files = check_files(root, storm.seen)
     finally:
@@ -227,14 +227,14 @@ def weather(root: Path, num_answers: int, num_kills: int, seed: int) -> None:
     print(f"{NUM_CLIENTS} clients, {num_files} files: {dict(storm.counts)}")  # noqa: T201  # shown with -s
 
 
-def test_nothing_is_torn_or_lost(tmp_path: Path) -> None:
-    """1,500 uploads by 200 clients, as many broken off, three kills."""
+def test_no_upload_is_torn_or_lost(tmp_path: Path) -> None:
+    """1,500 uploads by 200 clients, as many interrupted, three kills."""
     weather(tmp_path, 1_500, num_kills=3, seed=0)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", range(1, 4))
-def test_nothing_is_torn_or_lost_for_long(tmp_path: Path, seed: int) -> None:
+def test_no_upload_is_torn_or_lost_in_long_storms(tmp_path: Path, seed: int) -> None:
     """Three storms of 20,000 uploads and twelve kills each."""
     weather(tmp_path, 20_000, num_kills=12, seed=seed)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.service.kubernetes.pods import free_port
+from tests.support.kubernetes_pods import free_port
 from tests.support.paths import ROOT
 
 DOCS = ROOT / "docs"

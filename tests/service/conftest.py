@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def client(place: Place) -> Iterator[TestClient]:
-    """A client of a service whose datasets lie in each kind of store in turn."""
-    from tests.service.clients import client_of
+    """A client of a service on each kind of store in turn."""
+    from tests.support.service_clients import client_of
 
     with client_of(place.url, storage_options=place.options) as made:
         yield made
@@ -28,15 +28,24 @@ def client(place: Place) -> Iterator[TestClient]:
 @pytest.fixture
 def local(tmp_path: Path) -> Iterator[TestClient]:
     """A client of a service whose datasets are folders of ``tmp_path / "root"``."""
-    from tests.service.clients import client_of
+    from tests.support.service_clients import client_of
 
     with client_of(tmp_path / "root") as made:
         yield made
 
 
 @pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    """A client of one local service for all tests that need no root of their own, such as tables of requests."""
+    from tests.support.service_clients import client_of
+
+    with client_of(tmp_path_factory.mktemp("shared")) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
 def served_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the datasets of ``served`` lie."""
+    """The folder of the datasets of ``served``."""
     return tmp_path_factory.mktemp("served")
 
 
@@ -47,10 +56,26 @@ def served(served_root: Path) -> Iterator[str]:
         yield address
 
 
+@pytest.fixture(scope="session")
+def token() -> str:
+    """The token of ``guarded_service``."""
+    return "correct-horse-battery"
+
+
+@pytest.fixture(scope="session")
+def guarded_service(tmp_path_factory: pytest.TempPathFactory, token: str) -> Iterator[str]:
+    """``host:port`` of a service that is a process of its own and requires ``token``."""
+    folder = tmp_path_factory.mktemp("guarded-service")
+    (folder / "token").write_text(token + "\n")
+    with running_service(folder / "root", token_file=folder / "token") as address:
+        yield address
+
+
 @pytest.fixture
 def dataset(request: pytest.FixtureRequest) -> str:
     """The name of a new dataset, of the one client that the test uses."""
     name = f"d-{uuid.uuid4().hex[:8]}"
-    client = request.getfixturevalue("local" if "local" in request.fixturenames else "client")
+    name_of_client = next(name for name in ("shared", "local", "client") if name in request.fixturenames)
+    client = request.getfixturevalue(name_of_client)
     assert client.post("/datasets", json={"name": name}).status_code == 201
     return name

@@ -63,7 +63,7 @@ def _run(chosen: argparse.Namespace) -> int:
         raise JobError(f"{source}: cannot be read: {error.strerror or error}.") from error
     jobs = [TrainingJob.parse(document, place) for document, place in read_documents(given, source)]
     if not jobs:
-        raise JobError(f"{source}: came nothing, expected a TrainingJob.")
+        raise JobError(f"{source}: got nothing, expected a TrainingJob.")
     _require_different_names(jobs, source)
     text = write_documents(manifest for job in jobs for manifest in render(job, settings))
     if chosen.output is None:
@@ -82,7 +82,7 @@ def _require_different_names(jobs: list[TrainingJob], source: str) -> None:
     seen: set[tuple[str | None, str]] = set()
     for job in jobs:
         if (job.namespace, job.name) in seen:
-            raise JobError(f"{source}: metadata.name: came {job.name!r} twice, expected another name for each job.")
+            raise JobError(f"{source}: metadata.name: got {job.name!r} twice, expected another name for each job.")
         seen.add((job.namespace, job.name))
 
 

@@ -9,7 +9,6 @@ import logging
 import pickle
 import traceback
 import uuid
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -86,10 +85,10 @@ def write(store: DatasetsStore, path: str, data: bytes, *, overwrite: bool = Fal
         raise
 
 
-@pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_service(tmp_path_factory.mktemp("service")) as running:
-        yield running
+@pytest.fixture(scope="session")
+def host(served: str) -> str:
+    """``host:port`` of a service."""
+    return served
 
 
 @pytest.fixture
@@ -123,8 +122,8 @@ def test_reads_what_was_written(host: str, by_obstore: bool, data: bytes, start:
 
 
 @pytest.mark.parametrize("path", ODD_PATHS)
-def test_odd_paths(host: str, path: str) -> None:
-    """Nothing in a path is taken for anything else, by either transport, in requests and in listings."""
+def test_unusual_paths_are_encoded(host: str, path: str) -> None:
+    """In requests of both transports, and in listings."""
     full, data = f"odd/{path}", path.encode()
     write(store_at(host), full, data, overwrite=True)
     for by_obstore in (True, False):
@@ -140,20 +139,20 @@ def test_odd_paths(host: str, path: str) -> None:
 
 @settings(max_examples=40)
 @given(path=PATHS)
-def test_a_path_is_encoded_once(path: str) -> None:
-    """What arrives at a server, decoded once, is the path, by either transport; and nothing else of the target."""
+def test_a_path_is_percent_encoded_once(path: str) -> None:
+    """By both transports; decoded once it is the path, and nothing else of the URL."""
     with scripted(lambda request: Response.of_object(request, b"12345")) as server:
         host = server.url.removeprefix("http://")
         for by_obstore in (True, False):
             assert store_at(host, by_obstore).read(f"photos/{path}", 0, 2, '"1"').whole() == b"12"
-        assert [unquote(asked.target) for asked in server.requests] == [f"/datasets/photos/files/{path}"] * 2
-        agents = ["object_store" in asked.headers["user-agent"] for asked in server.requests]
+        assert [unquote(request.target) for request in server.requests] == [f"/datasets/photos/files/{path}"] * 2
+        agents = ["object_store" in request.headers["user-agent"] for request in server.requests]
         assert agents == [True, False]
 
 
 @pytest.mark.parametrize("path", ["d/../other/a", "d/./a", "d//a", "../a", "d/a/"])
-def test_paths_that_no_file_has(host: str, path: str) -> None:
-    """A path that a client would resolve to another file's is an error, and no request."""
+def test_paths_with_dot_segments_are_refused(host: str, path: str) -> None:
+    """Without a request: clients would resolve them to another file."""
     for by_obstore in (True, False):
         store = store_at("127.0.0.1:9", by_obstore)
         for attempt in (store.stat, store.find, store.delete, partial(store.read, start=0, end=1, etag=None)):
@@ -164,8 +163,8 @@ def test_paths_that_no_file_has(host: str, path: str) -> None:
 
 
 @BOTH
-def test_changed_file(host: str, name: str, by_obstore: bool) -> None:
-    """A file that was replaced is an error, not a mixture."""
+def test_a_replaced_file_is_an_error(host: str, name: str, by_obstore: bool) -> None:
+    """Never a mixture of versions."""
     store = store_at(host, by_obstore)
     write(store, f"{name}/a", b"0123456789")
     etag = store.stat(f"{name}/a").etag
@@ -175,8 +174,8 @@ def test_changed_file(host: str, name: str, by_obstore: bool) -> None:
 
 
 @BOTH
-def test_what_is_not_there(host: str, name: str, by_obstore: bool) -> None:
-    """A file or a dataset that is not there is an error that names it; so is a dataset where a file is meant."""
+def test_missing_files_and_datasets_are_errors(host: str, name: str, by_obstore: bool) -> None:
+    """That name them; so is a dataset instead of a file."""
     store = store_at(host, by_obstore)
     store.create_dataset(name)
     for path in (f"{name}/a", "no-such-dataset/a", name):
@@ -192,8 +191,8 @@ def test_what_is_not_there(host: str, name: str, by_obstore: bool) -> None:
 
 @settings(max_examples=40)
 @given(sizes=st.lists(st.integers(0, 50), max_size=8), part_bytes=st.integers(1, 40))
-def test_a_file_of_any_size_appears_as_it_was_written(host: str, sizes: list[int], part_bytes: int) -> None:
-    """Whatever the pieces and the parts, the file is what was written, and is not seen before."""
+def test_a_file_of_any_size_is_stored_as_written(host: str, sizes: list[int], part_bytes: int) -> None:
+    """In any pieces and parts, and visible only when it is complete."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_multipart, "UPLOAD_PART_BYTES", part_bytes)
         store, path = store_at(host), f"parts/{uuid.uuid4().hex}"
@@ -207,10 +206,10 @@ def test_a_file_of_any_size_appears_as_it_was_written(host: str, sizes: list[int
 
 
 @pytest.mark.parametrize("part_bytes", [4, 100])
-def test_nothing_is_overwritten_unless_told_to(
+def test_an_existing_file_is_kept_without_overwrite(
     host: str, name: str, part_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that is there stays, also one that appeared while another was being written."""
+    """Also one that was created meanwhile."""
     monkeypatch.setattr(_multipart, "UPLOAD_PART_BYTES", part_bytes)
     store, path = store_at(host), f"{name}/a"
     first, second = store.create(path, overwrite=False), store.create(path, overwrite=False)
@@ -226,7 +225,7 @@ def test_nothing_is_overwritten_unless_told_to(
 
 
 def test_abort_leaves_nothing(host: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was begun and given up is neither a file nor an upload."""
+    """Neither a file nor parts."""
     monkeypatch.setattr(_multipart, "UPLOAD_PART_BYTES", 4)
     store, path = store_at(host), f"{name}/a"
     pending = store.create(path, overwrite=False)
@@ -239,8 +238,8 @@ def test_abort_leaves_nothing(host: str, name: str, monkeypatch: pytest.MonkeyPa
     assert store.received(path, upload_id) == []
 
 
-def test_uploads_by_parts(host: str, name: str) -> None:
-    """Parts come in any order and may come twice; what is there is told; the last one makes the file appear."""
+def test_parts_are_stored_in_any_order(host: str, name: str) -> None:
+    """Also twice; the received ranges are reported; the last part completes the file."""
     store, path, data = store_at(host), f"{name}/a", bytes(range(100))
     store.create_dataset(name)
     assert store.received(path, "upload-0001") == []
@@ -257,8 +256,7 @@ def test_uploads_by_parts(host: str, name: str) -> None:
     assert store.digests(f"{name}/", None) == ([DatasetFile(path, 100, etag or "", sha256(data))], None)
 
 
-def test_a_digest_that_differs(host: str, name: str) -> None:
-    """Bytes that are not what the digest says do not become a file."""
+def test_bytes_with_a_wrong_digest_are_not_stored(host: str, name: str) -> None:
     store, path = store_at(host), f"{name}/a"
     store.create_dataset(name)
     with pytest.raises(StorageError, match="The service says: "):
@@ -272,8 +270,8 @@ def test_a_digest_that_differs(host: str, name: str) -> None:
 # Datasets and listings
 
 
-def test_datasets(host: str, name: str) -> None:
-    """Datasets are made once, seen while they are empty, and removed with all that is in them."""
+def test_datasets_are_created_listed_and_removed(host: str, name: str) -> None:
+    """Also empty ones."""
     store = store_at(host)
     assert not store.has_folder(f"{name}/")
     store.make_folder(f"{name}/")
@@ -305,8 +303,8 @@ def test_datasets(host: str, name: str) -> None:
     prefix=st.text("ab/", max_size=3),
     limit=st.integers(1, 4),
 )
-def test_pages(host: str, paths: set[str], prefix: str, limit: int) -> None:
-    """Pages of any length together are what begins with the prefix, in the order of paths, each once."""
+def test_pages_make_up_the_listing(host: str, paths: set[str], prefix: str, limit: int) -> None:
+    """Of any length: all files with the prefix, in the order of paths, each once."""
     paths = {path for path in paths if not any(other.startswith(path + "/") for other in paths)}
     store, name = store_at(host), uuid.uuid4().hex[:12]
     store.create_dataset(name)
@@ -327,8 +325,8 @@ def test_pages(host: str, paths: set[str], prefix: str, limit: int) -> None:
     store.remove_folder(name)
 
 
-def test_a_host_is_the_list_of_its_datasets(tmp_path: Path) -> None:
-    """Without a dataset a listing goes through all of them, in the order of paths; not recursive, they are folders."""
+def test_listing_a_host_lists_its_datasets(tmp_path: Path) -> None:
+    """All their files in the order of paths; not recursive, the datasets are folders."""
     with running_service(tmp_path) as host:
         store = store_at(host)
         assert store.list_page("", recursive=True, token=None) == ([], None, ())
@@ -344,15 +342,15 @@ def test_a_host_is_the_list_of_its_datasets(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("below", ["", "/", "/cat/", "/cat/*.txt"])
-def test_an_unknown_dataset_is_an_empty_listing(host: str, below: str) -> None:
-    """A dataset that is not there is an error that says what to check."""
+def test_listing_an_unknown_dataset_is_an_error(host: str, below: str) -> None:
+    """It says what to check."""
     url = f"datasets://{host}/no-such-dataset{below}"
     with pytest.raises(EmptyListingError, match="no objects found"):
         list(list_source(url, pattern=None, recursive=True, options=NONE, retry=RetryPolicy()))
 
 
-def test_listing_of_sources(host: str, name: str) -> None:
-    """Folders, globs, brace ranges and single files are found as in any other store, with size and etag."""
+def test_source_urls_work_as_in_other_stores(host: str, name: str) -> None:
+    """Folders, globs, brace ranges and single files, with size and etag."""
     store = store_at(host)
     for path in ("cat/1.txt", "cat/2.txt", "dog/[1].txt"):
         write(store, f"{name}/{path}", path.encode())
@@ -377,34 +375,33 @@ def test_listing_of_sources(host: str, name: str) -> None:
 # The token, options, errors
 
 
-def test_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without its token a service says no; with it, by options or environment, it works. A changed one counts."""
+def test_a_service_with_a_token_accepts_no_other(
+    guarded_service: str, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The token is taken from the options, or from the environment as it is at the request."""
     monkeypatch.delenv("TORCHDATA_REMOTE_TOKEN", raising=False)
-    (tmp_path / "token").write_text("canary-token-long-enough")
-    (tmp_path / "root").mkdir()
-    with running_service(tmp_path / "root", token_file=tmp_path / "token") as host:
-        for by_obstore in (True, False):
-            write(store_at(host, token="canary-token-long-enough"), "photos/1", b"x", overwrite=True)
-            for options in ({}, {"token": "wrong"}):
-                store = store_at(host, by_obstore, **options)
-                for attempt in (
-                    store.names,
-                    partial(store.read, "photos/1", 0, 1, None),
-                    partial(store.find, "photos/1"),
-                ):
-                    with pytest.raises(AccessDeniedError, match="TORCHDATA_REMOTE_TOKEN"):
-                        attempt()
-            store = store_at(host, by_obstore)
-            monkeypatch.setenv("TORCHDATA_REMOTE_TOKEN", "canary-token-long-enough\n")
-            assert store.read("photos/1", 0, 1, None).whole() == b"x"
-            monkeypatch.setenv("TORCHDATA_REMOTE_TOKEN", "other")
-            with pytest.raises(AccessDeniedError):
-                store.read("photos/1", 0, 1, None)
-            monkeypatch.delenv("TORCHDATA_REMOTE_TOKEN")
+    for by_obstore in (True, False):
+        write(store_at(guarded_service, token=token), "photos/1", b"x", overwrite=True)
+        for options in ({}, {"token": "wrong"}):
+            store = store_at(guarded_service, by_obstore, **options)
+            for attempt in (
+                store.names,
+                partial(store.read, "photos/1", 0, 1, None),
+                partial(store.find, "photos/1"),
+            ):
+                with pytest.raises(AccessDeniedError, match="TORCHDATA_REMOTE_TOKEN"):
+                    attempt()
+        store = store_at(guarded_service, by_obstore)
+        monkeypatch.setenv("TORCHDATA_REMOTE_TOKEN", f"{token}\n")
+        assert store.read("photos/1", 0, 1, None).whole() == b"x"
+        monkeypatch.setenv("TORCHDATA_REMOTE_TOKEN", "other")
+        with pytest.raises(AccessDeniedError):
+            store.read("photos/1", 0, 1, None)
+        monkeypatch.delenv("TORCHDATA_REMOTE_TOKEN")
 
 
-def test_the_token_is_not_shown(caplog: pytest.LogCaptureFixture) -> None:
-    """Neither errors, tracebacks, logs, reprs nor pickles hold the token; and it is not sent anywhere else."""
+def test_the_token_is_never_shown(caplog: pytest.LogCaptureFixture) -> None:
+    """In errors, tracebacks, logs, reprs or pickles; and it is not sent to other hosts."""
     shown: list[str] = []
     with scripted(lambda request: Response.of_object(request, b"x")) as other, caplog.at_level(logging.DEBUG):
 
@@ -430,8 +427,10 @@ def test_the_token_is_not_shown(caplog: pytest.LogCaptureFixture) -> None:
                     shown += [repr(one), repr(vars(one))]
                     with pytest.raises(TypeError):
                         pickle.dumps(one)
-            assert all(asked.headers["authorization"] == "Bearer canary-token-long-enough" for asked in server.requests)
-        assert all("authorization" not in asked.headers for asked in other.requests)
+            assert all(
+                request.headers["authorization"] == "Bearer canary-token-long-enough" for request in server.requests
+            )
+        assert all("authorization" not in request.headers for request in other.requests)
     broken = options["token"] + "\n" + options["token"]  # its own line would show it
     with pytest.raises(AccessDeniedError) as caught:
         store_at("127.0.0.1:9", token=broken).find("a/b")
@@ -444,15 +443,14 @@ def test_the_token_is_not_shown(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize(
     "options", [{"key": "canary"}, {"token": 7}, {"secure": "yes"}, {"client_kwargs": {}, "token": "canary"}]
 )
-def test_options_that_it_does_not_know(options: dict[str, Any]) -> None:
-    """Options of another store are an error rather than dropped: they may hold another store's secrets."""
+def test_unknown_storage_options_are_refused(options: dict[str, Any]) -> None:
+    """They may be another store's secrets."""
     with pytest.raises(UrlError, match="storage_options for a dataset service are") as caught:
         open_store("datasets://127.0.0.1:9/a/b", StorageOptions(options))
     assert "canary" not in str(caught.value)
 
 
-def test_secure() -> None:
-    """With ``secure`` nothing is spoken but TLS."""
+def test_secure_uses_tls_only() -> None:
     with scripted(lambda request: Response()) as server:
         for by_obstore in (True, False):
             store = store_at(server.url.removeprefix("http://"), by_obstore, secure=True)
@@ -461,8 +459,8 @@ def test_secure() -> None:
         assert not server.requests
 
 
-def test_which_transport(caplog: pytest.LogCaptureFixture) -> None:
-    """obstore reads unless it is told otherwise; what cannot read it says so."""
+def test_obstore_is_the_default_transport(caplog: pytest.LogCaptureFixture) -> None:
+    """Backends that cannot be used are refused."""
     with caplog.at_level("INFO", "torchdata_remote"):
         open_store(f"datasets://127.0.0.1:9/{uuid.uuid4().hex}", NONE, Connection(read_timeout_s=7))
     assert "datasets://127.0.0.1:9/ is read by obstore (backend='automatic')" in caplog.text
@@ -470,7 +468,7 @@ def test_which_transport(caplog: pytest.LogCaptureFixture) -> None:
         open_store("datasets://127.0.0.1:9/a", NONE, Connection(Backend.BOTOCORE))
     with pytest.raises(UrlError, match="expected datasets://"):
         open_service("s3://bucket/a", NONE)
-    with pytest.raises(UrlError, match="Take backend='automatic'"):
+    with pytest.raises(UrlError, match="Use backend='automatic'"):
         open_service("datasets://127.0.0.1:9/a", NONE, Connection(Backend.FSSPEC))
 
 
@@ -489,8 +487,8 @@ def test_which_transport(caplog: pytest.LogCaptureFixture) -> None:
         (507, StorageError),
     ],
 )
-def test_statuses(by_obstore: bool, status: int, expected: type[StorageError]) -> None:
-    """Each status is its error, by either transport, with the service's own words; nothing is repeated."""
+def test_each_status_is_its_error(by_obstore: bool, status: int, expected: type[StorageError]) -> None:
+    """By both transports, with the service's message; without retries."""
     body = json.dumps({"error": 'the "disk"\nis \u00e5'}).encode()
     with scripted(lambda request: Response(status, body)) as server:
         store = store_at(server.url.removeprefix("http://"), by_obstore)
@@ -501,7 +499,7 @@ def test_statuses(by_obstore: bool, status: int, expected: type[StorageError]) -
 
 
 def test_retry_after_is_honoured() -> None:
-    """A service that says how long to wait is heard, although obstore does not show that header."""
+    """Although obstore hides that header."""
     with scripted(lambda request: Response(503, b"", {"Retry-After": "7"})) as server:
         store = store_at(server.url.removeprefix("http://"))
         for expected in (None, 7.0):
@@ -513,8 +511,8 @@ def test_retry_after_is_honoured() -> None:
 @pytest.mark.parametrize(
     "body", [b"<html>", b"{}", b'{"files": 1}', b'{"files": [{}], "folders": [], "next": null}', b""]
 )
-def test_answers_of_something_else(body: bytes) -> None:
-    """What is no dataset service's answer is an error that asks what is listening there."""
+def test_responses_of_other_servers_are_an_error(body: bytes) -> None:
+    """It asks what is listening there."""
     with scripted(lambda request: Response(200, body)) as server:
         store = store_at(server.url.removeprefix("http://"))
         with pytest.raises(StorageError, match="dataset service"):
@@ -532,8 +530,8 @@ def test_answers_of_something_else(body: bytes) -> None:
         *("short_range", "ignored_range", "shifted_range", "doubled"),
     ],
 )
-def test_faults_while_reading(host: str, name: str, by_obstore: bool, fault: str) -> None:
-    """A broken answer is asked for again, and what is read in the end is what was written."""
+def test_broken_responses_are_retried(host: str, name: str, by_obstore: bool, fault: str) -> None:
+    """The bytes read in the end are those that were written."""
     data = bytes(range(256)) * 20
     write(store_at(host), f"{name}/a", data)
     etag = store_at(host).stat(f"{name}/a").etag
@@ -549,10 +547,10 @@ def test_faults_while_reading(host: str, name: str, by_obstore: bool, fault: str
 
 @pytest.mark.parametrize("part_bytes", [300, 100_000])
 @pytest.mark.parametrize("fault", ["slow_down", "reset", "early_end", "reset_in_body", "cut_body", "internal_error"])
-def test_faults_while_writing(
+def test_lost_responses_of_writes_are_retried(
     host: str, name: str, fault: str, part_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever answer is lost, the file appears once and whole, also where nothing may be overwritten."""
+    """The file is stored once and whole, also without ``overwrite``."""
     monkeypatch.setattr(_multipart, "UPLOAD_PART_BYTES", part_bytes)
     data = bytes(range(250)) * 4
     store_at(host).create_dataset(name)
@@ -567,8 +565,8 @@ def test_faults_while_writing(
         assert store_at(host).read(f"{name}/{first}", 0, None, None).whole() == data
 
 
-def test_parts_that_got_lost(host: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An upload that somebody ended meanwhile is an error, and no part of a file."""
+def test_an_upload_that_was_discarded_is_an_error(host: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No part of the file is visible."""
     monkeypatch.setattr(_multipart, "UPLOAD_PART_BYTES", 4)
     store, path = store_at(host), f"{name}/a"
     pending = store.create(path, overwrite=False)
@@ -581,8 +579,8 @@ def test_parts_that_got_lost(host: str, name: str, monkeypatch: pytest.MonkeyPat
     assert store.find(path) is None
 
 
-def test_publish(host: str, name: str) -> None:
-    """What the rest of the package writes by works here as well."""
+def test_publish_creates_an_object_once(host: str, name: str) -> None:
+    """As in all stores."""
     publish(f"datasets://{host}/{name}/index.json", b"{}", NONE, overwrite=False)
     with pytest.raises(ObjectExistsError):
         publish(f"datasets://{host}/{name}/index.json", b"{}", NONE, overwrite=False)

@@ -1,4 +1,4 @@
-"""``datasets://`` for whoever uses fsspec: fsspec's own conformance tests, and the promises beyond them."""
+"""``datasets://`` in fsspec: its conformance tests, and further promises."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pickle
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,17 +22,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.servers.scripted import Response, scripted
-from tests.servers.service import running_service
 from torchdata_remote.errors import AccessDeniedError, ObjectChangedError, ObjectExistsError, StorageError
 from torchdata_remote.service.client import file as _datasets_file
 from torchdata_remote.service.client.filesystem import DatasetsFileSystem
 from torchdata_remote.storage import multipart as _multipart
 
 
-@pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_service(tmp_path_factory.mktemp("service")) as running:
-        yield running
+@pytest.fixture(scope="session")
+def host(served: str) -> str:
+    """``host:port`` of a service."""
+    return served
 
 
 @pytest.fixture
@@ -99,8 +98,8 @@ class TestPipe(Fixtures, abstract.AbstractPipeTests):  # type: ignore[misc]
     end=st.none() | st.integers(-60, 60),
     read_bytes=st.integers(1, 60),
 )
-def test_cat_file_is_a_slice(host: str, data: bytes, start: int | None, end: int | None, read_bytes: int) -> None:
-    """Any range is what a slice of the bytes is, in however many requests."""
+def test_cat_file_returns_a_slice(host: str, data: bytes, start: int | None, end: int | None, read_bytes: int) -> None:
+    """In any number of requests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_datasets_file, "READ_BYTES", read_bytes)
         fs, path = DatasetsFileSystem(), f"{host}/slices/a"
@@ -114,8 +113,10 @@ def test_cat_file_is_a_slice(host: str, data: bytes, start: int | None, end: int
     block_size=st.integers(1, 50),
     steps=st.lists(st.tuples(st.integers(0, 220), st.integers(0, 80)), max_size=5),
 )
-def test_a_file_is_read_anywhere(host: str, data: bytes, block_size: int, steps: list[tuple[int, int]]) -> None:
-    """Seeking and reading give what a file in memory gives, also after pickling."""
+def test_seek_and_read_are_those_of_a_file(
+    host: str, data: bytes, block_size: int, steps: list[tuple[int, int]]
+) -> None:
+    """Also after pickling."""
     fs, path, memory = DatasetsFileSystem(), f"{host}/seeks/a", io.BytesIO(data)
     fs.pipe_file(path, data)
     with fs.open(path, block_size=block_size) as file:
@@ -125,8 +126,8 @@ def test_a_file_is_read_anywhere(host: str, data: bytes, block_size: int, steps:
                 assert again.tell() == file.tell()
 
 
-def test_many_ranges(fs: DatasetsFileSystem, root: str) -> None:
-    """Ranges come in the order they were asked for; what fails is in its place, or raised."""
+def test_cat_ranges_keeps_the_order(fs: DatasetsFileSystem, root: str) -> None:
+    """Errors are returned at their index, or raised."""
     fs.pipe({f"{root}/{number}": b"%d" % number * 10 for number in range(10)})
     paths = [f"{root}/{number}" for number in range(10)]
     assert fs.cat_ranges(paths, 0, list(range(1, 11))) == [b"%d" % number * (number + 1) for number in range(10)]
@@ -137,8 +138,7 @@ def test_many_ranges(fs: DatasetsFileSystem, root: str) -> None:
         fs.cat_ranges([f"{root}/none"], 2, 4, on_error="raise")
 
 
-def test_a_file_that_changes_while_it_is_read(fs: DatasetsFileSystem, root: str) -> None:
-    """What is read is of one version."""
+def test_an_open_file_is_of_one_version(fs: DatasetsFileSystem, root: str) -> None:
     fs.pipe_file(f"{root}/a", b"0" * 100)
     with fs.open(f"{root}/a", block_size=10) as file:
         assert file.read(10) == b"0" * 10
@@ -150,8 +150,8 @@ def test_a_file_that_changes_while_it_is_read(fs: DatasetsFileSystem, root: str)
 # What is there
 
 
-def test_what_lies_where(fs: DatasetsFileSystem, host: str, root: str) -> None:
-    """Datasets are folders, also empty ones; files have size, etag and time; what is not there is an error."""
+def test_info_and_ls(fs: DatasetsFileSystem, host: str, root: str) -> None:
+    """Datasets are folders, also empty ones; files have size, etag and time; others are an error."""
     for path in ("cat/1.txt", "cat/2.txt", "dog/deep/3.txt", "all.txt"):
         fs.pipe_file(f"{root}/{path}", path.encode())
     empty = root + "-empty"
@@ -184,10 +184,10 @@ def test_what_lies_where(fs: DatasetsFileSystem, host: str, root: str) -> None:
     maxdepth=st.none() | st.integers(1, 3),
     withdirs=st.booleans(),
 )
-def test_find_is_what_memory_finds(
+def test_find_equals_that_of_fsspecs_memory_filesystem(
     host: str, paths: set[str], below: str, maxdepth: int | None, withdirs: bool
 ) -> None:
-    """``find`` has the same answer as fsspec's own filesystem in memory, to any depth."""
+    """To any depth."""
     paths = {path for path in paths if not any(other.startswith(path + "/") for other in paths)}
     fs, memory, name = DatasetsFileSystem(), fsspec.filesystem("memory"), uuid.uuid4().hex[:12]
     fs.mkdir(f"{host}/{name}")
@@ -203,8 +203,8 @@ def test_find_is_what_memory_finds(
     assert sorted(path for path, _, _ in fs.walk(f"{host}/{name}")) == walked
 
 
-def test_denied_is_not_absent(fs: DatasetsFileSystem) -> None:
-    """A service that says no is an error, not an empty folder or a file that is not there."""
+def test_a_refusal_is_an_error_and_not_a_missing_file(fs: DatasetsFileSystem) -> None:
+    """Nor an empty folder."""
     with scripted(lambda request: Response(403, b"")) as server:
         path = f"{server.url.removeprefix('http://')}/photos/cat"
         for attempt in (fs.exists, fs.isfile, fs.isdir, fs.ls, fs.find, fs.info, lambda path: list(fs.walk(path))):
@@ -215,8 +215,10 @@ def test_denied_is_not_absent(fs: DatasetsFileSystem) -> None:
 # Writing
 
 
-def test_an_exception_publishes_nothing(fs: DatasetsFileSystem, root: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Whichever way a file was opened, a block that an exception leaves publishes nothing of it."""
+def test_a_block_left_by_an_exception_publishes_nothing(
+    fs: DatasetsFileSystem, root: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However the file was opened."""
     url = f"datasets://{root}/a"
     opened: list[Callable[[], Any]] = [
         lambda: fs.open(url, "wb"),
@@ -245,8 +247,8 @@ def test_an_exception_publishes_nothing(fs: DatasetsFileSystem, root: str, caplo
     assert "is not published: it was closed while a ZeroDivisionError was handled" in caplog.text
 
 
-def test_a_file_that_is_forgotten_is_not_published(fs: DatasetsFileSystem, root: str) -> None:
-    """Nobody said that it is whole."""
+def test_a_file_that_is_never_closed_is_not_published(fs: DatasetsFileSystem, root: str) -> None:
+    """It may be incomplete."""
     file = fs.open(f"{root}/a", "wb")
     file.write(b"torn")
     del file
@@ -254,8 +256,10 @@ def test_a_file_that_is_forgotten_is_not_published(fs: DatasetsFileSystem, root:
     assert not fs.exists(f"{root}/a")
 
 
-def test_writing(fs: DatasetsFileSystem, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file appears when it is closed, also a large one; ``x`` replaces none; nothing is appended."""
+def test_a_file_is_published_when_it_is_closed(
+    fs: DatasetsFileSystem, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also a large one; mode ``x`` replaces none; there is no append."""
     monkeypatch.setattr(_multipart, "UPLOAD_PART_BYTES", 5)
     with fs.open(f"{root}/new/a", "wb") as file:
         assert file.write(b"0123456789") == 10
@@ -269,15 +273,14 @@ def test_writing(fs: DatasetsFileSystem, root: str, monkeypatch: pytest.MonkeyPa
         file.write(b"other")
     with pytest.raises(ObjectExistsError):
         fs.pipe_file(f"{root}/new/a", b"other", mode="create")
-    with pytest.raises(ValueError, match=r"write by fsspec\.open"):
+    with pytest.raises(ValueError, match=r"use fsspec\.open"):
         fs.open(f"{root}/new/a", "wb", compression="gzip")
     with pytest.raises(ValueError, match="mode 'ab'"):
         fs.open(f"{root}/new/a", "ab")
     assert fs.cat_file(f"{root}/new/a") == b"0123456789ab"
 
 
-def test_transactions(fs: DatasetsFileSystem, root: str) -> None:
-    """Files of a transaction appear at its end, or none of them."""
+def test_a_transaction_publishes_all_files_at_its_end(fs: DatasetsFileSystem, root: str) -> None:
     with fs.transaction:
         fs.pipe_file(f"{root}/a", b"1")
         fs.pipe_file(f"{root}/b", b"2")
@@ -285,8 +288,7 @@ def test_transactions(fs: DatasetsFileSystem, root: str) -> None:
     assert fs.cat(fs.find(root)) == {f"{root}/a": b"1", f"{root}/b": b"2"}
 
 
-def test_a_transaction_that_fails(fs: DatasetsFileSystem, root: str) -> None:
-    """Nothing of it appears."""
+def test_a_failed_transaction_publishes_nothing(fs: DatasetsFileSystem, root: str) -> None:
 
     def interrupted() -> None:
         with fs.transaction:
@@ -298,8 +300,8 @@ def test_a_transaction_that_fails(fs: DatasetsFileSystem, root: str) -> None:
     assert not fs.exists(f"{root}/c")
 
 
-def test_datasets_and_folders(fs: DatasetsFileSystem, host: str, root: str) -> None:
-    """Datasets are made and removed as folders; what is not empty is removed only when that is said."""
+def test_datasets_are_created_and_removed_as_folders(fs: DatasetsFileSystem, host: str, root: str) -> None:
+    """Non-empty ones only with ``recursive``."""
     with pytest.raises(FileExistsError):
         fs.mkdir(root)
     with pytest.raises(FileExistsError):
@@ -330,7 +332,7 @@ def test_datasets_and_folders(fs: DatasetsFileSystem, host: str, root: str) -> N
 
 
 def test_the_token_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``repr`` and JSON never hold the token; pickles hold one that was passed, not one of the environment."""
+    """``repr`` and JSON never contain it; pickles only one that was passed."""
     monkeypatch.setenv("TORCHDATA_REMOTE_TOKEN", "canary-of-the-environment")
     passed, plain = DatasetsFileSystem(token="canary-passed", secure=True), DatasetsFileSystem()
     for fs in (passed, plain):
@@ -351,8 +353,8 @@ def test_the_token_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert again.storage_options == {"secure": True}
 
 
-def test_it_works_after_an_import(host: str, fs: DatasetsFileSystem, root: str) -> None:
-    """``import torchdata_remote`` is all that fsspec needs, and the filesystem is not imported before it is used."""
+def test_importing_the_package_registers_the_filesystem(host: str, fs: DatasetsFileSystem, root: str) -> None:
+    """Which is imported on first use."""
     fs.pipe_file(f"{root}/a.txt", b"hello")
     program = (
         "import sys, torchdata_remote, fsspec\n"
@@ -363,8 +365,7 @@ def test_it_works_after_an_import(host: str, fs: DatasetsFileSystem, root: str) 
     assert done.stdout == "hello\n"
 
 
-def test_many_threads(fs: DatasetsFileSystem, root: str) -> None:
-    """One filesystem serves many threads."""
+def test_a_filesystem_serves_many_threads(fs: DatasetsFileSystem, root: str) -> None:
     fs.pipe({f"{root}/{number}": b"%d" % number for number in range(40)})
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda number: fs.cat_file(f"{root}/{number}"), range(40))) == [
@@ -372,8 +373,7 @@ def test_many_threads(fs: DatasetsFileSystem, root: str) -> None:
         ]
 
 
-def test_files_are_copied_whole(fs: DatasetsFileSystem, root: str, tmp_path: Path) -> None:
-    """A folder goes up and comes down as it is."""
+def test_folders_are_uploaded_and_downloaded(fs: DatasetsFileSystem, root: str, tmp_path: Path) -> None:
     for name in ("cat/1.bin", "dog/2 %20 å.bin"):
         path = tmp_path / "in" / name
         path.parent.mkdir(parents=True)

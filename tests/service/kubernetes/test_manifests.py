@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.service.kubernetes.documents import SMALLEST, job
-from tests.service.kubernetes.schemas import require_valid
+from tests.support.kubernetes_documents import SMALLEST, job
+from tests.support.kubernetes_schemas import require_valid
 from torchdata_remote.service.kubernetes import RenderSettings, TrainingJob, render
 from torchdata_remote.service.kubernetes.field_path import FieldPath
 from torchdata_remote.service.kubernetes.yaml_documents import read_documents, write_documents
@@ -91,8 +91,8 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
 
 @settings(max_examples=40)
 @given(document=documents(), render_settings=SETTINGS)
-def test_any_job_becomes_manifests_of_kubernetes(document: dict[str, Any], render_settings: RenderSettings) -> None:
-    """Read from YAML and written as YAML they fit the schemas, and nothing that was in the template is lost."""
+def test_any_job_is_rendered_as_valid_manifests(document: dict[str, Any], render_settings: RenderSettings) -> None:
+    """They match the schemas, also after YAML, and keep the whole template."""
     ((again, place),) = read_documents(write_documents([document]), "job.yaml")
     parsed = TrainingJob.parse(again, place)
     manifests = render(parsed, render_settings)
@@ -116,8 +116,8 @@ def test_any_job_becomes_manifests_of_kubernetes(document: dict[str, Any], rende
     assert pod["initContainers"][-1]["volumeMounts"][0] | mount == pod["initContainers"][-1]["volumeMounts"][0]
 
 
-def test_service_and_job() -> None:
-    """The name that torchrun meets at is the Service's, and the Service selects the first pod only."""
+def test_the_service_selects_the_first_pod() -> None:
+    """Under the name of the rendezvous."""
     service, rendered = render(job())
     assert service["metadata"]["name"] == "pets-0"
     assert service["spec"]["clusterIP"] == "None"
@@ -133,8 +133,8 @@ def test_service_and_job() -> None:
 
 
 @pytest.mark.parametrize("namespace", [None, "ml"])
-def test_namespace_and_labels(namespace: str | None) -> None:
-    """Both objects have what the job has, and nothing of it where it has none."""
+def test_both_objects_have_the_jobs_namespace_and_labels(namespace: str | None) -> None:
+    """Or none."""
     metadata: dict[str, Any] = {"name": "pets"}
     if namespace is not None:
         metadata.update(namespace=namespace, labels={"team": "vision"})
@@ -143,6 +143,6 @@ def test_namespace_and_labels(namespace: str | None) -> None:
         assert manifest["metadata"] == {**metadata, "name": name}
 
 
-def test_the_same_job_gives_the_same_text() -> None:
-    """Byte for byte, so that it can be kept under version control."""
+def test_rendering_is_deterministic() -> None:
+    """Byte for byte, for version control."""
     assert write_documents(render(job())) == write_documents(render(job()))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from torch.distributed.elastic.rendezvous.utils import _matches_machine_hostname
 
-from tests.service.kubernetes.documents import container, job
+from tests.support.kubernetes_documents import container, job
 from torchdata_remote.service.kubernetes import RenderSettings
 from torchdata_remote.service.kubernetes.pods import first_pod, pod_template
 
@@ -21,12 +21,12 @@ def pod(*containers: dict[str, Any], settings: RenderSettings | None = None, **s
 
 
 def environment(rendered: dict[str, Any]) -> dict[str, str | None]:
-    """Name -> value; ``None`` where it comes from elsewhere."""
+    """Return the environment as a dict; ``None`` for variables with valueFrom."""
     return {variable["name"]: variable.get("value") for variable in rendered["env"]}
 
 
-def test_torchruns_settings() -> None:
-    """All that an elastic rendezvous needs, at the first pod's name."""
+def test_pods_have_torchruns_settings() -> None:
+    """All that an elastic rendezvous at the first pod needs."""
     rendered = pod(container())["containers"][0]
     assert environment(rendered) == {
         "PET_NNODES": "2:4",
@@ -52,14 +52,14 @@ def test_torchruns_settings() -> None:
         ({"nvidia.com/mig-1g.5gb": 2}, None),
     ],
 )
-def test_a_process_for_each_gpu(limits: dict[str, Any], processes: str | None) -> None:
+def test_torchrun_starts_a_process_per_gpu(limits: dict[str, Any], processes: str | None) -> None:
     """Without GPUs torchrun decides."""
     rendered = pod(container(resources={"limits": limits}))["containers"][0]
     assert environment(rendered).get("PET_NPROC_PER_NODE") == processes
 
 
-def test_what_the_template_sets_is_kept() -> None:
-    """Once, and as it was: also a value from elsewhere."""
+def test_variables_of_the_template_have_precedence() -> None:
+    """Also those with valueFrom."""
     own = [
         {"name": "PET_NNODES", "value": "3"},
         {"name": "PET_RDZV_CONF", "valueFrom": {"configMapKeyRef": {"key": "a"}}},
@@ -71,8 +71,8 @@ def test_what_the_template_sets_is_kept() -> None:
     assert names.index("PET_RDZV_ID") < names.index("A"), "Kubernetes expands what stands before only"
 
 
-def test_the_dataset_is_mounted_everywhere() -> None:
-    """To read in each of the containers, and to write in the one that pulls, which comes behind the template's own."""
+def test_the_dataset_is_mounted_in_all_containers() -> None:
+    """Read-only, but for the init container that pulls, which runs after the template's own."""
     first = container(volumeMounts=[{"name": "out", "mountPath": "/out"}])
     spec = pod(
         first,
@@ -93,8 +93,8 @@ def test_the_dataset_is_mounted_everywhere() -> None:
     ]
 
 
-def test_the_container_that_pulls() -> None:
-    """It runs as the first container's user, with what that may use, but neither its GPUs nor its privileges."""
+def test_the_init_container_pulls_as_the_first_containers_user() -> None:
+    """With its resources, but without GPUs and privileges."""
     resources = {
         "limits": {"cpu": "4", "memory": "8Gi", "nvidia.com/gpu": 1, "hugepages-2Mi": "4Mi"},
         "requests": {"cpu": "2"},
@@ -120,8 +120,8 @@ def test_the_container_that_pulls() -> None:
     }
 
 
-def test_another_image_to_pull() -> None:
-    """It has a policy of its own, and the token is not for the training."""
+def test_the_pulling_image_can_be_another_one() -> None:
+    """With its own pull policy; the training does not get the token."""
     settings = RenderSettings(image="tools:2", token_secret="tokens")
     spec = pod(container(imagePullPolicy="Never"), settings=settings)
     (pull,) = spec["initContainers"]
@@ -129,8 +129,8 @@ def test_another_image_to_pull() -> None:
     assert "TORCHDATA_REMOTE_TOKEN" not in environment(spec["containers"][0])
 
 
-def test_nothing_else_of_the_pod_changes() -> None:
-    """Whoever wrote the template finds it again; the template itself is not written to."""
+def test_other_fields_of_the_template_are_unchanged() -> None:
+    """And the template itself is not modified."""
     own = {
         "securityContext": {"runAsUser": 1000, "fsGroup": 1000},
         "nodeSelector": {"gpu": "a100"},
@@ -138,15 +138,15 @@ def test_nothing_else_of_the_pod_changes() -> None:
         "hostNetwork": True,
         "dnsPolicy": "ClusterFirstWithHostNet",
     }
-    given = job(**own)
-    before = repr(given)
-    spec = pod_template(given, RenderSettings())["spec"]
+    original = job(**own)
+    before = repr(original)
+    spec = pod_template(original, RenderSettings())["spec"]
     assert {name: spec[name] for name in own} == own
-    assert repr(given) == before
+    assert repr(original) == before
 
 
-def test_the_first_pod_knows_that_it_hosts_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the host name that an indexed Job gives it, before any name server knows that; and no other pod does."""
+def test_only_the_first_pod_hosts_the_rendezvous(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It recognises itself by its host name, before DNS knows it."""
 
     def unknown(host: str, *_: Any, **__: Any) -> list[Any]:
         if host == first_pod(job()):

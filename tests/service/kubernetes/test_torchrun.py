@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from torch.distributed.run import config_from_args, parse_args
 
-from tests.service.kubernetes.documents import container, job
-from tests.service.kubernetes.pods import environment, run_pods
+from tests.support.kubernetes_documents import container, job
+from tests.support.kubernetes_pods import environment, run_pods
 from torchdata_remote.service.kubernetes import RenderSettings
 from torchdata_remote.service.kubernetes.pods import pod_template
 
@@ -36,7 +36,7 @@ os._exit(0)  # gloo's threads may still hold tensors, see pytorch#190489
 
 
 def test_torchrun_reads_every_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its command line alone would say none of this."""
+    """From the environment alone."""
     trains = container(resources={"limits": {"nvidia.com/gpu": 8}})
     (rendered,) = pod_template(job(containers=[trains]), RenderSettings())["spec"]["containers"]
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # which torchrun would set
@@ -50,8 +50,8 @@ def test_torchrun_reads_every_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (command, arguments) == (sys.executable, ["-u", "main.py"])
 
 
-def test_two_pods_meet_and_go_on_after_a_failure(tmp_path: Path) -> None:
-    """``torchrun main.py`` as it is: one world, which begins again when a process has failed, or a pod came late."""
+def test_pods_form_one_world_and_restart_after_a_failure(tmp_path: Path) -> None:
+    """With plain ``torchrun main.py``; also when a pod joins late."""
     (tmp_path / "main.py").write_text(MAIN)
     trains = container(command=["torchrun", "main.py"], env=[{"name": "PET_NNODES", "value": "2"}])
     (rendered,) = pod_template(job(containers=[trains]), RenderSettings())["spec"]["containers"]

@@ -28,8 +28,8 @@ def read(text: str | bytes) -> list[Any]:
 
 
 @given(documents=st.lists(st.dictionaries(TEXTS, VALUES, max_size=5), max_size=3))
-def test_what_is_written_is_read_again(documents: list[dict[str, Any]]) -> None:
-    """Any text, number or truth value comes back as it was, in the same order, to PyYAML's own reader too."""
+def test_documents_survive_writing_and_reading(documents: list[dict[str, Any]]) -> None:
+    """All texts, numbers and truth values, in order, also with PyYAML's own loader."""
     text = write_documents(documents)
     assert read(text) == documents
     assert list(yaml.safe_load_all(text)) == documents
@@ -39,8 +39,8 @@ def test_what_is_written_is_read_again(documents: list[dict[str, Any]]) -> None:
 
 
 @given(text=TEXTS)
-def test_text_is_quoted_unless_it_is_a_word(text: str) -> None:
-    """Readers of YAML differ in what they take for a number, a date or a truth value: none of that stands unquoted."""
+def test_ambiguous_texts_are_quoted(text: str) -> None:
+    """YAML parsers differ in what they read as a number, a date or a truth value."""
     line = write_documents([{"value": text}]).removeprefix("---\nvalue: ").rstrip("\n")
     if line == text:
         assert re.match(r"[A-Za-z/]", text)
@@ -49,19 +49,18 @@ def test_text_is_quoted_unless_it_is_a_word(text: str) -> None:
         assert line.startswith(("'", '"', "|"))
 
 
-def test_equal_parts_are_written_out() -> None:
-    """There are no anchors in what is written."""
+def test_no_anchors_are_written() -> None:
     labels = {"team": "vision"}
     assert "&" not in write_documents([{"a": labels, "b": labels}])
 
 
-def test_a_date_is_text() -> None:
-    """As it is for Kubernetes."""
+def test_a_date_is_read_as_text() -> None:
+    """As in Kubernetes."""
     assert read("since: 2024-01-01") == [{"since": "2024-01-01"}]
 
 
 def test_several_documents_are_numbered() -> None:
-    """Empty ones are left out; a single one has no number."""
+    """Empty ones are skipped; a single one has no number."""
     sources = [place.source for _, place in read_documents("---\n---\na: 1\n---\nb: 2\n", "job.yaml")]
     assert sources == ["job.yaml, document 1", "job.yaml, document 2"]
     assert [place.source for _, place in read_documents("a: 1", "job.yaml")] == ["job.yaml"]
@@ -74,28 +73,28 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
-        ("a: 1\na: 2", "the key 'a' comes twice"),
+        ("a: 1\na: 2", "the key 'a' occurs twice"),
         ("a: [", "expected a TrainingJob"),
         (b"\xff\xfe\x00", "expected a TrainingJob"),
         (b"a: \x80", "expected a TrainingJob"),
         ("a: !!python/object/apply:os.system [ls]", "could not determine a constructor"),
-        ("a: !!binary aGk=", "job.yaml: a: came b'hi', expected a text"),
-        ("a: {1: x}", "job.yaml: a: came 1, expected text for each key"),
-        ("a: .nan", "job.yaml: a: came nan, expected a text, a number"),
+        ("a: !!binary aGk=", "job.yaml: a: got b'hi', expected a text"),
+        ("a: {1: x}", "job.yaml: a: got 1, expected text for each key"),
+        ("a: .nan", "job.yaml: a: got nan, expected a text, a number"),
         ("a: &a [*a]", "60 levels deep"),
         ("[" * 5_000, "expected a TrainingJob"),
         (BOMB, "at most 100,000 values"),
     ],
 )
-def test_what_is_no_plain_document_is_refused(text: str | bytes, told: str) -> None:
-    """By one error that names the file."""
+def test_other_yaml_is_refused(text: str | bytes, message: str) -> None:
+    """By an error that names the file."""
     with pytest.raises(JobError, match=r"^job\.yaml") as caught:
         read(text)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_merged_keys_may_come_again() -> None:
-    """YAML's own way to take over most of a mapping."""
+def test_merged_keys_may_be_overridden() -> None:
+    """By YAML's merge key."""
     assert read("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}") == [{"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}}]

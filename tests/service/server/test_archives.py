@@ -23,8 +23,7 @@ pytest.importorskip("starlette", reason="the service's libraries are not install
 
 from starlette.testclient import TestClient
 
-from tests.servers.service import Service
-from tests.service.clients import all_files, ask, below, client_of, digest_field, in_tar, new_dataset, tar_bytes
+from tests.support.service_clients import all_files, ask, below, client_of, digest_field, in_tar, new_dataset, tar_bytes
 from tests.support.shard_places import compressed_by_zstd
 from torchdata_remote.formats.tar import TarOptions, TarParser
 from torchdata_remote.service.server.limits import ServiceLimits
@@ -55,20 +54,20 @@ def unpack(client: TestClient, dataset: str, data: bytes) -> tuple[int, dict[str
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_each_form_becomes_files(client: TestClient, dataset: str, form: str) -> None:
-    """What is in the archive is there, beside what was; twice changes nothing."""
-    client.put(f"/datasets/{dataset}/files/before", content=b"0")
+def test_each_archive_format_is_unpacked(shared: TestClient, dataset: str, form: str) -> None:
+    """Beside existing files; a second time changes nothing."""
+    shared.put(f"/datasets/{dataset}/files/before", content=b"0")
     for _ in range(2):
-        status, told = unpack(client, dataset, FORMS[form](FILES))
-        assert status == 200, told
-        assert (told["num_files"], told["num_bytes"]) == (len(FILES), sum(map(len, FILES.values())))
-        assert in_tar(client.get(f"/datasets/{dataset}").content) == {"before": b"0", **FILES}
+        status, response = unpack(shared, dataset, FORMS[form](FILES))
+        assert status == 200, response
+        assert (response["num_files"], response["num_bytes"]) == (len(FILES), sum(map(len, FILES.values())))
+        assert in_tar(shared.get(f"/datasets/{dataset}").content) == {"before": b"0", **FILES}
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_an_archive_without_files(local: TestClient, dataset: str, form: str) -> None:
-    """It is one, and has none."""
-    assert unpack(local, dataset, FORMS[form]({})) == (
+def test_an_empty_archive_is_accepted(shared: TestClient, dataset: str, form: str) -> None:
+    """It adds no files."""
+    assert unpack(shared, dataset, FORMS[form]({})) == (
         200,
         {"name": dataset, "num_files": 0, "num_bytes": 0, "num_skipped": 0},
     )
@@ -77,19 +76,19 @@ def test_an_archive_without_files(local: TestClient, dataset: str, form: str) ->
 @pytest.mark.parametrize(
     "data", [b"", b"a,b\n1,2\n", b"\0" * 100, b"\x89PNG\r\n", gzip.compress(b"no tar", mtime=0), b"PK"]
 )
-def test_what_is_no_archive(local: TestClient, dataset: str, data: bytes) -> None:
-    """400, and nothing is there."""
-    status, told = unpack(local, dataset, data)
-    assert status == 400, told
-    assert all_files(local, dataset) == []
+def test_other_formats_are_refused(shared: TestClient, dataset: str, data: bytes) -> None:
+    """400, and nothing is written."""
+    status, response = unpack(shared, dataset, data)
+    assert status == 400, response
+    assert all_files(shared, dataset) == []
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(form=st.sampled_from(sorted(FORMS)), data=st.data())
-def test_an_archive_that_was_cut(
+def test_a_truncated_archive_is_refused(
     local: TestClient, dataset: str, tmp_path: Path, form: str, data: st.DataObject
 ) -> None:
-    """Wherever it ends too early: 400, and nothing of it is written; or nothing but padding is missing."""
+    """400 and nothing is written, wherever it ends, unless only padding is missing."""
     whole = FORMS[form](FILES)
     end = data.draw(st.integers(0, len(whole) - 1))
     status, _ = unpack(local, dataset, whole[:end])
@@ -104,17 +103,17 @@ def test_an_archive_that_was_cut(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=80)
 @given(form=st.sampled_from(sorted(FORMS)), data=st.data())
-def test_an_archive_that_is_damaged(
+def test_a_damaged_archive_is_refused_or_complete(
     local: TestClient, dataset: str, tmp_path: Path, form: str, data: st.DataObject
 ) -> None:
-    """Any byte of it: 400 and nothing is written, or 200 and as many files as the answer says."""
+    """400 and nothing is written, or 200 and as many files as the response says."""
     whole = bytearray(FORMS[form](FILES))
     at = data.draw(st.integers(0, len(whole) - 1))
     whole[at] ^= data.draw(st.integers(1, 255))
-    status, told = unpack(local, dataset, bytes(whole))
-    assert status in (200, 400, 413), told
+    status, response = unpack(local, dataset, bytes(whole))
+    assert status in (200, 400, 413), response
     found = all_files(local, dataset)
-    assert len(found) == (told["num_files"] if status == 200 else 0)
+    assert len(found) == (response["num_files"] if status == 200 else 0)
     for path in found:
         assert local.delete(f"/datasets/{dataset}/files/{path}").status_code in (204, 400, 404)
     for path in below(tmp_path):
@@ -140,12 +139,14 @@ def test_an_archive_that_is_damaged(
     ],
 )
 @pytest.mark.parametrize("form", ["tar", "zip"])
-def test_hostile_names(local: TestClient, dataset: str, tmp_path: Path, form: str, name: str) -> None:
-    """400, and nothing is written anywhere: not the good files before it, either."""
+def test_hostile_names_in_an_archive_are_refused(
+    local: TestClient, dataset: str, tmp_path: Path, form: str, name: str
+) -> None:
+    """400, and nothing is written, not even valid files before them."""
     if form == "zip" and "\\" in name:
         pytest.skip("zipfile cannot write it")
-    status, told = unpack(local, dataset, FORMS[form]({"good": b"1", name: b"2"}))
-    assert status == 400, told
+    status, response = unpack(local, dataset, FORMS[form]({"good": b"1", name: b"2"}))
+    assert status == 400, response
     assert below(tmp_path) == set()
 
 
@@ -158,27 +159,27 @@ def test_hostile_names(local: TestClient, dataset: str, tmp_path: Path, form: st
         [("a/b/c", b"1"), ("a", b"2")],
     ],
 )
-def test_names_that_stand_in_each_others_way(
+def test_conflicting_names_in_an_archive_are_refused(
     local: TestClient, dataset: str, tmp_path: Path, files: list[tuple[str, bytes]]
 ) -> None:
-    """400: a name twice, or one file below another; nothing is written."""
-    status, told = unpack(local, dataset, tar_bytes(files))
-    assert status == 400, told
+    """400 for a name twice, or a file below another one; nothing is written."""
+    status, response = unpack(local, dataset, tar_bytes(files))
+    assert status == 400, response
     assert below(tmp_path) == set()
 
 
-def test_files_in_the_way(local: TestClient, dataset: str) -> None:
-    """409 before anything is written, where the dataset has a file for a folder, or a folder for a file."""
-    for there, comes in [("a", "a/b"), ("c/d", "c")]:
-        local.put(f"/datasets/{dataset}/files/{there}", content=b"1")
-        status, told = unpack(local, dataset, tar_bytes({"0first": b"1", comes: b"2"}))
-        assert status == 409, told
+def test_an_archive_that_conflicts_with_the_dataset_is_refused(local: TestClient, dataset: str) -> None:
+    """409 before anything is written, if the dataset has a file for a folder, or a folder for a file."""
+    for existing, added in [("a", "a/b"), ("c/d", "c")]:
+        local.put(f"/datasets/{dataset}/files/{existing}", content=b"1")
+        status, response = unpack(local, dataset, tar_bytes({"0first": b"1", added: b"2"}))
+        assert status == 409, response
         assert "0first" not in all_files(local, dataset)
     assert all_files(local, dataset) == ["a", "c/d"]
 
 
-def test_links_and_folders_in_an_archive(local: TestClient, dataset: str, tmp_path: Path) -> None:
-    """No link is made, and nothing is written through one."""
+def test_links_in_an_archive_are_not_created(local: TestClient, dataset: str, tmp_path: Path) -> None:
+    """And nothing is written through one."""
     with io.BytesIO() as buffer:
         with tarfile.open(fileobj=buffer, mode="w") as archive:
             for name, kind, target in [
@@ -193,16 +194,16 @@ def test_links_and_folders_in_an_archive(local: TestClient, dataset: str, tmp_pa
                 member = tarfile.TarInfo(name)
                 member.size = 1
                 archive.addfile(member, io.BytesIO(b"1"))
-        status, told = unpack(local, dataset, buffer.getvalue())
-    assert status == 200, told
-    assert (told["num_files"], told["num_skipped"]) == (2, 2)
+        status, response = unpack(local, dataset, buffer.getvalue())
+    assert status == 200, response
+    assert (response["num_files"], response["num_skipped"]) == (2, 2)
     assert all_files(local, dataset) == ["good", "link/evil"]
     assert not (tmp_path / "evil").exists()
     assert not any(path.is_symlink() for path in tmp_path.rglob("*"))
 
 
-def test_no_file_is_special(local: TestClient, dataset: str, tmp_path: Path) -> None:
-    """Permissions of members are not taken: nothing becomes executable or set-uid."""
+def test_permissions_in_an_archive_are_ignored(local: TestClient, dataset: str, tmp_path: Path) -> None:
+    """No file becomes executable or set-uid."""
     with io.BytesIO() as buffer:
         with tarfile.open(fileobj=buffer, mode="w") as archive:
             member = tarfile.TarInfo("a")
@@ -215,8 +216,8 @@ def test_no_file_is_special(local: TestClient, dataset: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_limits_of_what_is_unpacked(tmp_path: Path, form: str) -> None:
-    """413 or 400 for too many files and too many bytes, however small the archive is; nothing is written."""
+def test_limits_of_files_and_bytes_in_an_archive(tmp_path: Path, form: str) -> None:
+    """413 or 400, however small the archive is; nothing is written."""
     limits = ServiceLimits(min_free_bytes=0, max_unpacked_files=3, max_file_bytes=20_000)
     many = {f"{number}": b"" for number in range(4)}
     large = {f"{number}": b"\0" * 9_000 for number in range(3)}
@@ -228,17 +229,17 @@ def test_limits_of_what_is_unpacked(tmp_path: Path, form: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["tar.gz", "tar.zst", "zip"])
-def test_a_bomb(tmp_path: Path, form: str) -> None:
-    """What would fill the disk is refused before a byte of it is written."""
+def test_a_decompression_bomb_is_refused(tmp_path: Path, form: str) -> None:
+    """Before a byte of it is written."""
     with client_of(tmp_path, limits=ServiceLimits(min_free_bytes=0, max_file_bytes=2_000_000)) as client:
         client.post("/datasets", json={"name": "d"})
-        status, told = unpack(client, "d", FORMS[form]({"zeros": b"\0" * 50_000_000}))
-        assert status in (400, 413), told
+        status, response = unpack(client, "d", FORMS[form]({"zeros": b"\0" * 50_000_000}))
+        assert status in (400, 413), response
         assert below(tmp_path) == set()
 
 
-def test_the_tar_of_a_dataset_is_read_by_both_readers(client: TestClient, dataset: str) -> None:
-    """Python's and this package's: the files, sorted, byte for byte."""
+def test_a_dataset_is_downloaded_as_a_valid_tar(client: TestClient, dataset: str) -> None:
+    """Its files, sorted, byte for byte, to tarfile and to this package."""
     for path, data in FILES.items():
         assert client.put(f"/datasets/{dataset}/files/{path}", content=data).status_code == 200
     tar = client.get(f"/datasets/{dataset}").content
@@ -253,8 +254,8 @@ def test_the_tar_of_a_dataset_is_read_by_both_readers(client: TestClient, datase
     assert tar.endswith(b"\0" * 1024)
 
 
-def test_a_tar_that_goes_around(client: TestClient, dataset: str) -> None:
-    """What is downloaded can be uploaded again, and is the same."""
+def test_a_downloaded_tar_can_be_uploaded(client: TestClient, dataset: str) -> None:
+    """The second dataset is equal."""
     assert unpack(client, dataset, tar_bytes(FILES))[0] == 200
     tar = client.get(f"/datasets/{dataset}").content
     client.post("/datasets", json={"name": "again"})
@@ -265,27 +266,27 @@ def test_a_tar_that_goes_around(client: TestClient, dataset: str) -> None:
 KILLER = """
 import os, signal, sys
 from torchdata_remote import cli
-from torchdata_remote.service import archives, datasets
+from torchdata_remote.service.server import archives, dataset_routes
 def kill(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
 when = sys.argv.pop(1)
 if when == "before":
-    datasets.commit = kill
+    dataset_routes.commit = kill
 elif when == "between":
-    datasets.unpack = kill
+    dataset_routes.unpack = kill
 else:
     begin, count = archives.write_file, [0]
-    def write(*given):
+    def write(*arguments):
         count[0] += 1
-        kill() if count[0] > 5 else begin(*given)
+        kill() if count[0] > 5 else begin(*arguments)
     archives.write_file = write
 sys.exit(cli.main(sys.argv[1:]))
 """
 
 
 @pytest.mark.parametrize("when", ["before", "between", "after some"])
-def test_killed_while_it_unpacks(tmp_path: Path, when: str) -> None:
-    """All files are there once the service runs again, or none: none where it had not begun to write them."""
+def test_a_service_killed_during_unpacking_finishes_or_drops_the_archive(tmp_path: Path, when: str) -> None:
+    """After the restart all files exist; or none, if it had not started to write them."""
     command = [sys.executable, "-c", KILLER, when, "serve", "--root", str(tmp_path), "--port", "0"]
     files = {f"{number}/x": bytes([number]) * 1_000 for number in range(20)}
     with subprocess.Popen([*command, "--min-free-bytes", "0"], stdout=subprocess.PIPE, text=True) as process:
@@ -295,16 +296,13 @@ def test_killed_while_it_unpacks(tmp_path: Path, when: str) -> None:
         with pytest.raises(OSError, match=r"closed|reset"):
             ask(address, "PUT", f"/datasets/{name}?unpack=1", tar_bytes(files))
         assert process.wait(60) == -signal.SIGKILL
-    again = Service(tmp_path, "--min-free-bytes", "0")
-    try:
+    with client_of(tmp_path) as client:
         expected = {} if when == "before" else files
-        assert in_tar(ask(again.address, "GET", f"/datasets/{name}")[1]) == expected
+        assert in_tar(client.get(f"/datasets/{name}").content) == expected
         assert below(tmp_path) == {f"{name}/{path}" for path in expected}
-    finally:
-        again.stop()
 
 
-def test_two_archives_at_once(served: str, served_root: Path) -> None:
+def test_concurrent_archives_do_not_mix_files(served: str, served_root: Path) -> None:
     """Each file is one of theirs, whole, with its digest."""
     name = new_dataset(served)
     versions = [{f"{number}": bytes([65 + one]) * (1000 + one) for number in range(50)} for one in range(2)]

@@ -15,44 +15,44 @@ from torchdata_remote.service.server.dataset_root import CHUNK_BYTES, DatasetRoo
 from torchdata_remote.service.server.problems import Problem
 
 
-def test_chunks_are_those_of_one_version(place: Place) -> None:
-    """Any range, in chunks of at most 1 MiB."""
-    shelf = DatasetRoot(place.url, place.options)
-    shelf.create("d")
+def test_any_range_is_read_in_chunks(place: Place) -> None:
+    """Of at most 1 MiB."""
+    root = DatasetRoot(place.url, place.options)
+    root.create_dataset("d")
     data = bytes(range(256)) * 10_000
     place.below("d").put({"a": data})
-    entry = shelf.stat(shelf.folder("d"), "a")
+    entry = root.stat(root.folder("d"), "a")
     for start, end in [(0, None), (0, 1), (5, 5), (1_000_000, 2_500_000), (len(data) - 1, len(data))]:
-        chunks = [bytes(chunk) for chunk in shelf.chunks(entry, start, end)]
+        chunks = [bytes(chunk) for chunk in root.chunks(entry, start, end)]
         assert b"".join(chunks) == data[start:end]
         assert all(len(chunk) <= CHUNK_BYTES for chunk in chunks)
 
 
-def test_a_file_that_is_replaced_while_it_is_read(tmp_path: Path) -> None:
-    """An error, and no byte of the other one."""
-    shelf = DatasetRoot(str(tmp_path))
-    shelf.create("d")
+def test_a_file_that_is_replaced_while_it_is_read_is_an_error(tmp_path: Path) -> None:
+    """No byte of the new version is returned."""
+    root = DatasetRoot(str(tmp_path))
+    root.create_dataset("d")
     (tmp_path / "d" / "a").write_bytes(b"a" * (3 * CHUNK_BYTES))
-    chunks = shelf.chunks(shelf.stat(shelf.folder("d"), "a"))
+    chunks = root.chunks(root.stat(root.folder("d"), "a"))
     assert bytes(next(chunks)) == b"a" * CHUNK_BYTES
     (tmp_path / "d" / "a").write_bytes(b"b" * (3 * CHUNK_BYTES))
     with pytest.raises(ObjectChangedError):
         next(chunks)
 
 
-def test_folders_come_and_go_with_their_files(tmp_path: Path) -> None:
-    """Many threads, each with a file of its own in one deep folder: none fails because another removed the folder."""
-    shelf = DatasetRoot(str(tmp_path))
-    shelf.create("d")
-    folder = shelf.folder("d")
+def test_concurrent_writes_and_deletes_in_one_deep_folder_succeed(tmp_path: Path) -> None:
+    """None fails because another thread removed the empty folder."""
+    root = DatasetRoot(str(tmp_path))
+    root.create_dataset("d")
+    folder = root.folder("d")
     problems: list[Exception] = []
 
     def work(number: int) -> None:
         try:
             for _ in range(50):
-                pending = shelf.begin(folder, f"x/y/z/{number}")
+                pending = root.create_file(folder, f"x/y/z/{number}")
                 pending.commit()
-                shelf.delete(folder, f"x/y/z/{number}")
+                root.delete(folder, f"x/y/z/{number}")
         except (Problem, OSError) as error:
             problems.append(error)
 
@@ -66,7 +66,7 @@ def test_folders_come_and_go_with_their_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("root", ["http://localhost/x/", "https://localhost/x/"])
-def test_roots_that_keep_nothing(root: str) -> None:
-    """What cannot be written to is no root."""
+def test_a_root_that_is_not_writable_is_refused(root: str) -> None:
+    """Such as http."""
     with pytest.raises(UrlError, match="cannot keep datasets"):
         DatasetRoot(root)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import http.client
+import itertools
 import os
 import threading
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ pytest.importorskip("starlette", reason="the service's libraries are not install
 
 from starlette.testclient import TestClient
 
-from tests.service.clients import all_files, ask, below, client_of, digest_field, in_tar, new_dataset, tar_bytes
+from tests.support.service_clients import all_files, ask, below, client_of, digest_field, in_tar, new_dataset, tar_bytes
 from tests.support.shard_places import Place
 from torchdata_remote.service.server.limits import ServiceLimits
 
@@ -24,19 +25,19 @@ CSV = {"Content-Type": "application/octet-stream", "Content-Disposition": 'attac
 
 
 def test_datasets_are_listed_sorted(client: TestClient) -> None:
-    """GET /datasets: none, then each that was made, by name and location."""
+    """By name, with location."""
     assert client.get("/datasets").json() == {"datasets": []}
     for name in ("b", "a.b", "a", "Z-1_2"):
         assert client.post("/datasets", json={"name": name}).status_code == 201
-    told = client.get("/datasets")
-    assert told.status_code == 200
-    assert told.json() == {
+    response = client.get("/datasets")
+    assert response.status_code == 200
+    assert response.json() == {
         "datasets": [{"name": name, "location": f"/dataset/{name}"} for name in ("Z-1_2", "a", "a.b", "b")]
     }
 
 
-def test_a_dataset_is_made_once(client: TestClient) -> None:
-    """POST /datasets: 201 with its Location, then 409; also once it has files."""
+def test_a_dataset_is_created_once(client: TestClient) -> None:
+    """201 with Location, then 409, also if it has files."""
     made = client.post("/datasets", json={"name": "my_dataset"})
     assert (made.status_code, made.headers["location"]) == (201, "/dataset/my_dataset")
     assert made.json() == {"name": "my_dataset", "location": "/dataset/my_dataset"}
@@ -66,48 +67,48 @@ def test_a_dataset_is_made_once(client: TestClient) -> None:
         (b'{"name": "a"}', "text/plain", 415),
     ],
 )
-def test_what_cannot_become_a_dataset(local: TestClient, body: bytes, kind: str, status: int) -> None:
-    """POST /datasets: 400, 413 and 415 say what was expected, in JSON, and nothing is made."""
-    answer = local.post("/datasets", content=body, headers={"Content-Type": kind})
+def test_invalid_requests_create_no_dataset(shared: TestClient, body: bytes, kind: str, status: int) -> None:
+    """400, 413 and 415 say in JSON what was expected."""
+    before = shared.get("/datasets").json()
+    answer = shared.post("/datasets", content=body, headers={"Content-Type": kind})
     assert answer.status_code == status
     assert set(answer.json()) == {"error"}
-    assert local.get("/datasets").json() == {"datasets": []}
+    assert shared.get("/datasets").json() == before
 
 
-def test_one_file_comes_as_it_is(client: TestClient, dataset: str) -> None:
-    """PUT and GET /datasets/{name}: the issue's own example; ranges, ETag and conditions work on it."""
+def test_a_dataset_of_one_file_is_sent_as_that_file(client: TestClient, dataset: str) -> None:
+    """With its name; ranges, ETag and preconditions work on it."""
     stored = client.put(f"/datasets/{dataset}", content=b"a,b\n1,2\n", headers=CSV)
     assert stored.status_code == 200
-    told = stored.json()
-    assert told["path"] == "my_file.csv"
-    assert told["location"] == f"/dataset/{dataset}/files/my_file.csv"
-    assert told["sha256"] == hashlib.sha256(b"a,b\n1,2\n").hexdigest()
+    metadata = stored.json()
+    assert metadata["path"] == "my_file.csv"
+    assert metadata["location"] == f"/dataset/{dataset}/files/my_file.csv"
+    assert metadata["sha256"] == hashlib.sha256(b"a,b\n1,2\n").hexdigest()
     got = client.get(f"/datasets/{dataset}")
     assert got.content == b"a,b\n1,2\n"
     assert got.headers["content-type"] == "application/octet-stream"
     assert got.headers["content-disposition"] == 'attachment; filename="my_file.csv"'
-    assert got.headers["etag"] == stored.headers["etag"] == told["etag"]
-    part = client.get(f"/datasets/{dataset}", headers={"Range": "bytes=2-3", "If-Match": told["etag"]})
+    assert got.headers["etag"] == stored.headers["etag"] == metadata["etag"]
+    part = client.get(f"/datasets/{dataset}", headers={"Range": "bytes=2-3", "If-Match": metadata["etag"]})
     assert (part.status_code, part.content) == (206, b"b\n")
     assert client.get(f"/datasets/{dataset}", headers={"If-Match": '"x"'}).status_code == 412
-    assert client.get(f"/datasets/{dataset}", headers={"If-None-Match": told["etag"]}).status_code == 304
+    assert client.get(f"/datasets/{dataset}", headers={"If-None-Match": metadata["etag"]}).status_code == 304
 
 
-@pytest.mark.parametrize(
-    ("content", "extension"),
-    [(b"\x89PNG\r\n\x1a\n...", "png"), (b"PK\3\4...", "zip"), (b"some words", "txt"), (b"\0\1", "bin"), (b"", "bin")],
-)
-def test_a_file_without_a_name_gets_one(client: TestClient, dataset: str, content: bytes, extension: str) -> None:
-    """PUT /datasets/{name} without Content-Disposition: a name from the content, the same each time."""
-    for _ in range(2):
-        told = client.put(f"/datasets/{dataset}", content=content).json()
-        assert told["path"] == f"{hashlib.sha256(content).hexdigest()[:16]}.{extension}"
-    assert all_files(client, dataset) == [told["path"]]
-    assert client.get(f"/dataset/{dataset}").content == content
+def test_a_file_without_a_name_is_named_by_its_content(client: TestClient) -> None:
+    """PUT /datasets/{name} without Content-Disposition: equal content gets an equal name."""
+    contents = {b"\x89PNG\r\n\x1a\n...": "png", b"PK\3\4...": "zip", b"some words": "txt", b"\0\1": "bin", b"": "bin"}
+    for number, (content, extension) in enumerate(contents.items()):
+        assert client.post("/datasets", json={"name": f"d{number}"}).status_code == 201
+        for _ in range(2):
+            stored = client.put(f"/datasets/d{number}", content=content).json()
+            assert stored["path"] == f"{hashlib.sha256(content).hexdigest()[:16]}.{extension}"
+        assert all_files(client, f"d{number}") == [stored["path"]]
+        assert client.get(f"/dataset/d{number}").content == content
 
 
-def test_many_files_come_as_a_tar(client: TestClient, dataset: str) -> None:
-    """GET /datasets/{name}: a tar with all files, byte for byte; of an empty dataset, an empty one."""
+def test_a_dataset_of_many_files_is_sent_as_a_tar(client: TestClient, dataset: str) -> None:
+    """Byte for byte; an empty dataset is an empty tar."""
     assert in_tar(client.get(f"/datasets/{dataset}").content) == {}
     files = {"a": b"1", "cat/" + "x" * 200 + ".jpg": b"2" * 3_000_000, "cat/é.txt": b"", "z": b"3" * 512}
     for path, data in files.items():
@@ -120,17 +121,17 @@ def test_many_files_come_as_a_tar(client: TestClient, dataset: str) -> None:
     assert client.head(f"/datasets/{dataset}").headers["content-disposition"] == got.headers["content-disposition"]
 
 
-@pytest.mark.parametrize("num_files", [0, 1, 2, 3])
-def test_one_file_is_told_from_several(client: TestClient, dataset: str, num_files: int) -> None:
-    """Only a dataset of exactly one file is that file, however the store marks folders."""
-    for number in range(num_files):
-        client.put(f"/datasets/{dataset}/files/{number}.txt", content=b"x")
-    filename = "0.txt" if num_files == 1 else f"{dataset}.tar"
-    assert client.get(f"/datasets/{dataset}").headers["content-disposition"] == f'attachment; filename="{filename}"'
+def test_only_a_dataset_of_one_file_is_sent_as_that_file(client: TestClient, dataset: str) -> None:
+    """Others are sent as a tar, however the store marks folders."""
+    for num_files in range(4):
+        filename = "0.txt" if num_files == 1 else f"{dataset}.tar"
+        disposition = client.get(f"/datasets/{dataset}").headers["content-disposition"]
+        assert disposition == f'attachment; filename="{filename}"'
+        client.put(f"/datasets/{dataset}/files/{num_files}.txt", content=b"x")
 
 
 def test_a_dataset_is_removed_with_its_files(client: TestClient, dataset: str, place: Place) -> None:
-    """DELETE /datasets/{name}: 204, then 404; nothing of it is left, and its name can be used again."""
+    """204, then 404; nothing is left, and the name can be used again."""
     for path in ("a", "b/c", "b/d/e"):
         client.put(f"/datasets/{dataset}/files/{path}", content=b"1")
     assert client.delete(f"/datasets/{dataset}").status_code == 204
@@ -141,8 +142,8 @@ def test_a_dataset_is_removed_with_its_files(client: TestClient, dataset: str, p
     assert all_files(client, dataset) == []
 
 
-def test_an_archive_becomes_files(client: TestClient, dataset: str) -> None:
-    """PUT /datasets/{name}?unpack=1: what was in the archive is there, and counted."""
+def test_an_uploaded_archive_is_unpacked(client: TestClient, dataset: str) -> None:
+    """Its files are stored and counted."""
     files = {"cat/1.jpg": b"1", "dog/2.jpg": b"22", "x.txt": b""}
     answer = client.put(f"/datasets/{dataset}?unpack=1", content=tar_bytes(files))
     assert (answer.status_code, answer.json()) == (
@@ -153,20 +154,20 @@ def test_an_archive_becomes_files(client: TestClient, dataset: str) -> None:
     assert in_tar(client.get(f"/datasets/{dataset}").content) == files
 
 
-@pytest.mark.parametrize("path", ["", "?unpack=1", "/files", "/files/a", "/files/a?upload=12345678", "/summary"])
-@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE"])
-def test_an_unknown_dataset(client: TestClient, method: str, path: str) -> None:
-    """404 in JSON, whatever is asked of it; or 405 with Allow where the method is not known there."""
-    headers = {"Content-Range": "bytes 0-0/1"} if "upload=" in path else {}
-    content = b"1" if method == "PUT" else None
-    answer = client.request(method, f"/datasets/nobody{path}", content=content, headers=headers)
-    if answer.status_code == 405:
-        assert answer.headers["allow"]
-        assert path in ("/files", "/summary")
-    else:
-        assert answer.status_code == 404
-    if method != "HEAD":
-        assert set(answer.json()) == {"error"}
+def test_requests_about_an_unknown_dataset_are_404(client: TestClient) -> None:
+    """In JSON; or 405 with Allow where the path does not support the method."""
+    paths = ["", "?unpack=1", "/files", "/files/a", "/files/a?upload=12345678", "/summary"]
+    for method, path in itertools.product(["GET", "HEAD", "PUT", "DELETE"], paths):
+        headers = {"Content-Range": "bytes 0-0/1"} if "upload=" in path else {}
+        content = b"1" if method == "PUT" else None
+        answer = client.request(method, f"/datasets/nobody{path}", content=content, headers=headers)
+        if answer.status_code == 405:
+            assert answer.headers["allow"]
+            assert path in ("/files", "/summary")
+        else:
+            assert answer.status_code == 404, (method, path)
+        if method != "HEAD":
+            assert set(answer.json()) == {"error"}, (method, path)
 
 
 @pytest.mark.parametrize(
@@ -181,18 +182,18 @@ def test_an_unknown_dataset(client: TestClient, method: str, path: str) -> None:
         ("PUT", "/", "GET, HEAD"),
     ],
 )
-def test_methods_that_are_not_known(local: TestClient, method: str, path: str, allowed: str) -> None:
-    """405 says which there are."""
-    answer = local.request(method, path)
+def test_unsupported_methods_are_405(shared: TestClient, method: str, path: str, allowed: str) -> None:
+    """Allow lists the supported ones."""
+    answer = shared.request(method, path)
     assert answer.status_code == 405
     assert sorted(answer.headers["allow"].split(", ")) == sorted(allowed.split(", "))
     assert set(answer.json()) == {"error"}
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/datasets/", "/datasets/a/b", "/page/x", "/datasets/a/files/b/../c"])
-def test_addresses_that_are_not_known(local: TestClient, path: str) -> None:
-    """404, or 400, in JSON."""
-    answer = local.get(path)
+def test_unknown_paths_are_404(shared: TestClient, path: str) -> None:
+    """Or 400, in JSON."""
+    answer = shared.get(path)
     assert answer.status_code in (400, 404)
     assert set(answer.json()) == {"error"}
 
@@ -200,11 +201,11 @@ def test_addresses_that_are_not_known(local: TestClient, path: str) -> None:
 @pytest.mark.parametrize(
     "path", ["", "/DATASET", "/DATASET/files", "/DATASET/files/a.txt", "/DATASET/summary", "/../healthz"]
 )
-def test_the_alias(local: TestClient, dataset: str, path: str) -> None:
-    """``/dataset`` is ``/datasets``, in all addresses below it."""
-    local.put(f"/dataset/{dataset}/files/a.txt", content=b"x")
+def test_dataset_is_an_alias_of_datasets(shared: TestClient, dataset: str, path: str) -> None:
+    """In all paths."""
+    shared.put(f"/dataset/{dataset}/files/a.txt", content=b"x")
     path = path.replace("DATASET", dataset)
-    one, other = local.get(f"/dataset{path}"), local.get(f"/datasets{path}")
+    one, other = shared.get(f"/dataset{path}"), shared.get(f"/datasets{path}")
     assert (one.status_code, one.content) == (other.status_code, other.content)
     assert one.status_code == 200
 
@@ -224,11 +225,11 @@ def test_the_alias(local: TestClient, dataset: str, path: str) -> None:
         "/datasets/DATASET/summary",
     ],
 )
-def test_head_is_get_without_a_body(local: TestClient, dataset: str, path: str) -> None:
+def test_head_is_get_without_a_body(shared: TestClient, dataset: str, path: str) -> None:
     """The same status and headers."""
-    local.put(f"/dataset/{dataset}/files/a.txt", content=b"x")
+    shared.put(f"/dataset/{dataset}/files/a.txt", content=b"x")
     path = path.replace("DATASET", dataset)
-    head, got = local.head(path), local.get(path)
+    head, got = shared.head(path), shared.get(path)
     assert head.status_code == got.status_code == 200
     if path != "/metrics":
         assert dict(head.headers) == dict(got.headers)
@@ -236,12 +237,12 @@ def test_head_is_get_without_a_body(local: TestClient, dataset: str, path: str) 
 
 @pytest.mark.parametrize("kind", ["multipart/form-data; boundary=x", "application/x-www-form-urlencoded"])
 @pytest.mark.parametrize("path", ["", "?unpack=1", "/files/a", "/files/a?upload=12345678"])
-def test_forms_are_refused(local: TestClient, dataset: str, kind: str, path: str) -> None:
-    """415: a form is not the file, and the answer says how to send one."""
-    answer = local.put(f"/datasets/{dataset}{path}", content=b"x", headers={"Content-Type": kind})
+def test_forms_are_refused(shared: TestClient, dataset: str, kind: str, path: str) -> None:
+    """415 says how to send a file instead."""
+    answer = shared.put(f"/datasets/{dataset}{path}", content=b"x", headers={"Content-Type": kind})
     assert answer.status_code == 415
     assert "--data-binary" in answer.json()["error"]
-    assert all_files(local, dataset) == []
+    assert all_files(shared, dataset) == []
 
 
 @pytest.mark.parametrize(
@@ -258,9 +259,9 @@ def test_forms_are_refused(local: TestClient, dataset: str, kind: str, path: str
         ("attachment; filename*=idna''%ff%2e%2e", None),
     ],
 )
-def test_the_name_in_content_disposition(local: TestClient, dataset: str, header: str, path: str | None) -> None:
-    """RFC 6266's forms are read; one that is not a file's name is 400."""
-    answer = local.put(f"/datasets/{dataset}", content=b"x", headers={"Content-Disposition": header})
+def test_content_disposition_names_the_file(shared: TestClient, dataset: str, header: str, path: str | None) -> None:
+    """In all forms of RFC 6266; 400 for an invalid name."""
+    answer = shared.put(f"/datasets/{dataset}", content=b"x", headers={"Content-Disposition": header})
     if path is None:
         assert answer.status_code == 400
     else:
@@ -268,8 +269,8 @@ def test_the_name_in_content_disposition(local: TestClient, dataset: str, header
 
 
 @pytest.mark.parametrize("query", ["", "?unpack=1", "/files/q/r", f"/files/q/r?upload={'u' * 8}"])
-def test_a_dataset_that_is_removed_takes_no_more(served: str, served_root: Path, query: str) -> None:
-    """An upload into a dataset that is removed meanwhile is 404, and does not bring the dataset back."""
+def test_an_upload_does_not_restore_a_removed_dataset(served: str, served_root: Path, query: str) -> None:
+    """It is 404 if the dataset is removed meanwhile."""
     name, body = new_dataset(served), tar_bytes({"a": b"1"}) + b"\0" * 3_000_000
     headers = {}
     if "upload" in query:
@@ -283,14 +284,14 @@ def test_a_dataset_that_is_removed_takes_no_more(served: str, served_root: Path,
         assert ask(served, "DELETE", f"/datasets/{name}")[0] == 204
         yield body[-1:]
 
-    status, said, _ = ask(served, "PUT", f"/datasets/{name}{query}", removing(), headers)
-    assert status == 404, said
+    status, response, _ = ask(served, "PUT", f"/datasets/{name}{query}", removing(), headers)
+    assert status == 404, response
     assert ask(served, "GET", f"/datasets/{name}")[0] == 404
     assert not (served_root / name).exists()
 
 
-def test_a_folder_elsewhere_that_the_owner_linked(tmp_path: Path) -> None:
-    """A dataset's own folder may be a link; it is listed, read and written. Others beside it do no harm."""
+def test_a_dataset_folder_may_be_a_link(tmp_path: Path) -> None:
+    """It is listed, read and written. Other entries of the root are ignored."""
     (tmp_path / "far" / "sub").mkdir(parents=True)
     (tmp_path / "far" / "sub" / "x").write_bytes(b"1")
     (tmp_path / "root").mkdir()
@@ -298,7 +299,7 @@ def test_a_folder_elsewhere_that_the_owner_linked(tmp_path: Path) -> None:
     os.symlink(tmp_path / "nowhere", tmp_path / "root" / "dangling")
     (tmp_path / "root" / "notes.txt").write_bytes(b"not a dataset")
     with client_of(tmp_path / "root") as client:
-        assert [told["name"] for told in client.get("/datasets").json()["datasets"]] == ["near"]
+        assert [entry["name"] for entry in client.get("/datasets").json()["datasets"]] == ["near"]
         assert client.get("/datasets/near/files/sub/x").content == b"1"
         assert client.put("/datasets/near/files/y", content=b"2").status_code == 200
         assert all_files(client, "near") == ["sub/x", "y"]
@@ -310,27 +311,27 @@ def test_a_folder_elsewhere_that_the_owner_linked(tmp_path: Path) -> None:
         assert (tmp_path / "far" / "y").exists(), "only the link was the service's"
 
 
-def test_digest_of_an_archive(local: TestClient, dataset: str) -> None:
-    """Repr-Digest and Content-Digest are of the archive, and nothing is written if they differ."""
+def test_an_archive_with_a_wrong_digest_is_refused(shared: TestClient, dataset: str) -> None:
+    """Nothing of it is written."""
     data = tar_bytes({"a": b"1"})
     for header in ("Repr-Digest", "Content-Digest"):
-        wrong = local.put(f"/datasets/{dataset}?unpack=1", content=data, headers={header: digest_field(b"")})
+        wrong = shared.put(f"/datasets/{dataset}?unpack=1", content=data, headers={header: digest_field(b"")})
         assert wrong.status_code == 400
-        assert all_files(local, dataset) == []
-        right = local.put(f"/datasets/{dataset}?unpack=1", content=data, headers={header: digest_field(data)})
+        assert all_files(shared, dataset) == []
+        right = shared.put(f"/datasets/{dataset}?unpack=1", content=data, headers={header: digest_field(data)})
         assert right.status_code == 200
-        local.delete(f"/datasets/{dataset}/files/a")
+        shared.delete(f"/datasets/{dataset}/files/a")
 
 
 @pytest.mark.parametrize("query", ["unpack=2", "unpack=", "unpack=true"])
-def test_flags_are_0_or_1(local: TestClient, dataset: str, query: str) -> None:
-    """400 for what somebody may have meant otherwise."""
-    assert local.put(f"/datasets/{dataset}?{query}", content=b"x").status_code == 400
+def test_boolean_parameters_are_0_or_1(shared: TestClient, dataset: str, query: str) -> None:
+    """400 for other values."""
+    assert shared.put(f"/datasets/{dataset}?{query}", content=b"x").status_code == 400
 
 
 @pytest.mark.parametrize("path", ["", "/files/a"])
-def test_a_file_that_is_replaced_while_it_is_sent(served: str, served_root: Path, path: str) -> None:
-    """The client gets an error, never a tar or a file that is short or mixed."""
+def test_a_download_of_a_replaced_file_fails(served: str, served_root: Path, path: str) -> None:
+    """The client never gets a truncated or mixed file or tar."""
     name = new_dataset(served)
     old, new = served_root / name / "a", served_root / name / "b"
     old.write_bytes(b"a" * 40_000_000)  # more than sockets keep
@@ -345,8 +346,8 @@ def test_a_file_that_is_replaced_while_it_is_sent(served: str, served_root: Path
             answer.read()
 
 
-def test_many_clients_make_one_dataset(local: TestClient) -> None:
-    """One of them makes it, and the others are told so."""
+def test_of_concurrent_creations_one_succeeds(local: TestClient) -> None:
+    """The others get 409."""
     statuses: list[int] = []
 
     def make() -> None:
@@ -360,8 +361,8 @@ def test_many_clients_make_one_dataset(local: TestClient) -> None:
     assert sorted(statuses) == [201, *[409] * 7]
 
 
-def test_a_body_beyond_the_limit(tmp_path: Path) -> None:
-    """413, told by Content-Length or found out on the way; nothing is left of it."""
+def test_a_body_beyond_the_limit_is_refused(tmp_path: Path) -> None:
+    """413, by Content-Length or while it is received; nothing is left of it."""
     limits = ServiceLimits(max_file_bytes=1000, min_free_bytes=0)
     with client_of(tmp_path, limits=limits) as client:
         client.post("/datasets", json={"name": "d"})
@@ -372,8 +373,8 @@ def test_a_body_beyond_the_limit(tmp_path: Path) -> None:
         assert client.put("/datasets/d/files/a", content=b"x" * 1000).status_code == 200
 
 
-def test_a_disk_that_is_full(tmp_path: Path) -> None:
-    """507 before a byte is taken, where less than the chosen room would be left."""
+def test_uploads_to_a_full_disk_are_refused(tmp_path: Path) -> None:
+    """507 before the body is read, if less than the reserved space would be left."""
     with client_of(tmp_path, limits=ServiceLimits(min_free_bytes=1 << 60)) as client:
         client.post("/datasets", json={"name": "d"})
         for path in ("", "?unpack=1", "/files/a", "/files/b?upload=12345678"):

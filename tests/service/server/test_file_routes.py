@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 import socket
 import threading
@@ -20,45 +21,45 @@ pytest.importorskip("starlette", reason="the service's libraries are not install
 
 from starlette.testclient import TestClient
 
-from tests.service.clients import all_files, ask, below, client_of, digest_field, new_dataset
+from tests.support.service_clients import all_files, ask, below, client_of, digest_field, new_dataset
 from tests.support.shard_places import Place
-from torchdata_remote.service.server import file_routes as of_files
+from torchdata_remote.service.server import file_routes
 
 ONE_FIXTURE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 DATA = bytes(range(256)) * 3
 
 
-def test_a_file_comes_back_as_it_was(client: TestClient, dataset: str) -> None:
-    """PUT tells what is there; GET and HEAD give the same, with all headers; DELETE removes it."""
+def test_a_file_is_stored_sent_and_removed(client: TestClient, dataset: str) -> None:
+    """PUT reports its metadata; GET and HEAD have equal headers."""
     path = f"/datasets/{dataset}/files/cat/my file.csv"
     put = client.put(path, content=DATA)
     assert put.status_code == 200
-    told = put.json()
-    assert set(told) == {"path", "size", "etag", "modified", "sha256", "location"}
-    assert (told["path"], told["size"]) == ("cat/my file.csv", len(DATA))
-    assert told["location"] == f"/dataset/{dataset}/files/cat/my%20file.csv"
-    assert told["sha256"] == hashlib.sha256(DATA).hexdigest()
+    metadata = put.json()
+    assert set(metadata) == {"path", "size", "etag", "modified", "sha256", "location"}
+    assert (metadata["path"], metadata["size"]) == ("cat/my file.csv", len(DATA))
+    assert metadata["location"] == f"/dataset/{dataset}/files/cat/my%20file.csv"
+    assert metadata["sha256"] == hashlib.sha256(DATA).hexdigest()
     assert put.headers["repr-digest"] == digest_field(DATA)
-    got, head = client.get(told["location"]), client.head(told["location"])
+    got, head = client.get(metadata["location"]), client.head(metadata["location"])
     assert (got.status_code, got.content) == (200, DATA)
     assert (head.status_code, head.content) == (200, b"")
     assert dict(got.headers) == dict(head.headers)
-    assert got.headers["etag"] == put.headers["etag"] == told["etag"]
+    assert got.headers["etag"] == put.headers["etag"] == metadata["etag"]
     assert got.headers["accept-ranges"] == "bytes"
     assert got.headers["content-length"] == str(len(DATA))
     assert got.headers["content-type"] == "application/octet-stream"
     assert got.headers["content-disposition"] == 'attachment; filename="my file.csv"'
     assert got.headers["last-modified"].endswith("GMT")
     listed = client.get(f"/datasets/{dataset}/files").json()["files"]
-    assert listed == [{name: told[name] for name in ("path", "size", "etag", "modified")}]
+    assert listed == [{name: metadata[name] for name in ("path", "size", "etag", "modified")}]
     assert client.delete(path).status_code == 204
     for method in ("GET", "HEAD", "DELETE"):
         assert client.request(method, path).status_code == 404
     assert all_files(client, dataset) == []
 
 
-def test_a_file_is_replaced(client: TestClient, dataset: str) -> None:
-    """The second PUT wins, with another etag; an empty file is a file."""
+def test_a_file_can_be_replaced(client: TestClient, dataset: str) -> None:
+    """The second PUT gives another etag; an empty file is a file."""
     path = f"/datasets/{dataset}/files/a"
     first = client.put(path, content=b"1").headers["etag"]
     second = client.put(path, content=b"").headers["etag"]
@@ -85,11 +86,11 @@ def test_a_file_is_replaced(client: TestClient, dataset: str) -> None:
         ("bytes=0-99999999999999999999999", (0, 0)),
     ],
 )
-def test_ranges(client: TestClient, dataset: str, header: str, expected: tuple[int, int] | None) -> None:
-    """206 with the bytes; 416 if there are none; 200 with all, for what is not understood."""
+def test_range_requests(shared: TestClient, dataset: str, header: str, expected: tuple[int, int] | None) -> None:
+    """206 with the bytes; 416 without any; 200 for a header that is ignored."""
     path = f"/datasets/{dataset}/files/a"
-    client.put(path, content=DATA)
-    got = client.get(path, headers={b"Range": header.encode()})
+    shared.put(path, content=DATA)
+    got = shared.get(path, headers={b"Range": header.encode()})
     if expected is None:
         assert got.status_code == 416
         assert got.headers["content-range"] == "bytes */768"
@@ -105,22 +106,22 @@ def test_ranges(client: TestClient, dataset: str, header: str, expected: tuple[i
 
 @ONE_FIXTURE
 @given(data=st.data(), size=st.integers(0, 40))
-def test_any_range_is_a_slice(local: TestClient, dataset: str, data: st.DataObject, size: int) -> None:
-    """Whatever first and last byte are."""
+def test_any_range_is_a_slice(shared: TestClient, dataset: str, data: st.DataObject, size: int) -> None:
+    """For all first and last bytes."""
     path = f"/datasets/{dataset}/files/{size}"
     content = bytes(range(size))
-    local.put(path, content=content)
+    shared.put(path, content=content)
     first = data.draw(st.integers(0, 50))
     last = data.draw(st.none() | st.integers(first, 60))
-    got = local.get(path, headers={"Range": f"bytes={first}-{'' if last is None else last}"})
+    got = shared.get(path, headers={"Range": f"bytes={first}-{'' if last is None else last}"})
     expected = content[first : None if last is None else last + 1]
     assert (got.status_code, got.content if expected else b"") == (206 if expected else 416, expected)
 
 
-def test_conditions_of_a_reader(client: TestClient, dataset: str) -> None:
-    """If-Match, If-None-Match and If-Range, as RFC 9110 has them."""
+def test_preconditions_of_reads(shared: TestClient, dataset: str) -> None:
+    """If-Match, If-None-Match and If-Range as in RFC 9110."""
     path = f"/datasets/{dataset}/files/a"
-    etag = client.put(path, content=DATA).headers["etag"]
+    etag = shared.put(path, content=DATA).headers["etag"]
     for header, value, status in [
         ("If-Match", etag, 200),
         ("If-Match", "*", 200),
@@ -133,18 +134,18 @@ def test_conditions_of_a_reader(client: TestClient, dataset: str) -> None:
         ("If-None-Match", '"x"', 200),
     ]:
         for method in ("GET", "HEAD"):
-            assert client.request(method, path, headers={header: value}).status_code == status, (method, header, value)
-    not_modified = client.get(path, headers={"If-None-Match": etag})
+            assert shared.request(method, path, headers={header: value}).status_code == status, (method, header, value)
+    not_modified = shared.get(path, headers={"If-None-Match": etag})
     assert not_modified.content == b""
     assert not_modified.headers["etag"] == etag
     for value, status in [(etag, 206), ('"x"', 200), (f"W/{etag}", 200), ("Sat, 01 Jan 2000 00:00:00 GMT", 200)]:
-        assert client.get(path, headers={"Range": "bytes=1-2", "If-Range": value}).status_code == status
-    gone = client.get(f"/datasets/{dataset}/files/gone", headers={"If-Match": "*"})
+        assert shared.get(path, headers={"Range": "bytes=1-2", "If-Range": value}).status_code == status
+    gone = shared.get(f"/datasets/{dataset}/files/gone", headers={"If-Match": "*"})
     assert gone.status_code in (404, 412)
 
 
-def test_conditions_of_a_writer(client: TestClient, dataset: str) -> None:
-    """PUT and DELETE change what the client has seen, and nothing else."""
+def test_preconditions_of_writes(client: TestClient, dataset: str) -> None:
+    """PUT and DELETE change only the version that the client has seen."""
     path = f"/datasets/{dataset}/files/a"
     assert client.put(path, content=b"1", headers={"If-Match": "*"}).status_code == 412
     assert client.put(path, content=b"1", headers={"If-Match": '"x"'}).status_code == 412
@@ -155,7 +156,7 @@ def test_conditions_of_a_writer(client: TestClient, dataset: str) -> None:
     assert client.put(path, content=b"2", headers={"If-None-Match": first.headers["etag"]}).status_code == 412
     assert client.get(path).content == b"1"
     other = client.put(path, content=b"22", headers={"If-None-Match": '"another"'})
-    assert other.status_code == 200, "the file that is there is not the one that was excluded"
+    assert other.status_code == 200, "the existing file is not the excluded version"
     assert client.put(path, content=b"3", headers={"If-Match": first.headers["etag"]}).status_code == 412
     assert client.delete(path, headers={"If-Match": first.headers["etag"]}).status_code == 412
     assert client.get(path).content == b"22"
@@ -180,24 +181,24 @@ def together(*calls: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("condition", ["If-Match", "If-None-Match"])
-def test_one_of_many_writers_with_a_condition_wins(local: TestClient, dataset: str, condition: str) -> None:
-    """Nobody's change is lost: of writers that have seen the same version, one replaces it."""
+def test_of_concurrent_conditional_writes_one_succeeds(shared: TestClient, dataset: str, condition: str) -> None:
+    """No update is lost."""
     path = f"/datasets/{dataset}/files/a"
-    etag = local.put(path, content=b"0").headers["etag"] if condition == "If-Match" else "*"
+    etag = shared.put(path, content=b"0").headers["etag"] if condition == "If-Match" else "*"
     answers: dict[int, int] = {}
 
     def write(number: int) -> None:
-        answer = local.put(path, content=b"%d" % number, headers={condition: etag})
+        answer = shared.put(path, content=b"%d" % number, headers={condition: etag})
         answers[answer.status_code if answer.status_code != 200 else 1000 + number] = number
 
     together(*[lambda number=number: write(number) for number in range(8)])
     winners = [number for status, number in answers.items() if status >= 1000]
     assert len(winners) == 1
-    assert local.get(path).content == b"%d" % winners[0]
+    assert shared.get(path).content == b"%d" % winners[0]
 
 
-def test_writers_of_one_file_never_mix(client: TestClient, dataset: str, place: Place) -> None:
-    """Body, etag and digest of an answer belong together, whoever writes and reads at once."""
+def test_concurrent_writes_never_mix(client: TestClient, dataset: str, place: Place) -> None:
+    """Body, etag and digest of a response belong together."""
     if place.url.startswith("memory:"):
         pytest.skip("fsspec's memory knows no versions")
     path = f"/datasets/{dataset}/files/a"
@@ -208,11 +209,11 @@ def test_writers_of_one_file_never_mix(client: TestClient, dataset: str, place: 
 
     def write(number: int) -> None:
         for _ in range(5):
-            told = client.put(path, content=contents[number]).json()
-            if told.get("sha256") != hashlib.sha256(contents[number]).hexdigest():
-                wrong.append(told)
-            elif told["size"] != len(contents[number]):
-                wrong.append(("size of another's", told))
+            metadata = client.put(path, content=contents[number]).json()
+            if metadata.get("sha256") != hashlib.sha256(contents[number]).hexdigest():
+                wrong.append(metadata)
+            elif metadata["size"] != len(contents[number]):
+                wrong.append(("size of another's", metadata))
 
     def read() -> None:
         for _ in range(10):
@@ -258,23 +259,23 @@ HOSTILE = [
 
 @pytest.mark.parametrize("path", HOSTILE)
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
-def test_hostile_paths(served: str, served_root: Path, method: str, path: str) -> None:
-    """400, and nothing is written or read, anywhere; sent as they are, which clients seldom do."""
+def test_hostile_paths_are_refused(served: str, served_root: Path, method: str, path: str) -> None:
+    """400, and nothing is read or written; sent unchanged, unlike by most clients."""
     name = new_dataset(served)
     (served_root / "x").write_bytes(b"beside")
     for query in ("", f"?upload={'u' * 8}"):
         headers = {"Content-Range": "bytes 0-0/1"} if query and method == "PUT" else {}
         target = f"/datasets/{name}/files/{path}{query}"
-        status, said, _ = ask(served, method, target, b"1" if method == "PUT" else None, headers)
-        assert status == (404 if "%0a" in path else 400), said  # no address has a line's end in it
-        assert said.startswith(b'{"error":')
+        status, response, _ = ask(served, method, target, b"1" if method == "PUT" else None, headers)
+        assert status == (404 if "%0a" in path else 400), response  # no address has a line's end in it
+        assert response.startswith(b'{"error":')
     assert below(served_root / name) == set()
     assert (served_root / "x").read_bytes() == b"beside"
 
 
 @pytest.mark.parametrize("name", ["..", ".", "%2e%2e", ".torchdata_remote", "a%00", "%ff", "-a", "a" * 129, "a%20b"])
-def test_hostile_names_of_datasets(served: str, name: str) -> None:
-    """400, whatever is asked."""
+def test_hostile_dataset_names_are_refused(served: str, name: str) -> None:
+    """400, for all requests."""
     for method, rest in [("GET", ""), ("GET", "/files"), ("PUT", "/files/a"), ("PUT", ""), ("DELETE", "")]:
         body = b"1" if method == "PUT" else None
         assert ask(served, method, f"/datasets/{name}{rest}", body)[0] in (400, 404)
@@ -305,22 +306,32 @@ def test_hostile_names_of_datasets(served: str, name: str) -> None:
         "-rf",
     ],
 )
-def test_paths_that_are_fine(client: TestClient, dataset: str, path: str) -> None:
-    """They come back as they were, in listings, locations and headers."""
+def test_unusual_paths_are_accepted(shared: TestClient, dataset: str, path: str) -> None:
+    """They are unchanged in listings, locations and headers."""
     if len(path.encode()) == 1023:
         path = path[:1000]  # a bucket's keys have the folder's name as well
-    put = client.put(f"/datasets/{dataset}/files/{quote(path)}", content=path.encode())
+    put = shared.put(f"/datasets/{dataset}/files/{quote(path)}", content=path.encode())
     assert put.status_code == 200, put.text
     assert put.json()["path"] == path
-    assert client.get(put.json()["location"]).content == path.encode()
-    assert all_files(client, dataset) == [path]
-    disposition = client.get(f"/datasets/{dataset}").headers["content-disposition"]
+    assert shared.get(put.json()["location"]).content == path.encode()
+    assert all_files(shared, dataset) == [path]
+    disposition = shared.get(f"/datasets/{dataset}").headers["content-disposition"]
     assert disposition.startswith("attachment; filename=")
     assert (
-        client.put(f"/datasets/{dataset}", content=b"", headers={"Content-Disposition": disposition}).json()["path"]
+        shared.put(f"/datasets/{dataset}", content=b"", headers={"Content-Disposition": disposition}).json()["path"]
         == path.rpartition("/")[2]
     )
-    assert client.delete(put.json()["location"]).status_code == 204
+    assert shared.delete(put.json()["location"]).status_code == 204
+
+
+def test_unusual_paths_in_every_kind_of_store(client: TestClient, dataset: str) -> None:
+    """Names that URLs, keys and listings encode differently are stored and listed as they were sent."""
+    paths = sorted(["日本/😀.bin", "%20", "a?b#c&d=e;f+g", " ", "...", ".hidden/.too", "'\"<>|*", "x" * 255])
+    for path in paths:
+        stored = client.put(f"/datasets/{dataset}/files/{quote(path)}", content=path.encode())
+        assert (stored.status_code, stored.json()["path"]) == (200, path)
+        assert client.get(stored.json()["location"]).content == path.encode()
+    assert all_files(client, dataset) == paths
 
 
 @ONE_FIXTURE
@@ -342,7 +353,7 @@ def test_an_accepted_path_stays_below_the_dataset(local: TestClient, tmp_path: P
 
 
 def linked(tmp_path: Path) -> Path:
-    """A dataset with links of each kind, and a file outside that nobody may reach."""
+    """Create a dataset, and files outside that must stay out of reach."""
     outside = tmp_path / "outside"
     (outside / "sub").mkdir(parents=True)
     (outside / "secret").write_bytes(b"secret")
@@ -386,8 +397,8 @@ def test_links_are_never_followed(tmp_path: Path, link: str, target: str, path: 
     assert {name: (outside / name).read_bytes() for name in below(outside)} == before
 
 
-def test_a_listing_does_not_go_through_a_link(tmp_path: Path) -> None:
-    """Not where the prefix leads into one, either."""
+def test_a_listing_does_not_follow_links(tmp_path: Path) -> None:
+    """Not in the prefix, either."""
     linked(tmp_path)
     os.symlink(tmp_path / "outside", tmp_path / "root" / "d" / "folder")
     with client_of(tmp_path / "root") as client:
@@ -397,8 +408,8 @@ def test_a_listing_does_not_go_through_a_link(tmp_path: Path) -> None:
                 assert answer.status_code == 403, (prefix, recursive)
 
 
-def test_what_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder, a pipe and a socket are 404, and nobody waits for them."""
+def test_folders_pipes_and_sockets_are_404(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And never block a request."""
     folder = tmp_path / "root" / "d"
     (folder / "sub").mkdir(parents=True)
     os.mkfifo(folder / "pipe")
@@ -414,8 +425,8 @@ def test_what_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             assert client.get("/datasets/d/files?digests=1").json()["files"] == []
 
 
-def test_names_on_disk_that_are_no_text(tmp_path: Path) -> None:
-    """The listing says which file is to be renamed; none is left out in silence."""
+def test_file_names_that_are_not_utf8_are_an_error(tmp_path: Path) -> None:
+    """It names the file, rather than leaving it out."""
     folder = tmp_path / "root" / "d"
     folder.mkdir(parents=True)
     (folder / "a").write_bytes(b"1")
@@ -428,29 +439,28 @@ def test_names_on_disk_that_are_no_text(tmp_path: Path) -> None:
             assert "UTF-8" in answer.json()["error"]
 
 
-def test_a_file_and_a_folder_of_one_name(local: TestClient, dataset: str) -> None:
-    """409 as long as the other is there; an empty folder that something left is in nobody's way."""
+def test_a_file_and_a_folder_of_one_name_conflict(shared: TestClient, dataset: str) -> None:
+    """409 while the other one exists; an empty folder does not conflict."""
     files = f"/datasets/{dataset}/files"
-    assert local.put(f"{files}/a/b/c", content=b"1").status_code == 200
+    assert shared.put(f"{files}/a/b/c", content=b"1").status_code == 200
     for path in ("a", "a/b", "a/b/c/d", "a/b/c/d/e"):
-        answer = local.put(f"{files}/{path}", content=b"2")
+        answer = shared.put(f"{files}/{path}", content=b"2")
         assert answer.status_code == 409, path
-    assert local.delete(f"{files}/a/b/c").status_code == 204
-    assert local.get(f"{files}?recursive=0").json()["folders"] == []
-    assert local.put(f"{files}/a", content=b"2").status_code == 200
-    assert local.delete(f"{files}/a").status_code == 204
-    refused = local.put(f"{files}/x/y/z", content=b"1", headers={"Content-Digest": digest_field(b"other")})
+    assert shared.delete(f"{files}/a/b/c").status_code == 204
+    assert shared.get(f"{files}?recursive=0").json()["folders"] == []
+    assert shared.put(f"{files}/a", content=b"2").status_code == 200
+    assert shared.delete(f"{files}/a").status_code == 204
+    refused = shared.put(f"{files}/x/y/z", content=b"1", headers={"Content-Digest": digest_field(b"other")})
     assert refused.status_code == 400
-    assert local.put(f"{files}/x", content=b"2").status_code == 200
+    assert shared.put(f"{files}/x", content=b"2").status_code == 200
 
 
-@pytest.mark.parametrize("header", ["Repr-Digest", "Content-Digest"])
-def test_digests_are_compared(client: TestClient, dataset: str, header: str, place: Place) -> None:
+def test_a_file_with_a_wrong_digest_is_refused(client: TestClient, dataset: str, place: Place) -> None:
     """A file appears if its digest is the promised one; else 400, and the old one stays."""
     path = f"/datasets/{dataset}/files/a"
     client.put(path, content=b"old")
     before = place.files()
-    for value, status in [
+    cases = [
         (digest_field(b"other"), 400),
         ("sha-256=:AAAA:", 400),
         ("sha-256=:not base64:", 400),
@@ -459,32 +469,35 @@ def test_digests_are_compared(client: TestClient, dataset: str, header: str, pla
         (f"sha-512=:AAAA:, {digest_field(b'new')}", 200),
         ("sha-512=:AAAA:", 200),
         (digest_field(b"new"), 200),
-    ]:
+    ]
+    for header, (value, status) in itertools.product(["Repr-Digest", "Content-Digest"], cases):
         answer = client.put(path, content=b"new", headers={header: value})
         assert answer.status_code == status, value
         if status == 400:
             assert place.files() == before
             assert set(answer.json()) == {"error"}
+        else:
+            before = place.files()
     assert client.get(path).content == b"new"
 
 
-def test_the_digest_of_the_whole_file_is_told(client: TestClient, dataset: str) -> None:
-    """Want-Repr-Digest: with any status that has a file, also of a range; not without it."""
+def test_want_repr_digest_returns_the_digest(shared: TestClient, dataset: str) -> None:
+    """In all responses with a file, also with a range."""
     path = f"/datasets/{dataset}/files/a"
-    client.put(path, content=DATA)
-    assert "repr-digest" not in client.get(path).headers
+    shared.put(path, content=DATA)
+    assert "repr-digest" not in shared.get(path).headers
     for value in ("sha-256=1", "sha-512=3, sha-256=10", "SHA-256=1"):
         for extra in ({}, {"Range": "bytes=1-2"}):
             for method in ("GET", "HEAD"):
-                got = client.request(method, path, headers={"Want-Repr-Digest": value, **extra})
+                got = shared.request(method, path, headers={"Want-Repr-Digest": value, **extra})
                 assert got.headers["repr-digest"] == digest_field(DATA)
     for value in ("sha-256=0", "sha-512=1", "nonsense"):
-        assert "repr-digest" not in client.get(path, headers={"Want-Repr-Digest": value}).headers
+        assert "repr-digest" not in shared.get(path, headers={"Want-Repr-Digest": value}).headers
 
 
-def test_content_range_without_an_upload(local: TestClient, dataset: str) -> None:
-    """400: half a file is never taken for a whole one."""
-    answer = local.put(f"/datasets/{dataset}/files/a", content=b"1", headers={"Content-Range": "bytes 0-0/2"})
+def test_content_range_without_an_upload_id_is_refused(shared: TestClient, dataset: str) -> None:
+    """400: a part is never taken for a whole file."""
+    answer = shared.put(f"/datasets/{dataset}/files/a", content=b"1", headers={"Content-Range": "bytes 0-0/2"})
     assert answer.status_code == 400
     assert "upload" in answer.json()["error"]
 
@@ -501,11 +514,12 @@ def full(client: TestClient, dataset: str) -> list[str]:
     return paths
 
 
-@pytest.mark.parametrize("limit", [1, 2, 3, 1000])
-@pytest.mark.parametrize("prefix", ["", "a", "a/", "a/c", "a/c/", "c/", "b/a", "nothing", "nothing/at/all", "z/"])
-def test_pages_make_up_the_listing(client: TestClient, dataset: str, full: list[str], prefix: str, limit: int) -> None:
-    """All files that begin with the prefix, sorted, each once; with ``recursive=0`` those and the folders in it."""
-    for recursive in (True, False):
+PREFIXES = ["", "a", "a/", "a/c", "a/c/", "c/", "b/a", "nothing", "nothing/at/all", "z/"]
+
+
+def test_pages_make_up_the_listing(client: TestClient, dataset: str, full: list[str]) -> None:
+    """All files with a prefix, sorted, each once; with ``recursive=0`` those of one folder, and the folders in it."""
+    for limit, prefix, recursive in itertools.product([1, 2, 1000], PREFIXES, [True, False]):
         files: list[str] = []
         folders: list[str] = []
         query: dict[str, str | int] = {"prefix": prefix, "limit": limit, "recursive": int(recursive), "after": ""}
@@ -520,11 +534,11 @@ def test_pages_make_up_the_listing(client: TestClient, dataset: str, full: list[
         matching = [path for path in full if path.startswith(prefix)]
         depth = prefix.count("/")
         if recursive:
-            assert (files, folders) == (matching, [])
+            assert (files, folders) == (matching, []), query
         else:
-            assert files == [path for path in matching if path.count("/") == depth]
             deeper = {"/".join(path.split("/")[: depth + 1]) + "/" for path in matching if path.count("/") > depth}
-            assert folders == sorted(deeper)
+            assert files == [path for path in matching if path.count("/") == depth], query
+            assert folders == sorted(deeper), query
 
 
 @pytest.mark.parametrize(
@@ -550,30 +564,30 @@ def test_pages_make_up_the_listing(client: TestClient, dataset: str, full: list[
         f"prefix={'x/' * 513}",
     ],
 )
-def test_listings_that_cannot_be(client: TestClient, dataset: str, query: str) -> None:
-    """400 in JSON, before anything is looked at."""
-    answer = client.get(f"/datasets/{dataset}/files?{query}")
+def test_invalid_listing_parameters_are_refused(shared: TestClient, dataset: str, query: str) -> None:
+    """400 in JSON."""
+    answer = shared.get(f"/datasets/{dataset}/files?{query}")
     assert answer.status_code == 400, answer.text
     assert set(answer.json()) == {"error"}
 
 
-def test_digests_in_listings(client: TestClient, dataset: str, full: list[str], place: Place) -> None:
-    """``digests=1`` tells those of all files, also of one that came by another way."""
-    place.below(dataset).put({"beside": b"came otherwise"})
+def test_listings_with_digests(client: TestClient, dataset: str, full: list[str], place: Place) -> None:
+    """Of all files, including those that were written without the service."""
+    place.below(dataset).put({"beside": b"written directly"})
     for _ in range(2):
         files = client.get(f"/datasets/{dataset}/files?digests=1").json()["files"]
-        expected = {path: path.encode() for path in full} | {"beside": b"came otherwise"}
+        expected = {path: path.encode() for path in full} | {"beside": b"written directly"}
         assert {file["path"]: file["sha256"] for file in files} == {
             path: hashlib.sha256(data).hexdigest() for path, data in expected.items()
         }
 
 
 @pytest.mark.parametrize("recursive", [0, 1])
-def test_pages_with_digests_may_be_short(
+def test_pages_with_digests_end_early(
     local: TestClient, dataset: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, recursive: int
 ) -> None:
-    """Pages that end early, since much had to be read, make up the listing as well; nothing comes twice."""
-    monkeypatch.setattr(of_files, "_DIGESTED_BYTES", 1)
+    """Together they are the whole listing, each file once."""
+    monkeypatch.setattr(file_routes, "_DIGESTED_BYTES", 1)
     for path in ("a", "b/x", "c", "d/x", "e", "f/x", "g"):
         (tmp_path / "root" / dataset / path).parent.mkdir(exist_ok=True)
         (tmp_path / "root" / dataset / path).write_bytes(b"12")
@@ -591,8 +605,8 @@ def test_pages_with_digests_may_be_short(
     assert num_pages > 3
 
 
-def test_dates_that_no_calendar_has(local: TestClient, dataset: str, tmp_path: Path) -> None:
-    """A file whose date cannot be told is listed and sent without one."""
+def test_a_date_beyond_the_calendar_is_omitted(local: TestClient, dataset: str, tmp_path: Path) -> None:
+    """In listings and headers."""
     file = tmp_path / "root" / dataset / "a"
     file.write_bytes(b"1")
     with contextlib.suppress(OSError):

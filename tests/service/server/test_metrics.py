@@ -55,8 +55,8 @@ def test_bytes_are_counted(local: TestClient, dataset: str) -> None:
     assert after["free_bytes", ()] > 0
 
 
-def test_what_anybody_may_send_makes_no_series(local: TestClient) -> None:
-    """Methods and addresses that are not known are counted together."""
+def test_unknown_methods_and_paths_create_no_series(local: TestClient) -> None:
+    """They are counted together."""
     before = len(samples(local))
     for number in range(20):
         local.request(f"METHOD{number}", "/datasets")

@@ -13,8 +13,7 @@ pytest.importorskip("starlette", reason="the service's libraries are not install
 
 from starlette.testclient import TestClient
 
-from tests.servers.service import running_service
-from tests.service.clients import below, client_of
+from tests.support.service_clients import below, client_of
 from torchdata_remote.service.server.app import make_app
 
 TOKEN = "a token of some length: +/="
@@ -26,15 +25,21 @@ def basic(password: str | bytes, user: str = "anybody") -> str:
     return "Basic " + base64.b64encode(user.encode() + b":" + raw).decode()
 
 
-@pytest.fixture
-def guarded(tmp_path: Path) -> Iterator[TestClient]:
-    with client_of(tmp_path, token=TOKEN) as client:
+@pytest.fixture(scope="module")
+def guarded_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("guarded")
+
+
+@pytest.fixture(scope="module")
+def guarded(guarded_root: Path) -> Iterator[TestClient]:
+    """A client of a service with a token."""
+    with client_of(guarded_root, token=TOKEN) as client:
         yield client
 
 
 @pytest.mark.parametrize("header", [f"Bearer {TOKEN}", f"bearer {TOKEN}", basic(TOKEN), basic(TOKEN, "")])
-def test_the_token_opens(guarded: TestClient, header: str) -> None:
-    """As Bearer, or as Basic's password with any user."""
+def test_the_token_is_accepted_as_bearer_or_basic_password(guarded: TestClient, header: str) -> None:
+    """With any user."""
     assert guarded.get("/datasets", headers={"Authorization": header}).status_code == 200
 
 
@@ -77,22 +82,22 @@ def test_requests_without_the_token_are_refused(guarded: TestClient, header: str
 
 
 @pytest.mark.parametrize(("method", "path"), [("POST", "/datasets"), ("PUT", "/datasets/d"), ("DELETE", "/datasets/d")])
-def test_nothing_is_changed_without_it(guarded: TestClient, tmp_path: Path, method: str, path: str) -> None:
+def test_nothing_is_changed_without_the_token(guarded: TestClient, guarded_root: Path, method: str, path: str) -> None:
     """Writing requests are refused as reading ones are."""
     assert guarded.request(method, path, content=b'{"name": "d"}').status_code == 401
-    assert below(tmp_path) == set()
+    assert below(guarded_root) == set()
 
 
-def test_whether_it_lives_is_no_secret(guarded: TestClient) -> None:
-    """/healthz needs no token, for Kubernetes' probes."""
+def test_healthz_needs_no_token(guarded: TestClient) -> None:
+    """For Kubernetes' probes."""
     assert guarded.get(OPEN).json() == {"status": "ok"}
     assert guarded.head(OPEN).status_code == 200
     for path in ("/healthz/", "/healthz%2f", "//healthz", "/Healthz", "/healthz%00"):
         assert guarded.get(path).status_code == 401
 
 
-def test_any_host_with_a_token(guarded: TestClient) -> None:
-    """A service with a token is reached by whatever name the cluster has for it."""
+def test_a_service_with_a_token_accepts_any_host(guarded: TestClient) -> None:
+    """Whatever name the cluster has for it."""
     headers = {"Host": "datasets.default.svc:8080", "Authorization": f"Bearer {TOKEN}"}
     assert guarded.get("/datasets", headers=headers).status_code == 200
 
@@ -100,9 +105,9 @@ def test_any_host_with_a_token(guarded: TestClient) -> None:
 @pytest.mark.parametrize(
     "host", ["localhost", "LOCALHOST:8080", "127.0.0.1", "127.0.0.1:80", "[::1]", "[::1]:8080", "127.1.2.3:8080"]
 )
-def test_loopback_without_a_token(local: TestClient, host: str) -> None:
-    """This machine's own names, with any port."""
-    assert local.get("/datasets", headers={"Host": host}).status_code == 200
+def test_a_service_without_a_token_accepts_loopback_hosts(shared: TestClient, host: str) -> None:
+    """With any port."""
+    assert shared.get("/datasets", headers={"Host": host}).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -123,48 +128,45 @@ def test_loopback_without_a_token(local: TestClient, host: str) -> None:
         "127.0.0.1:x",
     ],
 )
-def test_other_hosts_without_a_token(local: TestClient, host: str) -> None:
-    """421: a page whose name was made to point here (DNS rebinding) reads nothing; nor does it by /healthz."""
+def test_a_service_without_a_token_refuses_other_hosts(shared: TestClient, host: str) -> None:
+    """421, also for /healthz: a page whose name resolves to this machine (DNS rebinding) can read nothing."""
     for path in ("/datasets", "/healthz"):
-        answer = local.get(path, headers={"Host": host})
+        answer = shared.get(path, headers={"Host": host})
         assert answer.status_code == 421
         assert set(answer.json()) == {"error"}
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site", "anything"])
-def test_other_sites_change_nothing(local: TestClient, dataset: str, site: str) -> None:
-    """403 for what a browser sends on another site's behalf; its own page and programs may."""
+def test_pages_of_other_sites_cannot_write(shared: TestClient, dataset: str, site: str) -> None:
+    """403 for requests that a browser sends for another site; the service's own page and programs are allowed."""
     requests = [
         ("PUT", f"/datasets/{dataset}/files/a"),
         ("DELETE", f"/datasets/{dataset}"),
         ("POST", "/datasets"),
     ]
     for method, path in requests:
-        assert local.request(method, path, headers={"Sec-Fetch-Site": site}, content=b"x").status_code == 403
+        assert shared.request(method, path, headers={"Sec-Fetch-Site": site}, content=b"x").status_code == 403
     for fine in ("same-origin", "none"):
-        assert local.put(requests[0][1], headers={"Sec-Fetch-Site": fine}, content=b"x").status_code == 200
+        assert shared.put(requests[0][1], headers={"Sec-Fetch-Site": fine}, content=b"x").status_code == 200
 
 
 def test_an_empty_token_is_refused(tmp_path: Path) -> None:
-    """It is none, and would let everybody in."""
+    """It would match requests without one."""
     with pytest.raises(ValueError, match="token is empty"):
         make_app(str(tmp_path), token="")
 
 
-def test_the_body_is_not_waited_for(tmp_path: Path) -> None:
-    """Whoever shows no token gets the answer before the body is sent: with Expect, it is never asked for."""
-    file = tmp_path / "token"
-    file.write_text("0123456789abcdef\n")
-    with running_service(tmp_path / "root", token_file=file) as address:
-        host, _, port = address.rpartition(":")
-        for authorization in (b"", b"Authorization: Bearer wrong\r\n"):
-            with socket.create_connection((host, int(port)), timeout=60) as connection:
-                connection.sendall(
-                    b"PUT /datasets/d/files/a HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n"
-                    b"Expect: 100-continue\r\n" + authorization + b"\r\n"
-                )
-                said = b""
-                while piece := connection.recv(65536):  # it ends the connection, too
-                    said += piece
-            assert said.startswith(b"HTTP/1.1 401 ")
-            assert b"100 Continue" not in said
+def test_a_request_without_the_token_is_refused_before_its_body_is_read(guarded_service: str) -> None:
+    """With Expect, the body is never asked for."""
+    host, _, port = guarded_service.rpartition(":")
+    for authorization in (b"", b"Authorization: Bearer wrong\r\n"):
+        with socket.create_connection((host, int(port)), timeout=60) as connection:
+            connection.sendall(
+                b"PUT /datasets/d/files/a HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n"
+                b"Expect: 100-continue\r\n" + authorization + b"\r\n"
+            )
+            response = b""
+            while piece := connection.recv(65536):  # until the service ends the connection
+                response += piece
+        assert response.startswith(b"HTTP/1.1 401 ")
+        assert b"100 Continue" not in response

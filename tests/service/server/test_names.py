@@ -12,9 +12,9 @@ from torchdata_remote.service.server.names import (
     disposition,
     name_from_content,
     name_in_disposition,
-    require_beginning,
     require_dataset_name,
     require_path,
+    require_prefix,
     require_upload_id,
 )
 from torchdata_remote.service.server.problems import Problem
@@ -31,8 +31,8 @@ def fits(check: object, text: object) -> bool:
 
 
 @pytest.mark.parametrize("name", ["a", "9", "my_dataset", "A.b-c_d", "a" * 128, "a..b"])
-def test_names_of_datasets(name: str) -> None:
-    """1 to 128 of a few ASCII characters."""
+def test_valid_dataset_names(name: str) -> None:
+    """1 to 128 letters, digits, dots, underscores and hyphens."""
     assert require_dataset_name(name) == name
 
 
@@ -57,24 +57,24 @@ def test_names_of_datasets(name: str) -> None:
         "a.torchdata_remote-partial",
     ],
 )
-def test_what_names_no_dataset(name: object) -> None:
-    """All else, also what regular expressions like to overlook."""
+def test_other_dataset_names_are_refused(name: object) -> None:
+    """Including what regular expressions overlook, such as a final line break."""
     assert not fits(require_dataset_name, name)
 
 
 @given(st.text(max_size=30))
-def test_a_path_has_no_segment_that_leads_away(path: str) -> None:
-    """Whatever is accepted consists of plain names, as many bytes as file systems take."""
+def test_an_accepted_path_stays_in_its_folder(path: str) -> None:
+    """It consists of plain names within the limits of file systems."""
     if fits(require_path, path):
         segments = path.split("/")
         assert not {"", ".", ".."} & set(segments)
         assert not any(character < " " or character in "\x7f\\" for character in path)
-        assert all(fits(require_beginning, path[:end]) for end in range(len(path) + 1))
+        assert all(fits(require_prefix, path[:end]) for end in range(len(path) + 1))
 
 
 @pytest.mark.parametrize(("size", "is_fine"), [(255, True), (256, False)])
-def test_limits_are_of_bytes(size: int, is_fine: bool) -> None:
-    """Not of characters."""
+def test_limits_of_paths_count_bytes(size: int, is_fine: bool) -> None:
+    """Not characters."""
     assert fits(require_path, "x" * size) == is_fine
     assert fits(require_path, "é" * (size // 2) + "x" * (size % 2)) == is_fine
     assert fits(require_path, "/".join(["x"] * 512) + "y" * (size - 254)) == is_fine
@@ -84,14 +84,14 @@ def test_limits_are_of_bytes(size: int, is_fine: bool) -> None:
     ("upload", "is_fine"),
     [("a" * 8, True), ("A-_9" * 16, True), ("a" * 7, False), ("a" * 65, False), ("a" * 8 + "\n", False)],
 )
-def test_ids_of_uploads(upload: str, is_fine: bool) -> None:
+def test_valid_upload_ids(upload: str, is_fine: bool) -> None:
     """8 to 64 characters that need no escape in a URL."""
     assert fits(require_upload_id, upload) == is_fine
 
 
 @given(st.text(max_size=30))
-def test_a_disposition_brings_the_name_back(name: str) -> None:
-    """Whatever the name is, the header is ASCII and tells it; no header is ended by it."""
+def test_a_name_survives_content_disposition(name: str) -> None:
+    """The header is ASCII for any name, and no name ends the header."""
     if not fits(require_path, name):
         return
     header = disposition(name)
@@ -101,7 +101,7 @@ def test_a_disposition_brings_the_name_back(name: str) -> None:
 
 
 @given(st.text(st.characters(max_codepoint=255), max_size=60))
-def test_any_disposition_is_a_name_or_a_problem(header: str) -> None:
+def test_any_content_disposition_gives_a_name_or_a_problem(header: str) -> None:
     """Never another error."""
     for beginning in ("", "attachment; filename=", "attachment; filename*=", "attachment; filename*0*="):
         fits(name_in_disposition, beginning + header)
@@ -120,6 +120,6 @@ def test_any_disposition_is_a_name_or_a_problem(header: str) -> None:
         (b"text\0", "bin"),
     ],
 )
-def test_a_name_from_the_content(head: bytes, extension: str) -> None:
-    """16 digits of the hash, and what the first bytes look like, where characters may be cut."""
+def test_a_name_is_made_from_the_content(head: bytes, extension: str) -> None:
+    """16 digits of the hash, and an extension guessed from the first bytes, which may end within a character."""
     assert name_from_content(head[:512], "0123456789abcdef" * 4) == f"0123456789abcdef.{extension}"

@@ -16,7 +16,7 @@ pytest.importorskip("starlette", reason="the service's libraries are not install
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from tests.service.clients import ask
+from tests.support.service_clients import ask
 from torchdata_remote.service.server.openapi import describe
 
 CONFIGURATION = Path(__file__).with_name("schemathesis.toml")
@@ -49,8 +49,8 @@ def test_schemathesis_finds_no_violation_in_many_requests(served: str, tmp_path:
     run_schemathesis(served, tmp_path, "--max-examples", "300")
 
 
-def test_each_address_is_described(local: TestClient) -> None:
-    """With its methods; and nothing is that is not there."""
+def test_the_document_describes_all_routes(local: TestClient) -> None:
+    """With their methods, and nothing else."""
     routes = {
         (re.sub(r":path\}", "}", route.path), method)
         for route in local.app._app.routes  # type: ignore[attr-defined]

@@ -24,7 +24,6 @@ from tests.servers.service import running_service
 from torchdata_remote import ShardWriter
 
 PART_BYTES = 16 << 20
-TOKEN = "a-token-of-some-length"
 
 
 def ask(url: str, method: str = "GET", data: bytes | None = None, **headers: str) -> bytes:
@@ -117,10 +116,10 @@ def test_a_dataset_is_created(page: Page, service: str) -> None:
     assert "409" in complaint
 
 
-def test_a_folder_of_pictures(
+def test_a_folder_of_pictures_is_uploaded_and_shown(
     page: Page, service: str, dataset: Callable[[dict[str, bytes]], str], tmp_path: Path
 ) -> None:
-    """Chosen, it keeps its paths; sizes, labels and pictures are shown; the code trains from it as it stands."""
+    """It keeps its paths; sizes, labels and pictures are shown; the displayed code trains from it."""
     name = dataset({})
     for number in range(9):
         path = tmp_path / "pets" / ("cat" if number % 3 else "dog") / f"{number}.jpg"
@@ -147,8 +146,10 @@ def test_a_folder_of_pictures(
     assert "(9, 3, 224, 224)" in run.stdout
 
 
-def test_shards(page: Page, dataset: Callable[[dict[str, bytes]], str], tmp_path: Path) -> None:
-    """Labels by their names, pictures from inside, and code that runs."""
+def test_shards_are_shown_with_labels_and_pictures(
+    page: Page, dataset: Callable[[dict[str, bytes]], str], tmp_path: Path
+) -> None:
+    """And with code that runs."""
     with ShardWriter(f"{tmp_path}/{{shard}}.tar", max_shard_samples=4) as writer:
         for number in range(10):
             writer.write({"__key__": f"{number}", "jpg": picture("green"), "cls": number % 2})
@@ -165,8 +166,10 @@ def test_shards(page: Page, dataset: Callable[[dict[str, bytes]], str], tmp_path
     assert sum(int(line[1:].partition(",")[0]) for line in run.stdout.splitlines()) == 10
 
 
-def test_files_that_are_dropped(page: Page, service: str, dataset: Callable[[dict[str, bytes]], str]) -> None:
-    """Go into the folder that is shown; one that is there already is replaced only if that is wanted."""
+def test_dropped_files_are_uploaded_into_the_shown_folder(
+    page: Page, service: str, dataset: Callable[[dict[str, bytes]], str]
+) -> None:
+    """An existing file is replaced only after a confirmation."""
     name = dataset({"notes/a.txt": b"old"})
     page.open(f"{name}/notes/")
     rows(page)
@@ -200,8 +203,8 @@ def test_an_archive_is_unpacked(
     assert stored(service, name) == ["beside.csv", "cat/1.txt", "dog/2.txt"]
 
 
-def test_names_are_text(page: Page, dataset: Callable[[dict[str, bytes]], str]) -> None:
-    """Whatever they hold: nothing of them is markup, and nothing runs."""
+def test_file_names_are_never_markup(page: Page, dataset: Callable[[dict[str, bytes]], str]) -> None:
+    """Whatever they contain, nothing of it is executed."""
     bad = '<img src=x onerror="window.ran=1">'
     name = dataset({f"{bad}.txt": b"1", f"{bad}/{bad}&amp;.txt": b"2", '"; drop".txt': b"3"})
     page.open(name)
@@ -219,8 +222,8 @@ def test_names_are_text(page: Page, dataset: Callable[[dict[str, bytes]], str]) 
     assert page.script("return window.ran === undefined && !document.querySelector('img[src=x]')")
 
 
-def test_more_files_than_a_page_has(page: Page, dataset: Callable[[dict[str, bytes]], str]) -> None:
-    """A hundred at a time, until all are shown; each once."""
+def test_long_listings_are_shown_page_by_page(page: Page, dataset: Callable[[dict[str, bytes]], str]) -> None:
+    """A hundred at a time, each once."""
     name = dataset({f"{number:03}.txt": b"" for number in range(130)})
     page.open(name)
     assert len(rows(page)) == 100
@@ -230,8 +233,8 @@ def test_more_files_than_a_page_has(page: Page, dataset: Callable[[dict[str, byt
     assert page.script("return document.querySelector('[data-of=more]').hidden")
 
 
-def test_deleting_asks_first(page: Page, service: str, dataset: Callable[[dict[str, bytes]], str]) -> None:
-    """A file after a click, a dataset after its name was typed."""
+def test_deleting_needs_a_confirmation(page: Page, service: str, dataset: Callable[[dict[str, bytes]], str]) -> None:
+    """A click for a file, its typed name for a dataset."""
     name = dataset({"a.txt": b"1", "b.txt": b"2"})
     page.open(name)
     rows(page)
@@ -250,10 +253,10 @@ def test_deleting_asks_first(page: Page, service: str, dataset: Callable[[dict[s
 
 
 @pytest.mark.parametrize("ending", ["offline", "closed"])
-def test_a_broken_upload_goes_on(
+def test_an_interrupted_upload_is_resumed(
     page: Page, service: str, dataset: Callable[[dict[str, bytes]], str], tmp_path: Path, ending: str
 ) -> None:
-    """After the network was gone, or the page closed: what the server has is not sent again."""
+    """After the network failed or the page was closed, stored parts are not sent again."""
     name, file = dataset({}), tmp_path / "big.bin"
     parts = [bytes([number]) * PART_BYTES for number in range(6)]
     file.write_bytes(b"".join(parts)[:-1000])
@@ -305,41 +308,40 @@ def test_a_broken_upload_goes_on(
         assert "ERR_INTERNET_DISCONNECTED" in complaint or "'beforeunload'" in complaint
 
 
-def test_with_a_token(browser: Any, tmp_path: Path) -> None:
-    """That stands in the page's address, as browsers send what was typed: all of it works."""
-    (tmp_path / "token").write_text(TOKEN + "\n")
-    with running_service(tmp_path / "root", token_file=tmp_path / "token") as address:
-        page = Page(browser, f"http://me:{TOKEN}@{address}")
-        page.open()
-        page.element("#new-name").send_keys("guarded")
-        page.click(".create button")
-        page.until("document.querySelector('[data-of=drop]')")
-        page.drop({"a.csv": "1,2"})
-        page.wait_for_uploads(1)
-        assert rows(page) == [("a.csv", "3 B")]
-        assert TOKEN not in page.text("[data-of=code]")
-        script = tmp_path / "train.py"
-        script.write_text(page.text("[data-of=code]"))
-        environment = {**os.environ, "TORCHDATA_REMOTE_TOKEN": TOKEN}
-        run = subprocess.run(
-            [sys.executable, str(script)], capture_output=True, text=True, timeout=120, env=environment, cwd=tmp_path
-        )
-        assert run.returncode == 0, run.stderr
-        assert run.stdout == "guarded/a 3\n"
-        assert page.complaints() == []
+def test_the_page_works_with_a_token(browser: Any, guarded_service: str, token: str, tmp_path: Path) -> None:
+    """In the address of the page, as browsers send what was typed."""
+    page = Page(browser, f"http://me:{token}@{guarded_service}")
+    page.open()
+    page.element("#new-name").send_keys("guarded")
+    page.click(".create button")
+    page.until("document.querySelector('[data-of=drop]')")
+    page.drop({"a.csv": "1,2"})
+    page.wait_for_uploads(1)
+    assert rows(page) == [("a.csv", "3 B")]
+    assert token not in page.text("[data-of=code]")
+    script = tmp_path / "train.py"
+    script.write_text(page.text("[data-of=code]"))
+    environment = {**os.environ, "TORCHDATA_REMOTE_TOKEN": token}
+    run = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=120, env=environment, cwd=tmp_path
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == "guarded/a 3\n"
+    assert page.complaints() == []
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_on_a_narrow_screen(page: Page, dataset: Callable[[dict[str, bytes]], str], dark: bool) -> None:
-    """Nothing is wider than the screen, and dark is dark."""
+def test_the_page_fits_a_narrow_screen(page: Page, dataset: Callable[[dict[str, bytes]], str], dark: bool) -> None:
+    """Nothing is wider than the screen, and dark mode is dark."""
     name = dataset({f"{'long' * 40}.csv": b"1", "cat/1.jpg": picture("red"), "cat/2.jpg": picture("red")})
     scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
     page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
     size = {"width": 340, "height": 700, "deviceScaleFactor": 1, "mobile": True}
     page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:
-        for place in ("", name):
-            page.open(place)
+        assert len(name) > 34  # the dataset's name, which is the test's, is wider than the screen too
+        for view in ("", name):
+            page.open(view)
             page.until("document.querySelector('.card .kind:not(:empty), .sheet.there')")
             assert page.script("return document.documentElement.scrollWidth <= 340")
         background = page.script("return getComputedStyle(document.body).backgroundColor")

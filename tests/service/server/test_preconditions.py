@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 pytest.importorskip("starlette", reason="the service's libraries are not installed")
 
 from torchdata_remote.service.server.preconditions import (
+    allows_overwrite,
     byte_range,
     content_range,
-    may_replace,
     require_match,
     sha256_of,
     wants_digest,
@@ -24,8 +24,8 @@ from torchdata_remote.storage.dataset_service.protocol import digest_field
 
 
 @given(size=st.integers(0, 50), first=st.none() | st.integers(0, 60), last=st.none() | st.integers(0, 60))
-def test_ranges_are_slices(size: int, first: int | None, last: int | None) -> None:
-    """As Python's: 416 where the slice is empty, nothing where the range is none."""
+def test_a_range_header_is_a_slice(size: int, first: int | None, last: int | None) -> None:
+    """416 if the slice is empty; an invalid range is ignored."""
     data = bytes(range(size))
     header = f"bytes={'' if first is None else first}-{'' if last is None else last}"
     if first is None:
@@ -43,7 +43,7 @@ def test_ranges_are_slices(size: int, first: int | None, last: int | None) -> No
 
 
 @given(st.text(max_size=20))
-def test_any_header_is_read_or_refused(text: str) -> None:
+def test_any_header_is_parsed_or_refused(text: str) -> None:
     """Never another error, whatever a client sends."""
     for check in (content_range, sha256_of, wants_digest, lambda header: byte_range(header, 9)):
         for beginning in ("", "bytes ", "bytes=", "sha-256="):
@@ -52,8 +52,8 @@ def test_any_header_is_read_or_refused(text: str) -> None:
 
 
 @given(first=st.integers(0, 99), length=st.integers(1, 99), total=st.none() | st.integers(0, 250))
-def test_content_ranges(first: int, length: int, total: int | None) -> None:
-    """First byte, byte after the last one, and total, if they can be."""
+def test_content_range_of_a_part(first: int, length: int, total: int | None) -> None:
+    """First byte, byte after the last one, and total."""
     header = f"bytes {first}-{first + length - 1}/{'*' if total is None else total}"
     if total is not None and total < first + length:
         with pytest.raises(Problem):
@@ -63,8 +63,8 @@ def test_content_ranges(first: int, length: int, total: int | None) -> None:
 
 
 @given(st.binary(max_size=20))
-def test_a_digest_comes_back(data: bytes) -> None:
-    """Among others, with parameters, in any place."""
+def test_sha256_is_found_among_other_digests(data: bytes) -> None:
+    """With parameters, at any position."""
     sha256 = hashlib.sha256(data).hexdigest()
     field = digest_field(sha256)
     for header in (field, f"md5=:AAAA:, {field}", f"{field}, sha-512=:AAAA:", f"{field};x=1"):
@@ -89,8 +89,8 @@ def test_a_digest_comes_back(data: bytes) -> None:
         ("if-none-match", '"b"', '"a"', True),
     ],
 )
-def test_conditions_of_writers(name: str, value: str, etag: str | None, holds: bool) -> None:
-    """RFC 9110's, 13.1: strong comparison for If-Match, weak for If-None-Match."""
+def test_preconditions_of_writes(name: str, value: str, etag: str | None, holds: bool) -> None:
+    """RFC 9110, 13.1: strong comparison for If-Match, weak for If-None-Match."""
     if holds:
         require_match({name: value}, etag)
     else:
@@ -98,8 +98,8 @@ def test_conditions_of_writers(name: str, value: str, etag: str | None, holds: b
             require_match({name: value}, etag)
 
 
-def test_only_a_star_keeps_every_file() -> None:
-    """If-None-Match with a tag is about that version."""
-    assert may_replace({})
-    assert may_replace({"if-none-match": '"a"'})
-    assert not may_replace({"if-none-match": " * "})
+def test_only_a_star_forbids_to_overwrite() -> None:
+    """If-None-Match with a tag concerns that version only."""
+    assert allows_overwrite({})
+    assert allows_overwrite({"if-none-match": '"a"'})
+    assert not allows_overwrite({"if-none-match": " * "})

@@ -5,50 +5,50 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from torchdata_remote.service.server.summary_cache import KEPT_S, SummaryCache
+from torchdata_remote.service.server.summary_cache import LIFETIME_S, SummaryCache
 
 
-def test_seen_once_until_it_changes() -> None:
-    """The second one who asks gets what the first one saw; after a change it is looked at again."""
-    looks, seen = SummaryCache(), iter(range(9))
-    assert [looks.of("pets", "sheet", lambda: next(seen)) for _ in range(3)] == [0, 0, 0]
-    assert looks.of("pets", "summary", lambda: next(seen)) == 1
-    looks.forget("others")
-    assert looks.of("pets", "sheet", lambda: next(seen)) == 0
-    looks.forget("pets")
-    assert looks.of("pets", "sheet", lambda: next(seen)) == 2
+def test_a_summary_is_computed_again_after_a_change() -> None:
+    """Until then the cached one is returned."""
+    summaries, seen = SummaryCache(), iter(range(9))
+    assert [summaries.get("pets", "sheet", lambda: next(seen)) for _ in range(3)] == [0, 0, 0]
+    assert summaries.get("pets", "summary", lambda: next(seen)) == 1
+    summaries.invalidate("others")
+    assert summaries.get("pets", "sheet", lambda: next(seen)) == 0
+    summaries.invalidate("pets")
+    assert summaries.get("pets", "sheet", lambda: next(seen)) == 2
 
 
-def test_kept_for_a_minute() -> None:
-    """Files that came without the service are seen a minute later."""
+def test_a_summary_expires_after_a_minute() -> None:
+    """Since files may be added without the service."""
     now = [0.0]
-    looks, seen = SummaryCache(clock=lambda: now[0]), iter(range(9))
-    looks.of("pets", "sheet", lambda: next(seen))
-    now[0] = KEPT_S - 1
-    assert looks.of("pets", "sheet", lambda: next(seen)) == 0
-    now[0] = KEPT_S
-    assert looks.of("pets", "sheet", lambda: next(seen)) == 1
+    summaries, seen = SummaryCache(clock=lambda: now[0]), iter(range(9))
+    summaries.get("pets", "sheet", lambda: next(seen))
+    now[0] = LIFETIME_S - 1
+    assert summaries.get("pets", "sheet", lambda: next(seen)) == 0
+    now[0] = LIFETIME_S
+    assert summaries.get("pets", "sheet", lambda: next(seen)) == 1
 
 
-def test_what_changed_meanwhile_is_not_kept() -> None:
-    """A look during which something came may not show it."""
-    looks = SummaryCache()
+def test_a_summary_of_a_dataset_that_changed_meanwhile_is_not_cached() -> None:
+    """It may lack the change."""
+    summaries = SummaryCache()
 
     def look() -> str:
-        looks.forget("pets")
+        summaries.invalidate("pets")
         return "old"
 
-    assert looks.of("pets", "sheet", look) == "old"
-    assert looks.of("pets", "sheet", lambda: "new") == "new"
+    assert summaries.get("pets", "sheet", look) == "old"
+    assert summaries.get("pets", "sheet", lambda: "new") == "new"
 
 
-def test_many_ask_and_one_looks() -> None:
-    """Whoever asks meanwhile waits for what is being seen."""
-    looks, calls, begun = SummaryCache(), [0], threading.Barrier(8)
+def test_concurrent_requests_compute_a_summary_once() -> None:
+    """The others wait for it."""
+    summaries, calls, begun = SummaryCache(), [0], threading.Barrier(8)
 
     def ask(number: int) -> str:
         begun.wait()
-        return looks.of("pets", "sheet", look)
+        return summaries.get("pets", "sheet", look)
 
     def look() -> str:
         calls[0] += 1

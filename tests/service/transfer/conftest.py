@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.servers.service import running_service
 from tests.service.transfer.jobs import Jobs, running_jobs
 from tests.service.transfer.proxy import Proxy, running_proxy
 
@@ -15,10 +14,9 @@ _numbers = itertools.count()
 
 
 @pytest.fixture(scope="session")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def service(served: str) -> str:
     """``host:port`` of a service."""
-    with running_service(str(tmp_path_factory.mktemp("served"))) as address:
-        yield address
+    return served
 
 
 @pytest.fixture
@@ -31,7 +29,7 @@ def proxy(service: str) -> Iterator[Proxy]:
 @pytest.fixture
 def dataset() -> str:
     """A name that no other test has."""
-    return f"set-{next(_numbers)}"
+    return f"transfer-{next(_numbers)}"
 
 
 @pytest.fixture

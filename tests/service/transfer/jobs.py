@@ -27,7 +27,7 @@ class Job(NamedTuple):
     """One that runs."""
 
     pid: int
-    told: TextIO
+    output: TextIO
 
     def let_go(self) -> None:
         """Of a job that was started with ``hold=True``, and waits until the test knows its process."""
@@ -35,12 +35,12 @@ class Job(NamedTuple):
 
     def next_warning(self) -> str:
         """Wait for it."""
-        return str(json.loads(self.told.readline())["log"])
+        return str(json.loads(self.output.readline())["log"])
 
     def wait(self) -> dict[str, Any]:
         """What it returned, or ``{"error": ...}``; nothing if it was killed."""
-        with self.told:
-            lines = [json.loads(line) for line in self.told.read().splitlines()]
+        with self.output:
+            lines = [json.loads(line) for line in self.output.read().splitlines()]
         answers: list[dict[str, Any]] = [line["done"] for line in lines if "done" in line]
         return answers[0] if answers else {}
 
@@ -74,7 +74,7 @@ class Jobs:
         job = {"kind": kind, "source": source, "target": target, "fifo": fifo, **options}
         self._process.stdin.write(json.dumps(job) + "\n")
         self._process.stdin.flush()
-        opened = open(fifo)  # noqa: SIM115  # whoever waits closes it
+        opened = open(fifo)  # noqa: SIM115  # closed by Job.wait
         return Job(int(self._process.stdout.readline()), opened)
 
     def run(self, kind: str, source: str, target: str, **options: Any) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def running_jobs(folder: Path) -> Iterator[Jobs]:
             process.stdin.close()
 
 
-def _child(job: dict[str, Any], told: int) -> None:
+def _child(job: dict[str, Any], output: int) -> None:
     from torchdata_remote import RetryPolicy
     from torchdata_remote.service.transfer import pull, push
 
@@ -108,11 +108,11 @@ def _child(job: dict[str, Any], told: int) -> None:
     if job.get("hold"):
         signal.sigwait({signal.SIGUSR1})
 
-    def tell(what: str, value: object) -> None:
-        os.write(told, json.dumps({what: value}).encode() + b"\n")
+    def report(what: str, value: object) -> None:
+        os.write(output, json.dumps({what: value}).encode() + b"\n")
 
     handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: tell("log", record.getMessage())  # type: ignore[method-assign]
+    handler.emit = lambda record: report("log", record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("torchdata_remote").addHandler(handler)
     if "fsize" in job:
         resource.setrlimit(resource.RLIMIT_FSIZE, (job["fsize"], job["fsize"]))
@@ -130,7 +130,7 @@ def _child(job: dict[str, Any], told: int) -> None:
         answer: dict[str, Any] = dict(vars(done))
     except BaseException as error:
         answer = {"error": f"{type(error).__name__}: {error}"}
-    tell("done", answer)
+    report("done", answer)
 
 
 def _serve() -> None:

@@ -28,7 +28,7 @@ MOST_REQUESTS = 2 + 12 + 2 * (1 + 8)
 
 
 def end_at(proxy: Proxy, job: list[Job], number: int, *, midway: bool, how: signal.Signals = signal.SIGKILL) -> None:
-    """End a job before a request goes on, or when half of a body has."""
+    """End a job before a request is forwarded, or when half of a body is."""
 
     def end(exchange: Exchange) -> None:
         if exchange.number == number:
@@ -44,10 +44,10 @@ def end_at(proxy: Proxy, job: list[Job], number: int, *, midway: bool, how: sign
 
 @settings(max_examples=12)
 @given(number=st.integers(1, MOST_REQUESTS), midway=st.booleans())
-def test_a_push_that_is_killed_goes_on(
+def test_a_killed_push_is_resumed(
     number: int, midway: bool, service: str, jobs: Jobs, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """What the service has taken is not sent again, parts of large files neither; then all is there."""
+    """Files and parts that the service has are not sent again."""
     folder = tmp_path_factory.mktemp("tree")
     write_tree(folder / "s", TREE)
     with running_proxy(service) as proxy:
@@ -68,10 +68,10 @@ def test_a_push_that_is_killed_goes_on(
 
 @settings(max_examples=12)
 @given(number=st.integers(1, MOST_REQUESTS), midway=st.booleans())
-def test_a_pull_that_is_killed_goes_on(
+def test_a_killed_pull_is_resumed(
     number: int, midway: bool, service: str, jobs: Jobs, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Files and parts that are there are not fetched again; nobody ever sees a file that is not complete."""
+    """Complete files and parts are not fetched again; an incomplete file is never visible."""
     folder = tmp_path_factory.mktemp("tree")
     write_tree(folder / "s", TREE)
     small_push(folder / "s", f"datasets://{service}/{folder.name}", part_bytes=1 << 20)
@@ -98,10 +98,10 @@ def test_a_pull_that_is_killed_goes_on(
 
 
 @pytest.mark.parametrize("kind", ["push", "pull"])
-def test_interrupted_from_the_keyboard(
+def test_an_interrupted_transfer_is_resumed(
     kind: str, url: str, proxy: Proxy, proxy_url: str, jobs: Jobs, tmp_path: Path
 ) -> None:
-    """Ctrl-C ends it at once; asked again it goes on. What the first pull wrote is known for its own."""
+    """Ctrl-C ends it at once. Files of the first pull are known to be pulled."""
     write_tree(tmp_path / "s", TREE)
     if kind == "pull":
         small_push(tmp_path / "s", url)
@@ -121,8 +121,10 @@ def test_interrupted_from_the_keyboard(
     assert read_tree(tmp_path / "t") == (TREE if kind == "push" else {"other": b"1"})
 
 
-def test_several_pull_into_one_folder(url: str, proxy: Proxy, proxy_url: str, jobs: Jobs, tmp_path: Path) -> None:
-    """One fetches, and each byte once; the others wait and find all there. Meanwhile files are whole or absent."""
+def test_concurrent_pulls_into_one_folder_fetch_once(
+    url: str, proxy: Proxy, proxy_url: str, jobs: Jobs, tmp_path: Path
+) -> None:
+    """The others wait and find a complete folder. Meanwhile files are whole or absent."""
     write_tree(tmp_path / "s", TREE)
     small_push(tmp_path / "s", url)
     target = tmp_path / "t"
@@ -145,15 +147,15 @@ def test_several_pull_into_one_folder(url: str, proxy: Proxy, proxy_url: str, jo
 
 
 @pytest.mark.parametrize("then", ["let go", "interrupt"])
-def test_waiting_for_another_pull(then: str, url: str, jobs: Jobs, tmp_path: Path) -> None:
-    """Is told of after a second; goes on when the other one ends, and Ctrl-C ends it."""
+def test_a_waiting_pull_warns_and_can_be_interrupted(then: str, url: str, jobs: Jobs, tmp_path: Path) -> None:
+    """After a second; it continues when the other one ends."""
     write_tree(tmp_path / "s", {"a": b"1"})
     small_push(tmp_path / "s", url)
     (tmp_path / "t").mkdir()
     with open(tmp_path / "t" / LOCK_NAME, "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         job = jobs.start("pull", url, str(tmp_path / "t"))
-        assert "another pull is at work there" in job.next_warning()
+        assert "another pull is running there" in job.next_warning()
         if then == "interrupt":
             os.kill(job.pid, signal.SIGINT)
             assert "KeyboardInterrupt" in job.wait()["error"]

@@ -20,12 +20,12 @@ from torchdata_remote.service.transfer.job_pool import Job, JobPool
     max_in_flight=st.integers(1, 6),
     part_bytes=st.integers(1, 10),
 )
-def test_all_is_done_within_the_bounds(sizes: list[int], max_in_flight: int, part_bytes: int) -> None:
-    """Each job and each that follows from one, once; never more bytes in hand than allowed, but for a single job."""
+def test_all_jobs_run_once_within_the_bounds(sizes: list[int], max_in_flight: int, part_bytes: int) -> None:
+    """Of number and memory, including jobs that follow from others; a single job may exceed the memory."""
     lock = threading.Lock()
     running: list[int] = []
     done: list[int] = []
-    told: list[int] = []
+    reports: list[int] = []
 
     def job(size: int, num_following: int) -> Job:
         def run() -> Iterable[Job]:
@@ -40,48 +40,48 @@ def test_all_is_done_within_the_bounds(sizes: list[int], max_in_flight: int, par
 
         return Job(size, run)
 
-    with JobPool(max_in_flight, RetryPolicy(), part_bytes=part_bytes) as crew:
-        crew.do((job(size, 2) for size in sizes), lambda: told.append(len(told)))
+    with JobPool(max_in_flight, RetryPolicy(), part_bytes=part_bytes) as pool:
+        pool.run((job(size, 2) for size in sizes), lambda: reports.append(len(reports)))
     assert sorted(done) == sorted([*sizes, *[size // 2 for size in sizes] * 2, *[size // 4 for size in sizes] * 2])
-    assert len(told) == len(done)
+    assert len(reports) == len(done)
 
 
-def test_an_error_ends_it() -> None:
-    """It comes to whoever waits; jobs behind it are not begun, and those at work end before the block does."""
-    begun = threading.Event()
+def test_an_error_ends_the_pool() -> None:
+    """It is raised to the caller; no further job starts, and running ones end before the block."""
+    started = threading.Event()
     ended: list[str] = []
 
     def slow() -> Iterable[Job]:
-        begun.set()
+        started.set()
         with pytest.raises(PoolClosedError):
-            crew.wait(60)
+            pool.sleep(60)
         ended.append("slow")
         return ()
 
     def wrong() -> Iterable[Job]:
-        begun.wait()
+        started.wait()
         raise ValueError("no")
 
     def never() -> Iterable[Job]:
         raise AssertionError
 
-    with pytest.raises(ValueError, match="no"), JobPool(2, RetryPolicy(), part_bytes=1) as crew:
-        crew.do([Job(0, slow), Job(0, wrong), *[Job(0, never)] * 50], lambda: None)
+    with pytest.raises(ValueError, match="no"), JobPool(2, RetryPolicy(), part_bytes=1) as pool:
+        pool.run([Job(0, slow), Job(0, wrong), *[Job(0, never)] * 50], lambda: None)
     assert ended == ["slow"]
     with pytest.raises(PoolClosedError):
-        crew.check()
+        pool.check()
 
 
-def test_a_request_is_repeated_and_holds_back() -> None:
-    """As the policy says; a store that is overloaded gets fewer at once."""
+def test_requests_are_retried_with_less_concurrency() -> None:
+    """By the policy; for a store that is overloaded."""
     answers = [TransientStorageError("busy"), TransientStorageError("busy")]
     answers[0].overloaded = True
-    with JobPool(8, RetryPolicy(first_wait_s=0, max_attempts=3), part_bytes=1) as crew:
+    with JobPool(8, RetryPolicy(first_wait_s=0, max_attempts=3), part_bytes=1) as pool:
 
         def operation() -> str:
             if answers:
                 raise answers.pop()
             return "well"
 
-        assert crew.request(operation) == "well"
-        assert crew.in_flight.limit < 8
+        assert pool.request(operation) == "well"
+        assert pool.in_flight.limit < 8

@@ -18,8 +18,8 @@ from torchdata_remote.service.transfer.names import (
 
 
 @given(path=st.text(st.characters(codec="utf-8"), max_size=300), sha256=st.text("0123456789abcdef"))
-def test_names_of_our_own(path: str, sha256: str) -> None:
-    """Fit any file system, are known again, and are never a data set's; an upload's number is one for the service."""
+def test_reserved_names_fit_file_systems_and_services(path: str, sha256: str) -> None:
+    """They are recognised, and never valid in a dataset."""
     for name in (partial_name(path, sha256), ranges_name(path, sha256)):
         assert is_partial(name)
         assert is_reserved(name)
@@ -30,7 +30,7 @@ def test_names_of_our_own(path: str, sha256: str) -> None:
 
 
 def test_state_and_lock_are_reserved() -> None:
-    """And nothing that a user would choose."""
+    """And no name that a user would choose."""
     assert is_reserved(STATE_NAME)
     assert is_reserved(LOCK_NAME)
     assert not is_reserved("a.jpg")

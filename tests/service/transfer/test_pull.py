@@ -41,8 +41,8 @@ def pets(url: str, tmp_path: Path) -> str:
     return url
 
 
-def test_pulled_again_nothing_is_read(pets: str, proxy: Proxy, proxy_url: str, tmp_path: Path) -> None:
-    """Neither files of the service nor, as the state knows them, local ones."""
+def test_a_repeated_pull_reads_no_files(pets: str, proxy: Proxy, proxy_url: str, tmp_path: Path) -> None:
+    """Neither from the service nor, by the state, from disk."""
     small_pull(pets, tmp_path / "t")
     for path in TREE:
         os.utime(tmp_path / "t" / path, ns=(0, (tmp_path / "t" / path).stat().st_mtime_ns))  # atime only
@@ -51,8 +51,8 @@ def test_pulled_again_nothing_is_read(pets: str, proxy: Proxy, proxy_url: str, t
     assert all((tmp_path / "t" / path).stat().st_atime_ns == 0 for path in TREE), "hashing would read them"
 
 
-def test_without_the_state_files_are_hashed_and_kept(pets: str, proxy: Proxy, proxy_url: str, tmp_path: Path) -> None:
-    """Whoever copied them there; one that differs is fetched, also with the same size and date."""
+def test_without_the_state_equal_files_are_kept(pets: str, proxy: Proxy, proxy_url: str, tmp_path: Path) -> None:
+    """By their digest; one that differs is fetched, also with equal size and date."""
     write_tree(tmp_path / "t", TREE)
     (tmp_path / "t" / "readme").write_bytes(b"cars")
     os.utime(tmp_path / "t" / "readme", ns=(1, 1))
@@ -63,16 +63,16 @@ def test_without_the_state_files_are_hashed_and_kept(pets: str, proxy: Proxy, pr
 
 
 @pytest.mark.parametrize("state", [b"", b"[]", b'{"__kind__": "other"}', b'{"files": {"a": 1}}', b"\xff", b"null"])
-def test_a_state_that_is_none(state: bytes, pets: str, tmp_path: Path) -> None:
-    """Is as good as no state."""
+def test_an_invalid_state_is_ignored(state: bytes, pets: str, tmp_path: Path) -> None:
+    """As if there were none."""
     small_pull(pets, tmp_path / "t")
     (tmp_path / "t" / STATE_NAME).write_bytes(state)
     assert counts(small_pull(pets, tmp_path / "t")) == (0, 4, 0, 0)
     assert counts(small_pull(pets, tmp_path / "t")) == (0, 4, 0, 0)
 
 
-def test_what_others_put_there(pets: str, tmp_path: Path) -> None:
-    """Stays unless told, and so does what was pulled and then changed by hand; folders that are empty then go."""
+def test_foreign_and_changed_files_are_kept_without_delete(pets: str, tmp_path: Path) -> None:
+    """With ``delete`` they are removed, and folders that become empty."""
     small_pull(pets, tmp_path / "t")
     (tmp_path / "t" / "mine").mkdir()
     (tmp_path / "t" / "mine" / "notes").write_bytes(b"1")
@@ -91,8 +91,8 @@ def test_what_others_put_there(pets: str, tmp_path: Path) -> None:
     assert Path("/etc/passwd").exists()
 
 
-def test_a_file_that_becomes_a_folder_and_back(url: str, tmp_path: Path) -> None:
-    """What was pulled gives way; what somebody else put there is an error that names it."""
+def test_a_file_can_become_a_folder_and_back(url: str, tmp_path: Path) -> None:
+    """Pulled files are removed; a foreign file in the way is an error that names it."""
     store, name = open_service(url, StorageOptions())
     for tree in ({"a": b"1"}, {"a/b/c": b"2"}, {"a/b": b"3"}, {"a": b"4"}):
         write_tree(tmp_path / "s", tree)
@@ -123,8 +123,10 @@ def test_no_link_is_followed(name: str, inside: bool, pets: str, tmp_path: Path)
     assert inside or read_tree(elsewhere) == {"1": b"old"}
 
 
-def test_a_link_that_comes_after_the_look(pets: str, proxy: Proxy, proxy_url: str, tmp_path: Path) -> None:
-    """Somebody puts a link in the place of a folder while files are on their way: nothing is written behind it."""
+def test_a_link_created_during_the_pull_is_not_followed(
+    pets: str, proxy: Proxy, proxy_url: str, tmp_path: Path
+) -> None:
+    """Nothing is written behind it."""
     (tmp_path / "outside").mkdir()
     write_tree(tmp_path / "s", {"a-readme": b"1", "cat/z": LARGE})
     small_push(tmp_path / "s", pets, delete=True)
@@ -140,8 +142,10 @@ def test_a_link_that_comes_after_the_look(pets: str, proxy: Proxy, proxy_url: st
 
 
 @pytest.mark.parametrize("path", ["cat/1", "dog/1"])
-def test_a_bit_that_flips_on_the_way(path: str, pets: str, proxy: Proxy, proxy_url: str, tmp_path: Path) -> None:
-    """Is noticed: the file is fetched once more; if it flips each time that is an error, and nothing is kept."""
+def test_a_corrupted_download_is_repeated_once(
+    path: str, pets: str, proxy: Proxy, proxy_url: str, tmp_path: Path
+) -> None:
+    """If it is corrupted each time that is an error, and nothing is kept."""
     damaged: list[int] = []
 
     def damage(exchange: Exchange, body: bytes) -> bytes:
@@ -152,7 +156,7 @@ def test_a_bit_that_flips_on_the_way(path: str, pets: str, proxy: Proxy, proxy_u
 
     proxy.change_response = damage
     times = 1000
-    with pytest.raises(StorageError, match=r"SHA-256 .* came"):
+    with pytest.raises(StorageError, match=r"received SHA-256"):
         small_pull(proxy_url, tmp_path / "t")
     assert not (tmp_path / "t" / path).exists()
     # Of the other one there may be a part, which the next pull continues.
@@ -166,10 +170,10 @@ def test_a_bit_that_flips_on_the_way(path: str, pets: str, proxy: Proxy, proxy_u
 
 @pytest.mark.parametrize("then", [b"new", LARGE[::-1], None])
 @pytest.mark.parametrize("path", ["cat/1", "dog/1"])
-def test_replaced_after_it_was_listed(
+def test_a_file_replaced_after_the_listing_is_fetched_in_its_new_version(
     path: str, then: bytes | None, pets: str, proxy: Proxy, proxy_url: str, tmp_path: Path
 ) -> None:
-    """The new version is fetched, whole; or none, if the file is gone."""
+    """Or not at all, if it was removed."""
     small_pull(pets, tmp_path / "old")
     after = {**TREE, path: then} if then is not None else {k: v for k, v in TREE.items() if k != path}
 
@@ -187,8 +191,9 @@ def test_replaced_after_it_was_listed(
     assert counts(small_pull(pets, tmp_path / "t")) == (0, len(after), 0, 0)
 
 
-def test_replaced_again_and_again(pets: str, proxy: Proxy, proxy_url: str, tmp_path: Path) -> None:
-    """Ends, with an error."""
+def test_a_file_that_is_replaced_continuously_is_an_error(
+    pets: str, proxy: Proxy, proxy_url: str, tmp_path: Path
+) -> None:
 
     def replace(exchange: Exchange) -> None:
         if exchange.method == "GET" and exchange.target.endswith("cat/1"):
@@ -200,8 +205,8 @@ def test_replaced_again_and_again(pets: str, proxy: Proxy, proxy_url: str, tmp_p
         small_pull(proxy_url, tmp_path / "t")
 
 
-def test_nothing_to_pull(service: str, url: str, tmp_path: Path) -> None:
-    """A data set that is not there, or that is empty: what was pulled stays."""
+def test_pulling_an_empty_or_unknown_dataset_is_an_error(service: str, url: str, tmp_path: Path) -> None:
+    """The folder stays as it was."""
     with pytest.raises(ObjectNotFoundError):
         small_pull(url, tmp_path / "t")
     write_tree(tmp_path / "s", {"a": b"1"})
@@ -214,12 +219,12 @@ def test_nothing_to_pull(service: str, url: str, tmp_path: Path) -> None:
     assert read_tree(tmp_path / "t") == {"a": b"1"}
 
 
-def test_a_folder_that_holds_another_data_set(pets: str, service: str, tmp_path: Path) -> None:
-    """Is left alone; the same one under another host is fine."""
+def test_a_folder_with_another_dataset_is_refused(pets: str, service: str, tmp_path: Path) -> None:
+    """The same dataset under another host name is accepted."""
     small_pull(pets, tmp_path / "t")
     name = tmp_path.name
     small_push(tmp_path / "s", f"datasets://{service}/{name}")
-    with pytest.raises(ObjectExistsError, match="holds the data set"):
+    with pytest.raises(ObjectExistsError, match="holds the dataset"):
         small_pull(f"datasets://{service}/{name}", tmp_path / "t")
     small_pull(pets.replace("127.0.0.1", "localhost"), tmp_path / "t")
     with pytest.raises(UrlError):
@@ -228,30 +233,30 @@ def test_a_folder_that_holds_another_data_set(pets: str, service: str, tmp_path:
         pull(pets, tmp_path / "t", max_in_flight=0)
 
 
-def test_a_full_disk_is_seen_before(pets: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It tells how much is needed and how much is free; nothing is fetched."""
+def test_free_space_is_checked_before_the_pull(pets: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says how much is needed and how much is free."""
     monkeypatch.setattr("os.statvfs", lambda folder: SimpleNamespace(f_bavail=50, f_frsize=2))
     with pytest.raises(StorageError, match="508 bytes are needed and 100 are free"):
         small_pull(pets, tmp_path / "t")
     assert read_tree(tmp_path / "t") == {}
 
 
-def test_a_full_disk_midway(pets: str, jobs: Jobs, tmp_path: Path) -> None:
-    """Is an error that names the file; asked again with room, it goes on with what is there."""
+def test_a_disk_that_fills_up_is_an_error_and_the_pull_is_resumable(pets: str, jobs: Jobs, tmp_path: Path) -> None:
+    """The error names the file."""
     write_tree(tmp_path / "s", {**TREE, "huge": bytes(40_000)})
     small_push(tmp_path / "s", pets)
-    told = jobs.run("pull", pets, str(tmp_path / "t"), part_bytes=1000, fsize=20_000, max_in_flight=1)
-    assert "StorageError" in told["error"]
-    assert "File too large" in told["error"]
-    assert "are free" in told["error"]
+    result = jobs.run("pull", pets, str(tmp_path / "t"), part_bytes=1000, fsize=20_000, max_in_flight=1)
+    assert "StorageError" in result["error"]
+    assert "File too large" in result["error"]
+    assert "are free" in result["error"]
     assert sorted(read_tree(tmp_path / "t")).count("huge") == 0
     done = jobs.run("pull", pets, str(tmp_path / "t"), part_bytes=1000)
     assert done["num_bytes"] <= 21_000 + 508
     assert read_tree(tmp_path / "t") == {**TREE, "huge": bytes(40_000)}
 
 
-def test_a_folder_to_read_from(pets: str, jobs: Jobs, tmp_path: Path) -> None:
-    """One that is complete is fine; one that is not is an error, and nothing is tried."""
+def test_a_read_only_folder_must_be_complete(pets: str, jobs: Jobs, tmp_path: Path) -> None:
+    """An incomplete one is an error."""
     target = tmp_path / "t"
     small_pull(pets, target)
     for above in (tmp_path, *tmp_path.parents):
@@ -268,9 +273,9 @@ def test_a_folder_to_read_from(pets: str, jobs: Jobs, tmp_path: Path) -> None:
         assert jobs.run("pull", pets, str(target), nobody=True)["num_unchanged"] == 4
         (tmp_path / "s" / "readme").write_bytes(b"new")
         small_push(tmp_path / "s", pets)
-        told = jobs.run("pull", pets, str(target), nobody=True)
-        assert "AccessDeniedError" in told["error"]
-        assert "1 files are to be fetched" in told["error"]
+        result = jobs.run("pull", pets, str(target), nobody=True)
+        assert "AccessDeniedError" in result["error"]
+        assert "1 files are to be fetched" in result["error"]
     finally:
         target.chmod(0o755)
 
@@ -305,8 +310,8 @@ def answers_of_a_hostile_service(files: list[dict[str, Any]], request: Request) 
         "good/evil",
     ],
 )
-def test_a_hostile_listing(path: str, tmp_path: Path) -> None:
-    """No path leads out of the folder, or into what pull keeps there; nothing is written then."""
+def test_a_hostile_listing_is_refused(path: str, tmp_path: Path) -> None:
+    """No path leads out of the folder or to a reserved name; nothing is written."""
     evil, good = (hashlib.sha256(data).hexdigest() for data in (b"evil", b"good"))
     files = [
         {"path": "good", "size": 4, "etag": '"1"', "modified": None, "sha256": good},
@@ -320,8 +325,7 @@ def test_a_hostile_listing(path: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sha256", ["", "00", "Z" * 64, "../../" + "a" * 58])
-def test_a_listing_with_a_digest_that_is_none(sha256: str, tmp_path: Path) -> None:
-    """Is refused."""
+def test_an_invalid_digest_in_a_listing_is_refused(sha256: str, tmp_path: Path) -> None:
     files = [{"path": "good", "size": 4, "etag": '"1"', "modified": None, "sha256": sha256}]
     with (
         scripted(lambda request: answers_of_a_hostile_service(files, request)) as server,
@@ -330,8 +334,7 @@ def test_a_listing_with_a_digest_that_is_none(sha256: str, tmp_path: Path) -> No
         small_pull(f"datasets://{urlsplit(server.url).netloc}/pets", tmp_path / "t")
 
 
-def test_a_listing_without_an_end(tmp_path: Path) -> None:
-    """A service that begins again is found out."""
+def test_an_endless_listing_is_an_error(tmp_path: Path) -> None:
     page = {"files": [], "folders": [], "next": "a"}
     with (
         scripted(lambda request: Response(200, json.dumps(page).encode())) as server,
@@ -340,8 +343,8 @@ def test_a_listing_without_an_end(tmp_path: Path) -> None:
         small_pull(f"datasets://{urlsplit(server.url).netloc}/pets", tmp_path / "t")
 
 
-def test_parts_of_another_version_are_not_taken(pets: str, tmp_path: Path) -> None:
-    """A partial file that lies is noticed by the digest, and fetched anew; what nobody wants any longer goes."""
+def test_partial_files_of_another_version_are_not_used(pets: str, tmp_path: Path) -> None:
+    """The digest detects wrong parts, which are fetched again; obsolete partial files are removed."""
     sha256 = hashlib.sha256(LARGE).hexdigest()
     name = partial_name("dog/1", sha256)
     ranges = name.replace(".torchdata", ".ranges.torchdata")

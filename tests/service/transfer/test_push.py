@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.servers.service import running_service
 from tests.service.transfer.proxy import Exchange, Proxy, flip_one_bit
 from tests.service.transfer.trees import PART_BYTES, Tree, counts, read_tree, small_pull, small_push, trees, write_tree
 from torchdata_remote import RetryPolicy
@@ -29,10 +28,10 @@ LARGE = bytes(range(250)) * 2  # eight parts
 
 @settings(max_examples=25)
 @given(tree=trees, data=st.data())
-def test_what_is_pushed_is_what_is_pulled(
+def test_a_tree_survives_push_and_pull(
     tree: Tree, data: st.DataObject, service: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Any tree, byte for byte; asked again nothing is copied; after any change only what changed."""
+    """Byte for byte. A repeated transfer copies nothing; after a change, only what changed."""
     folder = tmp_path_factory.mktemp("tree")
     url = f"datasets://{service}/{folder.name}"
     source, target = folder / "source", folder / "target"
@@ -56,8 +55,8 @@ def test_what_is_pushed_is_what_is_pulled(
     assert read_tree(target) == after
 
 
-def test_a_file_that_becomes_a_folder_and_back(url: str, tmp_path: Path) -> None:
-    """With ``delete``, what is in the way goes first."""
+def test_a_file_can_become_a_folder_and_back(url: str, tmp_path: Path) -> None:
+    """With ``delete``, files in the way are removed first."""
     for tree in ({"a": b"1"}, {"a/b/c": b"2"}, {"a/b": b"3"}, {"a": b"4"}):
         write_tree(tmp_path / "s", tree)
         small_push(tmp_path / "s", url, delete=True)
@@ -65,8 +64,8 @@ def test_a_file_that_becomes_a_folder_and_back(url: str, tmp_path: Path) -> None
         assert read_tree(tmp_path / "t") == tree
 
 
-def test_files_that_the_folder_lacks_stay_unless_told(url: str, tmp_path: Path) -> None:
-    """They are counted; with ``delete`` they go."""
+def test_foreign_files_are_kept_without_delete(url: str, tmp_path: Path) -> None:
+    """And counted; with ``delete`` they are removed."""
     write_tree(tmp_path / "s", {"a": b"1", "b": b"2"})
     small_push(tmp_path / "s", url)
     (tmp_path / "s" / "b").unlink()
@@ -76,8 +75,8 @@ def test_files_that_the_folder_lacks_stay_unless_told(url: str, tmp_path: Path) 
     assert read_tree(tmp_path / "t") == {"a": b"1"}
 
 
-def test_a_folder_of_a_data_set(url: str, tmp_path: Path) -> None:
-    """Pushed into and pulled from, others are not touched."""
+def test_push_and_pull_of_a_folder_in_a_dataset(url: str, tmp_path: Path) -> None:
+    """Other folders are not changed."""
     write_tree(tmp_path / "s", {"a": b"1", "b/c": LARGE})
     small_push(tmp_path / "s", f"{url}/deep/er/")
     small_push(tmp_path / "s", url)
@@ -89,7 +88,7 @@ def test_a_folder_of_a_data_set(url: str, tmp_path: Path) -> None:
     assert read_tree(tmp_path / "u") == {"er/d": b"3"}
 
 
-def test_links_inside_are_followed(url: str, tmp_path: Path) -> None:
+def test_links_inside_the_folder_are_followed(url: str, tmp_path: Path) -> None:
     """To files and to folders."""
     write_tree(tmp_path / "s", {"a/b": b"1"})
     (tmp_path / "s" / "file").symlink_to("a/b")
@@ -99,8 +98,8 @@ def test_links_inside_are_followed(url: str, tmp_path: Path) -> None:
     assert read_tree(tmp_path / "t") == {"a/b": b"1", "file": b"1", "folder/b": b"1"}
 
 
-def test_what_cannot_be_pushed(url: str, tmp_path: Path) -> None:
-    """Says what and where, before anything is sent."""
+def test_invalid_sources_are_refused_before_anything_is_sent(url: str, tmp_path: Path) -> None:
+    """The error names the file."""
     outside = tmp_path / "outside"
     outside.write_bytes(b"secret")
     source = tmp_path / "s"
@@ -117,7 +116,7 @@ def test_what_cannot_be_pushed(url: str, tmp_path: Path) -> None:
     refused("link to nowhere")
     (source / "b").mkdir()
     (source / "b" / "up").symlink_to("..")
-    refused("folder that it is in")
+    refused("to a folder above it")
     os.mkfifo(source / "pipe")
     refused("pipe is neither a file nor a folder")
     with socket.socket(socket.AF_UNIX) as listening:
@@ -136,21 +135,23 @@ def test_what_cannot_be_pushed(url: str, tmp_path: Path) -> None:
         small_push(tmp_path / "t", url)
     with pytest.raises(UrlError):
         push(source, "s3://bucket/a")
-    with pytest.raises(UrlError, match="names no data set"):
+    with pytest.raises(UrlError, match="names no dataset"):
         push(source, url.rpartition("/")[0] + "/")
     with pytest.raises(ValueError, match="max_in_flight"):
         push(source, url, max_in_flight=0)
 
 
-def test_our_own_files_stay_at_home(url: str, tmp_path: Path) -> None:
-    """A folder that was pulled is pushed without the state of the pull, and without half written files."""
+def test_reserved_files_are_not_pushed(url: str, tmp_path: Path) -> None:
+    """The state of a pull, and incomplete files."""
     write_tree(tmp_path / "s", {"a": b"1", ".torchdata_remote-pull.json": b"{}", ".x.torchdata_remote-partial": b"2"})
     assert counts(small_push(tmp_path / "s", url)) == (1, 0, 0, 0)
 
 
 @pytest.mark.parametrize("size", [10, len(LARGE)])
-def test_a_file_that_changes_meanwhile(size: int, proxy: Proxy, proxy_url: str, tmp_path: Path) -> None:
-    """Is an error that names it."""
+def test_a_file_that_changes_during_the_push_is_an_error(
+    size: int, proxy: Proxy, proxy_url: str, tmp_path: Path
+) -> None:
+    """It names the file."""
     write_tree(tmp_path / "s", {"a": b"-" * size})
 
     def change(exchange: Exchange) -> None:
@@ -165,8 +166,8 @@ def test_a_file_that_changes_meanwhile(size: int, proxy: Proxy, proxy_url: str, 
 
 
 @pytest.mark.parametrize("size", [50, len(LARGE)])
-def test_a_bit_that_flips_on_the_way_there(size: int, proxy: Proxy, proxy_url: str, url: str, tmp_path: Path) -> None:
-    """Is noticed by the service, and sent again."""
+def test_a_corrupted_upload_is_repeated(size: int, proxy: Proxy, proxy_url: str, url: str, tmp_path: Path) -> None:
+    """The service detects it by the digest."""
     tree = {"a": LARGE[:size]}
     write_tree(tmp_path / "s", tree)
     damaged: list[int] = []
@@ -184,8 +185,8 @@ def test_a_bit_that_flips_on_the_way_there(size: int, proxy: Proxy, proxy_url: s
     assert read_tree(tmp_path / "t") == tree
 
 
-def test_two_pushes_of_the_same_at_once(url: str, proxy: Proxy, proxy_url: str, tmp_path: Path) -> None:
-    """Another push completes the file while this one is half way: both end well."""
+def test_concurrent_pushes_of_one_file_succeed(url: str, proxy: Proxy, proxy_url: str, tmp_path: Path) -> None:
+    """Another push completes the file while this one is half done."""
     write_tree(tmp_path / "s", {"a": LARGE})
 
     def push_too(exchange: Exchange) -> None:
@@ -200,41 +201,38 @@ def test_two_pushes_of_the_same_at_once(url: str, proxy: Proxy, proxy_url: str, 
     assert read_tree(tmp_path / "t") == {"a": LARGE}
 
 
-def test_progress_reaches_its_end(url: str, tmp_path: Path) -> None:
-    """Bytes only grow, up to the total; there and back."""
+def test_progress_grows_to_the_total(url: str, tmp_path: Path) -> None:
+    """In both directions."""
     tree = {"a": LARGE, "b": b"12", "c": b""}
     write_tree(tmp_path / "s", tree)
     total = sum(map(len, tree.values()))
     for kind in ("push", "pull", "pull again"):
-        told: list[TransferProgress] = []
+        reports: list[TransferProgress] = []
         if kind == "push":
-            small_push(tmp_path / "s", url, on_progress=told.append)
+            small_push(tmp_path / "s", url, on_progress=reports.append)
         else:
-            small_pull(url, tmp_path / "t", on_progress=told.append)
-        assert told[-1] == TransferProgress(3, 3, total, total)
-        assert [now.num_bytes for now in told] == sorted(now.num_bytes for now in told)
+            small_pull(url, tmp_path / "t", on_progress=reports.append)
+        assert reports[-1] == TransferProgress(3, 3, total, total)
+        assert [now.num_bytes for now in reports] == sorted(now.num_bytes for now in reports)
 
 
-def test_the_token(tmp_path: Path) -> None:
-    """Without the right one nothing is copied; the message does not show it."""
+def test_nothing_is_copied_without_the_token(guarded_service: str, token: str, dataset: str, tmp_path: Path) -> None:
+    """The error does not show the token."""
     write_tree(tmp_path / "s", {"a": b"1"})
-    (tmp_path / "token").write_text("correct-horse-battery\n")
-    with running_service(tmp_path / "root", token_file=tmp_path / "token") as address:
-        url = f"datasets://{address}/pets"
-        for options in (None, {"token": "wrong-horse-battery"}):
-            with pytest.raises(AccessDeniedError) as refused:
-                push(tmp_path / "s", url, storage_options=options)
-            assert "horse" not in str(refused.value)
-            with pytest.raises(AccessDeniedError):
-                pull(url, tmp_path / "t", storage_options=options)
-        token = {"token": "correct-horse-battery"}
-        push(tmp_path / "s", url, storage_options=token)
-        pull(url, tmp_path / "t", storage_options=token)
+    url = f"datasets://{guarded_service}/{dataset}"
+    for options in (None, {"token": f"wrong-{token}"}):
+        with pytest.raises(AccessDeniedError) as refused:
+            push(tmp_path / "s", url, storage_options=options)
+        assert token not in str(refused.value)
+        with pytest.raises(AccessDeniedError):
+            pull(url, tmp_path / "t", storage_options=options)
+    push(tmp_path / "s", url, storage_options={"token": token})
+    pull(url, tmp_path / "t", storage_options={"token": token})
     assert read_tree(tmp_path / "t") == {"a": b"1"}
 
 
-def test_nobody_listens(tmp_path: Path) -> None:
-    """It is tried again within the policy's limits, and then an error."""
+def test_a_service_that_is_down_is_retried_then_an_error(tmp_path: Path) -> None:
+    """Within the limits of the retry policy."""
     write_tree(tmp_path / "s", {"a": b"1"})
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -242,8 +240,8 @@ def test_nobody_listens(tmp_path: Path) -> None:
         push(tmp_path / "s", f"datasets://127.0.0.1:{port}/pets", retry=RetryPolicy(max_attempts=2, first_wait_s=0))
 
 
-def test_parts_that_are_there_are_not_sent_again(proxy: Proxy, proxy_url: str, tmp_path: Path) -> None:
-    """Also where an upload was cut otherwise, by another version."""
+def test_received_parts_are_not_sent_again(proxy: Proxy, proxy_url: str, tmp_path: Path) -> None:
+    """Also if the part size differs."""
     write_tree(tmp_path / "s", {"a": LARGE})
 
     def stop(exchange: Exchange) -> None:

@@ -1,4 +1,4 @@
-"""A dataset service, for who copies data to it and from it: what it offers beyond other stores."""
+"""Open a dataset service with the methods that it has beyond other stores."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _DEFAULT = Connection()
 
 
 def open_service(url: str, options: StorageOptions, connection: Connection = _DEFAULT) -> tuple[DatasetsStore, str]:
-    """The service of a ``datasets://host:port/NAME/PATH`` URL, and ``NAME/PATH``. One per host, options and process.
+    """Return the store and path of a ``datasets://host:port/NAME/PATH`` URL. One store per host, options and process.
 
     Args:
-        url: of a dataset, or of something in it.
+        url: of a dataset, or of a folder or file in it.
         options: ``token`` and ``secure``.
-        connection: how it is spoken to.
+        connection: backend and timeouts.
 
     Raises:
-        UrlError: if it is another kind of URL, or the options are another store's.
+        UrlError: for another scheme, or options of another store.
 
     Example:
         >>> open_service("datasets://127.0.0.1:8080/photos/cat/1.jpg", StorageOptions())[1]
@@ -33,7 +33,7 @@ def open_service(url: str, options: StorageOptions, connection: Connection = _DE
     store, path = open_store(url, options, connection)
     if not isinstance(store, DatasetsStore):
         raise UrlError(
-            f"{redact(url)}: backend={connection.backend.value!r} carries bytes only. Take backend='automatic'.",
+            f"{redact(url)}: backend={connection.backend.value!r} cannot write. Use backend='automatic'.",
             url=redact(url),
         )
     return store, path

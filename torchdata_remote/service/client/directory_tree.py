@@ -1,4 +1,4 @@
-"""What lies in dataset services, as fsspec asks for it."""
+"""Listings of dataset services in fsspec's terms."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _RETRY = RetryPolicy()
 
 
 class DatasetsTree(AbstractFileSystem):  # type: ignore[misc]  # fsspec carries no types
-    """Listings of dataset services. They are never kept.
+    """Listings of dataset services, never cached.
 
     Args:
         options: ``token`` and ``secure``.
-        **more: as fsspec's filesystems take them.
+        **more: options of all fsspec filesystems.
     """
 
     def __init__(self, options: StorageOptions, **more: Any) -> None:
         super().__init__(**more)
         self._options = options
 
-    # Where a path lies
+    # Paths
 
     def _open_store(self, path: str) -> tuple[DatasetsStore, str, str]:
-        """Store, root of its paths here, path in it."""
+        """Return the store, the prefix of its paths in this filesystem, and the path in the store."""
         stripped = self._strip_protocol(path)
         store, inside = open_service(f"{DATASETS}://{stripped}", self._options)
         return store, stripped[: len(stripped) - len(inside)].rstrip("/") + "/", inside
@@ -54,7 +54,7 @@ class DatasetsTree(AbstractFileSystem):  # type: ignore[misc]  # fsspec carries 
         return {"name": name.rstrip("/"), "size": 0, "type": "directory"}
 
     def _listed(self, path: str, *, recursive: bool) -> Iterator[dict[str, Any]]:
-        """What is below a folder, without the folders in it if ``recursive``."""
+        """List a folder; all files below it, and no folders, if ``recursive``."""
         store, root, inside = self._open_store(path)
         prefix, after = f"{inside}/" if inside else "", ""
         while True:
@@ -66,7 +66,7 @@ class DatasetsTree(AbstractFileSystem):  # type: ignore[misc]  # fsspec carries 
                 return
             after = page.next_token
 
-    # What is there
+    # Listings
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
         store, root, inside = self._open_store(path)
@@ -80,7 +80,7 @@ class DatasetsTree(AbstractFileSystem):  # type: ignore[misc]  # fsspec carries 
         )
 
     def exists(self, path: str, **kwargs: Any) -> bool:
-        """Unlike fsspec's own, this lets every error through but that there is nothing."""
+        """Whether a file or folder exists. Unlike in fsspec's own method, errors other than "not found" are raised."""
         try:
             self.info(path)
         except FileNotFoundError:
@@ -115,7 +115,7 @@ class DatasetsTree(AbstractFileSystem):  # type: ignore[misc]  # fsspec carries 
         on_error: str | Callable[[OSError], None] = "omit",
         **kwargs: Any,
     ) -> Iterator[Any]:
-        """As fsspec's, but a folder that cannot be listed is an error; only one that is not there is left out."""
+        """As fsspec's, but a folder that cannot be listed is an error, unless it does not exist."""
 
         def stop(error: OSError) -> None:
             if not isinstance(error, FileNotFoundError):
@@ -141,7 +141,7 @@ class DatasetsTree(AbstractFileSystem):  # type: ignore[misc]  # fsspec carries 
             for name in list(found):
                 while (name := name.rpartition("/")[0]) and name not in found and len(name) > len(whole):
                     found[name] = self._folder(name)
-            if not top[1]:  # datasets may be empty
+            if not top[1]:  # empty datasets are in no file's path
                 found = {**{info["name"]: info for info in self._listed(path, recursive=False)}, **found}
         if withdirs and whole not in found:
             found[whole] = self._folder(whole)
@@ -154,11 +154,11 @@ class DatasetsTree(AbstractFileSystem):  # type: ignore[misc]  # fsspec carries 
         return kept if detail else list(kept)
 
     def modified(self, path: str) -> dt.datetime:
-        """When the file was written, in UTC."""
+        """Return when the file was written, in UTC."""
         when = self.info(path).get("mtime")
         if when is None:
-            raise StorageError(f"{DATASETS}://{path}: the service does not tell when this was written.", url=path)
+            raise StorageError(f"{DATASETS}://{path}: the service does not report when this was written.", url=path)
         assert isinstance(when, dt.datetime)
         return when
 
-    created = modified  # a file is never changed: another one takes its place
+    created = modified  # files are replaced, never changed

@@ -1,4 +1,4 @@
-"""Files of a dataset service as fsspec opens them."""
+"""File objects of the fsspec filesystem."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ _log = logging.getLogger("torchdata_remote")
 
 
 def _once(store: Store, path: str, start: int, end: int, etag: str | None) -> tuple[bytes, int, str | None]:
-    """A range, checked; bytes of the whole object, and its etag."""
+    """Read a range and check it; return its bytes, the size of the file, and its etag."""
     answer = store.read(path, start, end, etag)
     data = answer.whole()
     expected = (start, min(end, answer.total_bytes), etag or answer.etag)
     if (answer.start, answer.end, answer.etag) != expected:
         raise TransientStorageError(
-            f"{path}: asked for {start:,} to {end:,} of {etag}, got {answer.start:,} to {answer.end:,} of "
+            f"{path}: requested {start:,} to {end:,} of {etag}, received {answer.start:,} to {answer.end:,} of "
             f"{answer.total_bytes:,} of {answer.etag}."
         )
     return data, answer.total_bytes, answer.etag
 
 
 def read_checked(store: Store, path: str, start: int, end: int | None, etag: str | None = None) -> bytes:
-    """Bytes ``start`` to ``end`` (``None``: the rest) of one version, in requests of bounded size.
+    """Read bytes ``start`` to ``end`` (``None``: the rest) of one version, in requests of bounded size.
 
     Raises:
-        ObjectChangedError: if it is not the version ``etag``, or another one takes its place meanwhile.
+        ObjectChangedError: if the version is not ``etag``, or is replaced meanwhile.
     """
     pieces: list[bytes] = []
     while end is None or start < end:
         stop = start + READ_BYTES if end is None else min(end, start + READ_BYTES)
         try:
             data, total_bytes, etag = call_with_retries(partial(_once, store, path, start, stop, etag), _RETRY)
-        except RangeNotSatisfiableError:  # the file ends before it, or is empty
+        except RangeNotSatisfiableError:  # the file ends before ``start``, or is empty
             break
         pieces.append(data)
         start, end = start + len(data), total_bytes if end is None else min(end, total_bytes)
@@ -53,7 +53,7 @@ def read_checked(store: Store, path: str, start: int, end: int | None, etag: str
 
 
 class ReadFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec carries no types
-    """A file that is read by ranges, all of them of the version that was there when it was opened."""
+    """A file that is read by ranges, all of the version that existed when it was opened."""
 
     def __init__(self, store: Store, inside: str, *arguments: Any, **options: Any) -> None:
         self._store, self._inside = store, inside
@@ -73,15 +73,15 @@ def _reopened(fs: Any, path: str, block_size: int, position: int) -> Any:
 
 
 class WrittenFile(io.RawIOBase):
-    """A file that is being written. Closing it makes it appear, unless that happens because of an exception.
+    """A file that is open for writing. Closing it publishes it, unless an exception is the reason.
 
-    ``fsspec.open`` closes its files without telling why, and a text wrapper does so too. So the exception that is
-    being handled now is compared with the one that was when the file was opened.
+    ``fsspec.open`` and text wrappers close their files without the reason. So the exception that is being handled is
+    compared with the one at the time of opening.
 
     Args:
-        pending: takes the bytes.
-        name: for messages.
-        autocommit: whether closing publishes; else ``commit`` does (fsspec's transactions).
+        pending: receives the bytes.
+        name: of the file, for messages.
+        autocommit: whether closing publishes it; otherwise ``commit`` does (fsspec's transactions).
     """
 
     def __init__(self, pending: ObjectWriter, name: str, *, autocommit: bool) -> None:
@@ -122,7 +122,7 @@ class WrittenFile(io.RawIOBase):
             self.discard()
 
     def commit(self) -> None:
-        """Make it appear."""
+        """Publish the file."""
         try:
             self._pending.commit()
         except BaseException:
@@ -130,12 +130,12 @@ class WrittenFile(io.RawIOBase):
             raise
 
     def discard(self) -> None:
-        """Leave nothing behind."""
+        """Discard what was written."""
         super().close()
         self._pending.abort()
 
     def __del__(self) -> None:
-        if not self.closed:  # forgotten, so nobody says that it is whole
+        if not self.closed:  # lost without a close, so it may be incomplete
             _log.warning("%s is not published: it was never closed", self.path)
             with contextlib.suppress(Exception):
                 self.discard()

@@ -1,4 +1,4 @@
-"""``datasets://`` for fsspec, over :class:`DatasetsStore`."""
+"""``datasets://`` as an fsspec filesystem, on :class:`DatasetsStore`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _IN_FLIGHT = 16
 class DatasetsFileSystem(DatasetsTree):
     """Dataset services as an fsspec filesystem. Paths are ``host:port/NAME/PATH``.
 
-    Files appear whole or not at all: one that is being written is not published by a ``with`` block that an exception
-    leaves, nor by being forgotten. Listings are never kept.
+    A file becomes visible as a whole or not at all: it is not published if an exception leaves its ``with`` block, or
+    if it is never closed. Listings are not cached.
 
     Args:
-        token: of the service; else the environment's ``TORCHDATA_REMOTE_TOKEN``, which neither pickles nor JSON of the
-            filesystem hold. One that is passed here is in pickles, because other processes need it, and in
-            ``storage_options``; ``repr`` and ``to_json`` leave it out.
-        secure: whether https is spoken.
+        token: of the service; ``None`` takes ``TORCHDATA_REMOTE_TOKEN`` of the environment, which is stored neither in
+            pickles nor in JSON. One that is passed is in pickles, because other processes need it, and in
+            ``storage_options``; ``repr`` and ``to_json`` omit it.
+        secure: whether to use https.
 
     Example:
         >>> import fsspec
@@ -39,8 +39,10 @@ class DatasetsFileSystem(DatasetsTree):
     root_marker = ""
 
     def __init__(self, *, token: str | None = None, secure: bool = False, **options: Any) -> None:
-        given = {"token": token, "secure": secure}
-        super().__init__(StorageOptions({name: value for name, value in given.items() if value}), **options)
+        options_of_service = {"token": token, "secure": secure}
+        super().__init__(
+            StorageOptions({name: value for name, value in options_of_service.items() if value}), **options
+        )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._options!r})"
@@ -72,7 +74,7 @@ class DatasetsFileSystem(DatasetsTree):
         on_error: str = "return",
         **kwargs: Any,
     ) -> list[Any]:
-        """Many ranges at the same time."""
+        """Read many ranges concurrently."""
         if max_gap is not None:
             raise NotImplementedError("max_gap")
         firsts = starts if isinstance(starts, list) else [starts] * len(paths)
@@ -100,10 +102,10 @@ class DatasetsFileSystem(DatasetsTree):
         compression: str | None = None,
         **kwargs: Any,
     ) -> Any:
-        """As fsspec's, but what is written is not compressed here: compressors do not close the file behind them."""
+        """Open a file as fsspec does, without compressing on writing: compressors do not close the file behind them."""
         if compression is not None and "r" not in mode:
             raise ValueError(
-                f"{DATASETS}://{path}: write by fsspec.open(url, {mode!r}, compression={compression!r}), which closes "
+                f"{DATASETS}://{path}: use fsspec.open(url, {mode!r}, compression={compression!r}), which closes "
                 "the file behind the compressor."
             )
         return super().open(path, mode, block_size, cache_options, compression, **kwargs)
@@ -123,7 +125,9 @@ class DatasetsFileSystem(DatasetsTree):
         if mode in ("wb", "xb"):
             return WrittenFile(store.create(inside, overwrite=mode == "wb"), path, autocommit=autocommit)
         if mode != "rb":
-            raise ValueError(f"{DATASETS}://{path}: mode {mode!r} is not known: files are read, or written as a whole.")
+            raise ValueError(
+                f"{DATASETS}://{path}: mode {mode!r} is not supported: files are read, or written as a whole."
+            )
         info = self.info(path)
         if info["type"] != "file":
             raise IsADirectoryError(path)
@@ -145,7 +149,7 @@ class DatasetsFileSystem(DatasetsTree):
                 target.write(data)
 
     def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
-        """Make a dataset. Folders in it need not be made."""
+        """Create a dataset. Folders in it exist as soon as they contain a file."""
         store, _, inside = self._open_store(path)
         if "/" in inside and create_parents:
             self._call(lambda: store.create_dataset(inside.partition("/")[0]))
@@ -166,14 +170,14 @@ class DatasetsFileSystem(DatasetsTree):
         self._call(lambda: store.delete(inside))
 
     def rmdir(self, path: str) -> None:
-        """Remove a dataset that is empty."""
+        """Remove an empty dataset."""
         if self.ls(path):
             raise OSError(errno.ENOTEMPTY, "not empty", path)
         store, _, inside = self._open_store(path)
         self._call(lambda: store.remove_folder(inside))
 
     def rm(self, path: str | list[str], recursive: bool = False, maxdepth: int | None = None) -> None:
-        """Remove files; with ``recursive`` datasets, or all files below a folder."""
+        """Remove files; with ``recursive`` also datasets, and all files below a folder."""
         for one in self.expand_path(path):
             store, _, inside = self._open_store(one)
             if self.info(one)["type"] == "file":

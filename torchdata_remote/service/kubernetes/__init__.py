@@ -1,8 +1,8 @@
-"""Trainings in a cluster: a ``TrainingJob`` becomes manifests that Kubernetes knows without anybody's help.
+"""Run trainings on Kubernetes: render a ``TrainingJob`` as manifests that need no operator in the cluster.
 
-``documents`` is YAML in and out, ``place`` says where in it something is wrong, ``training_job`` reads a job and
-``template`` the part of it that is Kubernetes' own, ``pods`` adds the dataset and torchrun's settings to that, and
-``manifests`` has the objects around it. PyYAML is of the extra ``[service]``; only ``documents`` needs it.
+``yaml_documents`` reads and writes YAML, ``field_path`` locates errors in it, ``training_job`` parses a job and
+``pod_template`` checks its pod template, ``pods`` adds the dataset and torchrun's settings to that template, and
+``manifests`` creates the objects. PyYAML is in the extra ``[service]``; only ``yaml_documents`` needs it.
 """
 
 from .manifests import render

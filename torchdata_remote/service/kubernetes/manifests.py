@@ -1,18 +1,18 @@
-"""A job as Kubernetes' own objects: an indexed Job, and the Service by which its pods find the first one.
+"""Kubernetes objects of a job: an indexed Job, and the Service by which its pods find the first one.
 
-The first pod (index 0) hosts the store at which ranks meet. Its host name is ``NAME-0``, and a headless Service of the
-same name tells its address to the others: so torchrun in the first pod knows by its host name alone that it is the
-host, whatever a name server knows yet.
+The first pod (index 0) hosts the rendezvous store of torchrun. Its host name is ``NAME-0``, and a headless Service of
+the same name resolves to its address. So torchrun in the first pod recognises itself as the host by its host name,
+even before DNS knows the name.
 
-- *Fewer pods than maxSize fit into the cluster:* the others wait for nodes. Training begins with minSize (and 30 s in
-  which more may come), and begins anew from its checkpoint when one more is there.
-- *A pod dies:* torchrun in the others starts their processes again, with whoever is there, or waits for minSize. A pod
-  that was evicted is replaced and not counted; one that failed is replaced three times. What failed once more is done
-  without, as long as minSize are left.
-- *The first pod dies:* the store is gone, and torchrun ends everywhere; all pods are made anew, and go on from the
-  checkpoint.
-- *Some finish early:* torchrun waits 300 s for the others. When it has ended well in the first pod, or in minSize pods,
-  the training is done: the Job has succeeded, and pods that still wait for a place are not wanted any more.
+- *Fewer pods than maxSize fit into the cluster:* the others wait for nodes. Training starts with minSize pods (after
+  30 s in which others may join), and restarts from its checkpoint when another pod joins.
+- *A pod dies:* torchrun restarts the processes of the remaining pods, or waits for minSize. An evicted pod is replaced
+  and not counted; a failed one is replaced three times. After that the training continues without it, as long as
+  minSize pods are left.
+- *The first pod dies:* the store is lost, and torchrun ends everywhere; all pods are created again, and resume from
+  the checkpoint.
+- *Some pods finish early:* torchrun waits 300 s for the others. When it has succeeded in the first pod, or in minSize
+  pods, the Job has succeeded, and pods that still wait for a node are removed.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _RETRIES_OF_A_POD = 3
 
 
 def render(job: TrainingJob, settings: RenderSettings | None = None) -> list[dict[str, Any]]:
-    """The objects to apply, for Kubernetes 1.31 or newer: a Service and a Job.
+    """Render the objects to apply, for Kubernetes 1.31 or newer: a Service and a Job.
 
     Args:
-        job: what is trained.
-        settings: where its dataset comes from.
+        job: to run.
+        settings: source and storage of its dataset.
 
     Returns:
-        list[dict]: manifests, in the order in which they are to be applied.
+        list[dict]: manifests, in the order to apply them.
 
     Example:
         >>> containers = [{"name": "train", "image": "train:1", "command": ["torchrun", "main.py"]}]

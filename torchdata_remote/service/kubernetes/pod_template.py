@@ -1,6 +1,6 @@
-"""What has to hold of a pod's template, so that a dataset and torchrun's settings can be added to it.
+"""Check that a dataset and torchrun's settings can be added to a pod template.
 
-Only that is looked at. Whether the rest is what Kubernetes knows is for Kubernetes to say, of its version.
+Nothing else is checked: whether the rest is valid depends on the version of Kubernetes.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from .field_path import FieldPath, dns_label, mapping, mappings, part, text, tex
 
 INIT_CONTAINER, VOLUME = "pull-dataset", "dataset"
 GPUS = ("nvidia.com/gpu", "amd.com/gpu")  # resources of which one is one device
-RESERVED_LABELS = ("batch.kubernetes.io/", "job-name", "controller-uid")  # the Job gives its pods these
+RESERVED_LABELS = ("batch.kubernetes.io/", "job-name", "controller-uid")  # set by the Job on its pods
 
 
-def require_template(template: dict[str, Any], place: FieldPath, *, folder: str) -> None:
+def require_template(template: dict[str, Any], field: FieldPath, *, folder: str) -> None:
     """Require a template that the dataset can be added to.
 
     Args:
         template: a ``PodTemplateSpec``.
-        place: where it stands.
-        folder: where the dataset will be mounted.
+        field: its path.
+        folder: at which the dataset will be mounted.
 
     Raises:
-        JobError: for what is missing, of another type, or already there; names the field.
+        JobError: for a field that is missing, of another type, or reserved; names the field.
     """
-    metadata, at = part(template, "metadata", place), place.at("metadata")
+    metadata, at = part(template, "metadata", field), field.at("metadata")
     for kind in ("labels", "annotations"):
         for key, value in part(metadata, kind, at).items():
             if not isinstance(value, str):
@@ -34,44 +34,44 @@ def require_template(template: dict[str, Any], place: FieldPath, *, folder: str)
             if kind == "labels" and key.startswith(RESERVED_LABELS):
                 raise at.at(kind).at(key).wrong(value, "no label that the Job itself gives")
     if template.get("spec") is None:
-        raise place.missing("spec", "a mapping with containers")
-    spec, place = mapping(template["spec"], place.at("spec")), place.at("spec")
+        raise field.missing("spec", "a mapping with containers")
+    spec, field = mapping(template["spec"], field.at("spec")), field.at("spec")
     if spec.get("restartPolicy") not in (None, "Never"):
-        raise place.at("restartPolicy").wrong(
+        raise field.at("restartPolicy").wrong(
             spec["restartPolicy"], "Never, or nothing: torchrun restarts processes, and the Job makes new pods"
         )
     if spec.get("hostNetwork") and spec.get("dnsPolicy") != "ClusterFirstWithHostNet":
-        raise place.at("dnsPolicy").wrong(
+        raise field.at("dnsPolicy").wrong(
             spec.get("dnsPolicy"), "ClusterFirstWithHostNet beside hostNetwork, so that the first pod is found"
         )
-    for volume, where in mappings(spec, "volumes", place):
+    for volume, where in mappings(spec, "volumes", field):
         if dns_label(volume, "name", where) == VOLUME:
             raise where.at("name").wrong(VOLUME, "another name: this volume is added")
-    containers = mappings(spec, "containers", place)
+    containers = mappings(spec, "containers", field)
     if not containers:
-        raise place.missing("containers", "a list of at least one container")
-    for container, where in (*containers, *mappings(spec, "initContainers", place)):
+        raise field.missing("containers", "a list of at least one container")
+    for container, where in (*containers, *mappings(spec, "initContainers", field)):
         _require_container(container, where, folder)
 
 
-def _require_container(container: dict[str, Any], place: FieldPath, folder: str) -> None:
-    if dns_label(container, "name", place) == INIT_CONTAINER:
-        raise place.at("name").wrong(INIT_CONTAINER, "another name: this container is added")
-    text(container, "image", place, expected="the name of an image")
-    texts(container, "command", place)
-    texts(container, "args", place)
-    for variable, where in mappings(container, "env", place):
+def _require_container(container: dict[str, Any], field: FieldPath, folder: str) -> None:
+    if dns_label(container, "name", field) == INIT_CONTAINER:
+        raise field.at("name").wrong(INIT_CONTAINER, "another name: this container is added")
+    text(container, "image", field, expected="the name of an image")
+    texts(container, "command", field)
+    texts(container, "args", field)
+    for variable, where in mappings(container, "env", field):
         text(variable, "name", where)
         if not isinstance(variable.get("value", ""), str):
             raise where.at("value").wrong(variable["value"], "a text: put it into quotes")
-    for mount, where in mappings(container, "volumeMounts", place):
+    for mount, where in mappings(container, "volumeMounts", field):
         path = posixpath.normpath(text(mount, "mountPath", where))
         if f"{path}/".startswith(f"{folder}/"):
             raise where.at("mountPath").wrong(
-                mount["mountPath"], f"a path that is not in {folder}: the dataset is there"
+                mount["mountPath"], f"a path that is not in {folder}, where the dataset is mounted"
             )
-    part(container, "securityContext", place)
-    resources, at = part(container, "resources", place), place.at("resources")
+    part(container, "securityContext", field)
+    resources, at = part(container, "resources", field), field.at("resources")
     for kind in ("limits", "requests"):
         amounts = part(resources, kind, at)
         for name in amounts.keys() & set(GPUS):

@@ -1,4 +1,4 @@
-"""The pods of a job: its own template, with the dataset and torchrun's settings added."""
+"""Pod template of a job: its own one, with the dataset and torchrun's settings added."""
 
 from __future__ import annotations
 
@@ -9,27 +9,26 @@ from .settings import RenderSettings
 from .training_job import TrainingJob
 
 RENDEZVOUS_PORT = 29_400
-_MAX_RESTARTS = (
-    10  # whoever loses a peer fails in a collective, so that each pod that goes costs the others one of these
-)
-# A pod may wait for a node, or for its dataset, much longer than the 10 minutes and the 60 s of torch: those that are
-# there already would give up, lose what they pulled, and come again to wait. The latter is for the first pod to listen.
+# a pod that loses a peer fails in a collective, so each lost pod costs the others one restart
+_MAX_RESTARTS = 10
+# A pod may wait for a node, or for its dataset, much longer than torch's 10 minutes (join) and 60 s (read, until the
+# first pod listens): the pods that wait for it would give up and lose what they pulled.
 _RENDEZVOUS = "join_timeout=86400,read_timeout=3600"
 _COPIED_SECURITY = ("runAsUser", "runAsGroup", "runAsNonRoot", "seccompProfile", "seLinuxOptions", "appArmorProfile")
 
 
 def first_pod(job: TrainingJob) -> str:
-    """The name of the pod that ranks meet at: the host name that an indexed Job gives its first one."""
+    """Return the host name of the first pod, which hosts the rendezvous: an indexed Job gives it this name."""
     return f"{job.name}-0"
 
 
 def pod_template(job: TrainingJob, settings: RenderSettings) -> dict[str, Any]:
-    """The template of the job's pods. Its own stays as it is; nothing in it is replaced."""
+    """Return the template of the job's pods: nothing in its own template is replaced."""
     spec = dict(job.template["spec"])
     containers = spec["containers"]
     mount = {"name": VOLUME, "mountPath": job.folder, **settings.sub_path_of(job.dataset)}
     spec["restartPolicy"] = "Never"  # a Job counts failures by pod only then
-    # behind the job's own, which may be what makes the network work
+    # after the job's own init containers, which may set up the network
     spec["initContainers"] = [*(spec.get("initContainers") or ()), _init_container(job, settings, containers[0], mount)]
     spec["containers"] = [_with_dataset(one, mount, torchrun_settings(job, one)) for one in containers]
     spec["volumes"] = [*(spec.get("volumes") or ()), {"name": VOLUME, **settings.volume_of(job.dataset)}]
@@ -37,9 +36,9 @@ def pod_template(job: TrainingJob, settings: RenderSettings) -> dict[str, Any]:
 
 
 def torchrun_settings(job: TrainingJob, container: dict[str, Any]) -> list[dict[str, Any]]:
-    """What ``torchrun`` reads from its environment where its command line does not say otherwise.
+    """Return the environment variables of ``torchrun``, whose command line has precedence.
 
-    Without GPUs among the container's limits the number of processes is left to torchrun, which then takes one.
+    Without GPUs in the container's limits torchrun chooses the number of processes, which is one.
     """
     limits = (container.get("resources") or {}).get("limits") or {}
     num_gpus = sum(int(limits.get(name, 0)) for name in GPUS)
@@ -51,11 +50,11 @@ def torchrun_settings(job: TrainingJob, container: dict[str, Any]) -> list[dict[
         "PET_RDZV_ENDPOINT": f"{first_pod(job)}:{RENDEZVOUS_PORT}",
         "PET_RDZV_CONF": _RENDEZVOUS,
         "PET_MAX_RESTARTS": str(_MAX_RESTARTS),
-        # Processes that begin again would find the addresses of the last round in torchrun's own store, and call there
+        # Restarted processes would find the addresses of the last round in torchrun's own store, and connect to them
         # (torch 2.13). So rank 0 has a store of its own, a new one in each round.
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
     }
-    # Any pod can become rank 0, and the others then connect to it: only the first one has a name that they can look up.
+    # Any pod can become rank 0, to which the others connect: only the first one has a name in DNS.
     address = {"name": "PET_LOCAL_ADDR", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
     return [*({"name": name, "value": value} for name, value in settings.items()), address]
 
@@ -71,7 +70,7 @@ def _with_dataset(container: dict[str, Any], mount: dict[str, Any], settings: li
 def _init_container(
     job: TrainingJob, settings: RenderSettings, first: dict[str, Any], mount: dict[str, Any]
 ) -> dict[str, Any]:
-    """The container that pulls: as the user that the first one runs as, with what that one may use, but no GPUs."""
+    """Return the init container that pulls, with user and resources of the first container, but without GPUs."""
     image = settings.image or first["image"]
     url = f"datasets://{settings.service}/{job.dataset}"
     container = {"name": INIT_CONTAINER, "image": image, "command": ["torchdata-remote", "pull", url, job.folder]}
@@ -94,7 +93,7 @@ def _init_container(
 
 
 def _resources_of(first: dict[str, Any]) -> dict[str, Any]:
-    """CPU, memory and disk of the first container: quotas may demand them, and the pod needs no more for it."""
+    """Return CPU, memory and disk of the first container: quotas may require them, and are free until it starts."""
     found: dict[str, Any] = {}
     for kind, amounts in (first.get("resources") or {}).items():
         if kind in ("limits", "requests"):

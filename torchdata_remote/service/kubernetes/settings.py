@@ -1,4 +1,4 @@
-"""What is told beside the job: where its dataset comes from, and where a pod keeps it."""
+"""Settings of the manifests beside the job: source and storage of its dataset."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _HOST_PATH, _CLAIM = "hostPath:", "pvc:"
 
 @dataclass(frozen=True, kw_only=True)
 class RenderSettings:
-    """What a job's manifests depend on besides the job.
+    """Source and storage of a job's dataset.
 
     Args:
-        service: ``host:port`` of the dataset service, as pods reach it.
-        image: of the container that pulls the dataset; it has to have this package. ``None`` is the job's own.
-        token_secret: name of a Secret whose key ``token`` the service wants; ``None`` where it wants none.
-        volume: ``emptyDir`` (each pod has its copy), ``hostPath:/path`` (the pods of a node share one, in a folder of
+        service: ``host:port`` of the dataset service, as reachable from pods.
+        image: of the container that pulls the dataset; it must contain this package. ``None`` takes the job's own.
+        token_secret: name of a Secret whose key ``token`` has the service's token; ``None`` for a service without one.
+        volume: ``emptyDir`` (a copy for each pod), ``hostPath:/path`` (shared by the pods of a node, in a folder with
             the dataset's name below that path), or ``pvc:NAME`` (a PersistentVolumeClaim, in such a folder too).
 
     Raises:
-        JobError: for a value that is none of these.
+        JobError: for an invalid value.
 
     Example:
         >>> RenderSettings(volume="pvc:scratch").volume_of("photos")
@@ -41,26 +41,26 @@ class RenderSettings:
     def __post_init__(self) -> None:
         match = _SERVICE.fullmatch(self.service)
         if match is None or not 1 <= int(match[2]) <= 65_535:
-            raise JobError(f"service: came {self.service!r}, expected host:port, such as torchdata-remote:8080.")
+            raise JobError(f"service: got {self.service!r}, expected host:port, such as torchdata-remote:8080.")
         if self.image is not None and re.fullmatch(r"[!-~]+", self.image) is None:
-            raise JobError(f"image: came {self.image!r}, expected the name of an image.")
+            raise JobError(f"image: got {self.image!r}, expected the name of an image.")
         if self.token_secret is not None and _OBJECT_NAME.fullmatch(self.token_secret) is None:
-            raise JobError(f"token secret: came {self.token_secret!r}, expected the name of a Secret.")
+            raise JobError(f"token secret: got {self.token_secret!r}, expected the name of a Secret.")
         claim, path = self._after(_CLAIM), self._after(_HOST_PATH)
         if claim is not None:
             good = _OBJECT_NAME.fullmatch(claim) is not None
-        elif path is not None:  # the node's own root is nobody's place for data
+        elif path is not None:  # not the root of the node's file system
             good = path.startswith("/") and ".." not in path.split("/") and posixpath.normpath(path).strip("/") != ""
         else:
             good = self.volume == "emptyDir"
         if not good:
-            raise JobError(f"volume: came {self.volume!r}, expected emptyDir, hostPath:/path or pvc:NAME.")
+            raise JobError(f"volume: got {self.volume!r}, expected emptyDir, hostPath:/path or pvc:NAME.")
 
     def _after(self, prefix: str) -> str | None:
         return self.volume.removeprefix(prefix) if self.volume.startswith(prefix) else None
 
     def volume_of(self, dataset: str) -> dict[str, Any]:
-        """The source of a pod's volume, as Kubernetes spells it."""
+        """Return the source of a pod's volume in Kubernetes' terms."""
         claim, path = self._after(_CLAIM), self._after(_HOST_PATH)
         if claim is not None:
             return {"persistentVolumeClaim": {"claimName": claim}}
@@ -71,5 +71,5 @@ class RenderSettings:
         return {"emptyDir": {}}
 
     def sub_path_of(self, dataset: str) -> dict[str, str]:
-        """The folder of the volume that is mounted, for a mount: other datasets may lie beside it."""
+        """Return the folder of the volume to mount: a claim may hold other datasets too."""
         return {} if self._after(_CLAIM) is None else {"subPath": dataset}

@@ -1,4 +1,4 @@
-"""YAML in and out: plain values only, no key twice, and text that every reader of YAML takes for text."""
+"""Read and write YAML: plain values, no duplicate keys, texts that every YAML parser reads as texts."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ try:
 except ImportError as error:
     raise ImportError("Jobs are read and written as YAML: pip install 'torchdata_remote[service]'") from error
 
-_MOST_VALUES, _MOST_LEVELS = 100_000, 60  # of a document; few lines of aliases could stand for many more
+_MAX_VALUES, _MAX_LEVELS = 100_000, 60  # of a document; a few lines of aliases could stand for many more
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
 _PLAIN = re.compile(r"[A-Za-z/](?:[\w./-]|:(?=\S))*", re.ASCII)
-_NOT_TEXT = frozenset(["y", "n", "yes", "no", "on", "off", "true", "false", "null"])  # to one reader of YAML or another
+_NOT_TEXT = frozenset(["y", "n", "yes", "no", "on", "off", "true", "false", "null"])  # in some YAML parsers
 
 
 class _Reader(yaml.SafeLoader):  # type: ignore[misc]  # of a library without types
-    """YAML's plain values. A date is the text that it is for Kubernetes too; a key that comes twice is an error."""
+    """Loads plain values. A date is a text, as in Kubernetes; a duplicate key is an error."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012  # it is the base class' table
         first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
@@ -35,13 +35,13 @@ class _Reader(yaml.SafeLoader):  # type: ignore[misc]  # of a library without ty
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
                 if key.value in seen and key.value != "<<":
-                    raise yaml.composer.ComposerError(None, None, f"the key {key.value!r} comes twice", key.start_mark)
+                    raise yaml.composer.ComposerError(None, None, f"the key {key.value!r} occurs twice", key.start_mark)
                 seen.add(key.value)
         return node
 
 
 class _Writer(yaml.SafeDumper):  # type: ignore[misc]  # as above
-    """Quotes whatever some reader could take for anything but text: Kubernetes' own knows ``y`` and ``1e3``."""
+    """Quotes texts that some parser could read as another type: Kubernetes' own knows ``y`` and ``1e3``."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -56,48 +56,48 @@ _Writer.add_representer(str, _Writer.represent_text)
 
 
 def read_documents(text: str | bytes, source: str) -> list[tuple[Any, FieldPath]]:
-    """The documents of a YAML file, each with its place; empty ones are left out.
+    """Return the documents of a YAML file, each with its path; empty ones are skipped.
 
     Args:
         text: of the file.
-        source: what errors call the file.
+        source: name of the file in errors.
 
     Raises:
-        JobError: if it is not YAML, has a key twice, or something that JSON has not.
+        JobError: if it is not YAML, or has a duplicate key or a value that JSON cannot express.
 
     Example:
         >>> read_documents("{kind: TrainingJob}", "job.yaml")
-        [({'kind': 'TrainingJob'}, Place(source='job.yaml', path=''))]
+        [({'kind': 'TrainingJob'}, FieldPath(source='job.yaml', path=''))]
     """
     try:
         found = [document for document in yaml.load_all(text, Loader=_Reader) if document is not None]
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        told = " ".join(str(error).split()) or type(error).__name__
-        raise JobError(f"{source}: came something else than YAML, expected a TrainingJob: {told}") from error
-    places = [FieldPath(source if len(found) == 1 else f"{source}, document {i}") for i in range(1, len(found) + 1)]
-    for document, place in zip(found, places, strict=True):
-        _require_json(document, place, [_MOST_VALUES], _MOST_LEVELS)
-    return list(zip(found, places, strict=True))
+        message = " ".join(str(error).split()) or type(error).__name__
+        raise JobError(f"{source}: got something else than YAML, expected a TrainingJob: {message}") from error
+    fields = [FieldPath(source if len(found) == 1 else f"{source}, document {i}") for i in range(1, len(found) + 1)]
+    for document, field in zip(found, fields, strict=True):
+        _require_json(document, field, [_MAX_VALUES], _MAX_LEVELS)
+    return list(zip(found, fields, strict=True))
 
 
-def _require_json(value: Any, place: FieldPath, values_left: list[int], levels_left: int) -> None:
+def _require_json(value: Any, field: FieldPath, values_left: list[int], levels_left: int) -> None:
     values_left[0] -= 1
     if values_left[0] < 0 or levels_left < 0:
-        raise place.wrong(value, f"at most {_MOST_VALUES:,} values, {_MOST_LEVELS} levels deep")
+        raise field.wrong(value, f"at most {_MAX_VALUES:,} values, {_MAX_LEVELS} levels deep")
     if isinstance(value, dict):
         for key, one in value.items():
             if not isinstance(key, str):
-                raise place.wrong(key, "text for each key: put it into quotes")
-            _require_json(one, place.at(key), values_left, levels_left - 1)
+                raise field.wrong(key, "text for each key: put it into quotes")
+            _require_json(one, field.at(key), values_left, levels_left - 1)
     elif isinstance(value, list):
         for number, one in enumerate(value):
-            _require_json(one, place.at(number), values_left, levels_left - 1)
+            _require_json(one, field.at(number), values_left, levels_left - 1)
     elif not isinstance(value, str | int | None) and not (isinstance(value, float) and math.isfinite(value)):
-        raise place.wrong(value, "a text, a number, a truth value, a list or a mapping")
+        raise field.wrong(value, "a text, a number, a truth value, a list or a mapping")
 
 
 def write_documents(documents: Iterable[dict[str, Any]]) -> str:
-    """Documents as YAML: the same text for the same documents, keys in their order.
+    """Write documents as YAML: equal documents give equal text, keys keep their order.
 
     Example:
         >>> print(write_documents([{"kind": "Job", "value": "1:4"}]), end="")

@@ -1,4 +1,4 @@
-"""The service's addresses."""
+"""The ASGI application: its routes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ from starlette.types import ASGIApp
 
 from ...errors import RemoteDataError
 from ...inspection import draw_sheet, summarize
-from . import dataset_routes as of_datasets
-from . import file_routes as of_files
-from . import maintenance as housekeeping
+from . import dataset_routes, file_routes, maintenance
 from .context import ServiceContext
 from .dataset_root import DatasetRoot
 from .file_metadata import location
@@ -29,16 +27,16 @@ from .limits import ServiceLimits
 from .middleware import AccessMiddleware, Metrics
 from .openapi import describe
 from .problems import Problem, problem_of
-from .request_body import in_thread
+from .request_body import run_blocking
 
-_NUM_THREADS = 128  # each waits for a disk or a store; an event loop cannot
+_NUM_THREADS = 128  # for calls that wait for a disk or a store
 _PAGE = {
     "": ("index.html", "text/html"),
     "app.js": ("app.js", "text/javascript"),
     "style.css": ("style.css", "text/css"),
 }
 _READING = ("GET", "HEAD")
-_SAFE = {
+_SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' blob:; frame-ancestors 'none'; base-uri 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -54,16 +52,16 @@ def make_app(
     limits: ServiceLimits = ServiceLimits(),  # noqa: B008  # it is frozen
     storage_options: Mapping[str, Any] | None = None,
 ) -> ASGIApp:
-    """The dataset service as an ASGI application.
+    """Create the dataset service as an ASGI application.
 
     Args:
-        root: URL of a folder, local or of any store that can be written to; its folders are the datasets.
-        token: that requests have to show; ``None`` answers to loopback addresses only.
-        limits: of what is taken.
+        root: URL of a folder, in any store that can be written to; its folders are the datasets.
+        token: required of requests; ``None`` accepts requests to loopback addresses only.
+        limits: of requests.
         storage_options: for the store, in fsspec's vocabulary.
 
     Raises:
-        UrlError: for a root that cannot keep datasets.
+        UrlError: for a root that cannot be written to.
 
     Example:
         >>> from starlette.testclient import TestClient
@@ -73,20 +71,20 @@ def make_app(
         201
         {'datasets': [{'name': 'pets', 'location': '/dataset/pets'}]}
     """
-    hosting = ServiceContext.at(DatasetRoot(root, storage_options), limits)
-    metrics = Metrics(hosting.shelf)
+    context = ServiceContext.at(DatasetRoot(root, storage_options), limits)
+    metrics = Metrics(context.root)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         anyio.to_thread.current_default_thread_limiter().total_tokens = _NUM_THREADS
-        with housekeeping.alone(hosting):
-            await in_thread(lambda: housekeeping.begin(hosting))
+        with maintenance.exclusive_lock(context):
+            await run_blocking(lambda: maintenance.recover(context))
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_keep_tidy, hosting)
+                tasks.start_soon(_clean_up_regularly, context)
                 yield
                 tasks.cancel_scope.cancel()
 
-    async def tell_metrics(request: Request) -> Response:
+    async def metrics_response(request: Request) -> Response:
         return Response(metrics.text(), media_type="text/plain; version=0.0.4")
 
     dataset, file = "/datasets/{name}", "/datasets/{name}/files/{path:path}"
@@ -95,28 +93,31 @@ def make_app(
             _route("/", GET=_page),
             _route("/page/{part}", GET=_page),
             _route("/healthz", GET=_health),
-            _route("/metrics", GET=tell_metrics),
+            _route("/metrics", GET=metrics_response),
             _route("/openapi.json", GET=_description),
-            _route("/datasets", GET=of_datasets.list_datasets, POST=of_datasets.create_dataset),
+            _route("/datasets", GET=dataset_routes.list_datasets, POST=dataset_routes.create_dataset),
             _route(
-                dataset, GET=of_datasets.get_dataset, PUT=of_datasets.put_dataset, DELETE=of_datasets.delete_dataset
+                dataset,
+                GET=dataset_routes.get_dataset,
+                PUT=dataset_routes.put_dataset,
+                DELETE=dataset_routes.delete_dataset,
             ),
             _route(dataset + "/summary", GET=_summary),
             _route(dataset + "/sheet.png", GET=_sheet),
-            _route(dataset + "/files", GET=of_files.list_files),
-            _route(file, GET=of_files.get_file, PUT=of_files.put_file, DELETE=of_files.delete_file),
+            _route(dataset + "/files", GET=file_routes.list_files),
+            _route(file, GET=file_routes.get_file, PUT=file_routes.put_file, DELETE=file_routes.delete_file),
         ],
-        exception_handlers={HTTPException: _http_problem, ClientDisconnect: _went}
+        exception_handlers={HTTPException: _http_problem, ClientDisconnect: _client_disconnected}
         | dict.fromkeys((Problem, RemoteDataError, OSError), _problem),
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False
-    app.state.hosting = hosting
+    app.state.context = context
     return AccessMiddleware(app, token=token, metrics=metrics)
 
 
 def _route(path: str, **answers: Callable[[Request], Awaitable[Response]]) -> Route:
-    """One address; what answers each method. HEAD is answered as GET."""
+    """Create the route of a path with a handler per method. HEAD is handled as GET."""
 
     async def answer(request: Request) -> Response:
         if request.method in _READING:
@@ -124,17 +125,17 @@ def _route(path: str, **answers: Callable[[Request], Awaitable[Response]]) -> Ro
         try:
             return await answers[request.method](request)
         finally:
-            ServiceContext.of(request).looks.forget(request.path_params.get("name"))
+            ServiceContext.of(request).summaries.invalidate(request.path_params.get("name"))
 
-    answer.__name__ = path.replace(":path", "")  # by which it is counted
+    answer.__name__ = path.replace(":path", "")  # the label of its metrics
     return Route(path, answer, methods=list(answers))
 
 
-async def _keep_tidy(hosting: ServiceContext) -> None:
+async def _clean_up_regularly(context: ServiceContext) -> None:
     while True:
-        await anyio.sleep(housekeeping.EVERY_S)
+        await anyio.sleep(maintenance.INTERVAL_S)
         try:
-            await in_thread(lambda: housekeeping.tidy(hosting))
+            await run_blocking(lambda: maintenance.clean_up(context))
         except OSError as error:
             _log.warning("old uploads could not be removed: %s", error)
 
@@ -152,42 +153,44 @@ async def _page(request: Request) -> Response:
     if name is None:
         raise HTTPException(404)
     text = files(__package__).joinpath("page", name).read_bytes()
-    return Response(text, headers={**_SAFE, "Cache-Control": "no-cache"}, media_type=kind)
+    return Response(text, headers={**_SECURITY_HEADERS, "Cache-Control": "no-cache"}, media_type=kind)
 
 
 async def _summary(request: Request) -> Response:
-    hosting, name, inside = (
+    context, name, inside = (
         ServiceContext.of(request),
         request.path_params["name"],
-        of_files.flag(request, "inside", True),
+        file_routes.bool_parameter(request, "inside", True),
     )
-    url = await in_thread(lambda: hosting.shelf.url(name))
-    summary = await in_thread(
-        lambda: hosting.looks.of(
-            name, f"summary {inside}", lambda: summarize(url, hosting.shelf.options, look_inside=inside)
+    url = await run_blocking(lambda: context.root.dataset_url(name))
+    summary = await run_blocking(
+        lambda: context.summaries.get(
+            name, f"summary {inside}", lambda: summarize(url, context.root.options, look_inside=inside)
         )
     )
     return JSONResponse({"name": name, "location": location(name), **summary.as_json()})
 
 
 async def _sheet(request: Request) -> Response:
-    hosting, name = ServiceContext.of(request), request.path_params["name"]
-    url = await in_thread(lambda: hosting.shelf.url(name))
-    sheet = await in_thread(lambda: hosting.looks.of(name, "sheet", lambda: draw_sheet(url, hosting.shelf.options)))
+    context, name = ServiceContext.of(request), request.path_params["name"]
+    url = await run_blocking(lambda: context.root.dataset_url(name))
+    sheet = await run_blocking(
+        lambda: context.summaries.get(name, "sheet", lambda: draw_sheet(url, context.root.options))
+    )
     if sheet is None:
         raise HTTPException(404, f"There are no images in {name!r}.")
-    return Response(sheet, headers={"Cache-Control": "no-cache", **_SAFE}, media_type="image/png")
+    return Response(sheet, headers={"Cache-Control": "no-cache", **_SECURITY_HEADERS}, media_type="image/png")
 
 
-async def _went(request: Request, error: Exception) -> Response:
-    return JSONResponse({"error": "The client went away."}, 400)  # nobody reads it
+async def _client_disconnected(request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": "The client disconnected."}, 400)  # never received
 
 
 async def _http_problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    said = {404: f"There is nothing at {request.url.path}. GET /openapi.json tells what there is."}
+    messages = {404: f"There is nothing at {request.url.path}. GET /openapi.json lists all paths."}
     default = error.detail in ("Not Found", "")
-    message = said.get(error.status_code, error.detail) if default else error.detail
+    message = messages.get(error.status_code, error.detail) if default else error.detail
     return JSONResponse({"error": message}, error.status_code, dict(error.headers or {}))
 
 
@@ -195,5 +198,5 @@ async def _problem(request: Request, error: Exception) -> Response:
     problem = problem_of(error)
     if problem is None:
         _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        return JSONResponse({"error": "The service made a mistake. Its log tells more."}, 500)
+        return JSONResponse({"error": "Internal error of the service. See its log."}, 500)
     return JSONResponse({"error": problem.message}, problem.status, problem.headers)

@@ -1,4 +1,4 @@
-"""Many files as one archive: a tar of a dataset while it streams, and archives that become files. All calls block."""
+"""Stream a dataset as a tar, and unpack archives into files. All calls block."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ from .problems import Problem
 # A note beside an archive whose files are being written: after a kill, the next service writes the others.
 COMMITTED = "committed"
 _ZIP = (b"PK\3\4", b"PK\5\6")
-_NUM_WRITERS = 8  # each waits for the disk once a file
+_NUM_WRITERS = 8  # each waits for the disk once per file
 _SMALL_BYTES = 4 << 20
 _Pieces = Iterator[bytes | memoryview]
 
 
 class Unpacked(NamedTuple):
-    """How many files an archive had, and their bytes; and how many links and devices, which are left out."""
+    """Files in an archive, their bytes, and the links and devices that were skipped."""
 
     num_files: int
     num_bytes: int
     num_skipped: int
 
 
-def tar_of(shelf: DatasetRoot, folder: str) -> Iterator[bytes]:
-    """All files of a folder as a tar, sorted by path, in chunks of at most about 1 MiB.
+def tar_stream(root: DatasetRoot, folder: str) -> Iterator[bytes]:
+    """Stream all files of a folder as a tar, sorted by path, in chunks of about 1 MiB.
 
     Raises:
-        ObjectChangedError: if one is replaced, before anything of it or in the middle.
+        ObjectChangedError: if a file is replaced or removed meanwhile.
     """
-    small: list[bytes] = []  # files of a few bytes go out together
+    small: list[bytes] = []  # small files are sent together
     small_bytes = 0
-    for entry in shelf.files(folder):
+    for entry in root.files(folder):
         size = entry.size or 0
         small.append(pack_header(entry.path, size))
-        for chunk in _chunks_of(shelf, entry._replace(path=folder + entry.path)):
+        for chunk in _chunks_of(root, entry._replace(path=folder + entry.path)):
             small.append(bytes(chunk))
             small_bytes += len(chunk)
             if small_bytes >= CHUNK_BYTES:
@@ -60,43 +60,43 @@ def tar_of(shelf: DatasetRoot, folder: str) -> Iterator[bytes]:
     yield b"".join([*small, END_OF_ARCHIVE])
 
 
-def _chunks_of(shelf: DatasetRoot, entry: Entry) -> Iterator[memoryview]:
-    """One that is gone was there when the archive began: that is a change as well."""
+def _chunks_of(root: DatasetRoot, entry: Entry) -> Iterator[memoryview]:
+    """Read a file of the listing. One that was removed since then has changed too."""
     try:
-        yield from shelf.chunks(entry)
+        yield from root.chunks(entry)
     except ObjectNotFoundError as error:
         raise ObjectChangedError(f"{entry.path} was removed.", url=error.url, etag=entry.etag) from error
 
 
 def members(
-    shelf: DatasetRoot,
+    root: DatasetRoot,
     archive: Entry,
     name: str,
     limits: ServiceLimits,
     on_skip: Callable[[str], object] = lambda kind: None,
 ) -> Iterator[tuple[str, int, _Pieces]]:
-    """Path, size and data of each file in a tar, which may be compressed, or a zip; data have to be taken in turn.
+    """Iterate over path, size and data of the files in a tar, compressed or not, or a zip. Data must be read in order.
 
     Args:
-        shelf: where the archive lies.
-        archive: as ``stat`` told of it.
-        name: for error messages.
+        root: the datasets.
+        archive: as ``stat`` returned it.
+        name: of the archive, for error messages.
         limits: of files and bytes.
-        on_skip: called with ``"directory"``, ``"link"`` or ``"device"`` for each member that is passed over.
+        on_skip: called with ``"directory"``, ``"link"`` or ``"device"`` for each member that is skipped.
 
     Raises:
-        ShardReadError: for what is damaged, or neither of these.
-        Problem: 400, for names that cannot be paths; 413, beyond the limits.
+        ShardReadError: for a damaged archive, or another format.
+        Problem: 400, for names that are not valid paths; 413, beyond the limits.
     """
     num_files = num_bytes = 0
     seen: set[bytes] = set()
-    for path, size, pieces in _members(shelf, archive, name, limits, on_skip):
+    for path, size, pieces in _members(root, archive, name, limits, on_skip):
         path = path.removeprefix("./")
         require_path(path)
         key = hashlib.sha256(path.encode()).digest()[:16]
         num_files, num_bytes = num_files + 1, num_bytes + size
         if key in seen:
-            raise Problem(400, f"The archive has {path!r:.200} twice.")
+            raise Problem(400, f"The archive contains {path!r:.200} twice.")
         seen.add(key)
         if num_files > limits.max_unpacked_files or num_bytes > limits.max_file_bytes:
             raise Problem(
@@ -107,15 +107,15 @@ def members(
 
 
 def _members(
-    shelf: DatasetRoot, archive: Entry, name: str, limits: ServiceLimits, on_skip: Callable[[str], object]
+    root: DatasetRoot, archive: Entry, name: str, limits: ServiceLimits, on_skip: Callable[[str], object]
 ) -> Iterator[tuple[str, int, _Pieces]]:
     def read(start: int, end: int) -> bytes:
-        return b"".join(shelf.chunks(archive, start, end))
+        return b"".join(root.chunks(archive, start, end))
 
     assert archive.size is not None
     if read(0, min(4, archive.size)) in _ZIP:
         entries = read_directory(read, archive.size, url=name)
-        pieces = read_pieces(shelf.chunks(archive), entries, url=name, max_member_bytes=limits.max_file_bytes)
+        pieces = read_pieces(root.chunks(archive), entries, url=name, max_member_bytes=limits.max_file_bytes)
         for entry, data in pieces:
             if entry.kind == "file":
                 yield entry.path, entry.num_bytes, data
@@ -125,7 +125,7 @@ def _members(
                 pass
         return
     unpacked = CompressionLimits(max_decompressed_bytes=limits.max_file_bytes)
-    compression, parts = decompressed(shelf.chunks(archive), url=name, limits=unpacked)
+    compression, parts = decompressed(root.chunks(archive), url=name, limits=unpacked)
     try:
         num_bytes = archive.size if compression is None else None
         options = TarOptions(num_bytes=num_bytes, max_member_bytes=limits.max_file_bytes, on_skip=on_skip)
@@ -137,24 +137,24 @@ def _members(
         parts.close()
 
 
-def check(shelf: DatasetRoot, archive: Entry, folder: str, name: str, limits: ServiceLimits) -> Unpacked:
-    """Read a whole archive, and write nothing.
+def check(root: DatasetRoot, archive: Entry, folder: str, name: str, limits: ServiceLimits) -> Unpacked:
+    """Read a whole archive without writing, and require that all its files can be stored.
 
     Raises:
-        ShardReadError, Problem: as :func:`members`; 507, if its files would not fit on the disk; 409, where a folder or
-            a file of the dataset is in their way.
+        ShardReadError, Problem: as :func:`members`; 507, if its files do not fit on the disk; 409, if a folder or a
+            file of the dataset has one of the paths that they need.
     """
     num_files = num_bytes = 0
-    free_bytes = shelf.free_bytes()
+    free_bytes = root.free_bytes()
     paths: set[str] = set()
     skipped: Counter[str] = Counter()
-    for path, size, pieces in members(shelf, archive, name, limits, lambda kind: skipped.update([kind])):
+    for path, size, pieces in members(root, archive, name, limits, lambda kind: skipped.update([kind])):
         num_files, num_bytes = num_files + 1, num_bytes + size
         if free_bytes is not None and free_bytes - num_bytes < limits.min_free_bytes:
             raise Problem(
-                507, f"The archive unpacks to {num_bytes:,} bytes and more; the disk has {free_bytes:,} left."
+                507, f"The archive unpacks to at least {num_bytes:,} bytes; the disk has {free_bytes:,} left."
             )
-        shelf.require_place(folder, path)
+        root.require_writable_path(folder, path)
         paths.add(path)
         for _ in pieces:
             pass
@@ -162,29 +162,29 @@ def check(shelf: DatasetRoot, archive: Entry, folder: str, name: str, limits: Se
         above = path
         while above := above.rpartition("/")[0]:
             if above in paths:
-                raise Problem(400, f"The archive has a file {above!r:.200}, and {path!r:.200} below it.")
+                raise Problem(400, f"The archive contains a file {above!r:.200}, and {path!r:.200} below it.")
     return Unpacked(num_files, num_bytes, skipped["link"] + skipped["device"])
 
 
-def commit(shelf: DatasetRoot, digests: Digests, folder: str, dataset: str) -> None:
+def commit(root: DatasetRoot, digests: Digests, folder: str, dataset: str) -> None:
     """Note beside an archive that it is being unpacked into a dataset, which the next service finishes after a kill."""
-    write_file(shelf, digests, folder, COMMITTED, [dataset.encode()])
+    write_file(root, digests, folder, COMMITTED, [dataset.encode()])
 
 
-def unpack(shelf: DatasetRoot, digests: Digests, archive: Entry, folder: str, name: str, limits: ServiceLimits) -> None:
-    """Write the files of an archive that was checked. Each appears whole; doing it again changes nothing.
+def unpack(root: DatasetRoot, digests: Digests, archive: Entry, folder: str, name: str, limits: ServiceLimits) -> None:
+    """Write the files of a checked archive. Each becomes visible as a whole. Repeating it changes nothing.
 
     Raises:
-        Problem: 409, where a folder or a file is in a file's way.
+        Problem: 409, if a folder or a file has a path that is needed.
     """
     running: set[Future[object]] = set()
     with ThreadPoolExecutor(_NUM_WRITERS, "unpack") as pool:
-        for path, size, pieces in members(shelf, archive, name, limits):
+        for path, size, pieces in members(root, archive, name, limits):
             if size > _SMALL_BYTES:
-                write_file(shelf, digests, folder, path, pieces)
+                write_file(root, digests, folder, path, pieces)
                 continue
             data = b"".join(pieces)
-            running.add(pool.submit(write_file, shelf, digests, folder, path, [data]))
+            running.add(pool.submit(write_file, root, digests, folder, path, [data]))
             if len(running) >= 2 * _NUM_WRITERS:
                 done, running = wait(running, return_when=FIRST_COMPLETED)
                 for future in done:
@@ -194,10 +194,10 @@ def unpack(shelf: DatasetRoot, digests: Digests, archive: Entry, folder: str, na
 
 
 def write_file(
-    shelf: DatasetRoot, digests: Digests, folder: str, path: str, pieces: Iterable[bytes | memoryview]
+    root: DatasetRoot, digests: Digests, folder: str, path: str, pieces: Iterable[bytes | memoryview]
 ) -> None:
-    """Write a file that appears when all of its pieces are there."""
-    digest, pending = hashlib.sha256(), shelf.begin(folder, path)
+    """Write a file, which becomes visible when it is complete."""
+    digest, pending = hashlib.sha256(), root.create_file(folder, path)
     try:
         for piece in pieces:
             digest.update(piece)
@@ -205,4 +205,4 @@ def write_file(
     except BaseException:
         pending.abort()
         raise
-    publish(shelf, digests, pending, folder, path, digest.hexdigest())
+    publish(root, digests, pending, folder, path, digest.hexdigest())

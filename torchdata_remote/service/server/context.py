@@ -1,4 +1,4 @@
-"""What the answers to all requests have in common."""
+"""State that all request handlers share."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from .uploads import Uploads
 
 @dataclass(frozen=True)
 class ServiceContext:
-    """Datasets, and what is known of them.
+    """The datasets of an application, with caches and limits.
 
     Args:
-        shelf: where they lie.
-        digests: of their files.
-        uploads: that are not complete.
-        limits: of what is taken.
-        looks: what the page shows of datasets.
+        root: the datasets.
+        digests: SHA-256 of their files.
+        uploads: incomplete multipart uploads.
+        limits: of requests.
+        summaries: cached summaries and contact sheets of datasets.
     """
 
-    shelf: DatasetRoot
+    root: DatasetRoot
     digests: Digests
     uploads: Uploads
     limits: ServiceLimits
-    looks: SummaryCache
+    summaries: SummaryCache
 
     @classmethod
-    def at(cls, shelf: DatasetRoot, limits: ServiceLimits) -> ServiceContext:
-        """That of a shelf."""
-        digests = Digests(shelf)
-        return cls(shelf, digests, Uploads(shelf, digests, limits), limits, SummaryCache())
+    def at(cls, root: DatasetRoot, limits: ServiceLimits) -> ServiceContext:
+        """Create the context of a root."""
+        digests = Digests(root)
+        return cls(root, digests, Uploads(root, digests, limits), limits, SummaryCache())
 
     @staticmethod
     def of(request: Request) -> ServiceContext:
-        """That of the application which answers a request."""
-        hosting: ServiceContext = request.app.state.hosting
-        return hosting
+        """Return the context of the application that handles a request."""
+        context: ServiceContext = request.app.state.context
+        return context

@@ -1,4 +1,4 @@
-"""The datasets below one root: folders, and files in them. All calls block."""
+"""Datasets below one root URL, each a folder of files. All calls block."""
 
 from __future__ import annotations
 
@@ -22,93 +22,94 @@ from .problems import Problem
 from .symlinks import refuse_links, remove_if_empty
 
 T = TypeVar("T")
-HIDDEN = ".torchdata_remote/"  # a folder beside the datasets, for what is not yet one of their files
+# beside the datasets, for data that is not yet, or no longer, one of their files
+WORK_FOLDER = ".torchdata_remote/"
 CHUNK_BYTES = 1 << 20
 _MAX_REQUESTS = 64
 _RETRY = RetryPolicy(deadline_s=30.0)
 
 
 class DatasetRoot:
-    """Where datasets lie.
+    """The datasets of a service, in a local folder or in any store that can be written to.
 
     Args:
-        root: URL of the folder whose folders are the datasets.
+        url: of the folder whose folders are the datasets.
         storage_options: for the store.
 
     Raises:
-        UrlError: if files cannot be kept there.
+        UrlError: if the store cannot be written to.
     """
 
-    def __init__(self, root: str, storage_options: Mapping[str, Any] | None = None) -> None:
-        self.root = root if root.endswith("/") else root + "/"
+    def __init__(self, url: str, storage_options: Mapping[str, Any] | None = None) -> None:
+        self.url = url if url.endswith("/") else url + "/"
         self.options = StorageOptions(storage_options)
-        store, self._above = open_store(self.root, self.options)
+        store, self._prefix = open_store(self.url, self.options)
         if not isinstance(store, FolderStore):
-            raise UrlError(f"{root} cannot keep datasets. Serve a local folder, a bucket, or a part of one.", url=root)
-        self._scheme, self._bucket, _ = split_url(self.root)
+            raise UrlError(f"{url} cannot keep datasets. Serve a local folder, a bucket, or a part of one.", url=url)
+        self._scheme, self._bucket, _ = split_url(self.url)
         self.store, self.is_local = store, isinstance(store, LocalStore)
         if self.is_local:
             try:
-                os.makedirs(self._above, exist_ok=True)
+                os.makedirs(self._prefix, exist_ok=True)
             except OSError as error:
-                raise UrlError(f"{root} cannot keep datasets: {error}.", url=root) from error
-        self._in_flight = ConcurrencyLimit(_MAX_REQUESTS, check=lambda: None)
+                raise UrlError(f"{url} cannot keep datasets: {error}.", url=url) from error
+        self._concurrency = ConcurrencyLimit(_MAX_REQUESTS, check=lambda: None)
 
-    def _retried(self, operation: Callable[[], T]) -> T:
+    def _with_retries(self, operation: Callable[[], T]) -> T:
         return operation() if self.is_local else call_with_retries(operation, _RETRY)
 
-    def datasets(self) -> list[str]:
-        """Their names, sorted."""
-        if self.is_local:  # one that is a link is its owner's choice; what else lies there is nobody's business
-            with os.scandir(self._above) as entries:
-                return sorted(entry.name for entry in entries if _is_name(entry.name) and entry.is_dir())
+    def names(self) -> list[str]:
+        """Return the names of all datasets, sorted."""
+        if self.is_local:  # a link to a folder is a choice of the root's owner; other entries are not datasets
+            with os.scandir(self._prefix) as entries:
+                return sorted(entry.name for entry in entries if _is_dataset_name(entry.name) and entry.is_dir())
         names, after = [], ""
         while True:
-            page = self._retried(
-                lambda after=after: self.store.list_after(self._above, recursive=False, after=after, limit=10_000)  # type: ignore[misc]
+            page = self._with_retries(
+                lambda after=after: self.store.list_after(self._prefix, recursive=False, after=after, limit=10_000)  # type: ignore[misc]
             )
-            names += [folder[len(self._above) : -1] for folder in page.folders]
+            names += [folder[len(self._prefix) : -1] for folder in page.folders]
             if page.next_token is None:
-                return sorted(name for name in names if _is_name(name))
+                return sorted(name for name in names if _is_dataset_name(name))
             after = page.next_token
 
     def folder(self, name: str) -> str:
-        """The path of a dataset's folder in the store.
+        """Return the path of a dataset's folder in the store.
 
         Raises:
             Problem: 404, if there is no such dataset.
         """
-        folder = self._above + require_dataset_name(name) + "/"
-        if not self._retried(lambda: self.store.has_folder(folder)):
-            raise Problem(404, f"There is no dataset {name!r}. POST /datasets makes one, GET /datasets names them.")
+        folder = self._prefix + require_dataset_name(name) + "/"
+        if not self._with_retries(lambda: self.store.has_folder(folder)):
+            raise Problem(404, f"There is no dataset {name!r}. POST /datasets creates one, GET /datasets lists them.")
         return folder
 
-    def url(self, name: str) -> str:
-        """The URL of a dataset's folder."""
+    def dataset_url(self, name: str) -> str:
+        """Return the URL of a dataset's folder."""
         return join_url(self._scheme, self._bucket, self.folder(name))
 
-    def create(self, name: str) -> None:
-        """Make an empty dataset.
+    def create_dataset(self, name: str) -> None:
+        """Create an empty dataset.
 
         Raises:
-            Problem: 409, if it is there.
+            Problem: 409, if it exists.
         """
-        folder = self._above + require_dataset_name(name) + "/"
+        folder = self._prefix + require_dataset_name(name) + "/"
         try:
             self.store.make_folder(folder)
         except ObjectExistsError:
             raise Problem(409, f"The dataset {name!r} exists already.") from None
 
-    def remove(self, name: str) -> None:
-        """Remove a dataset with all of its files."""
+    def remove_dataset(self, name: str) -> None:
+        """Remove a dataset with all its files."""
         folder = self.folder(name)
-        self._retried(lambda: self.store.remove_folder(folder))
+        self._with_retries(lambda: self.store.remove_folder(folder))
 
     def page(self, folder: str, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
-        """Files of a folder, their paths below it: those that begin with ``prefix`` and come after ``after``."""
+        """List one page: files whose path below the folder starts with ``prefix`` and sorts after ``after``."""
         if self.is_local:
             refuse_links(folder, folder + prefix.rpartition("/")[0])
-        page = self._retried(
+        page = self._with_retries(
             lambda: self.store.list_after(
                 folder + prefix, recursive=recursive, after=folder + after if after else "", limit=limit
             )
@@ -121,7 +122,7 @@ class DatasetRoot:
         )
 
     def files(self, folder: str, *, page_files: int = 1000) -> Iterator[Entry]:
-        """All files of a folder, sorted."""
+        """Iterate over all files of a folder, sorted by path."""
         after: str | None = ""
         while after is not None:
             page = self.page(folder, "", recursive=True, after=after, limit=page_files)
@@ -129,30 +130,35 @@ class DatasetRoot:
             after = page.next_token
 
     def stat(self, folder: str, path: str) -> Entry:
-        """What is known of a file; its path is that in the store."""
+        """Return size, version and date of a file. The path in the entry is the one in the store.
+
+        Raises:
+            Problem: 404, if there is no such file.
+            ObjectNotFoundError: likewise, from a store that is not local.
+        """
         full = folder + require_path(path)
         if self.is_local:
             refuse_links(folder, full)
-            if not os.path.isfile(full):  # a pipe would be waited for
-                raise Problem(404, f"There is no file {path!r:.200} there.")
-        return self._retried(lambda: self.store.stat(full))
+            if not os.path.isfile(full):  # opening a named pipe would block
+                raise Problem(404, f"There is no file {path!r:.200} in the dataset.")
+        return self._with_retries(lambda: self.store.stat(full))
 
     def find(self, folder: str, path: str) -> Entry | None:
-        """Like :meth:`stat`, ``None`` if there is no such file."""
+        """Return what :meth:`stat` does, or ``None`` if there is no such file."""
         full = folder + require_path(path)
         if self.is_local:
             refuse_links(folder, full)
-        return self._retried(lambda: self.store.find(full))
+        return self._with_retries(lambda: self.store.find(full))
 
     def chunks(self, entry: Entry, start: int = 0, end: int | None = None) -> Iterator[memoryview]:
-        """Bytes of a file, in chunks of at most 1 MiB, all of the version that ``stat`` told of.
+        """Read bytes ``start`` to ``end`` of one version of a file, in chunks of at most 1 MiB.
 
         Raises:
             ObjectChangedError: if the file was replaced.
         """
         assert entry.size is not None
         stop = entry.size if end is None else end
-        if self.is_local:  # opened anew for each chunk: a mapping would kill the process where somebody cuts the file
+        if self.is_local:  # opened again for each chunk: truncating a file that is mapped would kill this process
             for at in range(start, stop, CHUNK_BYTES):
                 yield from self.store.read(entry.path, at, min(at + CHUNK_BYTES, stop), entry.etag).chunks
             return
@@ -161,73 +167,74 @@ class DatasetRoot:
         url = join_url(self._scheme, self._bucket, entry.path)
         wanted = RangeRequest(url, entry.path, start, stop, entry.size, entry.etag)
         pieces = read_range(
-            self.store, wanted, _RETRY, in_flight=self._in_flight, on_found=lambda found: None, sleep=time.sleep
+            self.store, wanted, _RETRY, in_flight=self._concurrency, on_found=lambda found: None, sleep=time.sleep
         )
         for piece in pieces:
             for at in range(0, len(piece), CHUNK_BYTES):
                 yield piece[at : at + CHUNK_BYTES]
 
-    def begin(self, folder: str, path: str, *, overwrite: bool = True) -> ObjectWriter:
-        """Begin a file that appears when it is committed.
+    def create_file(self, folder: str, path: str, *, overwrite: bool = True) -> ObjectWriter:
+        """Open a file for writing. It becomes visible, as a whole, when it is committed.
 
         Raises:
-            Problem: 409, where a folder or a file is in its way.
+            Problem: 409, if a folder has its path, or a file the path of one of its folders.
         """
         if self.is_local:
-            self.require_place(folder, path)
+            self.require_writable_path(folder, path)
         return self.store.create(folder + path, overwrite=overwrite)
 
-    def begin_part(self, folder: str, name: str, *, durable: bool) -> ObjectWriter:
-        """Begin a part of an upload; a local one that is not ``durable`` may be lost when the machine stops."""
+    def create_part(self, folder: str, name: str, *, durable: bool) -> ObjectWriter:
+        """Open a part of an upload for writing. A local one is not synced to disk unless ``durable``."""
         if isinstance(self.store, LocalStore):
             return self.store.create(folder + name, overwrite=True, durable=durable)
-        return self.begin(folder, name)
+        return self.create_file(folder, name)
 
-    def require_place(self, folder: str, path: str) -> None:
-        """See that a file can be there, where it is this machine that has folders.
+    def require_writable_path(self, folder: str, path: str) -> None:
+        """Require, in a local root, that a file can be created at a path.
 
         Raises:
-            Problem: 409, where a folder or a file is in its way; 404, if the dataset is gone.
+            Problem: 409, if a folder has this path, or a file the path of one of its folders; 404, if the dataset was
+                removed.
         """
         full = folder + require_path(path)
         if not self.is_local:
             return
         refuse_links(folder, full)
-        if not folder.startswith(self._above + HIDDEN) and not os.path.isdir(folder):
-            raise Problem(404, "The dataset was removed meanwhile.")
+        if not folder.startswith(self._prefix + WORK_FOLDER) and not os.path.isdir(folder):
+            raise Problem(404, "The dataset was removed during the request.")
         if os.path.isdir(full) and not remove_if_empty(full):
-            raise Problem(409, f"{path!r} is a folder. Choose another name, or delete what is in it.")
+            raise Problem(409, f"{path!r} is a folder. Choose another name, or delete the files in it.")
         above = full
         while len(above := os.path.dirname(above)) > len(folder):
             if os.path.isfile(above):
-                raise Problem(409, f"{above[len(folder) :]!r} is a file, so that {path!r} cannot be below it.")
+                raise Problem(409, f"{above[len(folder) :]!r} is a file, so {path!r} cannot be below it.")
 
     def delete(self, folder: str, path: str) -> None:
-        """Remove a file; one that is not there is fine."""
+        """Remove a file, if it exists."""
         full = folder + require_path(path)
         if self.is_local:
             refuse_links(folder, full)
-        self._retried(lambda: self.store.delete(full))
-        if self.is_local:  # as in a bucket, where a folder is what files are in
+        self._with_retries(lambda: self.store.delete(full))
+        if self.is_local:  # as in a bucket, a folder exists only while it has files
             above = full
-            with contextlib.suppress(OSError):  # which is not empty, or not there
+            with contextlib.suppress(OSError):  # the folder is not empty, or already removed
                 while len(above := os.path.dirname(above)) > len(folder):
                     os.rmdir(above)
 
-    def hidden(self, name: str) -> str:
-        """The path of a folder in the store for what is not yet, or no longer, part of a dataset."""
-        return f"{self._above}{HIDDEN}{name}/"
+    def work_folder(self, name: str) -> str:
+        """Return the path in the store of a folder for data that is not part of a dataset."""
+        return f"{self._prefix}{WORK_FOLDER}{name}/"
 
     def free_bytes(self) -> int | None:
-        """On the disk of a local root; ``None`` where nobody can tell."""
-        return shutil.disk_usage(self._above).free if self.is_local else None
+        """Return the free bytes on the disk of a local root; ``None`` for other stores."""
+        return shutil.disk_usage(self._prefix).free if self.is_local else None
 
     def local_path(self, entry: Entry) -> str | None:
-        """Where a file lies on this machine, if it does."""
+        """Return the local path of a file; ``None`` for other stores."""
         return entry.path if self.is_local else None
 
 
-def _is_name(name: str) -> bool:
+def _is_dataset_name(name: str) -> bool:
     try:
         return bool(require_dataset_name(name))
     except Problem:

@@ -1,4 +1,4 @@
-"""SHA-256 of files: kept with them where the file system can, computed where nobody did."""
+"""SHA-256 of files: stored in an extended attribute where the file system supports it, else in memory."""
 
 from __future__ import annotations
 
@@ -16,67 +16,70 @@ from .file_metadata import etag_of
 from .preconditions import require_match
 
 _ATTRIBUTE = "user.torchdata_remote.sha256"
-_VALUE = re.compile(r"([0-9a-f]{64}) (.*)", re.DOTALL)
-_MAX_KEPT = 100_000
-_PUBLISHING = [threading.RLock() for _ in range(256)]
+_ATTRIBUTE_VALUE = re.compile(r"([0-9a-f]{64}) (.*)", re.DOTALL)
+_MAX_ENTRIES = 100_000
+_PUBLISH_LOCKS = [threading.RLock() for _ in range(256)]
 
 
 class Digests:
-    """What is known of the files of a shelf.
+    """Digests of the files of a root, each computed once.
 
-    A local file that came through the service carries its digest as an extended attribute, together with the etag that
-    it is of; so damage on the disk is noticed, and nothing is read twice. Elsewhere, digests are kept in memory.
+    A local file that was uploaded carries its digest as an extended attribute, together with the etag of the same
+    version: so damage on the disk is noticed, and no file is read twice. Elsewhere, digests are cached in memory.
 
     Args:
-        shelf: where the files lie.
+        root: the datasets.
     """
 
-    def __init__(self, shelf: DatasetRoot) -> None:
-        self._shelf = shelf
-        self._kept: OrderedDict[tuple[str, str | None], str] = OrderedDict()
+    def __init__(self, root: DatasetRoot) -> None:
+        self._root = root
+        self._entries: OrderedDict[tuple[str, str | None], str] = OrderedDict()
         self._lock = threading.RLock()
 
-    def remember(self, entry: Entry, sha256: str) -> None:
-        """Keep the digest of a file."""
-        path = self._shelf.local_path(entry)
-        if path is None or not _set(path, f"{sha256} {entry.etag}"):
+    def store(self, entry: Entry, sha256: str) -> None:
+        """Store the digest of a file."""
+        path = self._root.local_path(entry)
+        if path is None or not _set_attribute(path, f"{sha256} {entry.etag}"):
             with self._lock:
-                self._kept[entry.path, entry.etag] = sha256
-                while len(self._kept) > _MAX_KEPT:
-                    self._kept.popitem(last=False)
+                self._entries[entry.path, entry.etag] = sha256
+                while len(self._entries) > _MAX_ENTRIES:
+                    self._entries.popitem(last=False)
 
-    def known(self, entry: Entry) -> str | None:
-        """The digest of a file, if nobody has to read it for that."""
-        path = self._shelf.local_path(entry)
-        match = None if path is None else _VALUE.fullmatch(_get(path))
+    def cached(self, entry: Entry) -> str | None:
+        """Return the digest of a file if it is stored; ``None`` if the file would have to be read."""
+        path = self._root.local_path(entry)
+        match = None if path is None else _ATTRIBUTE_VALUE.fullmatch(_get_attribute(path))
         if match is not None and match[2] == str(entry.etag):
             return match[1]
         with self._lock:
-            return self._kept.get((entry.path, entry.etag))
+            return self._entries.get((entry.path, entry.etag))
 
-    def of(self, entry: Entry) -> str:
-        """The digest of a file.
+    def sha256(self, entry: Entry) -> str:
+        """Return the digest of a file; read the file if it is not stored.
 
         Raises:
-            ObjectChangedError: if it is replaced meanwhile.
+            ObjectChangedError: if the file is replaced while it is read.
         """
-        found = self.known(entry)
+        found = self.cached(entry)
         if found is None:
             digest = hashlib.sha256()
-            for chunk in self._shelf.chunks(entry):
+            for chunk in self._root.chunks(entry):
                 digest.update(chunk)
             found = digest.hexdigest()
-            self.remember(entry, found)
+            self.store(entry, found)
         return found
 
 
-def one_at_a_time(folder: str, path: str) -> threading.RLock:
-    """Held while a file is replaced or removed: what was compared stays so, and a digest is not taken for another's."""
-    return _PUBLISHING[hash((folder, path)) % len(_PUBLISHING)]
+def publish_lock(folder: str, path: str) -> threading.RLock:
+    """Return the lock to hold while a file is replaced or removed.
+
+    Preconditions stay valid until the change is made, and a digest is never stored for another version.
+    """
+    return _PUBLISH_LOCKS[hash((folder, path)) % len(_PUBLISH_LOCKS)]
 
 
 def publish(
-    shelf: DatasetRoot,
+    root: DatasetRoot,
     digests: Digests,
     pending: ObjectWriter,
     folder: str,
@@ -84,47 +87,47 @@ def publish(
     sha256: str,
     conditions: Mapping[str, str] | None = None,
 ) -> Entry:
-    """Make a file appear, and keep its digest. What fails leaves nothing behind.
+    """Commit a file and store its digest. After an error nothing is left.
 
     Args:
-        shelf: where it will be.
-        digests: is told of it.
-        pending: all of its bytes.
+        root: the datasets.
+        digests: receives its digest.
+        pending: all its bytes.
         folder: of its dataset.
-        path: in there.
+        path: below the folder.
         sha256: of its bytes, hexadecimal.
-        conditions: headers of a request with If-Match or If-None-Match, which hold when it appears.
+        conditions: request headers with If-Match or If-None-Match, checked at the moment of the commit.
 
     Raises:
-        ObjectExistsError: if it was begun with ``overwrite=False``, and there is one.
+        ObjectExistsError: if it was opened with ``overwrite=False`` and a file exists.
         Problem: 412, if a condition does not hold.
     """
-    with one_at_a_time(folder, path):
+    with publish_lock(folder, path):
         try:
             if conditions is not None and ("if-match" in conditions or "if-none-match" in conditions):
-                found = shelf.find(folder, path)
+                found = root.find(folder, path)
                 require_match(conditions, None if found is None else etag_of(found))
             pending.commit()
         except BaseException:
             pending.abort()
             raise
-        entry = shelf.stat(folder, path)
-        digests.remember(entry, sha256)
+        entry = root.stat(folder, path)
+        digests.store(entry, sha256)
         return entry
 
 
-def _set(path: str, value: str) -> bool:
-    """Whether the file system keeps it."""
+def _set_attribute(path: str, value: str) -> bool:
+    """Return whether the file system stored it."""
     if sys.platform != "linux":
         return False
     try:
         os.setxattr(path, _ATTRIBUTE, value.encode())
-    except OSError:  # it knows no such attributes, or the file is somebody else's
+    except OSError:  # no extended attributes, or a file of another user
         return False
     return True
 
 
-def _get(path: str) -> str:
+def _get_attribute(path: str) -> str:
     if sys.platform != "linux":
         return ""
     try:

@@ -1,4 +1,4 @@
-"""How the service tells of a file: version, date, and the JSON object of a listing."""
+"""Metadata of a file as the service reports it: entity tag, date, and the JSON object of a listing."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .names import percent_encoded
 
 
 def etag_of(entry: Entry) -> str:
-    """The entity tag, with its quotes. Where the store has none, it is made of size and date."""
+    """Return the entity tag with its quotes. A store without one gets a tag made of size and date."""
     if entry.etag is None:
         return f'"{entry.size}-{entry.modified_s}"'
     return entry.etag if entry.etag.startswith('"') else f'"{entry.etag}"'
 
 
 def last_modified(entry: Entry) -> str | None:
-    """As a header tells it."""
+    """Format the date for a Last-Modified header; ``None`` if it is unknown."""
     when = _when(entry)
     return None if when is None else format_datetime(when, usegmt=True)
 
@@ -28,17 +28,17 @@ def _when(entry: Entry) -> dt.datetime | None:
         return None
     try:
         return dt.datetime.fromtimestamp(int(entry.modified_s), dt.timezone.utc)
-    except (ValueError, OverflowError, OSError):  # file systems know later years than 9999
+    except (ValueError, OverflowError, OSError):  # file systems can store years after 9999
         return None
 
 
 def file_info(entry: Entry, path: str) -> dict[str, Any]:
-    """As listings tell it."""
+    """Describe a file as in listings."""
     when = _when(entry)
     modified = None if when is None else when.isoformat(timespec="seconds").replace("+00:00", "Z")
     return {"path": path, "size": entry.size, "etag": etag_of(entry), "modified": modified}
 
 
 def location(dataset: str, path: str | None = None) -> str:
-    """Where a dataset or a file of it is found."""
+    """Return the URL path of a dataset, or of a file in it."""
     return f"/dataset/{dataset}" + ("" if path is None else f"/files/{percent_encoded(path)}")

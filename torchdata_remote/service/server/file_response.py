@@ -1,4 +1,4 @@
-"""The answer that brings a file, or a range of it."""
+"""Responses with a file, or a range of it."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from .context import ServiceContext
 from .dataset_root import CHUNK_BYTES
 from .file_metadata import etag_of, last_modified
 from .names import disposition
-from .preconditions import byte_range, is_not_modified, range_holds, wants_digest
+from .preconditions import byte_range, is_not_modified, range_applies, wants_digest
 from .problems import Problem
-from .request_body import in_thread
+from .request_body import run_blocking
 
 _OCTETS = "application/octet-stream"
 
 
-async def send_file(request: Request, hosting: ServiceContext, name: str, path: str) -> Response:
-    """The answer to GET or HEAD of a file. What is small is read in one go, since each turn of a thread costs."""
+async def send_file(request: Request, context: ServiceContext, name: str, path: str) -> Response:
+    """Respond to GET or HEAD of a file. A small one is read in one call, since each switch of threads costs time."""
 
     def answer() -> Response:
-        return _answer(request, hosting, hosting.shelf.stat(hosting.shelf.folder(name), path), path)
+        return _answer(request, context, context.root.stat(context.root.folder(name), path), path)
 
     with replaced_is_503():
-        return await in_thread(answer)
+        return await run_blocking(answer)
 
 
-def _answer(request: Request, hosting: ServiceContext, entry: Entry, path: str) -> Response:
+def _answer(request: Request, context: ServiceContext, entry: Entry, path: str) -> Response:
     etag, size = etag_of(entry), entry.size
     assert size is not None
     headers = {"ETag": etag, "Accept-Ranges": "bytes", "X-Content-Type-Options": "nosniff"}
@@ -41,9 +41,9 @@ def _answer(request: Request, hosting: ServiceContext, entry: Entry, path: str) 
         headers["Last-Modified"] = modified
     if is_not_modified(request.headers, etag):
         return Response(status_code=304, headers=headers)
-    wanted = byte_range(request.headers.get("range"), size) if range_holds(request.headers, etag) else None
+    wanted = byte_range(request.headers.get("range"), size) if range_applies(request.headers, etag) else None
     if wants_digest(request.headers.get("want-repr-digest")):
-        headers["Repr-Digest"] = digest_field(hosting.digests.of(entry))
+        headers["Repr-Digest"] = digest_field(context.digests.sha256(entry))
     start, end = wanted or (0, size)
     headers |= {"Content-Disposition": disposition(path), "Content-Length": str(end - start)}
     if wanted is not None:
@@ -51,8 +51,8 @@ def _answer(request: Request, hosting: ServiceContext, entry: Entry, path: str) 
     status = 200 if wanted is None else 206
     if request.method == "HEAD":
         return Response(status_code=status, headers=headers, media_type=_OCTETS)
-    chunks = hosting.shelf.chunks(entry, start, end)
-    first = next(chunks, None)  # before the headers are sent: what is wrong with the file is told by the status
+    chunks = context.root.chunks(entry, start, end)
+    first = next(chunks, None)  # before the headers are sent, so that errors of reading set the status
     if end - start <= CHUNK_BYTES:
         return Response(b"".join([first or b"", *chunks]), status, headers, _OCTETS)
     return StreamingResponse(_all(first, chunks), status, headers, _OCTETS)
@@ -62,13 +62,13 @@ async def _all(first: memoryview | None, others: Iterator[memoryview]) -> AsyncI
     chunk = first
     while chunk is not None:
         yield bytes(chunk)
-        chunk = await in_thread(lambda: next(others, None))
+        chunk = await run_blocking(lambda: next(others, None))
 
 
 @contextlib.contextmanager
 def replaced_is_503() -> Iterator[None]:
-    """What a client has not asked for by a condition is not answered with 412."""
+    """Report a concurrent replacement as 503: the client set no condition that could fail with 412."""
     try:
         yield
     except ObjectChangedError:
-        raise Problem(503, "A file was replaced at this moment. Ask again.", {"Retry-After": "0"}) from None
+        raise Problem(503, "A file was replaced during the request. Send it again.", {"Retry-After": "0"}) from None

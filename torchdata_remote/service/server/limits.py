@@ -1,4 +1,4 @@
-"""What the service takes from its clients at most."""
+"""Limits of what clients may send."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True)
 class ServiceLimits:
-    """Limits of size, parts, time and disk.
+    """Limits of sizes, numbers, time and disk space.
 
     Args:
-        max_file_bytes: of a file, and of all files that an archive unpacks to.
+        max_file_bytes: of one file, and of all files in an archive together.
         max_parts: of an upload.
         max_unpacked_files: in an archive.
-        idle_timeout_s: seconds without a byte of a body after which a request is given up.
-        min_free_bytes: on the disk of a local root; what would leave less is refused.
-        upload_lifetime_s: seconds after its last part at which an upload that was not completed is forgotten.
+        idle_timeout_s: seconds without a byte of the body after which a request fails.
+        min_free_bytes: on the disk of a local root; a request that would leave less is refused.
+        upload_lifetime_s: seconds after its last part at which an incomplete upload is removed.
     """
 
     max_file_bytes: int = 1024 * _GIB

@@ -1,4 +1,4 @@
-"""What is done before the first request, and every hour: what a killed service left is finished or removed."""
+"""Clean up at the start and every hour: finish or remove what a killed service left."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from ...errors import ServiceError, ShardReadError
 from .archives import COMMITTED, unpack
 from .context import ServiceContext
-from .dataset_root import HIDDEN
+from .dataset_root import WORK_FOLDER
 from .problems import Problem
 
 try:
@@ -19,80 +19,80 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-EVERY_S = 3600.0
-_FOREIGN_LEFTOVERS_S = 86_400.0  # in a bucket, where another service may be writing
+INTERVAL_S = 3600.0
+_FOREIGN_LEFTOVER_AGE_S = 86_400.0  # in a bucket, where another service may still be writing
 
 _log = logging.getLogger("torchdata_remote")
 
 
 @contextlib.contextmanager
-def alone(hosting: ServiceContext) -> Iterator[None]:
-    """Hold a local root, so that what is half written there is nobody else's.
+def exclusive_lock(context: ServiceContext) -> Iterator[None]:
+    """Lock a local root, so that incomplete files in it can only be leftovers.
 
     Raises:
-        ServiceError: if another process holds it, or on Windows.
+        ServiceError: if another process holds the lock, or on Windows.
     """
-    shelf = hosting.shelf
-    if not shelf.is_local:
+    root = context.root
+    if not root.is_local:
         yield
         return
     if fcntl is None:
-        raise ServiceError(f"{shelf.root}: a local root needs file locks (flock), which Windows lacks: serve a bucket.")
-    path = shelf.hidden("")[:-1] + "serving.lock"
+        raise ServiceError(f"{root.url}: a local root needs file locks (flock), which Windows lacks: serve a bucket.")
+    path = root.work_folder("")[:-1] + "serving.lock"
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ServiceError(
-                f"{shelf.root} is served by another process. End that one, or serve another folder.", url=shelf.root
+                f"{root.url} is served by another process. End that one, or serve another folder.", url=root.url
             ) from None
         yield
 
 
-def begin(hosting: ServiceContext) -> None:
-    """Finish what was being unpacked, and remove what was being written when the last service ended."""
-    shelf = hosting.shelf
-    before_s = time.time() if shelf.is_local else time.time() - _FOREIGN_LEFTOVERS_S
-    if shelf.is_local:
-        shelf.store.remove_folder(shelf.hidden("unnamed"))
-    _finish_unpacking(hosting, before_s)
-    shelf.store.remove_old_leftovers(shelf.hidden("")[: -len(HIDDEN) - 1], before_s)
-    tidy(hosting)
+def recover(context: ServiceContext) -> None:
+    """Finish archives that were being unpacked, and remove incomplete files, when the service starts."""
+    root = context.root
+    before_s = time.time() if root.is_local else time.time() - _FOREIGN_LEFTOVER_AGE_S
+    if root.is_local:
+        root.store.remove_folder(root.work_folder("unnamed"))
+    _finish_unpacking(context, before_s)
+    root.store.remove_old_leftovers(root.work_folder("")[: -len(WORK_FOLDER) - 1], before_s)
+    clean_up(context)
 
 
-def tidy(hosting: ServiceContext) -> None:
-    """Forget uploads that nobody goes on with; in a bucket, also finish what another service left."""
-    for what in ("uploads", "unnamed"):
-        _forget_old(hosting, hosting.shelf.hidden(what))
-    if not hosting.shelf.is_local:
-        _finish_unpacking(hosting, time.time() - _FOREIGN_LEFTOVERS_S)
+def clean_up(context: ServiceContext) -> None:
+    """Remove abandoned uploads; in a bucket, also finish archives of other services."""
+    for kind in ("uploads", "unnamed"):
+        _remove_old(context, context.root.work_folder(kind))
+    if not context.root.is_local:
+        _finish_unpacking(context, time.time() - _FOREIGN_LEFTOVER_AGE_S)
 
 
-def _forget_old(hosting: ServiceContext, above: str) -> None:
-    """Remove the folders of a folder to which nothing came for too long."""
+def _remove_old(context: ServiceContext, above: str) -> None:
+    """Remove the folders in a folder whose newest file is too old."""
     newest: dict[str, float] = {}
-    for entry in hosting.shelf.files(above):
+    for entry in context.root.files(above):
         folder = entry.path.partition("/")[0]
         newest[folder] = max(newest.get(folder, 0.0), entry.modified_s or time.time())
     for folder, modified_s in newest.items():
-        if modified_s < time.time() - hosting.limits.upload_lifetime_s:
-            hosting.shelf.store.remove_folder(f"{above}{folder}/")
+        if modified_s < time.time() - context.limits.upload_lifetime_s:
+            context.root.store.remove_folder(f"{above}{folder}/")
 
 
-def _finish_unpacking(hosting: ServiceContext, before_s: float) -> None:
-    shelf = hosting.shelf
-    above = shelf.hidden("unpacking")
-    found = {entry.path: entry for entry in shelf.files(above)}
-    for aside in sorted({path.partition("/")[0] for path in found}):
-        archive, note = found.get(f"{aside}/archive"), found.get(f"{aside}/{COMMITTED}")
+def _finish_unpacking(context: ServiceContext, before_s: float) -> None:
+    root = context.root
+    above = root.work_folder("unpacking")
+    found = {entry.path: entry for entry in root.files(above)}
+    for temporary in sorted({path.partition("/")[0] for path in found}):
+        archive, note = found.get(f"{temporary}/archive"), found.get(f"{temporary}/{COMMITTED}")
         if archive is not None and (archive.modified_s or 0.0) >= before_s:
-            continue  # in a bucket, of another service
+            continue  # may belong to another service on the same bucket
         if archive is not None and note is not None:
-            name = b"".join(shelf.chunks(note._replace(path=above + note.path))).decode("utf-8", "replace")
+            name = b"".join(root.chunks(note._replace(path=above + note.path))).decode("utf-8", "replace")
             archive = archive._replace(path=above + archive.path)
             try:
-                unpack(shelf, hosting.digests, archive, shelf.folder(name), name, hosting.limits)
-            except (Problem, ShardReadError) as error:  # the dataset is gone, or something is in a file's way
-                _log.warning("an archive for %s, which had begun to be unpacked, is dropped: %s", name, error)
-        shelf.store.remove_folder(f"{above}{aside}/")
+                unpack(root, context.digests, archive, root.folder(name), name, context.limits)
+            except (Problem, ShardReadError) as error:  # the dataset was removed, or a path is occupied
+                _log.warning("dropped an archive for %s that was being unpacked: %s", name, error)
+        root.store.remove_folder(f"{above}{temporary}/")

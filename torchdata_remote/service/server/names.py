@@ -1,4 +1,4 @@
-"""Names that others choose: of datasets, files and uploads."""
+"""Validate names that clients choose (datasets, files, uploads), and choose names for files without one."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from ...storage.registry import PARTIAL_SUFFIX, is_internal_name
 from .problems import Problem
 
 _SEGMENT = r"(?!\.{1,2}(?:/|$))[^/\\\x00-\x1f\x7f]{1,255}"
-PATH = f"^{_SEGMENT}(?:/{_SEGMENT})*$"  # for the description; what is checked is more
-BEGINNING = f"^(?:{_SEGMENT}/)*" + r"[^/\\\x00-\x1f\x7f]{0,255}$"  # of a path
-UPLOAD = r"[A-Za-z0-9_-]{8,64}"
-_MAGIC = (  # of what somebody may upload without a name
+PATH = f"^{_SEGMENT}(?:/{_SEGMENT})*$"  # for the OpenAPI document; require_path checks more
+PREFIX = f"^(?:{_SEGMENT}/)*" + r"[^/\\\x00-\x1f\x7f]{0,255}$"  # of a path
+UPLOAD_ID = r"[A-Za-z0-9_-]{8,64}"
+_MAGIC = (  # first bytes of common formats
     (b"\x89PNG\r\n\x1a\n", "png"),
     (b"\xff\xd8\xff", "jpg"),
     (b"GIF8", "gif"),
@@ -36,37 +36,37 @@ _MAGIC = (  # of what somebody may upload without a name
     (b"PAR1", "parquet"),
     (b"%PDF-", "pdf"),
 )
-HEAD_BYTES = 512  # of a body, by which it is recognised
+HEAD_BYTES = 512  # of a body, from which its format is guessed
 
 
 def require_dataset_name(name: object) -> str:
-    """The name of a dataset.
+    """Return a valid dataset name.
 
     Raises:
-        Problem: 400, if it is none.
+        Problem: 400, if it is not valid.
     """
     if (
         not isinstance(name, str)
         or re.fullmatch(DATASET_NAME, name, re.ASCII) is None
-        or name.endswith(PARTIAL_SUFFIX)  # which is what a killed service leaves, and the next one removes
+        or name.endswith(PARTIAL_SUFFIX)  # leftovers of a killed service, which the next one removes
     ):
         raise Problem(
             400,
-            f"{name!r:.200} is not a name for a dataset: 1 to 128 letters, digits, '.', '_' and '-', of which the "
+            f"{name!r:.200} is not a valid dataset name: 1 to 128 letters, digits, '.', '_' and '-', of which the "
             f"first is a letter or a digit, and not {PARTIAL_SUFFIX!r} at the end.",
         )
     return name
 
 
 def require_path(path: str) -> str:
-    """The path of a file in a dataset, which leads nowhere else.
+    """Return a valid path of a file in a dataset, which cannot lead out of it.
 
     Raises:
-        Problem: 400, if it is none.
+        Problem: 400, if it is not valid.
     """
     wrong = path_problem(path)
     if wrong is None and any(map(is_internal_name, path.split("/"))):
-        wrong = "has a name that begins or ends as those do which the service keeps for itself"
+        wrong = "has a name that is reserved for temporary files of the service"
     if wrong is not None:
         raise Problem(
             400,
@@ -77,47 +77,47 @@ def require_path(path: str) -> str:
     return path
 
 
-def require_beginning(text: str) -> str:
-    """What paths of files may begin with, such as nothing.
+def require_prefix(text: str) -> str:
+    """Return a valid prefix of file paths, which may be empty.
 
     Raises:
-        Problem: 400, if none can.
+        Problem: 400, if no path can start with it.
     """
     *folders, last = require_text(text).split("/")
     if len(last.encode("utf-8", "replace")) > MAX_SEGMENT_BYTES or FORBIDDEN.search(last):
-        raise Problem(400, f"{text!r:.200} is not the beginning of a path in a dataset.")
+        raise Problem(400, f"{text!r:.200} is not the prefix of a path in a dataset.")
     if folders:
         require_path("/".join(folders))
     return text
 
 
 def require_text(text: str) -> str:
-    """What a path may be compared with.
+    """Return a text that paths can be compared with.
 
     Raises:
-        Problem: 400, if it is too long, or no text.
+        Problem: 400, if it is too long or contains NUL.
     """
     if len(text.encode("utf-8", "replace")) > MAX_PATH_BYTES or "\0" in text:
-        raise Problem(400, f"{text!r:.200} is longer than {MAX_PATH_BYTES} bytes, or has a NUL in it.")
+        raise Problem(400, f"{text!r:.200} is longer than {MAX_PATH_BYTES} bytes, or contains NUL.")
     return text
 
 
 def require_upload_id(text: str) -> str:
-    """The name that a client gave its upload.
+    """Return a valid identifier of an upload, which clients choose.
 
     Raises:
-        Problem: 400, if it is none.
+        Problem: 400, if it is not valid.
     """
-    if re.fullmatch(UPLOAD, text, re.ASCII) is None:
-        raise Problem(400, f"upload={text!r:.100} is not a name for an upload: 8 to 64 letters, digits, '_' and '-'.")
+    if re.fullmatch(UPLOAD_ID, text, re.ASCII) is None:
+        raise Problem(400, f"upload={text!r:.100} is not a valid upload ID: 8 to 64 letters, digits, '_' and '-'.")
     return text
 
 
 def name_in_disposition(header: str | None) -> str | None:
-    """The file's name in a Content-Disposition header (RFC 6266), ``None`` if there is no header or no name.
+    """Parse the file name in a Content-Disposition header (RFC 6266); ``None`` without header or name.
 
     Raises:
-        Problem: 400, if the name is not that of a file.
+        Problem: 400, if the name is not a valid path.
 
     >>> name_in_disposition('attachment; filename="my_file.csv"')
     'my_file.csv'
@@ -127,17 +127,17 @@ def name_in_disposition(header: str | None) -> str | None:
     message = Message()
     message["Content-Disposition"] = header
     try:
-        given = message.get_params([], "Content-Disposition")
-        names = [value for key, value in given if key.lower() == "filename"]
-        names.sort(key=lambda value: isinstance(value, str))  # filename* goes first
+        parameters = message.get_params([], "Content-Disposition")
+        names = [value for key, value in parameters if key.lower() == "filename"]
+        names.sort(key=lambda value: isinstance(value, str))  # filename* has precedence
         name = collapse_rfc2231_value(names[0]) if names else None
-    except (LookupError, ValueError) as error:  # a character set that is none
+    except (LookupError, ValueError) as error:  # an unknown character set
         raise Problem(400, f"Content-Disposition {header!r:.200} cannot be read: {error}.") from None
     return None if name is None else require_path(name)
 
 
 def disposition(path: str) -> str:
-    """The Content-Disposition header of a file that is handed out.
+    """Return the Content-Disposition header of a file that is downloaded.
 
     >>> disposition("cat/my_file.csv")
     'attachment; filename="my_file.csv"'
@@ -150,7 +150,7 @@ def disposition(path: str) -> str:
 
 
 def percent_encoded(path: str) -> str:
-    """A path as it stands in a URL.
+    """Percent-encode a path for a URL.
 
     >>> percent_encoded("a b/100%.txt")
     'a%20b/100%25.txt'
@@ -159,11 +159,11 @@ def percent_encoded(path: str) -> str:
 
 
 def name_from_content(head: bytes, sha256: str) -> str:
-    """A name for a file that has none: equal content gives equal names.
+    """Choose a name for a file from its content: equal content gets equal names.
 
     Args:
-        head: its first bytes, ``HEAD_BYTES`` if there are so many.
-        sha256: of all of it, hexadecimal.
+        head: its first ``HEAD_BYTES``, or all of it if it is shorter.
+        sha256: of the whole file, hexadecimal.
     """
     return f"{sha256[:16]}.{_extension(head)}"
 
@@ -178,7 +178,7 @@ def _extension(head: bytes) -> str:
         return "tar"
     try:
         decoder = codecs.getincrementaldecoder("utf-8")()
-        text = decoder.decode(head, final=len(head) < HEAD_BYTES)  # or it may end within a character
+        text = decoder.decode(head, final=len(head) < HEAD_BYTES)  # a longer text may be cut within a character
     except UnicodeDecodeError:
         return "bin"
     if "\0" in text or not text:

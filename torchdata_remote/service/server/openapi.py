@@ -1,4 +1,4 @@
-"""The service in OpenAPI's words."""
+"""The OpenAPI document of the service."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from ...storage.dataset_service.protocol import DATASET_NAME, MAX_PATH_BYTES, MAX_SEGMENT_BYTES
 from .archives import Unpacked
 from .file_routes import MAX_PAGE
-from .names import BEGINNING, PATH, UPLOAD
+from .names import PATH, PREFIX, UPLOAD_ID
 from .problems import MEANINGS
 
 _Json = dict[str, Any]
@@ -66,7 +66,7 @@ def _header(name: str, description: str) -> _Json:
 
 
 def _operation(name: str, summary: str, answers: dict[int, Any], problems: tuple[int, ...] = (), **more: Any) -> _Json:
-    """An operation; ``answers`` are status -> content, or ``None`` for an empty answer."""
+    """Describe an operation; ``responses`` are status -> content, ``None`` for an empty one."""
     responses: _Json = {}
     for status, content in answers.items():
         responses[str(status)] = {"description": summary} | ({} if content is None else {"content": content})
@@ -86,7 +86,7 @@ _PATH = _parameter(
     f"of the file, its slashes as they are; at most {MAX_PATH_BYTES} bytes of UTF-8, and {MAX_SEGMENT_BYTES} between "
     "slashes",
 )
-_UPLOAD = _query("upload", {"type": "string", "pattern": f"^{UPLOAD}$"}, "the client's name for an upload in parts")
+_UPLOAD = _query("upload", {"type": "string", "pattern": f"^{UPLOAD_ID}$"}, "the client's name for an upload in parts")
 _FLAG: _Json = {"type": "string", "enum": ["0", "1"]}
 _READING = [
     _header("Range", "bytes=first-last"),
@@ -102,7 +102,7 @@ _WRITING = [
     _header("Content-Digest", "sha-256=:BASE64: of this body"),
 ]
 _PAGING = [
-    _query("prefix", {"type": "string", "maxLength": MAX_PATH_BYTES, "pattern": BEGINNING}, "what paths begin with"),
+    _query("prefix", {"type": "string", "maxLength": MAX_PATH_BYTES, "pattern": PREFIX}, "what paths begin with"),
     _query(
         "after", {"type": "string", "maxLength": MAX_PATH_BYTES, "pattern": r"^[^\x00]*$"}, "next of the page before"
     ),

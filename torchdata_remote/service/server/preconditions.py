@@ -1,4 +1,4 @@
-"""What a request says about versions, ranges and digests (RFC 9110, RFC 9530)."""
+"""Headers of a request about versions, ranges and digests (RFC 9110, RFC 9530)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _MAX_DIGITS = 19
 
 
 def byte_range(header: str | None, size: int) -> tuple[int, int] | None:
-    """First byte and byte after the last one that a Range header asks for; ``None``: everything.
+    """Parse a Range header: first byte and byte after the last one, or ``None`` for the whole file.
 
-    One that is not understood, and several at once, are as good as none, as RFC 9110 has it.
+    A header with another unit or several ranges is ignored, as RFC 9110 allows.
 
     Raises:
-        Problem: 416, if there are no such bytes.
+        Problem: 416, if the file has no such bytes.
 
     >>> byte_range("bytes=2-", 10), byte_range("bytes=-3", 10), byte_range("lines=1-2", 10)
     ((2, 10), (7, 10), None)
@@ -45,10 +45,10 @@ def byte_range(header: str | None, size: int) -> tuple[int, int] | None:
 
 
 def content_range(header: str | None) -> tuple[int, int, int | None]:
-    """First byte, byte after the last one, and size of the file if it is known, of a part that is uploaded.
+    """Parse the Content-Range of a part: first byte, byte after the last one, and size of the file if it is known.
 
     Raises:
-        Problem: 400, if the header does not tell.
+        Problem: 400, if the header is missing or invalid.
     """
     match = _CONTENT_RANGE.fullmatch((header or "").strip())
     first, end, total = (
@@ -70,42 +70,42 @@ def content_range(header: str | None) -> tuple[int, int, int | None]:
 
 
 def require_match(headers: Mapping[str, str], etag: str | None) -> None:
-    """Compare the version that is there, ``None`` for none, with If-Match and If-None-Match of a writing request.
+    """Check If-Match and If-None-Match of a writing request against the current version; ``None``: no such file.
 
     Raises:
-        Problem: 412, if it is not the one.
+        Problem: 412, if a condition does not hold.
     """
     wanted, unwanted = headers.get("if-match"), headers.get("if-none-match")
-    if wanted is not None and not _names(wanted, etag, weak=False):
-        raise Problem(412, f"If-Match is {wanted:.200}; the file is {etag or 'not there'}.")
-    if unwanted is not None and _names(unwanted, etag, weak=True):
-        raise Problem(412, f"If-None-Match is {unwanted:.200}; the file is there, as {etag}.")
+    if wanted is not None and not _lists(wanted, etag, weak=False):
+        raise Problem(412, f"If-Match is {wanted:.200}; the file {f'is {etag}' if etag else 'does not exist'}.")
+    if unwanted is not None and _lists(unwanted, etag, weak=True):
+        raise Problem(412, f"If-None-Match is {unwanted:.200}; the file exists, as {etag}.")
 
 
-def may_replace(headers: Mapping[str, str]) -> bool:
-    """Whether a writing request is for a file that is there as well."""
+def allows_overwrite(headers: Mapping[str, str]) -> bool:
+    """Whether a writing request may replace an existing file."""
     return headers.get("if-none-match", "").strip() != "*"
 
 
 def is_not_modified(headers: Mapping[str, str], etag: str) -> bool:
-    """Whether the client has this version already.
+    """Whether a reading request names this version as the one that the client has.
 
     Raises:
-        Problem: 412, if it wants another one.
+        Problem: 412, if it requires another version.
     """
     wanted, unwanted = headers.get("if-match"), headers.get("if-none-match")
-    if wanted is not None and not _names(wanted, etag, weak=False):
+    if wanted is not None and not _lists(wanted, etag, weak=False):
         raise Problem(412, f"If-Match is {wanted:.200}; the file is {etag}: it was replaced.", {"ETag": etag})
-    return unwanted is not None and _names(unwanted, etag, weak=True)
+    return unwanted is not None and _lists(unwanted, etag, weak=True)
 
 
-def range_holds(headers: Mapping[str, str], etag: str) -> bool:
-    """Whether a Range header applies to this version: If-Range names it, or nothing."""
+def range_applies(headers: Mapping[str, str], etag: str) -> bool:
+    """Whether a Range header applies to this version: If-Range names it, or is absent."""
     return headers.get("if-range", etag) == etag
 
 
-def _names(header: str, etag: str | None, *, weak: bool) -> bool:
-    """Whether a list of entity tags has this one."""
+def _lists(header: str, etag: str | None, *, weak: bool) -> bool:
+    """Whether a list of entity tags contains this one."""
     if etag is None:
         return False
     if header.strip() == "*":
@@ -115,10 +115,10 @@ def _names(header: str, etag: str | None, *, weak: bool) -> bool:
 
 
 def sha256_of(header: str | None) -> str | None:
-    """The hexadecimal SHA-256 in a Repr-Digest or Content-Digest header; ``None`` if it has none.
+    """Return the hexadecimal SHA-256 of a Repr-Digest or Content-Digest header; ``None`` if it has none.
 
     Raises:
-        Problem: 400, for one that cannot be read.
+        Problem: 400, if it cannot be parsed.
     """
     match = _SHA256.search(header or "")
     if match is None:
@@ -143,11 +143,11 @@ def wants_digest(header: str | None) -> bool:
 
 
 def require_digest(header: str, text: str | None, sha256: str) -> None:
-    """Compare what came with the digest that was promised.
+    """Compare the digest of the received bytes with the one in a header.
 
     Raises:
         Problem: 400, if they differ.
     """
     promised = sha256_of(text)
     if promised is not None and promised != sha256:
-        raise Problem(400, f"{header} promises SHA-256 {promised}, what came has {sha256}. Send it again.")
+        raise Problem(400, f"{header} is SHA-256 {promised}, the received bytes have {sha256}. Send them again.")

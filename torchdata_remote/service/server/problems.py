@@ -17,31 +17,31 @@ from ...errors import (
 )
 
 MEANINGS = {  # for the OpenAPI document
-    400: "something in the request is not as it should be",
-    401: "the token is missing",
-    403: "a link, or another site's page",
-    404: "there is no such thing",
-    408: "the body stood still",
-    409: "something is in the way",
-    412: "a condition does not hold",
+    400: "the request is invalid",
+    401: "the token is missing or wrong",
+    403: "the path contains a symbolic link, or the request is from another site's page",
+    404: "not found",
+    408: "the body stalled",
+    409: "conflict with what exists",
+    412: "a precondition does not hold",
     413: "too large",
-    415: "the body is of another type",
-    416: "there are no such bytes",
-    421: "a service without a token answers to localhost only",
-    502: "the store behind the service refused",
+    415: "the body is of an unsupported type",
+    416: "the file has no such bytes",
+    421: "a service without a token responds to localhost only",
+    502: "the store behind the service refused the request",
     503: "the store behind the service cannot be reached",
     507: "the disk is full",
 }
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
-class Problem(Exception):  # noqa: N818  # an answer, as RFC 9457 calls it; no caller of the package sees it
-    """An answer that is not what was asked for.
+class Problem(Exception):  # noqa: N818  # a response, called so by RFC 9457; callers of the package never see it
+    """An error response.
 
     Args:
-        status: of HTTP.
-        message: what came, what was expected, what to do.
-        headers: of the answer.
+        status: HTTP status.
+        message: what was received, what was expected, what to do.
+        headers: of the response.
     """
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
@@ -50,7 +50,7 @@ class Problem(Exception):  # noqa: N818  # an answer, as RFC 9457 calls it; no c
 
 
 def problem_of(error: Exception) -> Problem | None:
-    """The answer for an error of the store or of an archive; ``None`` for a mistake in this program."""
+    """Return the response for an error of the store or an archive; ``None`` for a defect of this program."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, ShardReadError):

@@ -1,4 +1,4 @@
-"""The body of a request, on its way to a file."""
+"""Receive the body of a request into a file."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from .preconditions import require_digest
 from .problems import Problem
 
 T = TypeVar("T")
-_LOOK_EVERY_BYTES = 64 << 20  # at the free space of the disk
-_NOT_A_FILE = {"multipart/form-data", "application/x-www-form-urlencoded"}
+_SPACE_CHECK_BYTES = 64 << 20  # received between two checks of the disk
+_FORM_TYPES = {"multipart/form-data", "application/x-www-form-urlencoded"}
 
 
 class Received(NamedTuple):
-    """A body that came: its bytes, hexadecimal SHA-256, and first ``HEAD_BYTES``."""
+    """A received body: its size, hexadecimal SHA-256, and first ``HEAD_BYTES``."""
 
     num_bytes: int
     sha256: str
     head: bytes
 
 
-async def in_thread(call: Callable[[], T]) -> T:
-    """Call what blocks, beside the event loop."""
+async def run_blocking(call: Callable[[], T]) -> T:
+    """Run a blocking call in a thread of the event loop."""
     return await anyio.to_thread.run_sync(call)
 
 
 def require_file_body(request: Request) -> None:
-    """A body is the file's bytes, and not a form that contains them.
+    """Require that the body is the file itself, and not a form that contains it.
 
     Raises:
         Problem: 415, if it is a form.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind in _NOT_A_FILE:
+    if kind in _FORM_TYPES:
         raise Problem(
             415,
             f"The body is {kind}: a form, or bytes that curl -d has changed. Send the file as it is: curl -T FILE, or "
@@ -53,70 +53,70 @@ def require_file_body(request: Request) -> None:
 async def receive_file(
     request: Request,
     pending: ObjectWriter,
-    shelf: DatasetRoot,
+    root: DatasetRoot,
     limits: ServiceLimits,
     *,
     num_bytes: int | None = None,
     whole: bool = False,
 ) -> Received:
-    """Write a body into an object that was begun; it is aborted if anything goes wrong, and not committed.
+    """Write a body into an object that is open for writing. After an error it is aborted; it is not committed here.
 
     Args:
-        request: whose body it is.
-        pending: takes the bytes.
-        shelf: whose disk is looked at.
+        request: with the body.
+        pending: receives the bytes.
+        root: whose free space is checked.
         limits: of bytes, time and disk.
-        num_bytes: how many there have to be, if that is known beforehand.
-        whole: whether it is a whole file, of which Repr-Digest tells as well.
+        num_bytes: expected size, if it is known beforehand.
+        whole: whether the body is a whole file, so that Repr-Digest applies.
 
     Raises:
-        Problem: 413, 507, 408 at the limits; 400, if the body is not what a digest or ``num_bytes`` say.
+        Problem: 413, 507 or 408 at the limits; 400, if a digest or ``num_bytes`` does not match.
     """
     try:
-        received = await _receive(request, pending, shelf, limits)
+        received = await _receive(request, pending, root, limits)
         if num_bytes is not None and received.num_bytes != num_bytes:
-            raise Problem(400, f"Content-Range tells of {num_bytes:,} bytes, the body has {received.num_bytes:,}.")
+            raise Problem(400, f"Content-Range says {num_bytes:,} bytes, the body has {received.num_bytes:,}.")
         for header in ("Content-Digest", "Repr-Digest") if whole else ("Content-Digest",):
             require_digest(header, request.headers.get(header), received.sha256)
     except BaseException:
         with anyio.CancelScope(shield=True):
-            await in_thread(pending.abort)
+            await run_blocking(pending.abort)
         raise
     return received
 
 
-async def _receive(request: Request, pending: ObjectWriter, shelf: DatasetRoot, limits: ServiceLimits) -> Received:
-    limits.require_space(shelf.free_bytes(), announced_bytes(request, limits))
-    digest, num_bytes, head, looked_at = hashlib.sha256(), 0, b"", 0
+async def _receive(request: Request, pending: ObjectWriter, root: DatasetRoot, limits: ServiceLimits) -> Received:
+    limits.require_space(root.free_bytes(), content_length(request, limits))
+    digest, num_bytes, head, checked_bytes = hashlib.sha256(), 0, b"", 0
 
-    def take(pieces: list[bytes]) -> None:
+    def write(pieces: list[bytes]) -> None:
         data = b"".join(pieces)
         digest.update(data)
         pending.write(data)
 
     pieces: list[bytes] = []
-    waiting_bytes = 0
-    async for piece in pieces_of(request, limits):
-        num_bytes, waiting_bytes = num_bytes + len(piece), waiting_bytes + len(piece)
+    pending_bytes = 0
+    async for piece in body_pieces(request, limits):
+        num_bytes, pending_bytes = num_bytes + len(piece), pending_bytes + len(piece)
         head += piece[: HEAD_BYTES - len(head)]
         if num_bytes > limits.max_file_bytes:
             raise _too_large(limits)
-        if num_bytes - looked_at > _LOOK_EVERY_BYTES:
-            looked_at = num_bytes
-            limits.require_space(shelf.free_bytes(), 0)
+        if num_bytes - checked_bytes > _SPACE_CHECK_BYTES:
+            checked_bytes = num_bytes
+            limits.require_space(root.free_bytes(), 0)
         pieces.append(piece)
-        if waiting_bytes >= CHUNK_BYTES:
-            full, pieces, waiting_bytes = pieces, [], 0
-            await in_thread(lambda full=full: take(full))  # type: ignore[misc]
-    await in_thread(lambda: take(pieces))
+        if pending_bytes >= CHUNK_BYTES:
+            full, pieces, pending_bytes = pieces, [], 0
+            await run_blocking(lambda full=full: write(full))  # type: ignore[misc]
+    await run_blocking(lambda: write(pieces))
     return Received(num_bytes, digest.hexdigest(), head)
 
 
-async def pieces_of(request: Request, limits: ServiceLimits) -> AsyncIterator[bytes]:
-    """A body as it comes.
+async def body_pieces(request: Request, limits: ServiceLimits) -> AsyncIterator[bytes]:
+    """Iterate over the body as it is received.
 
     Raises:
-        Problem: 408, if it stands still.
+        Problem: 408, if no byte arrives for ``idle_timeout_s``.
     """
     stream = request.stream().__aiter__()
     while True:
@@ -132,11 +132,11 @@ async def pieces_of(request: Request, limits: ServiceLimits) -> AsyncIterator[by
         yield piece
 
 
-def announced_bytes(request: Request, limits: ServiceLimits) -> int:
-    """What Content-Length tells; 0 without one.
+def content_length(request: Request, limits: ServiceLimits) -> int:
+    """Return Content-Length; 0 without one.
 
     Raises:
-        Problem: 413, if it is too much.
+        Problem: 413, if it is too large.
     """
     announced = int(request.headers.get("content-length", 0))  # the server has seen to it that it is a number
     if announced > limits.max_file_bytes:

@@ -1,4 +1,4 @@
-"""The service as a process of its own."""
+"""Run the service as a process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .limits import ServiceLimits
 from .middleware import is_loopback
 
 _MIN_TOKEN_CHARACTERS = 16
-_GRACE_S = 10
+_SHUTDOWN_S = 10
 
 
 def serve(
@@ -32,35 +32,35 @@ def serve(
     storage_options: Mapping[str, Any] | None = None,
     on_listening: Callable[[str], object] = lambda address: None,
 ) -> None:
-    """Serve datasets until SIGTERM or Ctrl-C; requests that are under way get ten seconds more.
+    """Serve datasets until SIGTERM or Ctrl-C. Running requests then get ten seconds to finish.
 
     Args:
         root: URL of the folder of datasets.
-        host: address to listen at. Without a token it has to be one of this machine alone.
-        port: 0 takes a free one.
-        token_file: holds the token.
-        limits: of what is taken.
+        host: address to listen on; without a token, a loopback address.
+        port: to listen on; 0 chooses a free one.
+        token_file: contains the token.
+        limits: of requests.
         storage_options: for the store.
-        on_listening: told ``host:port`` when connections are taken.
+        on_listening: called with ``host:port`` when connections are accepted.
 
     Raises:
-        UrlError: for a root that cannot keep datasets.
-        ServiceError: for an address without a token that others can reach, one that is taken, a token that cannot be
-            read, and a root that is served already.
-        KeyboardInterrupt: after Ctrl-C, when requests have ended.
+        UrlError: for a root that cannot be written to.
+        ServiceError: for an address that others can reach, without a token; an address in use; a token that cannot be
+            read; a root that another process serves.
+        KeyboardInterrupt: after Ctrl-C, when the running requests have ended.
     """
     token = None if token_file is None else read_token(token_file)
     if token is None and not is_loopback(host):
         raise ServiceError(
-            f"--host {host} can be reached by others, who may then read, replace and delete all datasets. Pass "
+            f"--host {host} is reachable for others, who could then read, replace and delete all datasets. Pass "
             "--token-file, or leave --host at 127.0.0.1."
         )
-    started = _Started(make_app(root, token=token, limits=limits, storage_options=storage_options))
+    started = _StartupErrors(make_app(root, token=token, limits=limits, storage_options=storage_options))
     config = uvicorn.Config(
         started,
         http="httptools",
         log_level="warning",
-        timeout_graceful_shutdown=_GRACE_S,
+        timeout_graceful_shutdown=_SHUTDOWN_S,
         server_header=False,
         proxy_headers=False,
         backlog=2048,
@@ -78,17 +78,17 @@ def serve(
         server = _Server(
             config, lambda: on_listening(f"{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}")
         )
-        with contextlib.suppress(SystemExit):  # where the application does not start
+        with contextlib.suppress(SystemExit):  # raised if the application does not start
             server.run(sockets=[listening])
     if server.interrupted:
         raise KeyboardInterrupt
     if not server.started:
-        reason = started.failure or "the log tells why"
+        reason = started.failure or "see the log"
         raise ServiceError(f"{root} could not be served: {reason}") from started.failure
 
 
-class _Started:
-    """An application whose failure to start is kept, and not told as a traceback."""
+class _StartupErrors:
+    """Keeps the error with which an application failed to start, instead of a traceback in the log."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -110,7 +110,7 @@ class _Started:
 
 
 class _Server(uvicorn.Server):
-    """Tells when it takes connections, and ends well when it is told to."""
+    """Reports when it accepts connections, and exits with status 0 after SIGTERM."""
 
     def __init__(self, config: uvicorn.Config, on_listening: Callable[[], object]) -> None:
         super().__init__(config)
@@ -123,18 +123,18 @@ class _Server(uvicorn.Server):
             self._on_listening()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        # uvicorn would raise the signal once more, after all is done: SIGTERM then looks as if it had killed the
-        # process, and Ctrl-C as if there had been none where a shell has told the process to ignore it
+        # uvicorn would raise the signal again after the shutdown: the process would seem killed by SIGTERM, and Ctrl-C
+        # would have no effect where a shell has made the process ignore SIGINT
         self.force_exit = self.interrupted and sig == signal.SIGINT
         self.interrupted = self.interrupted or sig == signal.SIGINT
         self.should_exit = True
 
 
 def read_token(path: str) -> str:
-    """The token in a file, without white space around it.
+    """Read the token in a file, without surrounding white space.
 
     Raises:
-        ServiceError: if there is none, or one that can be guessed.
+        ServiceError: if it cannot be read, or is too short.
     """
     try:
         with open(path, encoding="utf-8") as file:
@@ -143,7 +143,7 @@ def read_token(path: str) -> str:
         raise ServiceError(f"{os.path.abspath(path)}: the token cannot be read: {error}.") from error
     if len(token) < _MIN_TOKEN_CHARACTERS or not token.isascii() or not token.isprintable():
         raise ServiceError(
-            f"{os.path.abspath(path)}: a token has {_MIN_TOKEN_CHARACTERS} printable ASCII characters at least. Make "
+            f"{os.path.abspath(path)}: a token has at least {_MIN_TOKEN_CHARACTERS} printable ASCII characters. Make "
             "one by: openssl rand -hex 32"
         )
     return token

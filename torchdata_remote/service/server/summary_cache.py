@@ -1,4 +1,4 @@
-"""What was seen of datasets, which takes seconds to see, for as long as nothing changes."""
+"""Cache of dataset summaries, invalidated when a dataset changes."""
 
 from __future__ import annotations
 
@@ -8,53 +8,53 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-KEPT_S = 60.0  # the owner of a local root may change it without asking the service
-_MAX_KEPT = 1000
+LIFETIME_S = 60.0  # files of a local root may also change without a request
+_MAX_ENTRIES = 1000
 
 
 class SummaryCache:
-    """Keeps what functions return, for each dataset.
+    """Caches values that are computed from a dataset. Each dataset is computed by one thread at a time.
 
     Args:
-        clock: seconds that only grow.
+        clock: monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.RLock()
-        self._kept: dict[tuple[str, str], tuple[float, Any]] = {}
+        self._entries: dict[tuple[str, str], tuple[float, Any]] = {}
         self._changes: dict[str, int] = {}
-        self._one_at_a_time: dict[str, threading.RLock] = {}
+        self._locks: dict[str, threading.RLock] = {}
 
-    def of(self, name: str, what: str, look: Callable[[], T]) -> T:
-        """What ``look`` returns, or returned within the last minute, if the dataset was not changed since.
+    def get(self, name: str, kind: str, compute: Callable[[], T]) -> T:
+        """Return the cached value, or compute it if the dataset changed or the value is older than a minute.
 
         Args:
             name: of the dataset.
-            what: tells looks at it apart.
-            look: takes its time; called by one thread at a time for each dataset.
+            kind: of value; each has an entry of its own.
+            compute: takes seconds; called by one thread at a time for each dataset.
         """
         with self._lock:
-            mine = self._one_at_a_time.setdefault(name, threading.RLock())
-        with mine:
+            lock = self._locks.setdefault(name, threading.RLock())
+        with lock:
             with self._lock:
-                seen = self._kept.get((name, what))
+                cached = self._entries.get((name, kind))
                 changes = self._changes.get(name, 0)
-            if seen is not None and self._clock() - seen[0] < KEPT_S:
-                found: T = seen[1]
-                return found
-            found = look()
+            if cached is not None and self._clock() - cached[0] < LIFETIME_S:
+                value: T = cached[1]
+                return value
+            value = compute()
             with self._lock:
                 if self._changes.get(name, 0) == changes:
-                    while len(self._kept) >= _MAX_KEPT:
-                        self._kept.pop(next(iter(self._kept)))
-                    self._kept[name, what] = self._clock(), found
-            return found
+                    while len(self._entries) >= _MAX_ENTRIES:
+                        self._entries.pop(next(iter(self._entries)))
+                    self._entries[name, kind] = self._clock(), value
+            return value
 
-    def forget(self, name: str | None) -> None:
-        """A dataset was changed."""
+    def invalidate(self, name: str | None) -> None:
+        """Drop the values of a dataset that changed."""
         if name is not None:
             with self._lock:
                 self._changes[name] = self._changes.get(name, 0) + 1
-                for key in [key for key in self._kept if key[0] == name]:
-                    del self._kept[key]
+                for key in [key for key in self._entries if key[0] == name]:
+                    del self._entries[key]

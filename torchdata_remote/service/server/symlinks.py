@@ -1,4 +1,4 @@
-"""Folders of this machine: what may not be followed in them, and what is in nobody's way."""
+"""Local folders: refuse symbolic links, remove trees of empty folders."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ...storage.registry import symlink_error
 
 
 def remove_if_empty(path: str) -> bool:
-    """Remove a folder of this machine that has nothing but folders in it; whether it had nothing else."""
+    """Remove a folder that contains only empty folders; return whether the path is not a folder now."""
     with contextlib.suppress(OSError):
         for above, _, _ in os.walk(path, topdown=False):
             os.rmdir(above)
@@ -17,7 +17,7 @@ def remove_if_empty(path: str) -> bool:
 
 
 def refuse_links(folder: str, full: str) -> None:
-    """See that no step from a folder to a path is a link; the folder itself may be one, which its owner made.
+    """Require that no component of a path below a folder is a link. The folder itself may be one: its owner made it.
 
     Raises:
         AccessDeniedError: if one is.

@@ -1,4 +1,4 @@
-"""An upload in parts: what it is made of."""
+"""Data types of multipart uploads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ...storage.registry import Entry
 
 
 class Part(NamedTuple):
-    """First byte, byte after the last one, and size of the whole file, where the part told it."""
+    """First byte, byte after the last one, and size of the whole file if the part states it."""
 
     start: int
     end: int
@@ -16,20 +16,20 @@ class Part(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of its temporary object: parts sort by where they begin."""
+        """Name of its temporary object. Names sort by the parts' first bytes."""
         total = "unknown" if self.total is None else f"{self.total:020d}"
         return f"{self.start:020d}-{self.end:020d}-{total}"
 
 
 class Progress(NamedTuple):
-    """Which bytes of an upload are there, merged, and how many there will be, if that is known."""
+    """Received byte ranges of an upload, merged, and the size of the file if it is known."""
 
     received: list[list[int]]
     total: int | None
 
 
 class Upload(NamedTuple):
-    """One upload: where its file will be, and the folder of its parts."""
+    """One upload: path of its file, and the folder of its parts."""
 
     dataset: str
     folder: str
@@ -38,14 +38,14 @@ class Upload(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """A file that is there, and its hexadecimal SHA-256."""
+    """A stored file and its hexadecimal SHA-256."""
 
     entry: Entry
     sha256: str
 
 
 def progress_of(parts: list[Part]) -> Progress:
-    """Which bytes some parts have.
+    """Merge the byte ranges of parts.
 
     >>> progress_of([Part(4, 9, 12), Part(0, 4, None), Part(10, 12, None)])
     Progress(received=[[0, 9], [10, 12]], total=12)
@@ -54,6 +54,6 @@ def progress_of(parts: list[Part]) -> Progress:
     for part in sorted(parts):
         if received and part.start == received[-1][1]:
             received[-1][1] = part.end
-        else:  # after a gap; or within another one, where two came at once, and then it is never complete
+        else:  # after a gap; or overlapping, if two were sent at once, and then the upload is never complete
             received.append([part.start, part.end])
     return Progress(received, next((part.total for part in parts if part.total is not None), None))

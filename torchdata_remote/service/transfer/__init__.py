@@ -1,7 +1,8 @@
-"""A local folder to a data set of a service, and back: in parallel, resumed where it stopped, checked by SHA-256.
+"""Copy a local folder to a dataset of a service, and back: in parallel, resumable, verified by SHA-256.
 
-``tree`` reads the folder that is pushed and ``upload`` sends it. ``plan`` compares what a pull finds, ``download``
-fetches a file, ``target`` is the only one to write into the folder. ``crew`` has the threads of both.
+Push: ``local_files`` lists and reads the source folder, ``upload`` sends one file. Pull: ``pull_plan`` compares the
+listing with the folder, ``download`` fetches one file, only ``destination`` writes into the folder. The jobs of both
+run in ``job_pool``.
 """
 
 from .progress import TransferProgress, Transferred

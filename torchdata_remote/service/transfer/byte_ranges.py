@@ -1,4 +1,4 @@
-"""Ranges of a file: which are there, which are missing."""
+"""Arithmetic of byte ranges."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator
 Span = tuple[int, int]  # first byte, byte after the last
 
 
-def missing(there: Iterable[Span], num_bytes: int) -> list[Span]:
-    """What of a file's bytes is not in the ranges, which may overlap and come in any order.
+def missing(ranges: Iterable[Span], num_bytes: int) -> list[Span]:
+    """Return the gaps between ranges, which may overlap and be in any order.
 
     >>> missing([(4, 6), (0, 2), (5, 7)], 9)
     [(2, 4), (7, 9)]
     """
     gaps, position = [], 0
-    for start, end in sorted(there):
+    for start, end in sorted(ranges):
         if start > position:
             gaps.append((position, min(start, num_bytes)))
         position = max(position, end)
@@ -26,7 +26,7 @@ def missing(there: Iterable[Span], num_bytes: int) -> list[Span]:
 
 
 def parts(gaps: Iterable[Span], part_bytes: int) -> Iterator[Span]:
-    """The ranges, cut at multiples of ``part_bytes``: whoever sends them too cuts them alike.
+    """Cut ranges at multiples of ``part_bytes``, so that every process cuts a file into the same parts.
 
     >>> list(parts([(0, 5), (7, 12)], 4))
     [(0, 4), (4, 5), (7, 8), (8, 12)]

@@ -1,4 +1,4 @@
-"""The folder that is pulled into: reached by descriptors, so that no link is followed below it."""
+"""The folder that is pulled into, accessed by descriptors, so that no link below it is followed."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from typing import NamedTuple
 
 from ...errors import StorageError
 from .names import is_partial, is_reserved
-from .os_errors import faults_at
+from .os_errors import translate_os_errors
 
-_IS_POSIX = hasattr(os, "O_NOFOLLOW")  # Windows has none of these, and no descriptors of folders
+_IS_POSIX = hasattr(os, "O_NOFOLLOW")  # not on Windows, which has no descriptors of folders either
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC if _IS_POSIX else 0
-# A pipe would wait for a writer.
+# O_NONBLOCK: opening a named pipe would wait for a writer
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC if _IS_POSIX else 0
 
 
-class Found(NamedTuple):
-    """A file that is there: bytes, and when it was changed."""
+class FileStatus(NamedTuple):
+    """Size and modification time of a file."""
 
     size: int
     mtime_ns: int
 
 
 class FolderSnapshot(NamedTuple):
-    """What is in the folder, by path.
+    """Content of the folder, by path.
 
     Args:
-        files: regular ones.
-        others: links and what else is neither file nor folder.
+        files: regular files.
+        others: links and other entries that are neither file nor folder.
         folders: below it.
-        partial: files of earlier pulls that are not complete.
+        partial: incomplete files of earlier pulls.
     """
 
-    files: dict[str, Found]
+    files: dict[str, FileStatus]
     others: set[str]
     folders: set[str]
     partial: set[str]
 
 
 class DestinationFolder:
-    """The folder, as long as the block lasts.
+    """A folder that is kept open during a ``with`` block.
 
     Args:
-        folder: made if it is not there. It may be a link itself.
+        folder: created if it does not exist. It may be a link itself.
 
     Raises:
         StorageError: on Windows.
@@ -59,7 +59,7 @@ class DestinationFolder:
                 url=folder,
             )
         self.folder = os.path.abspath(os.path.expanduser(folder))
-        with faults_at(self.folder):
+        with translate_os_errors(self.folder):
             os.makedirs(self.folder, exist_ok=True)
             self._root = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             self.is_writable = os.access(".", os.W_OK | os.X_OK, dir_fd=self._root)
@@ -70,23 +70,23 @@ class DestinationFolder:
     def __exit__(self, *_: object) -> None:
         os.close(self._root)
 
-    def place(self, path: str) -> str:
-        """For messages."""
+    def absolute_path(self, path: str) -> str:
+        """Return the path of a file for messages."""
         return f"{self.folder}/{path}"
 
     @contextlib.contextmanager
-    def at(self, path: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
-        """Descriptor of the folder that a path lies in, and its name there.
+    def parent_of(self, path: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
+        """Open the folder of a path; yield its descriptor and the base name.
 
         Args:
             path: below this folder.
-            make: whether folders on the way are made.
+            make: whether missing folders are created.
 
         Raises:
-            StorageError: for links on the way, and for what the system refuses in the block.
+            StorageError: for links on the way, and instead of errors of the operating system in the block.
         """
         *folders, name = path.split("/")
-        with faults_at(self.place(path)):
+        with translate_os_errors(self.absolute_path(path)):
             descriptor = os.dup(self._root)
             try:
                 for folder in folders:
@@ -101,21 +101,21 @@ class DestinationFolder:
                 os.close(descriptor)
 
     @contextlib.contextmanager
-    def reading(self, path: str) -> Iterator[int]:
-        """Descriptor of a regular file."""
-        with self.at(path) as (folder, name):
+    def open_for_reading(self, path: str) -> Iterator[int]:
+        """Open a regular file."""
+        with self.parent_of(path) as (folder, name):
             descriptor = os.open(name, _READ, dir_fd=folder)
             try:
                 if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                    raise StorageError(f"{self.place(path)} is not a file.", url=self.place(path))
+                    raise StorageError(f"{self.absolute_path(path)} is not a file.", url=self.absolute_path(path))
                 yield descriptor
             finally:
                 os.close(descriptor)
 
     @contextlib.contextmanager
-    def new_file(self, path: str) -> Iterator[int]:
-        """Descriptor of a new file, to write; what is there under its name goes."""
-        with self.at(path, make=True) as (folder, name):
+    def create(self, path: str) -> Iterator[int]:
+        """Create a file for writing. An existing one is removed, not overwritten."""
+        with self.parent_of(path, make=True) as (folder, name):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=folder)
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -126,46 +126,48 @@ class DestinationFolder:
                 os.close(descriptor)
 
     @contextlib.contextmanager
-    def opened(self, path: str, flags: int) -> Iterator[int]:
-        """Descriptor of a file of ours that is there."""
-        with self.at(path) as (folder, name):
+    def open_existing(self, path: str, flags: int) -> Iterator[int]:
+        """Open a file that a pull wrote."""
+        with self.parent_of(path) as (folder, name):
             descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
             try:
                 status = os.fstat(descriptor)
                 if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
-                    raise StorageError(f"{self.place(path)} is not what was written there. Remove it and ask again.")
+                    raise StorageError(
+                        f"{self.absolute_path(path)} is not what was written there. Remove it and ask again."
+                    )
                 yield descriptor
             finally:
                 os.close(descriptor)
 
     def rename(self, name: str, path: str) -> None:
-        """Give a file its path; ``name`` is its base name until then, in the same folder."""
-        with self.at(path) as (folder, final):
+        """Rename a file to its final path; ``name`` is its present base name, in the same folder."""
+        with self.parent_of(path) as (folder, final):
             os.rename(name, final, src_dir_fd=folder, dst_dir_fd=folder)
 
     def remove(self, path: str) -> list[str]:
-        """Remove a file, and the folders that are empty then; returns these. One that is not there is fine."""
+        """Remove a file if it exists, and the folders that become empty; return these folders."""
         folders = []
-        with contextlib.suppress(FileNotFoundError), self.at(path) as (folder, name):
+        with contextlib.suppress(FileNotFoundError), self.parent_of(path) as (folder, name):
             os.unlink(name, dir_fd=folder)
         above = path.rpartition("/")[0]
         while above:
             try:
-                with self.at(above) as (folder, name):
+                with self.parent_of(above) as (folder, name):
                     os.rmdir(name, dir_fd=folder)
-            except OSError:  # something is in it
+            except OSError:  # not empty
                 break
             folders.append(above)
             above = above.rpartition("/")[0]
         return folders
 
-    def survey(self) -> FolderSnapshot:
-        """What is there; the names that transfers keep for themselves are left out."""
+    def snapshot(self) -> FolderSnapshot:
+        """List the folder, without the reserved names of transfers."""
         found = FolderSnapshot({}, set(), set(), set())
         left = [""]
         while left:
             below = left.pop()
-            with self.at(below + "_") as (folder, _), os.scandir(folder) as entries:
+            with self.parent_of(below + "_") as (folder, _), os.scandir(folder) as entries:
                 for entry in entries:
                     path = below + entry.name
                     if entry.is_dir(follow_symlinks=False):
@@ -177,5 +179,5 @@ class DestinationFolder:
                         found.partial.add(path)
                     elif not is_reserved(entry.name):
                         status = entry.stat(follow_symlinks=False)
-                        found.files[path] = Found(status.st_size, status.st_mtime_ns)
+                        found.files[path] = FileStatus(status.st_size, status.st_mtime_ns)
         return found

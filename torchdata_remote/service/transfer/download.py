@@ -1,4 +1,4 @@
-"""One file on its way from a service: whole, compared with its digest, then under its name."""
+"""Download of one file: fetched, verified by its digest, then renamed to its path."""
 
 from __future__ import annotations
 
@@ -24,43 +24,43 @@ from .progress import TransferCounter
 from .pull_state import Pulled
 from .remote_folder import RemoteFolder
 
-_MAX_VERSIONS = 4  # of a file, if it is replaced again and again
+_MAX_VERSIONS = 4  # of a file that is replaced during the pull
 _MAX_FETCHES = 2  # of one version, if its digest is wrong
 
 
 class Downloads(NamedTuple):
-    """What all downloads share.
+    """Downloads into one folder.
 
     Args:
-        remote: where from.
-        target: where to.
-        crew: does the work.
-        retry: how long faults are repeated.
-        tally: counts it.
+        remote: source of the files.
+        destination: folder to write into.
+        pool: runs the jobs.
+        retry: of requests.
+        counter: counts files and bytes.
         part_bytes: files of more than two parts are fetched in parts.
-        on_done: told of each file that is complete, or of ``None`` if it is gone; from any thread.
+        on_done: called from any thread with the path of each complete file and its state; ``None`` if it was removed.
     """
 
     remote: RemoteFolder
-    target: DestinationFolder
-    crew: JobPool
+    destination: DestinationFolder
+    pool: JobPool
     retry: RetryPolicy
-    tally: TransferCounter
+    counter: TransferCounter
     part_bytes: int
     on_done: Callable[[str, Pulled | None], object]
 
     def job(self, path: str, file: DatasetFile) -> Job:
-        """Fetches a file."""
+        """Return the job that fetches a file."""
         return _Download(self, path, file).job()
 
 
 class _Download:
     def __init__(self, downloads: Downloads, path: str, file: DatasetFile) -> None:
-        self._all, self._path, self._file = downloads, path, file
+        self._shared, self._path, self._file = downloads, path, file
         self._num_versions, self._num_fetches = 1, 0
         self._lock = threading.RLock()
         self._num_left = self._counted_bytes = 0
-        self._fault: StorageError | None = None  # of a part: there is another version, or none
+        self._fault: StorageError | None = None  # of a part: the file was replaced or removed
         self._partial = self._partial_file()
 
     def _partial_file(self) -> PartialFile:
@@ -68,40 +68,40 @@ class _Download:
         above = folder + "/" if folder else ""
         sha256 = self._file.sha256
         names = partial_name(self._path, sha256), ranges_name(self._path, sha256)
-        return PartialFile(self._all.target, above + names[0], above + names[1], self._file.size)
+        return PartialFile(self._shared.destination, above + names[0], above + names[1], self._file.size)
 
     def job(self) -> Job:
-        """Begins with this version of the file."""
-        size, part_bytes = self._file.size, self._all.part_bytes
+        """Return the first job for this version of the file."""
+        size, part_bytes = self._file.size, self._shared.part_bytes
         return Job(min(size, part_bytes), self._whole if size <= 2 * part_bytes else self._in_parts)
 
     def _pieces(self, start: int, end: int) -> Iterator[memoryview]:
-        """Bytes of this version, as they come."""
-        remote, crew, file = self._all.remote, self._all.crew, self._file
+        """Read bytes of this version as they are received."""
+        remote, pool, file = self._shared.remote, self._shared.pool, self._file
         wanted = RangeRequest(remote.url_of(self._path), file.path, start, end, file.size, file.etag)
         if start == end:
             return
         for piece in read_range(
             remote.store,
             wanted,
-            self._all.retry,
-            in_flight=crew.in_flight,
+            self._shared.retry,
+            in_flight=pool.in_flight,
             on_found=lambda _: None,
-            sleep=crew.wait,
+            sleep=pool.sleep,
         ):
-            crew.check()  # nothing is written after the end
+            pool.check()  # so that nothing is written after the pull ended
             yield piece
             self._count(len(piece))
 
     def _count(self, num_bytes: int) -> None:
         with self._lock:
             self._counted_bytes += num_bytes
-        self._all.tally.moved(num_bytes)
+        self._shared.counter.add_bytes(num_bytes)
 
     def _whole(self) -> Iterable[Job]:
         digest = hashlib.sha256()
         try:
-            with self._all.target.new_file(self._partial.path) as descriptor:
+            with self._shared.destination.create(self._partial.path) as descriptor:
                 for piece in self._pieces(0, self._file.size):
                     digest.update(piece)
                     written = 0
@@ -111,19 +111,19 @@ class _Download:
                     self._publish(descriptor)
                     return ()
         except (ObjectChangedError, ObjectNotFoundError) as error:
-            self._forget_bytes()
-            return self._other_version(error)
+            self._discard()
+            return self._fetch_current_version(error)
         except BaseException:
-            self._forget_bytes()
+            self._discard()
             raise
-        return self._again(digest.hexdigest())
+        return self._retry(digest.hexdigest())
 
     def _in_parts(self) -> Iterable[Job]:
         gaps = self._partial.open()
-        there = self._file.size - sum(end - start for start, end in gaps)
-        self._all.tally.had(there - self._counted_bytes)
-        self._counted_bytes = there
-        spans = list(parts(gaps, self._all.part_bytes))
+        existing = self._file.size - sum(end - start for start, end in gaps)
+        self._shared.counter.add_existing(existing - self._counted_bytes)
+        self._counted_bytes = existing
+        spans = list(parts(gaps, self._shared.part_bytes))
         self._num_left = len(spans)
         if not spans:
             return self._check_parts()
@@ -140,56 +140,57 @@ class _Download:
             if self._num_left:
                 return ()
         if self._fault is not None:
-            return self._other_version(self._fault)
+            return self._fetch_current_version(self._fault)
         return self._check_parts()
 
     def _check_parts(self) -> Iterable[Job]:
-        with self._all.target.opened(self._partial.path, os.O_RDWR) as descriptor:
-            came = hash_rest(descriptor, self._all.crew.check)
-            if came == self._file.sha256:
+        with self._shared.destination.open_existing(self._partial.path, os.O_RDWR) as descriptor:
+            received = hash_rest(descriptor, self._shared.pool.check)
+            if received == self._file.sha256:
                 self._publish(descriptor)
                 return ()
-        return self._again(came)
+        return self._retry(received)
 
     def _publish(self, descriptor: int) -> None:
-        self._all.crew.check()
+        self._shared.pool.check()
         os.fsync(descriptor)
         mtime_ns = os.fstat(descriptor).st_mtime_ns
-        self._all.target.rename(self._partial.path.rpartition("/")[2], self._path)
+        self._shared.destination.rename(self._partial.path.rpartition("/")[2], self._path)
         self._partial.remove_ranges()
-        self._all.tally.copied()
-        self._all.on_done(self._path, Pulled(self._file.size, mtime_ns, self._file.sha256, self._file.etag))
+        self._shared.counter.add_copied()
+        self._shared.on_done(self._path, Pulled(self._file.size, mtime_ns, self._file.sha256, self._file.etag))
 
-    def _forget_bytes(self) -> None:
+    def _discard(self) -> None:
         self._partial.remove()
-        self._all.tally.had(-self._counted_bytes)
+        self._shared.counter.add_existing(-self._counted_bytes)
         self._counted_bytes = 0
 
-    def _again(self, came: str) -> Iterable[Job]:
-        """The bytes are not the right ones: fetch them all once more."""
-        self._forget_bytes()
+    def _retry(self, received: str) -> Iterable[Job]:
+        """The digest is wrong: fetch the file once more."""
+        self._discard()
         self._num_fetches += 1
         if self._num_fetches == _MAX_FETCHES:
-            url = self._all.remote.url_of(self._path)
+            url = self._shared.remote.url_of(self._path)
             raise StorageError(
-                f"{url}: SHA-256 {came} came, twice or differently each time, where the service tells "
-                f"{self._file.sha256}. Nothing was kept. The file is damaged there, or on the way: push it again.",
+                f"{url}: received SHA-256 {received} after fetching it {_MAX_FETCHES} times, where the service reports "
+                f"{self._file.sha256}. Nothing was kept. The file is damaged in the dataset or in transit: push it "
+                "again.",
                 url=url,
                 etag=self._file.etag,
             )
         return [self.job()]
 
-    def _other_version(self, error: StorageError) -> Iterable[Job]:
-        """The file was replaced or removed after it was listed."""
-        found = self._all.remote.find(self._path, self._all.crew.request)
+    def _fetch_current_version(self, error: StorageError) -> Iterable[Job]:
+        """The file was replaced or removed after it was listed: fetch the current version."""
+        found = self._shared.remote.find(self._path, self._shared.pool.request)
         self._num_versions += 1
         if found is not None and self._num_versions > _MAX_VERSIONS:
             raise error
         if found is None or found.sha256 != self._file.sha256:
-            self._forget_bytes()
+            self._discard()
         self._fault = None
         if found is None:
-            self._all.on_done(self._path, None)
+            self._shared.on_done(self._path, None)
             return ()
         self._file, self._num_fetches = found, 0
         self._partial = self._partial_file()

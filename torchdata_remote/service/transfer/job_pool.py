@@ -1,4 +1,4 @@
-"""Threads that do jobs: at most so many at once, at most so many bytes in their hands."""
+"""A pool of threads with bounds on the running jobs and on the memory that they hold."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _JOIN_S = 5.0
 
 @dataclass(frozen=True)
 class Job:
-    """Something to do.
+    """A unit of work.
 
     Args:
-        num_bytes: that it holds in memory while it is done.
-        run: does it; returns what is to be done next because of it.
+        num_bytes: that it holds in memory while it runs.
+        run: does the work; returns the jobs that follow from it.
     """
 
     num_bytes: int
@@ -36,15 +36,15 @@ class Job:
 
 
 class JobPool:
-    """Does jobs in threads, as long as the block lasts. Behind the block none is at work, or soon will be.
+    """Runs jobs in threads inside a ``with`` block. After the block no job runs or starts.
 
     Args:
-        max_in_flight: jobs, each with one request at a time.
-        retry: what is done about requests that fail for a passing reason.
-        part_bytes: so many for each job in flight are held in memory, and 256 MiB at the most.
+        max_in_flight: concurrent jobs, each with one request at a time.
+        retry: of requests that fail temporarily.
+        part_bytes: memory for each concurrent job; 256 MiB at most in total.
 
     Raises:
-        ValueError: if no job could run.
+        ValueError: for less than one job.
     """
 
     def __init__(self, max_in_flight: int, retry: RetryPolicy, *, part_bytes: int) -> None:
@@ -66,22 +66,22 @@ class JobPool:
         self._pool.join(time.monotonic() + _JOIN_S)
 
     def check(self) -> None:
-        """Raise if nobody wants the work any longer."""
+        """Raise an error if the pool is closed."""
         self._pool.check()
 
-    def wait(self, seconds: float) -> None:
-        """Wait for so many seconds; raises if nobody wants the work any longer."""
+    def sleep(self, seconds: float) -> None:
+        """Sleep; raise an error if the pool is closed meanwhile."""
         self._pool.sleep(seconds)
 
-    def do(self, jobs: Iterable[Job], after_each: Callable[[], object]) -> None:
-        """Do jobs, and those that come of them, in any order.
+    def run(self, jobs: Iterable[Job], after_each: Callable[[], object]) -> None:
+        """Run jobs, and the jobs that follow from them, in any order.
 
         Args:
-            jobs: taken as there is room for them.
-            after_each: called in this thread when one is done.
+            jobs: read when there is room for another one.
+            after_each: called in this thread when a job is done.
 
         Raises:
-            Exception: what a job raised first. No other is begun then.
+            Exception: the first error of a job. No further job is started then.
         """
         source, following = iter(jobs), deque[Job]()
         done: queue.SimpleQueue[tuple[Job, list[Job] | BaseException]] = queue.SimpleQueue()
@@ -106,7 +106,7 @@ class JobPool:
             after_each()
 
     def request(self, operation: Callable[[], T]) -> T:
-        """Send one request, again if it fails for a passing reason, and fewer at once where the store asks for it."""
+        """Send a request, with retries, and reduce the concurrency if the store is overloaded."""
 
         def attempt() -> T:
             self.check()
@@ -118,7 +118,7 @@ class JobPool:
                         self.in_flight.slow_down()
                     raise
 
-        return call_with_retries(attempt, self._retry, sleep=self.wait)
+        return call_with_retries(attempt, self._retry, sleep=self.sleep)
 
 
 def _dropped(job: Job, done: queue.SimpleQueue[tuple[Job, list[Job] | BaseException]], error: PoolClosedError) -> None:
@@ -128,5 +128,5 @@ def _dropped(job: Job, done: queue.SimpleQueue[tuple[Job, list[Job] | BaseExcept
 def _run(job: Job, done: queue.SimpleQueue[tuple[Job, list[Job] | BaseException]]) -> None:
     try:
         done.put((job, list(job.run())))
-    except BaseException as error:  # noqa: BLE001  # it belongs to whoever waits for the jobs
+    except BaseException as error:  # noqa: BLE001  # raised by `run`
         done.put((job, error))

@@ -1,4 +1,4 @@
-"""The folder that is pushed: its files, read as they were when they were found."""
+"""Files of the folder that is pushed. A file that changes after it was listed is an error."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ from ...core.options import MIB
 from ...errors import EmptyListingError, ObjectChangedError, StorageError
 from ...storage.dataset_service.protocol import path_problem
 from .names import is_reserved
-from .os_errors import faults_at
+from .os_errors import translate_os_errors
 
-_Stamp = tuple[int, int, int, int]  # bytes, time of change, inode, device
+_Stamp = tuple[int, int, int, int]  # size, modification time, inode, device
 
 
 class LocalFile(NamedTuple):
-    """A file: its path below the folder, where it lies, bytes, and what a change would change."""
+    """A file: path below the folder, absolute path, size, and a stamp that changes with its content."""
 
     path: str
-    place: str
+    absolute_path: str
     size: int
     stamp: _Stamp
 
 
 def files_of(folder: str) -> list[LocalFile]:
-    """All files below a folder, sorted by path. Links that stay inside are followed.
+    """List all files below a folder, sorted by path. Links that stay inside are followed.
 
     Raises:
         EmptyListingError: if there are none.
-        StorageError: for what is neither file nor folder, a link that leads out, and names that a data set cannot have.
+        StorageError: for an entry that is neither file nor folder, a link that leads out, or a name that is not allowed
+            in a dataset.
     """
-    with faults_at(folder):
+    with translate_os_errors(folder):
         if not stat.S_ISDIR(os.stat(folder).st_mode):
-            raise StorageError(f"{folder} is not a folder. Push the folder that holds it.", url=folder)
+            raise StorageError(f"{folder} is not a folder. Push the folder that contains it.", url=folder)
         root = os.path.realpath(folder)
     files = sorted(_walk(root, root, "", ()))
     if not files:
@@ -44,18 +45,18 @@ def files_of(folder: str) -> list[LocalFile]:
 
 
 def _walk(root: str, folder: str, below: str, above: tuple[tuple[int, int], ...]) -> Iterator[LocalFile]:
-    with faults_at(folder):
+    with translate_os_errors(folder):
         status = os.stat(folder)
         here = status.st_dev, status.st_ino
         if here in above:
-            raise StorageError(f"{folder} is a link to a folder that it is in. Remove it.", url=folder)
+            raise StorageError(f"{folder} is a link to a folder above it. Remove it.", url=folder)
         with os.scandir(folder) as found:
             entries = list(found)
     for entry in entries:
         path = below + entry.name
         if entry.is_symlink():
             _require_inside(root, entry.path)
-        with faults_at(entry.path):
+        with translate_os_errors(entry.path):
             status = entry.stat()
         if stat.S_ISDIR(status.st_mode):
             yield from _walk(root, entry.path, path + "/", (*above, here))
@@ -64,11 +65,12 @@ def _walk(root: str, folder: str, below: str, above: tuple[tuple[int, int], ...]
             continue
         if not stat.S_ISREG(status.st_mode):
             raise StorageError(
-                f"{entry.path} is neither a file nor a folder. Move it out of what is pushed.", url=entry.path
+                f"{entry.path} is neither a file nor a folder. Move it out of the folder that is pushed.",
+                url=entry.path,
             )
         wrong = path_problem(path)
         if wrong is not None:
-            raise StorageError(f"{entry.path!r}: a path in a data set cannot be {path!r}: it {wrong}. Rename it.")
+            raise StorageError(f"{entry.path!r}: a path in a dataset cannot be {path!r}: it {wrong}. Rename it.")
         yield LocalFile(path, entry.path, status.st_size, _stamp(status))
 
 
@@ -77,9 +79,7 @@ def _require_inside(root: str, link: str) -> None:
     if not os.path.exists(real):
         raise StorageError(f"{link} is a link to nowhere. Remove it.", url=link)
     if not real.startswith(root.rstrip("/") + "/") and real != root:
-        raise StorageError(
-            f"{link} is a link that leads out of the folder, to {real}. Put a copy in its place.", url=link
-        )
+        raise StorageError(f"{link} is a link that leads out of the folder, to {real}. Replace it by a copy.", url=link)
 
 
 def _stamp(status: os.stat_result) -> _Stamp:
@@ -87,12 +87,12 @@ def _stamp(status: os.stat_result) -> _Stamp:
 
 
 def read_part(file: LocalFile, start: int, end: int) -> bytes:
-    """Bytes ``start`` to ``end``.
+    """Read bytes ``start`` to ``end``.
 
     Raises:
         ObjectChangedError: if the file is not what it was when it was found.
     """
-    with faults_at(file.place), open(file.place, "rb", buffering=0) as opened:
+    with translate_os_errors(file.absolute_path), open(file.absolute_path, "rb", buffering=0) as opened:
         _require_same(file, opened.fileno())
         pieces, position = [], opened.seek(start)
         while position < end:
@@ -105,16 +105,16 @@ def read_part(file: LocalFile, start: int, end: int) -> bytes:
 
 
 def sha256_of(file: LocalFile, check: Callable[[], object]) -> str:
-    """Of the whole file, in hex.
+    """Compute the hexadecimal SHA-256 of a file.
 
     Args:
         file: to read.
-        check: called now and then; raises to end the reading.
+        check: called after each MiB; may raise an error to stop.
 
     Raises:
         ObjectChangedError: if the file is not what it was when it was found.
     """
-    with faults_at(file.place), open(file.place, "rb", buffering=0) as opened:
+    with translate_os_errors(file.absolute_path), open(file.absolute_path, "rb", buffering=0) as opened:
         _require_same(file, opened.fileno())
         digest = hash_rest(opened.fileno(), check)
         _require_same(file, opened.fileno())
@@ -122,7 +122,7 @@ def sha256_of(file: LocalFile, check: Callable[[], object]) -> str:
 
 
 def hash_rest(descriptor: int, check: Callable[[], object]) -> str:
-    """SHA-256 in hex of what an open file holds from its position on; ``check`` may raise to end it."""
+    """Compute the hexadecimal SHA-256 of an open file from its position; ``check`` may raise an error to stop."""
     digest, buffer = hashlib.sha256(), memoryview(bytearray(MIB))
     while num_bytes := os.readv(descriptor, [buffer]):
         check()
@@ -131,13 +131,13 @@ def hash_rest(descriptor: int, check: Callable[[], object]) -> str:
 
 
 def require_unchanged(file: LocalFile) -> None:
-    """See that a file is what it was when it was found.
+    """Require that a file has not changed since it was listed.
 
     Raises:
-        ObjectChangedError: if it is not.
+        ObjectChangedError: if it has.
     """
-    with faults_at(file.place):
-        if _stamp(os.stat(file.place)) != file.stamp:
+    with translate_os_errors(file.absolute_path):
+        if _stamp(os.stat(file.absolute_path)) != file.stamp:
             raise _changed(file)
 
 
@@ -148,5 +148,6 @@ def _require_same(file: LocalFile, descriptor: int) -> None:
 
 def _changed(file: LocalFile) -> ObjectChangedError:
     return ObjectChangedError(
-        f"{file.place} changed while it was pushed. Push again when nobody writes there.", url=file.place
+        f"{file.absolute_path} changed while it was pushed. Push again when no program writes to it.",
+        url=file.absolute_path,
     )

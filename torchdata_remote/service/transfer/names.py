@@ -1,4 +1,4 @@
-"""Paths of files in a data set, and the names that transfers keep for themselves."""
+"""Reserved file names of transfers, and identifiers of their files."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _PARTIAL = re.compile(rf"\.pull-[0-9a-f]{{32}}(\.ranges)?{re.escape(PARTIAL_SUFF
 
 
 def is_reserved(name: str) -> bool:
-    """Whether a file of this base name is a transfer's own, or another writer's that is not complete."""
+    """Whether a base name is reserved for a transfer's own files, or for another writer's incomplete ones."""
     return is_internal_name(name)
 
 
 def is_partial(name: str) -> bool:
-    """Whether ``pull`` gives such names to files that are not complete.
+    """Whether a base name is that of an incomplete file of ``pull``.
 
     >>> is_partial(partial_name("a.bin", "00"))
     True
@@ -27,17 +27,17 @@ def is_partial(name: str) -> bool:
 
 
 def partial_name(path: str, sha256: str) -> str:
-    """Under which name a version of a file grows."""
+    """Return the base name of the incomplete file of one version."""
     return f".pull-{_digest(path, sha256)}{PARTIAL_SUFFIX}"
 
 
 def ranges_name(path: str, sha256: str) -> str:
-    """Of the file that tells which of its ranges are there."""
+    """Return the base name of the file that lists its complete ranges."""
     return f".pull-{_digest(path, sha256)}.ranges{PARTIAL_SUFFIX}"
 
 
 def upload_id(path: str, sha256: str, num_bytes: int) -> str:
-    """The same for the same version of a file, so that a push asked again goes on."""
+    """Return the identifier of an upload: equal for equal versions, so that a repeated push resumes it."""
     return _digest(path, sha256, str(num_bytes))
 
 
@@ -46,7 +46,7 @@ def _digest(*parts: str) -> str:
 
 
 def folders_of(path: str) -> list[str]:
-    """All folders that a path lies in.
+    """Return all folders above a path.
 
     >>> folders_of("a/b/c.jpg")
     ['a', 'a/b']

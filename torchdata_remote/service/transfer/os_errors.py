@@ -1,4 +1,4 @@
-"""What the operating system refuses, in this package's words."""
+"""Errors of the operating system as errors of this package."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 @contextlib.contextmanager
-def faults_at(path: str) -> Iterator[None]:
-    """Errors of the operating system in the block name the file.
+def translate_os_errors(path: str) -> Iterator[None]:
+    """Convert errors of the operating system in the block; the message names the file.
 
     Raises:
         StorageError: instead.
@@ -25,23 +25,23 @@ def faults_at(path: str) -> Iterator[None]:
     except OSError as error:
         if isinstance(error, StorageError):
             raise
-        raise _known(error, path) from error
+        raise _translated(error, path) from error
 
 
-def _known(error: OSError, path: str) -> StorageError:
+def _translated(error: OSError, path: str) -> StorageError:
     reason = error.strerror or type(error).__name__
     if error.errno in _FULL:
         free = ""
         with contextlib.suppress(OSError):
             free = f"; {free_bytes(os.path.dirname(path)):,} bytes are free"
         return StorageError(
-            f"{path}: {reason}{free}. What has come of large files is kept: make room and ask again.", url=path
+            f"{path}: {reason}{free}. Complete parts of large files are kept: free some space and pull again.", url=path
         )
     if error.errno in _REFUSED:
-        return AccessDeniedError(f"{path}: {reason}. See who may read and write there.", url=path)
+        return AccessDeniedError(f"{path}: {reason}. Check who may read and write there.", url=path)
     if error.errno in (errno.ELOOP, errno.ENOTDIR):
         return StorageError(
-            f"{path}: a link or a file is in the way, and links are not followed. Remove it and ask again.", url=path
+            f"{path}: a link or a file is in the way, and links are not followed. Remove it and try again.", url=path
         )
     if error.errno == errno.ENOENT:
         return ObjectNotFoundError(f"{path}: no such file or folder.", url=path)
@@ -49,6 +49,6 @@ def _known(error: OSError, path: str) -> StorageError:
 
 
 def free_bytes(folder: str) -> int:
-    """That this process may write there, and below the folder above it where it does not exist yet."""
+    """Return the bytes that this process may write on the disk of a folder."""
     status = os.statvfs(folder)
     return status.f_bavail * status.f_frsize

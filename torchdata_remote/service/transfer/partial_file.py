@@ -1,4 +1,4 @@
-"""A large file that is not complete, and beside it which of its ranges are there, for whoever goes on with it."""
+"""An incomplete large file, and beside it a list of its complete ranges, by which the next pull resumes it."""
 
 from __future__ import annotations
 
@@ -12,61 +12,64 @@ from .destination import DestinationFolder
 
 
 class PartialFile:
-    """Ranges are written in any order, from several threads.
+    """An incomplete file; ranges are written in any order, from several threads.
 
     Args:
-        target: the folder.
+        destination: the folder.
         path: of the file, below it.
-        ranges_path: of the file that tells of the ranges, a line for each.
+        ranges_path: of the file that lists the ranges, a line for each.
         num_bytes: of the complete file.
     """
 
-    def __init__(self, target: DestinationFolder, path: str, ranges_path: str, num_bytes: int) -> None:
-        self._target, self.path, self._ranges_path, self._num_bytes = target, path, ranges_path, num_bytes
+    def __init__(self, destination: DestinationFolder, path: str, ranges_path: str, num_bytes: int) -> None:
+        self._destination, self.path, self._ranges_path, self._num_bytes = destination, path, ranges_path, num_bytes
 
     def open(self) -> list[Span]:
-        """Go on with what is there, or begin; returns what is missing."""
-        there = self.ranges()
-        if not there:
+        """Open the file of an earlier pull, or create it; return the missing ranges."""
+        existing = self.ranges()
+        if not existing:
             self.remove()
-            with self._target.new_file(self.path), self._target.new_file(self._ranges_path):
+            with self._destination.create(self.path), self._destination.create(self._ranges_path):
                 pass
-        return missing(there, self._num_bytes)
+        return missing(existing, self._num_bytes)
 
     def ranges(self) -> list[Span]:
-        """Those that are there; none if anything is not as it was written."""
+        """Return the complete ranges; none if the files are not as they were written."""
         try:
-            with self._target.opened(self.path, os.O_RDONLY) as descriptor:
+            with self._destination.open_existing(self.path, os.O_RDONLY) as descriptor:
                 size = os.fstat(descriptor).st_size
-            with self._target.opened(self._ranges_path, os.O_RDONLY) as descriptor, open(os.dup(descriptor)) as file:
-                lines = file.read().split("\n")[:-1]  # the last one is not complete, or empty
+            with (
+                self._destination.open_existing(self._ranges_path, os.O_RDONLY) as descriptor,
+                open(os.dup(descriptor)) as file,
+            ):
+                lines = file.read().split("\n")[:-1]  # the last line is empty, or incomplete
             spans = [(int(start), int(end)) for start, end in map(str.split, lines)]
         except (StorageError, ValueError):
             return []
         return spans if all(0 <= start < end <= size <= self._num_bytes for start, end in spans) else []
 
     def write(self, start: int, end: int, pieces: Iterable[memoryview]) -> None:
-        """Write a range, and then that it is there. What a killed process wrote stays, since the kernel has it.
+        """Write a range, and then record it. Data that a killed process has written is kept by the kernel.
 
-        What a crash of the machine loses, the digest of the whole file shows.
+        Data that a crash of the machine loses is detected by the digest of the whole file.
         """
-        with self._target.opened(self.path, os.O_WRONLY) as descriptor:
+        with self._destination.open_existing(self.path, os.O_WRONLY) as descriptor:
             position = start
             for piece in pieces:
                 written = 0
                 while written < len(piece):
                     written += os.pwrite(descriptor, piece[written:], position + written)
                 position += written
-        with self._target.opened(self._ranges_path, os.O_WRONLY | os.O_APPEND) as descriptor:
+        with self._destination.open_existing(self._ranges_path, os.O_WRONLY | os.O_APPEND) as descriptor:
             os.write(descriptor, b"%d %d\n" % (start, end))
 
     def remove_ranges(self) -> None:
-        """The file is complete."""
-        with contextlib.suppress(ObjectNotFoundError), self._target.at(self._ranges_path) as (folder, name):
+        """Remove the list of ranges, of a complete file."""
+        with contextlib.suppress(ObjectNotFoundError), self._destination.parent_of(self._ranges_path) as (folder, name):
             os.unlink(name, dir_fd=folder)
 
     def remove(self) -> None:
-        """Begin anew, or leave nothing behind."""
+        """Remove both files."""
         self.remove_ranges()
-        with contextlib.suppress(ObjectNotFoundError), self._target.at(self.path) as (folder, name):
+        with contextlib.suppress(ObjectNotFoundError), self._destination.parent_of(self.path) as (folder, name):
             os.unlink(name, dir_fd=folder)

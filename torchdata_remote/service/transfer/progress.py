@@ -1,4 +1,4 @@
-"""What was transferred, and how far it is."""
+"""Counters and progress of transfers."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import NamedTuple
 
 @dataclass(frozen=True)
 class Transferred:
-    """What ``push`` or ``pull`` did.
+    """Result of ``push`` or ``pull``.
 
     Args:
         num_files: that were copied.
-        num_bytes: that were sent or fetched for them; without what an earlier, interrupted run had copied.
-        num_unchanged: files that were there already, with the same content.
-        num_removed: files that the source no longer has, and that were removed.
-        num_foreign: files at the destination that the source does not have, and that were left alone.
-        elapsed_s: seconds.
+        num_bytes: that were sent or fetched, without those that an earlier, interrupted run had copied.
+        num_unchanged: files that existed with the same content.
+        num_removed: files that the source lacks, and that were removed.
+        num_foreign: files at the destination that the source lacks, and that were kept.
+        elapsed_s: duration in seconds.
     """
 
     num_files: int = 0
@@ -31,7 +31,7 @@ class Transferred:
 
 
 class TransferProgress(NamedTuple):
-    """How far a transfer is. What need not be copied, because it is there already, counts as done.
+    """Progress of a transfer. What need not be copied counts as done.
 
     Args:
         num_files: that are done.
@@ -50,68 +50,68 @@ OnProgress = Callable[[TransferProgress], object]
 
 
 class TransferCounter:
-    """Counts, in any thread.
+    """Counts files and bytes; may be called from any thread.
 
     Args:
-        on_progress: told of by :meth:`tell`, in the thread that calls it.
+        on_progress: called by :meth:`report`, in its thread.
     """
 
     def __init__(self, on_progress: OnProgress | None) -> None:
         self._on_progress = on_progress
-        self._began_s = time.monotonic()
+        self._start_s = time.monotonic()
         self._lock = threading.RLock()
         self._total_files = self._total_bytes = 0
         self._done_files = self._done_bytes = 0
         self._num_files = self._num_bytes = self._num_unchanged = self._num_removed = 0
 
-    def expect(self, num_files: int, num_bytes: int) -> None:
-        """The source has so much."""
+    def set_total(self, num_files: int, num_bytes: int) -> None:
+        """Set the size of the source."""
         self._total_files, self._total_bytes = num_files, num_bytes
-        self.tell()
+        self.report()
 
-    def moved(self, num_bytes: int) -> None:
-        """So many bytes were copied."""
+    def add_bytes(self, num_bytes: int) -> None:
+        """Count bytes that were copied."""
         with self._lock:
             self._num_bytes += num_bytes
             self._done_bytes += num_bytes
 
-    def had(self, num_bytes: int) -> None:
-        """So many bytes of a file were copied by an earlier run; or, if negative, will have to be copied again."""
+    def add_existing(self, num_bytes: int) -> None:
+        """Count bytes of a file that an earlier run copied; negative for bytes that must be copied again."""
         with self._lock:
             self._done_bytes += num_bytes
 
-    def copied(self) -> None:
-        """A file is complete."""
+    def add_copied(self) -> None:
+        """Count a file that was copied."""
         with self._lock:
             self._num_files += 1
             self._done_files += 1
 
-    def unchanged(self, num_bytes: int) -> None:
-        """A file was there already."""
+    def add_unchanged(self, num_bytes: int) -> None:
+        """Count a file that existed with the same content."""
         with self._lock:
             self._num_unchanged += 1
             self._done_files += 1
             self._done_bytes += num_bytes
 
-    def removed(self) -> None:
-        """A file was removed."""
+    def add_removed(self) -> None:
+        """Count a file that was removed."""
         with self._lock:
             self._num_removed += 1
 
-    def tell(self) -> None:
-        """Tell how far it is."""
+    def report(self) -> None:
+        """Report the progress."""
         if self._on_progress is not None:
             self._on_progress(
                 TransferProgress(self._done_files, self._total_files, self._done_bytes, self._total_bytes)
             )
 
     def result(self, *, num_foreign: int) -> Transferred:
-        """What was done."""
+        """Return the result."""
         return Transferred(
             self._num_files,
             self._num_bytes,
             self._num_unchanged,
             self._num_removed,
             num_foreign,
-            time.monotonic() - self._began_s,
+            time.monotonic() - self._start_s,
         )

@@ -1,4 +1,4 @@
-"""One pull at a time into a folder, of all processes and containers that share it."""
+"""Lock a folder: one pull at a time, among all processes and containers that share it."""
 
 from __future__ import annotations
 
@@ -15,62 +15,62 @@ from .names import LOCK_NAME
 
 try:
     import fcntl
-except ImportError:  # Windows, for which Target has an error
+except ImportError:  # Windows, where DestinationFolder raises an error
     fcntl = None  # type: ignore[assignment]
 
-_TELL_AFTER_S, _LOOK_EVERY_S = 1.0, 0.02
+_WARN_AFTER_S, _POLL_S = 1.0, 0.02
 _NOT_WRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS}
 _log = logging.getLogger("torchdata_remote")
 
 
 @contextlib.contextmanager
-def pull_lock(target: DestinationFolder) -> Iterator[None]:
-    """Wait until no other pull is at work in the folder, and keep others waiting in the block.
+def pull_lock(destination: DestinationFolder) -> Iterator[None]:
+    """Wait until no other pull works in the folder, and hold the lock during the block.
 
-    The kernel holds the lock (``flock``): whoever is killed has none. The file stays, since one that was removed would
-    be another one for whoever waits for it.
+    The kernel releases the lock (``flock``) of a killed process. The file stays: after a removal, processes that wait
+    for it would hold the lock of another file than those that come later.
     """
-    descriptor = _opened(target)
+    descriptor = _open_lock_file(destination)
     if descriptor is None:
-        yield  # nobody has pulled into a folder that cannot be written to, and nobody will
+        yield  # a folder that is not writable has no concurrent pull
         return
     try:
-        _wait_for(descriptor, target)
+        _lock(descriptor, destination)
         yield
     finally:
         os.close(descriptor)
 
 
-def _opened(target: DestinationFolder) -> int | None:
+def _open_lock_file(destination: DestinationFolder) -> int | None:
     flags = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-    with target.at(LOCK_NAME) as (folder, name):
+    with destination.parent_of(LOCK_NAME) as (folder, name):
         try:
             return os.open(name, os.O_RDWR | os.O_CREAT | flags, 0o666, dir_fd=folder)
         except OSError as error:
             if error.errno not in _NOT_WRITABLE:
                 raise
         try:
-            return os.open(name, os.O_RDONLY | flags, dir_fd=folder)  # another user's, or a mount to read from
+            return os.open(name, os.O_RDONLY | flags, dir_fd=folder)  # of another user, or on a read-only mount
         except OSError:
-            if target.is_writable:
+            if destination.is_writable:
                 raise
             return None
 
 
-def _wait_for(descriptor: int, target: DestinationFolder) -> None:
-    kind = fcntl.LOCK_EX if target.is_writable else fcntl.LOCK_SH
-    deadline = time.monotonic() + _TELL_AFTER_S
+def _lock(descriptor: int, destination: DestinationFolder) -> None:
+    kind = fcntl.LOCK_EX if destination.is_writable else fcntl.LOCK_SH
+    deadline = time.monotonic() + _WARN_AFTER_S
     try:
         while time.monotonic() < deadline:
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
                 return
-            time.sleep(_LOOK_EVERY_S)
-        _log.warning("%s: another pull is at work there; waiting for its end", target.folder)
-        fcntl.flock(descriptor, kind)  # a signal, such as Ctrl-C's, ends the waiting
+            time.sleep(_POLL_S)
+        _log.warning("%s: another pull is running there; waiting until it ends", destination.folder)
+        fcntl.flock(descriptor, kind)  # interrupted by signals such as Ctrl-C's
     except OSError as error:
         raise StorageError(
-            f"{target.folder}: the file system has no locks ({error.strerror}), without which two pulls would write "
-            "into each other's files. Pull to a local disk.",
-            url=target.folder,
+            f"{destination.folder}: the file system has no locks ({error.strerror}), without which two pulls could "
+            "write the same file. Pull to a local disk.",
+            url=destination.folder,
         ) from error

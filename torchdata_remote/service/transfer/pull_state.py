@@ -1,4 +1,4 @@
-"""What earlier pulls wrote into a folder: by it ``pull`` again hashes nothing, and knows what is its own."""
+"""State file of a folder: which files earlier pulls wrote, so that they are not hashed again and may be removed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ...errors import ObjectExistsError, ObjectNotFoundError, StorageError
 from ...storage.registry import PARTIAL_SUFFIX
-from .destination import DestinationFolder, Found
+from .destination import DestinationFolder, FileStatus
 from .names import STATE_NAME
 
 _KIND = "torchdata_remote-pull-v1"
@@ -18,34 +18,34 @@ _log = logging.getLogger("torchdata_remote")
 
 
 class Pulled(NamedTuple):
-    """A file that was pulled, or, without ``mtime_ns``, was to be when a pull was interrupted."""
+    """A file that was pulled; without ``mtime_ns`` one whose pull was interrupted."""
 
     size: int
     mtime_ns: int | None
     sha256: str
     etag: str
 
-    def is_as_pulled(self, found: Found) -> bool:
-        """Whether the file there is still the one that was written."""
+    def is_unchanged(self, found: FileStatus) -> bool:
+        """Whether the file is still the one that was written."""
         return self.mtime_ns is not None and (self.size, self.mtime_ns) == found
 
-    def may_go(self, found: Found) -> bool:
-        """Whether a pull wrote it, and nobody else since, as far as one can see."""
+    def is_removable(self, found: FileStatus) -> bool:
+        """Whether a pull wrote the file, and no other program since, by its size and date."""
         return self.mtime_ns is None or (self.size, self.mtime_ns) == found
 
 
-def load_state(target: DestinationFolder, dataset: str) -> dict[str, Pulled]:
-    """What was pulled, by path; nothing if there is no state, or one that cannot be read.
+def load_state(destination: DestinationFolder, dataset: str) -> dict[str, Pulled]:
+    """Read the state: pulled files by path. Empty if there is no state, or an invalid one.
 
     Args:
-        target: the folder.
-        dataset: name of what is pulled now, with the folder in it.
+        destination: the folder.
+        dataset: name of the dataset that is pulled now, with the folder in it.
 
     Raises:
-        ObjectExistsError: if the folder holds another data set.
+        ObjectExistsError: if the folder holds another dataset.
     """
     try:
-        with target.reading(STATE_NAME) as descriptor, os.fdopen(os.dup(descriptor), "rb") as file:
+        with destination.open_for_reading(STATE_NAME) as descriptor, os.fdopen(os.dup(descriptor), "rb") as file:
             data = file.read()
     except ObjectNotFoundError:
         return {}
@@ -59,28 +59,28 @@ def load_state(target: DestinationFolder, dataset: str) -> dict[str, Pulled]:
             for path, (size, mtime_ns, sha256, etag) in document["files"].items()
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        _log.warning("%s cannot be read (%r): every file is hashed", target.place(STATE_NAME), error)
+        _log.warning("%s cannot be read (%r): every file is hashed", destination.absolute_path(STATE_NAME), error)
         return {}
     if held != dataset:
         raise ObjectExistsError(
-            f"{target.folder} holds the data set {held!r}, and {dataset!r} is to be pulled there. Pull into another "
-            f"folder; or remove {STATE_NAME}, which makes its files nobody's.",
-            url=target.folder,
+            f"{destination.folder} holds the dataset {held!r}, and {dataset!r} is to be pulled there. Pull into "
+            f"another folder; or remove {STATE_NAME}, and its files count as not pulled.",
+            url=destination.folder,
         )
     return files
 
 
-def save_state(target: DestinationFolder, dataset: str, files: Mapping[str, Pulled]) -> None:
-    """Write down what was pulled."""
+def save_state(destination: DestinationFolder, dataset: str, files: Mapping[str, Pulled]) -> None:
+    """Write the state."""
     document = {"__kind__": _KIND, "dataset": dataset, "files": files}
     temporary = STATE_NAME + PARTIAL_SUFFIX
     data = memoryview(json.dumps(document).encode())
     try:
-        with target.new_file(temporary) as descriptor:
+        with destination.create(temporary) as descriptor:
             while data:
                 data = data[os.write(descriptor, data) :]
             os.fsync(descriptor)
-        target.rename(temporary, STATE_NAME)
+        destination.rename(temporary, STATE_NAME)
     except StorageError:
-        target.remove(temporary)
+        destination.remove(temporary)
         raise

@@ -1,4 +1,4 @@
-"""``push``: a folder into a service's data set."""
+"""``push``: copy a local folder into a dataset of a service."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ def push(
     delete: bool = False,
     _part_bytes: int = PART_BYTES,
 ) -> Transferred:
-    """Copy a folder's files into a data set of a service; only what it does not have already, by SHA-256.
+    """Copy a folder into a dataset of a service, except for files that it already has, by SHA-256.
 
-    A push that was stopped goes on when it is asked again: small files that arrived are not sent again, nor are
-    finished parts (16 MiB) of large ones. Every file appears whole or not at all, after the service has compared
-    its digest. At most ``max_in_flight`` times 16 MiB, and 256 MiB, are held in memory.
+    An interrupted push is resumed by the same call: complete files and complete parts (16 MiB) of large files are not
+    sent again. A file becomes visible as a whole, after the service has compared its digest. At most ``max_in_flight``
+    times 16 MiB, and 256 MiB, are held in memory.
 
     Args:
-        source_folder: with all that is below it. Links that stay inside are followed.
-        url: ``datasets://host:port/name``, or a folder in it. The data set is made if it is not there.
+        source_folder: with all folders below it. Links that stay inside are followed.
+        url: ``datasets://host:port/name``, or a folder in it. The dataset is created if it does not exist.
         storage_options: ``token`` and ``secure``, see :class:`StorageOptions`.
-        retry: how long requests that fail for a passing reason are repeated; ``None`` takes the defaults.
-        max_in_flight: requests under way at once, each in a thread of its own.
+        retry: of requests that fail temporarily; ``None`` takes the defaults.
+        max_in_flight: concurrent requests, each in a thread of its own.
         on_progress: called in this thread, with :class:`TransferProgress`, after each file or part.
-        delete: whether files of the data set (or of its folder) that the source does not have are removed.
+        delete: whether files in the dataset (or in its folder) that the source lacks are removed.
 
     Returns:
-        Transferred: what was sent, what was there, what was removed.
+        Transferred: numbers of files and bytes.
 
     Raises:
-        UrlError: if ``url`` is not one of a service's data set.
+        UrlError: if ``url`` is not a dataset of a service.
         EmptyListingError: if the source has no files.
         ObjectChangedError: if a file changed while it was sent.
-        StorageError: for a link that leads out of the folder, what is neither file nor folder, a name that a data set
-            cannot have, or what the service refuses.
+        StorageError: for a link that leads out of the folder, an entry that is neither file nor folder, a name that is
+                not allowed in a dataset, or a refusal of the service.
 
     Example:
         >>> push("/data/photos", "datasets://storage:8080/photos")  # doctest: +SKIP
@@ -58,34 +58,34 @@ def push(
     """
     retry = retry or RetryPolicy()
     jobs = JobPool(max_in_flight, retry, part_bytes=_part_bytes)
-    tally = TransferCounter(on_progress)
+    counter = TransferCounter(on_progress)
     remote = RemoteFolder(url_of(url, of="push"), storage_options, retry)
     files = files_of(url_of(source_folder, of="push"))
-    tally.expect(len(files), sum(file.size for file in files))
+    counter.set_total(len(files), sum(file.size for file in files))
     remote.create()
-    there = remote.list()
+    existing = remote.list()
     wanted = {file.path for file in files}
-    foreign = sorted(path for path in there if path not in wanted and not is_reserved(path.rpartition("/")[2]))
-    with jobs as crew:
-        first = _in_the_way(foreign, wanted) if delete else set()
-        crew.do(_removals(first, remote, crew, tally), tally.tell)
-        uploads = Uploads(remote, {path: file.sha256 for path, file in there.items()}, crew, tally, _part_bytes)
-        crew.do((uploads.job(file) for file in files), tally.tell)
-        if delete:  # what is new is there before what is old goes
-            crew.do(_removals((path for path in foreign if path not in first), remote, crew, tally), tally.tell)
-    return tally.result(num_foreign=0 if delete else len(foreign))
+    foreign = sorted(path for path in existing if path not in wanted and not is_reserved(path.rpartition("/")[2]))
+    with jobs as pool:
+        first = _blocking(foreign, wanted) if delete else set()
+        pool.run(_removals(first, remote, pool, counter), counter.report)
+        uploads = Uploads(remote, {path: file.sha256 for path, file in existing.items()}, pool, counter, _part_bytes)
+        pool.run((uploads.job(file) for file in files), counter.report)
+        if delete:  # after the uploads, so that the dataset never lacks a file that was only renamed
+            pool.run(_removals((path for path in foreign if path not in first), remote, pool, counter), counter.report)
+    return counter.result(num_foreign=0 if delete else len(foreign))
 
 
-def _in_the_way(foreign: Iterable[str], wanted: set[str]) -> set[str]:
-    """Files whose name a folder needs, or that lie in a folder whose name a file needs."""
+def _blocking(foreign: Iterable[str], wanted: set[str]) -> set[str]:
+    """Return files with the path of a needed folder, or in a folder with the path of a needed file."""
     folders = {folder for path in wanted for folder in folders_of(path)}
     return {path for path in foreign if path in folders or not wanted.isdisjoint(folders_of(path))}
 
 
-def _removals(paths: Iterable[str], remote: RemoteFolder, crew: JobPool, tally: TransferCounter) -> Iterable[Job]:
+def _removals(paths: Iterable[str], remote: RemoteFolder, pool: JobPool, counter: TransferCounter) -> Iterable[Job]:
     def remove(path: str) -> Iterable[Job]:
-        crew.request(lambda: remote.store.delete(remote.path(path)))
-        tally.removed()
+        pool.request(lambda: remote.store.delete(remote.path(path)))
+        counter.add_removed()
         return ()
 
     return (Job(0, lambda path=path: remove(path)) for path in paths)  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""The folder of a service's data set: what is in it."""
+"""A dataset of a service, or a folder in it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ T = TypeVar("T")
 
 
 class RemoteFolder:
-    """A data set, or a folder in one.
+    """A dataset, or a folder in one.
 
     Args:
         url: ``datasets://host:port/name`` or below.
-        storage_options: for the service.
-        retry: what is done about requests that fail for a passing reason.
+        storage_options: ``token`` and ``secure``.
+        retry: of requests that fail temporarily.
 
     Raises:
         UrlError: if it is not such a URL.
@@ -35,27 +35,27 @@ class RemoteFolder:
         self.store, path = open_service(url, StorageOptions(storage_options), connection)
         self.name, _, below = path.strip("/").partition("/")
         if not self.name:
-            raise UrlError(f"{self.url} names no data set. Expected datasets://host:port/name.", url=self.url)
+            raise UrlError(f"{self.url} names no dataset. Expected datasets://host:port/name.", url=self.url)
         self.prefix = f"{self.name}/{below}/" if below else f"{self.name}/"
 
     def path(self, path: str) -> str:
-        """For the store, of a file's path below this folder."""
+        """Return the path in the store of a path below this folder."""
         return self.prefix + path
 
     def url_of(self, path: str) -> str:
-        """For messages, of a file's path below this folder."""
+        """Return the URL of a path below this folder, for messages."""
         return f"{self.url}/{path}"
 
     def create(self) -> None:
-        """Make the data set, if it is not there."""
+        """Create the dataset if it does not exist."""
         call_with_retries(lambda: self.store.create_dataset(self.name), self._retry)
 
     def list(self) -> dict[str, DatasetFile]:
-        """Files by their paths below this folder.
+        """Return all files by their paths below this folder.
 
         Raises:
-            ObjectNotFoundError: if there is no such data set.
-            StorageError: for a listing that cannot be one of this folder.
+            ObjectNotFoundError: if there is no such dataset.
+            StorageError: for an invalid listing.
         """
         found: dict[str, DatasetFile] = {}
         for file in self._files(self.prefix, lambda operation: call_with_retries(operation, self._retry)):
@@ -65,16 +65,16 @@ class RemoteFolder:
         return found
 
     def find(self, path: str, request: Callable[[Callable[[], Any]], Any]) -> DatasetFile | None:
-        """A file as it is now, or ``None``.
+        """Return the current version of a file, or ``None``.
 
         Args:
             path: below this folder.
-            request: sends a request, with repetitions.
+            request: sends a request, with retries.
         """
         wanted = self.path(path)
         try:
             for file in self._files(wanted, request):
-                if file.path >= wanted:  # what begins with it comes behind it
+                if file.path >= wanted:  # longer paths with this prefix follow
                     return file if file.path == wanted else None
         except ObjectNotFoundError:
             pass
@@ -88,5 +88,5 @@ class RemoteFolder:
             if following is None:
                 return
             if token is not None and following <= token:
-                raise StorageError(f"{self.url}: the listing does not end: it begins again at {following!r}.")
+                raise StorageError(f"{self.url}: the listing does not end: it starts again at {following!r}.")
             token = following

@@ -1,4 +1,4 @@
-"""One file on its way to a service."""
+"""Upload of one file."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from .remote_folder import RemoteFolder
 
 T = TypeVar("T")
 PART_BYTES = 16 * MIB
-_MAX_ROUNDS = 4  # of sending what the service says that it lacks
+_MAX_ROUNDS = 4  # of sending the parts that the service reports as missing
 
 
 class Uploads(NamedTuple):
-    """What all uploads share.
+    """Uploads into one folder of a service.
 
     Args:
-        remote: where to.
-        known: SHA-256 of the files that are there, by path.
-        crew: does the work.
-        tally: counts it.
+        remote: folder to upload to.
+        known: SHA-256 of the files in it, by path.
+        pool: runs the jobs.
+        counter: counts files and bytes.
         part_bytes: files of more than two parts are sent in parts.
     """
 
     remote: RemoteFolder
     known: dict[str, str]
-    crew: JobPool
-    tally: TransferCounter
+    pool: JobPool
+    counter: TransferCounter
     part_bytes: int
 
     def job(self, file: LocalFile) -> Job:
-        """Sends a file, if the service does not have it."""
+        """Return the job that sends a file unless the service has it."""
         if file.size > 2 * self.part_bytes:
             return Job(MIB, _InParts(self, file).begin)
         return Job(file.size, partial(self._whole, file))
@@ -49,41 +49,41 @@ class Uploads(NamedTuple):
         data = read_part(file, 0, file.size)
         sha256 = hashlib.sha256(data).hexdigest()
         if self.known.get(file.path) == sha256:
-            self.tally.unchanged(file.size)
+            self.counter.add_unchanged(file.size)
             return ()
         path = self.remote.path(file.path)
         self.send(lambda: self.remote.store.put(path, data, sha256=sha256))
-        self.tally.moved(file.size)
-        self.tally.copied()
+        self.counter.add_bytes(file.size)
+        self.counter.add_copied()
         return ()
 
     def send(self, operation: Callable[[], T]) -> T:
-        """Send bytes, and once more if the service refuses them: it does so for what was damaged on the way."""
+        """Send bytes; send them once more if the service refuses them, as it does if they were damaged on the way."""
         try:
-            return self.crew.request(operation)
+            return self.pool.request(operation)
         except StorageError as error:
-            if type(error) is not StorageError:  # what it has a name for will not pass
+            if type(error) is not StorageError:  # a subclass: refused for a reason that remains
                 raise
-            return self.crew.request(operation)
+            return self.pool.request(operation)
 
 
 class _InParts:
-    """A large file. An upload that was stopped goes on, as its number depends on the file only."""
+    """Upload of a large file in parts. It is resumable, as its identifier depends on the file only."""
 
     def __init__(self, uploads: Uploads, file: LocalFile) -> None:
         self._uploads, self._file = uploads, file
-        self._remote, self._tally = uploads.remote, uploads.tally
+        self._remote, self._counter = uploads.remote, uploads.counter
         self._path = uploads.remote.path(file.path)
         self._sha256 = self._id = ""
         self._lock = threading.RLock()
         self._num_rounds = self._num_left = 0
-        self._counted_bytes = 0  # of this file, in the tally
+        self._counted_bytes = 0  # of this file, in the counter
         self._complete = self._in_conflict = False
 
     def begin(self) -> Iterable[Job]:
-        self._sha256 = sha256_of(self._file, self._uploads.crew.check)
+        self._sha256 = sha256_of(self._file, self._uploads.pool.check)
         if self._uploads.known.get(self._file.path) == self._sha256:
-            self._tally.unchanged(self._file.size)
+            self._counter.add_unchanged(self._file.size)
             return ()
         self._id = upload_id(self._path, self._sha256, self._file.size)
         return self._next_round()
@@ -93,20 +93,20 @@ class _InParts:
         if self._num_rounds > _MAX_ROUNDS:
             url = self._remote.url_of(self._file.path)
             raise StorageError(
-                f"{url}: all parts were sent {_MAX_ROUNDS} times, and the file did not appear. Is another push of it "
-                "at work?",
+                f"{url}: all parts were sent {_MAX_ROUNDS} times, and the file was not created. Is another push of it "
+                "running?",
                 url=url,
             )
         size, part_bytes = self._file.size, self._uploads.part_bytes
-        received = self._uploads.crew.request(lambda: self._remote.store.received(self._path, self._id))
+        received = self._uploads.pool.request(lambda: self._remote.store.received(self._path, self._id))
         gaps = missing(received, size)
-        there = size - sum(end - start for start, end in gaps)
-        self._tally.had(there - self._counted_bytes)
-        self._counted_bytes = there
+        existing = size - sum(end - start for start, end in gaps)
+        self._counter.add_existing(existing - self._counted_bytes)
+        self._counted_bytes = existing
         spans = list(parts(gaps, part_bytes))
-        if not spans:  # a part that comes again makes the service look whether all are there
+        if not spans:  # a repeated part makes the service check whether all parts are there
             spans = [(0, min(part_bytes, size))]
-            self._tally.had(-spans[0][1])
+            self._counter.add_existing(-spans[0][1])
             self._counted_bytes -= spans[0][1]
         self._num_left = len(spans)
         return [Job(end - start, partial(self._part, start, end)) for start, end in spans]
@@ -115,7 +115,7 @@ class _InParts:
         if not self._complete and not self._in_conflict:
             try:
                 self._send(start, end)
-            except ObjectExistsError:  # parts that another version of this package cut differently
+            except ObjectExistsError:  # it overlaps parts of other sizes, by another version of this package
                 self._in_conflict = True
         with self._lock:
             self._num_left -= 1
@@ -126,8 +126,8 @@ class _InParts:
                 self._id, self._in_conflict = upload_id(self._id, self._sha256, self._file.size), False
             return self._next_round()
         require_unchanged(self._file)
-        self._tally.had(self._file.size - self._counted_bytes)
-        self._tally.copied()
+        self._counter.add_existing(self._file.size - self._counted_bytes)
+        self._counter.add_copied()
         return ()
 
     def _send(self, start: int, end: int) -> None:
@@ -136,12 +136,12 @@ class _InParts:
             self._remote.store.put_part, self._path, self._id, start, data, self._file.size, sha256=self._sha256
         )
         etag = self._uploads.send(put)
-        self._tally.moved(end - start)
+        self._counter.add_bytes(end - start)
         with self._lock:
             self._counted_bytes += end - start
             self._complete = self._complete or etag is not None
 
     def _is_there(self) -> bool:
-        """Whether the file appeared although nobody was told: the answer was lost, or another push sent the rest."""
-        found = self._remote.find(self._file.path, self._uploads.crew.request)
+        """Whether the file is complete although no response said so: one was lost, or another push sent the rest."""
+        found = self._remote.find(self._file.path, self._uploads.pool.request)
         return found is not None and found.sha256 == self._sha256

@@ -1,4 +1,4 @@
-// The page of the dataset service. Whatever comes from the server is text, never markup.
+// The page of the dataset service. Data of the server is inserted as text, never as markup.
 "use strict";
 (() => {
   const PART_BYTES = 16 << 20;
@@ -65,14 +65,14 @@
     try {
       response = await fetch(at(path), options);
     } catch (error) {
-      throw new Error("The server does not answer. Is the network there?");
+      throw new Error("The server does not respond. Check the network.");
     }
     const answer = await response.json().catch(() => null);
     if (!response.ok) throw Object.assign(new Error(sentence(response.status, answer)), { status: response.status });
     return answer;
   }
 
-  // Opens the dialog; true if it was confirmed, by typing the word where there is one.
+  // Opens the dialog; true if it was confirmed, by typing the word if one is required.
   function confirmed(title, text, word = "") {
     const dialog = document.getElementById("ask");
     const input = document.getElementById("ask-input");
@@ -100,7 +100,7 @@
 
   // ---- uploads -----------------------------------------------------------------------------------------------------
 
-  // One request with progress. Errors tell by `passing` whether they may go away by themselves.
+  // One request with progress. `passing` of an error says whether it is temporary.
   function put(job, path, body, headers) {
     return new Promise((resolve, reject) => {
       const request = new XMLHttpRequest();
@@ -123,7 +123,7 @@
     });
   }
 
-  // 64 bits of a text, as hexadecimal: FNV-1a from two beginnings; crypto.subtle is missing where the page comes by http
+  // 64 bits of a text, as hexadecimal: FNV-1a from two seeds; crypto.subtle is missing on pages over http
   function hash(text) {
     const sums = [0x811c9dc5, 0x2c1b3c6d].map((start) => {
       let sum = start;
@@ -160,7 +160,7 @@
       if (this.unpack) {
         const shown = encodeURIComponent(this.file.name).replace(/['()*]/g, (one) => `%${one.charCodeAt(0).toString(16)}`);
         const { answer } = await this.patiently(() => put(this, `${ofDataset(name)}?unpack=1`, this.file, { "Content-Disposition": `attachment; filename*=UTF-8''${shown}` }));
-        if (answer && answer.num_skipped) this.why = `Links and devices in it were left out: ${answer.num_skipped}.`;
+        if (answer && answer.num_skipped) this.why = `Skipped links and devices: ${answer.num_skipped}.`;
       } else if (this.file.size > WHOLE_BYTES) {
         await this.sendParts(ofFile(name, this.path));
       } else {
@@ -346,7 +346,7 @@
     }
   }
 
-  // Files of a drop, with their paths below what was dropped. What the browser tells is only there during the event.
+  // Dropped files with their paths below the dropped folder. The browser provides them only during the event.
   async function dropped(transfer) {
     const entries = [...transfer.items].filter((item) => item.kind === "file").map((item) => item.webkitGetAsEntry?.() || item.getAsFile());
     const found = [];
@@ -440,7 +440,7 @@
 
     uploaded() {
       const { done, failed, stopped } = this.uploads;
-      if (stopped) say("Stopped. What was sent of big files is kept for a while: they go on where they were.");
+      if (stopped) say("Stopped. Uploaded parts of big files are kept for a while, so the uploads can be resumed.");
       else say(failed ? `${files(done)} uploaded, ${failed.toLocaleString("en")} failed.` : `${files(done)} uploaded.`);
       this.refresh();
     }
@@ -767,7 +767,7 @@
       return;
     }
     const view = current;
-    dropped(event.dataTransfer).then((found) => view.upload(found), (error) => say(`What was dropped cannot be read: ${error.message}`));
+    dropped(event.dataTransfer).then((found) => view.upload(found), (error) => say(`The dropped files cannot be read: ${error.message}`));
   });
   addEventListener("beforeunload", (event) => {
     if ([...views.values()].some((view) => view.uploads.busy)) event.preventDefault();

@@ -58,10 +58,10 @@ def new_dataset(address: str) -> str:
     return name
 
 
-def hosting_of(client: TestClient) -> ServiceContext:
+def context_of(client: TestClient) -> ServiceContext:
     """What a client's service knows."""
-    hosting: ServiceContext = client.app._app.state.hosting  # type: ignore[attr-defined]
-    return hosting
+    context: ServiceContext = client.app._app.state.context  # type: ignore[attr-defined]
+    return context
 
 
 def digest_field(data: bytes) -> str:
