@@ -10,8 +10,7 @@ import pytest
 from PIL import Image
 
 from torchdata_remote import ShardWriter
-from torchdata_remote.cli import _show, main
-from torchdata_remote.inspection.pictures import Picture
+from torchdata_remote.cli import main
 
 COLOURS = [(255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 0)]
 
@@ -68,14 +67,6 @@ def test_images_drawn_by_a_seed(folder: Path) -> None:
         pictures.append(out.read_bytes())
         assert sorted(colours_of(out)[:8]) == sorted(2 * COLOURS)
     assert pictures[0] == pictures[1] != pictures[2]
-
-
-@pytest.mark.parametrize(
-    ("label", "shown"), [("1", "kit fox"), ("01", "kit fox"), ("7", "7"), ("-1", "-1"), ("dog", "dog"), (None, "0001")]
-)
-def test_labels(label: str | None, shown: str) -> None:
-    """The class's name, else what ``cls`` holds, else the key without its folders."""
-    assert _show._label(Picture("", "d/0001", b"", label), {"0": "cat", "1": "kit fox"}) == shown
 
 
 def test_names_of_classes_are_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,7 +60,7 @@ def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(capsys.readouterr().out)
     assert document["num_samples"] == 8
     assert document["faults"] == [
-        {"url": f"file://{folder}/000002.tar", "what": "the manifest names it, and it is not there"}
+        {"url": f"file://{folder}/000002.tar", "what": "the manifest names it, but it does not exist"}
     ]
 
 

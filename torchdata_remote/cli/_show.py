@@ -11,9 +11,8 @@ from PIL import Image
 
 from ..core.new_file import make_new_file
 from ..errors import LabelError, RemoteDataError
-from ..formats.decoders import rgb
-from ..inspection.contact_sheet import Cell, contact_sheet
-from ..inspection.pictures import Picture, class_names, pictures
+from ..inspection.contact_sheet import Cell, contact_sheet, thumbnail
+from ..inspection.pictures import class_names, pictures
 from ._shared import Commands, add_command, add_storage_options, count, printable, say
 
 _DEFAULT_PICTURES = 36
@@ -52,7 +51,7 @@ def _run(chosen: argparse.Namespace) -> int:
     ):
         if names is None:
             names = _names(picture.url, chosen)
-        cells.append((_small(picture.data, chosen.cell_pixels), _label(picture, names)))
+        cells.append((thumbnail(picture.data, chosen.cell_pixels), picture.caption(names)))
     columns = chosen.columns or math.ceil(math.sqrt(len(cells)))
     try:
         sheet = contact_sheet(cells, num_columns=columns, cell_pixels=chosen.cell_pixels)
@@ -69,23 +68,6 @@ def _names(url: str, chosen: argparse.Namespace) -> dict[str, str]:
     except LabelError as error:
         print(f"torchdata-remote: {error} Labels are shown as they are.", file=sys.stderr)
         return {}
-
-
-def _small(data: bytes, cell_pixels: int) -> Image.Image | None:
-    """An image that is not larger than its cell; ``None`` if it is none."""
-    try:
-        image = rgb(data)
-    except Exception:  # noqa: BLE001  # Pillow raises nearly anything for damaged images
-        return None
-    image.thumbnail((cell_pixels, cell_pixels), Image.Resampling.LANCZOS)
-    return image
-
-
-def _label(picture: Picture, names: dict[str, str]) -> str:
-    label = picture.label
-    if label is None:
-        return picture.key.rpartition("/")[2]
-    return names.get(label.lstrip("0") or "0", label)
 
 
 def _save(sheet: Image.Image, path: str) -> None:
