@@ -118,13 +118,13 @@ def measure(files: Files, num_rounds: int, work: Path) -> dict[str, list[float]]
 
 
 def main() -> None:
-    given = arguments(__doc__ or "", [])
-    print(f"Dataset service, {given.shown}\n{environment(set(), with_store=True)}\n")
+    args = arguments(__doc__ or "", [])
+    print(f"Dataset service, {args.shown}\n{environment(set(), with_store=True)}\n")
     rows = [("files", "side", "MB/s (min to max)", "files/s")]
     ratios = []
-    for files in QUICK if given.quick else WHOLE:
+    for files in QUICK if args.quick else WHOLE:
         with tempfile.TemporaryDirectory() as work:
-            found = measure(files, given.rounds, Path(work))
+            found = measure(files, args.rounds, Path(work))
         for name, took in found.items():
             rates = [files.total_bytes / 1e6 / one for one in took]
             rows.append((files.shown, name, spread(rates, 0), f"{files.num / sorted(took)[len(took) // 2]:,.0f}"))

@@ -1,4 +1,4 @@
-"""What comes through a store in which much goes wrong, and how fast, by this package and by other clients?
+"""How much is read correctly from a store with many faults, and how fast, by this package and by other clients?
 
     python benchmarks/bench_storm.py [--rounds 3] [--peers ours obstore ...]
 
@@ -154,7 +154,7 @@ def run(peer: str, endpoint_url: str) -> None:
 
 
 def measured(peer: str, behind: str, faults: Faults, seed: int) -> dict[str, Any] | None:
-    """What a peer's process tells; ``None`` if it does not end."""
+    """The figures that a peer's process prints; ``None`` if it does not end in time."""
     with FaultyStore(behind, faults, seed=seed) as store:
         environment = {**os.environ, "AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "no_proxy": "127.0.0.1"}
         command = [sys.executable, __file__, "--run", peer, store.endpoint_url]
@@ -184,21 +184,21 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
     parser.add_argument("--run", nargs=2, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.run:
-        run(*given.run)
+    args = parser.parse_args()
+    if args.run:
+        run(*args.run)
     with tempfile.TemporaryDirectory(prefix="bench-storm-") as folder:
         with tdr.ShardWriter(f"{folder}/{BUCKET}/{{shard:06d}}.tar", max_shard_samples=SHARD_SAMPLES) as writer:
             for index in range(NUM_SHARDS * SHARD_SAMPLES):
                 writer.write({"__key__": f"{index:06d}", "bin": member(index)})
         with slow_store(Path(folder), latency_s=LATENCY_S) as behind:
             for storm, faults in STORMS.items():
-                print(f"\n{storm}; least samples right and most shards raised of {given.rounds} rounds")
+                print(f"\n{storm}; least samples right and most shards raised of {args.rounds} rounds")
                 rounds = [
-                    {peer: measured(peer, behind.endpoint_url, faults, seed) for peer in given.peers}
-                    for seed in range(given.rounds)
+                    {peer: measured(peer, behind.endpoint_url, faults, seed) for peer in args.peers}
+                    for seed in range(args.rounds)
                 ]
-                for peer in given.peers:
+                for peer in args.peers:
                     print(f"{PEERS[peer][0]:30s} {shown([readings[peer] for readings in rounds])}", flush=True)
                 ratios = [
                     here["seconds"] / there["seconds"]

@@ -1,4 +1,4 @@
-"""The benchmarks run, and deliver what they measure; their figures are not looked at here."""
+"""The benchmarks run and print their tables; the figures are not checked."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from slow_store import StoreNotInstalledError, nginx_path
 
+from tests.servers.slow_store import StoreNotInstalledError, nginx_path
 from tests.support.paths import ROOT
 
 FOLDER = ROOT / "benchmarks"
@@ -35,7 +35,7 @@ def printed_by(*command: str) -> str:
 
 @pytest.mark.usefixtures("_needs_nginx")
 @pytest.mark.parametrize("benchmark", ["bench_objects.py", "bench_shards.py"])
-def test_comparison(benchmark: str) -> None:
+def test_bench_comparison_runs_and_prints_its_table(benchmark: str) -> None:
     """Each side reads every sample, and the table and the ratios are printed."""
     printed = printed_by(benchmark, "--quick", "--peers", "ours-32", "ceiling-32")
     for side in ("torchdata_remote, 32 in flight", "ceiling: obstore in 32 threads"):
@@ -44,7 +44,7 @@ def test_comparison(benchmark: str) -> None:
 
 
 @pytest.mark.usefixtures("_needs_nginx")
-def test_loose_files() -> None:
+def test_bench_loose_files_runs_and_prints_its_table() -> None:
     """Each side reads every file in each of the three rows, and the ratios are printed."""
     printed = printed_by("bench_loose_files.py", "--quick", "--peers", "ours-ahead", "plain", "memory")
     for side, num_rows in (("torchdata_remote, Prefetch", 3), ("s3fs open of each file", 3), ("ceiling: decoded", 1)):
@@ -57,8 +57,8 @@ def test_loose_files() -> None:
 
 
 @pytest.mark.usefixtures("_needs_nginx")
-def test_storm() -> None:
-    """Through every storm all samples come right."""
+def test_bench_storm_runs_and_prints_its_table() -> None:
+    """All samples are read correctly through every storm."""
     printed = printed_by("bench_storm.py", "--rounds", "1", "--peers", "ours")
     lines = re.findall(r"^torchdata_remote .*$", printed, re.MULTILINE)
     assert len(lines) == 4
@@ -66,7 +66,7 @@ def test_storm() -> None:
 
 
 @pytest.mark.usefixtures("_needs_nginx")
-def test_service() -> None:
+def test_bench_service_runs_and_prints_its_table() -> None:
     """Every byte is read and copied, by each side, of small and large files."""
     printed = printed_by("bench_service.py", "--quick")
     for side in ("nginx", "datasets", "disk", "push", "pull"):
@@ -74,13 +74,13 @@ def test_service() -> None:
     assert len(re.findall(r"against (?:nginx|disk): \d", printed)) == 6, printed
 
 
-def test_datapipe() -> None:
+def test_bench_datapipe_runs_and_prints_its_table() -> None:
     """One line, with both figures and the ratio."""
     printed = printed_by("bench_datapipe.py")
     assert re.fullmatch(r"an item costs [\d.]+ µs instead of [\d.]+: [\d.]+x \([\d.]+ to [\d.]+\) as .*\n", printed)
 
 
-def test_tar() -> None:
+def test_bench_tar_runs_and_prints_its_table() -> None:
     """Each side that is installed reads every sample of both sizes, and the ratios are printed."""
     printed = printed_by(
         "bench_tar.py", "--quick", "--peers", "ours", "ours-views", "walk", "walk-samples", "webdataset"
@@ -92,7 +92,7 @@ def test_tar() -> None:
     )
 
 
-def test_writer() -> None:
+def test_bench_writer_runs_and_prints_its_table() -> None:
     """Each side that is installed writes every sample of both sizes, and the ratios are printed."""
     printed = printed_by("bench_writer.py", "--quick", "--peers", "ours", "ours-zstd", "webdataset", "ceiling")
     for side in ("torchdata_remote ShardWriter", "the same, .tar.zst", "WebDataset ShardWriter", "ceiling: as many"):
@@ -101,8 +101,8 @@ def test_writer() -> None:
     assert "against LitData, its own format: not measured; target at least 2.5" in printed
 
 
-def test_scale() -> None:
-    """Three sizes, by which what a worker is sent does not grow, and the listing and the states by 16 at most."""
+def test_bench_scale_runs_and_prints_its_table() -> None:
+    """Over three sizes, messages to workers do not grow, the listing and the states by 16 at most."""
     printed = printed_by("bench_scale.py", "--quick")
     rows = re.findall(r"^(.*?)  +[\d.,]+  +[\d.,]+  +[\d.,]+  +([\d,]+)x$", printed, re.MULTILINE)
     growth = {what: int(ratio) for what, ratio in rows}
@@ -112,7 +112,7 @@ def test_scale() -> None:
     assert growth["state of a rank, kB"] == growth["state and chain sent to a worker, kB"] == 1
 
 
-def test_shuffle_quality(tmp_path: Path) -> None:
+def test_bench_shuffle_quality_runs_and_prints_its_table(tmp_path: Path) -> None:
     """Each method hands out each sample once, a full shuffle is the measure, and a picture is drawn where it can be."""
     picture = tmp_path / "quality.png"
     plot = ("--plot", str(picture)) if find_spec("matplotlib") else ()
@@ -127,8 +127,8 @@ def test_shuffle_quality(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_needs_nginx")
-def test_resume() -> None:
-    """Both go on with the batch that came next, without and with workers, and what is read again is below its bound."""
+def test_bench_resume_runs_and_prints_its_table() -> None:
+    """Both resume with the next batch, without and with workers; bytes read again are below their bound."""
     printed = printed_by("bench_resume.py", "--quick")
     for loader in ("stateful_loader", "StatefulDataLoader over WebDataset"):
         rows = re.findall(rf"^{loader} +([02]) +90% +[\d.]+ \([\d.]+ to [\d.]+\) +\d+ ", printed, re.MULTILINE)
