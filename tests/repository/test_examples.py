@@ -1,4 +1,4 @@
-"""The examples run and show what they promise."""
+"""The examples run and reach their results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def accuracy(printed: str) -> float:
 
 
 def test_quickstart_learns_from_the_stream(tmp_path: Path) -> None:
-    """It needs nothing around it, is right on over 93 % of held-out images, and draws a batch of them."""
+    """It needs no other service, is right on over 93 % of held-out images, and draws a batch of them."""
     picture = tmp_path / "batch.png"
     assert accuracy(run_quickstart(picture, {})) > 93
     with Image.open(picture) as image:
@@ -51,7 +51,7 @@ def test_quickstart_runs_against_another_server(ceph: S3Server, tmp_path: Path) 
 
 
 def test_shard_on_cluster_scales_pictures_down(tmp_path: Path) -> None:
-    """On this machine's processes it needs nothing around it, and says what it wrote."""
+    """On local processes it needs no other service, and prints a summary."""
     command = [sys.executable, str(ROOT / "examples" / "shard_on_cluster.py"), "--on", "processes"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
