@@ -78,11 +78,6 @@ def test_each_public_name_has_a_test_file() -> None:
     assert [name for name in own if f"test_{TESTED_WITH.get(name, name)}" not in TEST_FILES] == []
 
 
-def test_each_public_name_has_a_row_in_the_readme() -> None:
-    rows = "\n".join(line for line in README.splitlines() if line.startswith("|") and line.endswith("|"))
-    assert [name for name in tdr.__all__ if f"`{name}`" not in rows] == []
-
-
 def test_exports_are_sorted() -> None:
     """``__all__`` is sorted and each of its names exists."""
     assert list(tdr.__all__) == sorted(tdr.__all__)
