@@ -150,7 +150,7 @@ def main() -> None:
     most = max(num_files(row.num_batches, BATCH, row.num_workers) for row in ROWS)
     with tempfile.TemporaryDirectory(prefix="bench-loose-files-") as temporary:
         names, sizes = write_images(Path(temporary), 1_024 if args.quick else most)
-        for row in ROWS:
+        for row in (ROWS[0], ROWS[-1]) if args.quick else ROWS:  # together they have each kind of side
             answer(row, Path(temporary), names, sizes, args)
 
 

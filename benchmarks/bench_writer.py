@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import tempfile
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from measure import Job
 from report import Side, Target, arguments, compare, faster, print_report
@@ -41,23 +41,26 @@ BOTH = (
 )
 
 
-def writers(args: Namespace, jpg_bytes: int, all_samples: int, targets: tuple[Target, ...]) -> None:
+def writers(
+    args: Namespace, jpg_bytes: int, all_samples: int, targets: tuple[Target, ...], peers: Sequence[str]
+) -> None:
     """The same samples, written by each side."""
     num_samples = all_samples // QUICK_FRACTION if args.quick else all_samples
     sample_bytes = num_samples * jpg_bytes + sum(len(class_of(index)) for index in range(num_samples))
     job = Job("", "", [], [jpg_bytes], num_samples, sample_bytes)
-    sides = [Side(name, name, job, num_samples, num_samples) for name in args.peers or PEERS]
+    sides = [Side(name, name, job, num_samples, num_samples) for name in peers]
     results = compare("writer_peers", sides, None, args.rounds)
     title = f"{num_samples:,} samples of {jpg_bytes:,} bytes and a class, written to local disk, {args.shown}"
     print_report(title, PEERS, sides, results, (*targets, *BOTH))
 
 
 def small_samples(args: Namespace) -> None:
-    writers(args, 1_500, 100_000, SMALL)
+    writers(args, 1_500, 100_000, SMALL, list(args.peers or PEERS))
 
 
 def large_samples(args: Namespace) -> None:
-    writers(args, 94_000, 8_000, LARGE)
+    peers = list(args.peers or PEERS)
+    writers(args, 94_000, 8_000, LARGE, peers[:1] if args.quick else peers)
 
 
 def sharding(args: Namespace, what: str, job: Job, names: tuple[str, ...], *targets: Target) -> None:
