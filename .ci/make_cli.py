@@ -9,10 +9,8 @@ The tables are made from the parsers' actions rather than from ``--help``, whose
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
 from pathlib import Path
-from unittest import mock
 
 from torchdata_remote import cli
 
@@ -48,19 +46,8 @@ def page() -> str:
 
 def parsers() -> dict[str, tuple[str, argparse.ArgumentParser]]:
     """Command -> its summary and its parser."""
-
-    class Parsed(Exception):  # noqa: N818  # ends `main` once the parsers are there
-        pass
-
-    found: list[argparse.ArgumentParser] = []
-
-    def stop(parser: argparse.ArgumentParser, arguments: object = None, namespace: object = None) -> None:
-        found.append(parser)
-        raise Parsed
-
-    with mock.patch.object(argparse.ArgumentParser, "parse_args", stop), contextlib.suppress(Parsed):
-        cli.main([])
-    (commands,) = (action for action in found[0]._actions if isinstance(action, argparse._SubParsersAction))
+    parser = cli.build_parser()
+    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     summaries = {choice.dest: choice.help or "" for choice in commands._choices_actions}
     return {name: (summaries[name], parser) for name, parser in commands.choices.items()}
 

@@ -413,7 +413,7 @@ CASES: dict[str, list[Case]] = {
             "Usually the operating system ended the process because memory ran out: use fewer workers or a smaller "
             "`max_shard_bytes`. Start the same call again: finished shards are kept.",
             text="A shard's worker was lost 3 time(s), the last time because ... Finished shards are kept: start the job "
-            "again, and it goes on. Was there enough memory for three windows of 64 MiB, or samples, per worker?",
+            "again, and it resumes. Was there enough memory for three windows of 64 MiB, or samples, per worker?",
         ),
         Case(
             'Put the call below `if __name__ == "__main__":`. Worker processes import the script.',

@@ -3,7 +3,7 @@
 Usage: python3 .ci/matrix.py [--smoke] [--budget-s SECONDS] [--only NAME] [-- ARGUMENTS OF PYTEST]
 
 Needs nothing but Python; ``uv`` is used where it is on the PATH. Environments are kept in ``.matrix/``. What could not
-be run is said, and not counted as passed. The exit code is 1 if anything failed.
+be run is reported, and not counted as passed. The exit code is 1 if anything failed.
 """
 
 from __future__ import annotations

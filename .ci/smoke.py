@@ -41,11 +41,11 @@ def check_loaders(folder: str, workers: dict[str, Any]) -> None:
     assert sorted(whole) == list(range(NUM_SAMPLES)), whole
     stopped = tdr.stateful_loader(chain(folder), batch_size=5, **workers)
     batches = iter(stopped)
-    came = [int(item) for _ in range(3) for item in next(batches)]
+    received = [int(item) for _ in range(3) for item in next(batches)]
     resumed = tdr.stateful_loader(chain(folder), batch_size=5, **workers)
     resumed.load_state_dict(stopped.state_dict())
-    came += [int(item) for batch in resumed for item in batch]
-    assert came == whole, (came, whole)
+    received += [int(item) for batch in resumed for item in batch]
+    assert received == whole, (received, whole)
 
 
 def main() -> None:

@@ -67,16 +67,14 @@ def side(name: str, names: list[str], store: SlowStore) -> Side:
 
 
 def main() -> None:
-    given = arguments(str(__doc__).splitlines()[0], tuple(SIDES))
-    num_objects = QUICK_OBJECTS if given.quick else NUM_OBJECTS
+    args = arguments(str(__doc__).splitlines()[0], tuple(SIDES))
+    num_objects = QUICK_OBJECTS if args.quick else NUM_OBJECTS
     with tempfile.TemporaryDirectory(prefix="bench-objects-") as folder:
         names = write_objects(Path(folder) / BUCKET, num_objects)
         with slow_store(Path(folder), latency_s=LATENCY_S) as store:
-            sides = [side(name, names, store) for name in given.peers or (QUICK if given.quick else SIDES)]
-            results = compare("object_peers", sides, store, given.rounds)
-    title = (
-        f"{num_objects:,} objects of {OBJECT_BYTES:,} bytes, {LATENCY_S * 1000:.0f} ms to each answer, {given.shown}"
-    )
+            sides = [side(name, names, store) for name in args.peers or (QUICK if args.quick else SIDES)]
+            results = compare("object_peers", sides, store, args.rounds)
+    title = f"{num_objects:,} objects of {OBJECT_BYTES:,} bytes, {LATENCY_S * 1000:.0f} ms to each answer, {args.shown}"
     print_report(title, PEERS, sides, results, TARGETS)
 
 

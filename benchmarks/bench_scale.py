@@ -74,7 +74,7 @@ def split_urls(manifest: Path, world: tdr.World | None = None) -> Any:
 
 
 def place_of_a_stream(folder: Path) -> Any:
-    """Where a stream of a whole chain is, as a state tells it."""
+    """The position of a stream of a whole chain, as in a state."""
     with tdr.ShardWriter(f"{folder}/{{shard:06d}}.tar") as writer:
         for n in range(100):
             writer.write({"__key__": f"{n:06d}", "cls": n})

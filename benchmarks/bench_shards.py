@@ -97,18 +97,18 @@ def side(name: str, written: Written, store: SlowStore) -> Side:
 
 
 def main() -> None:
-    given = arguments(str(__doc__).splitlines()[0], tuple(SIDES))
-    num_shards, shard_samples = (QUICK_SHARDS, QUICK_SHARD_SAMPLES) if given.quick else (NUM_SHARDS, SHARD_SAMPLES)
+    args = arguments(str(__doc__).splitlines()[0], tuple(SIDES))
+    num_shards, shard_samples = (QUICK_SHARDS, QUICK_SHARD_SAMPLES) if args.quick else (NUM_SHARDS, SHARD_SAMPLES)
     with tempfile.TemporaryDirectory(prefix="bench-shards-") as temporary:
         folder = Path(temporary)
-        written = write(folder, num_shards, shard_samples, QUICK_LOOSE_SAMPLES if given.quick else LOOSE_SAMPLES)
+        written = write(folder, num_shards, shard_samples, QUICK_LOOSE_SAMPLES if args.quick else LOOSE_SAMPLES)
         with slow_store(folder, latency_s=LATENCY_S, connection_bytes_per_s=CONNECTION_BYTES_PER_S) as store:
-            sides = [side(name, written, store) for name in given.peers or (QUICK if given.quick else SIDES)]
-            results = compare("shard_peers", sides, store, given.rounds)
+            sides = [side(name, written, store) for name in args.peers or (QUICK if args.quick else SIDES)]
+            results = compare("shard_peers", sides, store, args.rounds)
     title = (
         f"{len(written.samples):,} samples of {JPG_BYTES:,} bytes and a class in {num_shards} shards of "
         f"{written.shards[0][1] / MIB:.0f} MiB, {LATENCY_S * 1000:.0f} ms to each answer, "
-        f"{CONNECTION_BYTES_PER_S / 1e6:.0f} MB/s a connection, {given.shown}"
+        f"{CONNECTION_BYTES_PER_S / 1e6:.0f} MB/s a connection, {args.shown}"
     )
     print_report(title, PEERS, sides, results, TARGETS)
 

@@ -1,10 +1,10 @@
-"""What comes through a store in which much goes wrong, and how fast, by this package and by other clients?
+"""How much is read correctly from a store with many faults, and how fast, by this package and by other clients?
 
-    python benchmarks/bench_storm.py [--rounds 3] [--peers ours obstore ...]
+    python benchmarks/bench_storm.py [--rounds 3] [--passes 3] [--peers ours obstore ...]
 
-Three times 40 shards of 50 samples, 16 reads at once, from nginx (apt-get install nginx libnginx-mod-http-lua) through
-``torchdata_remote.testing.FaultyStore``. Every client repeats requests as it does by default. A sample counts if all
-its bytes are right. Peers come from PyPI: pip install s3fs s3torchconnector.
+Three times (``--passes``) 40 shards of 50 samples, 16 reads at once, from nginx (apt-get install nginx
+libnginx-mod-http-lua) through ``torchdata_remote.testing.FaultyStore``. Every client retries as it does by default. A
+sample counts if all its bytes are right. Peers are on PyPI: pip install s3fs s3torchconnector.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from slow_store import slow_store
 import torchdata_remote as tdr
 from torchdata_remote.testing import Faults, FaultyStore
 
-NUM_SHARDS, SHARD_SAMPLES, SAMPLE_BYTES, PASSES = 40, 50, 20_000, 3
+NUM_SHARDS, SHARD_SAMPLES, SAMPLE_BYTES = 40, 50, 20_000
 IN_FLIGHT, LATENCY_S, LIMIT_S = 16, 0.001, 60
 REGION, BUCKET = "us-east-1", "shards"
 NAMES = [f"{number:06d}.tar" for number in range(NUM_SHARDS)]
@@ -135,13 +135,13 @@ def samples_of(data: bytes) -> Iterator[tuple[str, bytes]]:
         return
 
 
-def run(peer: str, endpoint_url: str) -> None:
+def run(peer: str, endpoint_url: str, num_passes: int) -> None:
     """In a process of its own: read all, count what is right."""
     _, read, modules = PEERS[peer]
     for module in modules:
         import_module(module)
     start = time.perf_counter()
-    results = [result for _ in range(PASSES) for result in read(endpoint_url)]
+    results = [result for _ in range(num_passes) for result in read(endpoint_url)]
     seconds = time.perf_counter() - start
     right = raised = 0
     for _, data in results:
@@ -153,11 +153,11 @@ def run(peer: str, endpoint_url: str) -> None:
     os._exit(0)
 
 
-def measured(peer: str, behind: str, faults: Faults, seed: int) -> dict[str, Any] | None:
-    """What a peer's process tells; ``None`` if it does not end."""
+def measured(peer: str, behind: str, faults: Faults, seed: int, num_passes: int) -> dict[str, Any] | None:
+    """The figures that a peer's process prints; ``None`` if it does not end in time."""
     with FaultyStore(behind, faults, seed=seed) as store:
         environment = {**os.environ, "AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "no_proxy": "127.0.0.1"}
-        command = [sys.executable, __file__, "--run", peer, store.endpoint_url]
+        command = [sys.executable, __file__, "--passes", str(num_passes), "--run", peer, store.endpoint_url]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, env=environment, check=True)
         except subprocess.TimeoutExpired:
@@ -166,7 +166,7 @@ def measured(peer: str, behind: str, faults: Faults, seed: int) -> dict[str, Any
         return answer
 
 
-def shown(readings: list[dict[str, Any] | None]) -> str:
+def shown(readings: list[dict[str, Any] | None], num_passes: int) -> str:
     ended = [reading for reading in readings if reading is not None]
     if not ended:
         return f"not one of {len(readings)} ended within {LIMIT_S} s"
@@ -175,31 +175,36 @@ def shown(readings: list[dict[str, Any] | None]) -> str:
     hung = f", {len(readings) - len(ended)} of {len(readings)} did not end" if len(ended) < len(readings) else ""
     return (
         f"{median(seconds):6.1f} s ({min(seconds):.1f} to {max(seconds):.1f})  "
-        f"{right:,} of {PASSES * NUM_SHARDS * SHARD_SAMPLES:,} samples right, {raised} shards raised{hung}"
+        f"{right:,} of {num_passes * NUM_SHARDS * SHARD_SAMPLES:,} samples right, {raised} shards raised{hung}"
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--passes", type=int, default=3)
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
     parser.add_argument("--run", nargs=2, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.run:
-        run(*given.run)
+    args = parser.parse_args()
+    if args.run:
+        peer, endpoint_url = args.run
+        run(peer, endpoint_url, args.passes)
     with tempfile.TemporaryDirectory(prefix="bench-storm-") as folder:
         with tdr.ShardWriter(f"{folder}/{BUCKET}/{{shard:06d}}.tar", max_shard_samples=SHARD_SAMPLES) as writer:
             for index in range(NUM_SHARDS * SHARD_SAMPLES):
                 writer.write({"__key__": f"{index:06d}", "bin": member(index)})
         with slow_store(Path(folder), latency_s=LATENCY_S) as behind:
             for storm, faults in STORMS.items():
-                print(f"\n{storm}; least samples right and most shards raised of {given.rounds} rounds")
+                print(f"\n{storm}; least samples right and most shards raised of {args.rounds} rounds")
                 rounds = [
-                    {peer: measured(peer, behind.endpoint_url, faults, seed) for peer in given.peers}
-                    for seed in range(given.rounds)
+                    {peer: measured(peer, behind.endpoint_url, faults, seed, args.passes) for peer in args.peers}
+                    for seed in range(args.rounds)
                 ]
-                for peer in given.peers:
-                    print(f"{PEERS[peer][0]:30s} {shown([readings[peer] for readings in rounds])}", flush=True)
+                for peer in args.peers:
+                    print(
+                        f"{PEERS[peer][0]:30s} {shown([readings[peer] for readings in rounds], args.passes)}",
+                        flush=True,
+                    )
                 ratios = [
                     here["seconds"] / there["seconds"]
                     for readings in rounds

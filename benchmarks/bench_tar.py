@@ -61,19 +61,19 @@ def write(folder: str, jpg_bytes: int, num_samples: int) -> Job:
 
 
 def main() -> None:
-    given = arguments(str(__doc__).splitlines()[0], tuple(PEERS))
+    args = arguments(str(__doc__).splitlines()[0], tuple(PEERS))
+    peers = list(args.peers or PEERS)
     for jpg_bytes, all_samples in SIZES.items():
-        num_samples = all_samples // QUICK_FRACTION if given.quick else all_samples
+        num_samples = all_samples // QUICK_FRACTION if args.quick else all_samples
         with tempfile.TemporaryDirectory(prefix="bench-tar-") as folder:
             (Path(folder) / LITDATA_FOLDER).mkdir()
             job = write(folder, jpg_bytes, num_samples)
-            sides = [Side(name, name, job, num_samples, num_samples) for name in given.peers or PEERS]
-            results = compare("tar_peers", sides, None, given.rounds)
-        title = (
-            f"{num_samples:,} samples of {jpg_bytes:,} bytes and a class in {NUM_SHARDS} local shards, {given.shown}"
-        )
+            sides = [Side(name, name, job, num_samples, num_samples) for name in peers]
+            results = compare("tar_peers", sides, None, args.rounds)
+        title = f"{num_samples:,} samples of {jpg_bytes:,} bytes and a class in {NUM_SHARDS} local shards, {args.shown}"
         print_report(title, PEERS, sides, results, (*(SMALL if jpg_bytes < 10_000 else LARGE), *BOTH))
         print()
+        peers = peers[:1] if args.quick else peers
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import tempfile
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from measure import Job
 from report import Side, Target, arguments, compare, faster, print_report
@@ -41,39 +41,42 @@ BOTH = (
 )
 
 
-def writers(given: Namespace, jpg_bytes: int, all_samples: int, targets: tuple[Target, ...]) -> None:
+def writers(
+    args: Namespace, jpg_bytes: int, all_samples: int, targets: tuple[Target, ...], peers: Sequence[str]
+) -> None:
     """The same samples, written by each side."""
-    num_samples = all_samples // QUICK_FRACTION if given.quick else all_samples
+    num_samples = all_samples // QUICK_FRACTION if args.quick else all_samples
     sample_bytes = num_samples * jpg_bytes + sum(len(class_of(index)) for index in range(num_samples))
     job = Job("", "", [], [jpg_bytes], num_samples, sample_bytes)
-    sides = [Side(name, name, job, num_samples, num_samples) for name in given.peers or PEERS]
-    results = compare("writer_peers", sides, None, given.rounds)
-    title = f"{num_samples:,} samples of {jpg_bytes:,} bytes and a class, written to local disk, {given.shown}"
+    sides = [Side(name, name, job, num_samples, num_samples) for name in peers]
+    results = compare("writer_peers", sides, None, args.rounds)
+    title = f"{num_samples:,} samples of {jpg_bytes:,} bytes and a class, written to local disk, {args.shown}"
     print_report(title, PEERS, sides, results, (*targets, *BOTH))
 
 
-def small_samples(given: Namespace) -> None:
-    writers(given, 1_500, 100_000, SMALL)
+def small_samples(args: Namespace) -> None:
+    writers(args, 1_500, 100_000, SMALL, list(args.peers or PEERS))
 
 
-def large_samples(given: Namespace) -> None:
-    writers(given, 94_000, 8_000, LARGE)
+def large_samples(args: Namespace) -> None:
+    peers = list(args.peers or PEERS)
+    writers(args, 94_000, 8_000, LARGE, peers[:1] if args.quick else peers)
 
 
-def sharding(given: Namespace, what: str, job: Job, names: tuple[str, ...], *targets: Target) -> None:
+def sharding(args: Namespace, what: str, job: Job, names: tuple[str, ...], *targets: Target) -> None:
     """One source, by each side."""
     sides = [Side(name, name, job, job.num_samples, job.num_samples) for name in names]
-    results = compare("shard_dataset_peers", sides, None, given.rounds)
-    print_report(f"{what}, {given.shown}", SHARD_DATASET, sides, results, targets)
+    results = compare("shard_dataset_peers", sides, None, args.rounds)
+    print_report(f"{what}, {args.shown}", SHARD_DATASET, sides, results, targets)
 
 
-def shuffling(given: Namespace) -> None:
+def shuffling(args: Namespace) -> None:
     """A tar of tars into shards, in a uniformly random order, beside a plain copy of it."""
-    num_samples, jpg_bytes = (200 if given.quick else 8_000), 94_000
+    num_samples, jpg_bytes = (200 if args.quick else 8_000), 94_000
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         archive_bytes = make_archive(folder, num_samples, jpg_bytes)
         sharding(
-            given,
+            args,
             f"Tar of tars, {num_samples:,} samples of {jpg_bytes:,} bytes",
             Job("", folder, [], [], num_samples, archive_bytes),
             ("full-shuffle", "copy-disk", "copy"),
@@ -82,11 +85,11 @@ def shuffling(given: Namespace) -> None:
         )
 
 
-def encoding(given: Namespace) -> None:
+def encoding(args: Namespace) -> None:
     """A dataset of pictures, encoded by one process and by two."""
-    num_samples = 64 if given.quick else 6_400
+    num_samples = 64 if args.quick else 6_400
     sharding(
-        given,
+        args,
         f"{num_samples:,} pictures of {PIXELS} x {PIXELS}",
         Job("", "", [], [], num_samples, num_samples),
         ("encode-0", "encode-1", "encode-2"),
@@ -100,9 +103,9 @@ SECTIONS: tuple[Callable[[Namespace], None], ...] = (small_samples, large_sample
 
 
 def main() -> None:
-    given = arguments(str(__doc__).splitlines()[0], tuple(PEERS))
+    args = arguments(str(__doc__).splitlines()[0], tuple(PEERS))
     for section in SECTIONS:
-        section(given)
+        section(args)
         print()
 
 

@@ -50,7 +50,7 @@ def sizes_of(batch: Any) -> Iterator[int]:
 
 
 def measured(open_batches: Open, num_workers: int, decoded: bool, job: Job) -> Iterator[int]:
-    """The clock runs when this returns: workers have started, each has delivered a batch, and goes on."""
+    """The clock runs when this returns: workers have started, each has delivered a batch and continues."""
     batches = iter(open_batches(job, num_workers, decoded))
     for _ in range(num_starting(job.in_flight, num_workers)[0]):
         next(batches)
@@ -58,7 +58,7 @@ def measured(open_batches: Open, num_workers: int, decoded: bool, job: Job) -> I
 
 
 def torch_loader(dataset: Dataset[Any], job: Job, num_workers: int, decoded: bool) -> Iterable[Any]:
-    """torch's ``DataLoader``, as it comes. Undecoded files stay a list."""
+    """torch's ``DataLoader`` with its defaults. Undecoded files stay a list."""
     batches = batches_of(job, num_workers)
     return DataLoader(dataset, batch_sampler=batches, num_workers=num_workers, collate_fn=None if decoded else list)
 
@@ -156,7 +156,7 @@ def litdata_raw(job: Job, num_workers: int, decoded: bool, **options: Any) -> It
     from litdata.streaming import downloader
 
     downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = "true"
-    logging.disable(logging.WARNING)  # it wants to leave its index in the bucket, and goes on without
+    logging.disable(logging.WARNING)  # it cannot write its index to the bucket, and continues without
     dataset = litdata.StreamingRawDataset(
         f"s3://{job.bucket}/",
         cache_dir=tempfile.mkdtemp(prefix="litdata-"),

@@ -59,7 +59,7 @@ def s3fs_cat(job: Job, **options: Any) -> Iterator[int]:
 
 
 def s3fs_tuned(job: Job) -> Iterator[int]:
-    """s3fs at its best: as it comes it asks for each object's size first, and botocore opens ten connections."""
+    """s3fs at its best: by default it asks for each object's size first, and botocore opens ten connections."""
     return s3fs_cat(job, max_concurrency=1, config_kwargs={"max_pool_connections": job.in_flight})
 
 
@@ -106,7 +106,7 @@ def litdata_raw(job: Job) -> Iterator[int]:
     from torch.utils.data import DataLoader, Subset
 
     downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = "true"
-    logging.disable(logging.WARNING)  # it wants to leave its index in the bucket, and goes on without
+    logging.disable(logging.WARNING)  # it cannot write its index to the bucket, and continues without
     dataset = litdata.StreamingRawDataset(
         f"s3://{job.bucket}/",
         cache_dir=tempfile.mkdtemp(prefix="litdata-"),

@@ -58,10 +58,10 @@ def arguments(description: str, names: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=None, help="how often each side runs (5; with --quick, 1)")
     parser.add_argument("--quick", action="store_true", help="small and few: shows that it runs, measures nothing")
     parser.add_argument("--peers", nargs="+", choices=names, metavar="PEER", help=f"only these of {', '.join(names)}")
-    given = parser.parse_args()
-    given.rounds = given.rounds or (1 if given.quick else 5)
-    given.shown = f"{given.rounds} round(s)" + (", --quick: too small to mean anything" if given.quick else "")
-    return given
+    args = parser.parse_args()
+    args.rounds = args.rounds or (1 if args.quick else 5)
+    args.shown = f"{args.rounds} round(s)" + (", --quick: too small to mean anything" if args.quick else "")
+    return args
 
 
 def compare(module: str, sides: Sequence[Side], store: SlowStore | None, num_rounds: int) -> Results:

@@ -25,7 +25,7 @@ COPY_BYTES = 4 << 20
 
 
 def make_archive(folder: str, num_samples: int, jpg_bytes: int) -> int:
-    """A tar of tars, one for each class, as ImageNet comes; returns its length in bytes."""
+    """A tar of tars, one for each class, as in ImageNet; returns its length in bytes."""
     data = np.random.default_rng(0).bytes(2 * jpg_bytes)
     path = f"{folder}/{ARCHIVE}"
     with tarfile.open(path, "w") as archive:

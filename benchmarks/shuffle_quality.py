@@ -53,7 +53,7 @@ class Method:
 
     Args:
         shown: its name.
-        order: gives an epoch's order; the flag tells whether shards are shuffled first or come as they are listed.
+        order: returns an epoch's order; the flag decides whether shards are shuffled first or read as listed.
         color: in the plot.
     """
 
@@ -133,7 +133,7 @@ def same_neighbours(order: Order, data: Data) -> float:
 
 
 def rank_correlation(order: Order) -> float:
-    """Spearman's, of where a sample was handed out and where it lies in the sorted data; both are ranks already."""
+    """Spearman's, of a sample's position in the output and in the sorted data; both are ranks already."""
     return abs(float(np.corrcoef(np.arange(len(order)), order)[0, 1]))
 
 
@@ -246,25 +246,25 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=None, help="how many (5; with --quick, 1)")
     parser.add_argument("--quick", action="store_true", help="a tenth of each: shows that it runs")
     parser.add_argument("--plot", metavar="PATH", help="where a picture is drawn")
-    given = parser.parse_args()
-    num_seeds = given.seeds or (1 if given.quick else 5)
-    shard_samples, buffer = (100, 500) if given.quick else (1_000, 5_000)
+    args = parser.parse_args()
+    num_seeds = args.seeds or (1 if args.quick else 5)
+    shard_samples, buffer = (100, 500) if args.quick else (1_000, 5_000)
     compared = methods(buffer, interleave=8, wide=32)
     found: dict[str, Quality] = {}
     with tempfile.TemporaryDirectory(prefix="shuffle-quality-") as folder:
         data = write(folder, NUM_CLASSES, shard_samples)
         print(
             f"{data.num_samples:,} samples in {NUM_CLASSES} shards of one class each, batches of {BATCH_SAMPLES}, "
-            f"{num_seeds} seed(s){', --quick: too small to mean anything' if given.quick else ''}\n"
+            f"{num_seeds} seed(s){', --quick: too small to mean anything' if args.quick else ''}\n"
             f"{environment({'torchdata_remote', 'webdataset'}, with_store=False)}\n"
         )
         for method in compared:
             if (quality := measure(method, data, range(num_seeds))) is not None:
                 found[method.shown] = quality
     print_found(found)
-    if given.plot:
-        draw(found, {method.shown: method.color for method in compared}, data, given.plot)
-        print(f"\ndrawn: {given.plot}")
+    if args.plot:
+        draw(found, {method.shown: method.color for method in compared}, data, args.plot)
+        print(f"\ndrawn: {args.plot}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Servers and small data sets that tests share."""
+"""Servers and small datasets that tests share."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def _drawn_parents() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_is_built_from_its_message(kind: type[errors.RemoteDataError]) -> None:
+def test_error_is_built_from_its_message_alone(kind: type[errors.RemoteDataError]) -> None:
     """One string makes the error, and the error prints as that string: no repr, no errno."""
     error = kind(MESSAGE)
     assert str(error) == MESSAGE
@@ -67,7 +67,7 @@ def test_is_built_from_its_message(kind: type[errors.RemoteDataError]) -> None:
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_pickles_with_its_fields(kind: type[errors.RemoteDataError]) -> None:
+def test_error_pickles_with_its_url(kind: type[errors.RemoteDataError]) -> None:
     """A copy from another process has type, message and URL."""
     error = kind(MESSAGE, url="s3://b/a.tar")
     for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
@@ -77,7 +77,7 @@ def test_pickles_with_its_fields(kind: type[errors.RemoteDataError]) -> None:
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_leaves_a_dataloader_worker_as_itself(kind: type[errors.RemoteDataError]) -> None:
+def test_error_keeps_its_class_out_of_a_dataloader_worker(kind: type[errors.RemoteDataError]) -> None:
     """torch rebuilds the error from one string: the type stays, and the message is in it."""
     try:
         raise kind(MESSAGE, url="s3://b/a.tar")
@@ -95,7 +95,7 @@ FIELDS = {"start_byte": 10, "end_byte": 50, "etag": '"v1"', "attempts": 3, "elap
 
 
 @pytest.mark.parametrize("kind", STORAGE)
-def test_storage_errors_keep_their_fields(kind: type[errors.StorageError]) -> None:
+def test_storage_error_pickles_with_its_fields(kind: type[errors.StorageError]) -> None:
     """Range, etag, attempts and seconds are in every copy; without them they are None."""
     error = kind(MESSAGE, url="s3://b/a.tar", start_byte=10, end_byte=50, etag='"v1"', attempts=3, elapsed_s=6.5)
     for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
@@ -108,8 +108,8 @@ def test_storage_errors_keep_their_fields(kind: type[errors.StorageError]) -> No
 
 
 @pytest.mark.parametrize("kind", STORAGE)
-def test_storage_errors_leave_a_worker_with_what_their_message_told(kind: type[errors.StorageError]) -> None:
-    """torch hands on one string: the fields are None then, not missing, and the error can be pickled again."""
+def test_storage_error_fields_are_none_after_a_dataloader_worker(kind: type[errors.StorageError]) -> None:
+    """torch passes on one string: the fields are None then, not missing, and the error can be pickled again."""
     try:
         raise kind(MESSAGE, url="s3://b/a.tar", attempts=3)
     except errors.StorageError:
@@ -121,8 +121,8 @@ def test_storage_errors_leave_a_worker_with_what_their_message_told(kind: type[e
         assert vars(error) == {"url": None, **dict.fromkeys(FIELDS)}
 
 
-def test_what_a_store_asks_for_is_kept() -> None:
-    """A passing fault asks for nothing by itself; what one asked for survives a copy and is not the next one's."""
+def test_transient_error_keeps_what_the_store_asks_for() -> None:
+    """No request by default; the attributes survive a copy and are not shared between errors."""
     error = errors.TransientStorageError(MESSAGE)
     assert (error.overloaded, error.retry_after_s) == (False, None)
     error.overloaded, error.retry_after_s = True, 2.5
@@ -135,13 +135,13 @@ def test_what_a_store_asks_for_is_kept() -> None:
 
 
 def test_every_error_has_a_builtin_parent_to_catch() -> None:
-    """The table above has each class, and each can be caught by what a caller would think of."""
+    """Each class is in the table above and can be caught by its builtin parent."""
     assert set(BUILTIN_PARENTS) == set(ALL) - {errors.RemoteDataError}
     for kind, builtin in BUILTIN_PARENTS.items():
         assert issubclass(kind, builtin), kind
 
 
-def test_docstring_draws_the_whole_tree() -> None:
+def test_docstring_shows_the_whole_class_tree() -> None:
     """The drawing names each class once, under its parent."""
     bases = {kind.__name__: kind.__bases__[0].__name__ for kind in ALL}
     assert _drawn_parents() == bases

@@ -1,4 +1,4 @@
-"""Train PyTorch models from data in object stores, by DataPipes that chain.
+"""Composable DataPipes that stream datasets from object storage into PyTorch.
 
 Importing registers the functional names: ``IterableWrapper(["s3://b/train/"]).list_remote().async_prefetch()...``
 """

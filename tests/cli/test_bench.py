@@ -14,29 +14,33 @@ from torchdata_remote.cli import main
 from torchdata_remote.testing import write_small_shards
 
 
-def test_shards(memory_folder: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """All samples, a table, what is waited for longest; indexes and manifest beside shards are no samples."""
+def test_bench_reads_all_shards_and_names_the_longest_wait(
+    memory_folder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All samples, a table, the stage with the longest waits; indexes and manifest beside shards are no samples."""
     write_small_shards(memory_folder, num_shards=3, samples_per_shard=4)
     assert main(["bench", memory_folder, "--seconds", "60"]) == 0
     first, *table, longest, latencies = capsys.readouterr().out.splitlines()
     assert first.startswith("12 samples in ")
-    assert "which are all" in first
+    assert "the whole dataset" in first
     assert [line.split()[0] for line in table] == ["stage", "list", "fetch", "read", "decode", "rest"]
     assert table[3].split()[1] == "12"
-    assert re.match(r"waited for longest: (list|fetch|read|decode|rest) \(", longest)
+    assert re.match(r"longest waits: (list|fetch|read|decode|rest) \(", longest)
     assert re.match(r"requests: median [\d.]+ ms, 95 % within [\d.]+ ms, slowest [\d.]+ ms", latencies)
 
 
 @pytest.mark.parametrize("name", ["000001.tar", "index.json", "00000*.tar"])
-def test_one_shard_manifest_or_glob(name: str, memory_folder: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Named, it is read as shards."""
+def test_bench_reads_a_shard_a_manifest_or_a_glob_as_shards(
+    name: str, memory_folder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A URL that names shards is read as shards, without a listing."""
     write_small_shards(memory_folder, num_shards=3, samples_per_shard=4)
     assert main(["bench", f"{memory_folder}/{name}", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["read"]["items"] == (4 if name == "000001.tar" else 12)
 
 
-def test_files_in_a_bucket(moto: S3Server, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line of JSON with what was done; --no-decode leaves the bytes alone."""
+def test_bench_reads_loose_files_of_a_bucket(moto: S3Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line of JSON with the counters; --no-decode leaves members as bytes."""
     bucket = moto.new_bucket()
     for number in range(20):
         moto.client().put_object(Bucket=bucket, Key=f"a/{number}.jpg", Body=b"no image")
@@ -50,15 +54,15 @@ def test_files_in_a_bucket(moto: S3Server, capsys: pytest.CaptureFixture[str]) -
     assert "cannot be decoded" in capsys.readouterr().err
 
 
-def test_it_ends_in_time(memory_folder: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """After the seconds given it does not go on."""
+def test_bench_stops_after_the_seconds_asked_for(memory_folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """No further sample is read after the time limit."""
     write_small_shards(memory_folder, num_shards=2, samples_per_shard=4)
     assert main(["bench", memory_folder, "--seconds", "1e-9"]) == 0
     assert capsys.readouterr().out.startswith("1 samples in ")
 
 
-def test_a_picture(memory_folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of a name and in a folder that there is."""
+def test_plot_writes_a_png(memory_folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A PNG with content; a missing folder is an error."""
     write_small_shards(memory_folder, num_shards=2, samples_per_shard=4)
     assert main(["bench", memory_folder, "--plot", str(tmp_path / "bench.png")]) == 0
     with Image.open(tmp_path / "bench.png") as picture:
@@ -69,7 +73,7 @@ def test_a_picture(memory_folder: str, tmp_path: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "inf", "nan", "soon"])
-def test_seconds_are_seconds(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_seconds_are_a_wrong_command_line(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A wrong command line ends with status 2."""
     with pytest.raises(SystemExit) as ended:
         main(["bench", "memory://x/", "--seconds", seconds])
@@ -77,7 +81,7 @@ def test_seconds_are_seconds(seconds: str, capsys: pytest.CaptureFixture[str]) -
     assert "expected a number of seconds" in capsys.readouterr().err
 
 
-def test_nothing_there(memory_folder: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit status 1, and what was looked for."""
+def test_bench_of_an_empty_folder_fails_with_its_url(memory_folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit status 1, and the URL on stderr."""
     assert main(["bench", memory_folder]) == 1
     assert memory_folder in capsys.readouterr().err

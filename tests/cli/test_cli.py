@@ -31,57 +31,59 @@ def shards_of_others(folder: Path, num_shards: int = 2) -> str:
     return str(folder)
 
 
-def test_it_writes_the_manifest_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A line for each shard when it was read, and one for all; exit status 0, nothing on stderr."""
+def test_manifest_prints_a_line_per_shard_and_a_total(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for each shard as soon as it was read, and a total; exit status 0, nothing on stderr."""
     folder = shards_of_others(tmp_path / "train")
     assert cli.main(["manifest", folder]) == 0
-    told = capsys.readouterr()
-    assert told.err == ""
-    *lines, last = told.out.splitlines()
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    *lines, last = captured.out.splitlines()
     assert [line.split() for line in lines] == [["3", "samples", f"file://{folder}/{i}.tar"] for i in range(2)]
     assert last.split(maxsplit=1) == ["6", f"samples in 2 shards of {2 * len(SHARD):,} bytes: manifest written"]
     assert sorted(os.listdir(folder)) == ["0.tar", "0.tar.idx", "1.tar", "1.tar.idx", MANIFEST_NAME]
 
 
-def test_a_second_time_is_an_error_unless_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit status 1; stderr says what is there and how to replace it, stdout nothing; ``--overwrite`` replaces it."""
+def test_manifest_is_replaced_only_with_overwrite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit status 1; stderr names the existing file and ``--overwrite``, which replaces it; stdout is empty."""
     folder = shards_of_others(tmp_path / "train")
     assert cli.main(["manifest", folder]) == 0
     right = (tmp_path / "train" / MANIFEST_NAME).read_bytes()
     capsys.readouterr()
     assert cli.main(["manifest", folder]) == 1
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith("torchdata-remote: ")
-    assert "index.json exists already" in told.err
-    assert "--overwrite" in told.err
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("torchdata-remote: ")
+    assert "index.json exists already" in captured.err
+    assert "--overwrite" in captured.err
     (tmp_path / "train" / MANIFEST_NAME).write_bytes(b"damaged")
     assert cli.main(["manifest", "--overwrite", folder]) == 0
     assert (tmp_path / "train" / MANIFEST_NAME).read_bytes() == right
 
 
-def test_a_damaged_shard_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """On stderr, in one message without a traceback; there is no manifest."""
+def test_manifest_of_a_damaged_shard_fails_with_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In one message on stderr without a traceback; no manifest is written."""
     folder = shards_of_others(tmp_path / "train")
     (tmp_path / "train" / "1.tar").write_bytes(SHARD[:1000])
     assert cli.main(["manifest", folder]) == 1
-    told = capsys.readouterr()
-    assert "1.tar" in told.err
-    assert "Traceback" not in told.err
+    captured = capsys.readouterr()
+    assert "1.tar" in captured.err
+    assert "Traceback" not in captured.err
     assert not (tmp_path / "train" / MANIFEST_NAME).exists()
 
 
 @pytest.mark.parametrize("folder", ["/nonexistent/train", "memory://nothing-here", "nosuchscheme://a", "s3://"])
-def test_a_folder_that_cannot_be_read_is_an_error(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_manifest_of_an_unreadable_folder_fails_with_its_name(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Missing, empty or no URL at all: exit status 1, and stderr names it."""
     assert cli.main(["manifest", folder]) == 1
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith("torchdata-remote: ")
-    assert folder.rstrip("/") in told.err
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("torchdata-remote: ")
+    assert folder.rstrip("/") in captured.err
 
 
-def test_pattern(memory_folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_manifest_reads_only_shards_that_match_the_pattern(
+    memory_folder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Only shards that match are read."""
     for name in ("train-0.tar", "val-0.tar", "notes.txt"):
         with fsspec.open(f"{memory_folder}/{name}", "wb") as file:
@@ -93,7 +95,9 @@ def test_pattern(memory_folder: str, capsys: pytest.CaptureFixture[str]) -> None
     ]
 
 
-def test_storage_options(moto: S3Server, capsys: pytest.CaptureFixture[str]) -> None:
+def test_storage_options_reach_the_store_and_no_secret_is_printed(
+    moto: S3Server, capsys: pytest.CaptureFixture[str]
+) -> None:
     """JSON in fsspec's vocabulary reaches the store; without it the bucket cannot be read, and no secret is shown."""
     bucket = moto.new_bucket()
     write_small_shards(f"s3://{bucket}", num_shards=2, samples_per_shard=3, storage_options=moto.storage_options)
@@ -104,9 +108,9 @@ def test_storage_options(moto: S3Server, capsys: pytest.CaptureFixture[str]) -> 
     assert cli.main(["manifest", "--storage-options", options, f"s3://{bucket}"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("         6 samples in 2 shards of ")
     assert cli.main(["manifest", "--storage-options", options, f"s3://{bucket}"]) == 1
-    told = capsys.readouterr()
-    assert "exists already" in told.err
-    assert moto.secret not in told.err + told.out
+    captured = capsys.readouterr()
+    assert "exists already" in captured.err
+    assert moto.secret not in captured.err + captured.out
 
 
 @pytest.mark.parametrize(
@@ -121,14 +125,14 @@ def test_storage_options(moto: S3Server, capsys: pytest.CaptureFixture[str]) -> 
         (["manifest", "--storage-options", "3", "memory://a"], "--storage-options"),
     ],
 )
-def test_a_wrong_command_line(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit status 2, as of any command, and what is wrong on stderr."""
+def test_wrong_command_line_exits_with_2(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit status 2, as of any command, and the mistake on stderr."""
     with pytest.raises(SystemExit) as caught:
         cli.main(arguments)
     assert caught.value.code == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert says in told.err
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert says in captured.err
 
 
 @pytest.mark.parametrize(
@@ -138,28 +142,30 @@ def test_a_wrong_command_line(arguments: list[str], says: str, capsys: pytest.Ca
         (["manifest", "--help"], ["--pattern", "--overwrite", "--storage-options"]),
     ],
 )
-def test_help(arguments: list[str], says: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit status 0; it tells the command, and each of its options."""
+def test_help_lists_commands_and_options(
+    arguments: list[str], says: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit status 0; the command and each of its options are listed."""
     with pytest.raises(SystemExit) as caught:
         cli.main(arguments)
     assert caught.value.code == 0
-    told = capsys.readouterr().out
-    assert all(word in told for word in says)
+    printed = capsys.readouterr().out
+    assert all(word in printed for word in says)
 
 
 @pytest.mark.parametrize("command", ["shard", "manifest", "ls", "inspect", "verify", "show"])
-def test_help_of_each_command(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """It says what the command does, and ends with an example that is one of its command lines."""
+def test_help_of_each_command_ends_with_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The help ends with an example that is a command line of the command."""
     with pytest.raises(SystemExit) as caught:
         cli.main([command, "--help"])
     assert caught.value.code == 0
-    told = " ".join(capsys.readouterr().out.split())
-    example = told.rpartition("example: torchdata-remote ")[2]
+    printed = " ".join(capsys.readouterr().out.split())
+    example = printed.rpartition("example: torchdata-remote ")[2]
     assert example.startswith(f"{command} ")
-    assert "--storage-options" in told
+    assert "--storage-options" in printed
 
 
-def test_an_interrupt_and_a_closed_pipe_are_quiet(
+def test_interrupt_and_closed_pipe_exit_silently_as_in_a_shell(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """They end the command with the status that shells have for them."""
@@ -170,12 +176,12 @@ def test_an_interrupt_and_a_closed_pipe_are_quiet(
 
         monkeypatch.setattr("torchdata_remote.cli._ls.list_objects", fail)
         assert cli.main(["ls", "memory://a"]) == status
-        told = capsys.readouterr()
-        assert (told.out, told.err) == ("", "")
+        captured = capsys.readouterr()
+        assert (captured.out, captured.err) == ("", "")
 
 
-def test_the_installed_command(tmp_path: Path) -> None:
-    """It is installed with the package, by the name that the errors tell, and its status is the shell's."""
+def test_installed_command_has_the_documented_name_and_exit_status(tmp_path: Path) -> None:
+    """It is installed with the package, by the name that errors mention; its status is the process' exit status."""
     scripts = entry_points(group="console_scripts")
     names = {script.name for script in scripts if script.value == "torchdata_remote.cli:main"}
     if not names:
@@ -192,7 +198,7 @@ def test_the_installed_command(tmp_path: Path) -> None:
     assert (tmp_path / "train" / MANIFEST_NAME).exists()
 
 
-def test_as_a_module(tmp_path: Path) -> None:
+def test_python_m_runs_the_command_line(tmp_path: Path) -> None:
     """Where no scripts are installed, ``python -m torchdata_remote.cli`` is the same."""
     folder = shards_of_others(tmp_path / "train")
     command = [sys.executable, "-m", "torchdata_remote.cli", "manifest", folder]

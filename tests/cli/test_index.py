@@ -24,7 +24,7 @@ def fill(folder: Path) -> str:
     return str(folder)
 
 
-def test_paths_below_a_local_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_index_of_a_local_folder_holds_sorted_paths(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Sorted as listed, counted, gzip'd if so named; a pattern leaves some out."""
     data = fill(tmp_path / "data")
     assert main(["index", data, "-o", f"{tmp_path}/i.json"]) == 0
@@ -34,8 +34,8 @@ def test_paths_below_a_local_folder(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert json.loads(gzip.decompress((tmp_path / "i.json.gz").read_bytes())) == [NAMES[0], *NAMES[2:]]
 
 
-def test_keys_of_a_bucket(moto: S3Server, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also below a folder of it; the index lies in the bucket, or elsewhere."""
+def test_index_of_a_bucket_holds_keys(moto: S3Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also below a folder of the bucket; the index may be in the bucket or elsewhere."""
     bucket, options = moto.new_bucket(), json.dumps(moto.storage_options)
     for name in NAMES:
         moto.client().put_object(Bucket=bucket, Key=f"scratch/{name}", Body=b"1")
@@ -49,41 +49,41 @@ def test_keys_of_a_bucket(moto: S3Server, capsys: pytest.CaptureFixture[str]) ->
     assert json.loads(fsspec.filesystem("memory").cat_file(f"/{bucket}/train.json")) == keys
 
 
-def test_an_index_inside_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_index_inside_its_folder_does_not_list_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It does not name itself, the second time neither, when ``--overwrite`` is needed."""
     data = fill(tmp_path / "data")
     assert main(["index", data, "-o", f"{data}/index.json"]) == 0
     assert main(["index", data, "-o", f"{data}/index.json"]) == 1
-    told = capsys.readouterr()
-    assert "exists already" in told.err
-    assert "--overwrite" in told.err
+    captured = capsys.readouterr()
+    assert "exists already" in captured.err
+    assert "--overwrite" in captured.err
     assert main(["index", data, "-o", f"{data}/index.json", "--overwrite"]) == 0
     assert json.loads((tmp_path / "data" / "index.json").read_bytes()) == NAMES
 
 
-def test_nothing_found_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_index_of_nothing_fails_and_writes_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """And leaves nothing behind."""
     data = fill(tmp_path / "data")
     assert main(["index", data, "-o", f"{tmp_path}/i.json", "--pattern", "*.png"]) == 1
-    told = capsys.readouterr()
-    assert (told.out, "no objects found" in told.err) == ("", True)
+    captured = capsys.readouterr()
+    assert (captured.out, "no objects found" in captured.err) == ("", True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
 
 
-def test_where_nothing_can_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """http takes no objects, which is told before anything is listed."""
+def test_index_output_to_http_is_refused_before_listing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """http is read-only, which is reported before anything is listed."""
     assert main(["index", f"{tmp_path}/none", "-o", "http://127.0.0.1:1/i.json"]) == 1
     assert "cannot be written" in capsys.readouterr().err
 
 
-def test_help(capsys: pytest.CaptureFixture[str]) -> None:
-    """It tells every option, and ends with an example; without ``-o`` the command line is wrong."""
+def test_index_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    """It names every option and ends with an example; without ``-o`` the command line is wrong."""
     with pytest.raises(SystemExit) as caught:
         main(["index", "--help"])
     assert caught.value.code == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert all(word in told for word in ("--output", "--pattern", "--overwrite", "--storage-options"))
-    assert told.rpartition("example: torchdata-remote ")[2].startswith("index ")
+    printed = " ".join(capsys.readouterr().out.split())
+    assert all(word in printed for word in ("--output", "--pattern", "--overwrite", "--storage-options"))
+    assert printed.rpartition("example: torchdata-remote ")[2].startswith("index ")
     with pytest.raises(SystemExit) as caught:
         main(["index", "memory://a"])
     assert caught.value.code == 2

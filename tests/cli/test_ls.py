@@ -12,7 +12,7 @@ from torchdata_remote.cli import main
 from torchdata_remote.testing import write_small_shards
 
 
-def test_sizes_samples_and_urls(memory_folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ls_prints_size_samples_and_url_of_each_object(memory_folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A line for each object, and a total."""
     write_small_shards(memory_folder, num_shards=2, samples_per_shard=3)
     assert main(["ls", memory_folder]) == 0
@@ -27,7 +27,7 @@ def test_sizes_samples_and_urls(memory_folder: str, capsys: pytest.CaptureFixtur
     assert total.split(maxsplit=1)[1].endswith("bytes in 5 objects, 6 samples")
 
 
-def test_a_manifest_lists_its_shards(memory_folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ls_of_a_manifest_lists_its_shards(memory_folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     """And a pattern leaves some out."""
     write_small_shards(memory_folder, num_shards=3, samples_per_shard=2)
     assert main(["ls", f"{memory_folder}/index.json", "--pattern", "*[02].tar"]) == 0
@@ -36,8 +36,8 @@ def test_a_manifest_lists_its_shards(memory_folder: str, capsys: pytest.CaptureF
     assert lines[2].endswith("bytes in 2 objects, 4 samples")
 
 
-def test_recursive_and_long(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Folders below are entered when asked for; etags are told when asked for."""
+def test_ls_recursive_enters_folders_and_long_shows_etags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Folders below are listed with ``--recursive``, etags shown with ``--long``."""
     (tmp_path / "below").mkdir()
     (tmp_path / "a.txt").write_bytes(b"abc")
     (tmp_path / "below" / "b.txt").write_bytes(b"")
@@ -52,15 +52,15 @@ def test_recursive_and_long(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert total.strip() == "3  bytes in 2 objects"
 
 
-def test_nothing_found(memory_folder: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit status 1, and what was looked for."""
+def test_ls_of_nothing_fails_with_the_url(memory_folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit status 1, and the URL on stderr."""
     assert main(["ls", memory_folder]) == 1
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert memory_folder in told.err
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert memory_folder in captured.err
 
 
-def test_names_with_odd_characters(tmp_path: Path) -> None:
+def test_ls_escapes_unprintable_names(tmp_path: Path) -> None:
     """Terminals get no commands, and one that cannot express a character an escape."""
     for name in (b"new\nline", b"\x1b[31mred", "é漢".encode(), b"not-utf8-\xff"):
         (tmp_path / name.decode("utf-8", "surrogateescape")).write_bytes(b"")
@@ -70,7 +70,7 @@ def test_names_with_odd_characters(tmp_path: Path) -> None:
     assert sorted(names) == sorted([rb"new\nline", rb"\x1b[31mred", rb"\xe9\u6f22", rb"not-utf8-\udcff"])
 
 
-def test_whoever_reads_may_stop(tmp_path: Path) -> None:
+def test_ls_into_a_closed_pipe_is_silent(tmp_path: Path) -> None:
     """A pipe that is closed early is no error: nothing on stderr."""
     for number in range(3000):
         (tmp_path / f"{number:0200d}").write_bytes(b"")

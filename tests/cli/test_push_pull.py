@@ -33,28 +33,32 @@ def source(tmp_path: Path) -> Path:
     return tmp_path / "s"
 
 
-def test_there_and_back(service: str, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A line tells what was done; asked again, what was there."""
+def test_push_then_pull_copies_files_and_reports_counts(
+    service: str, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line reports the transferred files; the second time, the unchanged ones."""
     url, target, token = f"datasets://{service}/pets", str(tmp_path / "t"), ["--token-file", str(tmp_path / "token")]
     assert main(["push", str(source), url, *token]) == 0
     assert capsys.readouterr().out.startswith(f"{url}: 2 files, 8 bytes sent in ")
     assert main(["push", str(source), url, *token]) == 0
-    assert capsys.readouterr().out.endswith(", 2 were there\n")
+    assert capsys.readouterr().out.endswith(", 2 unchanged\n")
     assert main(["pull", url, target, *token, "--max-in-flight", "2"]) == 0
     assert capsys.readouterr().out.startswith(f"{target}: 2 files, 8 bytes fetched in ")
     assert (tmp_path / "t" / "cat" / "1").read_bytes() == b"meow"
 
     (source / "readme").unlink()
     assert main(["push", str(source), url, *token]) == 0
-    assert capsys.readouterr().out.endswith(", 1 were there, 1 others left alone (--delete removes them)\n")
+    assert capsys.readouterr().out.endswith(", 1 unchanged, 1 others left alone (--delete removes them)\n")
     assert main(["push", str(source), url, *token, "--delete"]) == 0
-    assert capsys.readouterr().out.endswith(", 1 were there, 1 removed\n")
+    assert capsys.readouterr().out.endswith(", 1 unchanged, 1 removed\n")
     (tmp_path / "t" / "mine").write_bytes(b"")
     assert main(["pull", url, target, "--storage-options", f'{{"token": "{TOKEN}"}}', "--delete"]) == 0
-    assert capsys.readouterr().out.endswith(", 1 were there, 2 removed\n")
+    assert capsys.readouterr().out.endswith(", 1 unchanged, 2 removed\n")
 
 
-def test_a_bar_on_a_terminal(service: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_push_shows_a_progress_bar_on_a_terminal(
+    service: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Bytes, of all bytes, and files; nothing elsewhere."""
     monkeypatch.setenv("TORCHDATA_REMOTE_TOKEN", TOKEN)
     with terminal(monkeypatch) as screen:
@@ -65,8 +69,10 @@ def test_a_bar_on_a_terminal(service: str, source: Path, tmp_path: Path, monkeyp
     assert "2/2 files" in last
 
 
-def test_what_goes_wrong(service: str, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit status 1 and a sentence for what the service or the folder says, 2 for a wrong command line."""
+def test_push_and_pull_failures_exit_with_1_and_a_message(
+    service: str, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit status 1 and a message for a fault of the service or the folder, 2 for a wrong command line."""
     url = f"datasets://{service}/refused"
     assert main(["push", str(source), url]) == 1
     assert "torchdata-remote: " in capsys.readouterr().err
@@ -83,7 +89,7 @@ def test_what_goes_wrong(service: str, source: Path, tmp_path: Path, capsys: pyt
         assert ended.value.code == 2
 
 
-def test_ctrl_c(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_push_exits_with_130(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ends with a shell's status for it."""
 
     def interrupted(*arguments: object, **options: object) -> None:

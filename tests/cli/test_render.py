@@ -111,16 +111,16 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_manifests_as_they_are_applied(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_render_prints_valid_manifests(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     """All of it, on standard output, and nothing on stderr."""
     assert main(["render", file]) == 0
-    told = capsys.readouterr()
-    assert (told.out, told.err) == (GOLDEN, "")
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == (GOLDEN, "")
     for manifest in yaml.safe_load_all(GOLDEN):
         require_valid(manifest)
 
 
-def test_into_a_file_from_standard_input(
+def test_render_reads_standard_input_and_writes_a_file(
     file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same text; nothing is printed then."""
@@ -130,7 +130,7 @@ def test_into_a_file_from_standard_input(
     assert (tmp_path / "out.yaml").read_text() == GOLDEN
 
 
-def test_options(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_render_options_reach_the_container_that_pulls(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Service, volume, image and Secret of the container that pulls."""
     options = ["--service", "data:80", "--volume", "pvc:scratch", "--image", "tools:1", "--token-secret", "tokens"]
     assert main(["render", file, *options]) == 0
@@ -143,7 +143,7 @@ def test_options(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert pod["volumes"] == [{"name": "dataset", "persistentVolumeClaim": {"claimName": "scratch"}}]
 
 
-def test_several_jobs_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_render_refuses_two_jobs_of_one_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each is rendered; of two of the same name one would replace the other."""
     jobs = [{**SMALLEST, "metadata": {"name": name}} for name in ("cats", "dogs", "cats")]
     path = tmp_path / "jobs.yaml"
@@ -153,14 +153,14 @@ def test_several_jobs_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert names == ["cats-0", "cats", "dogs-0", "dogs"]
     path.write_text(yaml.safe_dump_all(jobs))
     assert main(["render", str(path)]) == 1
-    told = capsys.readouterr()
-    assert (told.out, "metadata.name: got 'cats' twice" in told.err) == ("", True)
+    captured = capsys.readouterr()
+    assert (captured.out, "metadata.name: 'cats' is used twice" in captured.err) == ("", True)
 
 
 @pytest.mark.parametrize(
-    ("text", "options", "told"),
+    ("text", "options", "message"),
     [
-        ("", (), "job.yaml: got nothing, expected a TrainingJob."),
+        ("", (), "job.yaml: expected a TrainingJob, got an empty document."),
         ("a: [", (), "job.yaml: got something else than YAML"),
         ("kind: Job", (), "job.yaml: apiVersion: got nothing, expected breezeml.ai/v1."),
         ("{}\n---\n3", (), "job.yaml, document 1: apiVersion: got nothing"),
@@ -177,10 +177,10 @@ def test_several_jobs_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[st
         ),
     ],
 )
-def test_what_is_wrong_is_told(
-    text: str | None, options: tuple[str, ...], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_render_failure_prints_only_a_message_on_stderr(
+    text: str | None, options: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In a line on stderr; nothing on stdout that somebody could apply."""
+    """A line on stderr; stdout stays empty, so that nothing can be applied."""
     path = tmp_path / "job.yaml"
     if text is not None:
         path.write_text(text)
@@ -188,22 +188,24 @@ def test_what_is_wrong_is_told(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("torchdata-remote: ")
-    assert told in captured.err
+    assert message in captured.err
 
 
-def test_without_pyyaml(file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told what to install."""
+def test_render_without_pyyaml_names_the_extra_to_install(
+    file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message names the package to install."""
     monkeypatch.setitem(sys.modules, "yaml", None)
     monkeypatch.delitem(sys.modules, "torchdata_remote.service.kubernetes.yaml_documents", raising=False)
     assert main(["render", file]) == 1
     assert "pip install 'torchdata_remote[service]'" in capsys.readouterr().err
 
 
-def test_help(capsys: pytest.CaptureFixture[str]) -> None:
-    """It tells every option, and ends with an example."""
+def test_render_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    """It names every option and ends with an example."""
     with pytest.raises(SystemExit) as caught:
         main(["render", "--help"])
     assert caught.value.code == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert all(word in told for word in ("--output", "--service", "--volume", "--image", "--token-secret"))
-    assert told.rpartition("example: torchdata-remote ")[2].startswith("render ")
+    printed = " ".join(capsys.readouterr().out.split())
+    assert all(word in printed for word in ("--output", "--service", "--volume", "--image", "--token-secret"))
+    assert printed.rpartition("example: torchdata-remote ")[2].startswith("render ")

@@ -13,14 +13,14 @@ from tests.support.service_clients import ask, new_dataset
 from torchdata_remote import cli
 
 
-def test_the_first_line_tells_the_address(tmp_path: Path) -> None:
+def test_serve_creates_the_root_and_prints_its_address_once_it_listens(tmp_path: Path) -> None:
     """It is printed once connections are taken, and the root is made."""
     with running_service(tmp_path / "new" / "root") as address:
         assert ask(address, "GET", "/datasets")[:2] == (200, b'{"datasets":[]}')
         assert (tmp_path / "new" / "root").is_dir()
 
 
-def test_limits_are_passed_on(tmp_path: Path) -> None:
+def test_serve_limits_reach_the_service(tmp_path: Path) -> None:
     """Those of the command line are the service's."""
     with running_service(tmp_path, "--max-file-bytes", "10", "--min-free-bytes", "0") as address:
         name = new_dataset(address)
@@ -28,7 +28,7 @@ def test_limits_are_passed_on(tmp_path: Path) -> None:
         assert ask(address, "PUT", f"/datasets/{name}/files/a", b"x" * 11)[0] == 413
 
 
-def test_the_token_is_passed_on(tmp_path: Path) -> None:
+def test_serve_token_protects_a_public_address(tmp_path: Path) -> None:
     """With a token any address will do."""
     (tmp_path / "token").write_text("0123456789abcdef")
     service = Service(tmp_path / "root", "--host", "0.0.0.0", "--token-file", str(tmp_path / "token"))
@@ -40,7 +40,7 @@ def test_the_token_is_passed_on(tmp_path: Path) -> None:
         assert service.stop() == 0
 
 
-def test_others_need_a_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Status 1, and what to do."""
+def test_serve_on_a_public_address_without_token_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit status 1, and the option that is missing."""
     assert cli.main(["serve", "--root", str(tmp_path), "--host", "0.0.0.0", "--port", "0"]) == 1
     assert "--token-file" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""``torchdata-remote shard``: what becomes of its arguments."""
+"""``torchdata-remote shard``: how its arguments reach ``shard_dataset``."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ def double(sample: Any) -> Any:
     return sample
 
 
-def test_defaults_are_those_of_the_function(calls: list[Call], capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing is passed on that was not given; finished shards and a total are told."""
+def test_shard_passes_only_arguments_of_the_command_line(calls: list[Call], capsys: pytest.CaptureFixture[str]) -> None:
+    """Only arguments of the command line are passed; finished shards and a total are printed."""
     assert main(["shard", "photos/", TEMPLATE]) == 0
     assert calls == [(("photos/", TEMPLATE), {"progress": True})]
-    told = capsys.readouterr()
-    assert [line.split() for line in told.out.splitlines()] == [
+    captured = capsys.readouterr()
+    assert [line.split() for line in captured.out.splitlines()] == [
         ["5", "samples", "s3://b/train/000000.tar"],
         ["5", "samples", "s3://b/train/000001.tar"],
         ["10", "samples", "in", "2", "shards", "of", "20,480", "bytes:", "manifest", "written"],
     ]
-    assert told.err == ""
+    assert captured.err == ""
 
 
-def test_every_flag(calls: list[Call], capsys: pytest.CaptureFixture[str]) -> None:
+def test_shard_passes_each_option_with_its_type(calls: list[Call], capsys: pytest.CaptureFixture[str]) -> None:
     """Reaches the function under its name, with its type."""
     arguments = [
         *("--max-shard-bytes", "1_000_000", "--max-shard-samples", "7", "--seed", "none", "--num-workers", "2"),
@@ -105,8 +105,10 @@ client_kwargs = { region_name = "x" }
 
 
 @pytest.mark.parametrize(("name", "content"), [("o.json", json.dumps(OPTIONS)), ("o.toml", TOML)])
-def test_options_from_a_file(tmp_path: Path, calls: list[Call], name: str, content: str) -> None:
-    """JSON and TOML say the same, in snake_case; the command line wins, also where it says no."""
+def test_shard_options_of_a_file_yield_to_the_command_line(
+    tmp_path: Path, calls: list[Call], name: str, content: str
+) -> None:
+    """JSON and TOML are equivalent, in snake_case; the command line takes precedence, also with ``--no-``."""
     path = tmp_path / name
     path.write_text(content)
     assert main(["shard", "--options", str(path)]) == 0
@@ -139,7 +141,7 @@ def test_options_from_a_file(tmp_path: Path, calls: list[Call], name: str, conte
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ('{"max_shard_byte": 1}', "no option is called 'max_shard_byte'; there are append, base_name, id_base"),
+        ('{"max_shard_byte": 1}', "no option 'max_shard_byte'; known options are append, base_name, id_base"),
         ('{"max-shard-bytes": 1}', "'max-shard-bytes'"),
         ('{"no_seed": true}', "'no_seed'"),
         ('{"max_shard_bytes": 0}', "max_shard_bytes: expected a number of at least 1, got 0"),
@@ -147,14 +149,14 @@ def test_options_from_a_file(tmp_path: Path, calls: list[Call], name: str, conte
         ('{"max_shard_bytes": 1.5}', "got 1.5"),
         ('{"append": "yes"}', "append: expected true or false, got 'yes'"),
         ('{"storage_options": [1]}', "storage_options: expected a table"),
-        ('{"source": 3}', "source: expected a text"),
-        ("[1]", "expected options by their names"),
+        ('{"source": 3}', "source: expected a string"),
+        ("[1]", "expected a table of options"),
         ("{", "cannot be read"),
         ("\xff", "cannot be read"),
         (None, "cannot be read"),
     ],
 )
-def test_a_file_that_is_wrong(
+def test_shard_options_file_with_a_mistake_is_named(
     tmp_path: Path, calls: list[Call], content: str | None, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Is named, with the option that is wrong; nothing is done."""
@@ -162,9 +164,9 @@ def test_a_file_that_is_wrong(
     if content is not None:
         path.write_bytes(content.encode("latin-1"))
     assert main(["shard", "a", TEMPLATE, "--options", str(path)]) == 1
-    told = capsys.readouterr().err
-    assert told.startswith(f"torchdata-remote: {path}: ")
-    assert says in told
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"torchdata-remote: {path}: ")
+    assert says in printed
     assert calls == []
 
 
@@ -178,16 +180,16 @@ def test_a_file_that_is_wrong(
         (["a", TEMPLATE, "--num-workers", "-1"], "at least 0"),
         (["a", TEMPLATE, "--max-shard-bytes", "0"], "at least 1"),
         (["a", TEMPLATE, "--append", "--overwrite"], "choose one"),
-        (["a", TEMPLATE, "--labels", "magic"], "there are parent-directory, pattern, classes-json"),
-        (["a", TEMPLATE, "--labels", "pattern"], "expected more after its colon"),
-        (["a", TEMPLATE, "--labels", "parent-directory:x"], "expected nothing after it"),
+        (["a", TEMPLATE, "--labels", "magic"], "known forms are parent-directory, pattern, classes-json"),
+        (["a", TEMPLATE, "--labels", "pattern"], "expected a value after the colon"),
+        (["a", TEMPLATE, "--labels", "parent-directory:x"], "expected no colon"),
         (["a", TEMPLATE, "--labels", "pattern:("], "labels: "),
         (["a", TEMPLATE, "--labels", "pattern:abc"], "one group"),
         (["a", TEMPLATE, "--labels", "classes-json:c.json"], "needs --id-base"),
         (["a", TEMPLATE, "--labels", "by-number:c.json"], "needs --number-base"),
         (["a", TEMPLATE, "--labels", "ground-truth:c.txt"], "needs --base-name"),
-        (["a", TEMPLATE, "--labels", "parent-directory", "--id-base", "1"], "--id-base means nothing for"),
-        (["a", TEMPLATE, "--base-name", "x"], "--base-name means nothing without --labels"),
+        (["a", TEMPLATE, "--labels", "parent-directory", "--id-base", "1"], "--id-base has no effect with"),
+        (["a", TEMPLATE, "--base-name", "x"], "--base-name has no effect without --labels"),
         (["a", TEMPLATE, "--transform", "double"], "module:function"),
         (["a", TEMPLATE, "--transform", "no.such.module:f"], "cannot be imported"),
         (["a", TEMPLATE, "--transform", "json:nothing"], "cannot be imported"),
@@ -195,10 +197,10 @@ def test_a_file_that_is_wrong(
         (["a", TEMPLATE, "--max-shard", "3"], "--max-shard"),
     ],
 )
-def test_a_wrong_command_line(
+def test_shard_with_a_wrong_command_line_exits_with_2(
     calls: list[Call], arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit status 2, and what is wrong; nothing is done."""
+    """Exit status 2, and the mistake; nothing is written."""
     with pytest.raises(SystemExit) as caught:
         main(["shard", *arguments])
     assert caught.value.code == 2
@@ -206,8 +208,10 @@ def test_a_wrong_command_line(
     assert calls == []
 
 
-def test_a_file_without_places(tmp_path: Path, calls: list[Call], capsys: pytest.CaptureFixture[str]) -> None:
-    """Source and template have to come from somewhere."""
+def test_shard_needs_source_and_template_from_line_or_file(
+    tmp_path: Path, calls: list[Call], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a template on either, exit status 2."""
     path = tmp_path / "o.toml"
     path.write_text('source = "a"')
     with pytest.raises(SystemExit) as caught:
@@ -217,7 +221,7 @@ def test_a_file_without_places(tmp_path: Path, calls: list[Call], capsys: pytest
     assert calls == []
 
 
-def test_labels_from_files(tmp_path: Path, calls: list[Call]) -> None:
+def test_shard_label_forms_are_the_functions_of_labels(tmp_path: Path, calls: list[Call]) -> None:
     """Each form is the function of ``labels`` of that name, with its options."""
     classes, numbers, truth = tmp_path / "c.json", tmp_path / "n.json", tmp_path / "t.txt"
     classes.write_text('{"n1": {"id": 1, "name": "fox"}}')
@@ -234,7 +238,9 @@ def test_labels_from_files(tmp_path: Path, calls: list[Call]) -> None:
         assert calls[-1][1]["labels"](path) == label
 
 
-def test_label_files_that_cannot_be_used(tmp_path: Path, calls: list[Call], capsys: pytest.CaptureFixture[str]) -> None:
+def test_shard_with_unusable_label_file_fails(
+    tmp_path: Path, calls: list[Call], capsys: pytest.CaptureFixture[str]
+) -> None:
     """Exit status 1; the file is named."""
     (tmp_path / "c.json").write_text("[]")
     for name in ("c.json", "missing.json"):
@@ -243,7 +249,7 @@ def test_label_files_that_cannot_be_used(tmp_path: Path, calls: list[Call], caps
     assert calls == []
 
 
-def test_a_transform_may_lie_in_the_working_directory(
+def test_shard_imports_a_transform_from_the_working_directory(
     tmp_path: Path, calls: list[Call], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a script's imports do."""
@@ -255,8 +261,8 @@ def test_a_transform_may_lie_in_the_working_directory(
     assert calls[0][1]["transform"]("sample") == "sample"
 
 
-def test_from_a_folder_to_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The whole command, and what the others say of its result."""
+def test_shard_writes_a_folder_to_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The whole command; ``verify`` and ``ls`` agree with its result."""
     for number in range(6):
         path = tmp_path / "animals" / ("cat" if number % 2 else "dog") / f"{number}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -10,8 +10,7 @@ import pytest
 from PIL import Image
 
 from torchdata_remote import ShardWriter
-from torchdata_remote.cli import _show, main
-from torchdata_remote.inspection.pictures import Picture
+from torchdata_remote.cli import main
 
 COLOURS = [(255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 0)]
 
@@ -26,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def colours_of(path: Path) -> list[tuple[int, int, int]]:
-    """Those of the cells, as often as there are cells, in order."""
+    """The colour of each cell, in order."""
     with Image.open(path) as picture:
         rgb = picture.convert("RGB")
     found = []
@@ -39,16 +38,16 @@ def colours_of(path: Path) -> list[tuple[int, int, int]]:
     return found
 
 
-def test_a_picture_of_the_first_images(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In order, in as many columns as asked for; what was drawn is told. One that was there is replaced."""
+def test_show_draws_the_first_images_in_order(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In order, in as many columns as ``--columns``; a summary is printed. An existing file is replaced."""
     out = folder.parent / "out.png"
     out.write_bytes(b"old")
     arguments = ["show", str(folder), "--grid", str(out), "--num", "5", "--columns", "2", "--cell-pixels", "32"]
     assert main(arguments) == 0
     assert colours_of(out) == [*(COLOURS[number % 4] for number in range(5)), (255, 255, 255)]
-    told = capsys.readouterr()
-    assert told.out == f"5 images, 76 x 157 pixels: {out}\n"
-    assert told.err == ""
+    captured = capsys.readouterr()
+    assert captured.out == f"5 images, 76 x 157 pixels: {out}\n"
+    assert captured.err == ""
     assert sorted(os.listdir(folder.parent)) == ["out.png", "train"]
     assert out.stat().st_mode & 0o777 == 0o666 & ~_umask()
 
@@ -59,8 +58,8 @@ def _umask() -> int:
     return umask
 
 
-def test_images_drawn_by_a_seed(folder: Path) -> None:
-    """The same for a seed; all of them, where all are asked for."""
+def test_show_with_a_seed_is_reproducible(folder: Path) -> None:
+    """The same picture for a seed; all images, if as many are requested."""
     pictures = []
     for name, seed in (("a.png", "1"), ("b.png", "1"), ("c.png", "2")):
         out = folder.parent / name
@@ -70,16 +69,8 @@ def test_images_drawn_by_a_seed(folder: Path) -> None:
     assert pictures[0] == pictures[1] != pictures[2]
 
 
-@pytest.mark.parametrize(
-    ("label", "shown"), [("1", "kit fox"), ("01", "kit fox"), ("7", "7"), ("-1", "-1"), ("dog", "dog"), (None, "0001")]
-)
-def test_labels(label: str | None, shown: str) -> None:
-    """The class's name, else what ``cls`` holds, else the key without its folders."""
-    assert _show._label(Picture("", "d/0001", b"", label), {"0": "cat", "1": "kit fox"}) == shown
-
-
-def test_names_of_classes_are_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """From beside the shards, which changes the picture; a file that is no class table is told, and does not matter."""
+def test_show_uses_class_names_and_survives_a_bad_class_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are read from beside the shards; a file that is not a class table is reported and ignored."""
     out = folder.parent / "out.png"
     drawn = []
     table = {f"n{number}": {"id": number, "name": f"class {number}"} for number in range(4)}
@@ -89,12 +80,12 @@ def test_names_of_classes_are_read(folder: Path, capsys: pytest.CaptureFixture[s
         assert main(["show", str(folder), "--grid", str(out)]) == 0
         drawn.append(out.read_bytes())
     assert drawn[0] == drawn[2] != drawn[1]
-    told = capsys.readouterr().err
-    assert told.startswith("torchdata-remote: ")
-    assert "classes.json" in told
+    printed = capsys.readouterr().err
+    assert printed.startswith("torchdata-remote: ")
+    assert "classes.json" in printed
 
 
-def test_images_that_are_none(tmp_path: Path) -> None:
+def test_show_draws_a_cell_for_an_undecodable_image(tmp_path: Path) -> None:
     """Have a cell without a picture; the others are drawn."""
     with ShardWriter(f"{tmp_path}/{{shard}}.tar") as writer:
         writer.write({"__key__": "a", "png": b"no png"})
@@ -114,7 +105,7 @@ def test_images_that_are_none(tmp_path: Path) -> None:
         ("out.png", ["--cell-pixels", "3"], "16 pixels"),
     ],
 )
-def test_what_cannot_be_written(
+def test_show_with_unusable_output_fails_and_leaves_no_file(
     folder: Path, grid: str, more: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Exit status 1, and why; nothing is left behind."""
@@ -123,7 +114,7 @@ def test_what_cannot_be_written(
     assert os.listdir(folder.parent) == ["train"]
 
 
-def test_no_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_without_images_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit status 1."""
     with ShardWriter(f"{tmp_path}/{{shard}}.tar") as writer:
         writer.write({"__key__": "a", "txt": "text"})

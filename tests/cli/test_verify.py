@@ -23,24 +23,24 @@ def flip(path: Path, byte: int) -> None:
     path.write_bytes(data)
 
 
-def test_all_is_well(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_of_intact_shards_exits_with_0(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit status 0, and one line."""
     assert main(["verify", str(folder)]) == 0
-    told = capsys.readouterr()
+    captured = capsys.readouterr()
     num_bytes = sum(path.stat().st_size for path in folder.glob("*.tar"))
-    assert told.out == f"12 samples in 3 shards, {num_bytes:,} bytes read: all as the manifest says\n"
-    assert told.err == ""
+    assert captured.out == f"12 samples in 3 shards, {num_bytes:,} bytes read: no faults\n"
+    assert captured.err == ""
 
 
-def test_each_fault_is_a_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_prints_a_line_per_fault_and_exits_with_1(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With the object's URL; then a summary; exit status 1."""
     (folder / "000000.tar.idx").unlink()
     flip(folder / "000001.tar", 700)
     (folder / "extra.tar").write_bytes(b"")
     assert main(["verify", str(folder / "index.json")]) == 1
-    told = capsys.readouterr()
-    assert told.err == ""
-    *lines, last = told.out.splitlines()
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    *lines, last = captured.out.splitlines()
     assert [line.split(": ")[0].removeprefix(f"file://{folder}/") for line in lines] == [
         "extra.tar",
         "000000.tar.idx",
@@ -51,7 +51,7 @@ def test_each_fault_is_a_line(folder: Path, capsys: pytest.CaptureFixture[str]) 
     assert last.startswith("12 samples in 3 shards, ")
 
 
-def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_json_has_the_same_facts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The same for programs."""
     assert main(["verify", "--json", str(folder)]) == 0
     assert json.loads(capsys.readouterr().out)["faults"] == []
@@ -60,13 +60,15 @@ def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(capsys.readouterr().out)
     assert document["num_samples"] == 8
     assert document["faults"] == [
-        {"url": f"file://{folder}/000002.tar", "what": "the manifest names it, and it is not there"}
+        {"url": f"file://{folder}/000002.tar", "what": "the manifest names it, but it does not exist"}
     ]
 
 
-def test_no_manifest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit status 1, and what writes one."""
+def test_verify_without_manifest_names_the_command_that_writes_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit status 1, and the command that writes one."""
     assert main(["verify", str(tmp_path)]) == 1
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert "torchdata-remote manifest" in told.err
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "torchdata-remote manifest" in captured.err

@@ -1,4 +1,4 @@
-"""What is in a shard, seen from its headers."""
+"""Inspection of a shard by its headers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def put(url: str, data: bytes) -> str:
 
 
 def ranged_bytes(store: FaultyStore, name: str) -> int:
-    """Bytes of an object that were asked for by ranges; any other GET of it is an error."""
+    """Bytes of an object that were requested by ranges; any other GET of it fails."""
     total = 0
     for request in store.requests:
         if request.method == "GET" and request.path.endswith(name):
@@ -70,7 +70,7 @@ def big_shard(folder: str, num_samples: int, sample_bytes: int, **options: Any) 
 
 @settings(max_examples=30)
 @given(samples=SAMPLES, index=st.sampled_from(["there", "missing", "of another shard"]))
-def test_it_tells_what_the_reader_reads(samples: list[dict[str, Any]], index: str) -> None:
+def test_inspect_shard_agrees_with_the_reader(samples: list[dict[str, Any]], index: str) -> None:
     """Keys, counts, sizes and labels, with an index, without one, and with a wrong one."""
     root = f"memory://{uuid.uuid4().hex}"
     with ShardWriter(f"{root}/{{shard}}.tar") as writer:
@@ -99,23 +99,23 @@ def test_it_tells_what_the_reader_reads(samples: list[dict[str, Any]], index: st
 
 
 @pytest.mark.parametrize("with_index", [True, False])
-def test_headers_come_by_ranges(moto: S3Server, with_index: bool) -> None:
-    """Of a shard of 64 MiB in large members, less than one byte in a hundred is asked for."""
+def test_inspect_shard_reads_less_than_one_percent_of_large_members(moto: S3Server, with_index: bool) -> None:
+    """Of a shard of 16 members of 1 MiB, less than one byte in a hundred is requested."""
     bucket = moto.new_bucket()
-    big_shard(f"s3://{bucket}", 64, (1 << 20) - 1536, storage_options=moto.storage_options)
+    big_shard(f"s3://{bucket}", 16, (1 << 20) - 1536, storage_options=moto.storage_options)
     if not with_index:
         moto.client().delete_object(Bucket=bucket, Key="0.tar.idx")
     with faulty(moto) as (server, store):
         contents = inspect_shard(f"s3://{bucket}/0.tar", storage_options=server.storage_options)
-    assert (contents.num_samples, contents.num_members, contents.labels) == (64, 128, {"0": 22, "1": 21, "2": 21})
+    assert (contents.num_samples, contents.num_members, contents.labels) == (16, 32, {"0": 6, "1": 5, "2": 5})
     asked = ranged_bytes(store, "/0.tar")
     assert asked < 0.01 * contents.num_bytes
-    index_bytes = 65 * 8 if with_index else 0
+    index_bytes = 17 * 8 if with_index else 0
     assert contents.fetched_bytes == asked + index_bytes
-    assert contents.notes == ([] if with_index else ["there is no index beside it; went from header to header"])
+    assert contents.notes == ([] if with_index else ["there is no index beside it; followed the headers one by one"])
 
 
-def test_members_of_100_kb_too(memory_folder: str) -> None:
+def test_inspect_shard_skips_members_of_100_kb_and_reads_small_ones_in_few_requests(memory_folder: str) -> None:
     """Less than 5 % is read, by a request for each; of samples of 1 kB all, by few requests."""
     contents = inspect_shard(big_shard(f"{memory_folder}/a", 100, 100_000))
     assert contents.fetched_bytes < 0.05 * contents.num_bytes
@@ -127,8 +127,10 @@ def test_members_of_100_kb_too(memory_folder: str) -> None:
 
 @pytest.mark.parametrize("cut", [512, 100_000, 3 << 20, (3 << 20) + 700])
 @pytest.mark.parametrize("with_index", [True, False])
-def test_a_shard_that_was_cut_short(memory_folder: str, cut: int, with_index: bool) -> None:
-    """The error says at which byte, as the reader's does, whatever the index said."""
+def test_inspect_shard_of_a_truncated_shard_fails_at_the_readers_byte(
+    memory_folder: str, cut: int, with_index: bool
+) -> None:
+    """The error has the same byte as the reader's, with or without an index."""
     url = big_shard(memory_folder, 40, 100_000)
     filesystem = fsspec.filesystem("memory")
     put(url, filesystem.cat_file(url.removeprefix("memory:/"))[:cut])
@@ -145,7 +147,7 @@ def test_a_shard_that_was_cut_short(memory_folder: str, cut: int, with_index: bo
     assert told[0] == read[0]
 
 
-def test_a_damaged_header_far_inside(memory_folder: str) -> None:
+def test_inspect_shard_finds_a_damaged_header_between_samples(memory_folder: str) -> None:
     """A flipped bit between two samples of the index is found."""
     url = big_shard(memory_folder, 40, 100_000)
     filesystem = fsspec.filesystem("memory")
@@ -157,8 +159,8 @@ def test_a_damaged_header_far_inside(memory_folder: str) -> None:
         inspect_shard(url)
 
 
-def test_an_index_of_another_shard_is_told(memory_folder: str) -> None:
-    """It does not change what is found."""
+def test_index_of_another_shard_is_noted_and_ignored(memory_folder: str) -> None:
+    """All samples are found nevertheless."""
     url, other = big_shard(f"{memory_folder}/a", 20, 100_000), big_shard(f"{memory_folder}/b", 20, 99_000)
     filesystem = fsspec.filesystem("memory")
     filesystem.cp_file(f"{other}.idx".removeprefix("memory:/"), f"{url}.idx".removeprefix("memory:/"))
@@ -168,7 +170,7 @@ def test_an_index_of_another_shard_is_told(memory_folder: str) -> None:
     assert "of another shard" in contents.notes[0]
 
 
-def test_an_index_that_names_every_second_sample_is_told(memory_folder: str) -> None:
+def test_index_of_every_second_sample_is_noted(memory_folder: str) -> None:
     """Its places are headers, and yet they are not where samples begin."""
     url = big_shard(memory_folder, 20, 100_000)
     filesystem = fsspec.filesystem("memory")
@@ -179,7 +181,7 @@ def test_an_index_that_names_every_second_sample_is_told(memory_folder: str) -> 
     assert contents.notes == ["the index beside it is of another shard, or damaged: write it again"]
 
 
-def test_a_compressed_shard_says_so(tmp_path: Path) -> None:
+def test_compressed_shard_is_read_whole_and_noted(tmp_path: Path) -> None:
     """It is read whole, and counted as any other."""
     tar = pack_tar([("a.cls", b"1"), ("a.txt", b"text"), ("b.cls", b"2")])
     contents = inspect_shard(put(f"{tmp_path}/0.tar.xz", lzma.compress(tar)))
@@ -188,7 +190,7 @@ def test_a_compressed_shard_says_so(tmp_path: Path) -> None:
     assert contents.notes == ["compressed by xz: read as a whole"]
 
 
-def test_what_belongs_to_no_sample_is_counted(tmp_path: Path) -> None:
+def test_entries_outside_samples_are_counted(tmp_path: Path) -> None:
     """Directories, links, and names like ``__this__``; labels that are long or no numbers do no harm."""
     data = make_header(b"d/", kind=b"5") + make_header(b"l", kind=b"2") + make_member(b"__meta__", b"m")
     data += make_member(b"d/a.cls", b"\xff cat\n") + make_member(b"d/b.cls", b"9" * 65)
@@ -197,8 +199,8 @@ def test_what_belongs_to_no_sample_is_counted(tmp_path: Path) -> None:
     assert (contents.num_samples, contents.labels) == (2, {"\\xff cat": 1})
 
 
-def test_no_samples_asked_for_and_one_sample(tmp_path: Path) -> None:
-    """The smallest shard there is."""
+def test_inspect_shard_of_one_empty_member(tmp_path: Path) -> None:
+    """The smallest possible shard."""
     url = put(f"{tmp_path}/0.tar", pack_tar([("a.txt", b"")]))
     assert inspect_shard(url, num_samples=0).first == []
     assert inspect_shard(url).first == [{"key": "a", "bytes": {"txt": 0}}]

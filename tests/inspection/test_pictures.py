@@ -1,4 +1,4 @@
-"""A few images of a data set."""
+"""Images of samples, read by ranged requests."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def remove(url: str) -> None:
 
 
 @pytest.mark.parametrize("num_pictures", [0, 1, 10, 25, 40, 100])
-def test_the_first_ones(memory_folder: str, num_pictures: int) -> None:
-    """In order over all shards, with data and label; fewer where there are fewer."""
+def test_pictures_without_seed_are_the_first_in_order(memory_folder: str, num_pictures: int) -> None:
+    """In order over all shards, with data and label; all of them, if fewer than requested."""
     found = list(pictures(write(memory_folder), num_pictures=num_pictures))
     assert keys(found) == [f"d/{number:02d}" for number in range(min(num_pictures, 40))]
     assert [one.data for one in found] == [image(number) for number in range(len(found))]
@@ -58,8 +58,10 @@ def test_the_first_ones(memory_folder: str, num_pictures: int) -> None:
 
 @pytest.mark.parametrize("manifest", ["with", "without"])
 @pytest.mark.parametrize("num_pictures", [1, 12, 40])
-def test_drawn_at_random(memory_folder: str, manifest: str, num_pictures: int) -> None:
-    """No sample twice; a seed gives the same ones again, another seed others; with a manifest as many as asked for."""
+def test_pictures_with_a_seed_are_reproducible_and_distinct(
+    memory_folder: str, manifest: str, num_pictures: int
+) -> None:
+    """No sample twice; the same ones for a seed, others for another; with a manifest as many as requested."""
     write(memory_folder)
     if manifest == "without":
         remove(f"{memory_folder}/{MANIFEST_NAME}")
@@ -71,8 +73,8 @@ def test_drawn_at_random(memory_folder: str, manifest: str, num_pictures: int) -
         assert num_pictures < 40 or sorted(drawn[0]) == [f"d/{number:02d}" for number in range(40)]
 
 
-def test_each_sample_is_as_likely(memory_folder: str) -> None:
-    """Over many seeds, samples of shards of different lengths come equally often (chi-square, 24 degrees)."""
+def test_random_pictures_are_uniform_over_samples(memory_folder: str) -> None:
+    """Over many seeds, samples of shards of different lengths are equally frequent (chi-square, 24 degrees)."""
     with ShardWriter(f"{memory_folder}/{{shard}}.tar", max_shard_samples=20) as writer:
         for number in range(25):
             writer.write({"__key__": f"{number:02d}", "png": image(number)})
@@ -83,7 +85,7 @@ def test_each_sample_is_as_likely(memory_folder: str) -> None:
     assert sum((counts[f"{number:02d}"] - expected) ** 2 for number in range(25)) / expected < 60
 
 
-def test_without_indexes_the_first_of_shards_drawn(memory_folder: str) -> None:
+def test_random_pictures_without_usable_index_are_the_first_of_a_shard(memory_folder: str) -> None:
     """Also where the index is of another shard, and where shards are compressed."""
     write(memory_folder)
     for number in range(SHARDS):
@@ -99,7 +101,7 @@ def test_without_indexes_the_first_of_shards_drawn(memory_folder: str) -> None:
         assert sorted(one.key for one in found if one.url == url) == [f"d/{first + n:02d}" for n in range(count)]
 
 
-def test_compressed_shards(memory_folder: str) -> None:
+def test_pictures_of_compressed_shards(memory_folder: str) -> None:
     """Are read as streams."""
     data = gzip.compress(pack_tar([("a.png", image(1)), ("b.png", image(2))]))
     fsspec.filesystem("memory").pipe(f"{memory_folder}/0.tar.gz".removeprefix("memory:/"), data)
@@ -107,7 +109,7 @@ def test_compressed_shards(memory_folder: str) -> None:
         assert sorted(keys(list(pictures(memory_folder, num_pictures=5, seed=seed)))) == ["a", "b"]
 
 
-def test_only_what_is_needed_is_read(moto: S3Server) -> None:
+def test_pictures_read_only_images_labels_and_headers(moto: S3Server) -> None:
     """Of a shard of 12 MB, three images cost less than 5 % of it: the first ones, or some in the middle."""
     bucket = moto.new_bucket()
     noise = np.random.default_rng(0)
@@ -132,8 +134,8 @@ def test_only_what_is_needed_is_read(moto: S3Server) -> None:
 @given(
     members=st.dictionaries(st.sampled_from(["seg.png", "jpg", "txt", "left.webp", "cls"]), st.binary(max_size=20)),
 )
-def test_which_member_is_the_image(members: dict[str, bytes]) -> None:
-    """One whose extension is a format's alone, before one that says more; the data are not looked at."""
+def test_plain_extension_is_preferred_as_the_image(members: dict[str, bytes]) -> None:
+    """``png`` before ``seg.png``; the data are not examined."""
     tar = pack_tar([*((f"a.{extension}", data) for extension, data in members.items()), ("b.png", b"b")])
     fsspec.filesystem("memory").pipe("/which/0.tar", tar)
     (first, *rest) = pictures("memory://which/0.tar", num_pictures=5)
@@ -142,8 +144,8 @@ def test_which_member_is_the_image(members: dict[str, bytes]) -> None:
     assert first.data == (members[images[0]] if images else b"b")
 
 
-def test_nothing_to_show(memory_folder: str) -> None:
-    """No shards, or no images: errors that say so. A shard that is damaged before what is wanted is one too."""
+def test_no_shards_no_images_or_damage_raise(memory_folder: str) -> None:
+    """Each raises an error of its own, also a shard that is damaged before the first image."""
     with pytest.raises(EmptyListingError):
         list(pictures(memory_folder, num_pictures=3))
     path = f"{memory_folder}/0.tar".removeprefix("memory:/")
@@ -156,7 +158,7 @@ def test_nothing_to_show(memory_folder: str) -> None:
             list(pictures(memory_folder, num_pictures=3, seed=seed))
 
 
-def test_names_of_classes(memory_folder: str) -> None:
+def test_class_names_are_read_from_beside_the_shard(memory_folder: str) -> None:
     """By the number that ``cls`` holds, from beside the shard; none without the file, else an error."""
     shard = f"{memory_folder}/0.tar"
     assert class_names(shard) == {}
@@ -168,7 +170,15 @@ def test_names_of_classes(memory_folder: str) -> None:
         class_names(shard)
 
 
-def test_samples_of_any_kind() -> None:
+@pytest.mark.parametrize(
+    ("label", "shown"), [("1", "kit fox"), ("01", "kit fox"), ("7", "7"), ("-1", "-1"), ("dog", "dog"), (None, "0001")]
+)
+def test_caption_is_class_name_or_label_or_key(label: str | None, shown: str) -> None:
+    """The class's name, else what ``cls`` holds, else the key without its folders."""
+    assert Picture("", "d/0001", b"", label).caption({"0": "cat", "1": "kit fox"}) == shown
+
+
+def test_samples_without_an_image_are_left_out() -> None:
     """Those without an image are passed over."""
     samples: list[Sample] = [{"__key__": str(n), ("png" if n % 3 == 0 else "txt"): image(n)} for n in range(9)]
     with ShardWriter("memory://mixed-kinds/{shard}.tar", overwrite=True) as writer:

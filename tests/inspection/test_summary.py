@@ -1,4 +1,4 @@
-"""What the page shows of a dataset."""
+"""Summary and contact sheet of a dataset, as the service's page shows them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.shard_places import Place, memory_place
 from torchdata_remote import ShardWriter
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.inspection import Summary, draw_sheet, summarize
-from torchdata_remote.inspection.probe import Budget, list_dataset, look_into, spread
+from torchdata_remote.inspection.probe import Budget, evenly_spaced, list_dataset, probe_shard
 from torchdata_remote.inspection.training_code import ADDRESS
 
 COLOURS = [(200, 30, 30), (30, 160, 40), (40, 60, 210), (200, 180, 20), (130, 40, 160), (30, 170, 180)]
@@ -65,8 +65,8 @@ def run(summary: Summary, place: Place, capsys: pytest.CaptureFixture[str]) -> s
     ),
     max_files=st.integers(1, 15),
 )
-def test_sizes_and_labels_of_any_files(files: dict[str, bytes], max_files: int) -> None:
-    """All of them, or the first ones by path and a word that these are not all; labels are their folders."""
+def test_summary_counts_sizes_and_folders_of_any_files(files: dict[str, bytes], max_files: int) -> None:
+    """All files, or the first ones by path with ``complete=False``; labels are their folders."""
     place = memory_place()
     place.put(files)
     summary = summarize(place.url, None, max_files=max_files)
@@ -83,8 +83,8 @@ def test_sizes_and_labels_of_any_files(files: dict[str, bytes], max_files: int) 
     assert bool(summary.code) is bool(files)
 
 
-def test_shards_in_each_store(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    """Samples by the manifest, labels by their names, pictures from inside; and the code reads all of them."""
+def test_summary_sheet_and_code_for_shards_in_each_store(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    """Samples by the manifest, labels by class name, pictures from shards; the code reads all samples."""
     write_shards(place, 12)
     place.put(
         {"classes.json": json.dumps({k: {"id": i, "name": k} for i, k in enumerate(["ant", "bee", "cow"])}).encode()}
@@ -98,8 +98,10 @@ def test_shards_in_each_store(place: Place, capsys: pytest.CaptureFixture[str]) 
     assert "(12, 3, 224, 224)" in run(summary, place, capsys)
 
 
-def test_loose_images_in_each_store(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    """Their folders are labels; code is for those below ``train`` where there is one."""
+def test_summary_sheet_and_code_for_loose_images_in_each_store(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Folders are labels; the code reads the folder ``train`` if there is one."""
     files = {f"{part}/{label}/{n}.png": picture(n) for part in ("train", "val") for label in "ab" for n in range(3)}
     place.put({**files, "README.md": b"of both"})
     summary = summarize(place.url, place.options)
@@ -122,10 +124,10 @@ def test_loose_images_in_each_store(place: Place, capsys: pytest.CaptureFixture[
     ],
     ids=["files", "classes", "extensions", "without", "mixed", "test-set", "quotes"],
 )
-def test_code_for_any_files_runs(
+def test_generated_code_runs_for_any_files(
     files: dict[str, bytes], printed: set[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whatever they are called, and wherever they lie."""
+    """Any names, in any folders."""
     place = memory_place()
     place.put(files)
     out = run(summarize(place.url, None), place, capsys)
@@ -133,7 +135,7 @@ def test_code_for_any_files_runs(
 
 
 @pytest.mark.parametrize("ending", [".tar", ".tar.gz"])
-def test_shards_of_others(ending: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_summary_of_shards_without_manifest_and_index(ending: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Without manifest and index, labelled by folders in the keys, and compressed."""
     place = memory_place()
     for shard in range(3):
@@ -146,8 +148,8 @@ def test_shards_of_others(ending: str, capsys: pytest.CaptureFixture[str]) -> No
     assert Counter(line[0] for line in run(summary, place, capsys).splitlines()) == {"0": 6, "1": 6}
 
 
-def test_damage_is_told_and_is_no_error() -> None:
-    """A shard that cannot be read is a sentence without the server's places; a picture is a crossed cell."""
+def test_damage_is_reported_without_the_servers_paths() -> None:
+    """An unreadable shard is reported by its path below the dataset; an unreadable picture is a crossed cell."""
     place = memory_place()
     write_shards(place, 15)
     place.put({"1.tar": b"\1" * 6000})
@@ -159,14 +161,32 @@ def test_damage_is_told_and_is_no_error() -> None:
     sheet = draw_sheet(place.url, None)
     assert sheet is not None
     bomb = io.BytesIO()
-    Image.new("1", (30_000, 30_000)).save(bomb, "PNG")
+    Image.new("1", (9_000, 9_000)).save(bomb, "PNG")
     loose = memory_place()
     loose.put({"a/1.png": b"no picture", "a/2.png": b"", "b/bomb.png": bomb.getvalue(), "b/3.png": picture(2)})
     assert colours_in(draw_sheet(loose.url, None)) == {COLOURS[2]}
     assert Image.open(io.BytesIO(draw_sheet(loose.url, None) or b"")).width == 4 * 170 + 10
 
 
-def test_nothing_there() -> None:
+def test_sheet_shows_gif_images_loose_or_in_shards() -> None:
+    """The page shows each image format that samples are decoded from, as the command line does."""
+    file = io.BytesIO()
+    Image.new("RGB", (48, 32), COLOURS[0]).save(file, "GIF")
+    for name, data in (("a/1.gif", file.getvalue()), ("0.tar", pack_tar([("1.gif", file.getvalue())]))):
+        place = memory_place()
+        place.put({name: data})
+        assert summarize(place.url, None).has_pictures
+        assert colours_in(draw_sheet(place.url, None)) == {COLOURS[0]}
+
+
+def test_sheet_leaves_out_members_that_cannot_be_part_of_a_sample() -> None:
+    """A file without extension between the samples of a shard does not hide the images behind it."""
+    place = memory_place()
+    place.put({"0.tar": pack_tar([("1.png", picture(0)), ("README", b"text"), ("2.png", picture(1))])})
+    assert colours_in(draw_sheet(place.url, None)) == set(COLOURS[:2])
+
+
+def test_summary_and_sheet_of_an_empty_dataset() -> None:
     """An empty dataset is no error."""
     url = f"memory://{uuid.uuid4().hex}/"
     summary = summarize(url, None)
@@ -174,17 +194,17 @@ def test_nothing_there() -> None:
     assert draw_sheet(url, None) is None
 
 
-def test_pictures_are_from_all_over() -> None:
-    """Of each folder in turn, whatever their sizes: not the first ones."""
+def test_sheet_takes_pictures_from_each_folder_in_turn() -> None:
+    """From each folder in turn, however many images a folder has."""
     place = memory_place()
     place.put({f"{label}/{n:03}.png": picture(label) for label in range(6) for n in range(40 if label == 0 else 2)})
     assert colours_in(draw_sheet(place.url, None, num_pictures=6)) == set(COLOURS)
 
 
 @given(items=st.lists(st.integers(), max_size=50), num=st.integers(1, 60))
-def test_spread(items: list[int], num: int) -> None:
-    """So many different places, in order, no two neighbours further apart than they need to be."""
-    places = spread(list(range(len(items))), num)
+def test_evenly_spaced_items_are_in_order_and_apart(items: list[int], num: int) -> None:
+    """Distinct positions in order, whose distances differ by one at most."""
+    places = evenly_spaced(list(range(len(items))), num)
     assert places == sorted(set(places))
     assert len(places) == min(num, len(items))
     gaps = [after - before for before, after in zip(places, [*places[1:], len(items)], strict=False)]
@@ -193,23 +213,23 @@ def test_spread(items: list[int], num: int) -> None:
 
 @settings(max_examples=30)
 @given(num_bytes=st.integers(0, 40_000), seed=st.integers(0, 5))
-def test_a_look_ends_with_the_budget(num_bytes: int, seed: int) -> None:
-    """It counts the samples that it saw as a whole, and knows whether these were all."""
+def test_probe_stops_at_the_budget_and_counts_whole_samples(num_bytes: int, seed: int) -> None:
+    """Samples are counted as a whole, and ``complete`` is true only if these were all."""
     sizes = [random.Random(seed).randrange(2000) for _ in range(12)]
     tar = pack_tar([(f"{n}.{e}", b"1" * size) for n, size in enumerate(sizes) for e in ("a", "b")])
     fsspec.filesystem("memory").pipe("/budget/0.tar", tar)
     (shard,) = list_dataset("memory://budget/", StorageOptions(None), max_files=9).files
-    look = look_into(shard, StorageOptions(None), Budget(max_s=60, max_bytes=num_bytes))
+    look = probe_shard(shard, StorageOptions(None), Budget(max_s=60, max_bytes=num_bytes))
     costs = [2 * (512 + size) for size in sizes]
-    assert look.to_the_end is (sum(costs) <= num_bytes)
+    assert look.complete is (sum(costs) <= num_bytes)
     affordable = next((n for n in range(len(sizes), -1, -1) if sum(costs[:n]) <= num_bytes), 0)
     assert affordable - 1 <= look.num_samples <= affordable
     assert set(look.extensions.values()) <= {look.num_samples}
     assert look.problem == ""
 
 
-def test_shards_are_not_read_whole(moto: S3Server) -> None:
-    """Of 12 MB, summary and sheet ask for less than a tenth."""
+def test_summary_and_sheet_read_less_than_a_tenth_of_shards(moto: S3Server) -> None:
+    """Of 12 MB, summary and sheet request less than a tenth."""
     place = Place(f"s3://{moto.new_bucket()}/d/", moto)
     write_shards(place, 60, per_shard=30, **{"raw.bin": np.random.default_rng(0).bytes(200_000)})
     with faulty(moto) as (server, store):
@@ -226,8 +246,8 @@ def test_shards_are_not_read_whole(moto: S3Server) -> None:
     assert asked < 0.1 * 12_000_000
 
 
-def test_without_a_look_inside(moto: S3Server) -> None:
-    """Only the listing is asked for."""
+def test_summary_of_the_listing_opens_no_shard(moto: S3Server) -> None:
+    """Only the listing is requested."""
     place = Place(f"s3://{moto.new_bucket()}/d/", moto)
     write_shards(place, 6)
     with faulty(moto) as (server, store):

@@ -1,4 +1,4 @@
-"""Pictures of what was done when."""
+"""The plot of requests and decoding over time."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ SPANS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 6)), max_size=20).
 
 
 @given(SPANS)
-def test_no_two_of_a_row_overlap(spans: list[Span]) -> None:
-    """And there are no more rows than what was done at once."""
+def test_spans_of_a_row_do_not_overlap(spans: list[Span]) -> None:
+    """There are as many rows as spans at the same time."""
     rows = lanes(spans)
     assert len(rows) == len(spans)
     for number, (span, row) in enumerate(zip(spans, rows, strict=True)):
@@ -30,7 +30,7 @@ def test_no_two_of_a_row_overlap(spans: list[Span]) -> None:
     assert max(rows, default=-1) + 1 == max(at_once, default=0)
 
 
-def test_a_picture_is_drawn(tmp_path: Path) -> None:
+def test_timeline_is_drawn_as_png(tmp_path: Path) -> None:
     """Of requests and decoding; in the colours of both."""
     spans = [Span(stage, start / 10, start / 10 + 0.2, 1) for start in range(30) for stage in ("fetch", "decode")]
     draw_timeline(spans, tmp_path / "a.png", title="some data")
@@ -39,15 +39,17 @@ def test_a_picture_is_drawn(tmp_path: Path) -> None:
     assert {(0x4C, 0x78, 0xA8), (0xF5, 0x85, 0x18)} <= colours
 
 
-def test_nothing_to_draw(tmp_path: Path) -> None:
-    """An error says so, and leaves no file."""
+def test_timeline_without_spans_is_refused(tmp_path: Path) -> None:
+    """An error, and no file is left."""
     with pytest.raises(ValueError, match="nothing to draw"):
         draw_timeline([], tmp_path / "a.png", title="")
     assert not (tmp_path / "a.png").exists()
 
 
-def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error says what to install."""
+def test_timeline_without_matplotlib_names_the_extra_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names the extra to install."""
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ValueError, match=r"pip install 'torchdata_remote\[plot\]'"):
         draw_timeline([Span("fetch", 0, 1, 1)], tmp_path / "a.png", title="")

@@ -58,7 +58,7 @@ class Folder:
         self.put(MANIFEST_NAME, json.dumps(document).encode())
 
     def faults(self) -> dict[str, list[str]]:
-        """Base name -> what is wrong."""
+        """Base name -> descriptions of its faults."""
         found: dict[str, list[str]] = {}
         for url, what in verify_shards(self.url).faults:
             found.setdefault(url.removeprefix(f"{self.url}/"), []).append(what)
@@ -70,7 +70,7 @@ def folder(memory_folder: str) -> Folder:
     return Folder(memory_folder)
 
 
-def test_all_is_well(folder: Folder) -> None:
+def test_intact_shards_have_no_faults(folder: Folder) -> None:
     """No faults; the counts are those of the manifest, whether it or the folder is named."""
     for url in (folder.url, folder.url + "/", f"{folder.url}/{MANIFEST_NAME}"):
         told: list[tuple[str, list[Fault]]] = []
@@ -85,7 +85,7 @@ def test_all_is_well(folder: Folder) -> None:
 
 @settings(max_examples=60)
 @given(data=st.data(), shard=st.integers(0, SHARDS - 1), bit=st.integers(0, 7))
-def test_any_flipped_bit_is_found_and_named(data: st.DataObject, shard: int, bit: int) -> None:
+def test_any_flipped_bit_is_found_with_its_shard(data: st.DataObject, shard: int, bit: int) -> None:
     """Wherever it is in a shard: that shard is named, with the block, and no other."""
     folder = Folder(f"memory://{uuid.uuid4().hex}")
     name = f"{shard:06d}.tar"
@@ -97,24 +97,24 @@ def test_any_flipped_bit_is_found_and_named(data: st.DataObject, shard: int, bit
     fsspec.filesystem("memory").rm(folder.url, recursive=True)
 
 
-def test_each_fault_is_named_and_none_hides_another(folder: Folder) -> None:
-    """A shard that is cut short, one that is gone, one too many, and indexes that are missing or wrong."""
+def test_each_fault_is_named_and_hides_no_other(folder: Folder) -> None:
+    """A truncated shard, a missing one, an unnamed one, and a wrong index."""
     folder.put("000000.tar", folder.get("000000.tar")[:1000])
     folder.remove("000001.tar")
     folder.put("000002.tar.idx", folder.get("000000.tar.idx")[:-8])
     folder.put("extra.tar.gz", b"")
     faults = folder.faults()
-    assert faults.pop("000001.tar") == ["the manifest names it, and it is not there"]
-    assert faults.pop("extra.tar.gz") == ["the manifest does not name it, so that readers of the manifest leave it out"]
+    assert faults.pop("000001.tar") == ["the manifest names it, but it does not exist"]
+    assert faults.pop("extra.tar.gz") == ["the manifest does not name it, so readers of the manifest leave it out"]
     cut, size = faults.pop("000000.tar")
     assert cut.startswith("at byte 0: member '0/000000.cls' holds") or "at byte" in cut
-    assert size.startswith("has 1,000 bytes, and the manifest says ")
+    assert size.startswith("has 1,000 bytes, the manifest has ")
     assert faults.pop("000002.tar.idx") == ["has 32 bytes, where an index of 4 samples has 40"]
     assert faults == {}
 
 
-def test_a_damaged_header(folder: Folder) -> None:
-    """The byte is told; what comes behind it is still summed up, so that all that is wrong is told at once."""
+def test_damaged_header_is_found_and_checksums_are_still_compared(folder: Folder) -> None:
+    """The byte is reported; the rest is read too, so that wrong checksums are reported at once."""
     folder.flip("000001.tar", 1024 + 20)
     header, md5, blocks = folder.faults()["000001.tar"]
     assert header.startswith("at byte 1,024: a header whose checksum field")
@@ -122,7 +122,7 @@ def test_a_damaged_header(folder: Folder) -> None:
     assert "CRC-32" in blocks
 
 
-def test_indexes(folder: Folder) -> None:
+def test_missing_and_wrong_indexes_are_faults(folder: Folder) -> None:
     """Missing; of another shard of the same length; of another length."""
     folder.remove("000000.tar.idx")
     other = bytearray(folder.get("000001.tar.idx"))
@@ -134,13 +134,13 @@ def test_indexes(folder: Folder) -> None:
     assert "has no index. Write it: torchdata-remote manifest" in missing[1][0]
     assert wrong == (
         "000001.tar.idx",
-        ["does not tell where the samples begin: it is not the index of this shard"],
+        ["does not hold the offsets of the samples: it is the index of another shard, or damaged"],
     )
     assert empty == ("000002.tar.idx", ["has 0 bytes, where an index of 4 samples has 40"])
 
 
-def test_a_manifest_that_is_wrong(folder: Folder) -> None:
-    """Sizes, counts and sums are compared with what is there, where the manifest tells them."""
+def test_wrong_sizes_checksums_and_counts_in_the_manifest_are_faults(folder: Folder) -> None:
+    """Sizes, counts and checksums are compared as far as the manifest has them."""
 
     def edit(shards: list[dict[str, Any]]) -> None:
         shards[0]["filesize"] += 512
@@ -152,23 +152,23 @@ def test_a_manifest_that_is_wrong(folder: Folder) -> None:
     folder.edit_manifest(edit)
     faults = folder.faults()
     size = len(folder.get("000000.tar"))
-    assert faults["000000.tar"] == [f"has {size:,} bytes, and the manifest says {size + 512:,}"]
+    assert faults["000000.tar"] == [f"has {size:,} bytes, the manifest has {size + 512:,}"]
     assert len(faults["000001.tar"]) == 2
-    assert faults["000001.tar"][0].endswith(f"and the manifest says {'0' * 32}")
-    assert faults["000001.tar"][1] == "has 4 samples, and the manifest says 7"
+    assert faults["000001.tar"][0].endswith(f"the manifest has {'0' * 32}")
+    assert faults["000001.tar"][1] == "has 4 samples, the manifest has 7"
     assert set(faults) == {"000000.tar", "000001.tar"}
 
 
-def test_a_manifest_with_the_checksum_of_another_index(folder: Folder) -> None:
+def test_index_that_differs_from_its_checksum_is_a_fault(folder: Folder) -> None:
     """Readers would refuse the index, which is right."""
     folder.edit_manifest(lambda shards: shards[1].update(index_crc32="00000007"))
     [(name, [fault])] = folder.faults().items()
     assert name == "000001.tar.idx"
     assert fault.startswith("has the CRC-32 ")
-    assert fault.endswith(", and the manifest says 00000007")
+    assert fault.endswith(", the manifest has 00000007")
 
 
-def test_blocks_of_any_length(tmp_path: Path) -> None:
+def test_damaged_blocks_are_listed_by_byte(tmp_path: Path) -> None:
     """Those of the manifest are compared; of many that are wrong a few are named."""
     with ShardWriter(f"{tmp_path}/{{shard}}.tar") as writer:
         writer.write({"__key__": "a", "bin": bytes(10 << 20)})
@@ -177,17 +177,17 @@ def test_blocks_of_any_length(tmp_path: Path) -> None:
     data[9 << 20] ^= 1
     path.write_bytes(data)
     _, blocks = verify_shards(str(tmp_path)).faults
-    assert blocks.what == "1 of 3 blocks of 4,194,304 bytes do not fit their CRC-32: those at byte 8,388,608"
+    assert blocks.what == "1 of 3 blocks of 4,194,304 bytes do not match their CRC-32: those at byte 8,388,608"
     document = json.loads((tmp_path / MANIFEST_NAME).read_bytes())
     document["shardlist"][0]["crc32_block_bytes"] = 1 << 20
     document["shardlist"][0]["crc32"] = " ".join(["00000000"] * 11)
     (tmp_path / MANIFEST_NAME).write_text(json.dumps(document))
     _, blocks = verify_shards(str(tmp_path)).faults
     named = "0, 1,048,576, 2,097,152, 3,145,728, 4,194,304, ..."
-    assert blocks.what == f"11 of 11 blocks of 1,048,576 bytes do not fit their CRC-32: those at byte {named}"
+    assert blocks.what == f"11 of 11 blocks of 1,048,576 bytes do not match their CRC-32: those at byte {named}"
 
 
-def test_compressed_shards_have_no_index(memory_folder: str) -> None:
+def test_index_of_a_compressed_shard_is_a_fault(memory_folder: str) -> None:
     """They are read as any other; an index beside one is a fault."""
     tar = pack_tar([("a.txt", b"a"), ("b.txt", b"b")])
     fsspec.filesystem("memory").pipe(f"/{memory_folder.removeprefix('memory://')}/0.tar.gz", gzip.compress(tar))
@@ -197,10 +197,10 @@ def test_compressed_shards_have_no_index(memory_folder: str) -> None:
     fsspec.filesystem("memory").pipe(f"/{memory_folder.removeprefix('memory://')}/0.tar.gz.idx", b"")
     (fault,) = verify_shards(memory_folder).faults
     assert fault.url == f"{memory_folder}/0.tar.gz.idx"
-    assert "compressed by gzip, which can have none" in fault.what
+    assert "compressed by gzip, which cannot have one" in fault.what
 
 
-def test_one_sample_and_odd_names(memory_folder: str) -> None:
+def test_shards_with_one_sample_or_odd_names_are_verified(memory_folder: str) -> None:
     """The smallest set; keys with pax names, several members, and bytes that look like headers."""
     with ShardWriter(f"{memory_folder}/odd é %20 name-{{shard}}.tar") as writer:
         long, nested = "k" * 300, pack_tar([("inner.txt", b"inner")])
@@ -209,8 +209,8 @@ def test_one_sample_and_odd_names(memory_folder: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["manifest", "listing"])
-def test_without_a_manifest(folder: Folder, what: str) -> None:
-    """There is nothing to compare with: an error that says how to write one."""
+def test_verify_without_a_manifest_raises(folder: Folder, what: str) -> None:
+    """The error names the command that writes one."""
     folder.remove(MANIFEST_NAME)
     with pytest.raises(ObjectNotFoundError, match="torchdata-remote manifest"):
         verify_shards(folder.url if what == "listing" else f"{folder.url}/{MANIFEST_NAME}")
@@ -222,7 +222,7 @@ def test_without_a_manifest(folder: Folder, what: str) -> None:
         verify_shards(folder.url)
 
 
-def test_a_store_that_misbehaves(moto: S3Server) -> None:
+def test_verify_retries_transient_faults(moto: S3Server) -> None:
     """Faults that pass are no faults of the shards."""
     bucket = moto.new_bucket()
     write_small_shards(f"s3://{bucket}/a", num_shards=6, samples_per_shard=3, storage_options=moto.storage_options)
@@ -231,8 +231,8 @@ def test_a_store_that_misbehaves(moto: S3Server) -> None:
     assert (found.faults, found.num_samples) == ([], 18)
 
 
-def test_a_shard_that_cannot_be_read_does_not_stop_the_others(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is a fault, with the store's error; what came of it is not counted."""
+def test_unreadable_shard_is_a_fault_and_the_others_are_read(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fault has the store's error; samples of that shard are not counted."""
 
     def parts(url: str, stream: Any) -> Iterator[bytes | memoryview]:
         for part in parts_of(url, stream):

@@ -11,6 +11,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.servers.faulty_s3 import FaultyS3, faulty
 from tests.servers.s3 import S3Server
+from tests.servers.slow_store import slow_store
 from torchdata_remote import RetryPolicy, ShardWriter
 from torchdata_remote.formats.sample import Sample
 from torchdata_remote.testing import Faults, FaultyStore
@@ -148,8 +149,6 @@ def test_storm_of_fifty_seeds(shards: tuple[S3Server, str, tuple[int, str]]) -> 
 @pytest.mark.timeout(3600)
 def test_storm_over_three_million_samples(tmp_path: Any) -> None:
     """3,000,000 tiny samples through a storm of 20 %: the right number, and the right sum of their hashes."""
-    from slow_store import slow_store
-
     num_samples = 3_000_000
     (tmp_path / "tiny").mkdir()
     with ShardWriter(f"{tmp_path}/tiny/{{shard:06d}}.tar", max_shard_samples=25_000) as writer:

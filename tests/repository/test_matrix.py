@@ -1,4 +1,4 @@
-"""The matrix of versions: what it installs is what setup.cfg declares, and what it cannot run does not count."""
+"""The version matrix installs what setup.cfg declares, and does not count sessions that cannot run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def test_each_declared_python_has_a_session(matrix: ModuleType) -> None:
     assert {session.python for session in matrix.SESSIONS} == declared
 
 
-def test_what_is_not_here_is_not_counted_as_passed(matrix: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_without_interpreter_is_not_counted_as_passed(
+    matrix: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without an interpreter, or with a shim that does not run, nothing is installed or passed."""
     monkeypatch.setattr(matrix, "interpreters", lambda version: iter(["/bin/false"]))
     result, shown = matrix.run(matrix.SESSIONS[0], smoke=True, arguments=[])
@@ -54,8 +56,10 @@ def test_what_is_not_here_is_not_counted_as_passed(matrix: ModuleType, monkeypat
     assert not shown
 
 
-def test_a_failed_session_is_reported(matrix: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Whatever went wrong: what cannot be installed was not run, and what does not pass failed."""
+def test_session_that_cannot_be_installed_or_fails_is_reported(
+    matrix: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A session that cannot be installed is ``not run``, one whose tests fail is ``FAILED``."""
     monkeypatch.setattr(matrix, "find_python", lambda version: sys.executable)
     monkeypatch.setattr(matrix, "ROOT", tmp_path.parent)
     monkeypatch.setattr(matrix, "prepare", lambda *args, **options: "/bin/false")
@@ -69,7 +73,7 @@ def test_a_failed_session_is_reported(matrix: ModuleType, monkeypatch: pytest.Mo
     assert matrix.run(matrix.SESSIONS[0], smoke=True, arguments=[])[0].startswith("not run: it cannot be installed")
 
 
-def test_the_smoke_step_passes_here(tmp_path: Path) -> None:
+def test_smoke_step_passes(tmp_path: Path) -> None:
     """Import, every pipe, workers and a resume, with our deprecation warnings as errors."""
     process = subprocess.run(
         [sys.executable, str(ROOT / ".ci" / "smoke.py")],

@@ -49,7 +49,7 @@ def test_shards_are_written_listed_and_read(told: Any, place: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["local", "memory"])
-def test_a_cache_works_or_says_what_it_needs(told: Any, platform: str, place: str) -> None:
+def test_cache_works_or_names_the_missing_file_locks(told: Any, platform: str, place: str) -> None:
     """macOS has file locks; without them two processes could not share a cache."""
     cached = told[place]["cached"]
     if platform == "macos":
@@ -58,8 +58,8 @@ def test_a_cache_works_or_says_what_it_needs(told: Any, platform: str, place: st
         assert all("StorageError" in error and "file locks (flock), which Windows lacks" in error for error in cached)
 
 
-def test_what_windows_lacks_is_not_imported_and_said_so(told: Any, platform: str) -> None:
-    """Its modules were taken away, and nothing needed them; pull needs descriptors of folders."""
+def test_modules_that_windows_lacks_are_not_imported(told: Any, platform: str) -> None:
+    """The package works without these modules; pull reports that it needs POSIX descriptors."""
     if platform == "windows":
         assert told["modules"] == []
         assert "pull needs POSIX file descriptors, which Windows lacks" in told["pull"]

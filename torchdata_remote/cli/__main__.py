@@ -1,4 +1,4 @@
-"""``python -m torchdata_remote.cli``, where no scripts are installed."""
+"""``python -m torchdata_remote.cli``, for installations without scripts."""
 
 import sys
 

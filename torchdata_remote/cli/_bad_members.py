@@ -1,4 +1,4 @@
-"""How a command line says what becomes of members that cannot be part of a sample."""
+"""The option ``--on-bad-member``."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Any
 
 from ..errors import BadMemberError
 from ..formats.error_policy import OnBadMember, raise_error, skip_with_warning
-from ._shared import printable, say
+from ._shared import print_line, printable
 
 CHOICES = "raise|skip"
 HELP = (
-    "what becomes of a member that cannot be part of a sample, such as README: stop (default: raise), or leave it out, "
-    "say so, and count it"
+    "what to do with a member that cannot be part of a sample, such as README: stop (default: raise), or leave it out "
+    "with a warning and count it"
 )
 
 
 def bad_member_choice(value: Any) -> str:
-    """One of the choices."""
+    """Parse the option's value."""
     if value not in CHOICES.split("|"):
         raise argparse.ArgumentTypeError(f"expected raise or skip, got {value!r}")
     return str(value)
 
 
 class SkipAndCount:
-    """Leave bad members out; the first one of each archive is shown."""
+    """Leave bad members out and count them, with a warning for the first one of each archive."""
 
     def __init__(self) -> None:
         self._numbers: Counter[str] = Counter()
@@ -34,13 +34,13 @@ class SkipAndCount:
         skip_with_warning(error)
         self._numbers[str(error.reason)] += 1
 
-    def say_total(self) -> None:
+    def print_total(self) -> None:
         """Print a line for each reason."""
         for reason, number in self._numbers.items():
-            say(f"{number:>10,} members left out: {printable(reason)}")
+            print_line(f"{number:>10,} members left out: {printable(reason)}")
 
 
 def policy_of(choice: str) -> tuple[OnBadMember, SkipAndCount]:
-    """The policy that was chosen, and what counts for it."""
-    counting = SkipAndCount()
-    return (counting if choice == "skip" else raise_error), counting
+    """Return the chosen policy, and the counter that it uses."""
+    counter = SkipAndCount()
+    return (counter if choice == "skip" else raise_error), counter

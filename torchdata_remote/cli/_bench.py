@@ -18,26 +18,27 @@ from ..formats.nested import is_archive_name
 from ..formats.sample import Sample
 from ..inspection.timeline import draw_timeline
 from ..pipes.compose.recipes import stream_files, stream_shards
-from ._shared import Commands, add_command, add_storage_options, count, printable, say
+from ._shared import Commands, add_command, add_storage_options, count, print_line, printable
 
-_LOOK_AT = 1_000  # URLs at the most, to see whether there are shards
+_MAX_LISTED = 1_000  # URLs, to find out whether there are shards
 _MEANINGS = {
     "list": "listing: keep an index of the files, or pack them into shards",
     "fetch": "the store and the network: more requests in flight, larger objects, or a cache",
-    "read": "taking shards apart: more workers, or samples that are larger",
+    "read": "parsing shards: more workers, or larger samples",
     "decode": "decoding: more workers, smaller images, or decoders.rgb(min_size=...)",
-    "rest": "whoever takes the samples, which here is nobody: data come faster than they are counted",
+    "rest": "the consumer, which only counts here: samples arrive faster than they are counted",
 }
 
 
 def add(commands: Commands) -> None:
-    """Tell the command line of this command."""
+    """Add this command's parser."""
     parser = add_command(
         commands,
         "bench",
         _run,
-        does="read a data set for some seconds, and tell where the time goes: shards or loose files, in one process, "
-        "as stream_shards() and stream_files() read them. What is waited for longest is the bottleneck.",
+        description="read a dataset for some seconds and report where the time is spent: shards or loose files, in "
+        "one process, as stream_shards() and stream_files() read them. The stage with the longest waits "
+        "is the bottleneck.",
         example="bench s3://bucket/train/ --seconds 10 --plot bench.png",
     )
     parser.add_argument("url", help="folder of shards or of files, manifest, glob, or one shard")
@@ -45,10 +46,10 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--max-in-flight", type=count, metavar="N", help="requests at once (default: 16 for shards, 32 for files)"
     )
-    parser.add_argument("--no-decode", action="store_true", help="hand on bytes as they are")
+    parser.add_argument("--no-decode", action="store_true", help="leave members as bytes")
     parser.add_argument("--json", action="store_true", help="print one line of JSON instead of a table")
     parser.add_argument(
-        "--plot", metavar="FILE", help="draw requests and decoding over time, and how long requests took, as PNG"
+        "--plot", metavar="FILE", help="draw requests and decoding over time, and request durations, as PNG"
     )
     add_storage_options(parser)
 
@@ -63,57 +64,58 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _run(chosen: argparse.Namespace) -> int:
+def _run(args: argparse.Namespace) -> int:
     spans: list[Span] = []
-    chain = _chain(chosen)  # for which it is looked what lies there
+    chain = _chain(args)  # lists the URL, which is not measured
     before, began_s = stats(), time.perf_counter()
     num_samples, ended = 0, True
     with watched(spans.append):
         for _ in chain:
-            num_samples += 1  # wanted behind the loop
-            if time.perf_counter() - began_s >= chosen.seconds:
+            num_samples += 1  # used after the loop
+            if time.perf_counter() - began_s >= args.seconds:
                 ended = False
                 break
-        did = stats() - before
+        spent = stats() - before
     if not num_samples:
-        raise RemoteDataError(f"{printable(chosen.url)}: there are no samples.")
-    if chosen.json:
-        say(did.as_json())
+        raise RemoteDataError(f"{printable(args.url)}: no samples found.")
+    if args.json:
+        print_line(spent.as_json())
     else:
-        took = f"{num_samples:,} samples in {did.elapsed_s:.2f} s" + (", which are all" if ended else "")
-        say(f"{took}: {num_samples / did.elapsed_s:,.0f}/s, {did.fetch.num_bytes / did.elapsed_s / 1e6:,.1f} MB/s")
-        say(str(did))
-        say(f"waited for longest: {did.bottleneck} ({_MEANINGS[did.bottleneck]})")
-        say(_latencies(spans))
-    if chosen.plot:
+        total = f"{num_samples:,} samples in {spent.elapsed_s:.2f} s" + (", the whole dataset" if ended else "")
+        megabytes_per_s = spent.fetch.num_bytes / spent.elapsed_s / 1e6
+        print_line(f"{total}: {num_samples / spent.elapsed_s:,.0f}/s, {megabytes_per_s:,.1f} MB/s")
+        print_line(str(spent))
+        print_line(f"longest waits: {spent.bottleneck} ({_MEANINGS[spent.bottleneck]})")
+        print_line(_latencies(spans))
+    if args.plot:
         try:
-            draw_timeline(spans, chosen.plot, title=printable(chosen.url))
+            draw_timeline(spans, args.plot, title=printable(args.url))
         except (OSError, ValueError) as error:
-            raise RemoteDataError(f"{printable(chosen.plot)}: {error}") from error
+            raise RemoteDataError(f"{printable(args.plot)}: {error}") from error
     return 0
 
 
-def _chain(chosen: argparse.Namespace) -> Iterator[Sample]:
-    limits = {} if chosen.max_in_flight is None else {"max_in_flight": chosen.max_in_flight}
-    if _has_shards(chosen):
-        samples = stream_shards(chosen.url, seed=None, storage_options=chosen.storage_options, **limits)
+def _chain(args: argparse.Namespace) -> Iterator[Sample]:
+    limits = {} if args.max_in_flight is None else {"max_in_flight": args.max_in_flight}
+    if _has_shards(args):
+        samples = stream_shards(args.url, seed=None, storage_options=args.storage_options, **limits)
     else:
-        samples = stream_files(chosen.url, seed=None, storage_options=chosen.storage_options, **limits)
-    return iter(samples if chosen.no_decode else samples.decode_sample())
+        samples = stream_files(args.url, seed=None, storage_options=args.storage_options, **limits)
+    return iter(samples if args.no_decode else samples.decode_sample())
 
 
 def _is_one(url: str) -> bool:
     return is_archive_name(url) or base_name(url) == MANIFEST_NAME
 
 
-def _has_shards(chosen: argparse.Namespace) -> bool:
-    """Whether there are shards among the first objects."""
-    if _is_one(chosen.url):
+def _has_shards(args: argparse.Namespace) -> bool:
+    """Return whether there are shards among the first objects."""
+    if _is_one(args.url):
         return True
     listed = list_source(
-        chosen.url, pattern=None, recursive=True, options=StorageOptions(chosen.storage_options), retry=RetryPolicy()
+        args.url, pattern=None, recursive=True, options=StorageOptions(args.storage_options), retry=RetryPolicy()
     )
-    return any(base_name(url).endswith(".tar") for url, _ in zip(listed, range(_LOOK_AT), strict=False))
+    return any(base_name(url).endswith(".tar") for url, _ in zip(listed, range(_MAX_LISTED), strict=False))
 
 
 def _latencies(spans: list[Span]) -> str:

@@ -1,4 +1,4 @@
-"""How a command line tells where labels come from."""
+"""The options about labels."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ LABEL_OPTIONS = (
     ),
     Option("id_base", integer(0), "N", "the number of a label file's first class"),
     Option("number_base", integer(0), "N", "the number of a label file's first image"),
-    Option("base_name", text, "NAME", "what images of a ground truth are called before their eight digits"),
+    Option("base_name", text, "NAME", "prefix of the image names of a ground truth, before the eight digits"),
 )
 
-_MAKERS = {  # form -> function, options that it needs, and that it may have
+_MAKERS = {  # form -> function, required options, optional ones
     "parent-directory": (labels.parent_directory, (), ()),
     "pattern": (labels.from_pattern, (), ()),
     "classes-json": (labels.classes_json, ("id_base",), ()),
@@ -34,49 +34,49 @@ _MAKERS = {  # form -> function, options that it needs, and that it may have
 
 
 def labeller(options: dict[str, Any], options_of: Callable[[str], Any]) -> labels.Labeller | None:
-    """Take the options about labels out, and make of them what they say; ``None`` without them.
+    """Remove the options about labels and make the labeller that they describe; ``None`` without them.
 
     Args:
         options: by name.
         options_of: URL of a label file -> options for its store.
 
     Raises:
-        ArgumentTypeError: for a form that is not known, or options that do not belong to it.
-        LabelError: if its file cannot be used.
+        ArgumentTypeError: for an unknown form, or options that do not belong to it.
+        LabelError: if the label file cannot be used.
     """
-    given = {option.name: options.pop(option.name) for option in LABEL_OPTIONS if option.name in options}
-    said = given.pop("labels", None)
-    form, colon, rest = (said or "").partition(":")
-    if said is not None and form not in _MAKERS:
-        raise argparse.ArgumentTypeError(f"labels: no form {form!r}; there are {', '.join(_MAKERS)}")
-    maker, needed, possible = _MAKERS.get(form, (None, (), ()))
-    strange = [name for name in given if name not in needed and name not in possible]
-    if strange:
-        where = f"for --labels {form}" if form else "without --labels"
-        raise argparse.ArgumentTypeError(f"{_flag(strange[0])} means nothing {where}")
-    lacking = [name for name in needed if name not in given]
-    if lacking:
-        raise argparse.ArgumentTypeError(f"--labels {form} needs {_flag(lacking[0])}")
+    arguments = {option.name: options.pop(option.name) for option in LABEL_OPTIONS if option.name in options}
+    value = arguments.pop("labels", None)
+    form, colon, rest = (value or "").partition(":")
+    if value is not None and form not in _MAKERS:
+        raise argparse.ArgumentTypeError(f"labels: unknown form {form!r}; known forms are {', '.join(_MAKERS)}")
+    maker, required, optional = _MAKERS.get(form, (None, (), ()))
+    unused = [name for name in arguments if name not in required and name not in optional]
+    if unused:
+        context = f"with --labels {form}" if form else "without --labels"
+        raise argparse.ArgumentTypeError(f"{_flag(unused[0])} has no effect {context}")
+    missing = [name for name in required if name not in arguments]
+    if missing:
+        raise argparse.ArgumentTypeError(f"--labels {form} needs {_flag(missing[0])}")
     if maker is None:
         return None
     if (form == "parent-directory") == bool(rest):
-        expected = "nothing after it" if form == "parent-directory" else "more after its colon"
-        raise argparse.ArgumentTypeError(f"labels: {said!r}: expected {expected}")
+        expected = "no colon" if form == "parent-directory" else "a value after the colon"
+        raise argparse.ArgumentTypeError(f"labels: {value!r}: expected {expected}")
     if form in ("parent-directory", "pattern"):
-        return _made(maker, *([rest] if colon else []))
-    return _made(maker, rest, storage_options=options_of(rest), **given)
+        return _make(maker, *([rest] if colon else []))
+    return _make(maker, rest, storage_options=options_of(rest), **arguments)
 
 
-def _made(maker: Any, *arguments: Any, **options: Any) -> labels.Labeller:
+def _make(maker: Any, *arguments: Any, **options: Any) -> labels.Labeller:
     try:
-        made: labels.Labeller = maker(*arguments, **options)
+        labeller: labels.Labeller = maker(*arguments, **options)
     except RemoteDataError:
         raise
     except (ValueError, re.error) as error:
         raise argparse.ArgumentTypeError(f"labels: {error}") from error
-    except ImportError as error:  # of a package that only this form needs
+    except ImportError as error:  # of an optional package
         raise RemoteDataError(f"--labels: {error}") from error
-    return made
+    return labeller
 
 
 def _flag(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Options that may come from the command line or from a file, checked alike."""
+"""Options of the command line or of a file, with the same checks."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Option(NamedTuple):
 
     Args:
         name: in a file; with hyphens on the command line.
-        read: what comes, a ``str`` from the command line, to the option's value; raises ``ArgumentTypeError``.
-        metavar: what help calls the value; ``None`` for a flag.
-        help: for the command line. A flag that is on unless it is told otherwise is described by what ``--no-`` does.
+        read: converts the value, a ``str`` from the command line; raises ``ArgumentTypeError``.
+        metavar: name of the value in the help; ``None`` for a flag.
+        help: for the command line. For a flag that is on by default it describes the ``--no-`` form.
     """
 
     name: str
@@ -37,62 +37,62 @@ class Option(NamedTuple):
     help: str
 
     def add_to(self, parser: argparse.ArgumentParser) -> None:
-        """Tell the command line."""
+        """Add the option to a parser."""
         name = self.name.replace("_", "-")
         if self.read is not flag:
             parser.add_argument(f"--{name}", type=self.read, metavar=self.metavar, help=self.help)
             return
-        shown = name != "resume"  # which is on
+        shown = name != "resume"  # on by default
         for prefix, value in (("--", True), ("--no-", False)):
             text_of_help = self.help if value == shown else argparse.SUPPRESS
             parser.add_argument(prefix + name, dest=self.name, action="store_const", const=value, help=text_of_help)
 
 
 def read_options(path: str, known: Sequence[Option]) -> dict[str, Any]:
-    """The options of a TOML file, or a JSON file if its name ends so. ``no_x = true`` is ``x = false``.
+    """Read options from a TOML file, or from a file ``*.json``. ``no_x = true`` is ``x = false``.
 
     Raises:
-        RemoteDataError: if it cannot be read, is neither, or has an option that is not known; that is named.
+        RemoteDataError: if the file cannot be read or parsed, or has an unknown option or an invalid value.
     """
     try:
         with open(path, "rb") as file:
-            given = json.load(file) if path.endswith(".json") else tomllib.load(file)
+            content = json.load(file) if path.endswith(".json") else tomllib.load(file)
     except (OSError, ValueError) as error:  # those of JSON and TOML are ValueErrors
         raise RemoteDataError(f"{path}: the options cannot be read: {error}") from error
-    if not isinstance(given, dict):
-        raise RemoteDataError(f"{path}: expected options by their names, got a {type(given).__name__}.")
+    if not isinstance(content, dict):
+        raise RemoteDataError(f"{path}: expected a table of options, got a {type(content).__name__}.")
     by_name = {option.name: option for option in known}
     options: dict[str, Any] = {}
-    for name, value in given.items():
-        option, said = by_name.get(name), value
+    for name, value in content.items():
+        option, setting = by_name.get(name), value
         if option is None and name.startswith("no_") and isinstance(value, bool):
-            option, said = by_name.get(name.removeprefix("no_")), not value
+            option, setting = by_name.get(name.removeprefix("no_")), not value
             option = option if option is not None and option.read is flag else None
         if option is None:
-            raise RemoteDataError(f"{path}: no option is called {name!r}; there are {', '.join(sorted(by_name))}.")
+            raise RemoteDataError(f"{path}: no option {name!r}; known options are {', '.join(sorted(by_name))}.")
         try:
-            options[option.name] = option.read(said)
+            options[option.name] = option.read(setting)
         except _Wrong as error:
             raise RemoteDataError(f"{path}: {name}: {error}.") from error
     return options
 
 
 def text(value: Any) -> str:
-    """A ``str``."""
+    """Check a ``str``."""
     if not isinstance(value, str):
-        raise _Wrong(f"expected a text, got {value!r}")
+        raise _Wrong(f"expected a string, got {value!r}")
     return value
 
 
 def flag(value: Any) -> bool:
-    """A ``bool``, from a file."""
+    """Check a ``bool`` of a file."""
     if not isinstance(value, bool):
         raise _Wrong(f"expected true or false, got {value!r}")
     return value
 
 
 def integer(least: int) -> Callable[[Any], int]:
-    """An ``int`` of at least ``least``."""
+    """Make a parser of integers of at least ``least``."""
 
     def read(value: Any) -> int:
         number = value
@@ -109,12 +109,12 @@ def integer(least: int) -> Callable[[Any], int]:
 
 
 def seed_number(value: Any) -> int | None:
-    """An ``int``, or ``none``; in JSON ``null`` too."""
+    """Parse an integer or ``none``; in JSON also ``null``."""
     return None if value in (None, "none", "None") else integer(0)(value)
 
 
 def mapping(value: Any) -> dict[str, Any]:
-    """A table of a file, or JSON."""
+    """Check a table of a file, or parse JSON."""
     if isinstance(value, str):
         return json_object(value)
     if not isinstance(value, dict):
@@ -123,18 +123,18 @@ def mapping(value: Any) -> dict[str, Any]:
 
 
 def imported(name: str) -> Any:
-    """The function that ``module:function`` names; the module may lie in the working directory."""
+    """Import the function that ``module:function`` names; the module may be in the working directory."""
     module, _, function = name.partition(":")
     if not module or not function:
         raise _Wrong(f"{name!r} is not of the form module:function")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        found: Any = import_module(module)
-        for part in function.split("."):
-            found = getattr(found, part)
+        imported_object: Any = import_module(module)
+        for attribute in function.split("."):
+            imported_object = getattr(imported_object, attribute)
     except (ImportError, AttributeError) as error:
         raise _Wrong(f"{name!r} cannot be imported: {error}") from error
-    if not callable(found):
-        raise _Wrong(f"{name!r} is a {type(found).__name__}, expected a function")
-    return found
+    if not callable(imported_object):
+        raise _Wrong(f"{name!r} is a {type(imported_object).__name__}, expected a function")
+    return imported_object

@@ -5,35 +5,29 @@ from __future__ import annotations
 import argparse
 
 from ..service.transfer import pull
-from ._shared import Commands, add_command, printable, say
-from ._transfer import add_transfer_options, shown_progress, store_options, summary
+from ._shared import Commands, print_line, printable
+from ._transfer import add_transfer_command, run_transfer
 
 
 def add(commands: Commands) -> None:
-    """Tell the command line of this command."""
-    parser = add_command(
+    """Add this command's parser."""
+    add_transfer_command(
         commands,
         "pull",
         _run,
-        does="copy a data set of a service into a folder; only what is not there. Asked again, it goes on where it was "
-        "stopped; several that share the folder fetch each file once.",
+        description="copy a dataset of a service into a folder; only files that the folder does not have. An "
+        "interrupted pull resumes when it is started again; several that share the folder fetch each file "
+        "once.",
         example="pull datasets://storage:8080/photos /datasets/photos",
+        positional={
+            "url": "datasets://host:port/name, or a folder in it",
+            "folder": "created if it does not exist",
+        },
+        delete="remove files from the folder that the dataset does not have, also those that were not pulled",
     )
-    parser.add_argument("url", help="datasets://host:port/name, or a folder in it")
-    parser.add_argument("folder", help="made if it is not there")
-    parser.add_argument("--delete", action="store_true", help="remove from the folder what nobody pulled, too")
-    add_transfer_options(parser)
 
 
-def _run(chosen: argparse.Namespace) -> int:
-    with shown_progress("pull") as on_progress:
-        done = pull(
-            chosen.url,
-            chosen.folder,
-            storage_options=store_options(chosen),
-            max_in_flight=chosen.max_in_flight,
-            on_progress=on_progress,
-            delete=chosen.delete,
-        )
-    say(f"{printable(chosen.folder)}: {summary(done, 'fetched')}")
+def _run(args: argparse.Namespace) -> int:
+    summary = run_transfer(args, pull, args.url, args.folder, verb="fetched")
+    print_line(f"{printable(args.folder)}: {summary}")
     return 0

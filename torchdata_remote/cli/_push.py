@@ -6,35 +6,28 @@ import argparse
 
 from ..core.urls import redact
 from ..service.transfer import push
-from ._shared import Commands, add_command, printable, say
-from ._transfer import add_transfer_options, shown_progress, store_options, summary
+from ._shared import Commands, print_line, printable
+from ._transfer import add_transfer_command, run_transfer
 
 
 def add(commands: Commands) -> None:
-    """Tell the command line of this command."""
-    parser = add_command(
+    """Add this command's parser."""
+    add_transfer_command(
         commands,
         "push",
         _run,
-        does="copy a folder into a data set of a service; only what it does not have. Asked again, it goes on where it "
-        "was stopped.",
+        description="copy a folder into a dataset of a service; only files that the dataset does not have. An "
+        "interrupted push resumes when it is started again.",
         example="push /data/photos datasets://storage:8080/photos",
+        positional={
+            "folder": "copied with all folders below it",
+            "url": "datasets://host:port/name, or a folder in it; created if it does not exist",
+        },
+        delete="remove files from the dataset that the folder does not have",
     )
-    parser.add_argument("folder", help="with all that is below it")
-    parser.add_argument("url", help="datasets://host:port/name, or a folder in it; made if it is not there")
-    parser.add_argument("--delete", action="store_true", help="remove what the folder does not have from the data set")
-    add_transfer_options(parser)
 
 
-def _run(chosen: argparse.Namespace) -> int:
-    with shown_progress("push") as on_progress:
-        done = push(
-            chosen.folder,
-            chosen.url,
-            storage_options=store_options(chosen),
-            max_in_flight=chosen.max_in_flight,
-            on_progress=on_progress,
-            delete=chosen.delete,
-        )
-    say(f"{printable(redact(chosen.url))}: {summary(done, 'sent')}")
+def _run(args: argparse.Namespace) -> int:
+    summary = run_transfer(args, push, args.folder, args.url, verb="sent")
+    print_line(f"{printable(redact(args.url))}: {summary}")
     return 0

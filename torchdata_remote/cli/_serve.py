@@ -6,53 +6,69 @@ import argparse
 import sys
 
 from ..errors import ServiceError
-from ._shared import Commands, add_command, add_storage_options, count, count_or_none, printable, say
+from ._shared import Commands, add_command, add_storage_options, count, count_or_none, print_line, printable
 
 
 def add(commands: Commands) -> None:
-    """Tell the command line of this command."""
+    """Add this command's parser."""
     parser = add_command(
         commands,
         "serve",
         _run,
-        does="host datasets over HTTP: the folders of a local folder, or of any URL that can be written to. A page in "
-        "the browser shows them and takes files.",
+        description="host datasets over HTTP: the folders of a local folder, or of any writable URL. A web page shows "
+        "them and accepts uploads.",
         example="serve --root /data --host 0.0.0.0 --token-file token",
     )
-    parser.add_argument("--root", default="datasets", metavar="URL", help="whose folders are the datasets")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen at; others than loopback need a token")
-    parser.add_argument("--port", type=count_or_none, default=8080, help="0 takes a free one")
-    parser.add_argument("--token-file", metavar="FILE", help="holds the token that requests have to show")
-    parser.add_argument("--max-file-bytes", type=count, metavar="N", help="of a file; 1 TiB by default")
-    parser.add_argument("--min-free-bytes", type=count_or_none, metavar="N", help="left on a disk; 1 GiB by default")
-    parser.add_argument("--idle-timeout", type=float, metavar="SECONDS", help="without a byte of a body; 60 by default")
+    parser.add_argument(
+        "--root",
+        default="datasets",
+        metavar="URL",
+        help="folder whose subfolders are the datasets (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on; any other than loopback needs a token (default: %(default)s)",
+    )
+    parser.add_argument("--port", type=count_or_none, default=8080, help="0 picks a free port (default: %(default)s)")
+    parser.add_argument("--token-file", metavar="FILE", help="file with the token that requests must present")
+    parser.add_argument("--max-file-bytes", type=count, metavar="N", help="size limit of a file (default: 1 TiB)")
+    parser.add_argument(
+        "--min-free-bytes", type=count_or_none, metavar="N", help="disk space kept free (default: 1 GiB)"
+    )
+    parser.add_argument(
+        "--idle-timeout",
+        type=float,
+        metavar="SECONDS",
+        help="time limit without a byte of a request body (default: 60)",
+    )
     add_storage_options(parser)
 
 
-def _run(chosen: argparse.Namespace) -> int:
+def _run(args: argparse.Namespace) -> int:
     try:
         from ..service.server.limits import ServiceLimits
         from ..service.server.run import serve  # its libraries are optional
     except ImportError as error:
         raise ServiceError(f"{error}. The service needs: pip install 'torchdata_remote[service]'") from error
-    given = {
-        "max_file_bytes": chosen.max_file_bytes,
-        "min_free_bytes": chosen.min_free_bytes,
-        "idle_timeout_s": chosen.idle_timeout,
+    limits = {
+        "max_file_bytes": args.max_file_bytes,
+        "min_free_bytes": args.min_free_bytes,
+        "idle_timeout_s": args.idle_timeout,
     }
 
-    def tell(address: str) -> None:
-        where = printable(chosen.root)
-        say(f"http://{address}/ serves {where}; datasets://{address}/NAME in code. Ctrl-C ends it.")
+    def report(address: str) -> None:
+        root = printable(args.root)
+        print_line(f"http://{address}/ serves {root}; datasets://{address}/NAME in code. Ctrl-C stops it.")
         sys.stdout.flush()
 
     serve(
-        chosen.root,
-        host=chosen.host,
-        port=chosen.port,
-        token_file=chosen.token_file,
-        limits=ServiceLimits(**{name: value for name, value in given.items() if value is not None}),
-        storage_options=chosen.storage_options,
-        on_listening=tell,
+        args.root,
+        host=args.host,
+        port=args.port,
+        token_file=args.token_file,
+        limits=ServiceLimits(**{name: value for name, value in limits.items() if value is not None}),
+        storage_options=args.storage_options,
+        on_listening=report,
     )
     return 0

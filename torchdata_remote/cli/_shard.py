@@ -10,75 +10,80 @@ from ..core.urls import split_url
 from ..sharding.shard_dataset import shard_dataset
 from ._bad_members import CHOICES, HELP, bad_member_choice, policy_of
 from ._label_forms import LABEL_OPTIONS, labeller
-from ._manifest import say_shard, say_total
+from ._manifest import print_shard, print_total
 from ._options_file import Option, flag, imported, integer, mapping, read_options, seed_number, text
 from ._shared import Commands, add_command
 
 _OPTIONS = (
     Option("max_shard_bytes", integer(1), "N", "limit of a shard in bytes, headers and padding included"),
     Option("max_shard_samples", integer(1), "N", "limit of samples in a shard"),
-    Option("seed", seed_number, "N|none", "of the random order of all samples (default: 0); none keeps the source's"),
-    Option("num_workers", integer(0), "N", "processes that write (default: 0, this one)"),
-    Option("pattern", text, "GLOB", "which files of the source are taken"),
+    Option(
+        "seed",
+        seed_number,
+        "N|none",
+        "of the random order of all samples (default: 0); none keeps the order of the source",
+    ),
+    Option("num_workers", integer(0), "N", "worker processes (default: 0, this process writes)"),
+    Option("pattern", text, "GLOB", "which files of the source are used"),
     Option("on_bad_member", bad_member_choice, CHOICES, HELP),
-    Option("append", flag, None, "add shards to those that are there"),
-    Option("overwrite", flag, None, "replace what is there"),
-    Option("resume", flag, None, "begin anew, where a job like this one was stopped"),
-    Option("quiet", flag, None, "show no progress, and no line for each shard"),
-    Option("provenance", flag, None, "write beside the shards where each sample came from"),
+    Option("append", flag, None, "add shards to existing ones"),
+    Option("overwrite", flag, None, "replace existing shards"),
+    Option("resume", flag, None, "start over instead of resuming an interrupted job"),
+    Option("quiet", flag, None, "no progress bar, and no line for each shard"),
+    Option("provenance", flag, None, "write the origin of each sample beside the shards"),
     Option("storage_options", mapping, "JSON", "for the stores, in fsspec's vocabulary"),
-    Option("source_options", mapping, "JSON", "for the source's store, if others"),
+    Option("source_options", mapping, "JSON", "for the source's store, if they differ"),
     *LABEL_OPTIONS,
     Option("transform", text, "MODULE:FUNCTION", "sample -> sample, or None to leave it out"),
 )
-_PLACES = (Option("source", text, None, ""), Option("template", text, None, ""))
+_POSITIONAL = (Option("source", text, None, ""), Option("template", text, None, ""))
 
 
-def add(commands: Commands, given: Sequence[str]) -> None:
-    """Tell the command line of this command; source and template may be left out where a file may tell them."""
-    from_file = any(word.partition("=")[0] == "--options" for word in given)
+def add(commands: Commands, arguments: Sequence[str]) -> None:
+    """Add this command's parser; with ``--options``, source and template may be in the file."""
+    from_file = any(word.partition("=")[0] == "--options" for word in arguments)
     parser = add_command(
         commands,
         "shard",
-        lambda chosen: _run(chosen, parser),
-        does="write a data set into tar shards, in a random order of all its samples. A job that was stopped goes on "
+        lambda args: _run(args, parser),
+        description="write a dataset to tar shards, in a random order of all its samples. An interrupted job resumes "
         "when it is started again.",
         example="shard photos/ 's3://bucket/train/{shard:06d}.tar' --labels parent-directory --num-workers 4",
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
-    places: dict[str, Any] = {"nargs": "?"} if from_file else {}
+    settings: dict[str, Any] = {"nargs": "?"} if from_file else {}
     parser.add_argument(
         "source",
         metavar="SOURCE",
-        help="folder of files, tar, tar of tars, or shards; URL, glob or brace range; [*] is a star of a name",
-        **places,
+        help="folder of files, tar, tar of tars, or shards; URL, glob or brace range; [*] is a literal star",
+        **settings,
     )
     parser.add_argument(
-        "template", metavar="TEMPLATE", help="URL of the shards, such as s3://bucket/train/{shard:06d}.tar", **places
+        "template", metavar="TEMPLATE", help="URL of the shards, such as s3://bucket/train/{shard:06d}.tar", **settings
     )
     parser.add_argument(
         "--options",
         metavar="FILE",
-        help="JSON or TOML with any of these options, and source and template: max_shard_bytes = 100_000_000. What "
-        "the command line says wins.",
+        help="JSON or TOML with any of these options, and source and template: max_shard_bytes = 100_000_000. The "
+        "command line takes precedence.",
     )
     for option in _OPTIONS:
         option.add_to(parser)
 
 
-def _run(chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    options = dict(vars(chosen))
+def _run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    options = dict(vars(args))
     path = options.pop("options", None)
-    known = (*_PLACES, *_OPTIONS)
+    known = (*_POSITIONAL, *_OPTIONS)
     try:
         from_file = {} if path is None else read_options(path, known)
         options = {**from_file, **{option.name: options[option.name] for option in known if option.name in options}}
-        missing = [place.name for place in _PLACES if place.name not in options]
+        missing = [argument.name for argument in _POSITIONAL if argument.name not in options]
         if missing:
             parser.error(f"no {' and no '.join(missing)}, neither on the command line nor in {path}")
         if options.get("append") and options.get("overwrite"):
-            parser.error("--append adds to the shards that are there, and --overwrite replaces them: choose one")
+            parser.error("--append adds to existing shards, and --overwrite replaces them: choose one")
         source, template = options.pop("source"), options.pop("template")
         stores = _stores(source, template, options)
         labels = labeller(options, lambda url: stores.get(split_url(url)[0]))
@@ -89,19 +94,19 @@ def _run(chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     except argparse.ArgumentTypeError as error:
         parser.error(str(error))
     quiet = options.pop("quiet", False)
-    policy, counting = policy_of(options.get("on_bad_member", "raise"))
+    policy, counter = policy_of(options.get("on_bad_member", "raise"))
     if "on_bad_member" in options:
         options["on_bad_member"] = policy
     shards = shard_dataset(source, template, progress=not quiet, **options)
     for shard in [] if quiet else shards:
-        say_shard(shard)
-    counting.say_total()
-    say_total(shards)
+        print_shard(shard)
+    counter.print_total()
+    print_total(shards)
     return 0
 
 
 def _stores(source: str, template: str, options: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Storage options by scheme: those of the source go before those of the shards."""
+    """Return storage options by scheme; those of the source take precedence."""
     stores = {split_url(template)[0]: options.get("storage_options", {})}
     if "source_options" in options:
         stores[split_url(source)[0]] = options["source_options"]

@@ -1,4 +1,4 @@
-"""What several commands need: options, and how text is printed."""
+"""Options and output that several commands share."""
 
 from __future__ import annotations
 
@@ -12,13 +12,19 @@ Commands = Any  # argparse gives its type no public name
 
 
 def add_command(
-    commands: Commands, name: str, run: Callable[[argparse.Namespace], int], *, does: str, example: str, **settings: Any
+    commands: Commands,
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    *,
+    description: str,
+    example: str,
+    **settings: Any,
 ) -> argparse.ArgumentParser:
-    """A command's parser; its help ends with an example."""
+    """Add a command's parser; its help ends with an example."""
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
-        help=does.partition(".")[0].partition(";")[0],
-        description=does[0].upper() + does[1:],
+        help=description.partition(".")[0].partition(";")[0],
+        description=description[0].upper() + description[1:],
         epilog=f"example: torchdata-remote {example}",
         **settings,
     )
@@ -27,7 +33,7 @@ def add_command(
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """A JSON object from the command line."""
+    """Parse a JSON object."""
     try:
         options = json.loads(text)
     except ValueError as error:
@@ -38,7 +44,7 @@ def json_object(text: str) -> dict[str, Any]:
 
 
 def count(text: str) -> int:
-    """A number of at least 1 from the command line."""
+    """Parse an integer of at least 1."""
     try:
         number = int(text)
     except ValueError:
@@ -49,12 +55,12 @@ def count(text: str) -> int:
 
 
 def count_or_none(text: str) -> int:
-    """A number of at least 0 from the command line."""
+    """Parse an integer of at least 0."""
     return 0 if text.strip() == "0" else count(text)
 
 
 def add_storage_options(parser: argparse.ArgumentParser) -> None:
-    """The option ``--storage-options``."""
+    """Add the option ``--storage-options``."""
     parser.add_argument(
         "--storage-options",
         type=json_object,
@@ -65,7 +71,7 @@ def add_storage_options(parser: argparse.ArgumentParser) -> None:
 
 
 def printable(text: str) -> str:
-    r"""A text of others, such as a name in an archive, without what a terminal would take for a command.
+    r"""Escape unprintable characters, which a terminal may take for commands, in a text such as a member's name.
 
     >>> print(printable("a\x1b[2Jb é"))
     a\x1b[2Jb é
@@ -76,8 +82,8 @@ def printable(text: str) -> str:
     )
 
 
-def say(text: str = "") -> None:
-    """Print a line; characters that standard output cannot express are escaped."""
+def print_line(text: str = "") -> None:
+    """Print a line; escape characters that standard output cannot encode."""
     try:
         print(text)
     except UnicodeEncodeError:

@@ -11,22 +11,21 @@ from PIL import Image
 
 from ..core.new_file import make_new_file
 from ..errors import LabelError, RemoteDataError
-from ..formats.decoders import rgb
-from ..inspection.contact_sheet import Cell, contact_sheet
-from ..inspection.pictures import Picture, class_names, pictures
-from ._shared import Commands, add_command, add_storage_options, count, printable, say
+from ..inspection.contact_sheet import Cell, contact_sheet, thumbnail
+from ..inspection.pictures import class_names, pictures
+from ._shared import Commands, add_command, add_storage_options, count, print_line, printable
 
 _DEFAULT_PICTURES = 36
 
 
 def add(commands: Commands) -> None:
-    """Tell the command line of this command."""
+    """Add this command's parser."""
     parser = add_command(
         commands,
         "show",
         _run,
-        does="draw a contact sheet of images with their labels. Labels are names where classes.json lies beside the "
-        "shards, else numbers, else keys. Only the images that are drawn are read.",
+        description="draw a contact sheet of images with their labels. Labels are class names if classes.json is "
+        "beside the shards, else numbers, else keys. Only the images that are drawn are read.",
         example="show s3://bucket/train/ --grid out.png",
     )
     parser.add_argument("url", help="folder of shards, manifest, glob, or one shard")
@@ -44,56 +43,37 @@ def add(commands: Commands) -> None:
     add_storage_options(parser)
 
 
-def _run(chosen: argparse.Namespace) -> int:
+def _run(args: argparse.Namespace) -> int:
     names: dict[str, str] | None = None
     cells: list[Cell] = []
-    for picture in pictures(
-        chosen.url, num_pictures=chosen.num, seed=chosen.seed, storage_options=chosen.storage_options
-    ):
+    for picture in pictures(args.url, num_pictures=args.num, seed=args.seed, storage_options=args.storage_options):
         if names is None:
-            names = _names(picture.url, chosen)
-        cells.append((_small(picture.data, chosen.cell_pixels), _label(picture, names)))
-    columns = chosen.columns or math.ceil(math.sqrt(len(cells)))
+            names = _names(picture.url, args)
+        cells.append((thumbnail(picture.data, args.cell_pixels), picture.caption(names)))
+    columns = args.columns or math.ceil(math.sqrt(len(cells)))
     try:
-        sheet = contact_sheet(cells, num_columns=columns, cell_pixels=chosen.cell_pixels)
-        _save(sheet, chosen.grid)
+        sheet = contact_sheet(cells, num_columns=columns, cell_pixels=args.cell_pixels)
+        _save(sheet, args.grid)
     except (OSError, ValueError) as error:  # no such folder, no such format, too large
-        raise RemoteDataError(f"{chosen.grid}: {error}") from error
-    say(f"{len(cells):,} images, {sheet.width:,} x {sheet.height:,} pixels: {printable(chosen.grid)}")
+        raise RemoteDataError(f"{args.grid}: {error}") from error
+    print_line(f"{len(cells):,} images, {sheet.width:,} x {sheet.height:,} pixels: {printable(args.grid)}")
     return 0
 
 
-def _names(url: str, chosen: argparse.Namespace) -> dict[str, str]:
+def _names(url: str, args: argparse.Namespace) -> dict[str, str]:
     try:
-        return class_names(url, storage_options=chosen.storage_options)
+        return class_names(url, storage_options=args.storage_options)
     except LabelError as error:
-        print(f"torchdata-remote: {error} Labels are shown as they are.", file=sys.stderr)
+        print(f"torchdata-remote: {error} Labels are shown without names.", file=sys.stderr)
         return {}
 
 
-def _small(data: bytes, cell_pixels: int) -> Image.Image | None:
-    """An image that is not larger than its cell; ``None`` if it is none."""
-    try:
-        image = rgb(data)
-    except Exception:  # noqa: BLE001  # Pillow raises nearly anything for damaged images
-        return None
-    image.thumbnail((cell_pixels, cell_pixels), Image.Resampling.LANCZOS)
-    return image
-
-
-def _label(picture: Picture, names: dict[str, str]) -> str:
-    label = picture.label
-    if label is None:
-        return picture.key.rpartition("/")[2]
-    return names.get(label.lstrip("0") or "0", label)
-
-
 def _save(sheet: Image.Image, path: str) -> None:
-    """Write a picture; a file of that name is replaced when the new one is complete."""
+    """Write a picture; an existing file is replaced when the new one is complete."""
     folder, name = os.path.split(os.path.abspath(path))
     extension = os.path.splitext(name)[1]
     if extension.lower() not in Image.registered_extensions():
-        raise ValueError(f"no picture format is called {extension!r}. Take a name such as out.png")
+        raise ValueError(f"no picture format has the extension {extension!r}. Use a name such as out.png")
     handle, partial = make_new_file(folder, ".tmp-", extension)
     try:
         with os.fdopen(handle, "wb") as file:

@@ -1,4 +1,4 @@
-"""Looking at data sets: what a shard holds, whether it is what the manifest says, and a sheet of pictures."""
+"""Inspect datasets: contents of a shard, verification against the manifest, a summary, a sheet of pictures."""
 
 from .contact_sheet import contact_sheet
 from .contents import inspect_shard

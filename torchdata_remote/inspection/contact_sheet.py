@@ -1,10 +1,12 @@
-"""Pictures in a grid, each with a label below."""
+"""Draw images in a grid, each with a label below."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from PIL import Image, ImageDraw, ImageFont
+
+from ..formats.decoders import rgb
 
 _PAGE, _FRAME, _TEXT, _PALE = (255, 255, 255), (238, 238, 240), (32, 33, 36), (160, 160, 166)
 _ELLIPSIS = "..."  # three dots, which every font has
@@ -35,7 +37,7 @@ def contact_sheet(cells: Sequence[Cell], *, num_columns: int, cell_pixels: int =
     """
     if not cells or num_columns < 1 or cell_pixels < 16:
         raise ValueError(
-            f"A contact sheet needs images, a column and cells of 16 pixels at least; got {len(cells)} images, "
+            f"A contact sheet needs at least one image, one column and cells of 16 pixels; got {len(cells)} images, "
             f"num_columns={num_columns}, cell_pixels={cell_pixels}."
         )
     columns = min(num_columns, len(cells))
@@ -49,7 +51,7 @@ def contact_sheet(cells: Sequence[Cell], *, num_columns: int, cell_pixels: int =
     if width * height > _MAX_SHEET_PIXELS:
         raise ValueError(
             f"{rows} x {columns} cells of {cell_pixels} pixels make a picture of {width:,} x {height:,}, more than "
-            f"{_MAX_SHEET_PIXELS:,} pixels. Show fewer, or take smaller cells."
+            f"{_MAX_SHEET_PIXELS:,} pixels. Show fewer images, or use smaller cells."
         )
     sheet = Image.new("RGB", (width, height), _PAGE)
     draw = ImageDraw.Draw(sheet)
@@ -59,25 +61,36 @@ def contact_sheet(cells: Sequence[Cell], *, num_columns: int, cell_pixels: int =
         top = margin + row * (cell_pixels + label_pixels + margin)
         draw.rectangle((left, top, left + cell_pixels - 1, top + cell_pixels - 1), fill=_FRAME)
         if image is None:
-            _cross(draw, left, top, cell_pixels)
+            _draw_cross(draw, left, top, cell_pixels)
         else:
-            small = _fitted(image, cell_pixels)
-            sheet.paste(small, (left + (cell_pixels - small.width) // 2, top + (cell_pixels - small.height) // 2))
+            scaled = _scaled(image, cell_pixels)
+            sheet.paste(scaled, (left + (cell_pixels - scaled.width) // 2, top + (cell_pixels - scaled.height) // 2))
         middle = (left + cell_pixels / 2, top + cell_pixels + label_pixels / 2)
-        draw.text(middle, fitting_text(label, font, cell_pixels), fill=_TEXT, font=font, anchor="mm")
+        draw.text(middle, shorten(label, font, cell_pixels), fill=_TEXT, font=font, anchor="mm")
     return sheet
 
 
-def _fitted(image: Image.Image, cell_pixels: int) -> Image.Image:
+def thumbnail(data: bytes | None, cell_pixels: int) -> Image.Image | None:
+    """Decode an image and shrink it to fit a cell; ``None`` if the data are missing or not an image."""
+    if not data:
+        return None
+    try:
+        image = rgb(data, min_size=cell_pixels)
+    except Exception:  # noqa: BLE001  # Pillow raises nearly anything for damaged images
+        return None
+    image.thumbnail((cell_pixels, cell_pixels), Image.Resampling.LANCZOS)
+    return image
+
+
+def _scaled(image: Image.Image, cell_pixels: int) -> Image.Image:
     """As large as the cell allows; tiny images, such as digits of 8 pixels, keep their square pixels."""
     scale = min(cell_pixels / image.width, cell_pixels / image.height)
     size = max(1, round(image.width * scale)), max(1, round(image.height * scale))
-    how = Image.Resampling.NEAREST if scale >= 4 else Image.Resampling.LANCZOS
-    return image.convert("RGB").resize(size, how, reducing_gap=3.0)
+    method = Image.Resampling.NEAREST if scale >= 4 else Image.Resampling.LANCZOS
+    return image.convert("RGB").resize(size, method, reducing_gap=3.0)
 
 
-def _cross(draw: ImageDraw.ImageDraw, left: int, top: int, cell_pixels: int) -> None:
-    """What stands for an image that cannot be shown."""
+def _draw_cross(draw: ImageDraw.ImageDraw, left: int, top: int, cell_pixels: int) -> None:
     inset = cell_pixels // 3
     first, last = inset, cell_pixels - 1 - inset
     for start, end in (((first, first), (last, last)), ((first, last), (last, first))):
@@ -85,18 +98,18 @@ def _cross(draw: ImageDraw.ImageDraw, left: int, top: int, cell_pixels: int) -> 
         draw.line(line, fill=_PALE, width=max(2, cell_pixels // 40))
 
 
-def fitting_text(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, most_pixels: int) -> str:
-    """As much of a text as fits on one line, with an ellipsis where something was cut off.
+def shorten(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, max_pixels: int) -> str:
+    """Shorten a text to one line of at most ``max_pixels``, with an ellipsis where it was cut.
 
-    Line breaks and characters that cannot be seen become spaces.
+    Line breaks and unprintable characters become spaces.
     """
     text = "".join(character if character.isprintable() else " " for character in text[:1000]).strip()
-    if font.getlength(text) <= most_pixels:
+    if font.getlength(text) <= max_pixels:
         return text
     least, most = 0, len(text)  # characters that fit, by bisection
     while least < most:
         middle = (least + most + 1) // 2
-        if font.getlength(text[:middle].rstrip() + _ELLIPSIS) <= most_pixels:
+        if font.getlength(text[:middle].rstrip() + _ELLIPSIS) <= max_pixels:
             least = middle
         else:
             most = middle - 1

@@ -1,4 +1,4 @@
-"""What is in a shard: members, samples, sizes, labels; seen from its headers."""
+"""Inspect a shard by its headers: members, samples, sizes, labels."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from ..core.threads.ordered_map import ordered_map
 from ..errors import ShardReadError
 from ..fetch.read_ahead import FAR_BYTES, LEAST_BYTES, MOST_BYTES
 from ..formats.error_policy import MemberErrorHandler, Skipped
-from ..formats.grouping import samples_of
-from ..formats.sample import KEY, split_key
+from ..formats.sample import KEY
 from ..formats.tar import MemberHeader
-from .shard_headers import NOT_ITS_INDEX, ShardHeads
+from .label_member import LABEL_EXTENSION, decode_label, is_label
+from .shard_headers import WRONG_INDEX, ShardHeaders, group_headers
 
-_MAX_LABEL_BYTES = 64
-_WORTH_AN_INDEX_BYTES = 512 << 10  # a smaller shard is read sooner without
+_MIN_INDEXED_BYTES = 512 << 10  # a smaller shard is read faster without its index
 _MAX_THREADS = 16
 _CHUNKS_PER_THREAD = 4
-_CHUNK_BYTES = 4 << 20  # of samples so small that all is read
+_CHUNK_BYTES = 4 << 20  # where samples are so small that all bytes are read
 
 
 class Sizes(NamedTuple):
-    """Of the members with one extension: how many, and their bytes."""
+    """Number and sizes of the members with one extension."""
 
     num_members: int
     min_bytes: int
@@ -38,23 +37,23 @@ class Sizes(NamedTuple):
 
 @dataclass
 class ShardContents:
-    """What is in a shard.
+    """Counts and sizes of a shard's members and samples.
 
     Args:
         url: without credentials.
         num_bytes: size of the object.
         compression: its name, or ``None``.
         num_members: regular files that belong to samples.
-        num_samples: groups of them that share a key.
-        passed_over: what belongs to no sample: ``"directory"``, ``"link"``, ``"device"``, ``"meta"`` -> how many.
-        bad_members: why members cannot be part of a sample -> how many. Readers raise for them, unless
-            ``on_bad_member`` says otherwise.
-        extensions: of members, in the order in which they first came.
-        labels: content of ``cls`` members of up to 64 bytes -> how many samples have it.
+        num_samples: groups of members that share a key.
+        passed_over: entries outside samples: ``"directory"``, ``"link"``, ``"device"``, ``"meta"`` -> how many.
+        bad_members: reason why members cannot be part of a sample -> how many. Readers raise for them, unless
+            ``on_bad_member`` leaves them out.
+        extensions: of members, in the order of their first occurrence.
+        labels: content of ``cls`` members of up to 64 bytes -> samples.
         first: key, and bytes of each member, of the first samples.
-        fetched_bytes: that were asked of the store for this.
-        num_requests: by which they came.
-        notes: what else there is to say.
+        fetched_bytes: requested from the store for this.
+        num_requests: for these bytes.
+        notes: such as why the index was not used.
     """
 
     url: str
@@ -73,98 +72,94 @@ class ShardContents:
 
 
 def inspect_shard(url: str, *, num_samples: int = 5, storage_options: Mapping[str, Any] | None = None) -> ShardContents:
-    """Look at a shard by its headers, which ranged requests bring; what lies between them is not read.
+    """Inspect a shard by its headers, which are read by ranged requests; the data between them are not.
 
-    An index beside it (``.idx``) lets samples be looked at in parallel. Without one, requests go from header to header.
-    A compressed shard is read as a whole.
+    With an index beside the shard (``.idx``), samples are inspected in parallel; without one, requests follow the
+    headers one by one. A compressed shard is read as a whole.
 
     Args:
         url: of a tar.
-        num_samples: of which keys and sizes are told.
+        num_samples: first samples whose keys and sizes are reported.
         storage_options: for the store, in fsspec's vocabulary.
 
     Raises:
-        ShardReadError: for a shard that is damaged, with the byte, or not made of samples; or a zip.
+        ShardReadError: for a shard that is damaged, with the byte, or does not consist of samples; or a zip.
         StorageError: if it cannot be read.
 
     Example:
         >>> from torchdata_remote import ShardWriter
-        >>> with ShardWriter("memory://seen/{shard}.tar", overwrite=True) as writer:
+        >>> with ShardWriter("memory://inspected/{shard}.tar", overwrite=True) as writer:
         ...     _ = [writer.write({"__key__": str(i), "txt": "moo" * i, "cls": i % 2}) for i in range(3)]
-        >>> contents = inspect_shard("memory://seen/0.tar", num_samples=1)
+        >>> contents = inspect_shard("memory://inspected/0.tar", num_samples=1)
         >>> contents.num_samples, contents.labels, contents.first
         (3, {'0': 2, '1': 1}, [{'key': '0', 'bytes': {'cls': 1, 'txt': 0}}])
         >>> contents.extensions["txt"]
         Sizes(num_members=3, min_bytes=0, median_bytes=3, max_bytes=6, total_bytes=9)
     """
     options, retry = StorageOptions(storage_options), RetryPolicy()
-    shard = ShardHeads(url, options, retry)
-    tally = _Tally(shard, num_samples)
+    shard = ShardHeaders(url, options, retry)
+    counter = _Counter(shard, num_samples)
     offsets = None
     if shard.compression is not None:
-        tally.notes.append(f"compressed by {shard.compression}: read as a whole")
-    elif shard.num_bytes >= _WORTH_AN_INDEX_BYTES:
-        offsets, why_not = shard.read_index()
+        counter.notes.append(f"compressed by {shard.compression}: read as a whole")
+    elif shard.num_bytes >= _MIN_INDEXED_BYTES:
+        offsets, reason = shard.read_index()
         if offsets is None:
-            tally.notes.append(f"{why_not}; went from header to header")
+            counter.notes.append(f"{reason}; followed the headers one by one")
     if offsets is not None:
         try:
-            heads = list(_by_index(shard, offsets, tally.passed_over))
-        except ShardReadError:  # is it the shard or the index? Going through it will tell
-            tally.passed_over.clear()
+            headers = list(_by_index(shard, offsets, counter.passed_over))
+        except ShardReadError:  # of a wrong index or a damaged shard: reading from the start decides which
+            counter.passed_over.clear()
         else:
-            tally.count(iter(heads))
-            if tally.starts[1:] != offsets[1:-1]:
-                tally.notes.append(NOT_ITS_INDEX)
-            return tally.contents()
-    tally.count(shard.from_the_start(_is_small_label, tally.skip))
+            counter.count(iter(headers))
+            if counter.starts[1:] != offsets[1:-1]:
+                counter.notes.append(WRONG_INDEX)
+            return counter.contents()
+    counter.count(shard.from_start(is_label, counter.skip))
     if offsets is not None:
-        tally.notes.append(f"{NOT_ITS_INDEX}; went from header to header")
-    return tally.contents()
+        counter.notes.append(f"{WRONG_INDEX}; followed the headers one by one")
+    return counter.contents()
 
 
-def _is_small_label(name: str, num_bytes: int) -> bool:
-    return num_bytes <= _MAX_LABEL_BYTES and split_key(name)[1] == "cls"
-
-
-def _by_index(shard: ShardHeads, offsets: list[int], passed_over: Counter[str]) -> Iterator[MemberHeader]:
-    """All members; several pieces of the shard are gone through at the same time."""
+def _by_index(shard: ShardHeaders, offsets: list[int], passed_over: Counter[str]) -> Iterator[MemberHeader]:
+    """Read all headers, several chunks of the shard in parallel."""
     num_samples = len(offsets) - 1
     small = offsets[-1] <= num_samples * FAR_BYTES
-    most = -(-offsets[-1] // _CHUNK_BYTES) if small else _MAX_THREADS * _CHUNKS_PER_THREAD
-    num_chunks = min(num_samples, most)
-    borders = [offsets[num_samples * chunk // num_chunks] for chunk in range(num_chunks)]
+    max_chunks = -(-offsets[-1] // _CHUNK_BYTES) if small else _MAX_THREADS * _CHUNKS_PER_THREAD
+    num_chunks = min(num_samples, max_chunks)
+    bounds = [offsets[num_samples * chunk // num_chunks] for chunk in range(num_chunks)]
     in_flight = ConcurrencyLimit(_MAX_THREADS, check=lambda: None)
 
-    def look(start: int, stop: int | None, wait: Any) -> tuple[list[MemberHeader], list[str]]:
+    def read(start: int, stop: int | None, wait: Any) -> tuple[list[MemberHeader], list[str]]:
         skipped: list[str] = []
-        heads = shard.between(
+        headers = shard.between(
             start,
             stop,
-            _is_small_label,
+            is_label,
             in_flight=in_flight,
             wait=wait,
             first_bytes=MOST_BYTES if small else LEAST_BYTES,
             on_skip=skipped.append,
         )
-        return list(heads), skipped
+        return list(headers), skipped
 
-    chunks = zip(borders, [*borders[1:], None], strict=True)
-    tasks = (lambda wait, start=start, stop=stop: look(start, stop, wait) for start, stop in chunks)
-    for heads, skipped in ordered_map(tasks, max_threads=_MAX_THREADS):
+    chunks = zip(bounds, [*bounds[1:], None], strict=True)
+    tasks = (lambda wait, start=start, stop=stop: read(start, stop, wait) for start, stop in chunks)
+    for headers, skipped in ordered_map(tasks, max_threads=_MAX_THREADS):
         passed_over.update(skipped)
-        yield from heads
+        yield from headers
 
 
-class _Tally:
-    """Counts what a shard has.
+class _Counter:
+    """Counts the members and samples of a shard.
 
     Args:
-        shard: which one.
-        num_samples: whose sizes are kept.
+        shard: whose headers are counted.
+        num_samples: first samples whose sizes are kept.
     """
 
-    def __init__(self, shard: ShardHeads, num_samples: int) -> None:
+    def __init__(self, shard: ShardHeaders, num_samples: int) -> None:
         self._shard, self._num_first = shard, num_samples
         self.notes: list[str] = []
         self.passed_over: Counter[str] = Counter()
@@ -175,41 +170,35 @@ class _Tally:
         self._first: list[dict[str, Any]] = []
 
     def skip(self, kind: str) -> None:
-        """Something belongs to no sample."""
+        """Count an entry that belongs to no sample."""
         self.passed_over[kind] += 1
 
-    def count(self, heads: Iterator[MemberHeader]) -> None:
-        """Take all members."""
-        runs = (([head.name], [head]) for head in heads)
+    def count(self, headers: Iterator[MemberHeader]) -> None:
+        """Count all members."""
         on_bad_member = MemberErrorHandler(lambda error: None, self._bad)
-        for sample in samples_of(
-            runs,  # type: ignore[arg-type]  # any values
-            url=self._shard.shown,
-            on_skip=self.skip,
-            on_bad_member=on_bad_member,
-        ):
-            found = {name: head for name, head in sample.items() if isinstance(head, MemberHeader)}
-            self.starts.append(next(iter(found.values())).start)
-            for extension, head in found.items():
-                self._sizes.setdefault(extension, []).append(head.num_bytes)
-            label = found.get("cls")
-            if label is not None and label.data is not None:
-                self._labels[label.data.decode("utf-8", "backslashreplace").strip()] += 1
+        for sample in group_headers(headers, url=self._shard.shown, on_skip=self.skip, on_bad_member=on_bad_member):
+            members = {name: header for name, header in sample.items() if isinstance(header, MemberHeader)}
+            self.starts.append(next(iter(members.values())).start)
+            for extension, header in members.items():
+                self._sizes.setdefault(extension, []).append(header.num_bytes)
+            label = decode_label(members.get(LABEL_EXTENSION))
+            if label is not None:
+                self._labels[label] += 1
             if len(self._first) < self._num_first:
-                sizes = {extension: head.num_bytes for extension, head in found.items()}
+                sizes = {extension: header.num_bytes for extension, header in members.items()}
                 self._first.append({"key": sample[KEY], "bytes": sizes})
 
     def contents(self) -> ShardContents:
-        """What was counted."""
+        """Return all counts."""
         sizes = {
-            extension: Sizes(len(one), min(one), median(one), max(one), sum(one))
-            for extension, one in self._sizes.items()
+            extension: Sizes(len(group), min(group), median(group), max(group), sum(group))
+            for extension, group in self._sizes.items()
         }
         return ShardContents(
             self._shard.shown,
             self._shard.num_bytes,
             self._shard.compression,
-            num_members=sum(one.num_members for one in sizes.values()),
+            num_members=sum(group.num_members for group in sizes.values()),
             num_samples=len(self.starts),
             passed_over=dict(self.passed_over),
             bad_members=dict(self._bad.bad_members),

@@ -1,4 +1,4 @@
-"""A sheet of pictures from all over a dataset."""
+"""Draw a contact sheet of a dataset for the service's page, within bounds of time and bytes."""
 
 from __future__ import annotations
 
@@ -17,27 +17,23 @@ from ..core.options import StorageOptions
 from ..core.threads.ordered_map import ordered_map
 from ..core.urls import RemoteUrl
 from ..errors import RemoteDataError, ShardReadError
-from ..formats.decoders import rgb
 from ..formats.images import is_image_name
 from ..formats.nested import is_archive_name
-from ..formats.sample import KEY, split_key
 from ..formats.sample_index import index_url
 from ..formats.tar import MemberHeader
 from ..storage.registry import read_whole
-from .contact_sheet import Cell, contact_sheet
-from .pictures import Picture, class_names
-from .probe import BRIEFLY, Budget, Folder, is_small_label, list_dataset, samples_in, spread, text_of
-from .shard_headers import ShardHeads
+from .contact_sheet import Cell, contact_sheet, thumbnail
+from .pictures import MAX_TABLE_BYTES, Picture, class_names_if_readable, images_and_labels, pictures_in
+from .probe import BRIEF_RETRY, MAX_FILES, Budget, Folder, evenly_spaced, list_dataset
+from .shard_headers import ShardHeaders
 
-MAX_FILES = 200_000
 _MAX_S, _MAX_BYTES = 15.0, 256 << 20
 _MAX_IMAGE_BYTES = 16 << 20
-_MAX_TABLE_BYTES = 16 << 20  # of an index or a class table
 _MAX_THREADS = 8
-_CELL_PIXELS, _COLUMNS = 160, 5  # labels can still be read where a page makes it smaller
-_SMALL = rgb(min_size=_CELL_PIXELS)
+_CELL_PIXELS, _COLUMNS = 160, 5  # labels stay legible when a page scales the sheet down
 _DAMAGED = "damaged shard"
-_FIRST_BYTES = 32 << 10  # a small picture as a whole; of larger ones the next windows are longer
+_FIRST_BYTES = 32 << 10  # a small picture as a whole; for a larger one the next windows are longer
+_MEMBER_BYTES = 4 << 10  # charged for each header that is read on the way to an image
 
 
 def draw_sheet(
@@ -45,15 +41,15 @@ def draw_sheet(
 ) -> bytes | None:
     """Draw some images of a dataset, loose ones or from inside shards, as a PNG with a label under each.
 
-    They come from all folders, or all shards, by turns. What is damaged, larger than 16 MiB, has more pixels than
-    ``decoders`` allows, or comes too late, is a crossed cell. At most 256 MiB are read, by requests for what is needed,
-    and nothing is begun after 15 s.
+    They are taken from all folders, or all shards, in turn. An image that is damaged, larger than 16 MiB, has more
+    pixels than ``decoders`` allows, or arrives too late, is a crossed cell. At most 256 MiB are read, by requests for
+    what is needed, and no request is sent after 15 s.
 
     Args:
         root_url: the dataset's folder, in any store.
         storage_options: for the store, in fsspec's vocabulary.
         num_pictures: at most.
-        max_files: that are listed.
+        max_files: limit of the listing.
 
     Returns:
         A PNG of up to 5 columns of 160 pixels, or ``None`` if there are no images.
@@ -68,7 +64,7 @@ def draw_sheet(
         >>> fsspec.filesystem("memory").pipe({"/zebras/1.png": file.getvalue(), "/zebras/2.png": b"damaged"})
         >>> Image.open(io.BytesIO(draw_sheet("memory://zebras/", None))).size
         (350, 201)
-        >>> draw_sheet("memory://nobody/", None) is None
+        >>> draw_sheet("memory://no-such-folder/", None) is None
         True
     """
     options = StorageOptions(storage_options)
@@ -76,11 +72,11 @@ def draw_sheet(
     budget = Budget(max_s=_MAX_S, max_bytes=_MAX_BYTES)
     shards = [file for file in folder.files if is_archive_name(file)]
     images = [file for file in folder.files if is_image_name(file)]
-    size_of_shards = sum(file.size or 0 for file in shards)
-    by_shards = bool(shards) and (not images or size_of_shards >= sum(file.size or 0 for file in images))
-    cells = _from_shards(shards, folder, num_pictures, options, budget) if by_shards else []
+    shard_bytes = sum(file.size or 0 for file in shards)
+    from_shards = bool(shards) and (not images or shard_bytes >= sum(file.size or 0 for file in images))
+    cells = _cells_of_shards(shards, folder, num_pictures, options, budget) if from_shards else []
     if not cells:
-        cells = _loose(images, folder, num_pictures, options, budget)
+        cells = _cells_of_files(images, folder, num_pictures, options, budget)
     if not cells:
         return None
     sheet, file = contact_sheet(cells, num_columns=_COLUMNS, cell_pixels=_CELL_PIXELS), io.BytesIO()
@@ -88,70 +84,62 @@ def draw_sheet(
     return file.getvalue()
 
 
-def _loose(
+def _cells_of_files(
     images: list[RemoteUrl], folder: Folder, num_pictures: int, options: StorageOptions, budget: Budget
 ) -> list[Cell]:
     by_folder: defaultdict[str, list[RemoteUrl]] = defaultdict(list)
     for image in images:
         by_folder[folder.path(image).rpartition("/")[0]].append(image)
-    chosen = spread(list(by_folder.values()), num_pictures)
+    chosen = evenly_spaced(list(by_folder.values()), num_pictures)
     share = -(-num_pictures // max(1, len(chosen)))
-    turns = zip_longest(*(spread(files, share) for files in chosen))
-    drawn = list(islice((one for turn in turns for one in turn if one is not None), num_pictures))
+    urls = _in_turn([evenly_spaced(files, share) for files in chosen], num_pictures)
 
-    def look(url: RemoteUrl, wait: Callable[[float], None]) -> bytes:
+    def read(url: RemoteUrl, wait: Callable[[float], None]) -> bytes | None:
         fits = url.size is None or url.size <= _MAX_IMAGE_BYTES
         if fits and budget.take(_MAX_IMAGE_BYTES if url.size is None else url.size):
             with suppress(RemoteDataError):
-                return read_whole(url, options, BRIEFLY)
-        return b""
+                return read_whole(url, options, BRIEF_RETRY)
+        return None
 
-    tasks = [partial(look, url) for url in drawn]
-    named = (_label_of(folder.path(url)) for url in drawn)
-    with closing(ordered_map(tasks, max_threads=_MAX_THREADS)) as read:
-        return [(_small(data, budget), name) for data, name in zip(read, named, strict=True)]
+    tasks = [partial(read, url) for url in urls]
+    labels = (_folder_name(folder.path(url)) for url in urls)
+    with closing(ordered_map(tasks, max_threads=_MAX_THREADS)) as contents:
+        return [(_thumbnail(data, budget), label) for data, label in zip(contents, labels, strict=True)]
 
 
-def _label_of(path: str) -> str:
+def _folder_name(path: str) -> str:
+    """The last folder of a path, or the file's name if it is in none."""
     above, _, name = path.rpartition("/")
     return above.rpartition("/")[2] or name
 
 
-def _from_shards(
+def _cells_of_shards(
     shards: list[RemoteUrl], folder: Folder, num_pictures: int, options: StorageOptions, budget: Budget
 ) -> list[Cell]:
-    chosen = spread(shards, num_pictures)
+    chosen = evenly_spaced(shards, num_pictures)
     share = -(-num_pictures // max(1, len(chosen)))
     sizes = {str(file): file.size or 0 for file in folder.files}
-    tasks = [partial(_pictures_of, url, sizes, share, options, budget) for url in chosen]
-    names: dict[str, dict[str, str]] = {}
+    tasks = [partial(_pictures_of_shard, url, sizes, share, options, budget) for url in chosen]
     with closing(ordered_map(tasks, max_threads=_MAX_THREADS)) as found:
-        turns = list(zip_longest(*found))
-    drawn = list(islice((one for one in chain.from_iterable(turns) if one is not None), num_pictures))
-    if all(one.key == _DAMAGED for one in drawn):
+        drawn = _in_turn(list(found), num_pictures)
+    if all(picture.key == _DAMAGED for picture in drawn):
         return []
+    tables: dict[str, dict[str, str]] = {}  # by folder
     cells = []
-    for one in drawn:
-        place = one.url[: one.url.rindex("/") + 1]
-        if place not in names:
-            names[place] = names_beside(one.url, sizes, options)
-        label = one.key.rpartition("/")[2] if one.label is None else names[place].get(one.label, one.label)
-        cells.append((_small(one.data, budget), label))
+    for picture in drawn:
+        parent = picture.url.rpartition("/")[0]
+        if parent not in tables:
+            tables[parent] = class_names_if_readable(picture.url, sizes, options)
+        cells.append((_thumbnail(picture.data, budget), picture.caption(tables[parent])))
     return cells
 
 
-def names_beside(shard_url: str, sizes: Mapping[str, int], options: StorageOptions) -> dict[str, str]:
-    """Class number -> name, from the class table beside a shard; nothing where there is none that can be read."""
-    table = shard_url[: shard_url.rindex("/") + 1] + "classes.json"
-    if sizes.get(table, _MAX_TABLE_BYTES + 1) > _MAX_TABLE_BYTES:
-        return {}
-    try:
-        return class_names(shard_url, storage_options=options)
-    except RemoteDataError:
-        return {}
+def _in_turn(lists: list[list[Any]], num: int) -> list[Any]:
+    """The first items of all lists, then the second ones, up to a number; shorter lists end earlier."""
+    return list(islice((item for item in chain.from_iterable(zip_longest(*lists)) if item is not None), num))
 
 
-def _pictures_of(
+def _pictures_of_shard(
     url: RemoteUrl,
     sizes: Mapping[str, int],
     count: int,
@@ -159,57 +147,34 @@ def _pictures_of(
     budget: Budget,
     wait: Callable[[float], None],
 ) -> list[Picture]:
-    """Images from all over a shard where its index tells where samples begin, else from its beginning."""
+    """Read images from all over a shard that has an index, else the first ones."""
     found: list[Picture] = []
     try:
-        shard = ShardHeads(url, options, BRIEFLY)
-        indexed = 0 < sizes.get(index_url(url), 0) <= _MAX_TABLE_BYTES
+        shard = ShardHeaders(url, options, BRIEF_RETRY)
+        indexed = 0 < sizes.get(index_url(url), 0) <= MAX_TABLE_BYTES
         offsets = shard.read_index()[0] if indexed else None
-        places = spread(list(pairwise(offsets)), count) if offsets else []
-        wanted, one = _wanted(budget), ConcurrencyLimit(1, check=lambda: None)
-        with suppress(ShardReadError):  # whether it is the shard or the index, reading from the start will tell
-            for start, stop in places:
-                heads = shard.between(start, stop, wanted, in_flight=one, wait=wait, first_bytes=_FIRST_BYTES)
-                with closing(heads):
-                    found += islice(_pictures_in(heads, shard), 1)
+        ranges = evenly_spaced(list(pairwise(offsets)), count) if offsets else []
+        wanted, limit = images_and_labels(_MAX_IMAGE_BYTES, take=budget.take), ConcurrencyLimit(1, check=lambda: None)
+        with suppress(ShardReadError):  # of a wrong index or a damaged shard: reading from the start decides which
+            for start, stop in ranges:
+                headers = shard.between(start, stop, wanted, in_flight=limit, wait=wait, first_bytes=_FIRST_BYTES)
+                with closing(headers):
+                    found += islice(pictures_in(headers, shard), 1)
         if not found:
-            with closing(shard.from_the_start(wanted)) as heads:
-                found += islice(_pictures_in(_affordable(heads, budget), shard), count)
+            with closing(shard.from_start(wanted)) as headers:
+                found += islice(pictures_in(_affordable(headers, budget), shard), count)
     except RemoteDataError:
-        found.append(Picture(str(url), _DAMAGED, b"", None))
+        found.append(Picture(str(url), _DAMAGED, None, None))
     return found
 
 
-def _wanted(budget: Budget) -> Callable[[str, int], bool]:
-    def wanted(name: str, num_bytes: int) -> bool:
-        if is_image_name(split_key(name)[1]):
-            return num_bytes <= _MAX_IMAGE_BYTES and budget.take(num_bytes)
-        return is_small_label(name, num_bytes)
-
-    return wanted
-
-
-def _affordable(heads: Iterator[MemberHeader], budget: Budget) -> Iterator[MemberHeader]:
-    for head in heads:
-        yield head
-        if not budget.take(4 << 10):
+def _affordable(headers: Iterator[MemberHeader], budget: Budget) -> Iterator[MemberHeader]:
+    for header in headers:
+        yield header
+        if not budget.take(_MEMBER_BYTES):
             return
 
 
-def _pictures_in(heads: Iterator[MemberHeader], shard: ShardHeads) -> Iterator[Picture]:
-    for sample in samples_in(heads, shard.shown):
-        images = sorted((name for name in sample if is_image_name(name)), key=lambda name: "." in name)
-        if images:
-            yield Picture(str(shard.url), sample[KEY], sample[images[0]].data or b"", text_of(sample.get("cls")))
-
-
-def _small(data: bytes, budget: Budget) -> Image.Image | None:
-    """An image of a cell's size; ``None`` if it is none, or if there is no time left to decode it."""
-    if not data or not budget.take(0):
-        return None
-    try:
-        image = _SMALL(data)
-    except Exception:  # noqa: BLE001  # Pillow raises nearly anything for damaged images
-        return None
-    image.thumbnail((_CELL_PIXELS, _CELL_PIXELS), Image.Resampling.LANCZOS)
-    return image
+def _thumbnail(data: bytes | None, budget: Budget) -> Image.Image | None:
+    """As ``thumbnail``; ``None`` also if there is no time left to decode."""
+    return thumbnail(data, _CELL_PIXELS) if budget.take(0) else None

@@ -1,11 +1,11 @@
-"""What lies in a dataset's folder, and in some of its shards, seen within bounds of time and bytes."""
+"""List a dataset's folder and probe some of its shards, within bounds of time and bytes."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -15,27 +15,27 @@ from ..core.options import RetryPolicy, StorageOptions
 from ..core.urls import RemoteUrl, join_url, redact, split_url
 from ..errors import RemoteDataError, ShardReadError
 from ..fetch.read_ahead import FAR_BYTES, LEAST_BYTES
-from ..formats.grouping import samples_of
 from ..formats.manifest import MANIFEST_NAME, load_manifest
-from ..formats.sample import KEY, Sample, split_key
+from ..formats.sample import KEY, Sample
 from ..formats.tar import MemberHeader
 from ..storage.listing.folder import list_folder
 from ..storage.registry import read_whole
-from .shard_headers import ShardHeads
+from .label_member import LABEL_EXTENSION, decode_label, is_label
+from .shard_headers import ShardHeaders, group_headers
 
-BRIEFLY = RetryPolicy(deadline_s=5.0, progress_timeout_s=5.0)  # somebody waits for the page
-_MAX_LABEL_BYTES = 64
+MAX_FILES = 200_000
+BRIEF_RETRY = RetryPolicy(deadline_s=5.0, progress_timeout_s=5.0)  # a page is waiting for the result
 _HEADER_BYTES = 512
 _MAX_MANIFESTS, _MAX_MANIFEST_BYTES = 16, 16 << 20
 
 
 class Budget:
-    """Seconds and bytes that may still be used; shared by threads.
+    """Limit of time and of bytes, shared by threads.
 
     Args:
         max_s: seconds from now.
-        max_bytes: that may be asked of the store.
-        clock: seconds that only grow.
+        max_bytes: to request from the store.
+        clock: monotonic, in seconds.
 
     Example:
         >>> budget = Budget(max_s=60.0, max_bytes=10)
@@ -45,16 +45,16 @@ class Budget:
 
     def __init__(self, *, max_s: float, max_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._deadline_s = clock, clock() + max_s
-        self._left_bytes = max_bytes
+        self._remaining_bytes = max_bytes
         self._lock = threading.RLock()
-        self.cut = False  # whether something was refused
+        self.cut = False  # whether a request was refused
 
     def take(self, num_bytes: int) -> bool:
-        """Use so many bytes, if they and the time are there; after the first refusal nothing is."""
+        """Use a number of bytes; returns whether they and the time are left. After one refusal all are refused."""
         with self._lock:
-            self._left_bytes -= num_bytes
-            if self._left_bytes < 0 or self._clock() > self._deadline_s:
-                self.cut, self._left_bytes = True, -1
+            self._remaining_bytes -= num_bytes
+            if self._remaining_bytes < 0 or self._clock() > self._deadline_s:
+                self.cut, self._remaining_bytes = True, -1
             return not self.cut
 
 
@@ -63,9 +63,9 @@ class Folder:
     """The files of a dataset.
 
     Args:
-        url: of the folder, with a slash at its end.
+        url: of the folder, with a trailing slash.
         files: sorted by path.
-        complete: whether these are all.
+        complete: whether these are all files.
     """
 
     url: str
@@ -73,142 +73,120 @@ class Folder:
     complete: bool
 
     def path(self, file: str) -> str:
-        """A file's path below the folder."""
+        """Return a file's path below the folder."""
         return str(file)[len(self.url) :]
 
 
 def list_dataset(root_url: str, options: StorageOptions, *, max_files: int) -> Folder:
-    """The files of a dataset, the first ``max_files`` of them by path.
+    """List the files of a dataset, at most the first ``max_files`` by path.
 
     Raises:
         StorageError: if the folder cannot be listed.
     """
     url = join_url(*split_url(root_url if root_url.endswith("/") else root_url + "/"))
-    files = list(islice(list_folder(url, recursive=True, options=options, retry=BRIEFLY), max_files + 1))
+    files = list(islice(list_folder(url, recursive=True, options=options, retry=BRIEF_RETRY), max_files + 1))
     return Folder(url, files[:max_files], len(files) <= max_files)
 
 
 @dataclass
-class ShardLook:
-    """What was seen of a shard.
+class ShardProbe:
+    """Counts of a shard's samples, or of its first ones.
 
     Args:
-        num_samples: that were seen.
-        to_the_end: whether these are all.
+        num_samples: samples that were counted.
+        complete: whether these are all samples.
         labels: content of ``cls`` members -> samples.
-        folders: last folder of the key -> samples; of keys without one, nothing.
+        folders: last folder of the key -> samples; keys without a folder are not counted.
         extensions: of members -> samples.
-        problem: why it cannot be read; empty if it can.
+        problem: why the shard cannot be read; empty if it can.
     """
 
     num_samples: int = 0
-    to_the_end: bool = False
+    complete: bool = False
     labels: Counter[str] = field(default_factory=Counter)
     folders: Counter[str] = field(default_factory=Counter)
     extensions: Counter[str] = field(default_factory=Counter)
     problem: str = ""
 
     def count(self, sample: Sample) -> None:
-        """Take one more."""
+        """Count a sample."""
         self.num_samples += 1
         folder = str(sample[KEY]).rpartition("/")[0].rpartition("/")[2]
         if folder:
             self.folders[folder] += 1
-        label = text_of(sample.get("cls"))
+        label = decode_label(sample.get(LABEL_EXTENSION))
         if label is not None:
             self.labels[label] += 1
         self.extensions.update(name for name in sample if not name.startswith("__"))
 
 
-def look_into(url: RemoteUrl, options: StorageOptions, budget: Budget) -> ShardLook:
-    """Go through a shard from its beginning, by headers, until its end or the budget's.
+def probe_shard(url: RemoteUrl, options: StorageOptions, budget: Budget) -> ShardProbe:
+    """Count a shard's samples from its headers, until its end or until the budget is used up.
 
-    What it costs is taken from the budget beforehand: of a member what reading it or jumping over it needs, of a
-    compressed one all of it. So no more than about twice the budget's bytes are asked for.
+    The budget is charged beforehand: for a member what reading or skipping it needs, in a compressed shard all of it.
+    So at most about twice the budget's bytes are requested.
     """
-    look, cut = ShardLook(), False
+    probe, cut = ShardProbe(), False
     try:
-        shard = ShardHeads(url, options, BRIEFLY)
-        with closing(shard.from_the_start(is_small_label)) as heads:
+        shard = ShardHeaders(url, options, BRIEF_RETRY)
+        with closing(shard.from_start(is_label)) as headers:
             last: Sample | None = None
-            affordable = _Affordable(heads, budget, whole=shard.compression is not None)
+            affordable = _Affordable(headers, budget, whole=shard.compression is not None)
             try:
-                for sample in samples_in(affordable, shard.shown):
+                for sample in group_headers(affordable, url=shard.shown):
                     if last is not None:
-                        look.count(last)
+                        probe.count(last)
                     last = sample
             finally:
                 cut = affordable.cut
-            if last is not None and not cut:  # else some of its members may not have been seen
-                look.count(last)
+            if last is not None and not cut:  # else some of its members may be missing
+                probe.count(last)
     except RemoteDataError as error:
-        if not (cut and isinstance(error, ShardReadError)):  # "not a single sample", when none was looked at
-            look.problem = str(error)
-    look.to_the_end = not cut and not look.problem
-    return look
+        if not (cut and isinstance(error, ShardReadError)):  # "without a single sample", when no header was affordable
+            probe.problem = str(error)
+    probe.complete = not cut and not probe.problem
+    return probe
 
 
 class _Affordable:
-    """Heads while the budget lasts."""
+    """Headers, until the budget is used up."""
 
-    def __init__(self, heads: Iterable[MemberHeader], budget: Budget, *, whole: bool) -> None:
-        self._heads, self._budget, self._whole = heads, budget, whole
+    def __init__(self, headers: Iterable[MemberHeader], budget: Budget, *, whole: bool) -> None:
+        self._headers, self._budget, self._whole = headers, budget, whole
         self.cut = False
 
     def __iter__(self) -> Iterator[MemberHeader]:
-        for head in self._heads:
-            passing = (
-                head.num_bytes
+        for header in self._headers:
+            data_bytes = (
+                header.num_bytes
                 if self._whole
-                else min(head.num_bytes, FAR_BYTES) + LEAST_BYTES * (head.num_bytes > FAR_BYTES)
+                else min(header.num_bytes, FAR_BYTES) + LEAST_BYTES * (header.num_bytes > FAR_BYTES)
             )
-            if not self._budget.take(_HEADER_BYTES + passing):
+            if not self._budget.take(_HEADER_BYTES + data_bytes):
                 self.cut = True
                 return
-            yield head
+            yield header
 
 
 def samples_by_manifests(folder: Folder, options: StorageOptions, budget: Budget) -> dict[str, int]:
-    """URL of each shard that a manifest names -> its samples; 16 manifests are read at most."""
+    """Read up to 16 manifests: URL of each shard that they name -> its samples."""
     found: dict[str, int] = {}
     manifests = [file for file in folder.files if file.endswith("/" + MANIFEST_NAME)]
     for url in manifests[:_MAX_MANIFESTS]:
         size = _MAX_MANIFEST_BYTES if url.size is None else url.size
         if size <= _MAX_MANIFEST_BYTES and budget.take(size):
-            with suppress(RemoteDataError):  # other things may be called index.json
-                found |= {one.url: one.num_samples for one in load_manifest(read_whole(url, options, BRIEFLY), url)}
+            with suppress(RemoteDataError):  # other files may be named index.json
+                found |= {one.url: one.num_samples for one in load_manifest(read_whole(url, options, BRIEF_RETRY), url)}
     return found
 
 
-def samples_in(heads: Iterable[MemberHeader], shown: str) -> Generator[Sample, None, None]:
-    """Heads by samples: extension -> head.
-
-    Raises:
-        ShardReadError: as ``samples_of``.
-    """
-    runs = (([head.name], [head]) for head in heads)
-    yield from samples_of(runs, url=shown)  # type: ignore[arg-type]  # any values
-
-
-def is_small_label(name: str, num_bytes: int) -> bool:
-    """Whether a member may be read for its label."""
-    return num_bytes <= _MAX_LABEL_BYTES and split_key(name)[1] == "cls"
-
-
-def text_of(head: Any) -> str | None:
-    """What a label says; ``None`` if it was not read."""
-    if not isinstance(head, MemberHeader) or head.data is None:
-        return None
-    return head.data.decode("utf-8", "backslashreplace").strip()
-
-
-def spread(items: list[Any], num: int) -> list[Any]:
-    """So many of them, from all over the list, in its order.
+def evenly_spaced(items: list[Any], num: int) -> list[Any]:
+    """Choose up to ``num`` items at even distances, in order.
 
     Example:
-        >>> spread(list(range(10)), 3)
+        >>> evenly_spaced(list(range(10)), 3)
         [0, 3, 6]
-        >>> spread([1, 2], 3)
+        >>> evenly_spaced([1, 2], 3)
         [1, 2]
     """
     if num >= len(items):
@@ -216,6 +194,6 @@ def spread(items: list[Any], num: int) -> list[Any]:
     return [items[number * len(items) // num] for number in range(num)]
 
 
-def without_place(message: str, folder: Folder) -> str:
-    """An error's text that does not tell users where on the server their files lie."""
+def without_root(message: str, folder: Folder) -> str:
+    """Remove the server's own folder from an error message that users see."""
     return message.replace(redact(folder.url), "").replace(folder.url, "")

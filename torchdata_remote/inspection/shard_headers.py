@@ -1,40 +1,44 @@
-"""The members of one shard without most of their data: by ranged requests where it is a plain tar."""
+"""Read a shard's headers without most of the data: by ranged requests for a plain tar, else as a stream."""
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 
 from ..core.concurrency_limit import ConcurrencyLimit
 from ..core.options import FetchOptions, RetryPolicy, StorageOptions
 from ..core.urls import RemoteUrl, redact
-from ..errors import ShardReadError
+from ..errors import BadMemberError, ShardReadError
 from ..fetch.listing.shard_set import read_if_there
 from ..fetch.read_ahead import LEAST_BYTES, ReadAhead
 from ..fetch.session import FetchSession
 from ..fetch.streams import parts_of, stream_objects
 from ..formats.compression.decompress import CompressionLimits, decompressed
+from ..formats.error_policy import raise_error
+from ..formats.grouping import samples_of
+from ..formats.sample import Sample
 from ..formats.sample_index import index_url, parse_index
 from ..formats.tar import MemberHeader, TarOptions, read_member_headers
 
-Heads = Generator[MemberHeader, None, None]
+Headers = Generator[MemberHeader, None, None]
 Wanted = Callable[[str, int], bool]
+"""Called with a member's name and size: whether its data are read."""
 
-NOT_ITS_INDEX = "the index beside it is of another shard, or damaged: write it again"
-_NO_LIMIT = sys.maxsize  # nothing is held of what is passed over
+WRONG_INDEX = "the index beside it is of another shard, or damaged: write it again"
+_NO_LIMIT = sys.maxsize  # skipped data are not kept
 _STREAMED = FetchOptions(max_in_flight=4, part_bytes=1 << 20, max_buffer_bytes=8 << 20)
 _ZIP = b"PK\x03\x04", b"PK\x05\x06"
 
 
-class ShardHeads:
-    """One shard, looked at from head to head.
+class ShardHeaders:
+    """The headers of one shard.
 
     Args:
         url: of the shard.
         options: for the store.
-        retry: what is done about faults that may pass.
+        retry: policy for transient faults.
 
     Raises:
         ShardReadError: if it is a zip.
@@ -44,30 +48,30 @@ class ShardHeads:
     def __init__(self, url: str, options: StorageOptions, retry: RetryPolicy) -> None:
         self._options, self._retry = options, retry
         self.shown = redact(url)
-        windows = ReadAhead(url, options, retry=retry)
-        head = windows.head()
+        first_window = ReadAhead(url, options, retry=retry)
+        head = first_window.head()
         if head[:4] in _ZIP:
             raise ShardReadError(
-                f"{self.shown} is a zip, of which this looks at none: list it by unzip -l, or read it by "
+                f"{self.shown} is a zip, and only tars can be inspected: list it with unzip -l, or read it with "
                 "shard_zip_reader().",
                 url=self.shown,
             )
-        self.num_bytes = windows.find_num_bytes()
+        self.num_bytes = first_window.find_num_bytes()
         etag = url.etag if isinstance(url, RemoteUrl) else None
         self.url = RemoteUrl(str(url), self.num_bytes, etag)
-        self.compression, nothing = decompressed([head], url=self.shown, limits=CompressionLimits())
-        nothing.close()
-        self.fetched_bytes, self.num_requests = windows.fetched_bytes, windows.num_requests
+        self.compression, unread = decompressed([head], url=self.shown, limits=CompressionLimits())
+        unread.close()
+        self.fetched_bytes, self.num_requests = first_window.fetched_bytes, first_window.num_requests
         self._sent_whole = len(head) > LEAST_BYTES
-        self._first: ReadAhead | None = windows
+        self._first: ReadAhead | None = first_window
         self._lock = threading.RLock()
 
     def read_index(self) -> tuple[list[int] | None, str]:
-        """Where samples begin and the last one ends, as the index beside the shard says; or ``None`` and why not."""
+        """Read the index beside the shard: where samples start and the last one ends; or ``None`` and the reason."""
         if self.compression is not None:
             return None, f"it is compressed by {self.compression}"
         if self._sent_whole:
-            return None, "the server ignores ranges and sends it whole"
+            return None, "the server ignores ranges and sends the whole object"
         data = read_if_there(index_url(self.url), self._options, self._retry)
         if data is None:
             return None, "there is no index beside it"
@@ -75,10 +79,10 @@ class ShardHeads:
         try:
             return parse_index(data, shard_bytes=self.num_bytes).tolist(), ""
         except ValueError:
-            return None, NOT_ITS_INDEX
+            return None, WRONG_INDEX
 
-    def from_the_start(self, wanted: Wanted, on_skip: Callable[[str], object] = lambda kind: None) -> Heads:
-        """All members; of one that is compressed the bytes come as a stream.
+    def from_start(self, wanted: Wanted, on_skip: Callable[[str], object] = lambda kind: None) -> Headers:
+        """Read the headers of all members; a compressed shard is read as a stream.
 
         Raises:
             ShardReadError: as ``tar.read_members``.
@@ -87,21 +91,21 @@ class ShardHeads:
             yield from self._streamed(wanted, on_skip)
             return
         windows, self._first = self._first or ReadAhead(self.url, self._options, retry=self._retry), None
-        before = windows.fetched_bytes, windows.num_requests  # which are counted already
+        before = windows.fetched_bytes, windows.num_requests  # these are counted already
         options = TarOptions(self.num_bytes, max_member_bytes=_NO_LIMIT, on_skip=on_skip)
         try:
             yield from read_member_headers(windows, url=self.shown, options=options, wanted=wanted)
         finally:
             self._count(windows.fetched_bytes - before[0], windows.num_requests - before[1])
 
-    def _streamed(self, wanted: Wanted, on_skip: Callable[[str], object]) -> Heads:
+    def _streamed(self, wanted: Wanted, on_skip: Callable[[str], object]) -> Headers:
         options = TarOptions(max_member_bytes=_NO_LIMIT, on_skip=on_skip)
         with closing(stream_objects([self.url], FetchSession(_STREAMED, self._options))) as streams:
             for url, stream in streams:
                 with closing(stream):
-                    _, bare = decompressed(parts_of(url, stream), url=self.shown, limits=CompressionLimits())
-                    with closing(bare):
-                        yield from read_member_headers(bare, url=self.shown, options=options, wanted=wanted)
+                    _, tar = decompressed(parts_of(url, stream), url=self.shown, limits=CompressionLimits())
+                    with closing(tar):
+                        yield from read_member_headers(tar, url=self.shown, options=options, wanted=wanted)
         self._count(self.num_bytes, -(-self.num_bytes // (1 << 20)))
 
     def between(
@@ -114,20 +118,20 @@ class ShardHeads:
         wait: Callable[[float], None],
         first_bytes: int = LEAST_BYTES,
         on_skip: Callable[[str], object] = lambda kind: None,
-    ) -> Heads:
-        """The members between two bytes of a shard that is not compressed; may run in several threads.
+    ) -> Headers:
+        """Read the headers between two bytes of an uncompressed shard; may run in several threads.
 
         Args:
-            start: where a header begins.
-            stop: where another one begins; ``None`` for the archive's end.
-            wanted: whether the data of a member of that name and size are to be taken.
+            start: offset of a header.
+            stop: offset of a later header; ``None`` for the archive's end.
+            wanted: decides whose data are read.
             in_flight: shared by the threads.
-            wait: waits for so many seconds.
+            wait: sleeps for a number of seconds.
             first_bytes: length of the first window.
             on_skip: as in ``TarOptions``.
 
         Raises:
-            ShardReadError: as ``tar.read_members``, and if a member leads over ``stop``.
+            ShardReadError: as ``tar.read_members``, and if a member extends beyond ``stop``.
         """
         windows = ReadAhead(
             self.url,
@@ -149,3 +153,19 @@ class ShardHeads:
         with self._lock:
             self.fetched_bytes += num_bytes
             self.num_requests += num_requests
+
+
+def group_headers(
+    headers: Iterable[MemberHeader],
+    *,
+    url: str,
+    on_skip: Callable[[str], object] = lambda kind: None,
+    on_bad_member: Callable[[BadMemberError], object] = raise_error,
+) -> Iterator[Sample]:
+    """Group headers into samples, as readers group members: extension -> header.
+
+    Raises:
+        ShardReadError: as ``samples_of``.
+    """
+    batches = (([header.name], [header]) for header in headers)
+    return samples_of(batches, url=url, on_skip=on_skip, on_bad_member=on_bad_member)  # type: ignore[arg-type]  # headers, where readers pass data

@@ -1,4 +1,4 @@
-"""What was done when: a picture of requests and decoding over time, and of how long requests took."""
+"""Plot requests and decoding over time, and the distribution of request durations."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from collections.abc import Sequence
 
 from ..core.stats.counters import DECODE, FETCH, Span
 
-MAX_SPANS = 4_000  # that can be told apart in a picture
+MAX_SPANS = 4_000  # more bars cannot be distinguished in a picture
 _COLOURS = {FETCH.name: "#4c78a8", DECODE.name: "#f58518"}
 
 
 def lanes(spans: Sequence[Span]) -> list[int]:
-    """The row of each piece of work, so that no two of a row overlap; as few rows as possible.
+    """Assign a row to each span, so that spans of a row do not overlap; as few rows as possible.
 
     Args:
-        spans: sorted by when they began.
+        spans: sorted by start.
 
     Example:
         >>> lanes([Span("fetch", 0, 3, 0), Span("fetch", 1, 2, 0), Span("fetch", 2, 4, 0), Span("fetch", 2.5, 5, 0)])
         [0, 1, 1, 2]
     """
-    busy: list[tuple[float, int]] = []  # until when, and the row
+    busy: list[tuple[float, int]] = []  # end of the last span, and the row
     free: list[int] = []
-    found = []
+    assigned = []
     for span in spans:
         while busy and busy[0][0] <= span.start_s:
             heapq.heappush(free, heapq.heappop(busy)[1])
         row = heapq.heappop(free) if free else len(busy)
         heapq.heappush(busy, (span.end_s, row))
-        found.append(row)
-    return found
+        assigned.append(row)
+    return assigned
 
 
 def draw_timeline(spans: Sequence[Span], path: str | os.PathLike[str], *, title: str) -> None:
-    """Draw the first pieces of work as bars over time, and a histogram of how long all requests took.
+    """Draw the first spans as bars over time, and a histogram of the durations of all requests.
 
     Args:
-        spans: what was done, in any order.
+        spans: in any order.
         path: of the picture, such as ``bench.png``.
         title: of the picture.
 
@@ -60,12 +60,12 @@ def draw_timeline(spans: Sequence[Span], path: str | os.PathLike[str], *, title:
     figure, (over_time, histogram) = plt.subplots(2, 1, figsize=(10, 7), height_ratios=(3, 1), layout="constrained")
     first_row = 0
     for name, colour in _COLOURS.items():
-        mine = [span for span in drawn if span.stage == name]
-        rows = lanes(mine)
+        own = [span for span in drawn if span.stage == name]
+        rows = lanes(own)
         over_time.barh(
             [first_row + row for row in rows],
-            [span.end_s - span.start_s for span in mine],
-            left=[span.start_s - began_s for span in mine],
+            [span.end_s - span.start_s for span in own],
+            left=[span.start_s - began_s for span in own],
             height=0.8,
             color=colour,
             label=f"{name}: {max(rows, default=-1) + 1} at once",

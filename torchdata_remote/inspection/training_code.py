@@ -1,4 +1,4 @@
-"""The Python lines to train from a dataset of the service."""
+"""Generate the Python code to train from a dataset of the service."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from dataclasses import dataclass
 
 from ..fetch.listing.patterns import escape_url
 
-ADDRESS = "datasets://HOST:PORT/NAME"  # what whoever shows the lines puts the dataset's own address for
+ADDRESS = "datasets://HOST:PORT/NAME"  # placeholder: the page puts the dataset's address here
 PLAIN = '"secure": False'  # True where the service is behind https
 _MAX_WORKERS = 4
 _WIDTH = 100
 
 _PREPARE = '''
 def prepare(image):
-    """To a tensor of one size; augmentation goes here."""
+    """Convert to a tensor of one size; put augmentation here."""
     pixels = np.array(image.resize((224, 224)))
     return torch.from_numpy(pixels).permute(2, 0, 1) / 255
 '''
 
 
 @dataclass(frozen=True)
-class Source:
-    """What is to be read.
+class TrainingData:
+    """The part of a dataset that the code reads.
 
     Args:
-        folder: below the dataset, with a slash at its end, or empty.
+        folder: below the dataset, with a trailing slash, or empty.
         pattern: glob over base names; empty for all files.
         members: extensions, of which each sample has one.
-        are_images: whether these are images.
-        labelled: whether samples have a label by themselves, or by ``classes``.
+        are_images: whether these members are images.
+        labelled: whether samples have a ``cls`` member.
         classes: names in the order of their numbers, for samples whose folder is their class.
-        are_shards: whether these are shards, rather than files of a sample each.
-        num_urls: shards or files that match; each worker needs one.
+        are_shards: whether the URLs are shards, rather than files of one sample each.
+        num_urls: shards or files that match; each worker needs at least one.
     """
 
     folder: str
@@ -47,10 +47,10 @@ class Source:
 
 
 def image_folder_code(folder: str) -> str:
-    """Lines for loose images whose folders are their classes.
+    """Generate code for loose images whose folders are their classes.
 
     Args:
-        folder: below the dataset, with a slash at its end, or empty.
+        folder: below the dataset, with a trailing slash, or empty.
     """
     return _script(
         folder,
@@ -62,7 +62,7 @@ def image_folder_code(folder: str) -> str:
 
 
 def files_code(folder: str) -> str:
-    """Lines for files of any kind, by number."""
+    """Generate code for files of any kind, by number."""
     return _script(
         folder,
         prepare=False,
@@ -72,8 +72,8 @@ def files_code(folder: str) -> str:
     )
 
 
-def stream_code(source: Source) -> str:
-    """Lines for samples that stream: of shards, or of loose files."""
+def stream_code(source: TrainingData) -> str:
+    """Generate code for streamed samples, of shards or of loose files."""
     function = "stream_shards" if source.are_shards else "stream_files"
     pattern = f"pattern={_quoted(source.pattern)}, " if source.pattern else ""
     member, label = _quoted(";".join(source.members)), source.labelled or bool(source.classes)
@@ -118,12 +118,12 @@ def _script(folder: str, *, prepare: bool, make: list[str], loader: str, loop: l
 
 
 def _quoted(text: str) -> str:
-    """A literal of Python, in the quotes that the other lines have."""
+    """Return a Python literal with double quotes, as in the other lines."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def _wrapped(before: str, names: Sequence[str], after: str) -> list[str]:
-    """A list of names over as many lines as it needs."""
+    """Wrap a list of names over several lines."""
     whole = before + ", ".join(map(_quoted, names)) + after
     if len(whole) <= _WIDTH:
         return [whole]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import overload
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from ..images import IMAGE_FORMATS
 from ._turbojpeg import MAX_PIXELS, check_size, decode_plain_jpeg, divisor
@@ -90,6 +90,8 @@ def _decode_by_pillow(data: bytes, min_size: int | None) -> Image.Image:
         opened = Image.open(io.BytesIO(data), formats=_FORMATS)
     except Image.DecompressionBombError as error:
         raise ValueError(f"more pixels than the limit of {MAX_PIXELS:,}: {error}") from error
+    except UnidentifiedImageError:  # whose message is the address of a BytesIO
+        raise UnidentifiedImageError(f"not an image of a known format ({', '.join(_FORMATS)})") from None
     with opened:
         image: Image.Image = opened
         width, height = image.size
