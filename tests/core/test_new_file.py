@@ -41,7 +41,7 @@ def test_names_that_are_taken_are_passed_over(tmp_path: Path, monkeypatch: pytes
     os.close(descriptor)
     assert path == str(tmp_path / "x2")
     assert (tmp_path / "x0").read_bytes() == b"there"
-    with pytest.raises(FileExistsError, match="names that begin with 'x'"):
+    with pytest.raises(FileExistsError, match="random names with the prefix 'x'"):
         make_new_file(str(tmp_path), "x", "")
 
 

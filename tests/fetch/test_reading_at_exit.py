@@ -107,7 +107,7 @@ def test_each_queued_part_ends_in_bytes_or_an_error(kind: str, in_order: bool, t
     for line in lines:
         assert line.startswith("bytes") or "PoolClosedError True" in line, line
     if kind in ("obstore", "botocore"):  # whose requests take long enough that some are queued
-        assert "after the interpreter has begun to end" in lines[-1]
+        assert "once the interpreter shuts down" in lines[-1]
 
 
 def test_started_and_queued_tasks_raise_in_their_consumer() -> None:

@@ -1,4 +1,4 @@
-"""Checksums of an object's blocks: made while it is written, compared while it is read."""
+"""Checksums of an object's blocks: computed while it is written, compared while it is read."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 BLOCK_BYTES = 4 << 20
-MIN_BLOCK_BYTES, MAX_BLOCK_BYTES = 64 << 10, 64 << 20  # of a manifest that is read: a block is held in memory
+# Limits for manifests that are read: a block is held in memory
+MIN_BLOCK_BYTES, MAX_BLOCK_BYTES = 64 << 10, 64 << 20
 
 
 class Checksums(NamedTuple):
     """CRC-32 (as in zlib, IEEE 802.3) of consecutive blocks of ``block_bytes``; the last one may be shorter.
 
-    Against damage, not against forgery. A block and not the whole object, so that it can be fetched again before
-    anything of it is handed on.
+    They detect damage, not forgery. A checksum covers a block rather than the whole object, so that a damaged block can
+    be downloaded again before any of its bytes are used.
     """
 
     block_bytes: int
@@ -22,7 +23,7 @@ class Checksums(NamedTuple):
 
 
 class BlockSummer:
-    """Makes checksums from an object's bytes as they come."""
+    """Computes checksums from consecutive bytes of an object."""
 
     def __init__(self, block_bytes: int = BLOCK_BYTES) -> None:
         self._block_bytes = block_bytes
@@ -30,7 +31,7 @@ class BlockSummer:
         self._crc32 = self._filled = 0
 
     def update(self, data: bytes | memoryview) -> None:
-        """Take the next bytes."""
+        """Add the next bytes."""
         rest = memoryview(data)
         while rest:
             piece = rest[: self._block_bytes - self._filled]
@@ -42,18 +43,18 @@ class BlockSummer:
                 self._crc32 = self._filled = 0
 
     def checksums(self) -> Checksums:
-        """Of all bytes so far."""
+        """Return the checksums of all bytes so far."""
         last = [self._crc32] if self._filled else []
         return Checksums(self._block_bytes, (*self._done, *last))
 
 
 class BlockCheck:
-    """Holds back the pieces of a block until its checksum is seen to be right.
+    """Holds back the pieces of a block until its checksum was verified.
 
     Args:
         checksums: of the object.
         num_bytes: length of the object.
-        start: where reading begins; the beginning of a block.
+        start: the byte at which reading starts: the first byte of a block.
     """
 
     def __init__(self, checksums: Checksums, num_bytes: int, start: int) -> None:
@@ -61,12 +62,13 @@ class BlockCheck:
         self._held: list[memoryview] = []
         self._crc32 = 0
         self._at = start
-        self.damaged_at: int | None = None  # where a block begins that was not right
+        # First byte of the last block that was damaged
+        self.damaged_at: int | None = None
 
     def take(self, piece: memoryview) -> Sequence[memoryview]:
-        """Take the next bytes, none behind the block's end; returns what may be handed on.
+        """Add the next bytes, none after the end of the block; return the pieces that are verified.
 
-        If the block is complete and wrong, its pieces are dropped and ``damaged_at`` says where to begin again.
+        If the block is complete and damaged, its pieces are dropped, and ``damaged_at`` is where to resume reading.
         """
         self._held.append(piece)
         self._crc32 = zlib.crc32(piece, self._crc32)
@@ -82,5 +84,5 @@ class BlockCheck:
         return ()
 
     def block_end(self, at: int) -> int:
-        """Behind which byte the block ends that byte ``at`` is in."""
+        """Return the byte after the block that contains byte ``at``."""
         return min(self._num_bytes, (at // self._checksums.block_bytes + 1) * self._checksums.block_bytes)

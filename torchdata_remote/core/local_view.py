@@ -1,4 +1,4 @@
-"""Bytes of a local file: mapped into memory where that is worth it, copied where it is not."""
+"""Views of local files: large ranges are mapped into memory, small ones are copied."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ MAP_FROM_BYTES = 4 << 20  # below it a copy is as fast, and leaves no descriptor
 
 
 def map_file(descriptor: int, start: int, end: int) -> memoryview:
-    """Bytes ``start`` to ``end`` (exclusive) of a file, read-only. The descriptor may be closed afterwards.
+    """Return bytes ``start`` to ``end`` (exclusive) of a file, read-only. The descriptor may be closed afterwards.
 
-    A mapping shares the page cache's memory and costs no copy. If somebody shortens the file in place while the view
-    is in use, the process gets SIGBUS; files that are replaced by a rename, as all careful writers do, are safe.
+    A mapping shares the memory of the page cache, without a copy. If the file is truncated in place while the view is
+    in use, the process gets SIGBUS; a file that is replaced by a rename is safe.
 
     Raises:
         EOFError: if the file ends before ``end``.
     """
     length = end - start
     if length >= MAP_FROM_BYTES:
-        if hasattr(os, "posix_fadvise"):  # which macOS and Windows lack
+        # macOS and Windows have none
+        if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(descriptor, start, length, os.POSIX_FADV_WILLNEED)
         aligned = start - start % mmap.ALLOCATIONGRANULARITY
         try:
@@ -38,12 +39,13 @@ def map_file(descriptor: int, start: int, end: int) -> memoryview:
 
 
 def _read_into(descriptor: int, view: memoryview, position: int) -> int:
-    """Read as many bytes as come at once; returns how many. Threads may share the descriptor, except on Windows."""
+    """Read into a view at once; return the number of bytes. Threads may share the descriptor, except on Windows."""
     if hasattr(os, "preadv"):
         return os.preadv(descriptor, [view], position)
-    if hasattr(os, "pread"):  # macOS
+    # macOS has no preadv; on Windows the position belongs to the descriptor
+    if hasattr(os, "pread"):
         data = os.pread(descriptor, len(view), position)
-    else:  # Windows, where the position belongs to the descriptor
+    else:
         os.lseek(descriptor, position, os.SEEK_SET)
         data = os.read(descriptor, len(view))
     view[: len(data)] = data

@@ -1,8 +1,8 @@
-"""End a DataLoader worker when the process that trains is gone, also by SIGKILL.
+"""End DataLoader workers when the training process has ended, also by SIGKILL.
 
-A torch worker that waits for a task checks every 5 s whether its parent process has changed. Under forkserver its
-parent is the fork server, which lives as long as its workers; and a worker that waits for room in a full queue never
-checks.
+A torch worker that waits for a task checks every 5 s whether its parent process has changed. That is not enough: under
+forkserver the parent is the fork server, which lives as long as its workers, and a worker that waits for room in a full
+queue never checks.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ from typing import Any
 
 from torch.utils.data import get_worker_info
 
-_STARTUP_S = 60.0  # for a process that was unpickling its task to become a worker
+# For a process that is still unpickling its task to become a worker
+_STARTUP_S = 60.0
 _POLL_S = 0.1
 
-_watching: int | None = None  # process id
+# Id of the process that has the watching thread: a forked child needs one of its own
+_watching: int | None = None
 
 
 def wait_for_parent() -> bool:
-    """Wait until the process that started this one is gone; ``False`` at once if that was not multiprocessing.
+    """Wait until the process that started this one has ended; return ``False`` at once if there is none.
 
-    Under fork, each sibling holds an end of the pipe that multiprocessing has for this, so the process itself is
-    watched where the system can do that (Linux); a zombie is gone.
+    Under fork, siblings hold an end of the pipe that multiprocessing uses for this. So the process itself is watched,
+    too, where the system can do that (Linux). A zombie has ended.
     """
     parent = multiprocessing.parent_process()
     if parent is None:
@@ -43,7 +45,7 @@ def wait_for_parent() -> bool:
 
 
 def end_worker_with_trainer() -> None:
-    """End this process when its trainer is gone, if it is a DataLoader worker; elsewhere nothing is done.
+    """End this process when the training process has ended, if this is a DataLoader worker; otherwise do nothing.
 
     Only the first call in a process costs more than a comparison.
     """
@@ -61,20 +63,23 @@ def _watch() -> None:
 def _end_with_trainer() -> None:
     deadline = time.monotonic() + _STARTUP_S
     while multiprocessing.parent_process() is None and time.monotonic() < deadline:
-        time.sleep(_POLL_S)  # it is known once the task has been unpickled
+        # It is known once the task has been unpickled
+        time.sleep(_POLL_S)
     if not wait_for_parent():
         return
     deadline = time.monotonic() + _STARTUP_S
     while get_worker_info() is None and time.monotonic() < deadline:
         time.sleep(_POLL_S)
     if get_worker_info() is not None:
-        os._exit(1)  # exit handlers would wait for queues that have no reader
+        # Exit handlers would wait for queues that have no reader
+        os._exit(1)
 
 
 class WatchedWhenUnpickled:
-    """Base of what DataLoader sends to its workers: also one that is never given a task ends with its trainer."""
+    """Base of objects that DataLoader sends to its workers: a worker ends with its trainer even if it gets no task."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        if getattr(multiprocessing.current_process(), "_inheriting", False):  # a new process unpickles its task
+        # Set while a new process unpickles its task
+        if getattr(multiprocessing.current_process(), "_inheriting", False):
             _watch()

@@ -1,4 +1,4 @@
-"""Who reads which samples: arithmetic over the counts that a manifest tells, without a list of samples."""
+"""Partition of samples among slots: arithmetic over the sample counts of a manifest, without a list of samples."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ Ints = npt.NDArray[np.int64]
 
 
 class EqualizeMode(str, Enum):
-    """How shares become equally long. Each compares equal to its name as a ``str``."""
+    """How shares are made equally long. Each member equals its name as a ``str``."""
 
     DROP = "drop"
-    """Fewer samples than there are slots are left out, others in each epoch."""
+    """Drop up to ``num_slots - 1`` samples, different ones each epoch."""
     REPEAT = "repeat"
-    """Fewer samples than there are slots are read twice, others in each epoch."""
+    """Read up to ``num_slots - 1`` samples twice, different ones each epoch."""
 
 
 class Piece(NamedTuple):
-    """Samples ``first`` to before ``last`` of a shard, which is a number in the epoch's order."""
+    """Samples ``first`` to ``last`` (exclusive) of a shard, which is given by its number."""
 
     shard: int
     first: int
@@ -39,13 +39,13 @@ class SamplePartition:
     """
 
     def __init__(self, shards: Ints, firsts: Ints, lasts: Ints) -> None:
-        some = lasts > firsts
-        self._shards, self._firsts, self._lasts = shards[some], firsts[some], lasts[some]
+        nonempty = lasts > firsts
+        self._shards, self._firsts, self._lasts = shards[nonempty], firsts[nonempty], lasts[nonempty]
         self._ends = np.cumsum(self._lasts - self._firsts)
 
     @staticmethod
     def of(counts: Sequence[int] | Ints) -> SamplePartition:
-        """All samples of shards that hold so many each."""
+        """Return the partition of all samples, from the number of samples in each shard."""
         lasts = np.asarray(counts, np.int64)
         return SamplePartition(np.arange(len(lasts)), np.zeros_like(lasts), lasts)
 
@@ -53,7 +53,7 @@ class SamplePartition:
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def between(self, start: int, stop: int) -> Iterator[Piece]:
-        """The pieces that make up the samples ``start`` to before ``stop`` of this order."""
+        """Yield the pieces that make up samples ``start`` to ``stop`` (exclusive) of this order."""
         index = int(np.searchsorted(self._ends, start, side="right"))
         while start < stop:
             shard, first, last = int(self._shards[index]), int(self._firsts[index]), int(self._lasts[index])
@@ -63,19 +63,19 @@ class SamplePartition:
             start, index = end, index + 1
 
     def share(self, slot: int, num_slots: int) -> Iterator[Piece]:
-        """One of ``num_slots`` shares, which differ by one sample at the most."""
+        """Yield the pieces of one of ``num_slots`` shares, whose lengths differ by one sample at most."""
         return self.between(slot * len(self) // num_slots, (slot + 1) * len(self) // num_slots)
 
     def equalized(self, num_slots: int, epoch: int, mode: EqualizeMode, listed: Ints) -> SamplePartition:
-        """An order whose length ``num_slots`` divides.
+        """Return an order whose length is a multiple of ``num_slots``.
 
-        What is left out or repeated is a window that moves on by its own length with each epoch, over the shards as
-        they lie in the listing and not in the epoch's order. Repeated samples come at the end.
+        The samples that are dropped or repeated are a window over the shards in the order of the listing, not of the
+        epoch. It moves by its own length with each epoch. Repeated samples are appended.
 
         Args:
             num_slots: number of shares.
             epoch: from 0.
-            mode: what is done with the rest of the division.
+            mode: whether the remainder is dropped or filled up.
             listed: shape (num_shards,), the shards in the listing's order. Each is one piece of this order, or none.
         """
         num_samples = len(self)
@@ -99,7 +99,7 @@ class SamplePartition:
         return SamplePartition(*(np.concatenate(column) for column in zip(*columns, strict=True)))
 
     def _cut(self, start: int, stop: int, starts: Ints) -> tuple[Ints, Ints]:
-        """Where in each shard an interval of the listing begins and ends."""
+        """Return where in each piece an interval of the listing starts and stops."""
         return (
             np.clip(start - starts, self._firsts, self._lasts),
             np.clip(stop - starts, self._firsts, self._lasts),
@@ -112,9 +112,9 @@ class SamplePartition:
         order = self
         for start, stop in intervals:
             low, high = order._cut(start, stop, starts)
-            begin = np.stack([order._firsts, high], axis=1).ravel()
-            end = np.stack([low, order._lasts], axis=1).ravel()
-            kept = end > begin
+            firsts = np.stack([order._firsts, high], axis=1).ravel()
+            lasts = np.stack([low, order._lasts], axis=1).ravel()
+            kept = lasts > firsts
             starts = np.repeat(starts, 2)[kept]
-            order = SamplePartition(np.repeat(order._shards, 2), begin, end)
+            order = SamplePartition(np.repeat(order._shards, 2), firsts, lasts)
         return order

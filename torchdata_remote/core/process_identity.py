@@ -1,4 +1,4 @@
-"""Which process a job belongs to, and whether that one still runs."""
+"""Identify a process across machines, and find out whether it still runs."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-_STATE, _STARTED = 3 - 3, 22 - 3  # of /proc/PID/stat, counted behind the name; clock ticks since boot
-_ENDED = ("Z", "X")  # states of a process that nobody has waited for yet
+# Fields of /proc/PID/stat after the name: state, and start time in clock ticks since boot
+_STATE, _STARTED = 3 - 3, 22 - 3
+# States of a process whose parent has not waited for it yet
+_ENDED = ("Z", "X")
 
 
 def this_process() -> dict[str, Any]:
-    """Tells this process from any other, of this and of other machines; with a token that is new each time."""
+    """Return the identity of this process among those of all machines, with a token that is new in each call."""
     return {**_machine(), "pid": os.getpid(), "started": _started(os.getpid()), "token": uuid.uuid4().hex}
 
 
 def is_gone(owner: dict[str, Any]) -> bool | None:
-    """Whether the process has ended; ``None`` if that cannot be seen from here."""
+    """Return whether the process has ended; ``None`` if it ran on another machine, so that this is unknown."""
     if {name: owner.get(name) for name in _machine()} != _machine():
         return None
-    if os.name == "nt":  # where signal 0 ends the process
+    # On Windows signal 0 would end the process
+    if os.name == "nt":
         return None
     pid = owner.get("pid")
     if not isinstance(pid, int) or pid < 1:
@@ -37,17 +40,17 @@ def is_gone(owner: dict[str, Any]) -> bool | None:
 
 
 def is_this_process(owner: Mapping[str, Any]) -> bool:
-    """Whether it is this process."""
+    """Return whether it is this process."""
     return all(owner.get(name) == value for name, value in this_process().items() if name != "token")
 
 
 def describe(owner: Mapping[str, Any]) -> str:
-    """For an error message."""
+    """Describe the process in an error message."""
     return f"process {owner.get('pid')} on {owner.get('host')}"
 
 
 def _machine() -> dict[str, str]:
-    """The machine and, in containers, the space of process numbers."""
+    """Return the machine and, in containers, the namespace of process ids."""
     boot, space = "", ""
     with contextlib.suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -56,7 +59,7 @@ def _machine() -> dict[str, str]:
 
 
 def _started(pid: int) -> str | None:
-    """When a process began; a number that is used again has another beginning."""
+    """Return when a process started, because process ids are reused."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return None if fields[_STATE] in _ENDED else fields[_STARTED]

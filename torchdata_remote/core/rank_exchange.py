@@ -20,7 +20,7 @@ _WARN_AFTER_S = 60.0
 
 
 def in_group(world: World) -> bool:
-    """Whether a world has several ranks that can exchange: those of its group, or all of torch's process group."""
+    """Return whether a world has several ranks that can exchange: those of its group, or all of the process group."""
     distributed = torch.distributed
     if not distributed.is_available() or not distributed.is_initialized():
         return False
@@ -37,22 +37,21 @@ def exchanged(
     *,
     of_rank: Callable[[str], Exception] = RemoteDataError,
 ) -> dict[int, Any]:
-    """Exchange a value, or an error instead; all ranks have to call this.
+    """Exchange a value, or an error instead. A collective: all ranks must call it.
 
     Args:
-        world: this rank's place.
-        doing: what each rank does meanwhile, as errors show it: "load a state".
-        value: anything that can be pickled.
-        error: of this rank, which is raised after the exchange.
-        of_rank: makes of a message the exception that the other ranks raise then.
+        world: of this rank.
+        doing: the operation, for error messages: "load a state".
+        value: any object that can be pickled.
+        error: of this rank; raised after the exchange.
+        of_rank: creates the exception that the other ranks raise then, from its message.
 
     Returns:
-        The ranks' values, by their number in the job, in the order of their places.
+        dict: rank in the job -> value, in the order of ``World.rank``.
 
     Raises:
-        StateError: in all ranks, if they do different things: one calls what all have to call, and another does not; or
-            if two of them have one place.
-        RemoteDataError: if the process group fails, for example because a rank has ended.
+        StateError: in all ranks, if they call different operations, or if two of them have equal worlds.
+        RemoteDataError: if the process group fails, for example because the process of a rank has ended.
     """
     failure = None if error is None else f"{type(error).__name__}: {error}"
     if not in_group(world):
@@ -71,29 +70,29 @@ def exchanged(
 
 
 def made_by_each(
-    world: World, doing: str, make: Callable[[], Any], *, of_rank: Callable[[str], Exception] = RemoteDataError
+    world: World, doing: str, function: Callable[[], Any], *, of_rank: Callable[[str], Exception] = RemoteDataError
 ) -> dict[int, Any]:
-    """What each rank makes; all ranks have to call this, and an error of one is one of all.
+    """Exchange the results of a function. A collective: all ranks must call it. An error of one rank is raised in all.
 
     Args:
         world: as for :func:`exchanged`.
         doing: as for :func:`exchanged`.
-        make: called in each rank.
+        function: called in each rank.
         of_rank: as for :func:`exchanged`.
     """
-    made, error = None, None
+    result, error = None, None
     try:
-        made = make()
+        result = function()
     except Exception as caught:  # noqa: BLE001  # the other ranks are waiting
         error = caught
-    return exchanged(world, doing, made, error, of_rank=of_rank)
+    return exchanged(world, doing, result, error, of_rank=of_rank)
 
 
 def all_alike(world: World, doing: str, value: Any, error: Exception | None = None) -> bool:
-    """Whether all ranks have the same value, of which a digest is exchanged; all of them have to call this.
+    """Return whether all ranks have the same value, by its digest. A collective: all ranks must call it.
 
     Args:
-        world: this rank's place.
+        world: of this rank.
         doing: as for :func:`exchanged`.
         value: plain JSON.
         error: as for :func:`exchanged`.
@@ -102,48 +101,48 @@ def all_alike(world: World, doing: str, value: Any, error: Exception | None = No
 
 
 def digest(value: Any) -> str:
-    """A sum over plain JSON."""
+    """Return a digest of plain JSON."""
     return blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
-def from_rank_0(world: World, doing: str, make: Callable[[], T]) -> T:
-    """What rank 0 makes, in each rank of a process group; all of them have to call this.
+def from_rank_0(world: World, doing: str, function: Callable[[], T]) -> T:
+    """Call a function in rank 0, and return its result in each rank. A collective: all ranks must call it.
 
     Args:
-        world: this rank's place.
+        world: of this rank.
         doing: as for :func:`exchanged`.
-        make: called in rank 0.
+        function: called in rank 0.
 
     Raises:
-        RemoteDataError: in the others, if rank 0 has an error; in rank 0, the error.
+        RemoteDataError: in the other ranks, if rank 0 has an error. Rank 0 raises the error itself.
     """
-    made, error = None, None
+    result, error = None, None
     if world.rank == 0:
         try:
-            made = make()
+            result = function()
         except Exception as caught:  # noqa: BLE001  # the other ranks are waiting
             error = caught
     exchanged(world, doing, None, error)
-    box: list[Any] = [made]
+    box: list[Any] = [result]
     with _explained(world, doing):
         if world.group is not None:
-            box = [world.group.broadcast(world.rank, made)]
+            box = [world.group.broadcast(world.rank, result)]
         else:
             torch.distributed.broadcast_object_list(box, src=0)
     return box[0]  # type: ignore[no-any-return]
 
 
 def _number(world: World) -> int:
-    """This process's rank as logs of the job show it."""
+    """Return this process's rank as logs of the job show it."""
     return torch.distributed.get_rank()
 
 
-def _gathered(world: World, doing: str, mine: Any) -> list[Any]:
+def _gathered(world: World, doing: str, own: Any) -> list[Any]:
     with _explained(world, doing):
         if world.group is not None:
-            return world.group.gather(world.rank, mine)
+            return world.group.gather(world.rank, own)
         found: list[Any] = [None] * world.world_size
-        torch.distributed.all_gather_object(found, mine)
+        torch.distributed.all_gather_object(found, own)
         return found
 
 
@@ -171,7 +170,7 @@ def _require_own_places(answers: Sequence[Any], world_size: int) -> None:
 
 @contextmanager
 def _explained(world: World, doing: str) -> Iterator[None]:
-    """Say what an exchange is for, where it takes long or fails."""
+    """Name the operation of an exchange that takes long or fails."""
     with warning_of_missing_ranks(doing):
         try:
             yield

@@ -1,4 +1,4 @@
-"""``RankGroup``: the ranks that split a dataset, where these are not all ranks of the job."""
+"""``RankGroup``: the ranks that split a dataset, if these are not all ranks of the job."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class RankGroup:
     """The ranks that split a dataset among themselves, and a way to exchange values between them.
 
-    Process groups cannot be pickled: a copy in a DataLoader worker has their members only, which is what is compared
-    and shown. They are not kept alive either, so that ``destroy_process_group`` ends their threads.
+    Process groups cannot be pickled, so a copy in a DataLoader worker has their members only, which is what ``==`` and
+    ``repr`` use. They are referenced weakly, so that ``destroy_process_group`` ends their threads.
 
     Args:
         members: for each dimension of the group, slowest first, the job's ranks that this process exchanges with.
@@ -30,22 +30,22 @@ class RankGroup:
     members: tuple[tuple[int, ...], ...]
     process_groups: tuple[weakref.ref[Any], ...] = field(default=(), compare=False, repr=False)
 
-    def gather(self, rank: int, mine: Any) -> list[Any]:
-        """Exchange one value of each rank; all ranks of the group have to call this.
+    def gather(self, rank: int, own: Any) -> list[Any]:
+        """Exchange one value of each rank. A collective: all ranks of the group must call it.
 
-        One dimension is gathered after the other, so a group of several dimensions needs no process group of its own.
+        The dimensions are gathered one after the other, so a group of several needs no process group of its own.
 
         Args:
-            rank: this process's number in the group.
-            mine: anything that can be pickled.
+            rank: of this process in the group.
+            own: any object that can be pickled.
 
         Returns:
-            The values in the order of the ranks' numbers.
+            list: the values in the order of the ranks.
 
         Raises:
-            RuntimeError: if the process groups do not exist (any more), or the ranks describe the group differently.
+            RuntimeError: if this process has not the process groups, or the ranks describe the group differently.
         """
-        found: list[Any] = [(rank, mine)]
+        found: list[Any] = [(rank, own)]
         for group, members in zip(self._living(), reversed(self.members), strict=True):
             of_each: list[Any] = [None] * len(members)
             torch.distributed.all_gather_object(of_each, found, group=group)
@@ -60,35 +60,35 @@ class RankGroup:
         return [value for _, value in found]
 
     def broadcast(self, rank: int, value: Any) -> Any:
-        """Give rank 0's value to each rank; all ranks of the group have to call this.
+        """Send rank 0's value to each rank. A collective: all ranks of the group must call it.
 
-        Each line of the slowest dimension has the value of its first rank, then each of the next one, and so on.
+        It is sent along the slowest dimension first, then along each line of the next one, and so on.
 
         Args:
-            rank: this process's number in the group.
-            value: anything that can be pickled; that of the others is dropped.
+            rank: of this process in the group.
+            value: any object that can be pickled; those of the other ranks are ignored.
 
         Raises:
-            RuntimeError: if the process groups do not exist (any more).
+            RuntimeError: if the process groups do not exist in this process.
         """
         coordinates = []
         for members in reversed(self.members):
             rank, coordinate = divmod(rank, len(members))
             coordinates.append(coordinate)
-        told = [value]
+        box = [value]
         for group, coordinate in zip(reversed(self._living()), reversed(coordinates), strict=True):
             line: list[Any] = [None] * torch.distributed.get_world_size(group)
             torch.distributed.all_gather_object(line, (coordinate, torch.distributed.get_rank()), group=group)
-            torch.distributed.broadcast_object_list(told, src=min(line)[1], group=group)
-        return told[0]
+            torch.distributed.broadcast_object_list(box, src=min(line)[1], group=group)
+        return box[0]
 
     def _living(self) -> list[Any]:
-        """The process groups, fastest dimension first."""
+        """Return the process groups, fastest dimension first."""
         found = [reference() for reference in reversed(self.process_groups)]
         if not found or any(group is None for group in found):
             raise RuntimeError(
                 f"{self!r} has no process group in this process: it was destroyed, or this is a copy that came from "
-                "another process. Make the World in each rank, after init_process_group()."
+                "another process. Create the World in each rank, after init_process_group()."
             )
         return found
 
@@ -100,14 +100,14 @@ class RankGroup:
 
 
 def of_mesh(mesh: DeviceMesh, dp: str | Sequence[str] | None) -> tuple[int, int, RankGroup]:
-    """This process's number among the data-parallel ranks of a mesh, their number, and their group.
+    """Return this process's rank among the data-parallel ranks of a mesh, their number, and their group.
 
     Args:
         mesh: one that this process is part of.
         dp: names of the data-parallel dimensions, slowest first; ``None`` for a mesh of one dimension.
 
     Raises:
-        TypeError: if it is no mesh, or these are no names.
+        TypeError: if ``mesh`` is not a mesh, or ``dp`` does not hold names.
         ValueError: if a dimension does not exist, or this process is not part of the mesh.
     """
     _require(mesh, "torch.distributed.device_mesh", "DeviceMesh", "World.from_group(group) takes a process group.")
@@ -122,7 +122,7 @@ def of_mesh(mesh: DeviceMesh, dp: str | Sequence[str] | None) -> tuple[int, int,
     if coordinate is None:
         raise ValueError(
             f"Rank {torch.distributed.get_rank()} is not part of this mesh, which has the ranks "
-            f"{mesh.mesh.flatten().tolist()}. Make the World, and read data, in those only."
+            f"{mesh.mesh.flatten().tolist()}. Create the World, and read data, in those only."
         )
     if dp is None:
         if mesh.ndim != 1:
@@ -141,21 +141,21 @@ def of_mesh(mesh: DeviceMesh, dp: str | Sequence[str] | None) -> tuple[int, int,
         except (KeyError, RuntimeError) as error:
             raise ValueError(f"The mesh has no dimension {name!r}: {_shown(names)}.") from error
         # The group counts its ranks in ascending order, which a mesh need not have. Flattened dimensions have no index.
-        here = coordinate[names.index(name)] if names and name in names else mesh.get_local_rank(name)
+        local_rank = coordinate[names.index(name)] if names and name in names else mesh.get_local_rank(name)
         members = torch.distributed.get_world_size(group)
-        rank, size = rank * members + here, size * members
+        rank, size = rank * members + local_rank, size * members
         groups.append(group)
     return rank, size, _of_process_groups(groups)
 
 
 def of_group(group: ProcessGroup | None) -> tuple[int, int, RankGroup]:
-    """This process's number in a process group, its size, and the group.
+    """Return this process's rank in a process group, its size, and the group.
 
     Args:
         group: ``None`` for all ranks of the job.
 
     Raises:
-        TypeError: if it is no process group.
+        TypeError: if ``group`` is not a process group.
         ValueError: if this process is not part of it, or there is none.
     """
     if group is None:
@@ -165,10 +165,11 @@ def of_group(group: ProcessGroup | None) -> tuple[int, int, RankGroup]:
     if not isinstance(group, int):
         _require(group, "torch.distributed", "ProcessGroup", "World.from_mesh(mesh, dp=...) takes a DeviceMesh.")
     rank = -1 if isinstance(group, int) else torch.distributed.get_rank(group)
-    if rank < 0:  # new_group() gives -100 to the others
+    # new_group() returns -100 in the other ranks
+    if rank < 0:
         raise ValueError(
-            f"Rank {torch.distributed.get_rank()} is not part of this process group. Make the World, and read data, in "
-            "its ranks only; or give the other ranks a group of their own, such as that of their own model copy."
+            f"Rank {torch.distributed.get_rank()} is not part of this process group. Create the World, and read data, "
+            "in its ranks only; or give the other ranks a group of their own, such as that of their own model copy."
         )
     return rank, torch.distributed.get_world_size(group), _of_process_groups([group])
 

@@ -1,6 +1,6 @@
-"""The one retry layer. Transports below it never repeat a request by themselves.
+"""Retries with exponential backoff. Transports below this layer never repeat a request by themselves.
 
-(A stalled read through three nested retry layers was seen to send 5 x 5 x 5 requests.)
+Only one layer retries because nested ones multiply: a stalled read through three of them sent 5 x 5 x 5 requests.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ from .options.fetching import RetryPolicy
 
 T = TypeVar("T")
 _log = logging.getLogger("torchdata_remote")
-MAX_LIKELY_PERMANENT = 8  # after 3 s on average, with waits as RetryPolicy has them
-_jitter = random.SystemRandom()  # not the global state, which is the training's, nor one that forked workers share
+# Reached after 3 s on average, with the default waits of RetryPolicy
+MAX_LIKELY_PERMANENT = 8
+# Not the global random state, which belongs to the training, nor one that forked workers share
+_jitter = random.SystemRandom()
 
 
 class Attempts:
-    """The attempts at one thing: how many there were, and how long to wait for the next.
+    """Counts the attempts of one operation, and waits before the next.
 
     Args:
         policy: the limits.
-        sleep: waits for so many seconds. May raise, to end the waiting.
-        clock: seconds that only grow.
-        uniform: a number from 0 to 1.
+        sleep: waits for a number of seconds. May raise, to end the waiting.
+        clock: monotonic, in seconds.
+        uniform: returns a random number from 0 to 1.
     """
 
     def __init__(
@@ -44,26 +46,25 @@ class Attempts:
 
     @property
     def count(self) -> int:
-        """Attempts so far, with the one that is under way."""
+        """Number of attempts, the current one included."""
         return self._failed + 1
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the first attempt began."""
+        """Seconds since the first attempt started."""
         return self._clock() - self._start
 
     def start_anew(self) -> None:
-        """There was progress: the limits count from here."""
+        """Apply the limits from here on, because there was progress."""
         self._counted_from = self._clock()
         self._failed_in_a_row = self._likely_permanent_in_a_row = 0
 
     def wait(self, error: TransientStorageError) -> None:
-        """After a failed attempt: wait for the next one.
+        """Wait before the next attempt, after a failed one.
 
         Raises:
             TransientStorageError: if a limit is reached, with attempts and seconds. The fault is its ``__cause__``.
-            StorageError: likewise, if a fault that is likely to be permanent came ``MAX_LIKELY_PERMANENT`` times in a
-                row.
+            StorageError: likewise, after ``MAX_LIKELY_PERMANENT`` faults in a row that are likely to be permanent.
         """
         self._failed += 1
         self._failed_in_a_row += 1
@@ -72,7 +73,7 @@ class Attempts:
         if self._likely_permanent_in_a_row == MAX_LIKELY_PERMANENT:
             raise StorageError(
                 f"{error} Gave up after {self._failed} attempts in {self.elapsed_s:.1f} s: the last "
-                f"{MAX_LIKELY_PERMANENT} failed like this, so that repeating the request does not help.",
+                f"{MAX_LIKELY_PERMANENT} failed like this, so repeating the request does not help.",
                 url=error.url,
                 attempts=self._failed,
                 elapsed_s=self.elapsed_s,
@@ -109,23 +110,23 @@ def call_with_retries(
     clock: Callable[[], float] = time.monotonic,
     uniform: Callable[[], float] = _jitter.random,
 ) -> T:
-    """Call ``operation`` until it works, fails for good, or the policy's limits are reached.
+    """Call ``operation`` until it succeeds, fails permanently, or reaches a limit of the policy.
 
     Args:
-        operation: raises ``TransientStorageError`` for a fault that may pass; all else goes through at once.
+        operation: raises ``TransientStorageError`` for a transient fault; other errors are not retried.
         policy: the limits.
-        sleep: waits for so many seconds. May raise, to end the waiting.
-        clock: seconds that only grow.
-        uniform: a number from 0 to 1.
+        sleep: waits for a number of seconds. May raise, to end the waiting.
+        clock: monotonic, in seconds.
+        uniform: returns a random number from 0 to 1.
 
     Raises:
         TransientStorageError: with the number of attempts and the seconds they took; the last fault is
             its ``__cause__``.
-        StorageError: for what no repetition mends.
+        StorageError: for a permanent fault.
     """
     attempts = Attempts(policy, sleep=sleep, clock=clock, uniform=uniform)
     while True:
         try:
             return operation()
-        except TransientStorageError as error:  # noqa: PERF203  # a request costs a thousand times more
+        except TransientStorageError as error:  # noqa: PERF203  # a request takes a thousand times longer
             attempts.wait(error)

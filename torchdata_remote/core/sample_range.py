@@ -1,7 +1,7 @@
-"""The URL of some samples of a shard: the shard's URL between two marks, which no store's listing can return.
+"""URLs of sample ranges: the shard's URL between two marks, which no listing of a store can return.
 
-The first mark is a scheme that no store has, so that keys cannot imitate it and other readers refuse it. The second one
-is at the end, so that a URL that was rebuilt from its path or its base name is not taken for the whole shard.
+The first mark is a scheme that no store has, so keys cannot imitate it and other readers refuse it. The second mark is
+at the end, so a URL that was rebuilt from its path or its base name is not taken for the whole shard.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _PART = re.compile(r"samples\+(\d+)-(\d+)\+(.*)", re.DOTALL)
 
 
 def part_url(url: str, first: int, last: int) -> str:
-    """The URL of the samples from ``first`` to before ``last``.
+    """Return the URL of samples ``first`` to ``last`` (exclusive) of a shard.
 
     >>> part_url("s3://photos/0.tar", 3, 9)
     'samples+3-9+s3://photos/0.tar+samples+3-9'
@@ -21,7 +21,7 @@ def part_url(url: str, first: int, last: int) -> str:
 
 
 def split_part_url(url: str) -> tuple[str, tuple[int, int] | None]:
-    """The shard's URL and the range of samples; the URL as it is and ``None`` if it stands for a whole object.
+    """Split a URL into the shard's URL and the range of samples, which is ``None`` for a whole object.
 
     Raises:
         ValueError: if only the first of the two marks is left.

@@ -1,7 +1,7 @@
-"""URLs: what flows first through every chain.
+"""Parse, join and redact URLs.
 
-A URL here is ``scheme://bucket/path`` with the path as the store spells it: nothing is percent-encoded, and only
-``http`` and ``https`` know a query. A bare local path becomes a ``file://`` URL.
+A URL is ``scheme://bucket/path``, with the path as the store spells it: nothing is percent-encoded, and only ``http``
+and ``https`` have a query. A bare local path becomes a ``file://`` URL.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ WITHOUT_BUCKET = LOCAL | {"memory"}
 
 
 class RemoteUrl(str):
-    """A URL that knows what the listing told about its object, so that nobody has to ask again.
+    """A URL with the metadata of its object that a listing or a manifest returned, which saves further requests.
 
     Args:
         url: the full address, with scheme.
-        size: bytes, or ``None`` where the listing did not tell.
+        size: bytes, or ``None`` if it is unknown.
         etag: the store's version tag as it sent it, or ``None``.
         checksums: of its blocks, from a manifest, or ``None``.
         num_samples: in the shard, from a manifest, or ``None``.
@@ -75,21 +75,21 @@ class RemoteUrl(str):
         return RemoteUrl(url, *self._known())
 
     def part(self, first: int, last: int) -> RemoteUrl:
-        """The same object, of which the samples from ``first`` to before ``last`` are wanted.
+        """Return the URL of samples ``first`` to ``last`` (exclusive) of this shard.
 
-        The URL says so itself, so a ``map`` that changes its middle keeps the range: see ``part_url``.
+        The range is part of the URL, so it survives a ``map`` that changes the middle of the URL: see ``part_url``.
         """
         return self if (first, last) == (0, self.num_samples) else self._with(part_url(self, first, last))
 
 
 def split_sample_range(url: str) -> tuple[str, tuple[int, int] | None]:
-    """The URL of a whole object, and which of its samples are wanted: from the first to before the last, or all.
+    """Split a URL into that of the whole object and the range of samples (exclusive), which is ``None`` for all.
 
-    >>> whole_and_part("samples+3-9+s3://photos/0.tar+samples+3-9")
+    >>> split_sample_range("samples+3-9+s3://photos/0.tar+samples+3-9")
     ('s3://photos/0.tar', (3, 9))
 
     Raises:
-        UrlError: for a part whose end was changed.
+        UrlError: for a sample range whose end was changed.
     """
     try:
         whole, samples = split_part_url(url)
@@ -99,7 +99,7 @@ def split_sample_range(url: str) -> tuple[str, tuple[int, int] | None]:
 
 
 def split_url(url: str) -> tuple[str, str, str]:
-    """Scheme, bucket and path of a URL; the bucket of a local or ``memory`` URL is empty.
+    """Split a URL into scheme, bucket and path; the bucket of a local or ``memory`` URL is empty.
 
     >>> split_url("s3://photos/train/cat/1.jpg")
     ('s3', 'photos', 'train/cat/1.jpg')
@@ -142,12 +142,12 @@ def split_url(url: str) -> tuple[str, str, str]:
 
 
 def join_url(scheme: str, bucket: str, path: str) -> str:
-    """The URL that :func:`split_url` takes apart."""
+    """Return the URL that :func:`split_url` splits into these."""
     return f"{scheme}://{bucket}/{path}" if bucket else f"{scheme}://{path}"
 
 
 def redact(url: str) -> str:
-    """The URL without user-info and, for http, without its query (signed URLs carry credentials there).
+    """Remove user-info and, for http, the query from a URL: signed URLs carry credentials there.
 
     >>> redact("https://me:pw@host/a.tar?X-Amz-Signature=00")
     'https://host/a.tar'
@@ -157,12 +157,13 @@ def redact(url: str) -> str:
     if http is not None:
         shown = shown[: http.end()] + re.split(r"[?#]", shown[http.end() :], maxsplit=1)[0]
     if _MEMORY.match(shown):
-        return shown  # it has no host, so an @ is part of a name
+        # It has no host, so an @ is part of a name
+        return shown
     return _USER_INFO.sub(r"\1", shown)
 
 
 def object_path(url: str) -> str:
-    """The part of a URL that names a file: without scheme, bucket and query.
+    """Return the path of a URL, without scheme, bucket and query.
 
     >>> object_path("https://host/a/b.jpg?token=0")
     'a/b.jpg'

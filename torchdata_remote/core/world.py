@@ -1,4 +1,4 @@
-"""Who reads what: ranks, workers and slots."""
+"""Ranks, workers and slots: which share of a dataset a process reads."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class World:
-    """One reader's place among all ranks x workers.
+    """The coordinates of one reader among all ranks x workers.
 
-    Under tensor, pipeline or context parallelism several processes read the same data: make their place by
+    Under tensor, pipeline or context parallelism several processes read the same data: create their ``World`` with
     :meth:`from_mesh` or :meth:`from_group`, which count data-parallel ranks only.
 
     Args:
         rank: training process, from 0.
         world_size: number of training processes.
         worker: DataLoader process inside the rank, from 0.
-        num_workers: DataLoader processes per rank; 1 where the rank reads by itself.
-        group: with which ranks listings and states are exchanged; ``None`` for all of the job.
+        num_workers: DataLoader processes per rank; 1 if the rank reads in its own process.
+        group: the ranks between which listings and states are exchanged; ``None`` for all ranks of the job.
 
     Example:
         >>> World(rank=1, world_size=2, worker=3, num_workers=4).slot
@@ -51,18 +51,18 @@ class World:
 
     @classmethod
     def from_mesh(cls, mesh: DeviceMesh, dp: str | Sequence[str] | None = None) -> World:
-        """This process's place among the data-parallel ranks of a device mesh.
+        """Create the world of this process among the data-parallel ranks of a device mesh.
 
-        Ranks that differ in other dimensions only (tensor, pipeline, context parallelism) have the same place, so they
-        read the same data. Listings and states are exchanged between the data-parallel ranks only. Nothing is
-        exchanged here, and no process group is made.
+        Ranks that differ in other dimensions only (tensor, pipeline, context parallelism) have equal worlds, so they
+        read the same data. Listings and states are exchanged between the data-parallel ranks only. This call exchanges
+        nothing and creates no process group.
 
         Args:
             mesh: of ``init_device_mesh``, or a part of one.
             dp: names of the dimensions that split the data, slowest first; ``None`` for a mesh of one dimension.
 
         Raises:
-            TypeError: if it is no mesh, or these are no names.
+            TypeError: if ``mesh`` is not a mesh, or ``dp`` does not hold names.
             ValueError: if a dimension does not exist, or this process is not part of the mesh.
 
         Example:
@@ -76,14 +76,14 @@ class World:
 
     @classmethod
     def from_group(cls, group: ProcessGroup | None) -> World:
-        """This process's place in the process group whose ranks split the data.
+        """Create the world of this process in the process group whose ranks split the data.
 
         Args:
             group: of ``torch.distributed.new_group``, ``mesh.get_group("dp")``, or Megatron's data-parallel group;
                 ``None`` for all ranks of the job, as torch takes it.
 
         Raises:
-            TypeError: if it is no process group.
+            TypeError: if ``group`` is not a process group.
             ValueError: if this process is not part of it, or there is none.
         """
         rank, world_size, own = of_group(group)
@@ -98,7 +98,7 @@ class World:
 
     @property
     def slot(self) -> int:
-        """This reader's number among all slots; torch's DataLoader counts in the same order."""
+        """Number of this reader among all slots, in the order of torch's DataLoader."""
         return self.worker * self.world_size + self.rank
 
     @property
@@ -107,31 +107,31 @@ class World:
         return self.num_workers * self.world_size
 
     def workers(self, num_workers: int) -> list[World]:
-        """The places of this rank's workers; its own where there are none."""
+        """Return the worlds of this rank's workers; this world if there are none."""
         if num_workers <= 1:
             return [self]
         return [replace(self, worker=worker, num_workers=num_workers) for worker in range(num_workers)]
 
 
 def require_world(world: object) -> None:
-    """Refuse what is neither a :class:`World` nor ``None``, such as a ``DeviceMesh``.
+    """Refuse a value that is neither a :class:`World` nor ``None``, such as a ``DeviceMesh``.
 
     Raises:
-        TypeError: says how a ``World`` is made of it.
+        TypeError: with the calls that create a ``World``.
     """
     if world is not None and not isinstance(world, World):
         raise TypeError(
-            f"world={world!r:.200}: expected a World or None, got a {type(world).__name__}. Make one by "
+            f"world={world!r:.200}: expected a World or None, got a {type(world).__name__}. Create one by "
             'World.from_mesh(mesh, dp="dp"), by World.from_group(group), or by World(rank, world_size).'
         )
 
 
 def detect_rank() -> tuple[int, int]:
-    """``(rank, world_size)`` from the process group, else from ``RANK`` and ``WORLD_SIZE``, else ``(0, 1)``.
+    """Return ``(rank, world_size)`` of the process group, else of ``RANK`` and ``WORLD_SIZE``, else ``(0, 1)``.
 
     Raises:
-        ValueError: if only one of the two is set; not in a DataLoader worker, since loaders tell their workers the
-            rank, and Lightning sets ``WORLD_SIZE`` alone.
+        ValueError: if only one of the two is set. Not in a DataLoader worker, because loaders pass the rank to their
+            workers, and Lightning sets ``WORLD_SIZE`` alone.
     """
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
@@ -146,7 +146,7 @@ def detect_rank() -> tuple[int, int]:
 
 
 def detect_world() -> World:
-    """This process's place: rank as :func:`detect_rank` tells it, worker from torch's DataLoader."""
+    """Return the world of this process: the rank of :func:`detect_rank`, the worker of torch's DataLoader."""
     rank, world_size = detect_rank()
     info = get_worker_info()
     if info is None:
@@ -154,25 +154,25 @@ def detect_world() -> World:
     return World(rank, world_size, info.id, info.num_workers)
 
 
-def place_in(given: World | None, detected: World) -> World:
-    """The place that somebody gave, for a rank with whatever workers it has, or the one that was detected."""
-    if given is None:
+def place_in(argument: World | None, detected: World) -> World:
+    """Return the world that the user passed, with the detected worker if it has none; or the detected world."""
+    if argument is None:
         return detected
-    if given.num_workers > 1:
-        return given
-    return replace(given, worker=detected.worker, num_workers=detected.num_workers)
+    if argument.num_workers > 1:
+        return argument
+    return replace(argument, worker=detected.worker, num_workers=detected.num_workers)
 
 
 def world_from_sharding(groups: Mapping[int, tuple[int, int]], detected: World) -> World:
-    """The place that torch's ``apply_sharding`` calls describe.
+    """Return the world that torch's ``apply_sharding`` calls describe.
 
-    ``DataLoader`` makes one call in group ``DEFAULT`` that counts ranks x workers, or only workers where it
-    knows of no process group; ``DataLoader2`` makes one in group ``DISTRIBUTED`` and one in ``MULTIPROCESSING``.
-    What a call does not tell is taken from ``detected``. Slots come out the same either way.
+    ``DataLoader`` makes one call in group ``DEFAULT`` that counts ranks x workers, or only workers if there
+    is no process group; ``DataLoader2`` makes one in group ``DISTRIBUTED`` and one in ``MULTIPROCESSING``.
+    Missing values are taken from ``detected``. The slots are the same either way.
 
     Args:
         groups: sharding group -> ``(num_of_instances, instance_id)``.
-        detected: what :func:`detect_world` says here.
+        detected: the result of :func:`detect_world`.
     """
     if not groups:
         return detected

@@ -1,4 +1,4 @@
-"""A position in an archive that arrives in parts of any length."""
+"""Read consecutive bytes of an archive that arrives in parts of any length."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Protocol, runtime_checkable
 
 @runtime_checkable
 class Skippable(Protocol):
-    """Parts of an archive that can go on further behind."""
+    """Parts of an archive that can skip bytes without downloading them."""
 
     def __iter__(self) -> Iterator[bytes | memoryview]:
-        """The parts."""
+        """Yield the parts."""
 
     def jump(self, num_bytes: int) -> int:
-        """Leave out the bytes that would come next; returns how many were there."""
+        """Skip the next bytes; return how many there were."""
 
 
 class ByteReader:
-    """Takes bytes in order. ``view`` is the part at hand and ``position`` the place in it; both may be read and moved.
+    """Reads bytes in order. ``view`` is the current part, ``position`` the offset in it; callers may change both.
 
     Args:
-        parts: consecutive, of any length, empty ones included. Those that are :class:`Skippable` need not bring what is
-            passed over.
-        offset: of the first of these bytes.
+        parts: consecutive, of any length, empty ones included. If they are :class:`Skippable`, skipped bytes are not
+            downloaded.
+        offset: of the first byte in the archive.
     """
 
     def __init__(self, parts: Iterable[bytes | memoryview], offset: int = 0) -> None:
@@ -32,16 +32,18 @@ class ByteReader:
         self._parts = iter(parts)
         self.view = memoryview(b"")
         self.position = 0
-        self.part_offset = offset  # of the part at hand
+        # Of the current part in the archive
+        self.part_offset = offset
 
     @property
     def offset(self) -> int:
-        """Where in the archive the next byte lies."""
+        """Offset of the next byte in the archive."""
         return self.part_offset + self.position
 
     def _next_part(self) -> bool:
         self.part_offset += len(self.view)
-        self.view, self.position = memoryview(b""), 0  # before the next part comes, this one can go
+        # The current part is freed before the next one arrives
+        self.view, self.position = memoryview(b""), 0
         for part in self._parts:
             self.view = memoryview(part)
             if len(self.view):
@@ -49,7 +51,7 @@ class ByteReader:
         return False
 
     def take(self, num_bytes: int) -> bytes:
-        """The next bytes, or fewer where the archive ends. No memory is taken before they come."""
+        """Return the next bytes, or fewer if the archive ends. Memory is allocated as they arrive."""
         position, after = self.position, self.position + num_bytes
         if after <= len(self.view):
             self.position = after
@@ -57,40 +59,40 @@ class ByteReader:
         return join_chunks(self.pieces(num_bytes), num_bytes)
 
     def pieces(self, num_bytes: int) -> Iterator[memoryview]:
-        """The next bytes as they come, or fewer where the archive ends."""
+        """Yield the next bytes as they arrive, or fewer if the archive ends."""
         while num_bytes > 0:
             piece = self.view[self.position : self.position + num_bytes]
             self.position += len(piece)
             num_bytes -= len(piece)
             if piece:
                 yield piece
-            del piece  # it would keep the part in memory until the next one has come
+            del piece  # or it would keep the part in memory until the next one arrives
             if num_bytes and not self._next_part():
                 return
 
     def skip(self, num_bytes: int) -> int:
-        """Pass over bytes; returns how many were there."""
-        if self._jump is None or num_bytes <= (here := len(self.view) - self.position):
+        """Skip bytes; return how many there were."""
+        if self._jump is None or num_bytes <= (left := len(self.view) - self.position):
             return sum(map(len, self.pieces(num_bytes)))
-        passed = self._jump(num_bytes - here)
+        passed = self._jump(num_bytes - left)
         self.part_offset += len(self.view) + passed
         self.view, self.position = memoryview(b""), 0
-        return here + passed
+        return left + passed
 
 
 def join_chunks(chunks: Iterator[bytes] | Iterator[memoryview], num_bytes: int) -> bytes:
-    """Chunks of ``num_bytes`` in all, or fewer, as one; a list and ``join`` would take twice the memory.
+    """Join chunks of ``num_bytes`` in all, or fewer; a list and ``join`` would take twice the memory.
 
-    Room doubles up to just ``num_bytes``, so that a false claim takes no more than twice what came.
+    The buffer doubles up to ``num_bytes`` exactly, so a false claim allocates at most twice the bytes that arrived.
     """
     sink = io.BytesIO()
     halvings = max(0, num_bytes.bit_length() - 20)
-    position = room = 0
+    position = capacity = 0
     for chunk in chunks:
-        while position + len(chunk) > room:
-            room = -(-num_bytes >> halvings)
+        while position + len(chunk) > capacity:
+            capacity = -(-num_bytes >> halvings)
             halvings -= 1
-            sink.seek(room - 1)
+            sink.seek(capacity - 1)
             sink.write(b"\0")
         sink.seek(position)
         position += sink.write(chunk)

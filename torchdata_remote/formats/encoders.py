@@ -1,4 +1,4 @@
-"""Encoders: a value to the bytes of a member, chosen by extension. Bytes stay as they are."""
+"""Encode values as members, by extension. Bytes are not changed."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _SAVE_OPTIONS: dict[str, dict[str, Any]] = {"JPEG": {"quality": 95}, "WEBP": {"l
 
 
 def encode_member(extension: str, value: Any) -> bytes:
-    """The bytes to write for ``value`` under ``extension``.
+    """Encode ``value`` as the member with ``extension``.
 
-    ``bytes`` and ``memoryview`` stay as they are, so a JPEG is never encoded again. ``str`` becomes UTF-8, ``int``
-    its decimal digits, a ``PIL.Image`` the format that the extension names (JPEG at quality 95, WebP without loss),
-    a NumPy array ``npy``. Under ``json`` every value but bytes, a ``str`` too, is written as JSON.
+    ``bytes`` and ``memoryview`` are not changed, so a JPEG is never encoded again. ``str`` becomes UTF-8, ``int``
+    decimal digits, a ``PIL.Image`` a file of the format that the extension names (JPEG at quality 95, WebP without
+    loss), a NumPy array ``npy``. Under ``json`` every value but bytes, a ``str`` too, is written as JSON.
 
     Raises:
         EncodeError: if there is no encoding for this type under this extension.

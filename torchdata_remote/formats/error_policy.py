@@ -1,4 +1,4 @@
-"""What becomes of bad shards and of bad members: functions to choose from, and what they left out."""
+"""Policies for bad shards and bad members, and a record of what they skipped."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ def raise_error(error: RemoteDataError) -> NoReturn:
     try:
         raise error
     finally:
-        del error  # or error and frame would keep each other, and what the frames above hold, until they are collected
+        # Or error and frame would keep each other, and the objects of the frames above, until they are collected
+        del error
 
 
 def skip_with_warning(error: ShardReadError) -> None:
-    """Leave out a bad member, or the rest of a bad shard, with a ``RuntimeWarning`` that says what was wrong.
+    """Skip a bad member, or the rest of a bad shard, with a ``RuntimeWarning`` that gives the reason.
 
-    As ``on_bad_shard``: the sample that was being read is part of the rest, since it may lack members. As
-    ``on_bad_member``: only the first one of each shard is warned of; ``skipped.bad_members`` counts all.
+    As ``on_bad_shard``: the sample that was being read is skipped, too, because it may lack members. As
+    ``on_bad_member``: only the first one in each shard causes a warning; ``skipped.bad_members`` counts all.
     """
     if isinstance(error, BadMemberError) and error.num_before is not None:
         if error.num_before == 0:
@@ -42,13 +43,13 @@ def skip_with_warning(error: ShardReadError) -> None:
 
 
 def accept_missing_end(error: ShardReadError) -> bool:
-    """Take a tar without its end-of-archive blocks for whole, and stop at everything else.
+    """Accept a tar without its end-of-archive blocks as complete, and stop at every other error.
 
-    For archives whose writer leaves the blocks out. An upload that was cut short after a member looks the same, and is
-    not noticed.
+    For archives whose writer omits the blocks. An upload that was cut short after a member looks the same, and is not
+    noticed.
 
     Raises:
-        ShardReadError: the error itself, where it is another one.
+        ShardReadError: the error itself, if it is another one.
     """
     if isinstance(error, MissingEndError):
         return True
@@ -60,13 +61,14 @@ def accept_missing_end(error: ShardReadError) -> bool:
 
 @dataclass
 class Skipped:
-    """What a reader left out in its latest pass, in this process.
+    """Shards and members that a reader skipped in its latest pass, in this process.
 
     Args:
-        shards: URL -> why, of each shard of which the rest was left out.
-        members: how many of each kind were passed over: ``"directory"``, ``"link"``, ``"device"``, ``"meta"``.
-        bad_members: why -> how many members were left out for it by ``on_bad_member``: ``"it has no extension"``.
-        num_missing_ends: archives that were taken for whole without their end-of-archive blocks.
+        shards: URL -> reason, for each shard whose rest was skipped.
+        members: number of members that are not part of samples, by kind: ``"directory"``, ``"link"``, ``"device"``,
+            ``"meta"``.
+        bad_members: reason -> number of members that ``on_bad_member`` skipped: ``"it has no extension"``.
+        num_missing_ends: archives that were accepted without their end-of-archive blocks.
     """
 
     shards: dict[str, str] = field(default_factory=dict)
@@ -75,26 +77,26 @@ class Skipped:
     num_missing_ends: int = 0
 
     def count_member(self, kind: str) -> None:
-        """Count a member that was passed over."""
+        """Count a member that is not part of a sample."""
         self.members[kind] += 1
 
 
 class MemberErrorHandler:
-    """Ask a policy about the bad members of one shard.
+    """Applies a policy to the bad members of one shard.
 
     Args:
-        policy: raises, or returns to leave the member out.
-        skipped: where that is noted.
+        policy: raises, or returns to skip the member.
+        skipped: counts the skipped members.
     """
 
     def __init__(self, policy: OnBadMember, skipped: Skipped) -> None:
         self._policy, self._skipped, self._num_skipped = policy, skipped, 0
 
     def __call__(self, error: BadMemberError) -> None:
-        """Return if the member is to be left out.
+        """Return if the member is to be skipped.
 
         Raises:
-            BadMemberError: the error itself, or what else the policy raises.
+            BadMemberError: the error itself, or another error of the policy.
         """
         error.num_before = self._num_skipped
         try:
@@ -106,14 +108,13 @@ class MemberErrorHandler:
 
 
 class ShardErrorHandler:
-    """While it is entered, a policy is asked about the errors of one shard, about each of them once.
+    """Context manager that applies a policy to the errors of one shard, once to each.
 
     Args:
         url: of the shard, as errors may show it.
-        policy: raises, or returns; then the rest of the shard is left out, unless it returned ``True`` for a
-            ``MissingEndError``.
-        skipped: where that is noted.
-        on_bad_member: raises, or returns to leave a bad member out. What it raises is an error of the shard.
+        policy: raises, or returns to skip the rest of the shard; returns ``True`` to accept a ``MissingEndError``.
+        skipped: records the skipped shards.
+        on_bad_member: raises, or returns to skip a bad member. Its errors are errors of the shard.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class ShardErrorHandler:
         self._refused: ShardReadError | None = None
 
     def accepts(self, error: ShardReadError) -> bool:
-        """Whether a shard with that error is taken for whole."""
+        """Return whether a shard with this error is accepted as complete."""
         if self._policy(error) is True:
             self._skipped.num_missing_ends += 1
             return True
@@ -148,7 +149,8 @@ class ShardErrorHandler:
             except ShardReadError as raised:
                 if raised is not error:
                     raise
-                error.__traceback__ = traceback  # without this frame, which holds the error
+                # Without this frame, which holds the error
+                error.__traceback__ = traceback
                 return False
         self._refused = None
         self._skipped.shards[self._url] = str(error)

@@ -1,4 +1,4 @@
-"""Members to samples: which belong together, and which cannot be part of one."""
+"""Group members into samples."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def samples_of(
     on_bad_member: Callable[[BadMemberError], object] = raise_error,
     position: ReadPosition | None = None,
 ) -> Iterator[Sample]:
-    """Samples of members that lie next to each other and share a key.
+    """Yield samples: groups of adjacent members that share a key.
 
     Args:
-        runs: names and data of members, in the archive's order.
-        url: of the shard, as samples and errors may show it.
-        inside: what errors show instead, for an archive inside the shard.
-        prefix: put before each key.
+        runs: batches of names and data of members, in the order of the archive.
+        url: of the shard, redacted, for samples and errors.
+        inside: shown in errors instead of ``url``, for an archive inside the shard.
+        prefix: prepended to each key.
         on_skip: called with ``"meta"`` for each member named like ``__this__``.
         on_bad_member: called with the error of a member that cannot be part of a sample, because of its name or because
-            the sample has its extension already; if it returns, the member is left out. Nothing else depends on it, so
-            that an archive read from any sample on gives the same samples.
+            the sample has its extension already; if it returns, the member is skipped. It has no other effect, so
+            reading from any sample on yields the same samples.
         position: updated with the members of the current batch that have been looked at, and with the last sample.
 
     Raises:
@@ -44,10 +44,13 @@ def samples_of(
         ShardReadError: for a key that comes back, or an archive without a single sample.
     """
     shown, position = inside or url, position or ReadPosition()
-    extensions: dict[str, str] = {}  # as they are written -> in lower case
-    seen: set[str | bytes] = set()  # keys; of long ones, which would fill memory, their hashes
+    # As they are written -> in lower case
+    extensions: dict[str, str] = {}
+    # Keys; of long ones, which would fill the memory, their hashes
+    seen: set[str | bytes] = set()
     sample: Sample = {}
-    current = None  # its key, before the prefix
+    # Key of the sample, without the prefix
+    current = None
     for names, values in runs:
         lines = "\n" + "\n".join(names)
         known = {} if _need_care(lines) else extensions
@@ -55,7 +58,8 @@ def samples_of(
         for name, value in zip(unseen, values, strict=True):
             key, _, ending = name.partition(".")
             extension = known.get(ending)
-            if extension is None:  # new, or one of the run's names needs a closer look
+            # A new one, or a name of the batch needs the slow path
+            if extension is None:
                 if is_meta(name):
                     on_skip("meta")
                     continue
@@ -80,7 +84,7 @@ def samples_of(
                 on_bad_member(_twice(name, key, extension, shown))
             else:
                 sample[extension] = value
-        del values  # which may keep a part in memory
+        del values  # or they would keep a part in memory
     if not sample:
         raise ShardReadError(
             f"{shown}: an archive without a single sample. An object of zeros, as a crashed disk leaves it, is one: "
@@ -92,10 +96,9 @@ def samples_of(
 
 
 def _need_care(lines: str) -> bool:
-    """Whether one of the paths, each on a line of its own, may be ``.``, ``..``, absolute, hidden or ``__meta__``."""
-    return (  # written out, which is three times as fast as any() for a single path
-        "/." in lines or "\n." in lines or "\n/" in lines or "\0" in lines or "/__" in lines or "\n__" in lines
-    )
+    """Return whether a path, each on its own line, may be ``.``, ``..``, absolute, hidden or ``__meta__``."""
+    # Three times as fast as any() for a single path
+    return "/." in lines or "\n." in lines or "\n/" in lines or "\0" in lines or "/__" in lines or "\n__" in lines
 
 
 def _misnamed(name: str, reason: str, shown: str) -> BadMemberError:

@@ -1,14 +1,14 @@
-"""What readers of shards take at most by default, and therefore what writers write at most."""
+"""Default limits of the readers of shards, which writers respect, too."""
 
 from __future__ import annotations
 
 # Characters of a member's name, key, dot and extension together: PATH_MAX of Linux. Keys in S3 have 1,024 bytes.
 MAX_NAME_LENGTH = 4096
 
-# Bytes of one member; readers and writers take another limit as ``max_member_bytes``.
+# Bytes of one member; readers and writers have the option ``max_member_bytes``.
 MAX_MEMBER_BYTES = 4 << 30
 
-# A compressed shard may become FREE_BYTES + MAX_RATIO bytes for each of its own, and MAX_DECOMPRESSED_BYTES in all.
+# A shard of n compressed bytes may have FREE_BYTES + n * MAX_RATIO decompressed bytes, MAX_DECOMPRESSED_BYTES at most.
 FREE_BYTES = 16 << 20
 MAX_RATIO = 100
 MAX_DECOMPRESSED_BYTES = 1 << 40

@@ -1,4 +1,4 @@
-"""The manifest: ``index.json`` beside the shards, written last, in the fields of WebDataset's wids."""
+"""The manifest: ``index.json`` beside the shards, written last, in the format of WebDataset's wids."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from ..core.checksums import MAX_BLOCK_BYTES, MIN_BLOCK_BYTES, Checksums
 from ..errors import ManifestError
 
 MANIFEST_NAME = "index.json"
-CLASSES_NAME, PROVENANCE_NAME = "classes.json", "provenance.json"  # may lie beside it
-LATER_PROVENANCE = re.compile(r"provenance-\d+\.json")  # of data that were added; named by their first shard
+# Optional files beside it
+CLASSES_NAME, PROVENANCE_NAME = "classes.json", "provenance.json"
+# Provenance of data that were added later, named by their first shard
+LATER_PROVENANCE = re.compile(r"provenance-\d+\.json")
 _KIND = "wids-shard-index-v1"
 
 
@@ -27,9 +29,9 @@ class ShardInfo:
         url: full address.
         num_samples: samples in it.
         num_bytes: size of the object, headers and padding included.
-        md5: hexadecimal MD5 of the object, against damage, not against forgery.
-        checksums: of its blocks, by which it is checked when it is read; ``None`` in manifests of others.
-        index_crc32: CRC-32 of the index beside it; ``None`` in manifests of others, and where there is no index.
+        md5: hexadecimal MD5 of the object. It detects damage, not forgery.
+        checksums: of its blocks, verified when it is read; ``None`` in manifests of other packages.
+        index_crc32: CRC-32 of the index beside it; ``None`` in manifests of other packages, and if there is no index.
     """
 
     url: str
@@ -41,11 +43,11 @@ class ShardInfo:
 
 
 def dump_manifest(shards: Sequence[ShardInfo], jobs: Sequence[Any] = ()) -> bytes:
-    """The manifest of shards that lie beside it: URLs are base names, so that the folder can move.
+    """Encode the manifest of the shards in its folder. URLs are base names, so that the folder can be moved.
 
     Args:
         shards: in their order.
-        jobs: what made them, for :func:`jobs_of`.
+        jobs: descriptions of the jobs that wrote them, for :func:`jobs_of`.
 
     Raises:
         ManifestError: if two of them are the same object.
@@ -59,7 +61,7 @@ def dump_manifest(shards: Sequence[ShardInfo], jobs: Sequence[Any] = ()) -> byte
 
 
 def dump_entry(shard: ShardInfo) -> dict[str, Any]:
-    """A shard as the manifest has it."""
+    """Encode the entry of a shard."""
     entry: dict[str, Any] = {
         "url": shard.url.rpartition("/")[2],
         "md5sum": shard.md5,
@@ -75,10 +77,10 @@ def dump_entry(shard: ShardInfo) -> dict[str, Any]:
 
 
 def load_manifest(data: bytes, url: str) -> list[ShardInfo]:
-    """The shards that the manifest at ``url`` names.
+    """Decode the shards of the manifest at ``url``.
 
     Raises:
-        ManifestError: if it is not such a manifest, names a shard outside its own folder, or names one twice, also in
+        ManifestError: if it is not such a manifest, names a shard outside its own folder, or names one twice, even in
             two spellings.
     """
     try:
@@ -94,10 +96,10 @@ def load_manifest(data: bytes, url: str) -> list[ShardInfo]:
 
 
 def _require_distinct(shards: Sequence[ShardInfo], url: str) -> None:
-    """Refuse two entries for one object, whose samples would be read twice."""
+    """Refuse two entries of one object, whose samples would be read twice."""
     known: dict[str, int] = {}
     for number, shard in enumerate(shards):
-        first = known.setdefault(_one_spelling(shard.url), number)
+        first = known.setdefault(_canonical_url(shard.url), number)
         if first != number:
             names = " and ".join(repr(shards[entry].url.rpartition("/")[2]) for entry in (first, number))
             raise ManifestError(
@@ -108,11 +110,11 @@ def _require_distinct(shards: Sequence[ShardInfo], url: str) -> None:
             )
 
 
-def _one_spelling(url: str) -> str:
-    """The same text for all base names by which a transport reads the same object.
+def _canonical_url(url: str) -> str:
+    """Return the same URL for all spellings of a base name with which a transport reads the same object.
 
-    A web server takes ``%30`` for ``0`` and is never sent what follows a ``#``. Disks of macOS take composed and
-    decomposed letters for the same. In a bucket each spelling is an object of its own.
+    A web server decodes ``%30`` to ``0``, and the part after a ``#`` is never sent. Disks of macOS do not distinguish
+    composed and decomposed letters. In a bucket each spelling is another object.
     """
     scheme, separator, _ = url.partition("://")
     folder, slash, name = url.rpartition("/")
@@ -129,16 +131,16 @@ def _is_http(url: str) -> bool:
 
 
 def jobs_of(data: bytes) -> list[Any]:
-    """What made the shards of a manifest, where it tells."""
+    """Return the descriptions of the jobs that wrote the shards of a manifest, if it has them."""
     jobs = json.loads(data).get("jobs")
     return jobs if isinstance(jobs, list) else []
 
 
 def load_entry(entry: dict[str, Any], url: str) -> ShardInfo:
-    """What :func:`dump_entry` made, of the manifest at ``url``.
+    """Decode an entry of the manifest at ``url``.
 
     Raises:
-        KeyError, TypeError, ValueError: if it is something else.
+        KeyError, TypeError, ValueError: if it is not one of :func:`dump_entry`.
     """
     name = entry["url"]
     if not isinstance(name, str) or "/" in name or not _is_base_name(name, url):
@@ -154,7 +156,7 @@ def load_entry(entry: dict[str, Any], url: str) -> ShardInfo:
 
 
 def _is_base_name(name: str, url: str) -> bool:
-    """Whether a name stays in the folder of a manifest, also where a web server decodes it: ``%2e%2e%2f0.tar``."""
+    """Return whether a name stays in the manifest's folder, even if a web server decodes it: ``%2e%2e%2f0.tar``."""
     path = unquote(re.split("[?#]", name, maxsplit=1)[0]) if _is_http(url) else name
     return "/" not in path and path not in ("", ".", "..")
 

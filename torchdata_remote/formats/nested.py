@@ -1,4 +1,4 @@
-"""Archives inside an archive: what comes before the keys of each."""
+"""Archives inside an archive: their names, and the prefix of the keys of each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ENDING = re.compile(r"(?<=.)\.(tar(\.(gz|bz2|xz|zst|zstd))?|t[gbx]z2?|tzst)$", 
 
 
 def is_archive_name(name: str) -> bool:
-    """Whether a name is one of a tar, compressed or not.
+    """Return whether a name is that of a tar, compressed or not.
 
     >>> is_archive_name("n01440764.tar"), is_archive_name("a.tar.zst"), is_archive_name("a.tar.idx")
     (True, True, False)
@@ -22,21 +22,21 @@ def is_archive_name(name: str) -> bool:
 
 
 def without_ending(name: str) -> str:
-    """The name of an archive without what tells that it is one."""
+    """Remove the extension of an archive from its name."""
     return _ENDING.sub("", name)
 
 
 def bad_inner(url: str, name: str, reason: str) -> BadMemberError:
-    """The error for a member of an archive of archives that cannot be read as one of these.
+    """Create the error for a member of an archive of archives that cannot be read as an archive.
 
     Args:
-        url: of the outer archive, as errors may show it.
+        url: of the outer archive, redacted.
         name: of the member.
-        reason: why not.
+        reason: for the message.
     """
     return BadMemberError(
-        f"{url}: the archive {name!r:.200} inside it cannot be read: {reason}. Take it out, or pass "
-        "on_bad_member=skip_with_warning to leave such members out.",
+        f"{url}: the archive {name!r:.200} inside it cannot be read: {reason}. Remove it, or pass "
+        "on_bad_member=skip_with_warning to skip such members.",
         url=url,
         member=name,
         reason=reason,
@@ -44,7 +44,7 @@ def bad_inner(url: str, name: str, reason: str) -> BadMemberError:
 
 
 class NestedPrefixes:
-    """The prefixes of the archives inside one archive, of which no two can give the same key.
+    """Assigns key prefixes to the archives inside one archive, such that no two of them can contain the same key.
 
     Args:
         url: of the outer archive, for error messages.
@@ -52,18 +52,20 @@ class NestedPrefixes:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._taken: list[str] = []  # sorted
+        # Sorted
+        self._taken: list[str] = []
 
     def of(self, name: str, on_bad_member: OnBadMember = raise_error) -> str | None:
-        """The prefix of the next inner archive: its name without ending, and a slash.
+        """Return the prefix of the next nested archive: its name without extension, and a slash.
 
         Args:
-            name: of the inner archive.
-            on_bad_member: asked about a name that cannot be a folder's; if it returns, ``None`` is returned.
+            name: of the nested archive.
+            on_bad_member: called with the error of a name that cannot be a folder's; if it returns, so does this, with
+                ``None``.
 
         Raises:
             BadMemberError: if the name cannot be a folder's.
-            ShardReadError: if the keys may be those of another one.
+            ShardReadError: if another archive may contain the same keys.
         """
         path = name[2:] if name.startswith("./") else name
         fault = naming_fault(path)
@@ -79,8 +81,8 @@ class NestedPrefixes:
 
     def _contains_or_is_within(self, prefix: str) -> bool:
         taken = self._taken
-        place = bisect_left(taken, prefix)
-        if place < len(taken) and taken[place].startswith(prefix):
+        index = bisect_left(taken, prefix)
+        if index < len(taken) and taken[index].startswith(prefix):
             return True
         above = (prefix[: slash.end()] for slash in re.finditer("/", prefix))
-        return any(taken[bisect_left(taken, other, hi=place) % len(taken)] == other for other in above if taken)
+        return any(taken[bisect_left(taken, other, hi=index) % len(taken)] == other for other in above if taken)

@@ -1,4 +1,4 @@
-"""Samples: dicts of members under one key, named as WebDataset names them.
+"""Samples: dicts of the members under one key, with the names of WebDataset.
 
 ``{"__key__": "train/000017", "__url__": "s3://b/t-000000.tar", "jpg": b"...", "cls": b"3"}``
 """
@@ -18,16 +18,17 @@ Sample = dict[str, Any]
 KEY = "__key__"
 URL = "__url__"
 
-# Keys and extensions in which nothing needs a closer look: no dot but within an extension, nothing hidden or reserved
+# Keys and extensions that are valid at first sight: no dot but within an extension, nothing hidden or reserved
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_/-]*(?<!/)")
 _PLAIN_EXTENSION = re.compile(r"[a-z0-9]([a-z0-9_.-]*[a-z0-9])?")
-_PLAIN_LENGTH = MAX_NAME_LENGTH // 2 - 1  # of either
+# Of a key and of an extension each
+_PLAIN_LENGTH = MAX_NAME_LENGTH // 2 - 1
 
 
 def split_key(path: str) -> tuple[str, str]:
-    """Key and extension of a path: the key ends at the first dot of the base name, the rest is in lower case.
+    """Split a path into key and extension: the key ends at the first dot of the base name, the rest is in lower case.
 
-    An empty key or an empty extension tells that the path has none.
+    Either is empty if the path has none.
 
     >>> split_key("train/000017.Seg.PNG")
     ('train/000017', 'seg.png')
@@ -44,13 +45,13 @@ def split_key(path: str) -> tuple[str, str]:
 
 
 def is_meta(path: str) -> bool:
-    """Whether readers pass over a member of this name, as WebDataset's do: ``__meta.json__``."""
+    """Return whether readers ignore a member of this name, as those of WebDataset do: ``__meta.json__``."""
     base = path.rpartition("/")[2]
     return base.startswith("__") and base.endswith("__")
 
 
 def naming_fault(path: str) -> str | None:
-    """Why a path cannot name a member, or ``None``.
+    """Return why a path cannot be the name of a member, or ``None`` if it can.
 
     >>> naming_fault("a/b.jpg")
     >>> naming_fault("a/../b.jpg")
@@ -75,7 +76,7 @@ def naming_fault(path: str) -> str | None:
 
 
 def extensions(sample: Mapping[str, Any]) -> tuple[str, ...]:
-    """The members' extensions in the order in which they are written: sorted; ``__key__`` and the like are none.
+    """Return the extensions of a sample's members, sorted, as they are written; ``__key__`` and the like are none.
 
     >>> extensions({"__key__": "wren", "txt": b"small", "cls": 3})
     ('cls', 'txt')
@@ -89,10 +90,10 @@ def _sorted_extensions(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def check_writable(sample: Mapping[str, Any]) -> str:
-    """The sample's key, if key and extensions would come back unchanged from a shard.
+    """Return the key of a sample, if a shard would preserve its key and extensions.
 
     Raises:
-        ShardWriteError: says which key or extension would not, and why.
+        ShardWriteError: with the key or extension that would not be preserved, and the reason.
     """
     key = sample.get(KEY) if type(sample) is dict or isinstance(sample, Mapping) else None
     if type(key) is str and _is_plain_key(key) and _are_plain(tuple(sample)):
@@ -102,7 +103,7 @@ def check_writable(sample: Mapping[str, Any]) -> str:
 
 @lru_cache(1024)
 def _are_plain(names: tuple[object, ...]) -> bool:
-    """Whether no extension needs a closer look; the same few come again and again."""
+    """Return whether all extensions are valid at first sight. Cached, because there are few different ones."""
     others = [name for name in names if type(name) is not str or not name.startswith("__")]
     return bool(others) and all(type(name) is str and _is_plain_extension(name) for name in others)
 
@@ -137,7 +138,7 @@ def _check_with_care(sample: Mapping[str, Any], key: object) -> str:
 
 
 def writing_fault(key: str, extension: str) -> str | None:
-    """Why a member would not come back from a shard under this key and this extension, or ``None``.
+    """Return why a shard would not preserve a member with this key and extension, or ``None`` if it would.
 
     >>> writing_fault("a", "jpg")
     >>> writing_fault("a", "j" * 5_000)
@@ -171,10 +172,10 @@ def _is_text(path: str) -> bool:
 
 
 def describe(sample: Mapping[str, Any]) -> str:
-    """Key and shard of a sample, for an error message."""
+    """Describe a sample in an error message: its key and shard."""
     return f"sample {sample.get(KEY)!r} of {sample_url(sample) or 'an unknown shard'}"
 
 
 def sample_url(sample: Mapping[str, Any]) -> str:
-    """Where a sample comes from, as errors may show it."""
+    """Return the URL of a sample's shard, redacted for error messages."""
     return redact(sample.get(URL, ""))

@@ -1,4 +1,4 @@
-"""Sizes, checksums and sample offsets of a shard, computed while its bytes pass."""
+"""Compute size, checksums and sample offsets of a shard from a stream of its bytes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ from .tar.parser import TarOptions
 
 
 class ShardDigest:
-    """An object's bytes, which are summed up while they pass. It is iterated once, but by several in turn.
+    """Passes on the bytes of an object, and computes its checksums.
+
+    All iterators of it share one stream, so a second one continues where the first has stopped.
 
     Args:
         parts: the bytes.
-        block_bytes: of the blocks that have checksums of their own.
+        block_bytes: size of the blocks that have checksums of their own.
     """
 
     def __init__(self, parts: Iterable[bytes | memoryview], block_bytes: int = BLOCK_BYTES) -> None:
@@ -39,7 +41,13 @@ class ShardDigest:
             yield part
 
     def info(self, url: str, num_samples: int, index: bytes | None = None) -> ShardInfo:
-        """What a manifest is to say of the shard, once all has passed, and of its index."""
+        """Return the manifest entry of the shard, after all bytes have passed.
+
+        Args:
+            url: of the shard.
+            num_samples: in the shard.
+            index: content of its index, if it has one.
+        """
         index_crc32 = None if index is None else zlib.crc32(index)
         md5, checksums = self._md5.hexdigest(), self._blocks.checksums()
         return ShardInfo(url, num_samples, self._num_bytes, md5, checksums, index_crc32)
@@ -48,13 +56,15 @@ class ShardDigest:
 def sample_offsets(
     url: str, parts: Iterable[bytes | memoryview], on_bad_member: OnBadMember = raise_error
 ) -> tuple[str | None, list[int]]:
-    """A shard's compression (``None``: none), and where its samples begin and the last one ends, in the tar's bytes.
+    """Return a shard's compression (``None`` for none), and the offsets of its samples and of the last one's end.
+
+    Offsets count bytes of the decompressed tar.
 
     Args:
         url: of the shard.
-        parts: its bytes, all of which are taken.
-        on_bad_member: asked about members that cannot be part of a sample; those that are left out lie within the bytes
-            of the sample before them, or of the first one.
+        parts: its bytes, all of which are read.
+        on_bad_member: called with the error of a member that cannot be part of a sample. The bytes of one that is
+            skipped count as bytes of the sample before it, or of the first one.
 
     Raises:
         ShardReadError: for a shard that is damaged, or not made of samples.

@@ -68,7 +68,9 @@ def _error(data: bytes, **limits: int) -> str:
 @FORMATS
 @given(streams=st.lists(st.binary(max_size=600), min_size=1, max_size=5), zeros=st.integers(0, 40), cuts=CUTS)
 @example(streams=[b"", b"", b"a"], zeros=4, cuts=range(400))
-def test_streams_come_back_however_they_are_cut(name: str, streams: list[bytes], zeros: int, cuts: Any) -> None:
+def test_streams_are_decompressed_from_parts_of_any_length(
+    name: str, streams: list[bytes], zeros: int, cuts: Any
+) -> None:
     """One stream or several, empty ones among them, zeros after each, in parts of any length, of one byte too."""
     packed = b"".join(COMPRESS[name](data) + bytes(zeros) for data in streams)
     assert _read(in_parts(packed, cuts)) == (name, b"".join(streams))
@@ -76,7 +78,7 @@ def test_streams_come_back_however_they_are_cut(name: str, streams: list[bytes],
 
 @FORMATS
 @pytest.mark.parametrize("num_bytes", [MIB - 1, MIB, MIB + 1, 3 * MIB])
-def test_large_streams_come_back(name: str, num_bytes: int) -> None:
+def test_large_streams_are_decompressed(name: str, num_bytes: int) -> None:
     """Of more than one chunk, and of just one."""
     data = Random(1).randbytes(num_bytes // 2) + bytes(num_bytes - num_bytes // 2)
     assert _read([COMPRESS[name](data)]) == (name, data)
@@ -134,7 +136,7 @@ def test_a_flipped_bit_is_an_error_or_harmless(name: str, position: int, bit: in
 
 @FORMATS
 @given(position=st.integers(0, 10_000), damage=st.binary(min_size=1, max_size=20))
-def test_damage_is_no_other_exception(name: str, position: int, damage: bytes) -> None:
+def test_damage_raises_no_other_exception(name: str, position: int, damage: bytes) -> None:
     """Bytes put in anywhere; zstd here without a checksum, so that other bytes may come."""
     packed = zstd.compress(TEXT) if name == "zstd" else COMPRESS[name](TEXT)
     position %= len(packed)
@@ -147,13 +149,13 @@ def test_damage_is_no_other_exception(name: str, position: int, damage: bytes) -
 
 @FORMATS
 @pytest.mark.parametrize("garbage", [b"x", b"\0\0\0\0x", TEXT, b"\x1f\x8b", b"\x28\xb5\x2f", b"\n"])
-def test_what_follows_the_streams_is_an_error(name: str, garbage: bytes) -> None:
+def test_data_after_the_compressed_streams_are_an_error(name: str, garbage: bytes) -> None:
     """One byte is enough, also behind zeros."""
     _error(COMPRESS[name](TEXT) + garbage)
 
 
 @FORMATS
-def test_the_limits_are_the_callers(name: str) -> None:
+def test_decompression_limits_are_the_callers(name: str) -> None:
     """Exactly so many bytes may come out, and not one more; the message tells the limits."""
     packed = COMPRESS[name](TEXT)
     assert _read([packed], max_decompressed_bytes=len(TEXT)) == (name, TEXT)
@@ -208,11 +210,11 @@ BOMBS = {
 
 @FORMATS
 @pytest.mark.parametrize("part_bytes", [512, 1 << 16, 1 << 30])
-def test_bombs_are_errors(name: str, part_bytes: int) -> None:
+def test_decompression_bombs_are_errors(name: str, part_bytes: int) -> None:
     """Up to 4 GB of zeros: an error within a second of CPU time, for at most 64 MiB more memory."""
     bomb = BOMBS[name]()
     parts = in_parts(bomb, range(0, len(bomb), part_bytes))
-    with within_limits(), pytest.raises(ShardReadError, match="bytes came out, more than"):
+    with within_limits(), pytest.raises(ShardReadError, match="decompressed bytes, more than"):
         for _ in decompressed(parts, url=URL, limits=CompressionLimits())[1]:
             pass
 
@@ -227,7 +229,7 @@ def test_a_flood_of_empty_streams_does_not_stand_still(name: str) -> None:
         assert _read([EMPTY[name] * (MIB // len(EMPTY[name]))])[1] == b""
 
 
-def test_the_work_is_done_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decompression_runs_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts are pulled by the thread that iterates, and only by it; decompression is done by another one."""
     pulled, worked, feed = set(), set(), compression._Decompression.feed
 

@@ -1,7 +1,7 @@
-"""torch's DataPipes where torch has them, otherwise our own.
+"""torch's DataPipes if torch has them, otherwise those of this package.
 
-PyTorch prepares to deprecate them (https://github.com/pytorch/pytorch/pull/168318). Everything else in this package
-imports them from here. Both have the same names and attributes: a state that was saved with one loads with the other.
+PyTorch plans to deprecate them (https://github.com/pytorch/pytorch/pull/168318). All other modules import them from
+here. Both have the same names and attributes: a state that was saved with one loads with the other.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
     from torch.utils.data.datapipes.utils.common import StreamWrapper
 else:
-    # A deprecation of them need not concern users of this package, which has its own: not here, not where a module of
-    # this package makes a subclass, not where torchdata imports them. What users do themselves is still reported.
+    # Their deprecation does not concern users of this package, which has its own: so there are no warnings of imports
+    # here, of subclasses in this package, or of torchdata. Warnings about the users' own code are still shown.
     for _category in (DeprecationWarning, FutureWarning):
         warnings.filterwarnings("ignore", "(?s).*DataPipe", _category, r"torchdata(_remote)?\.")
     with warnings.catch_warnings():
         for _category in (DeprecationWarning, FutureWarning):
             warnings.simplefilter("ignore", _category)
         try:
-            # Not from torch.utils.data: those names are the deprecated ones.
+            # Not from torch.utils.data, whose names are the deprecated ones
             from torch.utils.data.datapipes._decorator import functional_datapipe
             from torch.utils.data.datapipes.datapipe import IterDataPipe
             from torch.utils.data.datapipes.iter import Batcher, Collator, Filter, IterableWrapper, Mapper

@@ -1,4 +1,4 @@
-"""``IterDataPipe`` and ``functional_datapipe`` for a torch without them."""
+"""``IterDataPipe`` and ``functional_datapipe``, for versions of torch without them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ P = TypeVar("P", bound="type[IterDataPipe[Any]]")
 class IterDataPipe(IterableDataset[T_co]):
     """An ``IterableDataset`` whose subclasses chain by functional names.
 
-    As in torch, ``reset()`` is called when an iteration begins, and a second iterator of a pipe ends the first: both
-    would count in the same state.
+    As in torch, ``reset()`` is called when an iteration starts, and a second iterator of a pipe ends the first, because
+    both would use the same state.
     """
 
     functions: ClassVar[dict[str, Callable[..., Any]]] = {}
-    getstate_hook: ClassVar[Callable[..., Any] | None] = None  # torch's graph traversal sets it; nothing does here
+    # Set by torch's graph traversal, and unused here
+    getstate_hook: ClassVar[Callable[..., Any] | None] = None
     _valid_iterator_id = 0
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -41,12 +42,12 @@ class IterDataPipe(IterableDataset[T_co]):
 
     @classmethod
     def register_function(cls, function_name: str, function: Callable[..., Any]) -> None:
-        """Let ``pipe.function_name(...)`` call ``function(pipe, ...)``."""
+        """Make ``pipe.function_name(...)`` call ``function(pipe, ...)``."""
         cls.functions[function_name] = function
 
     @classmethod
     def register_datapipe_as_function(cls, function_name: str, cls_to_register: Callable[..., Any]) -> None:
-        """Let ``pipe.function_name(...)`` build that class on the pipe.
+        """Make ``pipe.function_name(...)`` build this class on the pipe.
 
         Raises:
             ValueError: if the name is taken.
@@ -59,7 +60,7 @@ class IterDataPipe(IterableDataset[T_co]):
         cls.register_function(function_name, functools.update_wrapper(function, cls_to_register, assigned=("__doc__",)))
 
     def reset(self) -> None:
-        """Called when an iteration begins."""
+        """Called when an iteration starts."""
 
     def __getstate__(self) -> Any:
         return self.__dict__
@@ -71,15 +72,15 @@ class IterDataPipe(IterableDataset[T_co]):
         return [*super().__dir__(), *self.functions]
 
 
-def _build(made: Callable[..., Any], source_datapipe: Any, *args: Any, **kwargs: Any) -> Any:
-    return made(source_datapipe, *args, **kwargs)
+def _build(cls: Callable[..., Any], source_datapipe: Any, *args: Any, **kwargs: Any) -> Any:
+    return cls(source_datapipe, *args, **kwargs)
 
 
 def functional_datapipe(name: str) -> Callable[[P], P]:
     """Register a pipe's functional name.
 
     Args:
-        name: a method of all pipes from now on.
+        name: becomes a method of all pipes.
     """
 
     def register(cls: P) -> P:
@@ -92,9 +93,9 @@ def functional_datapipe(name: str) -> Callable[[P], P]:
 
 
 def _one_iterator_at_a_time(make: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-    """A pipe's ``__iter__``, whose iterators end where a later one has begun."""
+    """Wrap ``__iter__`` so that its iterators end when a later one starts."""
 
-    def begin(self: IterDataPipe[Any]) -> int:
+    def start(self: IterDataPipe[Any]) -> int:
         self._valid_iterator_id += 1
         self.reset()
         return self._valid_iterator_id
@@ -114,11 +115,11 @@ def _one_iterator_at_a_time(make: Callable[..., Iterator[Any]]) -> Callable[...,
 
     @functools.wraps(make)
     def eager(self: IterDataPipe[Any]) -> Iterator[Any]:
-        number = begin(self)
+        number = start(self)
         return items(self, make(self), number)
 
     @functools.wraps(make)
     def lazy(self: IterDataPipe[Any]) -> Iterator[Any]:
-        yield from items(self, make(self), begin(self))
+        yield from items(self, make(self), start(self))
 
     return lazy if inspect.isgeneratorfunction(make) else eager

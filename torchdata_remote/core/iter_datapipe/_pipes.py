@@ -1,4 +1,4 @@
-"""torch's pipes that chains here consist of, for a torch without them: the same options and attributes."""
+"""The pipes of torch that this package uses, for versions of torch without them: the same options and attributes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ T = TypeVar("T")
 
 
 class IterableWrapper(IterDataPipe[T]):
-    """The items of an iterable.
+    """Yield the items of an iterable.
 
     Args:
         iterable: of items.
-        deepcopy: whether each pass is over a copy, where one can be made.
+        deepcopy: whether each pass iterates over a copy, if the iterable can be copied.
     """
 
     def __init__(self, iterable: Iterable[T], deepcopy: bool = True) -> None:
@@ -41,13 +41,13 @@ class IterableWrapper(IterDataPipe[T]):
 
 @functional_datapipe("map")
 class Mapper(IterDataPipe[Any]):
-    """A function of each item (functional name: ``map``).
+    """Call a function on each item (functional name: ``map``).
 
     Args:
         datapipe: source.
-        fn: called with the item; with ``input_col`` with that part of it, or those.
+        fn: called with the item, or with its fields ``input_col``.
         input_col: index or key in each item, or several.
-        output_col: where the result is stored in the item, -1 appends it; ``None`` replaces the (first) input.
+        output_col: field that is set to the result; -1 appends it; ``None`` replaces the (first) input.
     """
 
     def __init__(
@@ -91,12 +91,12 @@ class Mapper(IterDataPipe[Any]):
 
 @functional_datapipe("collate")
 class Collator(Mapper):
-    """Batches to tensors (functional name: ``collate``).
+    """Convert batches to tensors (functional name: ``collate``).
 
     Args:
         datapipe: source, of batches.
-        conversion: makes one item of a batch.
-        collate_fn: the same, and goes before ``conversion``.
+        conversion: converts a batch to one item.
+        collate_fn: the same; takes precedence over ``conversion``.
     """
 
     def __init__(
@@ -110,11 +110,11 @@ class Collator(Mapper):
 
 @functional_datapipe("filter")
 class Filter(IterDataPipe[T]):
-    """The items for which a function is true (functional name: ``filter``).
+    """Yield the items for which a function returns ``True`` (functional name: ``filter``).
 
     Args:
         datapipe: source.
-        filter_fn: returns a bool, for the item; with ``input_col`` for that part of it, or those.
+        filter_fn: called with the item, or with its fields ``input_col``; returns a bool.
         input_col: index or key in each item, or several.
     """
 
@@ -136,13 +136,13 @@ class Filter(IterDataPipe[T]):
 
 @functional_datapipe("batch")
 class Batcher(IterDataPipe[Any]):
-    """Lists of items (functional name: ``batch``).
+    """Group items into lists (functional name: ``batch``).
 
     Args:
         datapipe: source.
         batch_size: items in a list.
-        drop_last: whether the last list is left out if it is not full.
-        wrapper_class: made of each list.
+        drop_last: whether the last list is dropped if it is not full.
+        wrapper_class: called with each list.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Which loader a sharding call comes from, for a torch without DataPipes."""
+"""Groups of sharding calls, for versions of torch without DataPipes."""
 
 from enum import IntEnum
 

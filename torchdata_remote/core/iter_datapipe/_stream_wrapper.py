@@ -1,4 +1,4 @@
-"""``StreamWrapper`` for a torch without DataPipes."""
+"""``StreamWrapper``, for versions of torch without DataPipes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class StreamWrapper:
     """A file-like object that is closed when nothing refers to it any more.
 
     Args:
-        file_obj: what reads; all its attributes are the wrapper's.
+        file_obj: wrapped; its attributes are available on the wrapper.
     """
 
     def __init__(self, file_obj: Any) -> None:
@@ -18,7 +18,8 @@ class StreamWrapper:
         self.closed = False
 
     def __getattr__(self, name: str) -> Any:
-        if name == "file_obj":  # while it is unpickled
+        # Asked for while the wrapper is unpickled
+        if name == "file_obj":
             raise AttributeError(name)
         return getattr(self.file_obj, name)
 
@@ -31,7 +32,7 @@ class StreamWrapper:
 
     @classmethod
     def close_streams(cls, item: Any) -> None:
-        """Close the streams in an item: itself, or within lists, tuples and dicts."""
+        """Close an item if it is a stream, and all streams inside its lists, tuples and dicts."""
         if isinstance(item, cls):
             item.close()
         elif isinstance(item, dict):

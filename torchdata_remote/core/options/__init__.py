@@ -1,4 +1,4 @@
-"""Option objects: frozen, checked when built, with units in their names and no secret in their ``repr``."""
+"""Option objects: frozen, validated on construction, with units in their names and no secret in their ``repr``."""
 
 from .credential_file import FALLBACK_NAMES
 from .fetching import MIB, PROGRESS_BYTES, Backend, FetchOptions, RetryPolicy

@@ -1,4 +1,4 @@
-"""How objects are fetched: backend, retries, requests in flight, bytes in memory."""
+"""Options for fetching: backend, retries, concurrent requests, memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from enum import Enum
 
 MIB = 1 << 20
 PROGRESS_BYTES = 16 << 10
-_MIN_PART_BYTES = 256 << 10  # below it requests cost more than they bring
+# The overhead of smaller requests exceeds their gain
+_MIN_PART_BYTES = 256 << 10
 _MAPPED_PART_BYTES = 64 * MIB
 
 
@@ -18,33 +19,33 @@ def _require(condition: bool, message: str) -> None:
 
 
 class Backend(str, Enum):
-    """The library that carries an object's bytes. Each compares equal to its name as a ``str``."""
+    """The library that transfers objects. Each member equals its name as a ``str``."""
 
     AUTOMATIC = "automatic"
-    """The fastest that works here for these options; which one is logged at level INFO."""
+    """The fastest one that supports these options on this machine; it is logged at level INFO."""
     OBSTORE = "obstore"
     """s3, http and https."""
     BOTOCORE = "botocore"
     """s3."""
     FSSPEC = "fsspec"
-    """Whatever fsspec has a package for; s3 by s3fs."""
+    """All schemes for which fsspec has a package; s3 by s3fs."""
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How long a request that fails for a passing reason is repeated.
+    """Limits for retrying requests that fail with a transient fault.
 
-    Each attempt asks only for the bytes that are missing. One that brought ``PROGRESS_BYTES`` or more begins the
-    counting anew, of attempts, of waits and of seconds. Waits grow from ``first_wait_s`` by doubling up to
-    ``max_wait_s``, each multiplied by a random number from 0 to 1 ("full jitter"; M. Brooker, "Exponential Backoff And
-    Jitter", AWS Architecture Blog, 2015).
+    Each attempt requests only the bytes that are missing. One that received ``PROGRESS_BYTES`` or more resets the count
+    of attempts, the waits and the deadline. Waits grow from ``first_wait_s`` by doubling up to ``max_wait_s``, each
+    multiplied by a random number from 0 to 1 ("full jitter"; M. Brooker, "Exponential Backoff And Jitter", AWS
+    Architecture Blog, 2015).
 
     Args:
-        deadline_s: seconds from the first attempt after which no further one is made.
-        max_attempts: attempts at most; ``None`` leaves it to the deadline.
+        deadline_s: seconds from the first attempt after which no further one is started.
+        max_attempts: at most; ``None`` for no limit but the deadline.
         first_wait_s: upper limit of the first wait.
-        max_wait_s: upper limit of every wait, except of one that the store asks for (Retry-After).
-        progress_timeout_s: an attempt that brings fewer than ``PROGRESS_BYTES`` in so many seconds is given up.
+        max_wait_s: upper limit of every wait, except of one that the store requests (Retry-After).
+        progress_timeout_s: seconds after which an attempt that received fewer than ``PROGRESS_BYTES`` is given up.
     """
 
     deadline_s: float = 300.0
@@ -68,21 +69,21 @@ class RetryPolicy:
 
 @dataclass(frozen=True)
 class FetchOptions:
-    """How objects are fetched.
+    """Options for fetching objects.
 
     Args:
-        max_in_flight: requests under way at once, each in a thread of its own.
-        part_bytes: objects larger than this are fetched in ranged parts of this size, in parallel. ``None`` takes
-            8 MiB, or less where ``max_in_flight`` parts would fill more than three quarters of ``max_buffer_bytes``:
-            the rest holds what has come and waits for its turn, so that no request has to.
-        max_buffer_bytes: bound on all bytes that are fetched or being fetched and not yet consumed. One
-            part is always allowed, so an object larger than the bound still streams through.
-        in_order: whether objects are handed on in the order of their URLs, or as they are complete.
-        retry: what is done about faults that may pass.
-        backend: what carries the bytes.
-        cache_dir: local folder in which whole objects are kept; ``None`` keeps none.
-        cache_bytes: bound on the bytes that are kept there; needed with ``cache_dir``.
-        interleave: objects that are read at once by turns, each of which gets that share of ``max_buffer_bytes``.
+        max_in_flight: concurrent requests, each in a thread of its own.
+        part_bytes: objects larger than this are fetched in ranged parts of this size, in parallel. ``None`` is
+            8 MiB, or less if ``max_in_flight`` parts would fill more than three quarters of ``max_buffer_bytes``: the
+            rest holds downloaded parts until the consumer asks for them, so that no request has to wait.
+        max_buffer_bytes: bound on all bytes that are fetched or being fetched and not yet consumed. One part is always
+            allowed, so an object larger than the bound still streams through.
+        in_order: whether objects are returned in the order of their URLs, or as they are complete.
+        retry: limits for retrying transient faults.
+        backend: the library that transfers the objects.
+        cache_dir: local folder in which whole objects are cached; ``None`` disables the cache.
+        cache_bytes: bound on the size of the cache; required with ``cache_dir``.
+        interleave: objects that are read round robin, each of which gets an equal share of ``max_buffer_bytes``.
     """
 
     max_in_flight: int = 16
@@ -110,15 +111,15 @@ class FetchOptions:
         )
 
     def share_bytes(self, lane_bytes: int) -> int:
-        """How much of one object is fetched ahead; with one at a time there is no limit but that of all of them."""
+        """Return how much of one object may be fetched ahead; only the common bound applies to objects in sequence."""
         return lane_bytes // self.interleave if self.interleave > 1 else sys.maxsize
 
     def actual_part_bytes(self, *, mapped: bool = False, num_lanes: int = 1) -> int:
-        """``part_bytes``, or what ``None`` stands for.
+        """Return ``part_bytes``, or the default for this use.
 
         Args:
-            mapped: for files that are mapped, which costs no memory.
-            num_lanes: iterations that share ``max_buffer_bytes``; each is to have two parts.
+            mapped: for files that are mapped into memory, which need no buffer.
+            num_lanes: iterations that share ``max_buffer_bytes``; each gets room for two parts at least.
         """
         if self.part_bytes is not None:
             return self.part_bytes

@@ -1,4 +1,4 @@
-"""A user's options for a store, and the file that they may come from."""
+"""A user's options for a store, and reading them from a file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from .credential_file import FALLBACK_NAMES, read_credential_file
 
 _SERVER = re.compile("endpoint|host|port|url|account|connection|profile", re.IGNORECASE)
-_SERVER_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_PROFILE")  # s3's
+_S3_SERVER_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_PROFILE")
 
 
 class StorageOptions(Mapping[str, Any]):
@@ -19,9 +19,10 @@ class StorageOptions(Mapping[str, Any]):
 
     Args:
         options: for s3: ``key``, ``secret``, ``token``, ``endpoint_url``, ``anon``, ``profile``,
-            ``client_kwargs={"region_name": ...}``, and three names of ours, ``fallback_key``, ``fallback_secret``,
-            ``fallback_token``: credentials for where neither ``key`` nor the AWS environment (variables, ``~/.aws``,
-            SSO, role) has any. Other stores never see those three; they get what their fsspec filesystem takes.
+            ``client_kwargs={"region_name": ...}``, and three names of this package, ``fallback_key``,
+            ``fallback_secret``, ``fallback_token``: credentials that are used if neither ``key`` nor the AWS
+            environment (variables, ``~/.aws``, SSO, role) has any. These three are never passed to other stores,
+            which take the options of their fsspec filesystem.
 
     Example:
         >>> StorageOptions({"key": "a", "secret": "b"})
@@ -40,19 +41,19 @@ class StorageOptions(Mapping[str, Any]):
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> StorageOptions:
-        """Credentials from a local JSON file, which are used only where the AWS environment has none.
+        """Read credentials from a local JSON file. They are used only if the AWS environment has none.
 
         The file holds ``access_key`` and ``secret``; or ``aws_access_key_id`` and ``aws_secret_access_key``, and with
         them any of ``aws_session_token``, ``bucket_name``, and ``train_index_file_download_url``,
         ``train_classes_file_download_url``, ``val_index_file_download_url``, ``val_classes_file_download_url``,
-        ``test_index_file_download_url``. One of these that is ``null`` or empty is as good as absent.
+        ``test_index_file_download_url``. A field that is ``null`` or empty counts as absent.
 
         Args:
             path: of the file.
 
         Returns:
-            StorageOptions: ``fallback_key``, ``fallback_secret`` and perhaps ``fallback_token``; what else the file
-            says is in ``bucket_name`` and ``downloads``. Further options go beside them:
+            StorageOptions: ``fallback_key``, ``fallback_secret`` and, if present, ``fallback_token``. Other fields are
+            in ``bucket_name`` and ``downloads``. Add further options like this:
             ``{**StorageOptions.from_file(path), "endpoint_url": ...}``.
 
         Raises:
@@ -74,12 +75,12 @@ class StorageOptions(Mapping[str, Any]):
 
     @property
     def bucket_name(self) -> str | None:
-        """The bucket that the credential file names. It is not part of the mapping."""
+        """Bucket of the credential file. It is not part of the mapping."""
         return self._bucket_name
 
     @property
     def downloads(self) -> dict[str, str]:
-        """URLs in the credential file, by ``train_index``, ``val_classes``, ...; not part of the mapping."""
+        """URLs of the credential file, by ``train_index``, ``val_classes``, ...; not part of the mapping."""
         return dict(self._downloads)
 
     def __getitem__(self, name: str) -> Any:
@@ -92,20 +93,22 @@ class StorageOptions(Mapping[str, Any]):
         return len(self._options)
 
     def identity(self) -> str:
-        """Equal for equal options: a key for what is kept per process. Holds secrets; never shown."""
-        if self._identity is None:  # made when it is asked for, because ids differ between processes
+        """Return a string that is equal for equal options, as a key of caches in this process. It contains secrets."""
+        # Computed on demand, because ids differ between processes
+        if self._identity is None:
             self._identity = json.dumps(self._options, sort_keys=True, default=lambda value: f"object {id(value)}")
         return self._identity
 
     def server(self) -> str:
-        """What these options and the AWS environment say of the server: two stores may each have a bucket of one name.
+        """Return the options and the AWS environment that select the server, as a part of cache keys.
 
-        Credentials are no part of it, so that new ones find what was kept. May hold secrets; never shown.
+        Two servers may each have a bucket of the same name. Credentials are not included, so a cache stays valid when
+        they change. The string may contain secrets.
         """
         nested = self._options.get("client_kwargs")
         options = {**(nested if isinstance(nested, Mapping) else {}), **self._options}
         named = {name: str(value) for name, value in options.items() if _SERVER.search(name)}
-        found = {name: os.environ[name] for name in _SERVER_VARIABLES if name in os.environ}
+        found = {name: os.environ[name] for name in _S3_SERVER_VARIABLES if name in os.environ}
         return json.dumps([named, found], sort_keys=True) if named or found else ""
 
     def __getstate__(self) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""What each stage of a process has done, and where its time went."""
+"""Statistics of the stages of a process: items, bytes, seconds, requests."""

@@ -1,4 +1,4 @@
-"""Counters of what each stage of this process does: items, bytes, seconds, requests."""
+"""Counters of each stage in this process: items, bytes, seconds, requests."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _FLUSH_ITEMS = 256
 
 @dataclass(frozen=True)
 class StageStats:
-    """What a stage has done.
+    """Counters of a stage.
 
     Args:
-        items: that it handed on: URLs listed, objects or members fetched, samples read, samples or images decoded.
-        num_bytes: that it took.
-        wait_s: seconds in which whoever takes its items had to wait for it.
-        busy_s: seconds of work, of all threads together.
+        items: that it produced: URLs listed, objects or members fetched, samples read, samples or images decoded.
+        num_bytes: that it received.
+        wait_s: seconds the consumer spent waiting for this stage.
+        busy_s: seconds of work, summed over all threads.
         requests: that were sent.
         retries: requests that failed and were sent again.
     """
@@ -43,7 +43,7 @@ _NAMES = tuple(field.name for field in fields(StageStats))
 
 
 class Span(NamedTuple):
-    """One piece of work: of which stage, from when to when by ``time.perf_counter``, and how many bytes."""
+    """One piece of work: its stage, start and end by ``time.perf_counter``, and number of bytes."""
 
     stage: str
     start_s: float
@@ -52,7 +52,7 @@ class Span(NamedTuple):
 
 
 class StageCounter:
-    """The counters of a stage, of all threads.
+    """The counters of a stage, shared by all threads.
 
     Args:
         name: of the stage.
@@ -60,18 +60,18 @@ class StageCounter:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
-        """Begin anew, also where another process held the lock."""
-        # Reentrant: `timed` counts in its `finally`, which the collector may run in a thread that counts.
+    def reset(self) -> None:
+        """Set all counters to zero, with a new lock: in a forked child the old one may be held forever."""
+        # Reentrant, because the collector may run the `finally` of `timed` in a thread that holds the lock
         self._lock = threading.RLock()
         self._items = self._num_bytes = self._requests = self._retries = 0
         self._wait_s = self._busy_s = 0.0
 
     @property
     def wait_s(self) -> float:
-        """Seconds that were waited for it."""
+        """Seconds the consumer spent waiting for this stage."""
         return self._wait_s
 
     def add(
@@ -84,7 +84,7 @@ class StageCounter:
         requests: int = 0,
         retries: int = 0,
     ) -> None:
-        """Count."""
+        """Add to the counters."""
         with self._lock:
             self._items += items
             self._num_bytes += num_bytes
@@ -95,22 +95,22 @@ class StageCounter:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Somebody waits for it in this block."""
-        began_s = time.perf_counter()
+        """Count the seconds of this block as waiting for the stage."""
+        started_s = time.perf_counter()
         try:
             yield
         finally:
-            self.add(wait_s=time.perf_counter() - began_s)
+            self.add(wait_s=time.perf_counter() - started_s)
 
     def worked(self, start_s: float, num_bytes: int, *, items: int = 0, requests: int = 0, wait: bool = False) -> None:
-        """A piece of work has ended.
+        """Count a piece of work that has just ended.
 
         Args:
-            start_s: when it began, by ``time.perf_counter``.
-            num_bytes: that it was about.
-            items: that it handed on.
-            requests: that it was.
-            wait: whether it was done by whoever takes the items.
+            start_s: when it started, by ``time.perf_counter``.
+            num_bytes: that it processed.
+            items: that it produced.
+            requests: that it sent.
+            wait: whether the consumer's own thread did it.
         """
         end_s = time.perf_counter()
         took_s = end_s - start_s
@@ -119,7 +119,7 @@ class StageCounter:
             take(Span(self.name, start_s, end_s, num_bytes))
 
     def snapshot(self) -> StageStats:
-        """The counters at this moment."""
+        """Return the current counters."""
         with self._lock:
             now = self._items, self._num_bytes, self._wait_s, self._busy_s, self._requests, self._retries
         return StageStats(*now)
@@ -127,12 +127,12 @@ class StageCounter:
 
 LIST, FETCH, READ, DECODE = stages = tuple(StageCounter(name) for name in ("list", "fetch", "read", "decode"))
 _watchers: list[Callable[[Span], object]] = []
-_began_s = time.perf_counter()
+_started_s = time.perf_counter()
 
 
 @contextlib.contextmanager
 def watched(take: Callable[[Span], object]) -> Iterator[None]:
-    """In this block, each piece of work is told, by the thread that did it."""
+    """Call a function with each piece of work done in this block, in the thread that did it."""
     _watchers.append(take)
     try:
         yield
@@ -143,27 +143,27 @@ def watched(take: Callable[[Span], object]) -> Iterator[None]:
 def timed(
     items: Iterator[T], stage: StageCounter, *, within: StageCounter, elsewhere: bool = False
 ) -> Generator[T, None, None]:
-    """The same items, each counted with the time that it took, less what was waited for another stage meanwhile.
+    """Yield the same items, and count the time that each took, without the time spent waiting for another stage.
 
     Args:
-        items: closed with this.
-        stage: that they come from.
+        items: closed with this iterator.
+        stage: that produces them.
         within: the other stage.
-        elsewhere: whether other threads work for the stage, and count that; then the time was only waited.
+        elsewhere: whether other threads do the work of the stage and count it; then the time counts as waiting only.
     """
     clock = time.perf_counter
     count, took_s, waited_s = 0, 0.0, within.wait_s
     try:
-        began_s = clock()
+        started_s = clock()
         for item in items:
-            took_s += clock() - began_s
+            took_s += clock() - started_s
             count += 1
             yield item
             if count >= _FLUSH_ITEMS:
                 _flush(stage, count, took_s - within.wait_s + waited_s, elsewhere)
                 count, took_s, waited_s = 0, 0.0, within.wait_s
-            began_s = clock()
-        took_s += clock() - began_s
+            started_s = clock()
+        took_s += clock() - started_s
     finally:
         _flush(stage, count, took_s - within.wait_s + waited_s, elsewhere)
         close = getattr(items, "close", None)
@@ -172,8 +172,8 @@ def timed(
 
 
 def elapsed_s() -> float:
-    """Seconds since this process began to count."""
-    return time.perf_counter() - _began_s
+    """Return the seconds since this process started to count."""
+    return time.perf_counter() - _started_s
 
 
 def _flush(stage: StageCounter, count: int, took_s: float, elsewhere: bool) -> None:
@@ -182,11 +182,11 @@ def _flush(stage: StageCounter, count: int, took_s: float, elsewhere: bool) -> N
 
 
 def _after_fork() -> None:
-    global _began_s
-    _began_s = time.perf_counter()
+    global _started_s
+    _started_s = time.perf_counter()
     _watchers.clear()
-    for one in stages:
-        one.forget()
+    for stage in stages:
+        stage.reset()
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,7 +1,4 @@
-"""Where the time goes: what each stage of this process has done so far.
-
-Whoever wants to know takes two snapshots and subtracts.
-"""
+"""Report the time spent in each stage of this process: subtract two snapshots of the counters."""
 
 from __future__ import annotations
 
@@ -17,10 +14,10 @@ from .counters import StageStats, elapsed_s, stages
 
 @dataclass(frozen=True)
 class Stats:
-    """What the stages have done, in the order in which data pass them.
+    """Counters of the stages, in the order in which data pass them.
 
-    The seconds of ``wait_s`` are of whoever takes the items, so that they add up: what is left of ``elapsed_s`` went
-    into what comes after the stages, such as the training step.
+    ``wait_s`` is measured in the consumer, so the seconds of the stages add up: the rest of ``elapsed_s`` was spent
+    after them, such as in the training step.
 
     Args:
         elapsed_s: seconds since the process began, or since the snapshot that was subtracted.
@@ -44,51 +41,51 @@ class Stats:
 
     @property
     def rest_s(self) -> float:
-        """Seconds that were spent outside of the stages: in the training step, in collating, in other pipes."""
+        """Seconds spent outside of the stages: in the training step, in collating, in other pipes."""
         waited_s: float = sum(getattr(self, one.name).wait_s for one in stages)
         return max(0.0, self.elapsed_s - waited_s)
 
     @property
     def bottleneck(self) -> str:
-        """The stage that was waited for longest; ``"rest"`` if that is what comes after the stages."""
+        """The stage with the longest wait; ``"rest"`` if more time was spent after the stages."""
         waits = {one.name: getattr(self, one.name).wait_s for one in stages}
         return max({**waits, "rest": self.rest_s}.items(), key=lambda item: item[1])[0]
 
     def as_json(self) -> str:
-        """One line of JSON, with the number of the process."""
+        """Return one line of JSON, with the id of the process."""
         return json.dumps({"pid": os.getpid(), **asdict(self), "rest_s": self.rest_s})
 
     def __str__(self) -> str:
         lines = ["stage          items        MB   wait s  of all   busy s  requests  retries"]
         for one in stages:
-            did: StageStats = getattr(self, one.name)
+            counters: StageStats = getattr(self, one.name)
             lines.append(
-                f"{one.name:<8}{did.items:>12,}{did.num_bytes / 1e6:>10,.1f}{did.wait_s:>9.2f}"
-                f"{self._part(did.wait_s):>8}{did.busy_s:>9.2f}{did.requests:>10,}{did.retries:>9,}"
+                f"{one.name:<8}{counters.items:>12,}{counters.num_bytes / 1e6:>10,.1f}{counters.wait_s:>9.2f}"
+                f"{self._percentage(counters.wait_s):>8}{counters.busy_s:>9.2f}{counters.requests:>10,}{counters.retries:>9,}"
             )
-        lines.append(f"{'rest':<8}{'':>22}{self.rest_s:>9.2f}{self._part(self.rest_s):>8}")
+        lines.append(f"{'rest':<8}{'':>22}{self.rest_s:>9.2f}{self._percentage(self.rest_s):>8}")
         return "\n".join(lines)
 
-    def _part(self, seconds: float) -> str:
+    def _percentage(self, seconds: float) -> str:
         return f"{seconds / self.elapsed_s:.0%}" if self.elapsed_s > 0 else ""
 
 
 def stats() -> Stats:
-    """What the stages of this process have done so far. Processes count each for itself, also ``DataLoader`` workers.
+    """Return the counters of this process so far. Each process has its own, ``DataLoader`` workers included.
 
     Example:
         >>> before = stats()
-        >>> did = stats() - before
-        >>> did.fetch.num_bytes, did.fetch.requests
+        >>> difference = stats() - before
+        >>> difference.fetch.num_bytes, difference.fetch.requests
         (0, 0)
-        >>> did.bottleneck
+        >>> difference.bottleneck
         'rest'
     """
     return Stats(elapsed_s(), *(one.snapshot() for one in stages))
 
 
 class Recording:
-    """Lines of JSON about the stages of this process, which a thread appends to a file now and then.
+    """Appends the counters of this process to a file at regular intervals, as lines of JSON, in a thread.
 
     Args:
         path: of a local file.
@@ -97,7 +94,7 @@ class Recording:
 
     def __init__(self, path: str | os.PathLike[str], every_s: float) -> None:
         self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115  # closed by the thread
-        self._ended = threading.Event()  # noqa: TID251  # set by `close`, which is no finalizer
+        self._ended = threading.Event()  # noqa: TID251  # set by `close`, which is not a finalizer
         self._every_s, self._pid = every_s, os.getpid()
         self._thread = threading.Thread(target=self._work, name="torchdata_remote", daemon=True)
         self._thread.start()
@@ -111,7 +108,7 @@ class Recording:
                 print(stats().as_json(), file=self._file, flush=True)
 
     def close(self) -> None:
-        """Write the last line. A second time, and in a forked process, nothing happens."""
+        """Write the last line. Does nothing the second time, or in a forked process."""
         atexit.unregister(self.close)
         if os.getpid() == self._pid:
             self._ended.set()
@@ -127,7 +124,7 @@ class Recording:
 
 
 def record_stats(path: str | os.PathLike[str], *, every_s: float = 1.0) -> Recording:
-    """Append a line of JSON to a file now and then: what the stages of this process have done so far.
+    """Append the counters of this process to a file at regular intervals, one line of JSON each.
 
     In ``DataLoader`` workers: ``worker_init_fn=lambda worker: tdr.record_stats(f"stats-{worker}.jsonl")``.
 
@@ -136,7 +133,7 @@ def record_stats(path: str | os.PathLike[str], *, every_s: float = 1.0) -> Recor
         every_s: seconds between lines.
 
     Returns:
-        What ends it: by ``close()``, by a ``with`` block, or else with the process; then the last line is written.
+        Recording: a context manager with ``close()``, which writes the last line; so does the end of the process.
 
     Raises:
         OSError: if the file cannot be opened.

@@ -1,4 +1,4 @@
-"""A lock that finalizers can make use of without waiting for it."""
+"""A lock that finalizers can use without waiting for it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ T = TypeVar("T")
 
 
 class FinalizerLock(Generic[T]):
-    """A lock whose holder does, on the way out, what finalizers asked for meanwhile.
+    """A lock whose holder, when it releases it, settles the items that finalizers left meanwhile.
 
-    Finalizers run at any allocation, also in a thread that holds the lock. So they must not wait for it.
+    Finalizers run at any allocation, even in a thread that holds the lock, so they must not wait for it.
 
     Args:
         settle: called with each item, with the lock held; it must not raise.
@@ -22,7 +22,7 @@ class FinalizerLock(Generic[T]):
 
     def __init__(self, settle: Callable[[T], None]) -> None:
         self._settle = settle
-        # Not reentrant: what it guards must not be seen half changed, not even by a finalizer of the same thread.
+        # Not reentrant: not even a finalizer of the same thread may see the guarded state half changed
         self._lock = threading.Lock()  # noqa: TID251  # finalizers try it and never wait for it
         self._items: deque[T] = deque()
         self._pid = os.getpid()
@@ -36,7 +36,7 @@ class FinalizerLock(Generic[T]):
             self._settle_all()
 
     def settle(self, item: T) -> None:
-        """Have an item settled: now, or by whoever holds the lock. Nothing happens in a forked child."""
+        """Settle an item now, or leave it to the holder of the lock. Does nothing in a forked child."""
         self._items.append(item)
         self._settle_all()
 

@@ -1,4 +1,4 @@
-"""Several functions that wait for a store, at the same time."""
+"""Run functions that wait for a store concurrently, and return their results in order."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import TypeVar
 from .pool import Pool, next_item
 
 T = TypeVar("T")
-Task = Callable[[Callable[[float], None]], T]  # takes what waits for so many seconds
+# Called with a function that sleeps for a number of seconds
+Task = Callable[[Callable[[float], None]], T]
 
 
 def ordered_map(tasks: Iterable[Task[T]], *, max_threads: int) -> Generator[T, None, None]:
-    """What functions return, in their order.
+    """Yield the results of functions, in their order.
 
     Args:
-        tasks: each is called in a thread, with a function that it is to wait by, which raises when nobody wants the
-            result any longer.
-        max_threads: tasks that run at once. As many results again may wait for their turn.
+        tasks: each is called in a thread, with a function to sleep by, which raises once the results are closed.
+        max_threads: tasks that run at once. As many further results may be buffered.
 
     Raises:
-        Exception: what a task raised, when its turn comes; those behind it are not begun.
+        Exception: the error of a task, in the order of the tasks. Tasks that were not started are dropped.
 
     Example:
-        >>> list(in_parallel([lambda wait, n=n: n * n for n in range(4)], max_threads=2))
+        >>> list(ordered_map([lambda wait, n=n: n * n for n in range(4)], max_threads=2))
         [0, 1, 4, 9]
     """
     source = iter(tasks)
@@ -44,8 +44,8 @@ def ordered_map(tasks: Iterable[Task[T]], *, max_threads: int) -> Generator[T, N
             yield result[0]
 
 
-def _run(task: Task[T], wait: Callable[[float], None], answer: queue.SimpleQueue[tuple[T] | BaseException]) -> None:
+def _run(task: Task[T], sleep: Callable[[float], None], answer: queue.SimpleQueue[tuple[T] | BaseException]) -> None:
     try:
-        answer.put((task(wait),))
-    except BaseException as error:  # noqa: BLE001  # it belongs to whoever wants the result
+        answer.put((task(sleep),))
+    except BaseException as error:  # noqa: BLE001  # the consumer raises it, whatever it is
         answer.put(error)

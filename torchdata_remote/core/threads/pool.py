@@ -1,7 +1,7 @@
-"""Threads for blocking requests: as many as needed up to a limit, gone when the pool is closed.
+"""Thread pool for blocking requests: started on demand up to a limit, ended when the pool is closed.
 
-``concurrent.futures`` is not used because it joins its threads at exit without a limit: a stalled read would keep
-a finished program from ending.
+``concurrent.futures`` is not used because it joins its threads at exit without a timeout: a stalled read would keep a
+finished program from ending.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from ...errors import StorageError
 from .finalizer_lock import FinalizerLock
 
 _AT_EXIT_S = 2.0
-_SLICE_S = 0.5
-_LOOK_EVERY_S = 5.0
+_POLL_S = 0.5
+_PARENT_POLL_S = 5.0
 
 T = TypeVar("T")
 _live: weakref.WeakSet[Pool] = weakref.WeakSet()
@@ -31,28 +31,28 @@ if hasattr(os, "register_at_fork"):
 
 
 def next_item(items: queue.SimpleQueue[T]) -> T:
-    """The next item. A worker whose training process was killed does not wait for a store that stands still.
+    """Return the next item of a queue; raise if the parent process has ended, which would leave this one waiting.
 
     Raises:
-        SystemExit: if this process was started by another one, which is gone. torch would catch any ``Exception``, and
-            under forkserver its workers do not notice themselves that they have nobody left to work for.
+        SystemExit: if this process was started by another one, which has ended. torch would catch an ``Exception``, and
+            under forkserver its workers do not notice the end of the training process themselves.
     """
     while True:
         try:
-            return items.get(timeout=_LOOK_EVERY_S)
-        except queue.Empty:  # noqa: PERF203  # once in five seconds
+            return items.get(timeout=_PARENT_POLL_S)
+        except queue.Empty:  # noqa: PERF203  # once in 5 s
             parent = multiprocessing.parent_process()
             if parent is not None and not parent.is_alive():
-                raise SystemExit("the process that started this worker is gone") from None
+                raise SystemExit("the process that started this worker has ended") from None
 
 
 class PoolClosedError(StorageError):
-    """Nothing more is fetched: what it was for is closed, or the interpreter ends."""
+    """The pool is closed: by its owner, or because the interpreter ends."""
 
 
 _CLOSED = (
-    "Nothing is fetched after the interpreter has begun to end. Read before that, or register the atexit handler that "
-    "reads after torchdata_remote was imported."
+    "Nothing is fetched once the interpreter shuts down. Read before that, or register the atexit handler that reads "
+    "after torchdata_remote was imported."
 )
 
 _Task = tuple[Callable[..., None], tuple[Any, ...], Callable[[PoolClosedError], object]]
@@ -66,15 +66,16 @@ class Pool:
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._starting = FinalizerLock(self._start_thread)
-        self._idle: queue.SimpleQueue[None] = queue.SimpleQueue()  # one for each thread that waits; while some lack
+        # One for each thread that waits, until all threads were started
+        self._idle: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._closed = [False]
-        # A queue and not an Event: close() may run in a finalizer, at any allocation of any thread.
+        # A queue and not an Event, because close() may run in a finalizer, at any allocation of any thread
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         _live.add(self)
 
     @property
     def closed(self) -> bool:
-        """Whether nothing more can be submitted."""
+        """Whether the pool refuses further functions."""
         return self._closed[0]
 
     def submit(
@@ -88,8 +89,8 @@ class Pool:
         Args:
             function: called with ``arguments``.
             arguments: for it.
-            on_dropped: called instead, in any thread, if the pool is closed before its turn comes; must not raise. A
-                consumer that waits for the function has to be told.
+            on_dropped: called instead, in any thread, if the pool is closed before the function starts; must not raise.
+                Otherwise a consumer would wait for the function forever.
 
         Raises:
             PoolClosedError: if the pool is closed, as all are when the interpreter ends, or no thread can be started.
@@ -100,7 +101,8 @@ class Pool:
         if len(self._threads) < self._max_threads and not self._take_idle():
             self._starting.settle(None)
 
-    def _start_thread(self, _: None) -> None:  # by one thread at a time
+    def _start_thread(self, _: None) -> None:
+        # Called by one thread at a time
         if len(self._threads) < self._max_threads:
             thread = threading.Thread(
                 target=_work,
@@ -110,7 +112,8 @@ class Pool:
             )
             try:
                 thread.start()
-            except RuntimeError as error:  # no more threads are to be had; those that run will do
+            except RuntimeError as error:
+                # No more threads can be started; those that run are enough
                 if not self._threads:
                     raise PoolClosedError(f"No thread can be started: {error}. {_CLOSED}") from error
             else:
@@ -133,35 +136,39 @@ class Pool:
             raise PoolClosedError(_CLOSED)
 
     def sleep(self, seconds: float, *, is_closed: Callable[[], bool] = lambda: False) -> None:
-        """Wait, unless the pool is closed meanwhile, or what the sleeper works for, which is looked at now and then.
+        """Sleep, unless the pool or the caller's work is closed meanwhile (polled every 0.5 s).
+
+        Args:
+            seconds: to sleep.
+            is_closed: returns whether the caller's work is closed.
 
         Raises:
-            PoolClosedError: if one of them is.
+            PoolClosedError: if the pool or the work is closed.
         """
         while seconds > 0 and not is_closed():
             try:
-                self._wake.get(timeout=min(seconds, _SLICE_S))
+                self._wake.get(timeout=min(seconds, _POLL_S))
             except queue.Empty:  # noqa: PERF203  # twice a second
-                seconds -= _SLICE_S
+                seconds -= _POLL_S
             else:
                 raise PoolClosedError(_CLOSED)
         if is_closed():
             raise PoolClosedError(_CLOSED)
 
     def close(self) -> None:
-        """End the threads after what they are at. Does not wait."""
+        """End the threads after their current functions. Does not wait."""
         self._closed[0] = True
         for _ in range(self._max_threads):
             self._wake.put(None)
             self._tasks.put(None)
 
     def join(self, deadline: float) -> None:
-        """Wait for the threads until ``time.monotonic()`` is ``deadline``."""
+        """Wait for the threads, until ``time.monotonic()`` is ``deadline``."""
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def drop_queued(self) -> None:
-        """After ``close``: drop what no thread has taken, because all of them are busy or gone. Not for finalizers."""
+        """Drop the functions that no thread took, after ``close``. Not for finalizers."""
         with contextlib.suppress(queue.Empty):
             while True:
                 task = self._tasks.get_nowait()
@@ -176,7 +183,7 @@ def _work(
     threads: list[threading.Thread],
     max_threads: int,
 ) -> None:
-    # Holds no reference to the pool, so that a forgotten one can be collected.
+    # Holds no reference to the pool, so that a forgotten one can be collected
     while True:
         task = tasks.get()
         if task is None:
@@ -193,7 +200,7 @@ def _work(
 
 @atexit.register
 def _close_all() -> None:
-    """Let requests end before the interpreter does: a thread that it stops inside a native call aborts the process."""
+    """Wait for requests before the interpreter ends: stopping a thread inside a native call would abort the process."""
     pools = list(_live)
     for pool in pools:
         pool.close()

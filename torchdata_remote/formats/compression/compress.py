@@ -1,4 +1,4 @@
-"""Compressors of whole objects, chosen by the ending of their names; equal bytes give equal bytes."""
+"""Compress objects, with the format that their names end in. Equal input gives equal output."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-_ZSTD_LEVEL = 3  # zstd's own default, written down because libraries disagree
-_GZIP = 31  # zlib's wbits of a gzip stream; its header holds no time and no name
+# zstd's own default, which differs between libraries
+_ZSTD_LEVEL = 3
+# zlib's wbits of a gzip stream; its header has no time and no name
+_GZIP = 31
 _PIECE_BYTES = 1 << 20
 
 # RFC 8878: magic number; a frame without checksum and length; a window of 1 MiB. Blocks have at most 128 KiB.
@@ -23,17 +25,17 @@ _ZSTD_BLOCK_BYTES = 128 << 10
 
 
 class Compressor(Protocol):
-    """One stream."""
+    """Compressor of one stream."""
 
     def compress(self, data: bytes, /) -> bytes:
-        """What comes of the next bytes so far; may be empty."""
+        """Return compressed bytes of the next data; may be empty."""
 
     def flush(self) -> bytes:
-        """What is left, and the stream's end."""
+        """Return the remaining compressed bytes, and the end of the stream."""
 
 
 def is_compressed(name: str) -> bool:
-    """Whether an object of this name is written compressed.
+    """Return whether an object of this name is written compressed.
 
     >>> is_compressed("s3://b/0.tar"), is_compressed("s3://b/0.tar.zst")
     (False, True)
@@ -42,9 +44,9 @@ def is_compressed(name: str) -> bool:
 
 
 def open_compressor(name: str) -> Compressor | None:
-    """A compressor for an object of this name: gzip for ``.gz`` and ``.tgz``, zstd for ``.zst``, ``None`` for others.
+    """Return a compressor for an object of this name: gzip for ``.gz`` and ``.tgz``, zstd for ``.zst``, else ``None``.
 
-    The same library gives the same bytes for the same data; another version of it may compress otherwise.
+    The output is the same for the same data with the same version of the library.
 
     Example:
         >>> import gzip
@@ -58,15 +60,16 @@ def open_compressor(name: str) -> Compressor | None:
 
 
 class _Bounded:
-    """Compresses no better than readers believe, which take more for a bomb.
+    """Limits the compression ratio, because readers take a higher one for a decompression bomb.
 
-    Where half of what they allow is used up, a piece is stored as it is, in a stream of its own between two others.
-    What a compressor has not given out yet is not counted, so the limit holds before each byte of the object.
+    At half of what readers allow, a piece is stored without compression, in a stream of its own between two others.
+    Only bytes that a compressor has returned are counted, so the limit holds at each byte of the object.
     """
 
     def __init__(self) -> None:
         self._bytes_in = self._bytes_out = 0
-        self._stream: Compressor | None = None  # none between two streams
+        # None between two streams
+        self._stream: Compressor | None = None
 
     def compress(self, data: bytes, /) -> bytes:
         view = memoryview(data)
@@ -79,11 +82,11 @@ class _Bounded:
 
     def _compress(self, piece: memoryview) -> bytes:
         before = b""
-        if self._is_too_good(len(piece)):
+        if self._exceeds_ratio(len(piece)):
             before = self._end() if self._stream is not None else b""
             self._bytes_out += len(before)
         self._bytes_in += len(piece)
-        if self._is_too_good(0):
+        if self._exceeds_ratio(0):
             made = self._stored(bytes(piece))
         else:
             self._stream = self._stream or self._open()
@@ -91,7 +94,7 @@ class _Bounded:
         self._bytes_out += len(made)
         return before + made
 
-    def _is_too_good(self, num_bytes: int) -> bool:
+    def _exceeds_ratio(self, num_bytes: int) -> bool:
         return self._bytes_in + num_bytes > (FREE_BYTES + MAX_RATIO * self._bytes_out) // 2
 
     def _end(self) -> bytes:
@@ -102,7 +105,7 @@ class _Bounded:
         raise NotImplementedError
 
     def _stored(self, data: bytes) -> bytes:
-        """A whole stream."""
+        """Return a whole stream of stored data."""
         raise NotImplementedError
 
 

@@ -1,4 +1,4 @@
-"""Compressed archives: recognised by content, decompressed in a thread of their own, within limits."""
+"""Decompress archives in a background thread, within limits; the format is recognised by content."""
 
 from __future__ import annotations
 
@@ -20,24 +20,26 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-WINDOW_BYTES = 64 << 20  # how far back xz and zstd may refer: that much memory is taken
+# How far back xz and zstd may refer, which is the memory that they take
+WINDOW_BYTES = 64 << 20
 
 _WINDOW_LOG = WINDOW_BYTES.bit_length() - 1
 _FEED_BYTES = 64 << 10
 _CHUNK_BYTES = 1 << 20
-_FREE_STREAMS = 1_000  # may follow each other whatever comes of them
-_STREAM_BYTES = 512  # have to come of each of the others on average
+# Beyond the first streams, each must decompress to some bytes on average
+_FREE_STREAMS = 1_000
+_MIN_STREAM_BYTES = 512
 
 _Parts = Generator[bytes | memoryview, None, None]
 
 
 @dataclass(frozen=True)
 class CompressionLimits:
-    """What a compressed archive may become.
+    """Limits for the size of a decompressed archive.
 
     Args:
-        max_ratio: bytes that come out for each that went in, beyond the first 16 MiB.
-        max_decompressed_bytes: that come out altogether.
+        max_ratio: decompressed bytes for each compressed one, beyond the first 16 MiB.
+        max_decompressed_bytes: in total.
     """
 
     max_ratio: int = MAX_RATIO
@@ -60,7 +62,7 @@ class _Stream(Protocol):
 
 
 class _Gzip:
-    """zlib's decompressor, speaking as the others do."""
+    """zlib's decompressor, with the interface of the others."""
 
     def __init__(self) -> None:
         self._stream = zlib.decompressobj(wbits=31)
@@ -88,7 +90,8 @@ class _Format:
 
 
 def _begins_bzip2(head: bytes) -> bool:
-    return head[:3] == b"BZh" and head[4:10] in (b"1AY&SY", b"\x17rE8P\x90")  # the digits of pi; of its square root
+    # The digits of pi begin a block, those of its square root the end of a stream
+    return head[:3] == b"BZh" and head[4:10] in (b"1AY&SY", b"\x17rE8P\x90")
 
 
 _FORMATS = (
@@ -111,17 +114,17 @@ _ERRORS = (zlib.error, lzma.LZMAError, zstd.ZstdError, OSError, EOFError, ValueE
 def decompressed(
     parts: Iterable[bytes | memoryview], *, url: str, limits: CompressionLimits
 ) -> tuple[str | None, _Parts]:
-    """The name of the compression, ``None`` for none, and the bytes without it, to be closed when no longer wanted.
+    """Return the name of the compression (``None`` for none) and the decompressed bytes, a generator to be closed.
 
-    Known are gzip, bzip2, xz and zstd, also several streams one after the other, as parallel compressors write them.
+    Supports gzip, bzip2, xz and zstd, each as one stream or several, as parallel compressors write them.
 
     Args:
         parts: consecutive, of any length; pulled only from the thread that iterates.
         url: for error messages.
-        limits: what is too much.
+        limits: for the decompressed size.
 
     Raises:
-        ShardReadError: for data that are damaged, cut short, followed by others, or beyond the limits.
+        ShardReadError: for data that are damaged, incomplete, followed by other data, or beyond the limits.
     """
     source = iter(parts)
     head, first = b"", []
@@ -132,7 +135,7 @@ def decompressed(
             break
     whole = _chained(first, source)
     for known in _FORMATS:
-        if known.begins(head) and not is_header(head[:BLOCK]):  # bzip2's first bytes may begin a member's name
+        if known.begins(head) and not is_header(head[:BLOCK]):  # bzip2's magic may begin a member's name
             return known.name, run_in_background(whole, _Decompression(known, url, limits))
     return None, whole
 
@@ -144,7 +147,7 @@ def _chained(first: list[bytes | memoryview], rest: Iterator[bytes | memoryview]
 
 
 class _Decompression:
-    """All the streams of one archive."""
+    """Decompression of one archive, a stage for ``run_in_background``."""
 
     def __init__(self, known: _Format, url: str, limits: CompressionLimits) -> None:
         self._format, self._url, self._limits = known, url, limits
@@ -152,9 +155,10 @@ class _Decompression:
         self._bytes_in = self._bytes_out = self._num_streams = 0
 
     def feed(self, part: bytes | memoryview) -> Iterator[bytes]:
-        """What comes of the next part, in chunks of at most 1 MiB."""
+        """Yield the decompressed bytes of the next part, in chunks of at most 1 MiB."""
         view = memoryview(part)
-        for start in range(0, len(view), _FEED_BYTES):  # zlib copies what it has not used
+        # In small pieces, because zlib copies the input that it has not used
+        for start in range(0, len(view), _FEED_BYTES):
             data = bytes(view[start : start + _FEED_BYTES])
             self._bytes_in += len(data)
             yield from self._feed(data)
@@ -167,7 +171,7 @@ class _Decompression:
                     return
                 self._stream = self._format.open()
                 self._num_streams += 1
-                if self._num_streams > _FREE_STREAMS + self._bytes_out // _STREAM_BYTES:
+                if self._num_streams > _FREE_STREAMS + self._bytes_out // _MIN_STREAM_BYTES:
                     what = f"{self._num_streams:,} streams of {self._format.name} for {self._bytes_out:,} bytes"
                     raise self._fault(what, "Compress the shard as one stream.")
             try:
@@ -182,16 +186,17 @@ class _Decompression:
                 yield chunk
 
     def _unreadable(self, error: Exception) -> ShardReadError:
-        if "emory" in str(error):  # there is no other sign of it
+        # The libraries report this in no other way
+        if "emory" in str(error):
             what = f"the {self._format.name} data refer back more than {WINDOW_BYTES:,} bytes"
             return self._fault(what, "Compress the shard with a smaller window: xz up to -9, zstd up to --long=26.")
         return self._fault(f"the {self._format.name} data are damaged ({error})", "Write the shard again.")
 
     def finish(self) -> None:
-        """After the last part.
+        """End the input.
 
         Raises:
-            ShardReadError: if more was to come.
+            ShardReadError: if the last stream is incomplete.
         """
         if self._stream is not None:
             raise self._fault(f"the {self._format.name} data end early", "The upload was cut short: write it again.")
@@ -201,8 +206,8 @@ class _Decompression:
         most = min(self._limits.max_decompressed_bytes, FREE_BYTES + self._limits.max_ratio * self._bytes_in)
         if self._bytes_out > most:
             raise self._fault(
-                f"{self._bytes_out:,} bytes came out, more than max_ratio={self._limits.max_ratio}, beyond 16 MiB, or "
-                f"max_decompressed_bytes={self._limits.max_decompressed_bytes} allow",
+                f"{self._bytes_out:,} decompressed bytes, more than max_ratio={self._limits.max_ratio}, beyond 16 MiB, "
+                f"or max_decompressed_bytes={self._limits.max_decompressed_bytes} allow",
                 "If that is what the shard holds, raise the limit.",
             )
 

@@ -1,4 +1,4 @@
-"""Decoders: bytes of a member to a value, chosen by extension. None of them unpickles anything."""
+"""Decode members to values, by extension. No decoder unpickles anything."""
 
 from __future__ import annotations
 

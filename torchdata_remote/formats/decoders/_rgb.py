@@ -1,4 +1,4 @@
-"""``rgb``: pictures of any usual format to ``PIL.Image`` in mode RGB."""
+"""``rgb``: decode images of all common formats to ``PIL.Image`` in mode RGB."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from PIL import Image, UnidentifiedImageError
 from ..images import IMAGE_FORMATS
 from ._turbojpeg import MAX_PIXELS, check_size, decode_plain_jpeg, divisor
 
-# What Pillow may try. Leaving out the rest keeps its rarer and less tested parsers away from files of strangers.
+# Formats that Pillow may try. Its rarer and less tested parsers are kept away from untrusted files.
 _FORMATS = tuple(dict.fromkeys(IMAGE_FORMATS.values()))
 
 
 @dataclass(frozen=True)
 class RgbAtLeast:
-    """The decoder that ``rgb(min_size=...)`` makes.
+    """The decoder that ``rgb(min_size=...)`` returns.
 
     Args:
-        min_size: pixels that both sides keep, of images that have as many.
+        min_size: minimum of both sides in pixels, for images that are as large.
 
     Raises:
-        ValueError: for less than one.
+        ValueError: if ``min_size`` is less than one.
     """
 
     min_size: int
@@ -48,20 +48,20 @@ def rgb(*, min_size: int) -> RgbAtLeast: ...
 def rgb(data: bytes | None = None, *, min_size: int | None = None) -> Image.Image | RgbAtLeast:
     """Decode an image to RGB, 8 bits per channel, whatever its mode: gray, 16-bit gray, palette, CMYK, alpha.
 
-    Alpha is dropped, as torchvision's loader does; 16-bit gray is scaled, where Pillow alone would clip it. The result
-    is pixels as they are stored: EXIF and colour profiles are not kept, and a picture is not turned after them. JPEG
-    is decoded by simplejpeg where that is installed (``pip install 'torchdata_remote[turbo]'``), else by Pillow, to
-    the same pixels. Both work beside other threads of Python.
+    Alpha is dropped, as in torchvision's loader; 16-bit gray is scaled, where Pillow alone would clip it. Pixels are
+    returned as they are stored: EXIF and colour profiles are dropped, and images are not rotated by them. JPEG is
+    decoded by simplejpeg if it is installed (``pip install 'torchdata_remote[turbo]'``), else by Pillow, to the same
+    pixels. Both release the GIL.
 
     Args:
-        data: a whole file. Without it, ``rgb(min_size=...)`` is a decoder, for ``decode_sample`` for example.
-        min_size: an image that will be made smaller anyway may come with half, a quarter or an eighth of its width and
-            height (rounded up), as long as both are at least this many pixels. JPEG gains time by it; images of other
-            formats, and those that are too small already, come as they are.
+        data: a whole file. Without it, ``rgb(min_size=...)`` returns a decoder, for example for ``decode_sample``.
+        min_size: allows an image that will be scaled down anyway to be decoded at a half, a quarter or an eighth of its
+            width and height (rounded up), as long as both are at least this many pixels. That makes JPEG faster; other
+            formats, and images that are too small, are decoded in full.
 
     Raises:
-        ValueError: if it has more than ``MAX_PIXELS`` pixels, or 32 bits a pixel in one channel.
-        OSError: if it is not an image, or cut short.
+        ValueError: if the image has more than ``MAX_PIXELS`` pixels, or 32 bits per pixel in one channel.
+        OSError: if the data are not an image, or incomplete.
 
     Example:
         >>> file = io.BytesIO()
@@ -98,7 +98,8 @@ def _decode_by_pillow(data: bytes, min_size: int | None) -> Image.Image:
         check_size(width, height)
         by = divisor(width, height, min_size)
         if by > 1:
-            opened.draft(None, (width // by, height // by))  # for JPEG: these sides are at most what it makes of them
+            # Affects JPEG only, whose sides become at least these
+            opened.draft(None, (width // by, height // by))
         image.load()
         if image.mode == "F" or (image.mode == "I" and opened.format not in ("PNG", "PPM")):
             raise ValueError(
@@ -109,5 +110,6 @@ def _decode_by_pillow(data: bytes, min_size: int | None) -> Image.Image:
         elif image.mode == "P" and "transparency" in image.info:
             image = image.convert("RGBA")
         image = image.convert("RGB")
-        image.info = {}  # of which simplejpeg tells nothing
+        # simplejpeg has none
+        image.info = {}
         return image

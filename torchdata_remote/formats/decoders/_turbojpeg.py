@@ -1,4 +1,4 @@
-"""JPEG by simplejpeg, where that is installed (extra ``turbo``): libjpeg-turbo, straight from memory into an array."""
+"""Decode JPEG by simplejpeg (extra ``turbo``): libjpeg-turbo, from memory into an array; and limits of all images."""
 
 from __future__ import annotations
 
@@ -6,26 +6,28 @@ from PIL import Image
 
 try:
     import simplejpeg  # type: ignore[import-untyped]
-except (ImportError, ValueError):  # the latter where it was built for another numpy
+except (ImportError, ValueError):  # the latter if it was built for another numpy
     simplejpeg = None
 
-MAX_PIXELS = 1 << 26  # 67 million, 200 MB as RGB; ImageNet's largest has 13 million. Pillow warns above 89 million.
+# 67 million, 200 MB as RGB. ImageNet's largest image has 13 million; Pillow warns above 89 million.
+MAX_PIXELS = 1 << 26
 _COLOURS = ("RGB", "YCbCr", "Gray")
-_MIN_SIDE = 8  # below it libjpeg-turbo has several scales that give the same size
+# For smaller images several scales of libjpeg-turbo result in the same size
+_MIN_SIDE = 8
 
 
 def check_size(width: int, height: int) -> None:
-    """Before memory is taken for the pixels.
+    """Check the number of pixels, before memory is allocated for them.
 
     Raises:
-        ValueError: if they are more than ``MAX_PIXELS``.
+        ValueError: if there are more than ``MAX_PIXELS``.
     """
     if width * height > MAX_PIXELS:
         raise ValueError(f"{width} x {height} are more pixels than the limit of {MAX_PIXELS:,}")
 
 
 def divisor(width: int, height: int, min_size: int | None) -> int:
-    """The largest of 8, 4, 2 that leaves both sides at least ``min_size``, else 1.
+    """Return the largest of 8, 4 and 2 by which both sides can be divided and keep ``min_size``, else 1.
 
     Example:
         >>> divisor(500, 375, 224), divisor(500, 448, 224), divisor(500, 448, None)
@@ -37,10 +39,10 @@ def divisor(width: int, height: int, min_size: int | None) -> int:
 
 
 def decode_plain_jpeg(data: bytes, min_size: int | None) -> Image.Image | None:
-    """Decode a plain JPEG; ``None`` leaves the data to Pillow.
+    """Decode a plain JPEG; return ``None`` if Pillow has to.
 
-    Pillow decides about all that is not plain (other formats, CMYK, YCCK) and all that simplejpeg refuses, which is
-    whatever libjpeg warns of: so the same files are errors, with the same words, as without simplejpeg.
+    Pillow decodes everything that is not plain (other formats, CMYK, YCCK) and everything that simplejpeg refuses,
+    which is all that libjpeg warns of. So the same files raise the same errors with and without simplejpeg.
 
     Raises:
         ValueError: for more than ``MAX_PIXELS`` pixels.
@@ -49,7 +51,7 @@ def decode_plain_jpeg(data: bytes, min_size: int | None) -> Image.Image | None:
         return None
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
-    except (ValueError, KeyError):  # of colours that it has no name for
+    except (ValueError, KeyError):  # the latter for colour spaces that it has no name for
         return None
     check_size(width, height)
     if colours not in _COLOURS or min(width, height) < _MIN_SIDE:

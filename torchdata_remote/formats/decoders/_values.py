@@ -1,4 +1,4 @@
-"""Numbers, text and arrays."""
+"""Decode numbers, text and arrays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def integer(data: bytes) -> int:
     """Decode a decimal number, such as the class number in a ``cls`` member.
 
     Raises:
-        ValueError: if it is none.
+        ValueError: if the data are not a number.
 
     Example:
         >>> integer(b"42")
@@ -26,7 +26,7 @@ def text(data: bytes) -> str:
     """Decode UTF-8 text.
 
     Raises:
-        UnicodeDecodeError: if it is none.
+        UnicodeDecodeError: if the data are not UTF-8.
 
     Example:
         >>> text(b"kit fox")
@@ -39,7 +39,7 @@ def npy(data: bytes) -> np.ndarray[Any, Any]:
     """Decode an array in NumPy's ``npy`` format (NEP 1).
 
     Raises:
-        ValueError: if it holds pickled objects, is shorter than its header says, or is an ``npz`` archive.
+        ValueError: if the array holds pickled objects, is shorter than its header says, or is an ``npz`` archive.
 
     Example:
         >>> file = io.BytesIO()

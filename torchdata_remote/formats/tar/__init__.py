@@ -1,9 +1,9 @@
-"""Tar bytes to members (``read``), and members to tar bytes (``header``)."""
+"""Read and write tar archives."""
 
 from .header import BLOCK, is_header, pack_header, pack_member, padding
 from .member_headers import MemberHeader, read_member_headers
 from .member_offsets import MemberOffsets, first_name, read_member_offsets
-from .members import NestedArchive, Run, read_archives, read_member_batches, read_members
+from .members import MemberBatch, NestedArchive, read_archives, read_member_batches, read_members
 from .parser import TarOptions, TarParser
 
 END_OF_ARCHIVE = bytes(2 * BLOCK)
@@ -11,10 +11,10 @@ END_OF_ARCHIVE = bytes(2 * BLOCK)
 __all__ = [
     "BLOCK",
     "END_OF_ARCHIVE",
+    "MemberBatch",
     "MemberHeader",
     "MemberOffsets",
     "NestedArchive",
-    "Run",
     "TarOptions",
     "TarParser",
     "first_name",

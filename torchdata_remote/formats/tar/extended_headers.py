@@ -1,4 +1,4 @@
-"""Extended headers: what pax records and GNU's long names say of the member after them."""
+"""Extended headers: the fields that pax records and GNU's long names set for the next member."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_DIGITS = 19
 
 
 class Extended:
-    """The extended headers before one member: one of each kind at the most, and any number of global ones.
+    """The extended headers before one member: at most one of each kind, and any number of global ones.
 
     Args:
         url: for error messages.
@@ -26,15 +26,15 @@ class Extended:
         self._size: int | None = None
 
     def add(self, kind: int, record: bytes, start: int) -> None:
-        """Take the record of the header at byte ``start``.
+        """Add the record of the header at byte ``start``.
 
         Raises:
-            ShardReadError: for a record that is damaged, of a sparse file, or that says what another one said.
+            ShardReadError: for a record that is damaged, of a sparse file, or that repeats a field of another one.
         """
         if kind == _GLOBAL:
             fields = pax_fields(record, self._url, start)
             if "path" in fields or "size" in fields or _is_sparse(fields):
-                raise fault(self._url, start, "a global header that names all members, or tells the size of all")
+                raise fault(self._url, start, "a global header that sets the name or the size of all members")
             return
         if kind in self._kinds:
             raise fault(self._url, start, f"two extended headers of type {chr(kind)!r} for one member")
@@ -47,7 +47,8 @@ class Extended:
     def _add_fields(self, fields: dict[str, str], start: int) -> None:
         if _is_sparse(fields):
             raise fault(self._url, start, SPARSE)
-        if fields.get("path"):  # an empty one leaves the name to the member's own header
+        # If it is empty, the name is in the member's own header
+        if fields.get("path"):
             self._set_name(fields["path"], start)
         size = fields.get("size")
         if size is not None:
@@ -63,11 +64,11 @@ class Extended:
         self._name = name
 
     def __bool__(self) -> bool:
-        """Whether there is one that waits for its member."""
+        """Whether there are extended headers whose member has not been read."""
         return bool(self._kinds)
 
     def applied(self, name: str, size: int) -> tuple[str, int]:
-        """Name and size of the member, whose own header says ``name`` and ``size``. Then begin anew."""
+        """Return name and size of the member, whose own header has ``name`` and ``size``; then reset this."""
         name, size = name if self._name is None else self._name, size if self._size is None else self._size
         self._kinds, self._name, self._size = b"", None, None
         return name, size

@@ -1,4 +1,4 @@
-"""The members that can be had quickly: plain ones, which lie within the bytes at hand."""
+"""Fast path for plain members that are within the current bytes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from .vector_scan import Found, HeaderScan
 
 _FILE = ord("0")
 _STEPS = 16
-_WORTH_BYTES = 32 << 10  # below it, the overhead of vectors is more than what they save
-_SMALL_BYTES = 16 << 10  # members of which the headers are found faster by scanning
+# For less the overhead of vector operations exceeds what they save
+_MIN_SCAN_BYTES = 32 << 10
+# Headers of members up to this size are found faster by a scan
+_SMALL_BYTES = 16 << 10
 _POOR_SCAN_MEMBERS = 16
 _STEPS_AFTER_POOR_SCAN = 64
 
 
 class FastPath:
-    """Finds plain members, by steps from header to header; where members are small, by scans.
+    """Finds plain members: from header to header, or, if members are small, by vectorised scans.
 
     Args:
         max_member_bytes: larger members are not plain.
@@ -25,16 +27,18 @@ class FastPath:
     def __init__(self, max_member_bytes: int) -> None:
         self._max_member_bytes = max_member_bytes
         self._scan: HeaderScan | None = None
-        self._view = weakref.ref(memoryview(b""))  # that was scanned; it need not stay in memory for that
-        self._num_scanned = 0  # members that the scan at hand has found
+        # That was scanned; a weak reference does not keep it in memory
+        self._view = weakref.ref(memoryview(b""))
+        # Members that the current scan has found
+        self._num_scanned = 0
         self._steps_before_scan = 1
 
     def members_from(self, view: memoryview, position: int) -> Found | None:
-        """The plain members from a header on; ``None`` if the header at hand is not such a member's."""
+        """Return the plain members from a header on; ``None`` if this header is not that of a plain member."""
         if self._scan is not None and (view is not self._view() or position >= self._scan.end):
             self._steps_before_scan = 0 if self._num_scanned >= _POOR_SCAN_MEMBERS else _STEPS_AFTER_POOR_SCAN
             self._scan = None
-        if self._scan is None and self._steps_before_scan <= 0 and len(view) - position >= _WORTH_BYTES:
+        if self._scan is None and self._steps_before_scan <= 0 and len(view) - position >= _MIN_SCAN_BYTES:
             self._scan, self._num_scanned = HeaderScan(view, position, self._max_member_bytes), 0
             self._view = weakref.ref(view)
         found = self._scan.members_from(position) if self._scan is not None else None

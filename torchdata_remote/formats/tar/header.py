@@ -1,6 +1,6 @@
-"""Tar headers: 512 bytes to fields, and back.
+"""Parse and pack tar headers of 512 bytes.
 
-Fields and offsets are those of POSIX ``pax`` (ustar and its extended headers) and of GNU ``tar``'s manual.
+Fields and offsets are those of POSIX ``pax`` (ustar and its extended headers) and of the manual of GNU ``tar``.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ CUT_SHORT = "The upload was cut short: write"
 
 
 def padding(size: int) -> int:
-    """Bytes of zeros after ``size`` bytes of data."""
+    """Return the number of zero bytes after ``size`` bytes of data."""
     return -size % BLOCK
 
 
 def fault(url: str, offset: int, what: str, *, advice: str = "It is damaged or not a tar: write") -> ShardReadError:
-    """The error for something wrong at a byte offset of an archive."""
+    """Create the error for a fault at a byte offset of an archive."""
     return ShardReadError(f"{url}: at byte {offset:,}: {what}. {advice} the shard again.", url=url)
 
 
 def checksum_fits(header: bytes) -> bool:
-    """Whether the sum of the header's bytes, its checksum field counted as spaces, is what that field says.
+    """Return whether the checksum field is the sum of the header's bytes, with that field counted as spaces.
 
-    Adler-32's lower half is 1 + that sum modulo 65521, at the speed of C, which 512 ASCII characters do not reach.
+    The lower half of Adler-32 is 1 + that sum modulo 65521, which 512 ASCII characters do not reach, at the speed of C.
     """
     total = (adler32(header) & 0xFFFF) - 1 if header.isascii() else sum(header)
     expected, expected_signed = _expected_sums(header[148:156])
@@ -41,22 +41,22 @@ def checksum_fits(header: bytes) -> bool:
 
 
 def is_header(block: bytes) -> bool:
-    """Whether a block is a header, and not by chance: the checksum of one that is none fits once in 10 million."""
+    """Return whether a block is a header. The checksum of other data fits by chance once in 10 million."""
     return len(block) == BLOCK and block != bytes(BLOCK) and checksum_fits(block)
 
 
 @lru_cache(4096)
 def _expected_sums(field: bytes) -> tuple[int | None, int | None]:
-    """What a header with that checksum field must add up to, of unsigned and (some old writers) of signed bytes."""
-    said = octal(field)
-    if said is None or not field.strip(b"\0 "):
+    """Return the sums of unsigned and of signed bytes (some old writers) of a header with this checksum field."""
+    checksum = octal(field)
+    if checksum is None or not field.strip(b"\0 "):
         return None, None
-    others = said - 8 * ord(" ")
+    others = checksum - 8 * ord(" ")
     return others + sum(field), others + sum(b - 256 if b > 127 else b for b in field)
 
 
 def octal(field: bytes) -> int | None:
-    """A number in octal digits, between spaces and NULs; ``None`` if it is something else. Nothing at all is 0."""
+    """Parse octal digits between spaces and NULs; ``None`` if there are other characters. An empty field is 0."""
     digits = field.strip(b"\0 ")
     try:
         return int(digits, 8) if digits.isdigit() else None if digits else 0
@@ -65,7 +65,7 @@ def octal(field: bytes) -> int | None:
 
 
 def number_field(field: bytes, url: str, start: int) -> int:
-    """An octal field, or GNU's base-256 one."""
+    """Parse an octal field, or one in GNU's base 256."""
     number = int.from_bytes(field[1:], "big") if field[0] == 0x80 else octal(field)
     if number is None:
         raise fault(url, start, f"a header with the size field {field!r}")
@@ -73,12 +73,12 @@ def number_field(field: bytes, url: str, start: int) -> int:
 
 
 def text_field(data: bytes) -> str:
-    """A name; bytes that are not UTF-8 are kept as surrogates."""
+    """Decode a name; bytes that are not UTF-8 become surrogates."""
     return data.decode("utf-8", "surrogateescape")
 
 
 def name_field(header: bytes) -> str:
-    """The member's path as the header tells it, ustar's prefix included."""
+    """Return the path of the member in a header, with ustar's prefix."""
     end = header.find(b"\0", 0, 100)
     name = header[: end if end >= 0 else 100]
     if header[345] and header[257:263] == b"ustar\0":
@@ -87,7 +87,7 @@ def name_field(header: bytes) -> str:
 
 
 def pax_fields(record: bytes, url: str, start: int) -> dict[str, str]:
-    """Keyword -> value of a pax record: lines of ``length keyword=value``."""
+    """Parse a pax record, lines of ``length keyword=value``, to keyword -> value."""
     fields: dict[str, str] = {}
     position = 0
     while position < len(record):
@@ -103,14 +103,14 @@ def pax_fields(record: bytes, url: str, start: int) -> dict[str, str]:
 
 
 def pack_header(name: str, size: int) -> bytes:
-    """The header of a regular file: mode 0644, owner 0, time 0, so that equal samples give equal bytes.
+    """Pack the header of a regular file: mode 0644, owner 0, time 0, so that equal samples become equal bytes.
 
     Args:
-        name: path inside the archive; one that ustar cannot hold gets a pax record.
+        name: path inside the archive; one that does not fit into ustar's fields gets a pax record.
         size: bytes of data that follow, padded to 512.
 
     Returns:
-        512 bytes, or 1,536 and more with a pax record.
+        bytes: 512 bytes, or at least 1,536 with a pax record.
     """
     if len(name) <= _NAME_BYTES and size <= _MAX_SIZE and name.isascii():
         raw = name.encode()
@@ -129,7 +129,7 @@ def pack_header(name: str, size: int) -> bytes:
 
 
 def pack_member(name: str, data: bytes) -> bytes:
-    """A regular file: header, data and padding in one piece, which copies the data.
+    """Pack a regular file: header, data and padding as one object, which copies the data.
 
     >>> len(pack_member("a.txt", b"wren"))
     1024
@@ -143,7 +143,7 @@ def pack_member(name: str, data: bytes) -> bytes:
 
 
 def _split_name(name: str) -> tuple[bytes, bytes] | None:
-    """Prefix and name for ustar's two fields, or ``None`` if it does not fit."""
+    """Split a name into ustar's prefix and name fields; ``None`` if it does not fit."""
     raw = _ascii(name)
     if raw.decode("ascii") != name or len(raw) > 256:
         return None
@@ -172,13 +172,14 @@ def _pax_record(fields: dict[str, str]) -> bytes:
 
 @lru_cache(1 << 16)
 def _layout(size: int, with_bytes: int) -> tuple[Callable[..., bytes], bytes, int]:
-    """How a plain header is packed, with so many bytes of data behind it: at a tenth of the cost of ``_ustar``.
+    """Precompute a plain header followed by ``with_bytes`` of data, at a tenth of the cost of ``_ustar``.
 
-    Plain is an ASCII name without prefix, which nearly all are.
+    Plain is an ASCII name without a prefix, as nearly all are.
 
     Returns:
-        What packs name, middle, checksum, end and data; the middle; and the sum of all bytes but the name's, less one:
-        Adler-32's lower half is 1 + the sum of the name's modulo 65521, which 100 ASCII characters do not reach.
+        tuple: a function that packs name, middle, checksum, end and data; the middle; and the sum of all bytes but the
+        name's, less one, because the lower half of Adler-32 is 1 + the sum of the name's bytes modulo 65521, which 100
+        ASCII characters do not reach.
     """
     header = _ustar(b"", b"", size, b"0")
     others = sum(header[_NAME_BYTES:148]) + 8 * ord(" ") + sum(header[156:]) - 1

@@ -1,4 +1,4 @@
-"""From head to head of an archive: names, sizes and places, and only those data that are asked for."""
+"""Read the headers of an archive, and only the requested data."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from .parser import TarOptions, TarParser
 
 
 class MemberHeader(NamedTuple):
-    """A member.
+    """Header of a member, and its data if they were requested.
 
     Args:
-        name: its path.
-        num_bytes: of its data.
-        start: the first byte of its headers, those that extend it included.
-        data: ``None`` where they were not asked for.
+        name: path.
+        num_bytes: size of the data.
+        start: first byte of the headers, extended ones included.
+        data: ``None`` if they were not requested.
     """
 
     name: str
@@ -31,23 +31,23 @@ def read_member_headers(
     options: TarOptions,
     wanted: Callable[[str, int], bool] = lambda name, num_bytes: False,
 ) -> Iterator[MemberHeader]:
-    """Each regular file of an archive, as strictly as :func:`read_members`; most data are passed over.
+    """Yield each regular file of an archive, as strictly as :func:`read_members`; skip the data of the others.
 
     Args:
-        parts: the archive's bytes. Those that are ``cursor.Jumping`` need not bring what is passed over.
+        parts: the archive's bytes. If they are :class:`~..byte_reader.Skippable`, skipped data are not downloaded.
         url: for error messages.
         options: limits.
-        wanted: whether the data of a member of that name and size are to be taken.
+        wanted: called with name and size of a member; returns whether its data are requested.
 
     Raises:
         ShardReadError: as :func:`read_members`.
     """
-    walk = TarParser(parts, url, options)
-    while (member := walk.next_member()) is not None:
+    parser = TarParser(parts, url, options)
+    while (member := parser.next_member()) is not None:
         name, num_bytes = member
-        start, data, what = walk.member_start, None, f"member {name!r:.200}"
+        start, data, what = parser.member_start, None, f"member {name!r:.200}"
         if wanted(name, num_bytes):
-            data = walk.take(num_bytes, what)
+            data = parser.take(num_bytes, what)
         else:
-            walk.pass_over(num_bytes, what)
+            parser.pass_over(num_bytes, what)
         yield MemberHeader(name, num_bytes, start, data)

@@ -1,4 +1,4 @@
-"""From header to header: one member at a time, every field checked."""
+"""Tar parser: one member at a time, with every field checked."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _ZEROS_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class TarOptions:
-    """How an archive is read.
+    """Options for reading an archive.
 
     Args:
-        num_bytes: length of the archive where it is known.
-        first_byte: where in the archive its bytes begin: at a header.
-        last_byte: where they end, if that is between two members and not at the archive's end.
-        max_member_bytes: a member that claims more is an error, before memory is taken for it.
-        copy: whether data are ``bytes``; otherwise slices of the parts, which stay in memory as long as they.
-        on_skip: called with ``"directory"``, ``"link"`` or ``"device"`` for each member that is passed over.
-        on_missing_end: asked where the archive ends after a member, without its end-of-archive blocks; if it returns
-            something true that is taken for the end.
+        num_bytes: length of the archive, if it is known.
+        first_byte: offset in the archive of the first byte that is read, which begins a header.
+        last_byte: offset in the archive after the last byte that is read, if that is between two members.
+        max_member_bytes: a member that claims more is an error, before memory is allocated for it.
+        copy: whether data are ``bytes``; otherwise they are slices, which keep the parts in memory.
+        on_skip: called with ``"directory"``, ``"link"`` or ``"device"`` for each member that is not a regular file.
+        on_missing_end: called with the error if the archive ends after a member, without its end-of-archive blocks;
+            returns whether it is accepted.
     """
 
     num_bytes: int | None = None
@@ -43,7 +43,7 @@ class TarOptions:
 
 
 class TarParser:
-    """Goes through one archive. Whoever is told of a member takes its data before going on.
+    """Parser of one archive. The caller reads or skips the data of each member before it asks for the next.
 
     Args:
         parts: the archive's bytes, in consecutive parts of any length.
@@ -55,14 +55,16 @@ class TarParser:
         self.cursor = ByteReader(parts, options.first_byte)
         self._url, self._options = url, options
         self._extended = Extended(url)
-        self._start = 0  # of the header at hand
-        self.member_start = 0  # of its extended headers, if it has some
+        # First byte of the current header
+        self._start = 0
+        # First byte of the current member, extended headers included
+        self.member_start = 0
 
     def next_member(self) -> tuple[str, int] | None:
-        """Name and size of the next regular file; ``None`` at the archive's end.
+        """Return name and size of the next regular file; ``None`` at the archive's end.
 
         Raises:
-            ShardReadError: for anything that is not a whole archive.
+            ShardReadError: if the archive is damaged or incomplete.
         """
         cursor, url = self.cursor, self._url
         while True:
@@ -94,7 +96,7 @@ class TarParser:
             if kind not in _SKIPPED_TYPES and kind != 0:
                 what = SPARSE if kind == _SPARSE_TYPE else "which cannot be read as a stream"
                 raise fault(url, start, f"member {name!r:.200} of type {chr(kind)!r}, {what}")
-            # Links and directories have no data, whatever their size field tells: of the target, of a quota.
+            # Links and directories have no data: their size field may be that of the target, or a quota
             self._options.on_skip(_SKIPPED_TYPES.get(kind, "directory"))
 
     def _check_size(self, name: str, size: int) -> None:
@@ -108,17 +110,17 @@ class TarParser:
             raise fault(self._url, self._start, what, advice=CUT_SHORT)
 
     def take(self, size: int, what: str) -> bytes:
-        """The data of the member at hand, and its padding passed over.
+        """Return the data of the current member, and skip its padding.
 
         Raises:
-            ShardReadError: if the archive ends before that; ``what`` was being read.
+            ShardReadError: if the archive ends within them. The message names ``what`` was read.
         """
         data = self.cursor.take(size)
         self._finish(size, size - len(data), what)
         return data
 
     def pass_over(self, size: int, what: str) -> None:
-        """Leave out the data of the member at hand, and its padding.
+        """Skip the data of the current member, and its padding.
 
         Raises:
             ShardReadError: as :meth:`take`.
@@ -126,7 +128,7 @@ class TarParser:
         self._finish(size, size - self.cursor.skip(size), what)
 
     def pieces(self, size: int, what: str, *, taken: int = 0) -> Iterator[memoryview]:
-        """The data of the member at hand as they come, after those taken, and its padding passed over at the end."""
+        """Yield the data of the current member as they arrive, from byte ``taken`` on; then skip its padding."""
         left = size - taken
         for piece in self.cursor.pieces(left):
             left -= len(piece)
@@ -159,7 +161,7 @@ class TarParser:
             del error  # or error and frame would keep each other
 
     def _expect_end(self) -> None:
-        """After the first zero block: another one, then nothing but zeros."""
+        """After the first zero block, expect another one, and nothing but zeros after it."""
         url, start = self._url, self.cursor.offset
         if self._extended:
             raise fault(url, start, "an extended header without a member")

@@ -1,11 +1,11 @@
-"""Many headers at once: NumPy finds those that are plain, and proves that they follow each other.
+"""Parse many headers at once with NumPy, and prove that they form a chain.
 
-Reading a header field by field costs Python about two microseconds, as much as all the rest of a small member. But
-nearly all headers of a shard are alike: a short name, an octal size, no extension. So a whole window is looked at in a
-few vector operations: each 512-byte block that holds the word "usta" where a header has it is a candidate, and its
-checksum, type, size and name are compared for all candidates together. A candidate may be data that looks like a
-header; but if the block at hand is a header, and its size leads exactly to the next candidate, then that one is a
-header too, and so on. Whatever breaks the chain is left to ``walk``, which reads one header with all its cases.
+Parsing a header field by field takes Python about two microseconds, as long as the rest of a small member. But nearly
+all headers of a shard are alike: a short name, an octal size, no extension. So a whole window is parsed in a few vector
+operations. Each 512-byte block with the word "usta" at the offset of a header's magic is a candidate, and checksum,
+type, size and name of all candidates are checked together. A candidate may be data that look like a header. But if the
+current block is a header, and its size leads exactly to the next candidate, then that one is a header, too, and so on.
+A header that breaks the chain is left to ``parser``, which handles all cases.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ import numpy.typing as npt
 
 from .header import BLOCK, text_field
 
-WINDOW_BYTES = 2 << 20  # what fits a processor's cache
+# Fits into a processor's cache
+WINDOW_BYTES = 2 << 20
 
-_WORTH_MEMBERS = 4
+_MIN_CHAIN = 4
 
 _WORD = int.from_bytes(b"usta", "little")
 _DIGIT = np.uint8(ord("0"))
@@ -37,7 +38,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Found:
-    """Members that follow each other: names, where in the view their data start and end, and the next header begins."""
+    """Adjacent members: names, start and end of their data in the view, and where the next header begins."""
 
     names: list[str]
     starts: list[int]
@@ -50,7 +51,7 @@ class HeaderScan:
 
     Args:
         view: bytes of an archive.
-        start: a place in it where a header begins.
+        start: the offset of a header in it.
         max_member_bytes: larger members are not plain.
     """
 
@@ -66,7 +67,8 @@ class HeaderScan:
         self._sizes, plain = _sizes(headers)
         plain &= _checksums_fit(headers)
         plain &= headers[:, 156] == ord("0")
-        plain &= headers[:, 345] == 0  # the second field for a long path
+        # The prefix of a long path
+        plain &= headers[:, 345] == 0
         plain &= self._sizes <= max_member_bytes
         after = blocks + 1 + (self._sizes + BLOCK - 1) // BLOCK
         plain &= after <= num_blocks
@@ -79,13 +81,13 @@ class HeaderScan:
         self._block_list: list[int] = blocks.tolist()
 
     def members_from(self, position: int) -> Found | None:
-        """The members that follow each other from the header at ``position`` on, if there are enough of them."""
+        """Return the chain of members from the header at ``position`` on; ``None`` if it is short."""
         block = (position - self.start) // BLOCK
         first = bisect_left(self._block_list, block)
         if first == len(self._block_list) or self._block_list[first] != block:
             return None
         last = self._breaks[bisect_left(self._breaks, first)]
-        if last - first < _WORTH_MEMBERS:
+        if last - first < _MIN_CHAIN:
             return None
         stop = last + 1 if self._plain[last] else last
         starts = self._data_starts[first:stop]
@@ -95,32 +97,34 @@ class HeaderScan:
 
 
 def _digits(field: Bytes) -> tuple[Bytes, Bools]:
-    """Octal digits, and whether they are some."""
-    digits: Bytes = np.subtract(field, _DIGIT)  # which wraps around below "0"
+    """Return octal digits, and for each row whether all of them are valid."""
+    # Characters below "0" wrap around
+    digits: Bytes = np.subtract(field, _DIGIT)
     return digits, np.all(digits < 8, axis=1)
 
 
 def _sizes(headers: Bytes) -> tuple[Ints, Bools]:
-    """Of the data in bytes, and whether the field is the usual one: eleven digits and a NUL or a space."""
-    digits, usual = _digits(headers[:, 124:135])
-    return digits.astype(np.int64) @ _SIZE_WEIGHTS, usual & ((headers[:, 135] | 0x20) == 0x20)
+    """Return sizes in bytes, and whether the fields are plain: eleven digits and a NUL or a space."""
+    digits, plain = _digits(headers[:, 124:135])
+    return digits.astype(np.int64) @ _SIZE_WEIGHTS, plain & ((headers[:, 135] | 0x20) == 0x20)
 
 
 def _checksums_fit(headers: Bytes) -> Bools:
-    """Whether the checksum field is the usual one, six digits, and says the sum of the bytes with itself as spaces."""
+    """Return whether the checksum fields are plain, six digits, and correct."""
     words = headers.view("<u8")
     lanes = ((words & _BYTES_AT_0_2_4_6) + ((words >> np.uint64(8)) & _BYTES_AT_0_2_4_6)).sum(axis=1)
-    sums = sum((lanes >> np.uint64(shift)) & _LANE for shift in (0, 16, 32, 48))  # 64 words of 510 at most: no overflow
+    # 64 words of at most 510: no overflow
+    sums = sum((lanes >> np.uint64(shift)) & _LANE for shift in (0, 16, 32, 48))
     field = headers[:, 148:156]
-    digits, usual = _digits(field[:, :6])
+    digits, plain = _digits(field[:, :6])
     expected = digits.astype(np.int64) @ _CHECKSUM_WEIGHTS
-    usual &= ((field[:, 6:] | 0x20) == 0x20).all(axis=1)
-    usual &= np.asarray(sums, np.int64) - field.sum(axis=1, dtype=np.int64) + 8 * 0x20 == expected
-    return usual
+    plain &= ((field[:, 6:] | 0x20) == 0x20).all(axis=1)
+    plain &= np.asarray(sums, np.int64) - field.sum(axis=1, dtype=np.int64) + 8 * 0x20 == expected
+    return plain
 
 
 def _texts(names: Sequence[bytes]) -> list[str]:
-    """Names as text, all by one call where possible; what comes after a NUL is no part of a name."""
+    """Decode names, all in one call if possible. A NUL ends a name."""
     joined = b"\n".join(names)
     if b"\0" not in joined:
         texts = text_field(joined).split("\n")

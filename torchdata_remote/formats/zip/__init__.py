@@ -1,4 +1,4 @@
-"""Zip archives: their directory (``directory``), and their bytes to members (``read``)."""
+"""Read zip archives: the central directory, and the members."""
 
 from .directory import Entry, read_directory
 from .members import read_members, read_pieces

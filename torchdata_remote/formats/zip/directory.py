@@ -1,7 +1,7 @@
-"""The directory at the end of a zip archive: which members there are, and where they lie.
+"""Read the central directory of a zip archive: names, offsets and checksums of its members.
 
-Fields and offsets are those of PKWARE's APPNOTE.TXT 6.3.10. Strict where readers differ: one end record, which ends
-the object, and the directory right before it. (Python's ``zipfile`` takes the last of several, and guesses offsets.)
+Fields and offsets are those of PKWARE's APPNOTE.TXT 6.3.10. Strict where readers differ: one end record, at
+the end of the object, and the directory right before it. (``zipfile`` takes the last of several, and guesses offsets.)
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ MAX_DIRECTORY_BYTES = 256 << 20
 MAX_TARGET_BYTES = 4096  # PATH_MAX of Linux
 STORED, DEFLATED = 0, 8
 
-_TAIL_BYTES = 66 << 10  # the longest comment (65,535 bytes) and the three end records (98) fit
+_TAIL_BYTES = 66 << 10  # room for the longest comment (65,535 bytes) and the three end records (98)
 _END = struct.Struct("<4s4H2LH")
 _LOCATOR = struct.Struct("<4sLQL")
 _END64 = struct.Struct("<4sQ2H2L4Q")
-_LOCAL_BYTES = 30  # of the header before each member, its name not counted
+_LOCAL_BYTES = 30  # of the header before each member, without the name
 _CENTRAL = struct.Struct("<4s6H3L5H2L")
-_NARROW_LIMITS = (0xFFFF,) * 4 + (0xFFFFFFFF,) * 2  # a field of the end record that zip64's record tells instead
+_NARROW_LIMITS = (0xFFFF,) * 4 + (0xFFFFFFFF,) * 2  # of fields of the end record that are in zip64's instead
 _ENCRYPTED = 1 << 0 | 1 << 6 | 1 << 13
 _PATCH = 1 << 5
 _UTF8 = 1 << 11
-_FILE_TYPES = (0, 8)  # the upper 4 bits of a Unix mode; 0 where the writer knows no modes
+_FILE_TYPES = (0, 8)  # the upper 4 bits of a Unix mode; 0 if the writer has no modes
 _DIRECTORY_TYPE, _LINK_TYPE = 4, 10
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the directory says of a member.
+    """Entry of the directory.
 
     Args:
         path: the name, as text.
@@ -58,12 +58,12 @@ class Entry:
 
 
 def fault(url: str, offset: int, what: str, *, advice: str = "It is damaged or not a zip: write") -> ShardReadError:
-    """The error for something wrong at a byte offset of an archive."""
+    """Create the error for a fault at a byte offset of an archive."""
     return ShardReadError(f"{url}: at byte {offset:,}: {what}. {advice} the archive again.", url=url)
 
 
 def check_flags(flags: int, name: bytes, url: str, offset: int) -> None:
-    """Refuse what cannot be read: encrypted members, and patches to other members."""
+    """Refuse members that cannot be read: encrypted ones, and patches to other files."""
     if flags & (_ENCRYPTED | _PATCH):
         what = "is encrypted" if flags & _ENCRYPTED else "is a patch to another file"
         advice = "That cannot be read: write the members plainly, and"
@@ -71,7 +71,7 @@ def check_flags(flags: int, name: bytes, url: str, offset: int) -> None:
 
 
 def widened(values: tuple[int, ...], extra: bytes) -> list[int]:
-    """Those of the values that are all ones come, in order, from the zip64 field (tag 1) among the extra fields."""
+    """Replace the values that are all ones, in order, by those of the zip64 field (tag 1) among the extra fields."""
     wide: tuple[int, ...] = ()
     position = 0
     while position + 4 <= len(extra):
@@ -86,12 +86,12 @@ def widened(values: tuple[int, ...], extra: bytes) -> list[int]:
 
 
 def read_directory(read_range: Callable[[int, int], bytes], num_bytes: int, *, url: str) -> list[Entry]:
-    """The members of an archive, sorted by where they lie.
+    """Return the members of an archive, sorted by offset.
 
-    One ranged read of the last 66 KiB, and a second one for a directory that is not in there. A name is UTF-8
-    where its flag (bit 11) says so or its bytes are valid UTF-8, and cp437 otherwise. A name that ends with a slash
-    is a directory. A link is what has a link's Unix mode, whatever system wrote it; no checksum guards that mode,
-    so one with a file's permissions (not executable by its owner) is an error, and not passed over for a flipped bit.
+    This takes one ranged read of the last 66 KiB, and a second one for a directory that is larger. A name is UTF-8 if
+    its flag (bit 11) says so or its bytes are valid UTF-8, and cp437 otherwise. A name that ends with a slash is a
+    directory. A member with the Unix mode of a link is a link. No checksum covers that mode, so a link with a file's
+    permissions (not executable by its owner) is an error: it may be a file with a flipped bit.
 
     Args:
         read_range: called with start and end byte (exclusive); returns exactly those bytes.
@@ -99,10 +99,10 @@ def read_directory(read_range: Callable[[int, int], bytes], num_bytes: int, *, u
         url: for error messages.
 
     Raises:
-        ShardReadError: for an archive that is cut short, followed or preceded by other bytes that its end record does
-            not count, split over disks, or ambiguous, and for members that cannot be read rightly. Says where.
+        ShardReadError: for an archive that is incomplete, surrounded by bytes that its end record does not count, split
+            over disks, or ambiguous, and for unsupported members. The message has the offset.
     """
-    source = _Source(read_range, num_bytes, url)
+    source = _RangeReader(read_range, num_bytes, url)
     count, size, start = _find_directory(source)
     directory = source.read(start, start + size)
     entries = []
@@ -116,8 +116,8 @@ def read_directory(read_range: Callable[[int, int], bytes], num_bytes: int, *, u
     return entries
 
 
-class _Source:
-    """Ranges of an object, whose tail is read at once."""
+class _RangeReader:
+    """Reads ranges of an object, and keeps its tail."""
 
     def __init__(self, read_range: Callable[[int, int], bytes], num_bytes: int, url: str) -> None:
         self._read_range, self.num_bytes, self.url = read_range, num_bytes, url
@@ -132,12 +132,12 @@ class _Source:
             return self.tail[start - self.tail_start : end - self.tail_start]
         data = self._read_range(start, end)
         if len(data) != end - start:
-            raise fault(self.url, start, f"{len(data):,} bytes came where {end - start:,} were asked for")
+            raise fault(self.url, start, f"{len(data):,} bytes were received where {end - start:,} were requested")
         return data
 
 
-def _find_end(source: _Source) -> int:
-    """The byte at which the one end record begins whose comment ends the object."""
+def _find_end(source: _RangeReader) -> int:
+    """Return the offset of the only end record whose comment ends the object."""
     tail, found, seen = source.tail, [], None
     position = tail.find(b"PK\5\6")
     while 0 <= position <= len(tail) - _END.size:
@@ -154,8 +154,8 @@ def _find_end(source: _Source) -> int:
     return found[0]
 
 
-def _find_directory(source: _Source) -> tuple[int, int, int]:
-    """Number of members, length and first byte of the directory, as the end records say."""
+def _find_directory(source: _RangeReader) -> tuple[int, int, int]:
+    """Return number of members, length and first byte of the directory, from the end records."""
     url, end = source.url, _find_end(source)
     fields: tuple[int, ...] = _END.unpack_from(source.tail, end - source.tail_start)[1:-1]
     stops = end
@@ -193,7 +193,7 @@ def _find_directory(source: _Source) -> tuple[int, int, int]:
 
 
 def _parse_entry(directory: bytes, position: int, directory_offset: int, url: str) -> tuple[Entry, int]:
-    """The entry at a position of the directory, and the position after it."""
+    """Parse the entry at a position of the directory; return it and the position after it."""
     where = directory_offset + position
     names_at = position + _CENTRAL.size
     if names_at > len(directory) or not directory.startswith(b"PK\1\2", position):

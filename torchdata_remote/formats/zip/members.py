@@ -1,4 +1,4 @@
-"""Zip bytes to members, in one pass. Strict: data is handed on once its length and its CRC-32 are those announced."""
+"""Read zip members in one pass. Strict: data are returned only if length and CRC-32 match the directory."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _SIGNATURE = b"PK\3\4"
 _HAS_DESCRIPTOR = 1 << 3
 
 
-class _Cursor(ByteReader):
-    """Takes exactly the bytes asked for, or raises."""
+class _ExactReader(ByteReader):
+    """Reads exactly the requested bytes, or raises."""
 
     def __init__(self, parts: Iterable[bytes | memoryview], url: str, offset: int) -> None:
         super().__init__(parts, offset)
         self.url = url
 
     def take_all(self, num_bytes: int, what: str) -> bytes:
-        """The next bytes, which are those of ``what``."""
+        """Return the next bytes, which are those of ``what``."""
         data = self.take(num_bytes)
         if len(data) < num_bytes:
             raise self.ended(num_bytes - len(data), what)
         return data
 
     def pieces_of(self, num_bytes: int, what: str) -> Iterator[memoryview]:
-        """The next bytes, in pieces of at most 64 KiB."""
+        """Yield the next bytes, in pieces of at most 64 KiB."""
         for piece in self.pieces(num_bytes):
             num_bytes -= len(piece)
             for start in range(0, len(piece), _PIECE_BYTES):
@@ -44,7 +44,7 @@ class _Cursor(ByteReader):
             raise self.ended(num_bytes, what)
 
     def ended(self, num_missing: int, what: str) -> ShardReadError:
-        """The error for parts that end early."""
+        """Create the error for bytes that end early."""
         advice = "The download was cut short: read it once more, or write"
         message = f"the bytes end {num_missing:,} before the end of {what}"
         return fault(self.url, self.offset, message, advice=advice)
@@ -60,28 +60,29 @@ def read_members(
     on_skip: Callable[[str], object] = lambda kind: None,
     position: ReadPosition | None = None,
 ) -> Iterator[tuple[str, bytes]]:
-    """Path and data of each regular file in an archive, in the order in which they lie.
+    """Yield path and data of each regular file in an archive, in the order of their offsets.
 
-    Bytes before the first member (a self-extracting program), between members and after the last one (padding,
-    data descriptors, what a deleted member left) are passed over, unless a local header's signature is among them:
-    that is a member which the directory has lost, and an error. Members must not overlap, which refuses the bombs of
-    Fifield, "A better zip bomb" (2019). Beside the part at hand, memory is taken for one member and about 1 MiB.
+    Bytes before the first member (a self-extracting program), between members and after the last one (padding, data
+    descriptors, remains of deleted members) are skipped, unless they contain the signature of a local header: that is a
+    member without a directory entry, and an error. Members must not overlap, which refuses the bombs of Fifield, "A
+    better zip bomb" (2019). Besides the current part, memory is allocated for one member and about 1 MiB.
 
     Args:
-        parts: the archive's bytes, in consecutive parts of any length. What comes from the directory on is not asked
-            for.
+        parts: the archive's bytes, in consecutive parts of any length. Those from the directory on are not
+            requested.
         entries: all of the members, as ``read_directory`` returned them.
         url: for error messages.
-        max_member_bytes: a member that claims more is an error, before memory is taken for it.
+        max_member_bytes: a member that claims more is an error, before memory is allocated for it.
         max_ratio: a member that claims more than 16 MiB and this many times its compressed length is an error.
-        on_skip: called with ``"directory"`` or ``"link"`` for each member that is passed over.
+        on_skip: called with ``"directory"`` or ``"link"`` for each member that is skipped.
         position: the byte at which ``parts`` and reading start; set to where each member begins.
 
     Raises:
-        ShardReadError: for a member that is not what the directory says of it, and bytes that end early. Says where.
+        ShardReadError: for a member that differs from its directory entry, and bytes that end early. The message has
+            the offset.
     """
     position = position or ReadPosition()
-    cursor = _Cursor(parts, url, position.start.byte)
+    cursor = _ExactReader(parts, url, position.start.byte)
     if position.start.byte:
         entries = [entry for entry in entries if entry.header_offset >= position.start.byte]
     for entry in _each(cursor, entries, max_member_bytes, max_ratio):
@@ -108,18 +109,18 @@ def read_pieces(
     """Like :func:`read_members`, for members that may be too large for memory.
 
     Yields:
-        tuple: what the directory says of a member of any kind, and its data in pieces, all of which have to be taken
-        before the next member is asked for.
+        tuple: the directory entry of a member of any kind, and its data in pieces, all of which must be consumed before
+        the next member is requested.
 
     Raises:
-        ShardReadError: as :func:`read_members`; for a checksum that does not fit, after the last piece.
+        ShardReadError: as :func:`read_members`; for a wrong checksum, after the last piece.
     """
-    cursor = _Cursor(parts, url, 0)
+    cursor = _ExactReader(parts, url, 0)
     for entry in _each(cursor, entries, max_member_bytes, max_ratio):
         yield entry, _summed(cursor, entry)
 
 
-def _summed(cursor: _Cursor, entry: Entry) -> Iterator[bytes | memoryview]:
+def _summed(cursor: _ExactReader, entry: Entry) -> Iterator[bytes | memoryview]:
     found = 0
     stored = entry.method == STORED
     for piece in cursor.pieces_of(entry.num_bytes, f"{entry.path!r:.200}") if stored else _inflate(cursor, entry):
@@ -128,8 +129,8 @@ def _summed(cursor: _Cursor, entry: Entry) -> Iterator[bytes | memoryview]:
     _compare_sum(entry, found, cursor.url)
 
 
-def _each(cursor: _Cursor, entries: list[Entry], max_member_bytes: int, max_ratio: int) -> Iterator[Entry]:
-    """Each member when its data are what comes next; they have to be taken."""
+def _each(cursor: _ExactReader, entries: list[Entry], max_member_bytes: int, max_ratio: int) -> Iterator[Entry]:
+    """Yield each member when the reader is at its data, which the caller must consume."""
     url = cursor.url
     for entry in entries[:1]:
         _pass_gap(cursor, entry.header_offset - cursor.offset, None)
@@ -159,7 +160,7 @@ def _check_claims(entry: Entry, max_member_bytes: int, max_ratio: int, url: str)
         raise fault(url, entry.header_offset, f"{what} compressed ones (at most {limit:,}: {limits})", advice=advice)
 
 
-def _check_local_header(cursor: _Cursor, entry: Entry) -> None:
+def _check_local_header(cursor: _ExactReader, entry: Entry) -> None:
     """Compare the header before a member's data with the directory."""
     url, start, what = cursor.url, entry.header_offset, f"the header of member {entry.path!r:.200}"
     if cursor.offset != start:
@@ -174,7 +175,8 @@ def _check_local_header(cursor: _Cursor, entry: Entry) -> None:
         found, expected = f"{name!r:.100}, method {method}", f"{entry.raw_name!r:.100}, method {entry.method}"
         raise fault(url, start, f"{what} says {found}, the directory says {expected}")
     check_flags(flags, name, url, start)
-    if not flags & _HAS_DESCRIPTOR:  # with one, the writer did not know these yet
+    # With a descriptor, the writer did not know these values yet
+    if not flags & _HAS_DESCRIPTOR:
         num_bytes, compressed_bytes = widened((narrow_bytes, narrow_compressed), extra)
         local = crc32, compressed_bytes, num_bytes
         expected_values = entry.crc32, entry.compressed_bytes, entry.num_bytes
@@ -183,14 +185,14 @@ def _check_local_header(cursor: _Cursor, entry: Entry) -> None:
             raise fault(url, start, f"{what} says {local} ({names}), the directory says {expected_values}")
 
 
-def _take_data(cursor: _Cursor, entry: Entry) -> bytes:
+def _take_data(cursor: _ExactReader, entry: Entry) -> bytes:
     if entry.method == STORED:
         return cursor.take_all(entry.num_bytes, f"member {entry.path!r:.200}")
     return join_chunks(_inflate(cursor, entry), entry.num_bytes)
 
 
-def _inflate(cursor: _Cursor, entry: Entry) -> Iterator[bytes]:
-    """Exactly the bytes that the member claims, in chunks, or an error."""
+def _inflate(cursor: _ExactReader, entry: Entry) -> Iterator[bytes]:
+    """Yield exactly the bytes that the member claims, in chunks, or raise."""
     url, start, what = cursor.url, entry.header_offset, f"member {entry.path!r:.200}"
     inflater = zlib.decompressobj(-15)
     left, unread = entry.num_bytes, entry.compressed_bytes
@@ -217,8 +219,8 @@ def _inflate(cursor: _Cursor, entry: Entry) -> Iterator[bytes]:
         raise fault(url, start, f"{what} ends after {received:,} of {entry.num_bytes:,} bytes, or without its end mark")
 
 
-def _pass_gap(cursor: _Cursor, count: int, entry: Entry | None) -> None:
-    """Pass over ``count`` bytes, the data descriptor of the member before them among them."""
+def _pass_gap(cursor: _ExactReader, count: int, entry: Entry | None) -> None:
+    """Skip ``count`` bytes, which include the data descriptor of the member before them."""
     what = "the bytes between members"
     tail = cursor.take_all(min(count, 24), what)
     if count and entry is not None:
@@ -235,7 +237,7 @@ def _pass_gap(cursor: _Cursor, count: int, entry: Entry | None) -> None:
 
 
 def _descriptor_length(entry: Entry, gap: bytes) -> int:
-    """Length of the data descriptor at the start of a gap: 32 or 64-bit sizes, with and without a signature."""
+    """Return the length of the data descriptor at the start of a gap: 32 or 64-bit sizes, with or without signature."""
     wide = struct.pack("<L2Q", entry.crc32, entry.compressed_bytes, entry.num_bytes)
     for descriptor in (wide, wide[:8] + wide[12:16]):
         for signature in (b"PK\7\b", b""):
