@@ -112,7 +112,7 @@ def test_damage_in_the_store_is_an_error(shards: tuple[S3Server, str, list[bytes
         assert sum(first <= 5_000_000 <= last for first, last in spans) == 2
 
 
-def test_another_shard_than_the_manifest_says(tmp_path: Path) -> None:
+def test_a_shard_of_another_size_than_in_the_manifest_is_an_error(tmp_path: Path) -> None:
     """A shard of another size than its manifest says is an error."""
     with ShardWriter(f"{tmp_path}/{{shard}}.tar") as writer:
         writer.write({"__key__": "a", "txt": "1"})

@@ -73,7 +73,7 @@ TestPermits.settings = settings(max_examples=60, deadline=None)
 
 
 @given(most=st.integers(1, 40), waits_s=st.lists(st.floats(0, 2), max_size=12))
-def test_halved_at_most_once_per_window(most: int, waits_s: list[float]) -> None:
+def test_the_limit_is_halved_once_per_interval(most: int, waits_s: list[float]) -> None:
     """However many requests are refused within half a second: that is one reason, and one halving; never below one."""
     clock = Clock()
     in_flight = ConcurrencyLimit(most, check=lambda: None, clock=clock)
@@ -90,7 +90,7 @@ def test_halved_at_most_once_per_window(most: int, waits_s: list[float]) -> None
 
 
 @given(most=st.integers(2, 20), halvings=st.integers(1, 6))
-def test_one_more_after_each_success(most: int, halvings: int) -> None:
+def test_the_concurrency_limit_grows_by_one_per_success(most: int, halvings: int) -> None:
     """After requests that went well the limit is back at the most, one by one; those that failed add nothing."""
     clock = Clock()
     in_flight = ConcurrencyLimit(most, check=lambda: None, clock=clock)
@@ -116,7 +116,7 @@ def in_threads(number: int, work: Callable[[], None]) -> list[threading.Thread]:
 
 
 @pytest.mark.parametrize(("most", "halvings"), [(2, 1), (8, 1), (8, 2), (8, 5)])
-def test_never_more_than_the_limit(most: int, halvings: int) -> None:
+def test_never_more_requests_than_the_limit(most: int, halvings: int) -> None:
     """With as many threads as permits, so many hold one at once as the limit is, and the others wait for them."""
     clock = Clock()
     in_flight = ConcurrencyLimit(most, check=lambda: None, clock=clock)

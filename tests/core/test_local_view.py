@@ -38,7 +38,7 @@ def open_descriptors() -> int:
 
 
 @given(before=LENGTHS, length=LENGTHS, behind=LENGTHS)
-def test_any_range(before: int, length: int, behind: int) -> None:
+def test_map_file_returns_any_range(before: int, length: int, behind: int) -> None:
     """Any range of any file is the file's bytes, and cannot be written to."""
     data = os.urandom(before + length + behind)
     with file_of(data) as (descriptor, _):
@@ -51,7 +51,7 @@ def test_any_range(before: int, length: int, behind: int) -> None:
 
 
 @given(length=LENGTHS, start=LENGTHS, beyond=st.integers(1, 5_000))
-def test_file_that_is_too_short(length: int, start: int, beyond: int) -> None:
+def test_map_file_refuses_a_file_that_is_too_short(length: int, start: int, beyond: int) -> None:
     """A range that ends behind the file's end is an error by any number of bytes, wherever it starts."""
     with file_of(bytes(length)) as (descriptor, _):
         before = open_descriptors()

@@ -32,7 +32,7 @@ from torchdata_remote.core.options import Backend, FetchOptions, RetryPolicy, St
         ({"first_wait_s": math.nan}, "first_wait_s"),
     ],
 )
-def test_a_retry_policy_that_cannot_work_is_refused(wrong: dict[str, Any], name: str) -> None:
+def test_an_impossible_retry_policy_is_refused(wrong: dict[str, Any], name: str) -> None:
     """The message names the option and the value that came."""
     with pytest.raises(ValueError, match=name) as caught:
         RetryPolicy(**wrong)
@@ -41,7 +41,7 @@ def test_a_retry_policy_that_cannot_work_is_refused(wrong: dict[str, Any], name:
 
 @pytest.mark.parametrize("name", ["max_in_flight", "part_bytes", "max_buffer_bytes"])
 @pytest.mark.parametrize("value", [0, -1])
-def test_fetch_options_that_cannot_work_are_refused(name: str, value: int) -> None:
+def test_impossible_fetch_options_are_refused(name: str, value: int) -> None:
     """The message names the option and the value that came."""
     wrong: dict[str, Any] = {name: value}
     with pytest.raises(ValueError, match=rf"{name}.*{value}"):
@@ -96,7 +96,7 @@ def test_storage_options_of_another_type_are_refused() -> None:
     assert "hush" not in str(caught.value)
 
 
-def test_identity_tells_options_apart() -> None:
+def test_identity_differs_for_different_options() -> None:
     """Equal options, in any order, share what is kept per process; others do not."""
     one = StorageOptions({"key": "a", "secret": "b"})
     assert one.identity() == StorageOptions({"secret": "b", "key": "a"}).identity()
@@ -107,7 +107,7 @@ def test_identity_tells_options_apart() -> None:
     assert StorageOptions({"session": mine}).identity() != StorageOptions({"session": other}).identity()
 
 
-def test_what_tells_servers_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_differs_for_different_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Endpoints and accounts do, wherever they are given; credentials do not."""
     for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
@@ -222,7 +222,7 @@ def refusal(path: Path) -> str:
     return str(caught.value)
 
 
-def test_short_credential_file(tmp_path: Path) -> None:
+def test_the_short_form_of_a_credential_file_is_read(tmp_path: Path) -> None:
     """Key and secret become the fallback, by a path of either type; there is nothing else."""
     path = credential_file(tmp_path, {"access_key": "CANARY-key", "secret": "CANARY-secret"})
     for options in (StorageOptions.from_file(path), StorageOptions.from_file(str(path))):
@@ -231,7 +231,7 @@ def test_short_credential_file(tmp_path: Path) -> None:
 
 
 @given(given_names=st.sets(st.sampled_from(sorted(PERHAPS))), empty=st.sampled_from([None, ""]))
-def test_long_credential_file(
+def test_the_long_form_of_a_credential_file_is_read(
     tmp_path_factory: pytest.TempPathFactory, given_names: set[str], empty: str | None
 ) -> None:
     """Whatever of the further fields is there is found, what is empty is as absent; copies and pickles keep it all."""
@@ -287,7 +287,7 @@ def test_downloads_are_the_readers_own(tmp_path: Path) -> None:
         (b'{"secret": ' + b"1" * 5_000 + b"}", "no JSON"),
     ],
 )
-def test_what_is_no_credential_file(tmp_path: Path, content: object, told: str) -> None:
+def test_other_files_than_credential_files_are_refused(tmp_path: Path, content: object, told: str) -> None:
     """The message names the file, what is missing and what is not known, and never a value."""
     message = refusal(credential_file(tmp_path, content))
     assert re.search(told, message), message

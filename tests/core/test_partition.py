@@ -68,7 +68,7 @@ def test_pieces_are_few_and_none_is_empty(counts: list[int], num_slots: int) -> 
 
 
 @given(counts=COUNTS, ends=st.tuples(st.integers(0, 80), st.integers(0, 80)))
-def test_between_is_a_slice(counts: list[int], ends: tuple[int, int]) -> None:
+def test_between_returns_a_slice_of_the_order(counts: list[int], ends: tuple[int, int]) -> None:
     """Any two places in the order give what the list's slice gives."""
     expected = in_order(counts)
     start, stop = (min(end, len(expected)) for end in ends)
@@ -112,7 +112,7 @@ def test_repeat_leaves_nothing_out(counts: list[int], num_slots: int, epoch: int
 
 @pytest.mark.parametrize("mode", EqualizeMode)
 @given(counts=COUNTS.filter(any), num_slots=SLOTS, epoch=EPOCHS, data=st.data())
-def test_the_next_epoch_has_others(
+def test_equalizing_drops_or_repeats_other_samples_in_the_next_epoch(
     mode: EqualizeMode, counts: list[int], num_slots: int, epoch: int, data: st.DataObject
 ) -> None:
     """What is left out or repeated in two consecutive epochs, each with an order of its own, has no sample in common.
@@ -149,7 +149,7 @@ def test_in_time_each_sample_is_dropped_equally_often(counts: list[int], num_slo
 
 
 @given(counts=COUNTS.filter(any), factor=st.integers(1, 5))
-def test_what_divides_is_left_alone(counts: list[int], factor: int) -> None:
+def test_equalizing_changes_nothing_if_the_shares_are_equal(counts: list[int], factor: int) -> None:
     """Neither mode changes an order whose length the slots divide."""
     total = sum(counts)
     for mode in EqualizeMode:
@@ -217,7 +217,7 @@ def test_shares_of_all_slots_at_scale() -> None:
 
 
 @pytest.mark.parametrize("mode", EqualizeMode)
-def test_equal_lengths_at_scale(mode: EqualizeMode) -> None:
+def test_equalized_shares_have_equal_lengths_at_scale(mode: EqualizeMode) -> None:
     """All 32,768 slots have as many samples, in an order of the epoch's own."""
     counts, listed = counts_at_scale(), np.random.default_rng(1).permutation(SHARDS)
     with bounded():

@@ -19,20 +19,20 @@ PARTS = st.lists(st.integers() | st.text("abc", min_size=1), max_size=3)
 
 
 @given(length=st.integers(0, 60), parts=PARTS)
-def test_each_number_comes_once(length: int, parts: list[int | str]) -> None:
+def test_permutation_contains_each_number_once(length: int, parts: list[int | str]) -> None:
     """It is a permutation, and the same one each time."""
     order = permutation(length, *parts)
     assert sorted(order) == list(range(length))
     assert permutation(length, *parts) == order
 
 
-def test_every_part_matters() -> None:
+def test_each_part_of_the_key_changes_the_permutation() -> None:
     """Another seed, epoch or block, or the same ones in another order, give another permutation."""
     parts = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0), (0, 0, 0, 0), (-1, 0, 0), (12, 3, 0), (1, 23, 0)]
     assert len({tuple(permutation(20, *some)) for some in parts}) == len(parts)
 
 
-def test_uniform() -> None:
+def test_permutations_are_uniform() -> None:
     """Over many seeds each of the orders comes about equally often."""
     num_draws = 6000
     counts = collections.Counter(tuple(permutation(3, seed)) for seed in range(num_draws))
@@ -42,13 +42,13 @@ def test_uniform() -> None:
 
 
 @given(start=st.integers(0, 5000), count=st.integers(0, 1100), parts=PARTS)
-def test_draws_go_on_anywhere(start: int, count: int, parts: list[int | str]) -> None:
+def test_uniforms_start_at_any_item(start: int, count: int, parts: list[int | str]) -> None:
     """The sequence that begins later is the rest of the one that begins at 0."""
     whole = list(islice(uniforms(0, *parts), start, start + count))
     assert list(islice(uniforms(start, *parts), count)) == whole
 
 
-def test_draws_are_uniform() -> None:
+def test_uniforms_are_uniform() -> None:
     """They lie in [0, 1), about as many in each tenth, also over the seams between blocks."""
     num_draws = 20_000
     draws = list(islice(uniforms(0, "seed", 1), num_draws))
@@ -58,19 +58,19 @@ def test_draws_are_uniform() -> None:
     assert all(abs(counts[tenth] - num_draws / 10) < 6 * (num_draws / 10) ** 0.5 for tenth in range(10))
 
 
-def test_draws_far_away_cost_the_same() -> None:
+def test_uniforms_skip_items_in_constant_time() -> None:
     """A start of any size is reached at once."""
     assert len(list(islice(uniforms(10**15 + 5, 0), 3))) == 3
 
 
-def test_same_in_later_versions() -> None:
+def test_permutations_are_the_same_in_later_versions() -> None:
     """An order that a run was recorded with can be had again."""
     assert permutation(8, 3, 0) == [3, 1, 0, 5, 4, 7, 2, 6]
     assert [round(draw, 6) for draw in islice(uniforms(1023, 7, "mix"), 3)] == [0.185683, 0.366767, 0.749295]
 
 
 @given(length=st.integers(0, 60), parts=PARTS)
-def test_each_number_comes_once_in_an_order(length: int, parts: list[int | str]) -> None:
+def test_permutation_array_contains_each_number_once(length: int, parts: list[int | str]) -> None:
     """The quick one is a permutation too, of 64-bit numbers, and the same one each time."""
     order = permutation_array(length, *parts)
     assert (str(order.dtype), order.shape) == ("int64", (length,))
@@ -78,7 +78,7 @@ def test_each_number_comes_once_in_an_order(length: int, parts: list[int | str])
     assert permutation_array(length, *parts).tolist() == order.tolist()
 
 
-def test_every_part_of_an_order_matters() -> None:
+def test_each_part_of_the_key_changes_the_permutation_array() -> None:
     """Another name or seed, or the same ones in another order, give another order."""
     parts: list[tuple[int | str, ...]] = [
         ("a", 0),
@@ -95,7 +95,7 @@ def test_every_part_of_an_order_matters() -> None:
 
 
 @pytest.mark.parametrize(("length", "limit"), [(2, 15.2), (3, 25.8), (4, 56.0)])
-def test_orders_are_uniform(length: int, limit: float) -> None:
+def test_permutation_arrays_are_uniform(length: int, limit: float) -> None:
     """Over many seeds each comes about equally often: a chi-square that chance exceeds once in 10,000 times."""
     num_draws = 6000
     counts = collections.Counter(
@@ -106,14 +106,14 @@ def test_orders_are_uniform(length: int, limit: float) -> None:
     assert sum((count - expected) ** 2 for count in counts.values()) / expected + others * expected < limit
 
 
-def test_places_in_a_long_order_are_uniform() -> None:
+def test_positions_in_a_long_permutation_are_uniform() -> None:
     """The first number of an order of many lies in each tenth about equally often."""
     num_draws = 2000
     tenths = collections.Counter(int(permutation_array(200, seed)[0]) // 20 for seed in range(num_draws))
     assert sum((tenths[tenth] - num_draws / 10) ** 2 for tenth in range(10)) / (num_draws / 10) < 33.7
 
 
-def test_orders_are_the_same_in_later_versions() -> None:
+def test_permutation_arrays_are_the_same_in_later_versions() -> None:
     """Shards that were written with a seed can be written again; these never change."""
     assert permutation_array(8, "shard_dataset", 0).tolist() == [3, 4, 2, 7, 1, 6, 5, 0]
     assert permutation_array(5, 3, "mix").tolist() == [3, 0, 1, 4, 2]

@@ -14,7 +14,7 @@ from torchdata_remote.core.process_identity import describe, is_gone, this_proce
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 
 
-def test_this_process_runs() -> None:
+def test_is_gone_is_false_for_this_process() -> None:
     """Two records of it differ by their tokens only."""
     first, second = this_process(), this_process()
     assert is_gone(first) is False
@@ -23,7 +23,7 @@ def test_this_process_runs() -> None:
     assert describe(first) == f"process {os.getpid()} on {first['host']}"
 
 
-def test_a_child_that_has_ended() -> None:
+def test_is_gone_reports_a_child_that_has_ended() -> None:
     """While it runs it is there, and when its end was noticed it is gone."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         record = {**this_process(), "pid": child.pid, "started": owner._started(child.pid)}
@@ -33,7 +33,7 @@ def test_a_child_that_has_ended() -> None:
 
 
 @LINUX
-def test_a_number_that_is_used_again() -> None:
+def test_is_gone_notices_a_reused_process_id() -> None:
     """Another process with this number began at another time."""
     record = this_process()
     assert is_gone({**record, "started": "1"}) is True
@@ -41,7 +41,7 @@ def test_a_number_that_is_used_again() -> None:
 
 
 @pytest.mark.parametrize("changed", ["host", "boot", "process_space"])
-def test_other_machines_cannot_be_seen(changed: str) -> None:
+def test_is_gone_is_unknown_for_other_machines(changed: str) -> None:
     """Nor what ran before this one was started again, nor what runs in another container."""
     record = this_process()
     assert is_gone({**record, changed: "another"}) is None
@@ -50,12 +50,12 @@ def test_other_machines_cannot_be_seen(changed: str) -> None:
 
 
 @pytest.mark.parametrize("pid", [None, "12", 0, -1, 1.5])
-def test_what_is_no_process(pid: object) -> None:
+def test_is_gone_reports_values_that_are_no_process_id(pid: object) -> None:
     """A damaged record is nobody's; above all no signal goes to a group of processes."""
     assert is_gone({**this_process(), "pid": pid}) is True
 
 
-def test_processes_of_others_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_is_gone_is_false_for_processes_of_other_users(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that may not be signalled is there."""
 
     def refuse(pid: int, number: int) -> None:
@@ -65,7 +65,7 @@ def test_processes_of_others_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert is_gone(this_process()) is False
 
 
-def test_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_is_gone_works_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
     """Then the number alone tells."""
     monkeypatch.setattr(owner, "_started", lambda pid: None)
     record = this_process()
@@ -73,6 +73,6 @@ def test_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
     assert is_gone(record) is False
 
 
-def test_describe_a_damaged_record() -> None:
+def test_describe_shows_a_damaged_record() -> None:
     """An error message needs no fields."""
     assert describe({}) == "process None on None"

@@ -73,14 +73,14 @@ def test_ranks_that_call_different_things_are_refused(answers: Callable[..., Non
         exchanged(HERE, "take its first batch", None)
 
 
-def test_ranks_of_one_place_are_refused(answers: Callable[..., None]) -> None:
+def test_ranks_with_equal_worlds_are_refused(answers: Callable[..., None]) -> None:
     """Both would read the same samples."""
     answers(("count", 0, 1, 5, None))
     with pytest.raises(StateError, match="rank 0 reads as rank 0, rank 1 reads as rank 0 of 2"):
         exchanged(HERE, "count", 4)
 
 
-def test_an_error_is_one_of_all_ranks(answers: Callable[..., None]) -> None:
+def test_an_error_of_one_rank_is_raised_in_all_ranks(answers: Callable[..., None]) -> None:
     """The rank that has it raises its own, the others say whose it was."""
     answers(("count", 1, 1, None, "ValueError: three"))
     with pytest.raises(RemoteDataError, match="Rank 1 failed to count: ValueError: three"):
@@ -92,7 +92,7 @@ def test_an_error_is_one_of_all_ranks(answers: Callable[..., None]) -> None:
         exchanged(World(), "count", None, ValueError("mine"))
 
 
-def test_what_is_of_another_exchange_is_refused(answers: Callable[..., None]) -> None:
+def test_values_of_another_exchange_are_refused(answers: Callable[..., None]) -> None:
     """Such as a value that the training itself gathers."""
     answers({"loss": 0.5})
     with pytest.raises(StateError, match="Another exchange"):

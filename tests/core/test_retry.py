@@ -47,7 +47,7 @@ def _call(operation: Callable[[], str], clock: Clock, policy: RetryPolicy, *, un
 
 
 @given(faults=st.integers(0, 20), spare=st.integers(1, 3))
-def test_a_fault_that_passes_is_not_seen(faults: int, spare: int) -> None:
+def test_a_transient_fault_is_retried(faults: int, spare: int) -> None:
     """Whatever number of faults the limits allow, the answer comes, after one attempt more than faults."""
     clock = Clock()
     operation = Faulty(clock, faults=faults)
@@ -121,7 +121,7 @@ def test_other_errors_go_through_at_once(error: BaseException) -> None:
     assert (len(calls), clock.waits) == (1, [])
 
 
-def test_a_wait_can_be_ended() -> None:
+def test_sleep_can_end_the_retries() -> None:
     """What ``sleep`` raises ends the repetition."""
 
     def closed(seconds: float) -> None:
@@ -154,7 +154,7 @@ def _asking_to_wait(seconds: float) -> TransientStorageError:
 
 
 @given(failed=st.lists(st.integers(1, 3), min_size=1, max_size=10))
-def test_progress_begins_anew(failed: list[int]) -> None:
+def test_progress_resets_the_limits(failed: list[int]) -> None:
     """After ``start_anew`` attempts, waits and seconds count from there; the total of both is still told."""
     clock = Clock()
     attempts = _attempts(clock, RetryPolicy(deadline_s=8, max_attempts=4, first_wait_s=1, max_wait_s=4))
@@ -169,7 +169,7 @@ def test_progress_begins_anew(failed: list[int]) -> None:
     assert attempts.elapsed_s == clock.now - 1000
 
 
-def test_without_progress_the_limits_end_it() -> None:
+def test_limits_end_retries_without_progress() -> None:
     """``start_anew`` lends no attempt more than the limits, and the error tells all attempts and all seconds."""
     clock = Clock()
     attempts = _attempts(clock, RetryPolicy(max_attempts=2, first_wait_s=1))
@@ -185,7 +185,7 @@ def test_without_progress_the_limits_end_it() -> None:
 
 
 @given(asked=st.floats(0, 200), uniform=st.floats(0, 1), first=st.floats(0, 10))
-def test_a_wait_that_the_store_asks_for_is_honoured(asked: float, uniform: float, first: float) -> None:
+def test_retry_after_is_respected(asked: float, uniform: float, first: float) -> None:
     """It is never shorter than that, also above ``max_wait_s``; where jitter asks for more, that holds."""
     clock = Clock()
     attempts = _attempts(clock, RetryPolicy(first_wait_s=first, max_wait_s=10), uniform)
@@ -194,7 +194,7 @@ def test_a_wait_that_the_store_asks_for_is_honoured(asked: float, uniform: float
 
 
 @pytest.mark.parametrize("asked", [20.5, 1e9, float("inf")])
-def test_a_wait_beyond_the_deadline_is_not_begun(asked: float) -> None:
+def test_a_wait_beyond_the_deadline_is_not_started(asked: float) -> None:
     """When the store asks for more time than there is, it gives up at once, and says why."""
     clock = Clock()
     attempts = _attempts(clock, RetryPolicy(deadline_s=20))

@@ -147,7 +147,7 @@ CHECKSUMS = Checksums(BLOCK_BYTES, (1, 2))
 
 
 @given(num_samples=st.none() | st.integers(0, 99), checksums=st.sampled_from([None, CHECKSUMS]))
-def test_a_remote_url_keeps_what_the_manifest_told(num_samples: int | None, checksums: Checksums | None) -> None:
+def test_a_remote_url_keeps_the_metadata_of_the_manifest(num_samples: int | None, checksums: Checksums | None) -> None:
     """By pickle and by copy, as worker processes and streams get it."""
     url = RemoteUrl("s3://b/a.tar", 7, None, checksums, num_samples)
     for again in (pickle.loads(pickle.dumps(url)), copy.copy(url), copy.deepcopy(url)):
@@ -156,7 +156,7 @@ def test_a_remote_url_keeps_what_the_manifest_told(num_samples: int | None, chec
 
 
 @given(ends=st.tuples(st.integers(0, 9), st.integers(0, 9)).map(sorted), num_samples=st.none() | st.integers(1, 9))
-def test_a_part_tells_so_by_its_address(ends: list[int], num_samples: int | None) -> None:
+def test_a_sample_range_is_part_of_the_url(ends: list[int], num_samples: int | None) -> None:
     """It knows what is known of the whole, and leads back to it, as a bare str too; all of it is the whole."""
     first, last = ends
     url = RemoteUrl("s3://b/a.tar", 7, "tag", CHECKSUMS, num_samples)
@@ -188,7 +188,7 @@ def test_no_object_of_a_store_is_taken_for_a_part(store: str, key: str, end: str
 
 
 @pytest.mark.parametrize("end", ["", "?signature=0", "+samples+3-8", "+samples+3-9/"])
-def test_a_part_without_its_end_is_an_error(end: str) -> None:
+def test_a_sample_range_url_without_its_end_is_an_error(end: str) -> None:
     """It would be read whole otherwise, by each of its readers."""
     with pytest.raises(UrlError, match=r"samples 3 to 9 of a shard.*before sharding_filter_rank"):
         split_sample_range(f"samples+3-9+s3://b/0.tar{end}")

@@ -33,14 +33,14 @@ def test_every_reader_has_its_own_slot(world_size: int, num_workers: int) -> Non
 
 
 @pytest.mark.parametrize("numbers", [(1, 1), (-1, 1), (0, 0), (0, 1, 1, 1), (0, 1, -1, 1), (0, 1, 0, 0), (2, 2, 0, 1)])
-def test_impossible_places(numbers: tuple[int, ...]) -> None:
+def test_impossible_worlds_are_refused(numbers: tuple[int, ...]) -> None:
     """A place outside its world is an error that names both numbers."""
     with pytest.raises(ValueError, match=r"World\(rank=.*expected 0 <= rank < world_size"):
         World(*numbers)
 
 
 @given(world_size=COUNTS, num_workers=COUNTS, data=st.data())
-def test_loaders_agree(world_size: int, num_workers: int, data: st.DataObject) -> None:
+def test_world_from_sharding_agrees_for_both_loaders(world_size: int, num_workers: int, data: st.DataObject) -> None:
     """Whatever torch's loaders call, and however the rank was found out, the place comes out the same."""
     rank, worker = data.draw(st.integers(0, world_size - 1)), data.draw(st.integers(0, num_workers - 1))
     expected = World(rank, world_size, worker, num_workers)
@@ -65,7 +65,7 @@ def test_loaders_agree(world_size: int, num_workers: int, data: st.DataObject) -
     assert world_from_sharding({}, expected) == expected
 
 
-def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_detect_rank_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """RANK and WORLD_SIZE tell the rank where there is no process group."""
     assert detect_rank() == (0, 1)
     monkeypatch.setenv("RANK", "2")
@@ -75,7 +75,9 @@ def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("rank", "world_size"), [("1", None), (None, "2"), ("one", "2"), ("-1", "2"), ("1", "")])
-def test_half_an_environment(rank: str | None, world_size: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_detect_rank_refuses_half_an_environment(
+    rank: str | None, world_size: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One of the two alone, or no number, is an error: each rank would read everything."""
     for name, value in (("RANK", rank), ("WORLD_SIZE", world_size)):
         if value is not None:
@@ -84,7 +86,7 @@ def test_half_an_environment(rank: str | None, world_size: str | None, monkeypat
         detect_rank()
 
 
-def test_rank_outside_the_world(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_outside_the_world_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A RANK that is not below WORLD_SIZE is an error that names the variables."""
     monkeypatch.setenv("RANK", "2")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -112,7 +114,7 @@ def test_a_world_shows_its_group_only_if_it_has_one() -> None:
     assert other != world
 
 
-def test_workers_of_a_rank() -> None:
+def test_workers_returns_the_worlds_of_a_ranks_workers() -> None:
     """Each has the rank's place; without workers it is the rank's own."""
     rank = World(rank=1, world_size=2)
     assert rank.workers(0) == rank.workers(1) == [rank]

@@ -22,7 +22,7 @@ def _parts(cuts: list[int]) -> list[memoryview]:
     steps=st.lists(st.tuples(st.sampled_from(["take", "skip", "pieces"]), st.integers(0, 1500)), max_size=12),
     offset=st.integers(0, 1 << 40),
 )
-def test_bytes_are_taken_in_order(cuts: list[int], steps: list[tuple[str, int]], offset: int) -> None:
+def test_byte_reader_returns_bytes_in_order(cuts: list[int], steps: list[tuple[str, int]], offset: int) -> None:
     """Whatever the parts and the steps, wherever they begin; at the end there are fewer, then none."""
     cursor, at = ByteReader(_parts(cuts), offset), 0
     assert cursor.offset == cursor.part_offset == offset
@@ -46,14 +46,14 @@ def test_a_cursor_begins_at_the_archives_first_byte() -> None:
 
 
 @given(sizes=st.lists(st.integers(0, 400_000), max_size=12), claimed=st.integers(0, 3 << 20))
-def test_gathered_chunks_are_one(sizes: list[int], claimed: int) -> None:
+def test_join_chunks_returns_all_bytes(sizes: list[int], claimed: int) -> None:
     """Of any lengths, also when fewer come than was said."""
     chunks = [bytes([i % 251]) * size for i, size in enumerate(sizes)]
     total = sum(sizes)
     assert join_chunks(iter(chunks), max(total, claimed)) == b"".join(chunks)
 
 
-def test_gathering_takes_the_memory_once() -> None:
+def test_join_chunks_allocates_the_memory_once() -> None:
     """No second copy is made for a member of 64 MiB; a false claim of a terabyte costs what came."""
     chunk = bytes(1 << 20)
     tracemalloc.start()
@@ -67,7 +67,7 @@ def test_gathering_takes_the_memory_once() -> None:
         tracemalloc.stop()
 
 
-def test_a_part_is_gone_before_the_next_one_comes() -> None:
+def test_a_part_is_freed_before_the_next_one_arrives() -> None:
     """Whoever makes the parts, such as the fetch engine, has never to hold two because of the cursor."""
     alive: list[weakref.ref[memoryview]] = []
 
@@ -111,7 +111,7 @@ class JumpingParts:
     part_bytes=st.integers(1, 50),
     steps=st.lists(st.tuples(st.booleans(), st.integers(0, 120))),
 )
-def test_jumping_is_passing_over(data: bytes, part_bytes: int, steps: list[tuple[bool, int]]) -> None:
+def test_skipping_by_jumps_equals_reading(data: bytes, part_bytes: int, steps: list[tuple[bool, int]]) -> None:
     """What is taken, how much was there, and the offset are the same as over parts that have to come."""
     jumping, plain = ByteReader(JumpingParts(data, part_bytes), 7), ByteReader([data], 7)
     for take, length in steps:
@@ -122,7 +122,7 @@ def test_jumping_is_passing_over(data: bytes, part_bytes: int, steps: list[tuple
         assert jumping.offset == plain.offset
 
 
-def test_what_is_jumped_over_does_not_come() -> None:
+def test_skipped_bytes_are_not_downloaded() -> None:
     """Of a gigabyte that is passed over, only the part at hand was brought."""
     parts = JumpingParts(bytes(100_000), 100)
     cursor = ByteReader(parts)

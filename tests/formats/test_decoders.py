@@ -63,7 +63,7 @@ def test_16_bit_gray_is_scaled(image_format: str) -> None:
     assert np.array_equal(got[..., 0], got[..., 2])
 
 
-def test_a_bitmap_becomes_black_and_white() -> None:
+def test_a_bitmap_is_decoded_to_black_and_white() -> None:
     """One bit per pixel is 0 or 255."""
     bits = Image.fromarray(np.array([[0, 255], [255, 0]], dtype=np.uint8)).convert("1")
     assert _pixels(_saved(bits, "PNG"))[..., 0].tolist() == [[0, 255], [255, 0]]
@@ -108,7 +108,7 @@ def test_a_cmyk_jpeg_has_the_colours_that_it_was_made_from() -> None:
 
 
 @pytest.mark.parametrize("image_format", ["JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM"])
-def test_a_cut_image_is_an_error_at_any_byte(image_format: str) -> None:
+def test_an_image_truncated_at_any_byte_is_an_error(image_format: str) -> None:
     """Never a picture with a grey lower half: less than all pixels is an error."""
     data = _saved(Image.fromarray(_noise(12, 12, 3)), image_format)
     whole = _pixels(data)
@@ -183,7 +183,7 @@ def test_json_is_json(value: Any) -> None:
         hnp.array_shapes(min_dims=0, max_side=4, min_side=0),
     )
 )
-def test_arrays_come_back_equal(array: npt.NDArray[Any]) -> None:
+def test_npy_preserves_arrays(array: npt.NDArray[Any]) -> None:
     """Shape, type and values, an empty array and one number included."""
     buffer = io.BytesIO()
     np.save(buffer, array)
@@ -212,7 +212,7 @@ def test_an_array_that_needs_unpickling_is_refused() -> None:
     assert not _Bomb.exploded
 
 
-def test_a_cut_array_is_an_error() -> None:
+def test_a_truncated_array_is_an_error() -> None:
     """At any byte."""
     buffer = io.BytesIO()
     np.save(buffer, np.arange(8))
@@ -323,7 +323,7 @@ def _assert_alike(left: Any, right: Any) -> None:
 
 
 @given(data=_jpegs(), min_size=st.none() | st.integers(1, 130))
-def test_both_libraries_give_the_same_picture(data: bytes, min_size: int | None) -> None:
+def test_pillow_and_simplejpeg_decode_the_same_image(data: bytes, min_size: int | None) -> None:
     """Size and pixels do not depend on what is installed, reduced or not; EXIF neither turns it nor stays with it."""
     with_turbo, without = rgb(data, min_size=min_size), _by_pillow(data, min_size)
     for image in (with_turbo, without):
@@ -333,7 +333,7 @@ def test_both_libraries_give_the_same_picture(data: bytes, min_size: int | None)
 
 
 @given(data=_jpegs(), min_size=st.integers(1, 130))
-def test_reduced_pictures_are_as_large_as_asked(data: bytes, min_size: int) -> None:
+def test_images_decoded_at_reduced_size_keep_min_size(data: bytes, min_size: int) -> None:
     """By 1, 2, 4 or 8, the most that leaves both sides ``min_size`` pixels; one that has fewer keeps its size."""
     whole, reduced = rgb(data), rgb(min_size=min_size)(data)
     by = max(each for each in (1, 2, 4, 8) if each == 1 or min(whole.size) // each >= min_size)
@@ -343,7 +343,7 @@ def test_reduced_pictures_are_as_large_as_asked(data: bytes, min_size: int) -> N
 
 @pytest.mark.parametrize("by", [2, 4, 8])
 @pytest.mark.parametrize("decode", [rgb, _by_pillow])
-def test_a_reduced_picture_shows_the_same(by: int, decode: Any) -> None:
+def test_an_image_decoded_at_reduced_size_is_similar(by: int, decode: Any) -> None:
     """Each pixel is the mean of those that it stands for."""
     pixels = _smooth(64, 48, 3, seed=1)
     data = _saved(Image.fromarray(pixels), "JPEG", quality=97, subsampling=0)
@@ -354,14 +354,14 @@ def test_a_reduced_picture_shows_the_same(by: int, decode: Any) -> None:
 
 
 @pytest.mark.parametrize("image_format", ["PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM"])
-def test_other_formats_come_as_they_are(image_format: str) -> None:
+def test_min_size_does_not_change_other_formats(image_format: str) -> None:
     """Only JPEG can be decoded smaller."""
     data = _saved(Image.fromarray(_noise(40, 50, 3)), image_format)
     assert np.array_equal(np.asarray(rgb(min_size=10)(data)), _pixels(data))
 
 
 @given(data=_jpegs(max_side=60), where=st.floats(0, 1, exclude_max=True))
-def test_a_cut_jpeg_is_the_same_error_by_both(data: bytes, where: float) -> None:
+def test_a_truncated_jpeg_is_the_same_error_with_and_without_simplejpeg(data: bytes, where: float) -> None:
     """And what is accepted lacks no pixel."""
     cut = data[: int(len(data) * where)]
     outcome = _outcome(rgb, cut)
@@ -370,7 +370,9 @@ def test_a_cut_jpeg_is_the_same_error_by_both(data: bytes, where: float) -> None
 
 
 @given(data=_jpegs(max_side=60), damage=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.binary(max_size=9))))
-def test_a_damaged_jpeg_has_the_same_fate_by_both(data: bytes, damage: list[tuple[float, bytes]]) -> None:
+def test_a_damaged_jpeg_has_the_same_result_with_and_without_simplejpeg(
+    data: bytes, damage: list[tuple[float, bytes]]
+) -> None:
     """Whatever is overwritten: an error, or a picture, but not the one here and the other there."""
     for where, junk in damage:
         start = 3 + int((len(data) - 3) * where)
@@ -399,7 +401,7 @@ def test_the_decoder_is_a_value() -> None:
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, "224"])
-def test_a_size_that_is_none(wrong: Any) -> None:
+def test_an_invalid_min_size_is_refused(wrong: Any) -> None:
     """Is refused when the decoder is made, with the value that came."""
     with pytest.raises(ValueError, match=f"min_size must be .*{wrong}"):
         rgb(min_size=wrong)
@@ -407,7 +409,7 @@ def test_a_size_that_is_none(wrong: Any) -> None:
         rgb(b"", min_size=wrong)
 
 
-def test_neither_data_nor_size() -> None:
+def test_rgb_without_data_and_min_size_is_refused() -> None:
     """The message shows both ways."""
     with pytest.raises(TypeError, match=r"rgb\(data\).*rgb\(min_size=224\)"):
         rgb()  # type: ignore[call-overload]

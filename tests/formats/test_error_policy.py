@@ -49,7 +49,7 @@ def test_policies_go_to_workers(policy: OnBadShard) -> None:
     assert pickle.loads(pickle.dumps(policy)) is policy
 
 
-def test_a_guard_asks_once_about_each_error() -> None:
+def test_the_error_handler_applies_the_policy_once_to_each_error() -> None:
     """Also where the reader asked beforehand whether the end may lack; what was left out is noted."""
     asked: list[ShardReadError] = []
     skipped = Skipped()
@@ -77,7 +77,7 @@ def test_an_accepted_end_is_not_skipped() -> None:
 
 @pytest.mark.parametrize("is_member", [False, True])
 @pytest.mark.parametrize("policy", [raise_error, accept_missing_end])
-def test_an_error_is_gone_when_nobody_holds_it(policy: OnBadShard, is_member: bool) -> None:
+def test_an_error_is_freed_when_it_is_not_referenced(policy: OnBadShard, is_member: bool) -> None:
     """Without waiting for a garbage collection: the frames in its traceback hold streams and threads."""
 
     def read() -> weakref.ref[ShardReadError]:
@@ -127,7 +127,7 @@ def test_a_bad_member_that_is_not_left_out_makes_the_shard_a_bad_one() -> None:
         guard.on_bad_member(bad_member())
 
 
-def test_what_else_a_policy_raises_is_handed_on() -> None:
+def test_other_errors_of_a_policy_are_raised() -> None:
     """A function of the user may stop by an error of its own."""
 
     def refuse(error: BadMemberError) -> None:
@@ -147,7 +147,7 @@ def test_a_bad_member_is_rebuilt_from_its_message() -> None:
     assert (copy.member, copy.reason, copy.url) == ("README0", "it has no extension", URL)
 
 
-def test_other_errors_are_not_the_guards() -> None:
+def test_the_error_handler_ignores_other_errors() -> None:
     """A store that fails is no bad shard, nor is a consumer that gives up."""
     for error in (OSError("store"), KeyboardInterrupt(), GeneratorExit()):
         with pytest.raises(type(error)), ShardErrorHandler(URL, skip_with_warning, Skipped()):

@@ -78,7 +78,7 @@ def test_bad_members_are_left_out_one_by_one(runs: list[list[str]]) -> None:
     assert all(error.reason and URL in str(error) and "on_bad_member" in str(error) for error in told)
 
 
-def test_values_are_taken_one_by_one() -> None:
+def test_grouping_takes_the_data_of_members_one_by_one() -> None:
     """A run's data may be made as they are asked for: a sample is handed on before the next one's data are made."""
     made = []
 
@@ -101,7 +101,7 @@ def test_meta_members_are_counted() -> None:
     assert counted == {"meta": 2}
 
 
-def test_a_prefix_comes_before_each_key() -> None:
+def test_the_prefix_is_prepended_to_each_key() -> None:
     """Keys of an archive inside another one begin with its name; errors say which archive it was."""
     assert [sample["__key__"] for sample in samples_of([(["a.x"], [b""])], url=URL, prefix="n01/")] == ["n01/a"]
     with pytest.raises(ShardReadError, match=r"^s3://b/t-000.tar, in 'n01.tar': member"):

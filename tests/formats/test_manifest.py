@@ -44,7 +44,7 @@ def _document(**changes: Any) -> bytes:
 
 
 @given(SHARDS)
-def test_shards_come_back_equal(shards: list[ShardInfo]) -> None:
+def test_a_manifest_preserves_its_shards(shards: list[ShardInfo]) -> None:
     """Whatever their names and numbers."""
     assert load_manifest(dump_manifest(shards), URL) == shards
 
@@ -68,7 +68,7 @@ def test_the_fields_are_those_of_wids() -> None:
     }
 
 
-def test_wids_reads_it(tmp_path: Path) -> None:
+def test_wids_reads_our_manifest(tmp_path: Path) -> None:
     """WebDataset's random access finds every sample through the manifest."""
     wids = pytest.importorskip("wids", reason="webdataset before 1.0 has it")
     with ShardWriter(str(tmp_path / "t-{shard:03d}.tar"), max_shard_samples=3) as writer:
@@ -143,7 +143,7 @@ def test_names_of_two_objects_are_two_shards(url: str, first: str, second: str) 
 
 
 @pytest.mark.parametrize("name", ["..%2F0.tar", "%2e%2e", "%2E%2e?a=1", "%2e", "?a=1", "#0.tar", "a%2f0.tar"])
-def test_a_percent_sign_leads_out_of_no_folder(name: str) -> None:
+def test_a_percent_encoded_name_cannot_leave_the_manifests_folder(name: str) -> None:
     """A web server may decode it before it looks for the object; elsewhere it is a character."""
     data = _document(shardlist=[{**ENTRY, "url": name}])
     with pytest.raises(ManifestError, match="is not a base name"):
@@ -199,7 +199,7 @@ def test_what_is_no_manifest_is_an_error(data: bytes) -> None:
     assert URL in str(caught.value)
 
 
-def test_another_kind_is_named() -> None:
+def test_a_manifest_of_another_kind_is_refused_by_name() -> None:
     """So that whoever gave the wrong file sees what it is."""
     with pytest.raises(ManifestError, match=r"wids-shard-index-v1.*'litdata'"):
         load_manifest(_document(__kind__="litdata"), URL)
@@ -235,7 +235,7 @@ def test_the_manifest_tells_the_truth_about_the_files(tmp_path: Path) -> None:
         ("filesize", -1),
     ],
 )
-def test_figures_that_cannot_be(field: str, value: object, tmp_path: Path) -> None:
+def test_a_manifest_with_impossible_numbers_is_refused(field: str, value: object, tmp_path: Path) -> None:
     """A manifest cannot make a reader hold more than a block of reasonable size, nor fail in odd ways."""
     with ShardWriter(f"{tmp_path}/{{shard}}.tar") as writer:
         writer.write({"__key__": "a", "txt": "1"})

@@ -14,7 +14,7 @@ URL = "s3://b/outer.tar"
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_endings(ending: str) -> None:
+def test_extensions_of_archives_are_recognised_and_removed(ending: str) -> None:
     """Of a tar, compressed or not, in any case; the ending alone is no name."""
     assert is_archive_name(f"d/n01440764{ending}")
     assert without_ending(f"d/n01440764{ending}") == "d/n01440764"
@@ -22,7 +22,7 @@ def test_endings(ending: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.tar.idx", "a.tar.json", "a.zip", "a.gz", "tar", "a.tar/b.jpg", "a.star", ""])
-def test_other_names(name: str) -> None:
+def test_other_names_are_not_archives(name: str) -> None:
     """They are left as they are."""
     assert not is_archive_name(name)
     assert without_ending(name) == name

@@ -63,7 +63,7 @@ def test_key_and_extension_make_up_the_path(path: str) -> None:
         ("a.d/b", "no extension"),
     ],
 )
-def test_a_path_that_names_no_member_is_told_why(path: str, says: str) -> None:
+def test_naming_fault_gives_the_reason(path: str, says: str) -> None:
     """The reason names what is wrong."""
     assert says in (naming_fault(path) or "")
 
@@ -117,7 +117,7 @@ def _outcome(check: Callable[[], str]) -> str:
 @example(key="a", names=["jpg\n"])
 @example(key="a/", names=["jpg"])
 @example(key="a", names=["__x"])
-def test_the_short_way_finds_what_the_long_one_does(key: str, names: list[str]) -> None:
+def test_the_fast_check_of_samples_agrees_with_the_slow_one(key: str, names: list[str]) -> None:
     """Most samples need no closer look, and it would find nothing in them."""
     sample = {"__key__": key, **dict.fromkeys(names, b"")}
     assert _outcome(lambda: check_writable(sample)) == _outcome(lambda: _check_with_care(sample, sample["__key__"]))

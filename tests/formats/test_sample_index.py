@@ -64,7 +64,7 @@ def keys_of(url: str) -> list[str]:
 
 
 @given(st.lists(st.integers(0, 2**64 - 1), max_size=20))
-def test_layout(offsets: list[int]) -> None:
+def test_dump_index_writes_little_endian_uint64(offsets: list[int]) -> None:
     """Unsigned, 64 bits, little-endian, and nothing else: the layout of Energon's ``.tar.idx``."""
     assert dump_index(offsets) == struct.pack(f"<{len(offsets)}Q", *offsets)
 
@@ -117,7 +117,7 @@ def test_parse_index_refuses_an_incomplete_entry() -> None:
         parse_index(dump_index([0, 512]) + b"\0")
 
 
-def test_it_lies_beside_the_shard() -> None:
+def test_index_url_appends_idx_to_the_shards_url() -> None:
     """Under the shard's whole name, so that it is found without a listing."""
     assert index_url("s3://b/train/0.tar") == "s3://b/train/0.tar.idx"
     assert index_url("memory://a/0.tar.gz") == "memory://a/0.tar.gz.idx"
@@ -350,7 +350,7 @@ def test_samples_that_are_not_in_the_shard_are_refused(samples: tuple[int, int])
 
 @given(st.binary(max_size=100), st.integers(0, NUM_SAMPLES - 1))
 @settings(max_examples=50)
-def test_whatever_lies_there_is_an_error_of_ours_or_a_place_in_the_shard(data: bytes, first: int) -> None:
+def test_any_index_is_refused_or_leads_to_bytes_in_the_shard(data: bytes, first: int) -> None:
     """No bytes of an index lead outside the shard, or to another exception."""
     url = RemoteUrl(f"memory://{uuid.uuid4().hex}/0.tar", 5_000, num_samples=NUM_SAMPLES)
     put(index_url(url), data)
@@ -365,7 +365,7 @@ def offsets_of(url: RemoteUrl) -> list[int]:
     return found
 
 
-def test_all_offsets_tell_where_each_sample_lies(memory_folder: str) -> None:
+def test_read_offsets_returns_the_offsets_of_all_samples(memory_folder: str) -> None:
     """From the first byte to the last one's end: the same places as those of any part."""
     url = write_shard(memory_folder)
     offsets = offsets_of(url)
@@ -376,7 +376,7 @@ def test_all_offsets_tell_where_each_sample_lies(memory_folder: str) -> None:
         assert (start, stop) == (offsets[number], None if number == NUM_SAMPLES - 1 else offsets[number + 1])
 
 
-def test_all_offsets_of_a_missing_index(memory_folder: str) -> None:
+def test_read_offsets_refuses_a_missing_index(memory_folder: str) -> None:
     """The same error as for a part: which object lacks, and the command."""
     url = write_shard(memory_folder)
     fsspec.filesystem("memory").rm(index_url(url))
@@ -395,7 +395,7 @@ WRONG = OTHERS | {
 
 
 @pytest.mark.parametrize("offsets", WRONG.values(), ids=WRONG.keys())
-def test_all_offsets_of_something_else_are_refused(memory_folder: str, offsets: list[int]) -> None:
+def test_read_offsets_refuses_an_index_of_something_else(memory_folder: str, offsets: list[int]) -> None:
     """Wherever in the index they are."""
     url = write_shard(memory_folder)
     put(index_url(url), dump_index(offsets))
@@ -406,7 +406,7 @@ def test_all_offsets_of_something_else_are_refused(memory_folder: str, offsets: 
 
 @given(st.binary(max_size=100))
 @settings(max_examples=50)
-def test_whatever_lies_there_its_offsets_are_in_the_shard(data: bytes) -> None:
+def test_any_index_is_refused_or_has_offsets_in_the_shard(data: bytes) -> None:
     """Or it is an error of ours."""
     url = RemoteUrl(f"memory://{uuid.uuid4().hex}/0.tar", 5_000, num_samples=2)
     put(index_url(url), data)

@@ -353,7 +353,7 @@ def test_a_large_member_takes_its_length_once() -> None:
         assert got == zeros
 
 
-def test_limits_are_the_callers() -> None:
+def test_zip_limits_are_the_callers() -> None:
     """A member over max_member_bytes is an error, one of just that length is read."""
     data = _pack([("a", PHOTO)])
     assert _read(data, max_member_bytes=300) == [("a", PHOTO)]

@@ -35,7 +35,7 @@ def test_no_count_is_lost_among_threads() -> None:
     assert stage.snapshot() == StageStats(40_000, 80_000, 20_000.0, 10_000.0, 120_000, 160_000)
 
 
-def test_work_is_told_to_those_who_watch(clock: list[float]) -> None:
+def test_watchers_receive_each_piece_of_work(clock: list[float]) -> None:
     """From when to when, as long as they watch."""
     stage, spans = StageCounter("stage"), list[Span]()
     with watched(spans.append):
@@ -62,7 +62,7 @@ def test_each_item_is_timed(num_items: int, clock: list[float]) -> None:
     assert outer.snapshot() == StageStats(num_items, 0, 2.0 * num_items, 2.0 * num_items)
 
 
-def test_what_others_work_is_only_waited_for(clock: list[float]) -> None:
+def test_work_of_other_threads_counts_as_waiting_only(clock: list[float]) -> None:
     """Items and work are counted where the work is done."""
     outer, inner = StageCounter("outer"), StageCounter("inner")
 
@@ -74,7 +74,7 @@ def test_what_others_work_is_only_waited_for(clock: list[float]) -> None:
     assert outer.snapshot() == StageStats(wait_s=2.0)
 
 
-def test_an_early_end_is_counted_and_passed_on(clock: list[float]) -> None:
+def test_timed_items_are_closed_early_and_counted(clock: list[float]) -> None:
     """The source is closed, at once."""
     closed: list[bool] = []
 
@@ -97,7 +97,7 @@ def _counted_in_child(answers: multiprocessing.SimpleQueue[StageStats]) -> None:
     answers.put(FETCH.snapshot())
 
 
-def test_a_forked_process_begins_anew() -> None:
+def test_counters_are_zero_in_a_forked_process() -> None:
     """What its parent did is not its own."""
     FETCH.add(items=1)
     context = multiprocessing.get_context("fork")

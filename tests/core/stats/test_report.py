@@ -28,7 +28,7 @@ def files(moto: S3Server) -> str:
     return f"s3://{bucket}/f/"
 
 
-def test_a_chain_over_files(files: str, moto: S3Server) -> None:
+def test_stats_count_a_chain_over_files(files: str, moto: S3Server) -> None:
     """Items, bytes and requests are those of the chain; waiting and the rest make up the time."""
     pipe = IterableWrapper([files]).list_remote(storage_options=moto.storage_options)
     chain = pipe.async_prefetch(storage_options=moto.storage_options).file_reader().decode_sample()
@@ -79,7 +79,7 @@ def test_the_longest_wait_is_the_bottleneck() -> None:
     assert Stats(10, none, StageStats(wait_s=2), none, StageStats(wait_s=1, busy_s=30)).bottleneck == "rest"
 
 
-def test_the_table() -> None:
+def test_str_of_stats_has_a_line_for_each_stage() -> None:
     """A line for each stage, with its part of the time."""
     did = Stats(8, StageStats(), StageStats(1000, 2_000_000, 4.0, 9.5, 1001, 1), StageStats(), StageStats())
     lines = str(did).splitlines()
@@ -89,7 +89,7 @@ def test_the_table() -> None:
     assert {len(line) for line in lines[:5]} == {len(lines[0])}
 
 
-def test_lines_of_json(tmp_path: Path) -> None:
+def test_record_stats_writes_lines_of_json(tmp_path: Path) -> None:
     """Now and then, and at the end; with the number of the process."""
     path = tmp_path / "stats.jsonl"
     with record_stats(path, every_s=0.01):

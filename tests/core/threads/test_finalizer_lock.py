@@ -17,7 +17,7 @@ from torchdata_remote.core.threads.finalizer_lock import FinalizerLock
 from torchdata_remote.storage import registry as storage
 
 
-def test_settles_at_once_when_nobody_holds_it() -> None:
+def test_an_item_is_settled_at_once_when_the_lock_is_free() -> None:
     """Items are settled in the caller, in order, with the lock held."""
     seen: list[tuple[int, bool]] = []
     lock: FinalizerLock[int] = FinalizerLock(lambda item: seen.append((item, lock._lock.locked())))
@@ -27,7 +27,7 @@ def test_settles_at_once_when_nobody_holds_it() -> None:
     assert not lock._lock.locked()
 
 
-def test_the_holder_settles_on_its_way_out() -> None:
+def test_the_holder_settles_items_on_release() -> None:
     """Whoever asks while it is held goes on at once, also the holder itself; the holder does it when it leaves."""
     seen: list[str] = []
     lock: FinalizerLock[str] = FinalizerLock(seen.append)
@@ -41,7 +41,7 @@ def test_the_holder_settles_on_its_way_out() -> None:
     assert seen == ["mine", "another thread's"]
 
 
-def test_what_comes_while_settling_is_settled_too() -> None:
+def test_items_left_while_settling_are_settled() -> None:
     """Settling may drop things whose finalizers ask in turn."""
     seen: list[int] = []
 
@@ -55,7 +55,7 @@ def test_what_comes_while_settling_is_settled_too() -> None:
     assert seen == [0, 1, 2, 3]
 
 
-def test_an_exception_in_the_block_lets_it_go() -> None:
+def test_the_lock_is_released_by_an_exception() -> None:
     """A block that raises leaves the lock free and what was asked for settled."""
     seen: list[int] = []
     lock: FinalizerLock[int] = FinalizerLock(seen.append)

@@ -16,19 +16,19 @@ Wait = Callable[[float], None]
 
 
 @given(num_tasks=st.integers(0, 30), max_threads=st.integers(1, 5))
-def test_results_come_in_order(num_tasks: int, max_threads: int) -> None:
+def test_ordered_map_returns_results_in_order(num_tasks: int, max_threads: int) -> None:
     """Whatever the number of tasks and threads."""
     tasks: list[Callable[[Wait], int]] = [lambda wait, n=n: n for n in range(num_tasks)]  # type: ignore[misc]
     assert list(ordered_map(tasks, max_threads=max_threads)) == list(range(num_tasks))
 
 
-def test_they_run_at_the_same_time() -> None:
+def test_ordered_map_runs_tasks_concurrently() -> None:
     """As many as there are threads."""
     barrier = threading.Barrier(4, timeout=60)
     assert len(list(ordered_map([lambda wait: barrier.wait()] * 4, max_threads=4))) == 4
 
 
-def test_an_error_comes_in_its_turn_and_ends_it() -> None:
+def test_ordered_map_raises_an_error_after_the_results_before_it() -> None:
     """What was before it is handed on; of what is behind, a bounded number was begun, and a wait ends."""
     begun: list[int] = []
     ended: list[BaseException] = []
@@ -58,7 +58,7 @@ def test_an_error_comes_in_its_turn_and_ends_it() -> None:
     assert len(begun) <= 4
 
 
-def test_closing_ends_it() -> None:
+def test_closing_ordered_map_ends_its_threads() -> None:
     """A consumer that stops early leaves no task that waits."""
     ended = threading.Event()
 

@@ -180,7 +180,7 @@ def test_close_ends_the_threads_and_drops_what_has_not_begun() -> None:
     assert len(dropped) == 1, "whoever waits for it is told"
 
 
-def test_what_no_thread_takes_is_dropped_too() -> None:
+def test_functions_that_no_thread_takes_are_dropped() -> None:
     """All threads are busy when the interpreter ends: those who wait for what is queued are told."""
     pool, begun, release, dropped = Pool(1), threading.Event(), threading.Event(), list[PoolClosedError]()
 

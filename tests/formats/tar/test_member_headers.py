@@ -26,7 +26,7 @@ def outcome(read: Any, *arguments: Any, **options: Any) -> Any:
 
 
 @given(members=MEMBERS, part_bytes=st.integers(1, 5000), wanted=st.integers(0, 3))
-def test_heads_are_those_of_the_members(members: Members, part_bytes: int, wanted: int) -> None:
+def test_member_headers_are_those_of_the_members(members: Members, part_bytes: int, wanted: int) -> None:
     """Names, sizes and places are true for any names; of data only those come that were asked for."""
     data = pack_tar(members)
     parts = JumpingParts(data, part_bytes)
@@ -42,7 +42,7 @@ def test_heads_are_those_of_the_members(members: Members, part_bytes: int, wante
 
 @given(members=MEMBERS, cut=st.integers(0, 20_000), flip=st.integers(0, 1 << 20), part_bytes=st.integers(1, 3000))
 @example(members=[("a.x", b"1" * 3000)], cut=600, flip=0, part_bytes=512)
-def test_as_strict_as_the_reader(members: Members, cut: int, flip: int, part_bytes: int) -> None:
+def test_header_readers_are_as_strict_as_read_members(members: Members, cut: int, flip: int, part_bytes: int) -> None:
     """Of an archive that is cut short or damaged, jumping finds the same members, and the same error."""
     data = bytearray(pack_tar(members))
     if cut < len(data):
@@ -56,7 +56,7 @@ def test_as_strict_as_the_reader(members: Members, cut: int, flip: int, part_byt
     assert [(head.name, head.num_bytes) for head in heads] == [(name, len(content)) for name, content in whole]
 
 
-def test_cut_short_where_the_length_is_not_known() -> None:
+def test_skipping_over_the_end_of_an_archive_is_an_error() -> None:
     """A jump over the end is noticed, and the error says how much there was of the member."""
     data = pack_tar([("a.x", b"1" * 3000)])[:2000]
     _, error = outcome(read_member_headers, JumpingParts(data, 700), options=TarOptions())
@@ -64,7 +64,7 @@ def test_cut_short_where_the_length_is_not_known() -> None:
     assert f"{URL}: at byte 0: member 'a.x' holds 1,488 of 3,000 bytes" in error
 
 
-def test_what_belongs_to_no_sample_is_told() -> None:
+def test_members_that_belong_to_no_sample_are_counted() -> None:
     """Directories and links are passed over; a member's place is that of its extended header."""
     long = pax_line("path", "l" * 300 + ".x")
     data = make_header(b"d/", kind=b"5") + make_header(b"l", kind=b"2") + make_member(b"pax", long, b"x") + ONE

@@ -42,7 +42,7 @@ def test_the_bytes_at_the_places_are_those_of_the_members(members: Members, cuts
 
 
 @given(members=MEMBERS, cuts=CUTS, cut=st.integers(0, 20_000), flip=st.integers(0, 1 << 20))
-def test_as_strict_as_the_reader(members: Members, cuts: list[int], cut: int, flip: int) -> None:
+def test_header_readers_are_as_strict_as_read_members(members: Members, cuts: list[int], cut: int, flip: int) -> None:
     """Of an archive that is cut short or damaged come the same members, and the same error if there is one."""
     data = bytearray(pack_tar(members))
     if cut < len(data):
@@ -62,7 +62,7 @@ def test_no_member_is_too_large() -> None:
     assert by_places(data, [700, 2000], options) == ([("a.x", b"1" * 3000), ("b.x", b"2")], None)
 
 
-def test_cut_short() -> None:
+def test_a_truncated_member_is_an_error_with_its_name() -> None:
     """The error says which member, and how much there is of it."""
     _, error = by_places(pack_tar([("a.x", b"1" * 3000)])[:2000], [900], TarOptions())
     assert error is not None

@@ -170,7 +170,7 @@ def test_tarfile_reads_names_at_the_borders() -> None:
     size=st.integers(0, 0o77777777777) | st.sampled_from([0, 511, 512, 513, 0o77777777777]),
 )
 @example(name="\x7f" * 100, size=0o77777777777)
-def test_a_plain_header_is_made_the_short_way(name: str, size: int) -> None:
+def test_a_plain_header_packed_fast_equals_the_slow_one(name: str, size: int) -> None:
     """Field by field it comes to the same bytes."""
     assert pack_header(name, size) == _ustar(b"", name.encode(), size, b"0")
 
@@ -377,7 +377,7 @@ def test_long_names_of_links_are_passed_over() -> None:
     assert _read(buffer.getvalue()) == [("a.x", b"")]
 
 
-def test_an_archive_without_members_has_none() -> None:
+def test_an_archive_without_members_yields_nothing() -> None:
     """The two end-of-archive blocks alone, more zeros after them, or a global header before them."""
     assert _read(END_OF_ARCHIVE) == _read(bytes(10_240)) == []
     assert _read(_extended(_pax(comment="x"), b"g") + END_OF_ARCHIVE) == []
