@@ -24,7 +24,7 @@ multiprocessing.set_forkserver_preload(["torchdata_remote"])
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_credentials_from_outside() -> Iterator[None]:
-    """Tests see neither the AWS environment nor the files of whoever runs them."""
+    """Hide the AWS environment and credential files of the machine from the tests."""
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("AWS_") or name in ("RANK", "WORLD_SIZE")]:
             patch.delenv(name)

@@ -29,7 +29,7 @@ def in_pieces(data: bytes, cuts: list[int]) -> list[bytes]:
 
 @given(data=st.binary(max_size=200), block_bytes=st.integers(1, 60), cuts=st.lists(st.integers(0, 200), max_size=8))
 def test_sums_are_those_of_the_blocks(data: bytes, block_bytes: int, cuts: list[int]) -> None:
-    """However the bytes come, the sums are zlib's of each block."""
+    """For bytes in parts of any length, the checksums are zlib's of each block."""
     summer = BlockSummer(block_bytes)
     for piece in in_pieces(data, cuts):
         summer.update(piece)
@@ -44,7 +44,7 @@ def test_sums_are_those_of_the_blocks(data: bytes, block_bytes: int, cuts: list[
     flipped=st.integers(0, 199),
 )
 def test_nothing_of_a_damaged_block_is_handed_on(data: bytes, block_bytes: int, cuts: list[int], flipped: int) -> None:
-    """Sound blocks are handed on whole and in order; a damaged one is not, not even in part, and its place is told."""
+    """Intact blocks are returned whole and in order; of a damaged one only the offset is reported."""
     summer = BlockSummer(block_bytes)
     summer.update(data)
     at = flipped % len(data)
@@ -89,7 +89,7 @@ def test_flipped_bits_are_mended(shards: tuple[S3Server, str, list[bytes]], part
 
 
 def test_damage_in_the_store_is_an_error(shards: tuple[S3Server, str, list[bytes]]) -> None:
-    """A block that is damaged where it lies is fetched twice, then it is an error that says where."""
+    """A block that is damaged in the store is fetched twice, then an error has its offset."""
     server, folder, _ = shards
     bucket, client = server.new_bucket(), server.client()
     old = folder.removeprefix("s3://").partition("/")[0]

@@ -147,7 +147,7 @@ def test_never_more_requests_than_the_limit(most: int, halvings: int) -> None:
 
 
 def test_waiting_ends_when_check_raises() -> None:
-    """Whoever waits for a permit gives up when ``check`` raises, and has taken none."""
+    """A thread that waits for a permit stops when ``check`` raises, and holds none."""
     stopped, ended = threading.Event(), []
 
     def check() -> None:

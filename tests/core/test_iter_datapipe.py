@@ -276,7 +276,7 @@ def _read_and_resume(folder: str, num_workers: int, start_method: str, *, withou
 
 @pytest.mark.parametrize(("num_workers", "start_method"), [(0, "none"), (2, "fork"), (2, "forkserver")])
 def test_chains_outlive_torchs_datapipes(folder: str, num_workers: int, start_method: str) -> None:
-    """Without them a chain is built, iterated under DataLoader, stopped and resumed, and each sample comes once."""
+    """Without them a chain is built, iterated under DataLoader, stopped and resumed, and yields each sample once."""
     told = _read_and_resume(folder, num_workers, start_method, without=True)
     assert told["base"] == "torchdata_remote.core.iter_datapipe._base"
     assert told["epochs"] == [WANTED, WANTED]

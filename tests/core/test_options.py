@@ -33,7 +33,7 @@ from torchdata_remote.core.options import Backend, FetchOptions, RetryPolicy, St
     ],
 )
 def test_an_impossible_retry_policy_is_refused(wrong: dict[str, Any], name: str) -> None:
-    """The message names the option and the value that came."""
+    """The message has the option and its value."""
     with pytest.raises(ValueError, match=name) as caught:
         RetryPolicy(**wrong)
     assert str(next(iter(wrong.values()))) in str(caught.value)
@@ -42,7 +42,7 @@ def test_an_impossible_retry_policy_is_refused(wrong: dict[str, Any], name: str)
 @pytest.mark.parametrize("name", ["max_in_flight", "part_bytes", "max_buffer_bytes"])
 @pytest.mark.parametrize("value", [0, -1])
 def test_impossible_fetch_options_are_refused(name: str, value: int) -> None:
-    """The message names the option and the value that came."""
+    """The message has the option and its value."""
     wrong: dict[str, Any] = {name: value}
     with pytest.raises(ValueError, match=rf"{name}.*{value}"):
         FetchOptions(**wrong)
@@ -134,7 +134,7 @@ def test_backend_by_member_or_name(backend: Backend) -> None:
 
 @pytest.mark.parametrize("wrong", ["s3fs", "OBSTORE", "", None, 1])
 def test_another_backend_is_refused(wrong: Any) -> None:
-    """The message shows the value that came."""
+    """The message has the value."""
     with pytest.raises(ValueError, match="Backend") as caught:
         FetchOptions(backend=wrong)
     assert repr(wrong) in str(caught.value)
@@ -159,7 +159,7 @@ def test_a_cache_needs_folder_and_bound(wrong: dict[str, Any]) -> None:
 
 
 def test_cache_is_off_unless_asked_for() -> None:
-    """By default nothing is kept, and objects come in order."""
+    """By default nothing is cached, and objects are returned in order."""
     assert (FetchOptions().cache_dir, FetchOptions().cache_bytes, FetchOptions().in_order) == (None, None, True)
     chosen = FetchOptions(cache_dir="/tmp/x", cache_bytes=1, in_order=False)
     assert (chosen.cache_dir, chosen.cache_bytes, chosen.in_order) == ("/tmp/x", 1, False)

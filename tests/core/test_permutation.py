@@ -33,7 +33,7 @@ def test_each_part_of_the_key_changes_the_permutation() -> None:
 
 
 def test_permutations_are_uniform() -> None:
-    """Over many seeds each of the orders comes about equally often."""
+    """Over many seeds each order is about equally frequent."""
     num_draws = 6000
     counts = collections.Counter(tuple(permutation(3, seed)) for seed in range(num_draws))
     expected = num_draws / 6
@@ -49,7 +49,7 @@ def test_uniforms_start_at_any_item(start: int, count: int, parts: list[int | st
 
 
 def test_uniforms_are_uniform() -> None:
-    """They lie in [0, 1), about as many in each tenth, also over the seams between blocks."""
+    """They are in [0, 1), about as many in each tenth, across the borders between blocks, too."""
     num_draws = 20_000
     draws = list(islice(uniforms(0, "seed", 1), num_draws))
     assert all(0 <= draw < 1 for draw in draws)
@@ -96,7 +96,7 @@ def test_each_part_of_the_key_changes_the_permutation_array() -> None:
 
 @pytest.mark.parametrize(("length", "limit"), [(2, 15.2), (3, 25.8), (4, 56.0)])
 def test_permutation_arrays_are_uniform(length: int, limit: float) -> None:
-    """Over many seeds each comes about equally often: a chi-square that chance exceeds once in 10,000 times."""
+    """Over many seeds each is about equally frequent: a chi-square that chance exceeds once in 10,000 times."""
     num_draws = 6000
     counts = collections.Counter(
         tuple(permutation_array(length, "shard_dataset", seed).tolist()) for seed in range(num_draws)
@@ -107,7 +107,7 @@ def test_permutation_arrays_are_uniform(length: int, limit: float) -> None:
 
 
 def test_positions_in_a_long_permutation_are_uniform() -> None:
-    """The first number of an order of many lies in each tenth about equally often."""
+    """The first number of a long permutation is in each tenth about equally often."""
     num_draws = 2000
     tenths = collections.Counter(int(permutation_array(200, seed)[0]) // 20 for seed in range(num_draws))
     assert sum((tenths[tenth] - num_draws / 10) ** 2 for tenth in range(10)) / (num_draws / 10) < 33.7

@@ -51,7 +51,7 @@ def test_is_gone_is_unknown_for_other_machines(changed: str) -> None:
 
 @pytest.mark.parametrize("pid", [None, "12", 0, -1, 1.5])
 def test_is_gone_reports_values_that_are_no_process_id(pid: object) -> None:
-    """A damaged record is nobody's; above all no signal goes to a group of processes."""
+    """A damaged record belongs to no process; above all no signal is sent to a group of processes."""
     assert is_gone({**this_process(), "pid": pid}) is True
 
 
@@ -66,7 +66,7 @@ def test_is_gone_is_false_for_processes_of_other_users(monkeypatch: pytest.Monke
 
 
 def test_is_gone_works_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then the number alone tells."""
+    """Then the process id alone decides."""
     monkeypatch.setattr(owner, "_started", lambda pid: None)
     record = this_process()
     assert record["started"] is None

@@ -115,7 +115,7 @@ def test_of_equal_values_a_digest_is_exchanged(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_rank_0_makes_it_where_there_is_no_group() -> None:
-    """One rank has nobody to ask."""
+    """A single rank exchanges nothing."""
     assert all_alike(World(), "compare", [1])
     assert exchanged(World(), "count", 4) == {0: 4}
     with pytest.raises(ValueError, match="broken"):

@@ -13,7 +13,7 @@ from torchdata_remote.errors import ObjectNotFoundError, TransientStorageError
 
 
 class Clock:
-    """Time that passes only while somebody waits or a request takes its seconds."""
+    """A clock that advances only during waits and requests."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -48,7 +48,7 @@ def _call(operation: Callable[[], str], clock: Clock, policy: RetryPolicy, *, un
 
 @given(faults=st.integers(0, 20), spare=st.integers(1, 3))
 def test_a_transient_fault_is_retried(faults: int, spare: int) -> None:
-    """Whatever number of faults the limits allow, the answer comes, after one attempt more than faults."""
+    """For each number of faults within the limits, the result is returned after one more attempt."""
     clock = Clock()
     operation = Faulty(clock, faults=faults)
     assert _call(operation, clock, RetryPolicy(max_attempts=faults + spare)) == "answer"
@@ -93,7 +93,7 @@ def test_no_attempt_begins_after_the_deadline(deadline: float, takes: float, uni
 
 
 def test_giving_up_keeps_the_last_fault() -> None:
-    """The error tells what the store said, attempts, seconds and limits; the last fault is its cause."""
+    """The error has the store's message, attempts, seconds and limits; the last fault is its cause."""
     clock = Clock()
     policy = RetryPolicy(deadline_s=60, max_attempts=3, first_wait_s=2)
     with pytest.raises(TransientStorageError) as caught:
@@ -108,7 +108,7 @@ def test_giving_up_keeps_the_last_fault() -> None:
 
 @pytest.mark.parametrize("error", [ObjectNotFoundError("no"), ValueError("no"), KeyboardInterrupt("no")])
 def test_other_errors_go_through_at_once(error: BaseException) -> None:
-    """What will not pass is not repeated, and comes as it was raised."""
+    """A permanent fault is not retried, and raised unchanged."""
     clock, calls = Clock(), []
 
     def operation() -> str:
@@ -155,7 +155,7 @@ def _asking_to_wait(seconds: float) -> TransientStorageError:
 
 @given(failed=st.lists(st.integers(1, 3), min_size=1, max_size=10))
 def test_progress_resets_the_limits(failed: list[int]) -> None:
-    """After ``start_anew`` attempts, waits and seconds count from there; the total of both is still told."""
+    """``start_anew`` resets the count of attempts, waits and seconds; the error has the totals."""
     clock = Clock()
     attempts = _attempts(clock, RetryPolicy(deadline_s=8, max_attempts=4, first_wait_s=1, max_wait_s=4))
     for faults in failed:
@@ -170,7 +170,7 @@ def test_progress_resets_the_limits(failed: list[int]) -> None:
 
 
 def test_limits_end_retries_without_progress() -> None:
-    """``start_anew`` lends no attempt more than the limits, and the error tells all attempts and all seconds."""
+    """After ``start_anew`` the limits are the same, and the error has the total of attempts and seconds."""
     clock = Clock()
     attempts = _attempts(clock, RetryPolicy(max_attempts=2, first_wait_s=1))
     attempts.wait(TransientStorageError("reset"))

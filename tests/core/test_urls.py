@@ -21,7 +21,7 @@ BUCKETS = st.text("abcdefghij0123456789.-", min_size=1, max_size=20)
 @example(scheme="s3", bucket="b", path="/a//b/")
 @example(scheme="s3", bucket="b", path="100%25 #?*@::")
 def test_a_url_splits_into_what_it_was_joined_from(scheme: str, bucket: str, path: str) -> None:
-    """Scheme, bucket and path come back exactly, whatever characters the key has."""
+    """Scheme, bucket and path are preserved exactly, for all characters of the key."""
     assert split_url(join_url(scheme, bucket, path)) == (scheme, bucket, path)
 
 
@@ -41,7 +41,7 @@ def test_scheme_is_in_lower_case_and_aliases_are_one() -> None:
 
 
 def test_a_bare_local_path_becomes_a_file_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Absolute, relative and home paths; a final slash stays, since it tells a folder."""
+    """Absolute, relative and home paths; a final slash, which marks a folder, is kept."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert split_url(str(tmp_path / "a")) == ("file", "", str(tmp_path / "a"))
@@ -72,7 +72,7 @@ def test_a_url_that_nobody_can_read_is_refused(url: str, says: str) -> None:
 
 @pytest.mark.parametrize("wrong", [None, 3, b"s3://b/a", Path("a")])
 def test_what_is_no_str_is_refused(wrong: object) -> None:
-    """The error names the type that came."""
+    """The error names the type of the argument."""
     with pytest.raises(UrlError, match=type(wrong).__name__):
         split_url(wrong)  # type: ignore[arg-type]
 

@@ -41,7 +41,7 @@ def test_impossible_worlds_are_refused(numbers: tuple[int, ...]) -> None:
 
 @given(world_size=COUNTS, num_workers=COUNTS, data=st.data())
 def test_world_from_sharding_agrees_for_both_loaders(world_size: int, num_workers: int, data: st.DataObject) -> None:
-    """Whatever torch's loaders call, and however the rank was found out, the place comes out the same."""
+    """The world is the same for all calls of torch's loaders, and for all ways to detect the rank."""
     rank, worker = data.draw(st.integers(0, world_size - 1)), data.draw(st.integers(0, num_workers - 1))
     expected = World(rank, world_size, worker, num_workers)
     nothing_known, in_worker = World(), World(0, 1, worker, num_workers)
@@ -66,7 +66,7 @@ def test_world_from_sharding_agrees_for_both_loaders(world_size: int, num_worker
 
 
 def test_detect_rank_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """RANK and WORLD_SIZE tell the rank where there is no process group."""
+    """RANK and WORLD_SIZE are used if there is no process group."""
     assert detect_rank() == (0, 1)
     monkeypatch.setenv("RANK", "2")
     monkeypatch.setenv("WORLD_SIZE", "4")
@@ -122,7 +122,7 @@ def test_workers_returns_the_worlds_of_a_ranks_workers() -> None:
 
 
 def test_workers_do_without_a_rank_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lightning sets WORLD_SIZE alone; a loader tells its workers the rank."""
+    """Lightning sets WORLD_SIZE alone; a loader passes the rank to its workers."""
     monkeypatch.setenv("WORLD_SIZE", "2")
     loader = torch.utils.data.DataLoader(_Ranks(), None, num_workers=1, multiprocessing_context="fork")
     assert [tuple(rank) for rank in loader] == [(0, 1)]

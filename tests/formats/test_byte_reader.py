@@ -41,20 +41,20 @@ def test_byte_reader_returns_bytes_in_order(cuts: list[int], steps: list[tuple[s
 
 
 def test_a_cursor_begins_at_the_archives_first_byte() -> None:
-    """Unless it is told otherwise."""
+    """Unless an offset is passed."""
     assert ByteReader([b"abc"]).offset == 0
 
 
 @given(sizes=st.lists(st.integers(0, 400_000), max_size=12), claimed=st.integers(0, 3 << 20))
 def test_join_chunks_returns_all_bytes(sizes: list[int], claimed: int) -> None:
-    """Of any lengths, also when fewer come than was said."""
+    """For chunks of any length, and if there are fewer bytes than announced."""
     chunks = [bytes([i % 251]) * size for i, size in enumerate(sizes)]
     total = sum(sizes)
     assert join_chunks(iter(chunks), max(total, claimed)) == b"".join(chunks)
 
 
 def test_join_chunks_allocates_the_memory_once() -> None:
-    """No second copy is made for a member of 64 MiB; a false claim of a terabyte costs what came."""
+    """A member of 64 MiB is not copied twice; a false claim of a terabyte allocates what arrived."""
     chunk = bytes(1 << 20)
     tracemalloc.start()
     try:
@@ -68,7 +68,7 @@ def test_join_chunks_allocates_the_memory_once() -> None:
 
 
 def test_a_part_is_freed_before_the_next_one_arrives() -> None:
-    """Whoever makes the parts, such as the fetch engine, has never to hold two because of the cursor."""
+    """So the producer of the parts never has to hold two of them."""
     alive: list[weakref.ref[memoryview]] = []
 
     def parts() -> Iterator[memoryview]:
@@ -87,7 +87,7 @@ def test_a_part_is_freed_before_the_next_one_arrives() -> None:
 
 
 class JumpingParts:
-    """Parts of which what is passed over never comes."""
+    """Parts that skip bytes without producing them."""
 
     def __init__(self, data: bytes, part_bytes: int) -> None:
         self._data, self._part_bytes, self._at = data, part_bytes, 0
@@ -112,7 +112,7 @@ class JumpingParts:
     steps=st.lists(st.tuples(st.booleans(), st.integers(0, 120))),
 )
 def test_skipping_by_jumps_equals_reading(data: bytes, part_bytes: int, steps: list[tuple[bool, int]]) -> None:
-    """What is taken, how much was there, and the offset are the same as over parts that have to come."""
+    """Bytes, counts and offsets are the same as for parts that cannot skip."""
     jumping, plain = ByteReader(JumpingParts(data, part_bytes), 7), ByteReader([data], 7)
     for take, length in steps:
         if take:

@@ -41,7 +41,7 @@ def _noise(*shape: int) -> npt.NDArray[np.uint8]:
 
 
 def _png_that_claims(width: int, height: int) -> bytes:
-    """A PNG of a few bytes whose header is sound and tells this size."""
+    """A PNG of a few bytes with a valid header of this size."""
     data = _saved(Image.new("L", (1, 1)), "PNG")
     header = b"IHDR" + struct.pack(">II", width, height) + data[24:29]
     return data[:12] + header + struct.pack(">I", zlib.crc32(header)) + data[33:]
@@ -165,7 +165,7 @@ def test_what_is_no_integer_is_an_error(data: bytes) -> None:
 
 @given(st.text())
 def test_text_is_utf8(string: str) -> None:
-    """Every str comes back; other bytes are an error."""
+    """Every str is preserved; other bytes are an error."""
     assert text(string.encode()) == string
     with pytest.raises(UnicodeDecodeError):
         text(b"\xff" + string.encode())
@@ -402,7 +402,7 @@ def test_the_decoder_is_a_value() -> None:
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, "224"])
 def test_an_invalid_min_size_is_refused(wrong: Any) -> None:
-    """Is refused when the decoder is made, with the value that came."""
+    """It is refused when the decoder is created, with the value."""
     with pytest.raises(ValueError, match=f"min_size must be .*{wrong}"):
         rgb(min_size=wrong)
     with pytest.raises(ValueError, match="min_size"):

@@ -47,7 +47,7 @@ def _by_the_rules(names: list[str], *, bad: list[str] | None = None) -> list[dic
 
 @given(runs=st.lists(st.lists(NAMES, min_size=1, max_size=5), max_size=4))
 def test_runs_are_grouped_as_single_names_are(runs: list[list[str]]) -> None:
-    """Whatever names come together in a run, each is judged as if it came alone: samples, order and errors."""
+    """Samples, order and errors are the same if the names of a batch are grouped one by one."""
     names = [name for run in runs for name in run]
     expected = _by_the_rules(names)
     numbers = iter(range(len(names)))
@@ -61,7 +61,7 @@ def test_runs_are_grouped_as_single_names_are(runs: list[list[str]]) -> None:
 
 @given(runs=st.lists(st.lists(NAMES, min_size=1, max_size=5), max_size=4))
 def test_bad_members_are_left_out_one_by_one(runs: list[list[str]]) -> None:
-    """Whatever names come in a run: the others give what they give without them, and each one is reported once."""
+    """Bad names in a batch do not affect the other ones, and each is reported once."""
     names = [name for run in runs for name in run]
     bad: list[str] = []
     expected = _by_the_rules(names, bad=bad)
@@ -93,7 +93,7 @@ def test_grouping_takes_the_data_of_members_one_by_one() -> None:
 
 
 def test_meta_members_are_counted() -> None:
-    """They are passed over, and whoever asks is told."""
+    """They are skipped and counted."""
     counted: Counter[str] = Counter()
     names = ["__meta__", "a/__info.json__", "a.x"]
     samples = list(samples_of([(names, [b"1", b"2", b"3"])], url=URL, on_skip=lambda kind: counted.update([kind])))

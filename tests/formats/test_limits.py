@@ -73,7 +73,7 @@ def _files(folder: str) -> list[str]:
 
 
 def _members(sample: dict[str, Any]) -> dict[str, Any]:
-    """What is promised to come back: the key, and all members; other names of ours are not written."""
+    """The key and all members are preserved; other names of this package are not written."""
     return {name: value for name, value in sample.items() if name == "__key__" or not name.startswith("__")}
 
 

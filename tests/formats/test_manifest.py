@@ -92,7 +92,7 @@ def test_what_wids_writes_is_read() -> None:
 
 @pytest.mark.parametrize("name", ["../0.tar", "/0.tar", "a/0.tar", "..", ".", "", "s3://other/0.tar", 3, None])
 def test_a_shard_outside_the_folder_is_refused(name: Any) -> None:
-    """A manifest of strangers makes nobody read or remove other objects; the error names manifest and shard."""
+    """An untrusted manifest cannot make a reader access other objects; the error names manifest and shard."""
     with pytest.raises(ManifestError) as caught:
         load_manifest(_document(shardlist=[{**ENTRY, "url": name}]), URL)
     assert URL in str(caught.value)
@@ -200,7 +200,7 @@ def test_what_is_no_manifest_is_an_error(data: bytes) -> None:
 
 
 def test_a_manifest_of_another_kind_is_refused_by_name() -> None:
-    """So that whoever gave the wrong file sees what it is."""
+    """The error shows which kind of file was passed."""
     with pytest.raises(ManifestError, match=r"wids-shard-index-v1.*'litdata'"):
         load_manifest(_document(__kind__="litdata"), URL)
 

@@ -1,4 +1,4 @@
-"""What comes before the keys of archives inside an archive."""
+"""Key prefixes of archives inside an archive."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def test_positions_are_saved_as_earlier_versions_saved_them(shards: dict[str, st
 
 
 def packed(members: list[tuple[str, bytes, str]]) -> Iterator[bytes]:
-    """Each member with what comes before it."""
+    """Each member, after its extended headers and the entries before it."""
     for name, data, kind in members:
         raw = name.encode()
         if kind == "pax":

@@ -157,7 +157,7 @@ def test_one_bad_member_refuses_the_sample() -> None:
 
 
 def test_a_sample_is_described_by_key_and_shard() -> None:
-    """Where it came from, as far as it is known."""
+    """Its URL, if it is known."""
     assert describe({"__key__": "a/1", "__url__": "s3://b/0.tar"}) == "sample 'a/1' of s3://b/0.tar"
     assert "unknown" in describe({"__key__": "a/1"})
 

@@ -1,4 +1,4 @@
-"""The index beside a shard, and the bytes that it tells to read."""
+"""The index beside a shard, and the byte ranges that are read by it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REMEDY = r"torchdata-remote manifest --overwrite FOLDER"
 
 
 def write_shard(folder: str) -> RemoteUrl:
-    """A shard of a few samples of different sizes, as its manifest tells of it."""
+    """A shard of a few samples of different sizes, with the metadata of its manifest."""
     with ShardWriter(f"{folder}/{{shard}}.tar") as writer:
         for number in range(NUM_SAMPLES):
             writer.write({"__key__": f"{number}", "bin": bytes(number * 300), "cls": number})
@@ -332,7 +332,7 @@ def test_an_index_that_was_cut_is_refused(memory_folder: str, num_bytes: int, fi
 
 @pytest.mark.parametrize(("first", "last"), PARTS)
 def test_without_a_size_the_numbers_are_looked_at_all_the_same(memory_folder: str, first: int, last: int) -> None:
-    """A URL may come without its size; its part is found, and an index of zeros refused."""
+    """If the size of the shard is unknown, a range is found, and an index of zeros is refused."""
     url = write_shard(memory_folder)
     bare = RemoteUrl(str(url), num_samples=NUM_SAMPLES)
     assert wanted(bare.part(first, last)) == wanted(url.part(first, last))

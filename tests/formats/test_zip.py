@@ -68,7 +68,7 @@ def _read(data: bytes, parts: Iterable[bytes | memoryview] | None = None, **limi
 
 
 def _peer(data: bytes) -> Members:
-    """What Python's own reader says, in the order in which the members lie."""
+    """The result of Python's own reader, in the order of the offsets."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         infos = sorted(archive.infolist(), key=lambda info: info.header_offset)
         files = [i for i in infos if not i.filename.endswith("/") and not stat.S_ISLNK(i.external_attr >> 16)]
@@ -259,7 +259,7 @@ def test_no_flipped_bit_gives_other_members(name: str) -> None:
 
 @pytest.mark.parametrize("name", ARCHIVES)
 def test_every_cut_is_an_error(name: str) -> None:
-    """Of the object, and of the bytes that come of an object whose directory was read."""
+    """Of the object, and of the stream of an object whose directory was read."""
     data = ARCHIVES[name]
     for length in range(len(data)):
         _error(data[:length])
@@ -324,7 +324,7 @@ def _at_most(limit_bytes: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_archive_is_an_error_soon_and_takes_no_memory(name: str) -> None:
-    """Within 1 s and 64 MiB, whatever it claims; the message tells what is wrong."""
+    """Within 1 s and 64 MiB, for all claims; the message has the fault."""
     data, words = HOSTILE[name]
     with _at_most(64 << 20):
         assert re.search(words, _error(data))
@@ -332,7 +332,7 @@ def test_a_hostile_archive_is_an_error_soon_and_takes_no_memory(name: str) -> No
 
 @pytest.mark.parametrize("method", [0, 8])
 def test_claims_of_2_to_50_bytes_take_no_memory(method: int) -> None:
-    """Told by a zip64 field, below any limit that a caller might have raised."""
+    """In a zip64 field, below any limit that a caller might have raised."""
     extra = struct.pack("<2H2Q", 1, 16, 1 << 50, 1 << 50)
     data = _patched(_patched(ONE, b"PK\1\2", 10, "H", method), b"PK\3\4", 8, "H", method)
     data = _patched(_patched(data, b"PK\1\2", 20, "2L", *[0xFFFFFFFF] * 2), b"PK\1\2", 30, "H", len(extra))
@@ -361,7 +361,7 @@ def test_zip_limits_are_the_callers() -> None:
 
 
 def test_a_million_members_in_one_place_are_refused_by_their_number() -> None:
-    """Each needs a header of its own before the directory; the claim alone is enough to tell."""
+    """Each needs a header before the directory, so the claim alone is refused."""
     data = _zip_of_one_place(200_000)
     with _at_most(64 << 20), pytest.raises(ShardReadError, match="200,000 members in 31 bytes"):
         _entries(data)

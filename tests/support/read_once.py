@@ -11,7 +11,7 @@ from torchdata_remote.fetch.range_reader import read_range
 def read_once(
     store: RangeSource, path: str, start: int, end: int | None, etag: str | None = None, size: int | None = None
 ) -> bytes:
-    """The range, checked; a fault that may pass is repeated as often as tells a change."""
+    """Read a range with all checks; retry transient faults as often as is needed to notice a changed object."""
     pieces = read_range(
         store,
         RangeRequest(f"test://{path}", path, start, end, size, etag),

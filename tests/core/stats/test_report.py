@@ -1,4 +1,4 @@
-"""Where the time goes, told by chains that run."""
+"""Statistics of chains that run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_stats_count_a_chain_over_files(files: str, moto: S3Server) -> None:
 
 
 def test_retries_are_counted(files: str, moto: S3Server) -> None:
-    """Each request that failed and was repeated; bytes count once they came."""
+    """Requests that failed and were repeated count; bytes count when they arrive."""
     with FaultyStore(moto.endpoint_url) as broken:
         options = {**moto.storage_options, "endpoint_url": broken.endpoint_url}
         urls = list(IterableWrapper([files]).list_remote(storage_options=options))
@@ -73,7 +73,7 @@ def test_shards_are_read(memory_folder: str) -> None:
 
 
 def test_the_longest_wait_is_the_bottleneck() -> None:
-    """Or what comes after all stages."""
+    """Or the rest, which is everything after the stages."""
     none = StageStats()
     assert Stats(10, none, StageStats(wait_s=6), none, StageStats(wait_s=1, busy_s=30)).bottleneck == "fetch"
     assert Stats(10, none, StageStats(wait_s=2), none, StageStats(wait_s=1, busy_s=30)).bottleneck == "rest"

@@ -121,7 +121,7 @@ def test_an_error_of_the_source_comes_at_once(num_good: int) -> None:
 @pytest.mark.parametrize("way", ["close", "forget", "cycle", "other thread"])
 @pytest.mark.parametrize("copies", [1, 100])
 def test_closed_early_the_thread_ends(way: str, copies: int) -> None:
-    """Within two seconds, whether it waits for room or for an item, and whoever closes it."""
+    """Within two seconds, if it waits for room or for an item, for all ways to close it."""
     stage = _Repeat(copies)
     results = _results(1000, stage)
     assert next(results) == 0
@@ -141,7 +141,7 @@ def test_closed_early_the_thread_ends(way: str, copies: int) -> None:
 
 
 def test_closed_early_the_stage_is_not_finished() -> None:
-    """``finish`` tells that the last item came, and here it did not."""
+    """``finish`` is only called after the last item."""
     stages = [_Repeat() for _ in range(50)]
     for stage in stages:
         results = _results(1000, stage)

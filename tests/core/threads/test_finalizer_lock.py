@@ -28,7 +28,7 @@ def test_an_item_is_settled_at_once_when_the_lock_is_free() -> None:
 
 
 def test_the_holder_settles_items_on_release() -> None:
-    """Whoever asks while it is held goes on at once, also the holder itself; the holder does it when it leaves."""
+    """``settle`` never waits for the holder of the lock, which may be its own thread; the holder settles on release."""
     seen: list[str] = []
     lock: FinalizerLock[str] = FinalizerLock(seen.append)
     with lock:
@@ -106,7 +106,7 @@ def test_a_forked_child_settles_nothing() -> None:
 
 
 def within_a_deadline(function: Callable[[], object]) -> None:
-    """Call it in a thread of its own, which must come to an end."""
+    """Call it in a thread of its own, which must end."""
     thread = threading.Thread(target=function, daemon=True)
     thread.start()
     thread.join(10)

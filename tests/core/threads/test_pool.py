@@ -24,7 +24,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def test_runs_everything_in_order_of_submission() -> None:
-    """With one thread, tasks run in the order in which they came, each with its arguments."""
+    """With one thread, tasks run in the order of their submission, each with its arguments."""
     pool, done = Pool(1), threading.Event()
     seen: list[int] = []
     for number in range(100):
@@ -61,7 +61,7 @@ def test_runs_as_many_at_once_as_allowed(max_threads: int) -> None:
 
 
 def test_starts_no_more_threads_than_needed() -> None:
-    """Tasks that come one after the other share one thread."""
+    """Tasks in sequence share one thread."""
     pool = Pool(16)
     for _ in range(20):
         done = threading.Event()
@@ -123,7 +123,7 @@ def test_several_threads_submit_at_once(max_threads: int) -> None:
 
 
 def test_a_task_may_be_submitted_while_another_thread_starts_one() -> None:
-    """Whoever finds that one is just being started, as a finalizer in the same thread may, does not wait for it."""
+    """A call while a thread is being started, such as by a finalizer in the same thread, does not wait for it."""
     pool, done = Pool(2), threading.Event()
     with pool._starting:
         pool.submit(done.set)
@@ -133,7 +133,7 @@ def test_a_task_may_be_submitted_while_another_thread_starts_one() -> None:
 
 
 def test_threads_are_not_counted_twice_as_idle() -> None:
-    """After tasks that came while another thread started one, as many run at once as before."""
+    """Tasks that were submitted while another thread started one do not reduce the number of threads."""
     pool, done, go = Pool(2), threading.Event(), threading.Event()
     started = threading.Semaphore(0)
 
@@ -181,7 +181,7 @@ def test_close_ends_the_threads_and_drops_what_has_not_begun() -> None:
 
 
 def test_functions_that_no_thread_takes_are_dropped() -> None:
-    """All threads are busy when the interpreter ends: those who wait for what is queued are told."""
+    """If all threads are busy when the interpreter ends, ``on_dropped`` is called for queued functions."""
     pool, begun, release, dropped = Pool(1), threading.Event(), threading.Event(), list[PoolClosedError]()
 
     def block() -> None:

@@ -29,7 +29,7 @@ def _compress(name: str, pieces: list[bytes]) -> bytes:
 
 @given(pieces=st.lists(st.binary(max_size=5_000), max_size=6), ending=st.sampled_from(ENDINGS))
 def test_compressed_data_are_decompressed(pieces: list[bytes], ending: str) -> None:
-    """By the programs' own libraries and by ours, in whatever pieces it came."""
+    """By the formats' own libraries and by this package, for input in pieces of any length."""
     data = _compress(f"0{ending}", pieces)
     plain = zstd.decompress(data) if ending.endswith("zst") else gzip.decompress(data)
     assert plain == b"".join(pieces)

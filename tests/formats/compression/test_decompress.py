@@ -1,4 +1,4 @@
-"""Compressed streams: what comes of sound ones, and that everything else is an error within limits."""
+"""Compressed streams: valid ones are decompressed, and everything else is an error within limits."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_skippable_frames_are_passed_over(streams: list[bytes], frames: list[int
 
 @given(data=st.binary(max_size=40).filter(lambda data: data[:1] not in b"\x1f\xfd(BPQRSTUVWXYZ[\\]^_"), cuts=CUTS)
 def test_other_bytes_pass_untouched(data: bytes, cuts: list[int]) -> None:
-    """Nothing, fewer bytes than tell a format, or more."""
+    """No bytes, fewer than identify a format, or more."""
     assert _read(in_parts(data, cuts)) == (None, data)
 
 
@@ -109,7 +109,7 @@ def test_a_tar_that_begins_like_a_format_passes(member: str) -> None:
 
 @FORMATS
 def test_every_truncation_says_so(name: str) -> None:
-    """In the first stream or the second; a few bytes that do not tell the format pass, for the tar reader to refuse."""
+    """In the first stream or the second; too few bytes to identify the format are left to the tar reader to refuse."""
     packed = COMPRESS[name](TEXT)
     for end in range(2 * len(packed)):
         data = (packed + packed)[:end]
@@ -137,7 +137,7 @@ def test_a_flipped_bit_is_an_error_or_harmless(name: str, position: int, bit: in
 @FORMATS
 @given(position=st.integers(0, 10_000), damage=st.binary(min_size=1, max_size=20))
 def test_damage_raises_no_other_exception(name: str, position: int, damage: bytes) -> None:
-    """Bytes put in anywhere; zstd here without a checksum, so that other bytes may come."""
+    """Bytes inserted anywhere; zstd without a checksum, so that other data may result."""
     packed = zstd.compress(TEXT) if name == "zstd" else COMPRESS[name](TEXT)
     position %= len(packed)
     try:
@@ -156,7 +156,7 @@ def test_data_after_the_compressed_streams_are_an_error(name: str, garbage: byte
 
 @FORMATS
 def test_decompression_limits_are_the_callers(name: str) -> None:
-    """Exactly so many bytes may come out, and not one more; the message tells the limits."""
+    """Exactly that many decompressed bytes are allowed; the message has the limits."""
     packed = COMPRESS[name](TEXT)
     assert _read([packed], max_decompressed_bytes=len(TEXT)) == (name, TEXT)
     assert f"max_decompressed_bytes={len(TEXT) - 1}" in _error(packed, max_decompressed_bytes=len(TEXT) - 1)
@@ -177,7 +177,7 @@ def _xz(dictionary_code: int) -> bytes:
 
 
 def _zeros(num_bytes: int, window: int = 7 << 3) -> bytes:
-    """A zstd frame (RFC 8878) of blocks that repeat a zero 131,072 times; the window byte is 128 KiB unless told."""
+    """A zstd frame (RFC 8878) of blocks that repeat a zero 131,072 times; the default window is 128 KiB."""
     num_blocks = num_bytes >> 17
     block = (1 << 17) << 3 | 1 << 1
     blocks = struct.pack("<L", block) * (num_blocks - 1) + struct.pack("<L", block | 1)
@@ -195,7 +195,7 @@ def test_a_dictionary_or_window_of_64_mib_is_read_and_a_larger_one_refused() -> 
 
 
 def test_a_window_that_is_too_large_is_not_called_damage() -> None:
-    """The data are sound, and to write the same again would not help: the message tells the limit."""
+    """The data are valid, and writing them again would not help: the message has the limit."""
     for packed in (_xz(29), _zeros(1 << 17, 17 << 3)):
         assert "damaged" not in _error(packed)
 

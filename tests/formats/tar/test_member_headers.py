@@ -27,7 +27,7 @@ def outcome(read: Any, *arguments: Any, **options: Any) -> Any:
 
 @given(members=MEMBERS, part_bytes=st.integers(1, 5000), wanted=st.integers(0, 3))
 def test_member_headers_are_those_of_the_members(members: Members, part_bytes: int, wanted: int) -> None:
-    """Names, sizes and places are true for any names; of data only those come that were asked for."""
+    """Names, sizes and offsets are right for any names; only requested data are read."""
     data = pack_tar(members)
     parts = JumpingParts(data, part_bytes)
     heads = list(

@@ -15,7 +15,7 @@ CUTS = st.lists(st.integers(0, 20_000), max_size=12)
 
 
 def by_places(data: bytes, cuts: list[int], options: TarOptions) -> tuple[Members, str | None]:
-    """Members cut out of the archive at the places told, and the error that the reading ends with."""
+    """Members cut out of the archive at the offsets, and the error at the end, if there is one."""
     found: Members = []
     try:
         for places in read_member_offsets(in_parts(data, cuts), url=URL, options=options):
@@ -43,7 +43,7 @@ def test_the_bytes_at_the_places_are_those_of_the_members(members: Members, cuts
 
 @given(members=MEMBERS, cuts=CUTS, cut=st.integers(0, 20_000), flip=st.integers(0, 1 << 20))
 def test_header_readers_are_as_strict_as_read_members(members: Members, cuts: list[int], cut: int, flip: int) -> None:
-    """Of an archive that is cut short or damaged come the same members, and the same error if there is one."""
+    """A truncated or damaged archive yields the same members, and the same error if there is one."""
     data = bytearray(pack_tar(members))
     if cut < len(data):
         del data[cut:]

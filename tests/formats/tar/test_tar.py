@@ -171,7 +171,7 @@ def test_tarfile_reads_names_at_the_borders() -> None:
 )
 @example(name="\x7f" * 100, size=0o77777777777)
 def test_a_plain_header_packed_fast_equals_the_slow_one(name: str, size: int) -> None:
-    """Field by field it comes to the same bytes."""
+    """The bytes are the same as those packed field by field."""
     assert pack_header(name, size) == _ustar(b"", name.encode(), size, b"0")
 
 
@@ -250,7 +250,7 @@ def test_we_read_what_tarfile_writes(tar_format: int, members: Members) -> None:
 
 
 def test_names_that_are_not_utf8_are_kept() -> None:
-    """Old archives hold Latin-1 names; they come with surrogates, as Python's file names do."""
+    """Latin-1 names of old archives are decoded with surrogates, as Python's file names are."""
     for tar_format in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT):
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w", format=tar_format, encoding="latin-1") as archive:
@@ -445,7 +445,7 @@ def test_what_is_no_tar_is_an_error(data: bytes) -> None:
 
 @pytest.mark.parametrize("kind", list("SMVADNXE8z+"))
 def test_types_that_cannot_be_read_rightly_are_an_error(kind: str) -> None:
-    """Sparse files, volumes, dumps, vendor types: their data is no file; type, name and place are told."""
+    """Sparse files, volumes, dumps, vendor types: the error has type, name and offset."""
     message = _error(ONE + make_header(b"other", kind=kind.encode()) + ONE + END_OF_ARCHIVE)
     assert repr(kind) in message
     assert "'other'" in message
@@ -560,7 +560,7 @@ def test_data_after_the_end_is_an_error() -> None:
 
 
 def test_the_error_of_a_short_member_tells_what_came() -> None:
-    """Bytes that came, bytes that were expected, name, place, and what to do."""
+    """The error has received and expected bytes, name, offset, and what to do."""
     message = _error(ONE + make_header(b"b.x", octal_size(2000)) + bytes(700))
     for part in ("at byte 1,024", "'b.x'", "700 of 2,000 bytes", "write the shard again"):
         assert part in message
