@@ -7,6 +7,7 @@ import pickle
 import struct
 import uuid
 import zlib
+from itertools import cycle
 
 import fsspec
 import pytest
@@ -305,13 +306,12 @@ def check_refused(url: RemoteUrl, first: int, last: int) -> None:
     assert caught.value.url == url
 
 
-@pytest.mark.parametrize(("first", "last"), PARTS)
-@pytest.mark.parametrize("offsets", OTHERS.values(), ids=OTHERS.keys())
-def test_an_index_of_something_else_is_refused(memory_folder: str, offsets: list[int], first: int, last: int) -> None:
+@pytest.mark.parametrize(("name", "part"), zip(OTHERS, cycle(PARTS)))
+def test_an_index_of_something_else_is_refused(memory_folder: str, name: str, part: tuple[int, int]) -> None:
     """By its length, or by its numbers; the error has both sides' figures and says what to do."""
     url = write_shard(memory_folder)
-    put(index_url(url), dump_index(offsets))
-    check_refused(url, first, last)
+    put(index_url(url), dump_index(OTHERS[name]))
+    check_refused(url, *part)
 
 
 def test_an_index_that_runs_backwards_is_refused(memory_folder: str) -> None:
@@ -321,13 +321,12 @@ def test_an_index_that_runs_backwards_is_refused(memory_folder: str) -> None:
     check_refused(url, 2, 4)
 
 
-@pytest.mark.parametrize(("first", "last"), PARTS)
-@pytest.mark.parametrize("num_bytes", [1, 17, 8 * NUM_SAMPLES + 1, 8 * NUM_SAMPLES + 7])
-def test_an_index_that_was_cut_is_refused(memory_folder: str, num_bytes: int, first: int, last: int) -> None:
+@pytest.mark.parametrize(("num_bytes", "part"), zip([1, 17, 8 * NUM_SAMPLES + 1, 8 * NUM_SAMPLES + 7], cycle(PARTS)))
+def test_an_index_that_was_cut_is_refused(memory_folder: str, num_bytes: int, part: tuple[int, int]) -> None:
     """Also in the middle of a number."""
     url = write_shard(memory_folder)
     put(index_url(url), get(index_url(url))[:num_bytes])
-    check_refused(url, first, last)
+    check_refused(url, *part)
 
 
 @pytest.mark.parametrize(("first", "last"), PARTS)
