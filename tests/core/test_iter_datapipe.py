@@ -277,22 +277,22 @@ def _read_and_resume(folder: str, num_workers: int, start_method: str, *, withou
 @pytest.mark.parametrize(("num_workers", "start_method"), [(0, "none"), (2, "fork"), (2, "forkserver")])
 def test_chains_outlive_torchs_datapipes(folder: str, num_workers: int, start_method: str) -> None:
     """Without them a chain is built, iterated under DataLoader, stopped and resumed, and yields each sample once."""
-    told = _read_and_resume(folder, num_workers, start_method, without=True)
-    assert told["base"] == "torchdata_remote.core.iter_datapipe._base"
-    assert told["epochs"] == [WANTED, WANTED]
-    assert sorted(told["direct"]) == WANTED
-    assert len(told["batches"]) == len(WANTED) // 4
-    assert all(len(batch) == 4 for batch in told["batches"])
-    resumed = [value for batch in told["began"] + told["rest"] for value in batch]
+    results = _read_and_resume(folder, num_workers, start_method, without=True)
+    assert results["base"] == "torchdata_remote.core.iter_datapipe._base"
+    assert results["epochs"] == [WANTED, WANTED]
+    assert sorted(results["direct"]) == WANTED
+    assert len(results["batches"]) == len(WANTED) // 4
+    assert all(len(batch) == 4 for batch in results["batches"])
+    resumed = [value for batch in results["began"] + results["rest"] for value in batch]
     assert sorted(resumed) == WANTED
 
 
 @needs_torchs
 def test_order_and_states_are_the_same_with_and_without(folder: str) -> None:
     """An update of torch that drops DataPipes changes neither the order nor the state of a training."""
-    told = [_read_and_resume(folder, 0, "none", without=without) for without in (False, True)]
-    assert told[0].pop("base") != told[1].pop("base")
-    assert told[0] == told[1]
+    results = [_read_and_resume(folder, 0, "none", without=without) for without in (False, True)]
+    assert results[0].pop("base") != results[1].pop("base")
+    assert results[0] == results[1]
 
 
 _DEPRECATED = """

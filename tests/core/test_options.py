@@ -102,9 +102,9 @@ def test_identity_differs_for_different_options() -> None:
     assert one.identity() == StorageOptions({"secret": "b", "key": "a"}).identity()
     assert one.identity() != StorageOptions({"key": "a", "secret": "c"}).identity()
     assert one.identity() != StorageOptions({"key": "a"}).identity()
-    mine, other = object(), object()
-    assert StorageOptions({"session": mine}).identity() == StorageOptions({"session": mine}).identity()
-    assert StorageOptions({"session": mine}).identity() != StorageOptions({"session": other}).identity()
+    session, other = object(), object()
+    assert StorageOptions({"session": session}).identity() == StorageOptions({"session": session}).identity()
+    assert StorageOptions({"session": session}).identity() != StorageOptions({"session": other}).identity()
 
 
 def test_server_differs_for_different_servers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,13 +112,13 @@ def test_server_differs_for_different_servers(monkeypatch: pytest.MonkeyPatch) -
     for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     assert StorageOptions({"key": "a", "secret": "b", "client_kwargs": {"region_name": "x"}}).server() == ""
-    here = StorageOptions({"endpoint_url": "http://a", "key": "k"}).server()
-    assert here == StorageOptions({"endpoint_url": "http://a", "key": "another"}).server()
-    there = StorageOptions({"endpoint_url": "http://b"}).server()
-    assert there == StorageOptions({"client_kwargs": {"endpoint_url": "http://b"}}).server()
-    assert len({here, there, StorageOptions({"account_name": "a"}).server(), ""}) == 4
+    first = StorageOptions({"endpoint_url": "http://a", "key": "k"}).server()
+    assert first == StorageOptions({"endpoint_url": "http://a", "key": "another"}).server()
+    second = StorageOptions({"endpoint_url": "http://b"}).server()
+    assert second == StorageOptions({"client_kwargs": {"endpoint_url": "http://b"}}).server()
+    assert len({first, second, StorageOptions({"account_name": "a"}).server(), ""}) == 4
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://c")
-    assert StorageOptions().server() not in ("", here)
+    assert StorageOptions().server() not in ("", first)
 
 
 @pytest.mark.parametrize("backend", Backend)
@@ -262,7 +262,7 @@ def test_downloads_are_the_readers_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "expected"),
     [
         ({"access_key": "CANARY"}, "missing 'secret'"),
         ({"secret": "CANARY"}, "missing 'access_key'"),
@@ -287,10 +287,10 @@ def test_downloads_are_the_readers_own(tmp_path: Path) -> None:
         (b'{"secret": ' + b"1" * 5_000 + b"}", "no JSON"),
     ],
 )
-def test_other_files_than_credential_files_are_refused(tmp_path: Path, content: object, told: str) -> None:
+def test_other_files_than_credential_files_are_refused(tmp_path: Path, content: object, expected: str) -> None:
     """The message names the file, what is missing and what is not known, and never a value."""
     message = refusal(credential_file(tmp_path, content))
-    assert re.search(told, message), message
+    assert re.search(expected, message), message
     assert "Expected" in message
 
 

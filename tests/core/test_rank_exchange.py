@@ -17,17 +17,17 @@ from torchdata_remote.errors import RemoteDataError, StateError
 
 def test_an_exchange_that_takes_long_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs that save in the main process only would wait without a word."""
-    told: list[str] = []
+    messages: list[str] = []
     warned = threading.Event()
 
     def warn(message: str, *_: Any, **__: Any) -> None:
-        told.append(message)
+        messages.append(message)
         warned.set()
 
     monkeypatch.setattr(warnings, "warn", warn)
     with warning_of_missing_ranks("save", after_s=0):
         assert warned.wait(timeout=60)
-    assert told[0].startswith("This rank is to save, and has waited 0 s")
+    assert messages[0].startswith("This rank is to save, and has waited 0 s")
 
 
 def test_an_exchange_that_ends_in_time_does_not_warn() -> None:
@@ -52,7 +52,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         queued = iter(of_rank_1)
         monkeypatch.setattr(rank_exchange, "in_group", lambda world: world == HERE)
         monkeypatch.setattr(rank_exchange, "_number", lambda world: world.rank)
-        monkeypatch.setattr(rank_exchange, "_gathered", lambda world, doing, mine: [mine, next(queued)])
+        monkeypatch.setattr(rank_exchange, "_gathered", lambda world, doing, own: [own, next(queued)])
 
     return make
 
@@ -103,9 +103,9 @@ def test_of_equal_values_a_digest_is_exchanged(monkeypatch: pytest.MonkeyPatch) 
     """At 4,096 ranks listings of 4 kB would be 16 MB in each rank, in every epoch."""
     sent = []
 
-    def gathered(_world: World, _doing: str, mine: Answer) -> list[Answer]:
-        sent.append(mine[3])
-        return [mine, (mine[0], 1, 1, mine[3], None)]
+    def gathered(_world: World, _doing: str, own: Answer) -> list[Answer]:
+        sent.append(own[3])
+        return [own, (own[0], 1, 1, own[3], None)]
 
     monkeypatch.setattr(rank_exchange, "in_group", lambda world: True)
     monkeypatch.setattr(rank_exchange, "_number", lambda world: world.rank)

@@ -67,15 +67,15 @@ def test_bad_members_are_left_out_one_by_one(runs: list[list[str]]) -> None:
     expected = _by_the_rules(names, bad=bad)
     numbers = iter(range(len(names)))
     given_runs = [(run, [bytes([next(numbers)]) for _ in run]) for run in runs]
-    told: list[BadMemberError] = []
+    errors: list[BadMemberError] = []
     if expected is None:
         with pytest.raises(ShardReadError, match=URL) as caught:
-            list(samples_of(given_runs, url=URL, on_bad_member=told.append))
+            list(samples_of(given_runs, url=URL, on_bad_member=errors.append))
         assert type(caught.value) is ShardReadError
         return
-    assert list(samples_of(given_runs, url=URL, on_bad_member=told.append)) == expected
-    assert [error.member for error in told] == bad
-    assert all(error.reason and URL in str(error) and "on_bad_member" in str(error) for error in told)
+    assert list(samples_of(given_runs, url=URL, on_bad_member=errors.append)) == expected
+    assert [error.member for error in errors] == bad
+    assert all(error.reason and URL in str(error) and "on_bad_member" in str(error) for error in errors)
 
 
 def test_grouping_takes_the_data_of_members_one_by_one() -> None:

@@ -86,9 +86,9 @@ def test_timed_items_are_closed_early_and_counted(clock: list[float]) -> None:
             closed.append(True)
 
     stage = StageCounter("stage")
-    some = timed(items(), stage, within=StageCounter("inner"))
-    next(some)
-    some.close()
+    counted = timed(items(), stage, within=StageCounter("inner"))
+    next(counted)
+    counted.close()
     assert closed == [True]
     assert stage.snapshot() == StageStats(1, 0, 1.0, 1.0)
 
