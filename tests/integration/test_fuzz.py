@@ -103,9 +103,9 @@ def test_vectorised_scan_equals_the_parser_header_by_header(archive: bytes) -> N
     """For any archive: the same members and the same error."""
     expected = _members(in_parts(archive, range(0, len(archive), 512)))  # parts of one block are not scanned
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in (("_STEPS", 1), ("_WORTH_BYTES", 512), ("_STEPS_AFTER_POOR_SCAN", 0)):
+        for name, value in (("_STEPS", 1), ("_MIN_SCAN_BYTES", 512), ("_STEPS_AFTER_POOR_SCAN", 0)):
             patch.setattr(plain, name, value)
-        patch.setattr(scan, "_WORTH_MEMBERS", 1)
+        patch.setattr(scan, "_MIN_CHAIN", 1)
         assert _members([archive]) == expected
         assert _runs(archive) == expected
 

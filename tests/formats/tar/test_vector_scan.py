@@ -1,4 +1,4 @@
-"""Plain members by scans (``tar/scan``), by steps (``tar/plain``) and by ``tar/walk``: the same, whatever the bytes."""
+"""Plain members found by vectorised scans, by the fast path and by the parser: the same for all bytes."""
 
 from __future__ import annotations
 
@@ -77,11 +77,11 @@ CHANGES = st.lists(st.tuples(st.sampled_from("sdx"), st.integers(0, 30), st.inte
 @contextmanager
 def _scanning(window_bytes: int = 2 << 20) -> Iterator[None]:
     """Scan after the first plain member, where it could be done at all, and take what is found, be it two members."""
-    always = {"_STEPS": 1, "_SMALL_BYTES": 1 << 60, "_POOR_SCAN_MEMBERS": 0, "_WORTH_BYTES": BLOCK}
+    always = {"_STEPS": 1, "_SMALL_BYTES": 1 << 60, "_POOR_SCAN_MEMBERS": 0, "_MIN_SCAN_BYTES": BLOCK}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in always.items():
             patch.setattr(plain, name, value)
-        patch.setattr(scan, "_WORTH_MEMBERS", 1)
+        patch.setattr(scan, "_MIN_CHAIN", 1)
         patch.setattr(scan, "WINDOW_BYTES", window_bytes)
         yield
 
