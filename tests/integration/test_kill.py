@@ -26,8 +26,8 @@ NUM_SHARDS, SAMPLES_PER_SHARD = 12, 17
 NUM_SAMPLES = NUM_SHARDS * SAMPLES_PER_SHARD
 
 # Each line on stdin allows one step, and its end allows all: so the training cannot run ahead of the test, and is
-# killed at an unknown point. An all_reduce keeps ranks in step; one of them may have saved a step that another has not,
-# so each keeps two states, and the latest one that all have is loaded.
+# killed at an unknown point. An all_reduce keeps ranks in step; one of them may have saved a step that another has
+# not, so each keeps two states, and the latest one that all have is loaded.
 TRAINING = r"""
 import json, multiprocessing, os, sys
 from pathlib import Path
