@@ -103,8 +103,8 @@ def plain_items(place: Place) -> list[tuple[Image.Image, int]]:
 
 def test_classes_samples_and_pixels_equal_torchvision(place: Place, tmp_path: Path) -> None:
     """Order and targets too, from any store."""
-    for there in (place, Place(f"{tmp_path}/reference/")):
-        there.put({**FILES, **{name: data for name, data in OTHERS.items() if "/" in name}})
+    for location in (place, Place(f"{tmp_path}/reference/")):
+        location.put({**FILES, **{name: data for name, data in OTHERS.items() if "/" in name}})
     dataset = RemoteImageFolder(place.url, storage_options=place.options)
     root = place.url if "://" in place.url else f"file://{place.url}"
     check_as_torchvision(dataset, f"{tmp_path}/reference", root)
@@ -432,7 +432,7 @@ def test_class_files_label_validation_sets(memory_folder: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("classes", "kind", "told"),
+    ("classes", "kind", "message"),
     [
         (["cat", "dog"], LabelError, r"ant/0\.png.*'ant'.*none of the 2 classes cat, dog"),
         ({"cat": 0}, LabelError, "none of the 1 classes"),
@@ -448,9 +448,9 @@ def test_class_files_label_validation_sets(memory_folder: str) -> None:
         (lambda path: 2**31, LabelError, r"ant/0\.png"),
     ],
 )
-def test_classes_that_do_not_fit_are_an_error(animals: str, classes: Any, kind: type[Exception], told: str) -> None:
+def test_classes_that_do_not_fit_are_an_error(animals: str, classes: Any, kind: type[Exception], message: str) -> None:
     """It names the file and what was expected."""
-    with pytest.raises(kind, match=told):
+    with pytest.raises(kind, match=message):
         RemoteImageFolder(animals, classes=classes)
 
 

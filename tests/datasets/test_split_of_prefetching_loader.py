@@ -88,17 +88,17 @@ def test_any_number_of_ranks_resumes_from_the_state_of_any_rank(
     found: list[int] = []
     state: Any = alone.state_dict() | {"epoch": epoch}
     for number, (ranks, batch_size, num_steps) in enumerate(worlds):
-        here = loaders(Numbers(num_items), ranks, batch_size, **shuffling)
-        for rank in here:
+        current = loaders(Numbers(num_items), ranks, batch_size, **shuffling)
+        for rank in current:
             rank.load_state_dict(json.loads(json.dumps(state)))
         is_last = number == len(worlds) - 1
         try:
-            steps = in_step(here, None if is_last else num_steps)
+            steps = in_step(current, None if is_last else num_steps)
         except UnsplitError:
             assert 0 < num_items - len(found) < ranks  # fewer are left than there are ranks
             return
         found += items(steps)
-        states = [rank.state_dict() for rank in here]
+        states = [rank.state_dict() for rank in current]
         assert all(other == states[0] for other in states)
         state = states[0]
         if state["epoch"] > epoch:
@@ -136,11 +136,11 @@ def test_equalize_repeat_repeats_fewer_items_than_ranks(
     counts = Counter(items(in_step(loaders(Numbers(num_items), ranks, 1, **options))))
     assert len(counts) == num_items
     assert sum(counts.values()) == -(-num_items // ranks) * ranks
-    begun = loaders(Numbers(num_items), ranks, 1, **options)
-    first = items(in_step(begun, min(stop, len(begun[0]))))
+    started = loaders(Numbers(num_items), ranks, 1, **options)
+    first = items(in_step(started, min(stop, len(started[0]))))
     rest = loaders(Numbers(num_items), later, 1, **options)
     for rank in rest:
-        rank.load_state_dict(begun[0].state_dict())
+        rank.load_state_dict(started[0].state_dict())
     both = Counter(first + items(in_step(rest)))
     assert len(both) == num_items
     assert sum(both.values()) < num_items + max(ranks, later)
@@ -183,9 +183,9 @@ def test_ranks_without_a_seed_use_seed_0() -> None:
     batches = list(alone)
     torch.manual_seed(5)
     assert batches == list(DataLoader(dataset, 2, shuffle=True, collate_fn=as_they_are))
-    begun = loaders(dataset, 2, shuffle=True)
-    done = items(in_step(begun, 3))
-    alone.load_state_dict(begun[1].state_dict())
+    started = loaders(dataset, 2, shuffle=True)
+    done = items(in_step(started, 3))
+    alone.load_state_dict(started[1].state_dict())
     assert sorted(done + list(chain.from_iterable(alone))) == list(range(30))
 
 
@@ -208,11 +208,11 @@ def test_epochs_are_counted_across_resumes() -> None:
     through = make()
     orders = [list(through) for _ in range(4)]
     assert len({str(order) for order in orders}) == 4
-    begun, later = make(), make()
-    for _ in begun:
+    started, later = make(), make()
+    for _ in started:
         pass
-    assert list(islice(begun, 2)) == orders[1][:2]
-    state = begun.state_dict()
+    assert list(islice(started, 2)) == orders[1][:2]
+    state = started.state_dict()
     later.load_state_dict(state)
     assert later.state_dict() == state
     later.set_epoch(1)
@@ -459,9 +459,9 @@ def test_state_is_refused_while_another_loader_reads_by_the_sampler() -> None:
         loader.sampler.set_epoch(0)
     batches = iter(loader)
     next(batches)
-    begun = loader.state_dict()
+    started = loader.state_dict()
     list(loader.batch_sampler)
-    assert loader.state_dict() == begun
+    assert loader.state_dict() == started
 
 
 def test_rank_sampler_is_kept_by_ray() -> None:

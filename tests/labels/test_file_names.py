@@ -44,7 +44,7 @@ def test_longest_matching_path_of_the_source_applies(path: str, label: int) -> N
 
 
 @pytest.mark.parametrize(
-    ("path", "says"),
+    ("path", "message"),
     [
         ("x.jpg", "may be 'a/x.jpg' or 'b/x.jpg'"),
         ("c/x.jpg", "none of the 2 files"),
@@ -53,9 +53,9 @@ def test_longest_matching_path_of_the_source_applies(path: str, label: int) -> N
         ("", "none of the 2 files"),
     ],
 )
-def test_ambiguous_file_is_an_error(path: str, says: str) -> None:
+def test_ambiguous_file_is_an_error(path: str, message: str) -> None:
     """It names the file."""
-    with pytest.raises(LabelError, match=says) as caught:
+    with pytest.raises(LabelError, match=message) as caught:
         classes_json({"a/x.jpg": 1, "b/x.jpg": 2})(path)
     assert repr(path) in str(caught.value)
 
@@ -72,7 +72,7 @@ def test_two_files_with_one_name_are_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "says"),
+    ("document", "message"),
     [
         ({"x.jpg": 1, "y.jpg": "2"}, "'y.jpg' is '2'"),
         ({"x.jpg": 1, "y.jpg": True}, "bool"),
@@ -81,11 +81,11 @@ def test_two_files_with_one_name_are_an_error() -> None:
         ({"x.jpg": 1, "./x.jpg": 1}, "occurs twice"),
     ],
 )
-def test_invalid_number_is_an_error(document: Any, says: str) -> None:
+def test_invalid_number_is_an_error(document: Any, message: str) -> None:
     """It names the file that they are of."""
     with pytest.raises(LabelError) as caught:
         classes_json(document)
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_classes_require_id_base() -> None:

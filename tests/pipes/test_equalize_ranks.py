@@ -118,10 +118,10 @@ def test_len_is_exact_and_starts_no_epoch(memory_folder: str) -> None:
     for _ in range(3):
         assert keys_in(asked) == keys_in(silent)
         assert len(asked) == 5
-    begun = iter(asked)
-    next(begun)
+    started = iter(asked)
+    next(started)
     assert len(asked) == 5
-    assert len(list(begun)) == 4
+    assert len(list(started)) == 4
 
 
 def test_pipes_after_it_have_a_length(memory_folder: str) -> None:
@@ -200,12 +200,12 @@ class LeavesOut(IterDataPipe[Any]):
             yield from [sample] * (self.times if number % 3 == 2 else 1)
 
 
-@pytest.mark.parametrize(("times", "came"), [(0, 4), (2, 8)])
-def test_changed_number_of_samples_is_an_error(memory_folder: str, times: int, came: int) -> None:
+@pytest.mark.parametrize(("times", "num_read"), [(0, 4), (2, 8)])
+def test_changed_number_of_samples_is_an_error(memory_folder: str, times: int, num_read: int) -> None:
     """At the end of the pass, with both numbers."""
     write_shards(memory_folder, [6, 6])
     pipe = EqualizeRanks(LeavesOut(samples(memory_folder, World(0, 2)), times), mode="drop")
-    with pytest.raises(SampleError, match=f"{came} samples were read, and the manifest has 6"):
+    with pytest.raises(SampleError, match=f"{num_read} samples were read, and the manifest has 6"):
         list(pipe)
 
 

@@ -85,12 +85,12 @@ def test_text_stream_is_refused(memory_folder: str, data: bytes) -> None:
     assert url in str(caught.value)
 
 
-@pytest.mark.parametrize(("name", "lacks"), [("README", "extension"), (".hidden", "key"), ("a.", "extension")])
-def test_name_without_key_or_extension_is_an_error(name: str, lacks: str) -> None:
+@pytest.mark.parametrize(("name", "missing"), [("README", "extension"), (".hidden", "key"), ("a.", "extension")])
+def test_name_without_key_or_extension_is_an_error(name: str, missing: str) -> None:
     """The error names the object and what its name lacks; the stream is closed."""
     stream = io.BytesIO(b"x")
     url = f"s3://b/v1.0/{name}"
-    with pytest.raises(SampleError, match=f"no {lacks}.*pattern=") as caught:
+    with pytest.raises(SampleError, match=f"no {missing}.*pattern=") as caught:
         list(FileReader(IterableWrapper([(url, stream)], deepcopy=False)))
     assert url in str(caught.value)
     assert caught.value.url == url
@@ -132,12 +132,12 @@ def test_missing_object_is_an_error(memory_folder: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("items", "says"),
+    ("items", "message"),
     [([3], "int"), ([("s3://b/a.x", 3)], "tuple"), ([("s3://b/a.x", io.BytesIO()), "s3://b/b.x"], "str")],
 )
-def test_items_that_are_neither_url_nor_stream_are_refused(items: list[Any], says: str) -> None:
+def test_items_that_are_neither_url_nor_stream_are_refused(items: list[Any], message: str) -> None:
     """The error names the type that came and what was expected."""
-    with pytest.raises(RemoteDataError, match=rf"Expected a URL.*{says}"):
+    with pytest.raises(RemoteDataError, match=rf"Expected a URL.*{message}"):
         list(FileReader(IterableWrapper(items, deepcopy=False)))
 
 

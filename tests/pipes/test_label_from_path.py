@@ -72,7 +72,7 @@ def test_source_sample_is_not_modified() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "options", "says"),
+    ("key", "options", "fragments"),
     [
         ("train/bird/1", {"classes": ["cat"]}, ["'bird'", "none of the 1 classes cat"]),
         ("train/bird/1", {}, ["'bird'", "classes="]),
@@ -81,10 +81,10 @@ def test_source_sample_is_not_modified() -> None:
         ("9" * 5000 + "/1", {}, ["999"]),
     ],
 )
-def test_a_sample_without_a_label_is_an_error(key: str, options: dict[str, Any], says: list[str]) -> None:
+def test_a_sample_without_a_label_is_an_error(key: str, options: dict[str, Any], fragments: list[str]) -> None:
     """It names key and URL, and what was looked for."""
     message = _error(_sample(key), **options)
-    for part in [repr(key), "s3://pets/t-000.tar", *says]:
+    for part in [repr(key), "s3://pets/t-000.tar", *fragments]:
         assert part in message
 
 

@@ -160,7 +160,7 @@ def test_meta_members_are_skipped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "fragments"),
     [
         ("README", "no extension"),
         ("a/.hidden", "dot"),
@@ -169,11 +169,11 @@ def test_meta_members_are_skipped() -> None:
         ("a/../../b.jpg", '".."'),
     ],
 )
-def test_member_that_is_no_part_of_a_sample_is_an_error(name: str, says: str) -> None:
+def test_member_that_is_no_part_of_a_sample_is_an_error(name: str, fragments: str) -> None:
     """The message names shard and member and says why."""
     message = _error(("a.jpg", b""), (name, b""))
     assert repr(name) in message
-    assert says in message
+    assert fragments in message
 
 
 @pytest.mark.parametrize("second", ["a.jpg", "a.JPG", "./a.jpg"])
@@ -219,7 +219,7 @@ def test_missing_object_is_an_error(memory_folder: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("items", "says"),
+    ("items", "fragments"),
     [
         ([3], "int"),
         ([None], "NoneType"),
@@ -229,9 +229,9 @@ def test_missing_object_is_an_error(memory_folder: str) -> None:
         ([(URL, io.BytesIO(_tar(("a.txt", b"")))), URL], "str"),
     ],
 )
-def test_items_that_are_neither_url_nor_stream_are_refused(items: list[Any], says: str) -> None:
+def test_items_that_are_neither_url_nor_stream_are_refused(items: list[Any], fragments: str) -> None:
     """The error names the type that came and what was expected."""
-    with pytest.raises(RemoteDataError, match=rf"Expected a URL.*{says}"):
+    with pytest.raises(RemoteDataError, match=rf"Expected a URL.*{fragments}"):
         list(ShardTarReader(IterableWrapper(items, deepcopy=False)))
 
 
@@ -411,7 +411,7 @@ def test_prefix_is_the_name_without_its_extension(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("members", "says"),
+    ("members", "fragments"),
     [
         ([("n01.tar", _tar(("a.x", b""))), ("sub/n01.txt", b"no tar")], "in 'sub/n01.txt'"),
         (
@@ -423,9 +423,9 @@ def test_prefix_is_the_name_without_its_extension(name: str) -> None:
         ([("n01.tar", _tar(("a.x", b""))[:-1100])], "in 'n01.tar': at byte"),
     ],
 )
-def test_damaged_inner_archive_is_an_error(members: list[tuple[str, bytes]], says: str) -> None:
+def test_damaged_inner_archive_is_an_error(members: list[tuple[str, bytes]], fragments: str) -> None:
     """It is named, and the shard around it too."""
-    with pytest.raises(ShardReadError, match=rf"^s3://b/0.tar.*{says}") as caught:
+    with pytest.raises(ShardReadError, match=rf"^s3://b/0.tar.*{fragments}") as caught:
         list(ShardTarReader(_shards(_tar(*members)), nested=True))
     assert caught.value.url == "s3://b/0.tar"
 
@@ -751,13 +751,13 @@ def test_resuming_requests_no_byte_of_yielded_samples(
             return ShardTarReader(streams, interleave=interleave)
 
         whole = [(sample["__url__"], sample["__key__"]) for sample in pipe()]
-        stopped, going_on = pipe(), pipe()
-        begun = iter(stopped)
-        head = [next(begun) for _ in range(min(stop, len(whole)))]
-        going_on.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
-        del begun
+        stopped, resumed = pipe(), pipe()
+        started = iter(stopped)
+        head = [next(started) for _ in range(min(stop, len(whole)))]
+        resumed.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
+        del started
         store.reads.clear()
-        assert [(sample["__url__"], sample["__key__"]) for sample in going_on] == whole[len(head) :]
+        assert [(sample["__url__"], sample["__key__"]) for sample in resumed] == whole[len(head) :]
         for url in objects:
             left = [place for place in whole[len(head) :] if place[0] == url]
             asked = [start for path, start, _, _ in store.reads if path == url]

@@ -207,14 +207,14 @@ def test_resuming_requests_no_byte_of_yielded_samples(sizes: list[int], stop: in
         begins = [info.header_offset for info in archive.infolist()]
     with store_of({"a": data}) as store:
         stop = min(stop, len(sizes))
-        stopped, going_on = (IterableWrapper(["a"]).async_prefetch(part_bytes=500).shard_zip_reader() for _ in "12")
-        begun = iter(stopped)
+        stopped, resumed = (IterableWrapper(["a"]).async_prefetch(part_bytes=500).shard_zip_reader() for _ in "12")
+        started = iter(stopped)
         for _ in range(stop):
-            next(begun)
-        going_on.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
-        del begun
+            next(started)
+        resumed.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
+        del started
         store.reads.clear()
-        assert [sample["__key__"] for sample in going_on] == [str(i) for i in range(stop, len(sizes))]
+        assert [sample["__key__"] for sample in resumed] == [str(i) for i in range(stop, len(sizes))]
         reads = [(start, end) for _, start, end, _ in store.reads]
         if stop == len(sizes):
             assert reads == []

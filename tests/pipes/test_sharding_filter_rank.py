@@ -436,12 +436,12 @@ def test_share_resumes_after_any_url(memory_folder: str) -> None:
     for urls, world in [(urls_of(9), World(1, 2)), (urls_of(4), World()), (listed, World(1, 3))]:
         whole = list(ShardingFilterRank(IterableWrapper(urls), world=world))
         for stop in range(len(whole) + 1):
-            stopped, going_on = (ShardingFilterRank(IterableWrapper(urls), world=world) for _ in range(2))
+            stopped, resumed = (ShardingFilterRank(IterableWrapper(urls), world=world) for _ in range(2))
             head = list(itertools.islice(stopped, stop))
-            going_on.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
-            assert going_on.state_dict() == stopped.state_dict()
-            assert head + list(going_on) == whole
-            assert list(going_on) == whole, "the next pass begins anew"
+            resumed.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
+            assert resumed.state_dict() == stopped.state_dict()
+            assert head + list(resumed) == whole
+            assert list(resumed) == whole, "the next pass begins anew"
 
 
 def test_shards_without_counts_are_not_split(memory_folder: str) -> None:

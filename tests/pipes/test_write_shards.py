@@ -130,14 +130,14 @@ def test_early_stop_leaves_complete_shards_and_no_manifest(tmp_path: Path, taken
 
 def test_upload_thread_may_finalize_the_iterator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The collector runs in any thread: in the one that stores the full shard, too, for which finalizing would wait."""
-    update, told, finalized = BlockSummer.update, threading.Event(), threading.Event()
+    update, yielded, finalized = BlockSummer.update, threading.Event(), threading.Event()
     left: list[Any] = []
     before = set(threading.enumerate())
 
     def collected(summer: BlockSummer, data: bytes | memoryview) -> None:
         update(summer, data)
         if len(chunks := [*chunk_of, data]) == 2:  # the second shard is being stored
-            assert told.wait(20)
+            assert yielded.wait(20)
             left.pop().close()
             finalized.set()
         chunk_of[:] = chunks
@@ -146,7 +146,7 @@ def test_upload_thread_may_finalize_the_iterator(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(BlockSummer, "update", collected)
     left.append(iter(WriteShards(_Source(_samples(9)), f"{tmp_path}/{{shard}}.tar", max_shard_samples=1)))
     assert next(left[0]).num_samples == 1
-    told.set()
+    yielded.set()
     assert finalized.wait(20), "deadlock"
     for thread in set(threading.enumerate()) - before:
         thread.join(20)
@@ -163,7 +163,7 @@ def test_an_error_of_the_source_leaves_no_manifest(tmp_path: Path, fails_at: int
 
 
 @pytest.mark.parametrize(
-    ("bad", "kind", "says"),
+    ("bad", "kind", "message"),
     [
         ({"__key__": "a.b", "x": b""}, ShardWriteError, "'a.b'"),
         ({"__key__": "a", "X": b""}, ShardWriteError, "'X'"),
@@ -173,11 +173,11 @@ def test_an_error_of_the_source_leaves_no_manifest(tmp_path: Path, fails_at: int
         ({"__key__": "a", "jpg": 1.5}, EncodeError, "float"),
     ],
 )
-def test_a_bad_sample_is_an_error(tmp_path: Path, bad: Sample, kind: type[Exception], says: str) -> None:
+def test_a_bad_sample_is_an_error(tmp_path: Path, bad: Sample, kind: type[Exception], message: str) -> None:
     """It says which and why; nothing unfinished is left."""
     with pytest.raises(kind) as caught:
         list(WriteShards(IterableWrapper([*_samples(2), bad]), f"{tmp_path}/{{shard}}.tar"))
-    assert says in str(caught.value)
+    assert message in str(caught.value)
     assert repr(bad["__key__"]) in str(caught.value)
     assert _files(str(tmp_path)) == {}
 

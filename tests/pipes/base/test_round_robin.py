@@ -31,9 +31,9 @@ def test_each_item_is_yielded_once_in_the_order_of_its_source(lengths: list[int]
     for number, length in enumerate(lengths):
         assert [i for n, i in got if n == number] == list(range(length))
     for place in range(len(got)):
-        begun = {n for n, _ in got[: place + 1]}
-        going_on = {n for n in begun if any(m == n for m, _ in got[place + 1 :])}
-        assert len(going_on | {got[place][0]}) <= num_open
+        started = {n for n, _ in got[: place + 1]}
+        resumed = {n for n in started if any(m == n for m, _ in got[place + 1 :])}
+        assert len(resumed | {got[place][0]}) <= num_open
 
 
 def test_sources_take_turns() -> None:

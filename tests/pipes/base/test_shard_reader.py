@@ -165,16 +165,16 @@ def test_pass_resumes_after_any_sample(shards: list[bytes], interleave: int, sto
         whole = keys(pipe())
         stop = min(stop, len(whole))
         state = state_after(pipe(), stop)
-        going_on = pipe()
-        going_on.load_state_dict(state)
-        assert going_on.state_dict() == state, "until a pass begins"
+        resumed = pipe()
+        resumed.load_state_dict(state)
+        assert resumed.state_dict() == state, "until a pass begins"
         store.reads.clear()
-        assert whole[:stop] + keys(going_on) == whole
+        assert whole[:stop] + keys(resumed) == whole
         starts = {int(path): start for path, start, _, _ in store.reads if start}
         assert starts == {number: place[0] for number, place in state["open"] if place is not None and place[0]}
         ended = {number for number, place in state["open"] if place is None}
         assert {int(path) for path, *_ in store.reads}.isdisjoint(ended)
-        assert keys(going_on) == whole
+        assert keys(resumed) == whole
 
 
 def test_resumed_pass_skips_bad_shards() -> None:
@@ -184,9 +184,9 @@ def test_resumed_pass_skips_bad_shards() -> None:
             whole = keys(Letters(urls(3), on_bad_shard=lambda error: None, interleave=interleave))
             assert sorted(whole) == list("abde")
             for stop in range(5):
-                going_on = Letters(urls(3), on_bad_shard=lambda error: None, interleave=interleave)
-                going_on.load_state_dict(state_after(going_on, stop))
-                assert whole[:stop] + keys(going_on) == whole
+                resumed = Letters(urls(3), on_bad_shard=lambda error: None, interleave=interleave)
+                resumed.load_state_dict(state_after(resumed, stop))
+                assert whole[:stop] + keys(resumed) == whole
 
 
 @pytest.mark.parametrize("interleave", [1, 2])
@@ -221,7 +221,7 @@ def test_shard_of_the_state_that_the_chain_no_longer_yields_is_an_error() -> Non
         state = state_after(Letters(urls(4), interleave=2), 9)
         assert [number for number, _ in state["open"]] == [3, 2]
         filtered = urls(4).async_prefetch().filter(_is_not_the_last)
-        for source, says in (
+        for source, message in (
             (urls(3), "expects 4 URLs"),
             (urls(3).async_prefetch(), "expects 4 URLs"),
             (filtered, "shard number 3"),
@@ -229,7 +229,7 @@ def test_shard_of_the_state_that_the_chain_no_longer_yields_is_an_error() -> Non
         ):
             pipe = Letters(source, interleave=2)
             pipe.load_state_dict(state)
-            with pytest.raises(StateError, match=says):
+            with pytest.raises(StateError, match=message):
                 keys(pipe)
 
 

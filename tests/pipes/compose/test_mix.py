@@ -249,8 +249,8 @@ def test_pickled_copy_goes_on() -> None:
     """A copy in another process has the same epochs, also one that is sent in the middle of a pass."""
     pipe = mixture(70)
     list(pipe)
-    begun = iter(pipe)
-    next(begun)
+    started = iter(pipe)
+    next(started)
     copy = pickle.loads(pickle.dumps(pipe))
     assert list(copy) == list(pipe)
 
