@@ -240,7 +240,7 @@ def test_datasets_of_other_packages_are_refused(in_memory: Place) -> None:
     """The error names the alternative."""
     dataset, plain = both(in_memory)
     for other in (plain, torch.utils.data.Subset(dataset, [1])):
-        with pytest.raises(TypeError, match="use DataLoader; for a part of one of these, a sampler"):
+        with pytest.raises(TypeError, match="use DataLoader; for a subset of one of these, a sampler"):
             PrefetchingLoader(other)  # type: ignore[arg-type]
 
 
