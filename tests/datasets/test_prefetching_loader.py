@@ -131,13 +131,13 @@ LOADING: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("options", LOADING.values(), ids=LOADING.keys())
-def test_same_batches(in_memory: Place, options: dict[str, Any]) -> None:
-    """Batch by batch, with the same random numbers, epoch after epoch."""
+def test_batches_equal_those_of_data_loader(in_memory: Place, options: dict[str, Any]) -> None:
+    """With the same random numbers, in each epoch."""
     check_same(in_memory, **options)
 
 
-def test_empty_batches(in_memory: Place) -> None:
-    """Where what collates them takes them."""
+def test_empty_batches_reach_collate_fn(in_memory: Place) -> None:
+    """If it accepts them."""
     check_same(in_memory, batch_sampler=[[], [3, 4], [], [], [5], []], collate_fn=as_they_are)
 
 
@@ -145,8 +145,8 @@ def test_empty_batches(in_memory: Place) -> None:
 @given(
     batches=st.lists(st.lists(st.integers(-NUM_FILES, NUM_FILES - 1), max_size=9), max_size=9),
 )
-def test_any_batches(in_memory: Place, batches: list[list[int]]) -> None:
-    """Whatever they are, in this process."""
+def test_any_batch_sampler_gives_the_batches_of_data_loader(in_memory: Place, batches: list[list[int]]) -> None:
+    """Without workers."""
     check_same(in_memory, num_epochs=1, batch_sampler=batches, collate_fn=as_they_are)
 
 
@@ -162,20 +162,20 @@ def test_workers_that_are_not_forked_give_the_batches_of_data_loader(on_s3: Plac
     check_same(on_s3, 1, batch_size=3, shuffle=True, num_workers=2, multiprocessing_context="forkserver")
 
 
-def test_more_workers_than_batches(in_memory: Place) -> None:
-    """Those that have none end."""
+def test_workers_without_a_batch_end(in_memory: Place) -> None:
+    """If there are more workers than batches."""
     check_same(in_memory, 1, batch_size=20, num_workers=3)
     check_same(in_memory, 1, batch_size=20, num_workers=2, sampler=[])
 
 
-def test_single_items_from_workers(in_memory: Place) -> None:
-    """By turns, as they come from ``DataLoader``."""
+def test_single_items_from_workers_are_in_the_order_of_data_loader(in_memory: Place) -> None:
+    """One item of each worker in turn."""
     check_same(in_memory, 1, batch_size=None, num_workers=2, shuffle=True)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_generator_of_ones_own(in_memory: Place, num_workers: int) -> None:
-    """Gives orders and seeds, is left where ``DataLoader`` leaves it, and torch's own is not touched more."""
+def test_generator_argument_gives_orders_and_seeds(in_memory: Place, num_workers: int) -> None:
+    """It ends in the state that ``DataLoader`` leaves, and torch's default generator is not used more."""
     dataset, plain = both(in_memory)
     found = []
     for make, data in ((PrefetchingLoader, dataset), (DataLoader, plain)):
@@ -186,8 +186,8 @@ def test_a_generator_of_ones_own(in_memory: Place, num_workers: int) -> None:
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_ranks(in_memory: Place, num_workers: int) -> None:
-    """``set_epoch`` on the loader's sampler gives each epoch its order; ranks share the items."""
+def test_distributed_sampler_splits_items_over_ranks(in_memory: Place, num_workers: int) -> None:
+    """``set_epoch`` on the sampler of the loader determines the order of the epoch."""
     dataset, plain = both(in_memory)
     seen: list[str] = []
     for rank in range(2):
@@ -214,14 +214,14 @@ def as_arrays(items: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_what_collates_is_asked_once(in_memory: Place, num_workers: int) -> None:
-    """Its arrays stay arrays."""
+def test_collate_fn_is_called_once_per_batch(in_memory: Place, num_workers: int) -> None:
+    """Arrays that it returns stay arrays."""
     found = check_same(in_memory, 1, batch_size=5, collate_fn=as_arrays, num_workers=num_workers)
     assert found[0][0]["first"][0] == "ndarray"
 
 
-def test_options_of_torchs_loader(in_memory: Place) -> None:
-    """Are taken and checked by it."""
+def test_options_of_data_loader_are_validated_by_it(in_memory: Place) -> None:
+    """And passed on."""
     numbers = multiprocessing.Queue()  # type: ignore[var-annotated]
     check_same(in_memory, 1, batch_size=4, num_workers=2, prefetch_factor=1, timeout=60, worker_init_fn=numbers.put)
     assert sorted(numbers.get(timeout=DEADLINE_S) for _ in range(4)) == [0, 0, 1, 1]
@@ -236,24 +236,24 @@ def test_options_of_torchs_loader(in_memory: Place) -> None:
         PrefetchingLoader(dataset, num_workers=1, persistent_workers=True)
 
 
-def test_other_datasets_are_refused(in_memory: Place) -> None:
-    """With what to take instead."""
+def test_datasets_of_other_packages_are_refused(in_memory: Place) -> None:
+    """The error names the alternative."""
     dataset, plain = both(in_memory)
     for other in (plain, torch.utils.data.Subset(dataset, [1])):
-        with pytest.raises(TypeError, match="use DataLoader; for a part of one of these, a sampler"):
+        with pytest.raises(TypeError, match="use DataLoader; for a subset of one of these, a sampler"):
             PrefetchingLoader(other)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("index", [1.5, True, "1", None])
-def test_samplers_of_no_numbers(in_memory: Place, index: Any) -> None:
-    """Are an error, as they are without prefetching."""
+def test_samplers_that_yield_no_integers_are_an_error(in_memory: Place, index: Any) -> None:
+    """As they are without prefetching."""
     with pytest.raises(TypeError, match="by its index"):
         list(PrefetchingLoader(RemoteFiles(in_memory.url), sampler=[0, index]))
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_numbers_that_there_are_not(in_memory: Place, num_workers: int) -> None:
-    """An ``IndexError`` in the batch that has it, after those before it."""
+def test_index_out_of_range_is_an_error_in_its_batch(in_memory: Place, num_workers: int) -> None:
+    """An ``IndexError``, after the batches before it."""
     loader = PrefetchingLoader(
         RemoteFiles(in_memory.url),
         batch_sampler=[[0], [1], [2], [3, 99], [4]],
@@ -266,8 +266,8 @@ def test_numbers_that_there_are_not(in_memory: Place, num_workers: int) -> None:
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_errors_come_in_their_batch(num_workers: int) -> None:
-    """After all batches before it, of their own kind, with the URL; the next epoch begins anew."""
+def test_errors_are_raised_in_their_batch(num_workers: int) -> None:
+    """After all batches before it, with their own type and the URL; the next epoch starts normally."""
     refused: list[str] = ["13.bin"]
     answer = Response.of_error(403, "AccessDenied")
     with timed_store(FILES, lambda key: answer if key in refused else None) as store:
@@ -282,8 +282,8 @@ def test_errors_come_in_their_batch(num_workers: int) -> None:
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_the_next_batches_are_asked_for_before_this_one_is_answered(num_workers: int) -> None:
-    """No request of the first two batches is answered before all of them have come."""
+def test_next_batch_is_requested_before_the_current_one_is_answered(num_workers: int) -> None:
+    """No request of the first two batches is answered before all of them have arrived."""
     objects = {f"{number:02d}.bin": b"%d" % number for number in range(16)}
     with timed_store(objects, Together(8)) as store:
         dataset = RemoteFiles(store.url, storage_options=store.options, max_in_flight=8, retry=AT_ONCE)
@@ -291,8 +291,8 @@ def test_the_next_batches_are_asked_for_before_this_one_is_answered(num_workers:
         assert [int(data) for batch in loader for _, data in batch] == list(range(16))
 
 
-def test_the_next_batches_come_while_this_one_is_used() -> None:
-    """They have been asked for when the first one is handed out, and no more than the limits allow."""
+def test_next_batches_are_prefetched_within_the_limits() -> None:
+    """They were requested when the first one is yielded."""
     objects = {f"{number:04d}.bin": b"%d" % number for number in range(120)}
     with timed_store(objects) as store:
         dataset = RemoteFiles(store.url, storage_options=store.options, max_in_flight=4)
@@ -303,8 +303,8 @@ def test_the_next_batches_come_while_this_one_is_used() -> None:
         assert [int(data) for batch in batches for _, data in batch] == list(range(4, 120))
 
 
-def test_samples_of_the_next_batches_too() -> None:
-    """Of shards: the second batch's shard is asked for before the first one's is answered."""
+def test_samples_of_the_next_batch_are_requested_ahead() -> None:
+    """The second batch's shard is requested before the first one's is answered."""
     place = memory_place()
     write_small_shards(place.url, num_shards=3, samples_per_shard=4)
     with timed_store(place.files(), Together(3, ".tar")) as store:
@@ -314,8 +314,8 @@ def test_samples_of_the_next_batches_too() -> None:
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_shards_give_the_same_batches(moto: S3Server, num_workers: int) -> None:
-    """As ``DataLoader`` over them, and over their samples."""
+def test_sharded_dataset_gives_the_batches_of_data_loader(moto: S3Server, num_workers: int) -> None:
+    """Over the shards, and over a plain dataset of their samples."""
     folder = f"s3://{moto.new_bucket()}/d"
     samples = write_small_shards(folder, num_shards=3, samples_per_shard=7, storage_options=moto.storage_options)
     dataset = ShardedDataset(folder, storage_options=moto.storage_options)
@@ -325,8 +325,8 @@ def test_shards_give_the_same_batches(moto: S3Server, num_workers: int) -> None:
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_nothing_is_left_after_leaving_early(in_memory: Place, num_workers: int) -> None:
-    """No process, and no thread but the dataset's; none of these once it is gone."""
+def test_early_break_leaves_no_process_and_no_thread(in_memory: Place, num_workers: int) -> None:
+    """But those of the dataset, which end with it."""
     before, processes = threads_of_ours(), set(multiprocessing.active_children())  # another test's may still end
     dataset = RemoteFiles(in_memory.url, max_in_flight=4)
     loader = PrefetchingLoader(dataset, batch_size=2, num_workers=num_workers, collate_fn=as_they_are)
@@ -376,10 +376,10 @@ ORDERS = ["in order", "shuffled", "with replacement", "weighted", "of a part", "
     own=st.booleans(),
     how=st.sampled_from(ORDERS),
 )
-def test_orders_after_leaving_early(
+def test_orders_after_an_early_break_equal_those_of_data_loader(
     in_memory: Place, num_taken: list[int], batch_size: int | None, drop_last: bool, own: bool, how: str
 ) -> None:
-    """Those of ``DataLoader``, wherever earlier epochs were left; its random numbers too."""
+    """After breaks at any batch; the random numbers too."""
     dataset, plain = both(in_memory)
     options = {"batch_size": batch_size, "drop_last": drop_last and batch_size is not None}
     mine, theirs = [
@@ -390,8 +390,8 @@ def test_orders_after_leaving_early(
 
 
 @pytest.mark.parametrize("how", ["shuffled", "with replacement"])
-def test_orders_after_leaving_workers_early(in_memory: Place, how: str) -> None:
-    """Workers are told of more batches than are taken."""
+def test_orders_after_an_early_break_with_workers_equal_those_of_data_loader(in_memory: Place, how: str) -> None:
+    """Workers are sent more batches than are consumed."""
     dataset, plain = both(in_memory)
     options: dict[str, Any] = {"batch_size": 3, "num_workers": 2, "prefetch_factor": 1}
     mine, theirs = [
@@ -401,14 +401,14 @@ def test_orders_after_leaving_workers_early(in_memory: Place, how: str) -> None:
     assert mine == theirs
 
 
-def test_several_passes_at_once(in_memory: Place) -> None:
+def test_concurrent_passes_are_independent(in_memory: Place) -> None:
     """Each has its own batches."""
     loader = PrefetchingLoader(RemoteFiles(in_memory.url, max_in_flight=2), batch_size=3, collate_fn=as_they_are)
     for first, second in zip(loader, loader, strict=True):
         assert first == second
 
 
-def test_samplers_are_asked_once_an_epoch(in_memory: Place) -> None:
+def test_samplers_are_iterated_once_per_epoch(in_memory: Place) -> None:
     """In the process that iterates, in their order."""
     asked: list[int] = []
 
@@ -430,7 +430,7 @@ def test_samplers_are_asked_once_an_epoch(in_memory: Place) -> None:
 
 
 def test_ranks_that_shuffle_by_a_generator_are_refused(in_memory: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their orders may differ: an error before the first item, which names the remedy."""
+    """Their orders may differ: an error before the first item, with the alternative."""
     dataset = RemoteFiles(in_memory.url)
     for num_workers in (0, 2):
         loader: Any = PrefetchingLoader(
@@ -446,8 +446,8 @@ def test_ranks_that_shuffle_by_a_generator_are_refused(in_memory: Place, monkeyp
 
 @settings(max_examples=20)
 @given(ranks=st.integers(2, 4), batch_size=st.integers(1, 5))
-def test_several_ranks_with_a_sampler(in_memory: Place, ranks: int, batch_size: int) -> None:
-    """By ``DistributedSampler`` they hand out each item once; by another sampler, or batches, what it tells."""
+def test_sampler_determines_what_each_rank_reads(in_memory: Place, ranks: int, batch_size: int) -> None:
+    """``DistributedSampler`` splits the items; other samplers and batch samplers do not."""
     dataset, found = RemoteFiles(in_memory.url), []
     urls = [dataset[number][0] for number in range(NUM_FILES)]
     for rank in range(ranks):

@@ -91,8 +91,8 @@ def on_s3(moto: S3Server) -> Place:
     return place
 
 
-def test_items_in_any_store(filled: Place) -> None:
-    """URL and bytes of each file, sorted; one by one or at once."""
+def test_items_are_urls_and_bytes_in_any_store(filled: Place) -> None:
+    """Sorted; one by one or as a batch."""
     dataset, items = RemoteFiles(filled.url, storage_options=filled.options), items_of(filled)
     assert len(dataset) == NUM_FILES
     assert [dataset[number] for number in range(NUM_FILES)] == items
@@ -104,8 +104,8 @@ def test_items_in_any_store(filled: Place) -> None:
 
 @settings(max_examples=60)
 @given(indices=INDICES, max_in_flight=st.integers(1, 5))
-def test_a_batch_is_its_items_one_by_one(in_memory: Place, indices: list[int], max_in_flight: int) -> None:
-    """In the order asked for, each as often as asked for, whatever the numbers and however many requests at once."""
+def test_batch_equals_its_single_items(in_memory: Place, indices: list[int], max_in_flight: int) -> None:
+    """In the requested order, with repetitions, for any indices and any number of requests."""
     items = items_of(in_memory)
     dataset = RemoteFiles(in_memory.url, max_in_flight=max_in_flight)
     assert dataset.__getitems__(indices) == [items[index] for index in indices]
@@ -113,15 +113,17 @@ def test_a_batch_is_its_items_one_by_one(in_memory: Place, indices: list[int], m
 
 @settings(max_examples=40)
 @given(batches=st.lists(INDICES, max_size=8), max_in_flight=st.integers(1, 5))
-def test_several_batches(in_memory: Place, batches: list[list[int]], max_in_flight: int) -> None:
-    """One after the other, empty ones and those of any length among them."""
+def test_batches_of_any_length_are_yielded_in_order(
+    in_memory: Place, batches: list[list[int]], max_in_flight: int
+) -> None:
+    """Empty ones too."""
     items = items_of(in_memory)
     dataset = RemoteFiles(in_memory.url, max_in_flight=max_in_flight)
     assert list(dataset.batches(batches)) == [[items[index] for index in batch] for batch in batches]
 
 
-def test_batches_without_end(in_memory: Place) -> None:
-    """They are taken as they come, a bounded number ahead."""
+def test_infinite_batches_are_read_a_bounded_number_ahead(in_memory: Place) -> None:
+    """They are consumed lazily."""
     pulled: list[int] = []
 
     def endless() -> Iterator[list[int]]:
@@ -153,8 +155,8 @@ SAMPLERS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS.keys())
-def test_every_sampler(in_memory: Place, sampler: Sampler[int]) -> None:
-    """``DataLoader`` gives the batches that it gives from a plain dataset."""
+def test_samplers_give_the_batches_of_a_plain_dataset(in_memory: Place, sampler: Sampler[int]) -> None:
+    """Under ``DataLoader``."""
     found = []
     for dataset in (RemoteFiles(in_memory.url), Plain(items_of(in_memory))):
         torch.manual_seed(5)
@@ -162,8 +164,8 @@ def test_every_sampler(in_memory: Place, sampler: Sampler[int]) -> None:
     assert found[0] == found[1]
 
 
-def test_batch_samplers(in_memory: Place) -> None:
-    """Batches of any length, empty ones among them, and the last one left out."""
+def test_batch_samplers_give_the_batches_of_a_plain_dataset(in_memory: Place) -> None:
+    """Batches of any length, empty ones too, and with ``drop_last``."""
     uneven = [[3], [], [1, 1, 1], list(range(NUM_FILES)), [], [-1]]
     dropped = BatchSampler(range(NUM_FILES), 5, drop_last=True)
     for batch_sampler in (uneven, dropped):
@@ -173,8 +175,8 @@ def test_batch_samplers(in_memory: Place) -> None:
             assert list(loader) == [[items[index] for index in batch] for batch in batch_sampler]
 
 
-def test_subsets_ask_for_whole_batches(in_memory: Place) -> None:
-    """A ``Subset`` of a ``Subset`` too, with numbers of any kind."""
+def test_subsets_request_complete_batches(in_memory: Place) -> None:
+    """A ``Subset`` of a ``Subset`` too, with indices of any type."""
     items = items_of(in_memory)
     subset = Subset(Subset(RemoteFiles(in_memory.url), np.arange(20)[::-1]), torch.tensor([1, 1, 5]))  # type: ignore[arg-type]
     loader = DataLoader(subset, batch_size=2, collate_fn=as_they_are)
@@ -182,16 +184,16 @@ def test_subsets_ask_for_whole_batches(in_memory: Place) -> None:
 
 
 @pytest.mark.parametrize("index", [np.int64(-2), np.uint8(21), torch.tensor(21), torch.tensor([21])[0], np.array(21)])
-def test_numbers_of_any_kind(in_memory: Place, index: Any) -> None:
-    """NumPy's and torch's as Python's."""
+def test_indices_of_numpy_and_torch_are_accepted(in_memory: Place, index: Any) -> None:
+    """Like those of Python."""
     dataset, items = RemoteFiles(in_memory.url), items_of(in_memory)
     assert dataset[index] == items[21]
     assert dataset.__getitems__([index, 0]) == [items[21], items[0]]
 
 
 @pytest.mark.parametrize("index", [NUM_FILES, -NUM_FILES - 1, 10**30, np.uint64(2**63)])
-def test_numbers_that_there_are_not(in_memory: Place, index: Any) -> None:
-    """An ``IndexError`` that says how many there are; also in the middle of a batch."""
+def test_index_out_of_range_is_an_error(in_memory: Place, index: Any) -> None:
+    """An ``IndexError`` with the number of items, also within a batch."""
     dataset = RemoteFiles(in_memory.url)
     for ask in (lambda: dataset[index], lambda: dataset.__getitems__([0, index, 1])):
         with pytest.raises(IndexError, match="RemoteFiles has 23 items"):
@@ -202,16 +204,16 @@ def test_numbers_that_there_are_not(in_memory: Place, index: Any) -> None:
     "index",
     [True, np.True_, torch.tensor(True), 1.0, np.float32(1), torch.tensor(1.0), "1", slice(0, 2), None, [1], (1,)],
 )
-def test_what_is_no_number(in_memory: Place, index: Any) -> None:
-    """A ``TypeError`` that says what came, not some item."""
+def test_index_that_is_no_integer_is_an_error(in_memory: Place, index: Any) -> None:
+    """A ``TypeError`` that shows it."""
     dataset = RemoteFiles(in_memory.url)
     for ask in (lambda: dataset[index], lambda: dataset.__getitems__([0, index])):
         with pytest.raises(TypeError, match="selected by its index, an int, got"):
             ask()
 
 
-def test_wrong_numbers_come_after_the_batches_before_them(in_memory: Place) -> None:
-    """However far ahead of them the files are fetched."""
+def test_index_out_of_range_is_raised_after_the_batches_before_it(in_memory: Place) -> None:
+    """However far ahead files are fetched."""
     items = items_of(in_memory)
     batches = RemoteFiles(in_memory.url).batches([[0], [1, 2], [3, 99], [4]])
     assert [next(batches), next(batches)] == [[items[0]], [items[1], items[2]]]
@@ -247,8 +249,8 @@ def check_workers(place: Place, num_workers: int, start_method: str) -> None:
     assert list(loader) == list(plain)
 
 
-def test_files_that_went_after_they_were_listed(filled: Place) -> None:
-    """An error with the URL; the other items are there, and the batches before it come."""
+def test_file_deleted_after_the_listing_is_an_error(filled: Place) -> None:
+    """With the URL; other items and the batches before it can be read."""
     dataset, items = RemoteFiles(filled.url, storage_options=filled.options, retry=AT_ONCE), items_of(filled)
     filled.delete(NAMES[7])
     for ask in (lambda: dataset[7], lambda: dataset.__getitems__(range(NUM_FILES))):
@@ -263,8 +265,8 @@ def test_files_that_went_after_they_were_listed(filled: Place) -> None:
         next(batches)
 
 
-def test_files_that_were_replaced_after_they_were_listed(filled: Place) -> None:
-    """An error rather than an item that nobody listed."""
+def test_file_replaced_after_the_listing_is_an_error(filled: Place) -> None:
+    """The new version is not returned."""
     dataset = RemoteFiles(filled.url, storage_options=filled.options, retry=AT_ONCE)
     filled.put({NAMES[7]: b"another length than before"})
     with pytest.raises(StorageError, match=rf"{NAMES[7]}.*\b26 bytes|ObjectChanged|etag"):
@@ -273,8 +275,8 @@ def test_files_that_were_replaced_after_they_were_listed(filled: Place) -> None:
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_errors_of_a_loader(on_s3: Place, num_workers: int) -> None:
-    """Of their own kind, with the URL, out of a worker too; never a short batch; those before it are there."""
+def test_errors_in_a_loader_keep_their_type(on_s3: Place, num_workers: int) -> None:
+    """With the URL, also from a worker, after the batches before; no batch is shorter."""
     items = items_of(on_s3)
     with timed_store(
         {name: FILES[name] for name in NAMES},
@@ -292,8 +294,10 @@ def test_errors_of_a_loader(on_s3: Place, num_workers: int) -> None:
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("fault", ["cut_body", "reset_in_body", "slow_down"])
-def test_answers_that_never_come_whole(on_s3: Place, moto: S3Server, fault: str, num_workers: int) -> None:
-    """An error with the URL after as many attempts as the policy allows."""
+def test_truncated_responses_are_an_error_after_the_attempts_of_the_policy(
+    on_s3: Place, moto: S3Server, fault: str, num_workers: int
+) -> None:
+    """With the URL."""
     with FaultyStore(moto.endpoint_url, only(fault)) as store:
         options = {**moto.storage_options, "endpoint_url": store.endpoint_url}
         dataset = RemoteFiles(on_s3.url, storage_options=options, retry=AT_ONCE)
@@ -306,8 +310,8 @@ def test_answers_that_never_come_whole(on_s3: Place, moto: S3Server, fault: str,
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_storm(on_s3: Place, moto: S3Server, num_workers: int) -> None:
-    """Whatever passes is repeated, and every item is right."""
+def test_every_item_is_correct_through_a_storm(on_s3: Place, moto: S3Server, num_workers: int) -> None:
+    """Transient errors are retried."""
     with faulty(moto, Faults.storm(0.3), seed=1) as (server, store):
         dataset = RemoteFiles(on_s3.url, storage_options=server.storage_options, retry=PATIENT)
         loader = DataLoader(dataset, batch_size=5, shuffle=True, num_workers=num_workers, collate_fn=as_they_are)
@@ -317,8 +321,8 @@ def test_a_storm(on_s3: Place, moto: S3Server, num_workers: int) -> None:
         assert sum(count for fault, count in store.counts.items() if fault != "well") > 5
 
 
-def test_what_takes_the_place_of_an_item(filled: Place) -> None:
-    """``on_error`` gets the error and gives the item; the others are themselves."""
+def test_on_error_returns_a_substitute(filled: Place) -> None:
+    """It is called with the error; other items are unchanged."""
     seen: list[RemoteDataError] = []
 
     def instead(error: RemoteDataError) -> tuple[str, bytes]:
@@ -332,8 +336,8 @@ def test_what_takes_the_place_of_an_item(filled: Place) -> None:
     assert [type(error) for error in seen] == [ObjectNotFoundError] * 2
 
 
-def test_nothing_in_the_place_of_an_item_is_the_error() -> None:
-    """A batch is never short: a function that only notes errors does not swallow them. What it raises passes."""
+def test_on_error_that_returns_none_raises_the_error() -> None:
+    """A batch is never shorter. Exceptions of ``on_error`` are raised too."""
     place = memory_place()
     place.put(FILES)
     noted: list[RemoteDataError] = []
@@ -351,8 +355,8 @@ def test_nothing_in_the_place_of_an_item_is_the_error() -> None:
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_batch_is_fetched_at_once(num_workers: int) -> None:
-    """No request of 16 is answered before all of them have come."""
+def test_files_of_a_batch_are_requested_concurrently(num_workers: int) -> None:
+    """No request of 16 is answered before all of them have arrived."""
     objects = {f"{number:02d}.bin": bytes([number]) * 100 for number in range(16)}
     with timed_store(objects, Together(16)) as store:
         dataset = RemoteFiles(store.url, storage_options=store.options, max_in_flight=16, retry=AT_ONCE)
@@ -360,8 +364,8 @@ def test_a_batch_is_fetched_at_once(num_workers: int) -> None:
         assert [[data for _, data in batch] for batch in loader] == [list(objects.values())]
 
 
-def test_no_more_at_once_than_allowed() -> None:
-    """``max_in_flight`` requests, and the next one when one of them was answered."""
+def test_max_in_flight_bounds_concurrent_requests() -> None:
+    """The next request is sent when one was answered."""
     objects = {f"{number:02d}.bin": b"data" for number in range(20)}
     lock, running, most = threading.Lock(), 0, 0
     three = threading.Event()
@@ -383,8 +387,8 @@ def test_no_more_at_once_than_allowed() -> None:
     assert most == 3
 
 
-def test_the_second_epoch_sends_nothing(on_s3: Place, moto: S3Server, tmp_path: Path) -> None:
-    """Files are kept in ``cache_dir``, for other datasets and processes too."""
+def test_second_epoch_is_read_from_the_cache(on_s3: Place, moto: S3Server, tmp_path: Path) -> None:
+    """Also by other datasets and processes."""
     with FaultyStore(moto.endpoint_url) as store:
         options = {**moto.storage_options, "endpoint_url": store.endpoint_url}
         caching: dict[str, Any] = {"cache_dir": str(tmp_path), "cache_bytes": 1 << 20, "storage_options": options}
@@ -403,8 +407,8 @@ def test_the_second_epoch_sends_nothing(on_s3: Place, moto: S3Server, tmp_path: 
         assert {path.rpartition("/d/")[2] for path in gets()[first:]} <= {NAMES[0]}, "an empty one is not kept"
 
 
-def test_threads_stay_with_the_dataset(in_memory: Place) -> None:
-    """The same ones fetch the next batch; when the dataset is gone, so are they."""
+def test_threads_live_as_long_as_the_dataset(in_memory: Place) -> None:
+    """They fetch all batches, and end with the dataset."""
     before = threads_of_ours()
     dataset = RemoteFiles(in_memory.url, max_in_flight=4)
     wait_for(lambda: not threads_of_ours() - before)  # those that listed
@@ -426,8 +430,8 @@ def test_threads_stay_with_the_dataset(in_memory: Place) -> None:
     wait_for(lambda: not threads_of_ours() - before)
 
 
-def test_several_threads_may_ask(in_memory: Place) -> None:
-    """Each gets what it asked for, also where all begin at once."""
+def test_concurrent_reads_by_threads_are_independent(in_memory: Place) -> None:
+    """Also if all start at the same time."""
     items, together = items_of(in_memory), threading.Barrier(8)
     dataset = RemoteFiles(in_memory.url, max_in_flight=3)
     wrong: list[object] = []
@@ -453,8 +457,8 @@ def test_several_threads_may_ask(in_memory: Place) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_child_forked_after_reading(in_memory: Place) -> None:
-    """It has threads of its own, and the parent's go on."""
+def test_forked_child_has_its_own_threads(in_memory: Place) -> None:
+    """Those of the parent continue."""
     dataset, items = RemoteFiles(in_memory.url), items_of(in_memory)
     assert dataset[0] == items[0]
     child = os.fork()
@@ -469,8 +473,8 @@ def test_a_child_forked_after_reading(in_memory: Place) -> None:
     assert dataset.__getitems__([3, 1]) == [items[3], items[1]]
 
 
-def test_what_goes_to_workers_is_small() -> None:
-    """Less than 200 bytes a file, and nothing of what runs."""
+def test_pickle_is_less_than_200_bytes_per_file() -> None:
+    """Without threads and connections."""
     place = memory_place()
     place.put({f"n{number % 10:08d}/n{number % 10:08d}_{number:05d}.JPEG": b"" for number in range(1000)})
     dataset = RemoteFiles(place.url)
@@ -481,8 +485,8 @@ def test_what_goes_to_workers_is_small() -> None:
     assert again.__getitems__(range(1000)) == dataset.__getitems__(range(1000))
 
 
-def test_secrets_are_not_shown(on_s3: Place) -> None:
-    """Neither by the dataset nor by its errors."""
+def test_credentials_are_in_no_repr_and_no_error(on_s3: Place) -> None:
+    """Of the dataset."""
     secret = "canary-8d21"
     options = {**(on_s3.options or {}), "secret": secret}
     with timed_store({"a": b"1"}, lambda key: Response.of_error(403, "AccessDenied")) as store:
@@ -507,8 +511,8 @@ ODD_NAMES = {
 }
 
 
-def test_names_of_any_kind(place: Place) -> None:
-    """Are found under the URL that the item shows."""
+def test_files_with_odd_names_are_found_under_their_urls(place: Place) -> None:
+    """By the URL that the item has."""
     place.put(ODD_NAMES)
     dataset = RemoteFiles(place.url, storage_options=place.options)
     root = place.url if "://" in place.url else f"file://{place.url}"
@@ -516,8 +520,8 @@ def test_names_of_any_kind(place: Place) -> None:
     assert found == ODD_NAMES
 
 
-def test_markers_of_folders_are_no_files(on_s3: Place, moto: S3Server) -> None:
-    """Consoles leave empty objects called ``folder/``."""
+def test_directory_markers_are_dropped(on_s3: Place, moto: S3Server) -> None:
+    """Consoles store empty objects named ``folder/``."""
     bucket = moto.new_bucket()
     for key in ("", "a/", "a/b/", "c/"):
         moto.client().put_object(Bucket=bucket, Key=f"d/{key}", Body=b"")
@@ -527,8 +531,8 @@ def test_markers_of_folders_are_no_files(on_s3: Place, moto: S3Server) -> None:
         assert list(dataset) == [(f"s3://{bucket}/d/a/b/1", b"one")]  # type: ignore[call-overload]
 
 
-def test_order_is_that_of_folders_then_names(place: Place) -> None:
-    """Where that is not the order of the keys, because ``-`` and ``.`` come before ``/``."""
+def test_files_are_sorted_by_folder_then_name(place: Place) -> None:
+    """This differs from the order of the keys, because ``-`` and ``.`` sort before ``/``."""
     names = ["a-b/1", "a.b/1", "a/2", "a/10", "a/z-/1", "a/z/1", "b", "a", "a/z.x"]
     if not place.url.startswith("s3:"):
         names.remove("a")  # no file and folder of one name there
@@ -542,28 +546,28 @@ def test_order_is_that_of_folders_then_names(place: Place) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 7, NUM_FILES, NUM_FILES + 5])
-def test_a_limit_takes_the_first(in_memory: Place, limit: int) -> None:
+def test_limit_selects_the_first_files(in_memory: Place, limit: int) -> None:
     """In the order without it."""
     dataset, items = RemoteFiles(in_memory.url, limit=limit), items_of(in_memory)[:limit]
     assert dataset.__getitems__(range(len(dataset))) == items
 
 
 @pytest.mark.parametrize("limit", [0, -1, 2.5, "3"])
-def test_wrong_limits_are_refused(limit: Any) -> None:
+def test_invalid_limits_are_refused(limit: Any) -> None:
     """Before anything is listed."""
     with pytest.raises(ValueError, match="limit must be"):
         RemoteFiles("memory://no/such/folder/", limit=limit)
 
 
-def test_nothing_to_take(place: Place) -> None:
-    """An error that names the folder."""
+def test_folder_without_files_is_an_error(place: Place) -> None:
+    """It names the folder."""
     place.put({"other/x": b""})
     with pytest.raises(EmptyListingError, match="nothing-here"):
         RemoteFiles(f"{place.url}nothing-here/", storage_options=place.options)
 
 
-def test_globs_and_paths(tmp_path: Path, in_memory: Place) -> None:
-    """Some of the files, or a local folder as a path."""
+def test_globs_and_local_paths_are_accepted(tmp_path: Path, in_memory: Place) -> None:
+    """A glob selects some of the files."""
     items = items_of(in_memory)
     assert list(RemoteFiles(f"{in_memory.url}b/*1*.bin")) == [  # type: ignore[call-overload]
         item for item in items if "/b/" in item[0] and "1" in item[0].rpartition("/")[2]
@@ -573,14 +577,14 @@ def test_globs_and_paths(tmp_path: Path, in_memory: Place) -> None:
 
 
 @pytest.mark.parametrize("backend", [Backend.BOTOCORE, Backend.FSSPEC])
-def test_other_backends(on_s3: Place, backend: Backend) -> None:
-    """Carry the same bytes."""
+def test_every_backend_reads_the_same_bytes(on_s3: Place, backend: Backend) -> None:
+    """The transport does not matter."""
     dataset = RemoteFiles(on_s3.url, storage_options=on_s3.options, backend=backend)
     assert dataset.__getitems__([1, 1, 5]) == [items_of(on_s3)[index] for index in (1, 1, 5)]
 
 
-def test_an_index_instead_of_a_listing(on_s3: Place, moto: S3Server, tmp_path: Path) -> None:
-    """Nothing is listed, and the second epoch sends no GET here either."""
+def test_index_replaces_the_listing(on_s3: Place, moto: S3Server, tmp_path: Path) -> None:
+    """Nothing is listed, and with a cache the second epoch sends no GET."""
     with FaultyStore(moto.endpoint_url) as store:
         options = {**moto.storage_options, "endpoint_url": store.endpoint_url}
         keys = [f"d/{name}" for name in NAMES]
@@ -596,8 +600,8 @@ def test_an_index_instead_of_a_listing(on_s3: Place, moto: S3Server, tmp_path: P
         assert not any("list-type" in one.query for one in store.requests)
 
 
-def test_files_of_a_web_server() -> None:
-    """Which has no listing: an index tells what there is. Queries, which may hold secrets, are not shown."""
+def test_web_server_is_read_by_an_index() -> None:
+    """It has no listing. Queries, which may be secret, are not shown."""
     with scripted(lambda request: Response.of_object(request, request.target.encode())) as server:
         dataset = RemoteFiles(f"{server.url}/data/", index=["data/b/1.bin", "data/a/2.bin?signature=canary"])
         found = dataset.__getitems__([1, 0])
@@ -607,8 +611,8 @@ def test_files_of_a_web_server() -> None:
     ]
 
 
-def test_links_to_folders_are_followed(tmp_path: Path) -> None:
-    """As by torchvision, which many a data set on a cluster relies on."""
+def test_symlinks_to_folders_are_followed(tmp_path: Path) -> None:
+    """As by torchvision."""
     Place(f"{tmp_path}/real/").put({"1": b"one"})
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "linked").symlink_to(tmp_path / "real")

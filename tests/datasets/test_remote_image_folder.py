@@ -101,10 +101,10 @@ def plain_items(place: Place) -> list[tuple[Image.Image, int]]:
     ]
 
 
-def test_as_torchvision(place: Place, tmp_path: Path) -> None:
-    """Classes, samples, order, targets and pixels are those of ``ImageFolder``, from any store."""
-    for there in (place, Place(f"{tmp_path}/reference/")):
-        there.put({**FILES, **{name: data for name, data in OTHERS.items() if "/" in name}})
+def test_classes_samples_and_pixels_equal_torchvision(place: Place, tmp_path: Path) -> None:
+    """Order and targets too, from any store."""
+    for location in (place, Place(f"{tmp_path}/reference/")):
+        location.put({**FILES, **{name: data for name, data in OTHERS.items() if "/" in name}})
     dataset = RemoteImageFolder(place.url, storage_options=place.options)
     root = place.url if "://" in place.url else f"file://{place.url}"
     check_as_torchvision(dataset, f"{tmp_path}/reference", root)
@@ -124,8 +124,8 @@ TREES = st.lists(st.tuples(NAMES, st.lists(NAMES, max_size=2), IMAGE_NAMES), min
 
 @settings(max_examples=60)
 @given(tree=TREES, nested=st.booleans())
-def test_any_tree(tree: list[tuple[str, list[str], str]], nested: bool) -> None:
-    """Whatever the names: with classes by the first folder nested trees too, where torchvision takes that."""
+def test_any_tree_equals_torchvision(tree: list[tuple[str, list[str], str]], nested: bool) -> None:
+    """For any names; nested trees with classes by the first directory."""
     with tempfile.TemporaryDirectory() as root:
         for top, between, name in [*tree, *((top, [], "0.png") for top, _, _ in tree)]:
             path = Path(root, top, *(f"{folder}.d" for folder in between if nested), name or "none")
@@ -136,8 +136,8 @@ def test_any_tree(tree: list[tuple[str, list[str], str]], nested: bool) -> None:
         check_as_torchvision(RemoteImageFolder(root, classes=classes), root, f"file://{root}/")
 
 
-def test_classes_of_nested_folders(memory_folder: str) -> None:
-    """Are the folders that images lie in, wherever these lie."""
+def test_classes_of_nested_folders_are_the_parent_directories(memory_folder: str) -> None:
+    """At any depth."""
     place = Place(f"{memory_folder}/")
     place.put(dict.fromkeys(("train/dog/1.png", "val/cat/1.png", "more/2.png", "val/dog/2.png"), b""))
     dataset = RemoteImageFolder(place.url)
@@ -151,24 +151,24 @@ def test_classes_of_nested_folders(memory_folder: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA"])
-def test_every_mode_is_rgb(memory_folder: str, mode: str) -> None:
-    """As torchvision's loader makes it."""
+def test_images_of_every_mode_become_rgb(memory_folder: str, mode: str) -> None:
+    """As by torchvision's loader."""
     data = picture(3, mode)
     Place(f"{memory_folder}/").put({"a/1.png": data})
     assert pixels(RemoteImageFolder(memory_folder)[0][0]) == opened(data)
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "WEBP", "BMP", "TIFF", "PPM"])
-def test_every_format(memory_folder: str, kind: str) -> None:
-    """With the extensions that torchvision takes; a JPEG may come from another decoder."""
+def test_every_format_of_torchvision_is_read(memory_folder: str, kind: str) -> None:
+    """A JPEG may be decoded by another library."""
     data = picture(3, "RGB", kind)
     Place(f"{memory_folder}/").put({f"a/1.{kind.lower()}": data})
     found = np.array(pixels(RemoteImageFolder(memory_folder)[0][0]), np.int16)
     assert np.abs(found - np.array(opened(data), np.int16)).max() <= (8 if kind == "JPEG" else 0)
 
 
-def test_transforms(zoo: Place) -> None:
-    """Of the image and of the label, also where they are set later."""
+def test_transform_and_target_transform_are_applied(zoo: Place) -> None:
+    """Also if they are set later."""
     dataset = RemoteImageFolder(zoo.url, transform=lambda image: image.size, target_transform=lambda label: -label)
     plain = [(image.size, -label) for image, label in plain_items(zoo)]
     assert dataset.__getitems__(range(len(TREE))) == plain
@@ -229,8 +229,8 @@ def check_random_transforms(place: Place, num_workers: int, start_method: str, n
     assert found == batches_of(plain, num_workers, "fork", num_epochs)
 
 
-def test_transforms_see_images_in_the_order_of_the_batch(zoo: Place) -> None:
-    """Duplicates come as images of their own: what one transform draws into does not show in the other."""
+def test_transforms_run_in_the_order_of_the_batch(zoo: Place) -> None:
+    """A repeated image is a separate object, so in-place transforms do not interfere."""
     seen: list[tuple[int, int]] = []
 
     def paint(image: Image.Image) -> Image.Image:
@@ -246,7 +246,7 @@ def test_transforms_see_images_in_the_order_of_the_batch(zoo: Place) -> None:
 
 
 def test_images_are_decoded_while_others_are_fetched() -> None:
-    """The first one is being decoded before the fourth one is answered, and until it was."""
+    """The first one is decoded before the fourth one is answered."""
     began, answered = threading.Event(), threading.Event()
 
     def hold(key: str) -> None:
@@ -269,8 +269,8 @@ def test_images_are_decoded_while_others_are_fetched() -> None:
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
-def test_several_images_are_decoded_at_once(zoo: Place) -> None:
-    """In threads, never the one that asks; one for each processor at the most."""
+def test_images_are_decoded_in_threads(zoo: Place) -> None:
+    """Never in the caller's thread; at most one per processor."""
     together, decoding = threading.Barrier(2), set()
 
     def decode(data: bytes) -> int:
@@ -290,8 +290,8 @@ def damaged(place: Place) -> tuple[Place, str]:
     return place, f"{place.url if '://' in place.url else 'file://' + place.url}b/10.PNG"
 
 
-def test_a_damaged_image(damaged: tuple[Place, str]) -> None:
-    """An error of its own kind with the URL; the others are there."""
+def test_damaged_image_is_a_decode_error(damaged: tuple[Place, str]) -> None:
+    """With the URL; other items can be read."""
     place, url = damaged
     dataset = RemoteImageFolder(place.url, storage_options=place.options)
     bad = [path for path, _ in dataset.samples].index(url)
@@ -304,8 +304,8 @@ def test_a_damaged_image(damaged: tuple[Place, str]) -> None:
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_damaged_image_in_a_loader(moto: S3Server, num_workers: int) -> None:
-    """The batches before it come, and then its error, also out of a worker."""
+def test_damaged_image_in_a_loader_is_a_decode_error(moto: S3Server, num_workers: int) -> None:
+    """After the batches before it, also from a worker."""
     place = Place(f"s3://{moto.new_bucket()}/", moto)
     place.put({**FILES, "b/10.PNG": FILES["b/10.PNG"][:60]})
     dataset = RemoteImageFolder(place.url, storage_options=moto.storage_options, transform=np.asarray)
@@ -317,8 +317,8 @@ def test_a_damaged_image_in_a_loader(moto: S3Server, num_workers: int) -> None:
     assert f"{place.url}b/10.PNG" in str(error)
 
 
-def test_an_image_in_the_place_of_a_damaged_one(damaged: tuple[Place, str]) -> None:
-    """``on_error`` gives the whole item, with its label; the transform is not asked."""
+def test_on_error_returns_the_complete_item(damaged: tuple[Place, str]) -> None:
+    """With its label; the transform is not called."""
     place, url = damaged
     seen: list[RemoteDataError] = []
 
@@ -337,16 +337,16 @@ def test_an_image_in_the_place_of_a_damaged_one(damaged: tuple[Place, str]) -> N
     assert [type(error) for error in seen] == [DecodeError, ObjectNotFoundError]
 
 
-def test_damaged_images_are_not_swallowed(damaged: tuple[Place, str]) -> None:
-    """By a function that returns nothing: a batch is never short."""
+def test_on_error_that_returns_none_raises_the_error(damaged: tuple[Place, str]) -> None:
+    """A batch is never shorter."""
     place, url = damaged
     dataset = RemoteImageFolder(place.url, storage_options=place.options, on_error=lambda error: None)
     with pytest.raises(DecodeError, match=re.escape(url)):
         dataset.__getitems__(range(len(dataset)))
 
 
-def test_errors_of_a_transform_are_its_own(zoo: Place) -> None:
-    """Not taken for a damaged image, nor handed to ``on_error``."""
+def test_exceptions_of_transforms_are_unchanged(zoo: Place) -> None:
+    """They are no ``DecodeError``, and ``on_error`` is not called."""
 
     def fail(image: Image.Image) -> None:
         raise ZeroDivisionError("mine")
@@ -356,8 +356,8 @@ def test_errors_of_a_transform_are_its_own(zoo: Place) -> None:
         dataset[0]
 
 
-def test_test_sets_have_no_classes(memory_folder: str) -> None:
-    """Images in the folder itself have the label -1."""
+def test_images_in_the_folder_itself_have_label_minus_1(memory_folder: str) -> None:
+    """As in a test set."""
     place = Place(f"{memory_folder}/")
     place.put({f"{number}.png": picture(number) for number in range(3)})
     dataset = RemoteImageFolder(place.url)
@@ -366,8 +366,8 @@ def test_test_sets_have_no_classes(memory_folder: str) -> None:
 
 
 @pytest.mark.parametrize("classes", [None, ["cat"], {"cat": 3}])
-def test_images_without_a_class_beside_others(memory_folder: str, classes: Any) -> None:
-    """Are an error that names one, rather than a class of their own."""
+def test_image_without_a_parent_directory_beside_classes_is_an_error(memory_folder: str, classes: Any) -> None:
+    """It names the image."""
     Place(f"{memory_folder}/").put({"cat/1.png": b"", "stray.png": b""})
     with pytest.raises(LabelError, match=r"stray\.png"):
         RemoteImageFolder(memory_folder, classes=classes)
@@ -410,16 +410,18 @@ SYNSETS = [
         (lambda path: np.int64(2), [2] * 6, ["0", "1", "2"]),
     ],
 )
-def test_classes(animals: str, classes: Any, targets: list[int], names: list[str]) -> None:
-    """From all that gives them; a label without a class is named by its number."""
+def test_classes_argument_determines_labels_and_names(
+    animals: str, classes: Any, targets: list[int], names: list[str]
+) -> None:
+    """Of any form; a label without a class is named by its number."""
     dataset = RemoteImageFolder(animals, classes=classes)
     assert dataset.targets == targets
     assert dataset.classes == names
     assert all(dataset.class_to_idx[name] == label for label, name in enumerate(names) if not name.isdigit())
 
 
-def test_class_files_of_validation_sets(memory_folder: str) -> None:
-    """By the numbers in the names of images, which lie in one folder."""
+def test_class_files_label_validation_sets(memory_folder: str) -> None:
+    """By the number in the image's name."""
     Place(f"{memory_folder}/").put({f"ILSVRC2012_val_0000000{number}.JPEG": b"" for number in (1, 2, 3)})
     by_number = labels.by_number({"0": 5, "1": 3, "2": 5}, number_base=0, id_base=1)
     truth = labels.ground_truth([5, 3, 5], base_name="ILSVRC2012_val_")
@@ -430,7 +432,7 @@ def test_class_files_of_validation_sets(memory_folder: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("classes", "kind", "told"),
+    ("classes", "kind", "message"),
     [
         (["cat", "dog"], LabelError, r"ant/0\.png.*'ant'.*none of the 2 classes cat, dog"),
         ({"cat": 0}, LabelError, "none of the 1 classes"),
@@ -446,20 +448,20 @@ def test_class_files_of_validation_sets(memory_folder: str) -> None:
         (lambda path: 2**31, LabelError, r"ant/0\.png"),
     ],
 )
-def test_classes_that_do_not_fit(animals: str, classes: Any, kind: type[Exception], told: str) -> None:
-    """The error says which file, and what was expected."""
-    with pytest.raises(kind, match=told):
+def test_classes_that_do_not_fit_are_an_error(animals: str, classes: Any, kind: type[Exception], message: str) -> None:
+    """It names the file and what was expected."""
+    with pytest.raises(kind, match=message):
         RemoteImageFolder(animals, classes=classes)
 
 
-def test_labels_of_any_size(animals: str) -> None:
-    """Where they are numbers of the user's own, no list of all below them is made unless it is asked for."""
+def test_large_labels_allocate_no_list_of_classes(animals: str) -> None:
+    """Unless ``classes`` is accessed."""
     assert RemoteImageFolder(animals, classes=lambda path: 2**31 - 1).targets == [2**31 - 1] * 6
 
 
 @pytest.mark.parametrize("limit", [1, 3, 100])
-def test_a_limit_leaves_labels_as_they_are(animals: str, limit: int) -> None:
-    """And the classes too, so that a model fits."""
+def test_limit_does_not_change_labels_and_classes(animals: str, limit: int) -> None:
+    """So a model still fits."""
     dataset, whole = RemoteImageFolder(animals, limit=limit), RemoteImageFolder(animals)
     assert len(dataset) == min(limit, 6)
     assert list(dataset.samples) == whole.samples[:limit]
@@ -467,15 +469,15 @@ def test_a_limit_leaves_labels_as_they_are(animals: str, limit: int) -> None:
     assert dataset.classes == whole.classes == ["ant", "cat", "dog"]
 
 
-def test_folders_without_images(place: Place) -> None:
-    """An error that names the folder and the extensions that would do."""
+def test_folder_without_images_is_an_error(place: Place) -> None:
+    """It names the folder and the extensions."""
     place.put(OTHERS)
     with pytest.raises(EmptyListingError, match=re.escape(place.url) + r".*\.jpg.*\.webp"):
         RemoteImageFolder(place.url, storage_options=place.options)
 
 
-def test_what_goes_to_workers_is_small() -> None:
-    """Less than 200 bytes an image, labels included."""
+def test_pickle_is_less_than_200_bytes_per_image() -> None:
+    """Including labels."""
     place = memory_place()
     place.put({f"n{number % 10:08d}/n{number % 10:08d}_{number:05d}.JPEG": b"" for number in range(1000)})
     dataset = RemoteImageFolder(place.url)
@@ -490,8 +492,8 @@ def test_what_goes_to_workers_is_small() -> None:
     )
 
 
-def test_an_index_instead_of_a_listing(zoo_on_s3: Place, moto: S3Server) -> None:
-    """Its keys are those of the bucket; what is no image is left out; order and labels are those of the listing."""
+def test_index_replaces_the_listing(zoo_on_s3: Place, moto: S3Server) -> None:
+    """Other files are dropped; order and labels are those of the listing."""
     folder = zoo_on_s3.url.split("/", 3)[3]
     listed = RemoteImageFolder(zoo_on_s3.url, storage_options=moto.storage_options)
     keys = [f"{folder}{name}" for name in [*reversed(TREE), "a/readme.txt"]]
@@ -505,7 +507,7 @@ def test_an_index_instead_of_a_listing(zoo_on_s3: Place, moto: S3Server) -> None
         RemoteImageFolder(zoo_on_s3.url, index=[f"{folder}a/readme.txt"], storage_options=moto.storage_options)
 
 
-def test_wrong_numbers_come_after_the_batches_before_them(zoo: Place) -> None:
+def test_index_out_of_range_is_raised_after_the_batches_before_it(zoo: Place) -> None:
     """However far ahead images are fetched and decoded."""
     dataset = RemoteImageFolder(zoo.url, transform=lambda image: image.size)
     items = [(image.size, label) for image, label in plain_items(zoo)]

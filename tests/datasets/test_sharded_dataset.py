@@ -98,8 +98,8 @@ def on_s3(moto: S3Server) -> Place:
     return write(Place(f"s3://{moto.new_bucket()}/d/", moto))
 
 
-def test_samples_in_any_store(verse: Place) -> None:
-    """Those of the sequential reader, by number; the data are bytes, which do not hold on to the rest of a batch."""
+def test_samples_equal_those_of_the_sequential_reader(verse: Place) -> None:
+    """In any store. Members are bytes that do not keep the batch in memory."""
     samples = read_in_order(verse)
     assert len(samples) == NUM_SAMPLES
     for url in (verse.url, verse.url.rstrip("/"), f"{verse.url}index.json"):
@@ -112,8 +112,8 @@ def test_samples_in_any_store(verse: Place) -> None:
 
 @settings(max_examples=60)
 @given(indices=INDICES, max_in_flight=st.integers(1, 5))
-def test_a_batch_is_its_samples_one_by_one(in_memory: Place, indices: list[int], max_in_flight: int) -> None:
-    """In the order asked for, each as often as asked for, and each a dict of its own."""
+def test_batch_equals_its_single_samples(in_memory: Place, indices: list[int], max_in_flight: int) -> None:
+    """In the requested order, with repetitions; each is a separate dict."""
     samples = read_in_order(in_memory)
     found = ShardedDataset(in_memory.url, max_in_flight=max_in_flight).__getitems__(indices)
     assert found == [samples[index] for index in indices]
@@ -122,8 +122,8 @@ def test_a_batch_is_its_samples_one_by_one(in_memory: Place, indices: list[int],
 
 @settings(max_examples=30)
 @given(batches=st.lists(INDICES, max_size=8))
-def test_several_batches(in_memory: Place, batches: list[list[int]]) -> None:
-    """One after the other, empty ones and those of any length among them."""
+def test_batches_of_any_length_are_yielded_in_order(in_memory: Place, batches: list[list[int]]) -> None:
+    """Empty ones too."""
     samples = read_in_order(in_memory)
     found = list(ShardedDataset(in_memory.url).batches(batches))
     assert found == [[samples[index] for index in batch] for batch in batches]
@@ -131,8 +131,8 @@ def test_several_batches(in_memory: Place, batches: list[list[int]]) -> None:
 
 @settings(max_examples=25)
 @given(counts=st.lists(st.integers(1, 4), min_size=1, max_size=5), seed=st.randoms(use_true_random=False))
-def test_shards_of_any_length(counts: list[int], seed: random.Random) -> None:
-    """Numbers run on from one shard to the next, in the manifest's order."""
+def test_indices_continue_over_shards_in_manifest_order(counts: list[int], seed: random.Random) -> None:
+    """For shards of any length."""
     place = memory_place()
     for shard, count in enumerate(counts):
         with ShardWriter(f"{place.url}{'zyxwv'[shard]}{{shard}}.tar") as writer:
@@ -147,8 +147,8 @@ def test_shards_of_any_length(counts: list[int], seed: random.Random) -> None:
     assert dataset.__getitems__(order) == [samples[index] for index in order]
 
 
-def test_a_path_is_a_folder(tmp_path: Path) -> None:
-    """Local shards, by a ``Path`` too."""
+def test_local_paths_are_accepted(tmp_path: Path) -> None:
+    """A ``Path`` too."""
     write(Place(f"{tmp_path}/"))
     assert (
         ShardedDataset(tmp_path)[2]
@@ -158,8 +158,8 @@ def test_a_path_is_a_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("index", [NUM_SAMPLES, -NUM_SAMPLES - 1, 10**30])
-def test_numbers_that_there_are_not(in_memory: Place, index: int) -> None:
-    """An ``IndexError``, also in the middle of a batch."""
+def test_index_out_of_range_is_an_error(in_memory: Place, index: int) -> None:
+    """An ``IndexError``, also within a batch."""
     dataset = ShardedDataset(in_memory.url)
     for ask in (lambda: dataset[index], lambda: dataset.__getitems__([0, index])):
         with pytest.raises(IndexError, match="ShardedDataset has 23 items"):
@@ -167,8 +167,8 @@ def test_numbers_that_there_are_not(in_memory: Place, index: int) -> None:
 
 
 @pytest.mark.parametrize("index", [True, 1.0, "1", slice(2), None])
-def test_what_is_no_number(in_memory: Place, index: Any) -> None:
-    """A ``TypeError``; NumPy's and torch's ints are numbers."""
+def test_index_that_is_no_integer_is_an_error(in_memory: Place, index: Any) -> None:
+    """A ``TypeError``; integers of NumPy and torch are accepted."""
     dataset = ShardedDataset(in_memory.url)
     with pytest.raises(TypeError, match="by its index"):
         dataset[index]
@@ -176,8 +176,8 @@ def test_what_is_no_number(in_memory: Place, index: Any) -> None:
     assert [dataset[other] for other in others] == [dataset[3]] * 2
 
 
-def test_transforms_get_samples(in_memory: Place) -> None:
-    """In the order of the batch, in the thread that asks; duplicates are samples of their own."""
+def test_transforms_run_in_the_order_of_the_batch(in_memory: Place) -> None:
+    """In the caller's thread; repeated samples are separate objects."""
     seen: list[Any] = []
 
     def pop(sample: Sample) -> Any:
@@ -217,8 +217,8 @@ def check_workers(place: Place, num_workers: int, start_method: str) -> None:
     assert list(loader) == list(plain)
 
 
-def test_close_samples_are_one_request(on_s3: Place, moto: S3Server) -> None:
-    """One for each shard where samples lie close together; an index is read once."""
+def test_neighbouring_samples_are_one_request(on_s3: Place, moto: S3Server) -> None:
+    """One per shard; an index is read once."""
     with FaultyStore(moto.endpoint_url) as store:
         dataset = ShardedDataset(
             on_s3.url, storage_options={**moto.storage_options, "endpoint_url": store.endpoint_url}
@@ -237,8 +237,8 @@ def test_close_samples_are_one_request(on_s3: Place, moto: S3Server) -> None:
         assert all(range_ is not None for range_ in ranges), "never a whole shard"
 
 
-def test_samples_that_lie_far_apart_are_several_requests(moto: S3Server) -> None:
-    """What lies between is not fetched."""
+def test_distant_samples_are_separate_requests(moto: S3Server) -> None:
+    """The bytes between them are not fetched."""
     place = Place(f"s3://{moto.new_bucket()}/d/", moto)
     with ShardWriter(place.template(), storage_options=place.options) as writer:
         for number in range(5):
@@ -256,8 +256,8 @@ def timed_shards(place: Place) -> dict[str, bytes]:
     return place.files()
 
 
-def test_shards_are_asked_at_once(in_memory: Place) -> None:
-    """The indexes of a batch, and then its samples: no request is answered before all of them have come."""
+def test_shards_are_requested_concurrently(in_memory: Place) -> None:
+    """The indexes of a batch, then its samples: no request is answered before all of them have arrived."""
     idx, tar = Together(5, ".idx"), Together(5, ".tar")
     with timed_store(timed_shards(in_memory), lambda key: idx(key) or tar(key)) as store:
         dataset = ShardedDataset(store.url, storage_options=store.options, retry=AT_ONCE)
@@ -265,8 +265,8 @@ def test_shards_are_asked_at_once(in_memory: Place) -> None:
     assert [sample["cls"] for sample in found] == [b"0", b"5", b"10", b"15", b"20"]
 
 
-def test_a_storm(on_s3: Place, moto: S3Server) -> None:
-    """Whatever passes is repeated, and every sample is right."""
+def test_every_sample_is_correct_through_a_storm(on_s3: Place, moto: S3Server) -> None:
+    """Transient errors are retried."""
     samples = read_in_order(on_s3)
     with faulty(moto, Faults.storm(0.3), seed=2) as (server, store):
         dataset = ShardedDataset(on_s3.url, storage_options=server.storage_options, retry=PATIENT)
@@ -277,8 +277,10 @@ def test_a_storm(on_s3: Place, moto: S3Server) -> None:
 
 
 @pytest.mark.parametrize("fault", ["cut_body", "reset_in_body", "short_range", "shifted_range"])
-def test_answers_that_are_never_whole(on_s3: Place, moto: S3Server, fault: str) -> None:
-    """An error with the URL after as many attempts as the policy allows; then it goes on."""
+def test_truncated_responses_are_an_error_after_the_attempts_of_the_policy(
+    on_s3: Place, moto: S3Server, fault: str
+) -> None:
+    """With the URL; the dataset stays usable."""
     with FaultyStore(moto.endpoint_url) as store:
         options = {**moto.storage_options, "endpoint_url": store.endpoint_url}
         dataset = ShardedDataset(on_s3.url, storage_options=options, retry=AT_ONCE)
@@ -290,8 +292,8 @@ def test_answers_that_are_never_whole(on_s3: Place, moto: S3Server, fault: str) 
         assert [sample["cls"] for sample in dataset.__getitems__([6, 0])] == [b"6", b"0"]
 
 
-def test_shards_that_went(verse: Place) -> None:
-    """The batches before come, and then an error with the shard's URL; the others are there."""
+def test_deleted_shard_is_an_error(verse: Place) -> None:
+    """With the URL, after the batches before; other shards can be read."""
     samples = read_in_order(verse)
     dataset = ShardedDataset(verse.url, storage_options=verse.options, retry=AT_ONCE)
     verse.delete("000002.tar")
@@ -302,8 +304,8 @@ def test_shards_that_went(verse: Place) -> None:
     assert dataset[9] == samples[9]
 
 
-def test_an_index_that_cuts_a_sample_in_two(tmp_path: Path) -> None:
-    """Without a checksum of the index, the sample that is cut is refused; the others are read."""
+def test_index_that_cuts_a_sample_is_an_error(tmp_path: Path) -> None:
+    """Without a checksum of the index too; other samples can be read."""
     place = write(Place(f"{tmp_path}/"))
     manifest = json.loads((tmp_path / "index.json").read_bytes())
     for entry in manifest["shardlist"]:
@@ -328,8 +330,8 @@ def test_an_index_that_cuts_a_sample_in_two(tmp_path: Path) -> None:
             assert dataset.__getitems__(untouched) == [samples[at] for at in untouched]
 
 
-def test_shards_that_were_replaced(verse: Place) -> None:
-    """Are an error: the index belongs to what was listed."""
+def test_replaced_shard_is_an_error(verse: Place) -> None:
+    """The index belongs to the listed version."""
     dataset = ShardedDataset(verse.url, storage_options=verse.options, retry=AT_ONCE)
     dataset[0]
     verse.put({"000000.tar": bytes(700) + verse.files()["000000.tar"]})
@@ -338,8 +340,8 @@ def test_shards_that_were_replaced(verse: Place) -> None:
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_errors_of_a_loader(in_memory: Place, num_workers: int) -> None:
-    """Of their own kind with the URL, in the batch that they belong to."""
+def test_errors_in_a_loader_are_raised_in_their_batch(in_memory: Place, num_workers: int) -> None:
+    """With their own type and the URL."""
     refused = Response.of_error(403, "AccessDenied")
     with timed_store(timed_shards(in_memory), lambda key: refused if key == "000002.tar" else None) as store:
         dataset = ShardedDataset(store.url, storage_options=store.options, retry=AT_ONCE)
@@ -350,8 +352,8 @@ def test_errors_of_a_loader(in_memory: Place, num_workers: int) -> None:
     assert [len(batch) for batch in found] == [4, 4]
 
 
-def test_wrong_numbers_come_after_the_batches_before_them(in_memory: Place) -> None:
-    """However far ahead the samples are fetched; a missing index too."""
+def test_index_out_of_range_is_raised_after_the_batches_before_it(in_memory: Place) -> None:
+    """However far ahead samples are fetched; a missing ``.idx`` too."""
     samples = read_in_order(in_memory)
     batches = ShardedDataset(in_memory.url).batches([[0], [1], [99], [2]])
     assert [next(batches), next(batches)] == [[samples[0]], [samples[1]]]
@@ -365,8 +367,8 @@ def test_wrong_numbers_come_after_the_batches_before_them(in_memory: Place) -> N
         next(batches)
 
 
-def test_shards_without_an_index(verse: Place) -> None:
-    """The error says how to write it; once it is there, the same dataset goes on."""
+def test_shard_without_an_index_is_an_error(verse: Place) -> None:
+    """It says how to write the index, after which the same dataset can be read."""
     dataset = ShardedDataset(verse.url, storage_options=verse.options)
     kept = verse.files()["000003.tar.idx"]
     verse.delete("000003.tar.idx")
@@ -377,8 +379,8 @@ def test_shards_without_an_index(verse: Place) -> None:
 
 
 @pytest.mark.parametrize("ending", [".tar.gz", ".tar.zst"])
-def test_compressed_shards(memory_folder: str, ending: str) -> None:
-    """Have no places to read from: the error says what to do."""
+def test_compressed_shards_are_an_error(memory_folder: str, ending: str) -> None:
+    """They have no offsets: the error says what to do."""
     place = write(Place(f"{memory_folder}/"), ending=ending)
     dataset = ShardedDataset(place.url)
     assert len(dataset) == NUM_SAMPLES
@@ -392,8 +394,8 @@ def offsets_of(place: Place, shard: int) -> list[int]:
 
 
 @pytest.mark.parametrize("wrong", ["other", "short", "long", "cut", "empty", "zeros", "backwards", "uneven", "beyond"])
-def test_indexes_of_something_else(memory_folder: str, wrong: str) -> None:
-    """Are an error, by their length or by their numbers; never another sample."""
+def test_index_of_another_shard_is_an_error(memory_folder: str, wrong: str) -> None:
+    """By its length or its numbers; never another sample."""
     place = write(Place(f"{memory_folder}/"))
     good = offsets_of(place, 1)
     data = {
@@ -414,8 +416,8 @@ def test_indexes_of_something_else(memory_folder: str, wrong: str) -> None:
 
 @settings(max_examples=60)
 @given(data=st.data())
-def test_no_index_leads_to_another_exception(data: st.DataObject) -> None:
-    """Whatever numbers of the right form it has: an error of ours, or the sample that lies there."""
+def test_any_index_gives_the_sample_or_an_error_of_this_package(data: st.DataObject) -> None:
+    """For any numbers of a valid form."""
     place = write(memory_place(), num_samples=4)
     good = offsets_of(place, 0)
     cuts = data.draw(st.lists(st.sampled_from(range(0, good[-1] + 1024, 512)), min_size=5, max_size=5).map(sorted))
@@ -428,8 +430,8 @@ def test_no_index_leads_to_another_exception(data: st.DataObject) -> None:
         assert sample["__key__"] in {sample_of(other)["__key__"] for other in range(4)}
 
 
-def test_two_samples_at_one_place_are_refused(memory_folder: str) -> None:
-    """As an index has them that tells of other samples than the shard."""
+def test_index_with_repeated_offsets_is_an_error(memory_folder: str) -> None:
+    """It does not belong to the shard."""
     place = write(Place(f"{memory_folder}/"), num_samples=4)
     good = offsets_of(place, 0)
     place.put({"000000.tar.idx": dump_index([good[0], good[2], *(good[2] + 512 * n for n in (1, 2)), good[4]])})
@@ -443,8 +445,8 @@ def test_two_samples_at_one_place_are_refused(memory_folder: str) -> None:
         ShardedDataset(place.url)[0]
 
 
-def test_damaged_samples_name_their_shard(memory_folder: str) -> None:
-    """A header that is none, where a sample should begin."""
+def test_damaged_header_is_an_error_that_names_the_shard(memory_folder: str) -> None:
+    """Where a sample should start."""
     place = write(Place(f"{memory_folder}/"))
     data = bytearray(place.files()["000001.tar"])
     at = offsets_of(place, 1)[2]
@@ -457,23 +459,23 @@ def test_damaged_samples_name_their_shard(memory_folder: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "index.json", "nothing/"])
-def test_folders_without_a_manifest(place: Place, name: str) -> None:
-    """An error that says so, when the dataset is built."""
+def test_folder_without_a_manifest_is_an_error(place: Place, name: str) -> None:
+    """When the dataset is built."""
     place.put({"000000.tar": b"a shard of others"})
     with pytest.raises(ObjectNotFoundError, match="there is no manifest"):
         ShardedDataset(f"{place.url}{name}", storage_options=place.options)
 
 
 @pytest.mark.parametrize("data", [b"{}", b"no json", b'{"shardlist": 3}', b"[]"])
-def test_what_is_no_manifest(memory_folder: str, data: bytes) -> None:
-    """Such as an index of loose files under the same name."""
+def test_invalid_manifest_is_an_error(memory_folder: str, data: bytes) -> None:
+    """For example an index of loose files under the same name."""
     Place(f"{memory_folder}/").put({"index.json": data})
     with pytest.raises((ManifestError, EmptyListingError), match=r"index\.json"):
         ShardedDataset(memory_folder)
 
 
-def test_threads_stay_with_the_dataset(on_s3: Place) -> None:
-    """The same ones fetch the next batch; none is left when the dataset is gone."""
+def test_threads_live_as_long_as_the_dataset(on_s3: Place) -> None:
+    """They fetch all batches, and end with the dataset."""
     before = threads_of_ours()
     dataset = ShardedDataset(on_s3.url, storage_options=on_s3.options, max_in_flight=4)
     dataset.__getitems__(range(NUM_SAMPLES))
@@ -493,8 +495,8 @@ def test_threads_stay_with_the_dataset(on_s3: Place) -> None:
     wait_for(lambda: not threads_of_ours() - before)
 
 
-def test_what_was_asked_for_ahead_is_given_up(in_memory: Place) -> None:
-    """When somebody leaves early, requests that have not begun are not made."""
+def test_early_break_drops_requests_that_have_not_started(in_memory: Place) -> None:
+    """They are not sent."""
     first = threading.Event()
 
     def hold(key: str) -> None:
@@ -513,8 +515,8 @@ def test_what_was_asked_for_ahead_is_given_up(in_memory: Place) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_child_forked_after_reading(in_memory: Place) -> None:
-    """It has threads of its own, and the parent's go on."""
+def test_forked_child_has_its_own_threads(in_memory: Place) -> None:
+    """Those of the parent continue."""
     dataset = ShardedDataset(in_memory.url)
     samples = dataset.__getitems__([3, 20])
     child = os.fork()
@@ -528,8 +530,8 @@ def test_a_child_forked_after_reading(in_memory: Place) -> None:
     assert dataset.__getitems__([20, 3]) == samples[::-1]
 
 
-def test_what_goes_to_workers_is_small(in_memory: Place) -> None:
-    """A few hundred bytes a shard and eight a sample, and the same samples there."""
+def test_pickle_is_small(in_memory: Place) -> None:
+    """A few hundred bytes per shard and eight per sample."""
     dataset = ShardedDataset(in_memory.url)
     samples = dataset.__getitems__(range(NUM_SAMPLES))
     data = pickle.dumps(dataset)
@@ -537,7 +539,7 @@ def test_what_goes_to_workers_is_small(in_memory: Place) -> None:
     assert pickle.loads(data).__getitems__(range(NUM_SAMPLES)) == samples
 
 
-def test_shards_of_others(memory_folder: str) -> None:
+def test_shards_of_other_tools_are_read(memory_folder: str) -> None:
     """With the manifest and the indexes that the command line writes for them."""
     place = write(Place(f"{memory_folder}/"))
     samples = read_in_order(place)

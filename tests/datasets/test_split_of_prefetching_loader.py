@@ -59,8 +59,8 @@ WORLDS = st.integers(1, 7)
 
 @given(num_items=st.integers(0, 60), ranks=WORLDS, batch_size=st.integers(2, 7), seed=st.none() | st.integers(0, 9))
 @example(num_items=23, ranks=3, batch_size=4, seed=None)
-def test_all_ranks_read_each_item_once(num_items: int, ranks: int, batch_size: int, seed: int | None) -> None:
-    """Whatever their number, in equally many batches, of which none is empty or too long; ``len`` is their number."""
+def test_all_ranks_together_read_each_item_once(num_items: int, ranks: int, batch_size: int, seed: int | None) -> None:
+    """In equally many batches, none of them empty or too long; ``len`` is their number."""
     assume(num_items == 0 or num_items >= ranks)
     given_ranks = loaders(Numbers(num_items), ranks, batch_size, shuffle=seed is not None, seed=seed)
     for _ in range(2):
@@ -76,10 +76,10 @@ def test_all_ranks_read_each_item_once(num_items: int, ranks: int, batch_size: i
     seed=st.none() | st.integers(0, 3),
     epoch=st.integers(0, 3),
 )
-def test_resumes_with_any_number_of_ranks(
+def test_any_number_of_ranks_resumes_from_the_state_of_any_rank(
     num_items: int, worlds: list[tuple[int, int, int]], seed: int | None, epoch: int
 ) -> None:
-    """And any batch size, from the state of any rank, however often: each item once, in the order of one process."""
+    """With any batch size, repeatedly: each item once, in the order of one process."""
     assume(all(num_items >= ranks for ranks, _, _ in worlds))
     shuffling: dict[str, Any] = {"shuffle": seed is not None, "seed": seed}
     [alone] = loaders(Numbers(num_items), 1, 5, **shuffling)
@@ -88,17 +88,17 @@ def test_resumes_with_any_number_of_ranks(
     found: list[int] = []
     state: Any = alone.state_dict() | {"epoch": epoch}
     for number, (ranks, batch_size, num_steps) in enumerate(worlds):
-        here = loaders(Numbers(num_items), ranks, batch_size, **shuffling)
-        for rank in here:
+        current = loaders(Numbers(num_items), ranks, batch_size, **shuffling)
+        for rank in current:
             rank.load_state_dict(json.loads(json.dumps(state)))
         is_last = number == len(worlds) - 1
         try:
-            steps = in_step(here, None if is_last else num_steps)
+            steps = in_step(current, None if is_last else num_steps)
         except UnsplitError:
             assert 0 < num_items - len(found) < ranks  # fewer are left than there are ranks
             return
         found += items(steps)
-        states = [rank.state_dict() for rank in here]
+        states = [rank.state_dict() for rank in current]
         assert all(other == states[0] for other in states)
         state = states[0]
         if state["epoch"] > epoch:
@@ -107,8 +107,10 @@ def test_resumes_with_any_number_of_ranks(
 
 
 @given(num_items=st.integers(1, 40), ranks=WORLDS, shuffle=st.booleans(), batch_size=st.sampled_from([None, 1, 3]))
-def test_equalize_drop(num_items: int, ranks: int, shuffle: bool, batch_size: int | None) -> None:
-    """Leaves out fewer items than there are ranks, others in each epoch; all are read within ``num_items`` epochs."""
+def test_equalize_drop_drops_fewer_items_than_ranks(
+    num_items: int, ranks: int, shuffle: bool, batch_size: int | None
+) -> None:
+    """Different ones each epoch; all are read within ``num_items`` epochs."""
     assume(num_items >= ranks)
     given_ranks = loaders(Numbers(num_items), ranks, batch_size, shuffle=shuffle, equalize="drop")
     steps_of_epochs = [in_step([*given_ranks]) for _ in range(num_items)]
@@ -126,25 +128,27 @@ def steps_items(steps: list[Any], batch_size: int | None) -> list[int]:
 
 
 @given(num_items=st.integers(1, 40), ranks=WORLDS, shuffle=st.booleans(), stop=st.integers(0, 9), later=WORLDS)
-def test_equalize_repeat(num_items: int, ranks: int, shuffle: bool, stop: int, later: int) -> None:
-    """Reads fewer items twice than there are ranks, also where it goes on in another world."""
+def test_equalize_repeat_repeats_fewer_items_than_ranks(
+    num_items: int, ranks: int, shuffle: bool, stop: int, later: int
+) -> None:
+    """Also if another world resumes."""
     options: dict[str, Any] = {"shuffle": shuffle, "seed": 0 if shuffle else None, "equalize": "repeat"}
     counts = Counter(items(in_step(loaders(Numbers(num_items), ranks, 1, **options))))
     assert len(counts) == num_items
     assert sum(counts.values()) == -(-num_items // ranks) * ranks
-    begun = loaders(Numbers(num_items), ranks, 1, **options)
-    first = items(in_step(begun, min(stop, len(begun[0]))))
+    started = loaders(Numbers(num_items), ranks, 1, **options)
+    first = items(in_step(started, min(stop, len(started[0]))))
     rest = loaders(Numbers(num_items), later, 1, **options)
     for rank in rest:
-        rank.load_state_dict(begun[0].state_dict())
+        rank.load_state_dict(started[0].state_dict())
     both = Counter(first + items(in_step(rest)))
     assert len(both) == num_items
     assert sum(both.values()) < num_items + max(ranks, later)
 
 
 @given(num_items=st.integers(0, 40), ranks=WORLDS, batch_size=st.integers(1, 4))
-def test_drop_last(num_items: int, ranks: int, batch_size: int) -> None:
-    """All batches of all ranks are full, and there are as many as can be."""
+def test_drop_last_keeps_full_batches_in_all_ranks(num_items: int, ranks: int, batch_size: int) -> None:
+    """As many as possible."""
     given_ranks = loaders(Numbers(num_items), ranks, batch_size, drop_last=True)
     steps = in_step(given_ranks)
     assert {len(batch) for step in steps for batch in step} <= {batch_size}
@@ -154,7 +158,7 @@ def test_drop_last(num_items: int, ranks: int, batch_size: int) -> None:
 
 @pytest.mark.parametrize(("num_items", "batch_size"), [(7, 1), (7, None), (1, 4)])
 def test_unequal_numbers_of_batches_are_refused(num_items: int, batch_size: int | None) -> None:
-    """Before the first item, with both remedies, which help."""
+    """Before the first item; each of the two remedies in the message works."""
     dataset = Numbers(num_items)
     for rank in loaders(dataset, 2, batch_size):
         for begin in (iter, len):
@@ -167,8 +171,8 @@ def test_unequal_numbers_of_batches_are_refused(num_items: int, batch_size: int 
             iter(loaders(dataset, 2, batch_size, equalize="drop")[0])
 
 
-def test_ranks_share_an_order_without_a_seed() -> None:
-    """That of seed 0; a single process then takes torch's, unless it goes on with theirs."""
+def test_ranks_without_a_seed_use_seed_0() -> None:
+    """A single process uses torch's generator, unless it resumes their state."""
     dataset = Numbers(30)
     ranks, seeded = loaders(dataset, 2, shuffle=True), loaders(dataset, 2, shuffle=True, seed=0)
     first = in_step(ranks)
@@ -179,14 +183,14 @@ def test_ranks_share_an_order_without_a_seed() -> None:
     batches = list(alone)
     torch.manual_seed(5)
     assert batches == list(DataLoader(dataset, 2, shuffle=True, collate_fn=as_they_are))
-    begun = loaders(dataset, 2, shuffle=True)
-    done = items(in_step(begun, 3))
-    alone.load_state_dict(begun[1].state_dict())
+    started = loaders(dataset, 2, shuffle=True)
+    done = items(in_step(started, 3))
+    alone.load_state_dict(started[1].state_dict())
     assert sorted(done + list(chain.from_iterable(alone))) == list(range(30))
 
 
-def test_each_rank_has_all_items_by_a_world_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As before by a sampler."""
+def test_world_of_one_rank_reads_all_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a sampler can."""
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     loader: Any = PrefetchingLoader(Numbers(5), 2, collate_fn=as_they_are, world=World())
@@ -195,8 +199,8 @@ def test_each_rank_has_all_items_by_a_world_of_its_own(monkeypatch: pytest.Monke
     assert list(half) == [[1, 2], [4]]
 
 
-def test_epochs_are_counted_over_resumes() -> None:
-    """A resumed epoch is followed by the next one; ``set_epoch`` gives any, and drops a state of another."""
+def test_epochs_are_counted_across_resumes() -> None:
+    """``set_epoch`` sets any epoch, and drops a state of another one."""
 
     def make() -> Any:
         return PrefetchingLoader(Numbers(9), 2, shuffle=True, seed=4, collate_fn=as_they_are)
@@ -204,11 +208,11 @@ def test_epochs_are_counted_over_resumes() -> None:
     through = make()
     orders = [list(through) for _ in range(4)]
     assert len({str(order) for order in orders}) == 4
-    begun, later = make(), make()
-    for _ in begun:
+    started, later = make(), make()
+    for _ in started:
         pass
-    assert list(islice(begun, 2)) == orders[1][:2]
-    state = begun.state_dict()
+    assert list(islice(started, 2)) == orders[1][:2]
+    state = started.state_dict()
     later.load_state_dict(state)
     assert later.state_dict() == state
     later.set_epoch(1)
@@ -221,8 +225,8 @@ def test_epochs_are_counted_over_resumes() -> None:
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_an_iterator_without_a_batch_is_no_epoch(num_workers: int) -> None:
-    """Trainers make some that they drop, and set the epoch of one that is made."""
+def test_iterator_without_a_batch_is_not_an_epoch(num_workers: int) -> None:
+    """Trainers create iterators that they drop, and set the epoch of an existing one."""
 
     def make() -> Any:
         options: dict[str, Any] = {"shuffle": True, "seed": 4, "num_workers": num_workers}
@@ -246,8 +250,8 @@ def test_an_iterator_without_a_batch_is_no_epoch(num_workers: int) -> None:
     assert list(batches) == orders[2]
 
 
-def test_where_the_state_is() -> None:
-    """After the last batch nothing is left; after the pass, it is the beginning of the next epoch."""
+def test_state_after_the_last_batch_and_after_the_pass() -> None:
+    """Nothing is left of the epoch; then it is the start of the next one."""
     loader: Any = PrefetchingLoader(Numbers(4), 2, collate_fn=as_they_are)
     fresh: Any = PrefetchingLoader(Numbers(4), 2, collate_fn=as_they_are)
     batches = iter(loader)
@@ -259,8 +263,8 @@ def test_where_the_state_is() -> None:
     assert loader.state_dict() == {**PrefetchingLoader(Numbers(4), 2).state_dict(), "epoch": 1}
 
 
-def test_length_of_an_epoch_that_is_gone_on_with() -> None:
-    """Counts the batches that are done, in whatever world, so that a trainer that counts steps reaches the end."""
+def test_length_of_a_resumed_epoch_includes_the_batches_done() -> None:
+    """In any world, so that a trainer that counts steps reaches the end."""
     two = loaders(Numbers(120), 2, 4)
     in_step(two, 5)
     three = loaders(Numbers(120), 3, 4)
@@ -273,8 +277,8 @@ def test_length_of_an_epoch_that_is_gone_on_with() -> None:
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_nothing_that_is_done_is_read_again(num_workers: int) -> None:
-    """Of a store, workers or not; the rest comes in the same order."""
+def test_resuming_requests_nothing_that_is_done(num_workers: int) -> None:
+    """With and without workers; the rest has the same order."""
     objects = {f"{number:02d}.bin": b"%d" % number for number in range(16)}
     options: dict[str, Any] = {"shuffle": True, "seed": 1, "collate_fn": as_they_are, "num_workers": num_workers}
     with timed_store(objects) as store:
@@ -310,8 +314,8 @@ SAMPLERS: dict[str, Any] = {
     ("sampler", "num_workers"),
     [*((sampler, 0) for sampler in SAMPLERS), ("by a generator", 2), ("distributed", 2)],
 )
-def test_resumes_with_a_sampler_that_gives_the_same_order(sampler: str, num_workers: int) -> None:
-    """After any batch, and the next epoch is the next one of the sampler."""
+def test_resumes_with_a_sampler_that_yields_the_same_order(sampler: str, num_workers: int) -> None:
+    """After any batch; then the sampler's next epoch follows."""
 
     def make() -> Any:
         data = Numbers(23)
@@ -354,8 +358,8 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("before", "after", "message"), REFUSED.values(), ids=REFUSED.keys())
-def test_other_orders_are_refused(before: dict[str, Any], after: dict[str, Any], message: str) -> None:
-    """Before the first item is read; the beginning of an epoch fits any order."""
+def test_resuming_with_another_order_is_refused(before: dict[str, Any], after: dict[str, Any], message: str) -> None:
+    """Before the first item; a state of the start of an epoch fits any order."""
     state, options = begun_state(**before), {**after}
     dataset = Numbers(options.pop("num_items", 9))
     loader: Any = PrefetchingLoader(dataset, 2, collate_fn=as_they_are, **options)
@@ -367,8 +371,8 @@ def test_other_orders_are_refused(before: dict[str, Any], after: dict[str, Any],
     assert sum(map(len, loader)) == (3 if "DistributedSampler" in message else len(dataset))
 
 
-def test_a_distributed_sampler_has_one_state_for_all_ranks() -> None:
-    """So that a checkpoint that holds rank 0's only is enough; ``set_epoch`` reaches the sampler."""
+def test_state_with_a_distributed_sampler_is_the_same_in_all_ranks() -> None:
+    """So a checkpoint of rank 0 suffices; ``set_epoch`` reaches the sampler."""
     data = Numbers(20)
 
     def make(rank: int) -> Any:
@@ -392,8 +396,8 @@ def test_a_distributed_sampler_has_one_state_for_all_ranks() -> None:
 
 
 @pytest.mark.parametrize("state", [None, [], {}, {"version": 2}, {"version": 1, "epoch": 0}])
-def test_what_is_no_state_is_refused(state: Any) -> None:
-    """At once."""
+def test_invalid_state_is_refused_when_it_is_loaded(state: Any) -> None:
+    """Before iteration."""
     with pytest.raises(StateError, match="Expected the state_dict"):
         PrefetchingLoader(Numbers(9)).load_state_dict(state)
 
@@ -411,22 +415,22 @@ def test_what_is_no_state_is_refused(state: Any) -> None:
         {"order": 1},
     ],
 )
-def test_a_damaged_state_is_refused_when_it_is_loaded(damaged: dict[str, Any]) -> None:
-    """Not when something is read, and never by reading other items."""
+def test_damaged_state_is_refused_when_it_is_loaded(damaged: dict[str, Any]) -> None:
+    """It never leads to other items."""
     with pytest.raises(StateError, match="Expected the state_dict"):
         PrefetchingLoader(Numbers(9)).load_state_dict({**begun_state(), **damaged})
 
 
 @pytest.mark.parametrize("missing", ["items_done", "moved"])
-def test_a_state_without_one_of_its_numbers_is_refused_when_it_is_loaded(missing: str) -> None:
+def test_incomplete_state_is_refused_when_it_is_loaded(missing: str) -> None:
     """As a damaged one."""
     state = {name: value for name, value in begun_state().items() if name != missing}
     with pytest.raises(StateError, match="Expected the state_dict"):
         PrefetchingLoader(Numbers(9)).load_state_dict(state)
 
 
-def test_options_that_contradict_each_other() -> None:
-    """Are errors."""
+def test_contradicting_options_are_refused() -> None:
+    """By a ``ValueError``."""
     data: Any = Numbers(3)
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"seed": 1}, "seed= requires shuffle=True"),
@@ -442,7 +446,7 @@ def test_options_that_contradict_each_other() -> None:
         PrefetchingLoader(data, equalize="no_such")
 
 
-def test_no_state_where_another_loader_reads_by_the_sampler() -> None:
+def test_state_is_refused_while_another_loader_reads_by_the_sampler() -> None:
     """A trainer has rebuilt the loader: the position is unknown, and a state of the start would be wrong."""
     loader: Any = PrefetchingLoader(Numbers(12), 2, shuffle=True, seed=0, collate_fn=as_they_are)
     before = loader.state_dict()
@@ -455,13 +459,13 @@ def test_no_state_where_another_loader_reads_by_the_sampler() -> None:
         loader.sampler.set_epoch(0)
     batches = iter(loader)
     next(batches)
-    begun = loader.state_dict()
+    started = loader.state_dict()
     list(loader.batch_sampler)
-    assert loader.state_dict() == begun
+    assert loader.state_dict() == started
 
 
-def test_the_sampler_of_a_rank_is_one_that_trainers_leave_alone() -> None:
-    """Ray's ``prepare_data_loader`` replaces others; training loops find it at Ray's wrapper, which copies ``vars``."""
+def test_rank_sampler_is_kept_by_ray() -> None:
+    """``prepare_data_loader`` replaces other samplers. Its wrapper copies ``vars``, where training loops find it."""
     loader: Any = PrefetchingLoader(Numbers(9), 2, world=World(1, 3))
     assert isinstance(loader.sampler, DistributedSampler)
     vars(loader)["sampler"].set_epoch(2)

@@ -182,9 +182,9 @@ def test_shard_dataset(host: str, tmp_path: Path, num_workers: int) -> None:
     root = fs._strip_protocol(to) + "/"
     found = {path.removeprefix(root): data for path, data in fs.cat(fs.find(to)).items()}
     expected = Place(f"{tmp_path}/out/").files()
-    mine, others = json.loads(found.pop("index.json")), json.loads(expected.pop("index.json"))
+    own, others = json.loads(found.pop("index.json")), json.loads(expected.pop("index.json"))
     assert found == expected
-    assert mine["shardlist"] == others["shardlist"]
+    assert own["shardlist"] == others["shardlist"]
 
 
 @pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.slow)])

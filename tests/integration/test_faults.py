@@ -244,10 +244,10 @@ def test_signal_ends_a_process_with_stalled_requests(moto: S3Server, folder: str
         process = start(folder, broken, "stop", preexec_fn=with_ctrl_c)
         assert process.stdout is not None
         wait_for(lambda: store.counts["stall_in_body"] >= 10)
-        begun = time.monotonic()
+        started_s = time.monotonic()
         process.send_signal(signal.SIGINT if how == "interrupt" else signal.SIGTERM)
         code, errors = finish(process)
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - started_s < 10
         assert code == -signal.SIGTERM if how == "terminate" else "KeyboardInterrupt" in errors
         assert "Fatal Python error" not in errors
 

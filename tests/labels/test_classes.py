@@ -63,7 +63,7 @@ def test_labels_count_from_0_whatever_the_base(ids: list[int], base: int) -> Non
 
 
 @pytest.mark.parametrize(
-    ("classes", "says"),
+    ("classes", "message"),
     [
         ({"a": {"id": 0, "name": "a"}}, "is 0, expected 1 to 2147483648"),
         ({"a": {"id": 2**31 + 1, "name": "a"}}, "expected 1 to 2147483648"),
@@ -80,11 +80,11 @@ def test_labels_count_from_0_whatever_the_base(ids: list[int], base: int) -> Non
         (["a"], "list"),
     ],
 )
-def test_classes_that_cannot_be_used_are_an_error(classes: Any, says: str) -> None:
+def test_classes_that_cannot_be_used_are_an_error(classes: Any, message: str) -> None:
     """It names the class and what is wrong with it."""
     with pytest.raises(LabelError) as caught:
         classes_json(classes, id_base=1)
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
 FIELDS = ["ILSVRC2012_ID", "WNID", "words", "gloss", "num_children", "children", "wordnet_height", "num_train_images"]
@@ -133,7 +133,7 @@ def test_meta_mat_numbers_as_ilsvrc_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "says"),
+    ("data", "message"),
     [
         (b"", "not a MATLAB file"),
         (b"{}", "not a MATLAB file"),
@@ -151,12 +151,12 @@ def test_meta_mat_numbers_as_ilsvrc_does() -> None:
         (mat_bytes([(*LEAVES[0][:4], np.zeros((0, 0)), *LEAVES[0][5:])]), "num_children"),
     ],
 )
-def test_meta_mat_of_another_form_is_an_error(tmp_path: Path, data: bytes, says: str) -> None:
+def test_meta_mat_of_another_form_is_an_error(tmp_path: Path, data: bytes, message: str) -> None:
     """It names the file and what is wrong; nothing is unpickled."""
     (tmp_path / "meta.mat").write_bytes(data)
     with pytest.raises(LabelError) as caught:
         meta_mat(tmp_path / "meta.mat")
-    assert says in str(caught.value)
+    assert message in str(caught.value)
     assert "meta.mat" in str(caught.value)
 
 

@@ -19,14 +19,14 @@ NAMES = st.text("aB1_é ", min_size=1, max_size=6).map(lambda stem: f"{stem}.JPE
 
 
 @given(numbers=st.dictionaries(NAMES, st.integers(0, 2**31 - 6), min_size=1), base=st.sampled_from([None, 0, -5]))
-def test_numbers_stay_unless_there_is_a_base(numbers: dict[str, int], base: int | None) -> None:
-    """In any folder."""
+def test_numbers_are_unchanged_without_id_base(numbers: dict[str, int], base: int | None) -> None:
+    """For files in any folder."""
     labeller = classes_json(numbers, id_base=base)
     for name, number in numbers.items():
         assert labeller(f"train/x/{name}") == labeller(name) == number - (base or 0)
 
 
-def test_a_base_is_subtracted(tmp_path: Path) -> None:
+def test_id_base_is_subtracted(tmp_path: Path) -> None:
     """From a file, as ImageNetTools writes it."""
     (tmp_path / "ClassInfo.json").write_text('{"PiC1.JPEG": 1, "PiC2.JPEG": 3}')
     labeller = classes_json(tmp_path / "ClassInfo.json", id_base=1)
@@ -37,14 +37,14 @@ def test_a_base_is_subtracted(tmp_path: Path) -> None:
     ("path", "label"),
     [("a/x.jpg", 1), ("b/x.jpg", 2), ("deep/b/x.jpg", 2), ("c/b/x.jpg", 3), ("y.jpg", 4), ("d/y.jpg", 4)],
 )
-def test_folders_of_the_source_have_to_fit(path: str, label: int) -> None:
-    """The longest path that fits, or the only one that ends like a shorter path."""
+def test_longest_matching_path_of_the_source_applies(path: str, label: int) -> None:
+    """Or the only path that ends with the file's path."""
     labeller = classes_json({"a/x.jpg": 1, "./b/x.jpg": 2, "c/b/x.jpg": 3, "d/y.jpg": 4})
     assert labeller(path) == label
 
 
 @pytest.mark.parametrize(
-    ("path", "says"),
+    ("path", "message"),
     [
         ("x.jpg", "may be 'a/x.jpg' or 'b/x.jpg'"),
         ("c/x.jpg", "none of the 2 files"),
@@ -53,14 +53,14 @@ def test_folders_of_the_source_have_to_fit(path: str, label: int) -> None:
         ("", "none of the 2 files"),
     ],
 )
-def test_a_file_without_a_name_of_its_own_is_an_error(path: str, says: str) -> None:
+def test_ambiguous_file_is_an_error(path: str, message: str) -> None:
     """It names the file."""
-    with pytest.raises(LabelError, match=says) as caught:
+    with pytest.raises(LabelError, match=message) as caught:
         classes_json({"a/x.jpg": 1, "b/x.jpg": 2})(path)
     assert repr(path) in str(caught.value)
 
 
-def test_two_files_of_one_name_are_an_error() -> None:
+def test_two_files_with_one_name_are_an_error() -> None:
     """In one source; the same file in another source, or once more, is not."""
     labeller = classes_json({"x.jpg": 1, "y.jpg": 2})
     with pytest.raises(LabelError, match=r"'a/x\.jpg' and 'b/x\.jpg' have one name, 'x\.jpg'"):
@@ -72,7 +72,7 @@ def test_two_files_of_one_name_are_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "says"),
+    ("document", "message"),
     [
         ({"x.jpg": 1, "y.jpg": "2"}, "'y.jpg' is '2'"),
         ({"x.jpg": 1, "y.jpg": True}, "bool"),
@@ -81,20 +81,20 @@ def test_two_files_of_one_name_are_an_error() -> None:
         ({"x.jpg": 1, "./x.jpg": 1}, "occurs twice"),
     ],
 )
-def test_numbers_that_cannot_be_used_are_an_error(document: Any, says: str) -> None:
+def test_invalid_number_is_an_error(document: Any, message: str) -> None:
     """It names the file that they are of."""
     with pytest.raises(LabelError) as caught:
         classes_json(document)
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_classes_still_need_their_base() -> None:
-    """Which of 0 and 1 is the first one, nobody can see."""
+def test_classes_require_id_base() -> None:
+    """The document does not show whether 0 or 1 is the first number."""
     with pytest.raises(TypeError, match="id_base"):
         classes_json({"a": {"id": 1, "name": "a"}})
 
 
-def test_a_data_set_is_labelled_by_file_names() -> None:
+def test_shard_dataset_labels_by_file_names() -> None:
     """From end to end."""
     source, to = memory_place(), memory_place()
     files = {"PiC1.JPEG": b"one", "PiC2.JPEG": b"two"}

@@ -27,22 +27,22 @@ NAMES = st.text(st.characters(exclude_characters="/", exclude_categories=["Cs"])
 
 
 @given(st.lists(NAMES, unique=True, max_size=20))
-def test_a_list_numbers_its_names_from_0(names: list[str]) -> None:
-    """In its order; a tuple is as good."""
+def test_list_of_classes_is_numbered_from_0(names: list[str]) -> None:
+    """In its order; a tuple too."""
     assert [class_numbers(names)[name] for name in names] == list(range(len(names)))
     assert class_numbers(tuple(names)) == class_numbers(names)
 
 
-def test_a_dict_is_the_numbering() -> None:
-    """Unchanged, and later changes of the user's dict do not reach it."""
+def test_dict_of_classes_is_copied() -> None:
+    """Later changes of the user's dict have no effect."""
     given_numbers = {"cat": 7, "dog": 7}
     numbers = class_numbers(given_numbers)
     given_numbers["cat"] = 8
     assert numbers == {"cat": 7, "dog": 7}
 
 
-def test_a_name_that_comes_twice_is_refused() -> None:
-    """It would have two numbers; the error names it and no other."""
+def test_repeated_class_name_is_refused() -> None:
+    """It would have two numbers; the error names only it."""
     with pytest.raises(ValueError, match="'cat'") as caught:
         class_numbers(["cat", "dog", "cat"])
     assert "dog" not in str(caught.value)
@@ -82,8 +82,8 @@ def test_without_classes_the_labeller_gives_the_name() -> None:
     assert labeller_of(None, name_of=from_pattern("_([a-z]+)$"))("train/7_dog") == "dog"
 
 
-def test_a_labeller_is_its_own_grammar() -> None:
-    """It is used as it is where names are numbered later; a pattern beside it is an error."""
+def test_labeller_is_used_unchanged() -> None:
+    """If names are numbered later; a pattern together with it is an error."""
     labeller = parent_directory()
     assert labeller_of(labeller) is labeller
     with pytest.raises(ValueError, match="from_pattern"):
@@ -168,15 +168,15 @@ def test_many_classes_do_not_fill_the_message() -> None:
     assert len(str(caught.value)) < 300
 
 
-def test_names_of_the_room_are_sorted_and_there() -> None:
+def test_public_names_of_labels_are_sorted_and_exist() -> None:
     """What ``__all__`` promises can be imported."""
     assert labels.__all__ == sorted(labels.__all__)
     assert all(hasattr(labels, name) for name in labels.__all__)
 
 
 @given(folders=st.lists(NAMES, max_size=3), label=NAMES.filter(lambda name: name not in (".", "..")), base=NAMES)
-def test_parent_directory_labels_by_the_folder(folders: list[str], label: str, base: str) -> None:
-    """However deep it lies, and whatever the names."""
+def test_parent_directory_returns_the_folder(folders: list[str], label: str, base: str) -> None:
+    """At any depth, for any name."""
     assert parent_directory()("/".join([*folders, label, base])) == label
 
 
@@ -201,8 +201,8 @@ def test_from_pattern_needs_one_group(regex: str) -> None:
         from_pattern(regex)
 
 
-def test_from_pattern_searches_in_str() -> None:
-    """Paths are no bytes."""
+def test_from_pattern_refuses_patterns_of_bytes() -> None:
+    """Paths are str."""
     wrong: Any = re.compile(b"(cat)")
     with pytest.raises(TypeError, match="bytes"):
         from_pattern(wrong)

@@ -38,7 +38,7 @@ FILES = {compressed: mat(ROWS, compressed=compressed) for compressed in (True, F
 
 
 @given(rows=st.lists(st.tuples(NUMBERS, TEXTS, TEXTS, st.just(np.eye(2))), max_size=4), compressed=st.booleans())
-def test_what_scipy_writes_is_read(rows: list[tuple[Any, ...]], compressed: bool) -> None:
+def test_files_of_scipy_are_read(rows: list[tuple[Any, ...]], compressed: bool) -> None:
     """Numbers of any type, texts of any script; arrays are no value."""
     found = read_structs(mat(rows, compressed=compressed), "synsets")
     assert found == [dict(zip(("id", "WNID", "words", "children"), (*row[:3], None), strict=True)) for row in rows]
@@ -83,8 +83,10 @@ PLACES = st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), min_s
 @settings(max_examples=500)
 @given(compressed=st.booleans(), changes=PLACES, end=st.none() | st.integers(0, 1 << 20))
 @example(compressed=True, changes=[(132, 255), (135, 255)], end=None)
-def test_damage_is_an_error_or_harmless(compressed: bool, changes: list[tuple[int, int]], end: int | None) -> None:
-    """Nothing but ``ValueError``; where a checksum guards the data, what is read is right."""
+def test_damaged_file_is_a_value_error_or_correct(
+    compressed: bool, changes: list[tuple[int, int]], end: int | None
+) -> None:
+    """No other exception; data with a checksum are correct."""
     data = bytearray(FILES[compressed])
     for place, value in changes:
         data[place % len(data)] = value
@@ -98,7 +100,7 @@ def test_damage_is_an_error_or_harmless(compressed: bool, changes: list[tuple[in
 
 
 @pytest.mark.parametrize("filling", [bytes(8), struct.pack("<2I", 14, 0), struct.pack("<2I", 1, 1 << 31)])
-def test_a_bomb_is_an_error_and_takes_little_memory(filling: bytes) -> None:
+def test_decompression_bomb_is_an_error_in_bounded_memory(filling: bytes) -> None:
     """Compressed elements without end, or one that claims gigabytes."""
     packed = zlib.compress(filling * (1 << 22))
     data = b"MATLAB".ljust(124) + struct.pack("<H", 0x0100) + b"IM" + struct.pack("<2I", 15, len(packed)) + packed

@@ -36,7 +36,7 @@ def test_by_number_takes_the_last_digits_of_the_name(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "says"),
+    ("path", "message"),
     [
         ("cat.jpg", "no number"),
         ("val_00000001a.jpg", "no number"),
@@ -49,16 +49,16 @@ def test_by_number_takes_the_last_digits_of_the_name(path: str) -> None:
         ("val_00000004.jpg", "key 3"),
     ],
 )
-def test_by_number_of_an_unknown_file_is_an_error(path: str, says: str) -> None:
+def test_by_number_of_an_unknown_file_is_an_error(path: str, message: str) -> None:
     """It names the file, and the key that was looked for."""
     with pytest.raises(LabelError) as caught:
         by_number({"0": 1, "1": 1, "2": 1}, number_base=0)(path)
     assert repr(path) in str(caught.value)
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("source", "says"),
+    ("source", "message"),
     [
         ({"0": 1}, "key '0'"),
         ({"-1": 1}, "key '-1'"),
@@ -72,11 +72,11 @@ def test_by_number_of_an_unknown_file_is_an_error(path: str, says: str) -> None:
         ([1], "list"),
     ],
 )
-def test_by_number_of_a_source_of_another_form_is_an_error(source: Any, says: str) -> None:
+def test_by_number_of_a_source_of_another_form_is_an_error(source: Any, message: str) -> None:
     """So a wrong base shows where it can."""
     with pytest.raises(LabelError) as caught:
         by_number(source, number_base=1)
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
 @given(ids=IDS, id_base=st.integers(0, 3), ending=st.sampled_from(["", "\n", "\r\n", "\n\n \n"]), crlf=st.booleans())
@@ -126,7 +126,7 @@ def test_ground_truth_of_an_unknown_file_is_an_error(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("", "no class numbers"),
         ("\n\n", "no class numbers"),
@@ -138,12 +138,12 @@ def test_ground_truth_of_an_unknown_file_is_an_error(path: str) -> None:
         ("1\n" + "9" * 5000, "line 2"),
     ],
 )
-def test_ground_truth_of_a_file_of_another_form_is_an_error(tmp_path: Path, text: str, says: str) -> None:
+def test_ground_truth_of_a_file_of_another_form_is_an_error(tmp_path: Path, text: str, message: str) -> None:
     """It names the file and the line."""
     (tmp_path / "truth.txt").write_text(text)
     with pytest.raises(LabelError) as caught:
         ground_truth(tmp_path / "truth.txt", base_name="v_")
-    assert says in str(caught.value)
+    assert message in str(caught.value)
     assert "truth.txt" in str(caught.value)
 
 

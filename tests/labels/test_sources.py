@@ -18,7 +18,7 @@ CLASSES = {"n02119789": {"id": 1, "name": "kit_fox"}, "n02100735": {"id": 2, "na
 FILE = "n02100735/n02100735_1.JPEG"
 
 
-def test_a_url_a_path_and_the_object_are_the_same(tmp_path: Path, memory_folder: str) -> None:
+def test_url_path_and_parsed_object_are_equivalent(tmp_path: Path, memory_folder: str) -> None:
     """A path may be a str or a PathLike."""
     file = tmp_path / "classes.json"
     file.write_text(json.dumps(CLASSES))
@@ -30,8 +30,8 @@ def test_a_url_a_path_and_the_object_are_the_same(tmp_path: Path, memory_folder:
         assert labeller.table["n02100735"] == {"id": 1, "name": "English_setter"}
 
 
-def test_a_source_on_s3(moto: S3Server) -> None:
-    """Read with the storage options, of which the labeller keeps nothing."""
+def test_source_on_s3_is_read_with_storage_options(moto: S3Server) -> None:
+    """The labeller does not keep them."""
     client, bucket = moto.client(), moto.new_bucket()
     client.put_object(Bucket=bucket, Key="classes.json", Body=json.dumps(CLASSES).encode())
     client.put_object(Bucket=bucket, Key="truth.txt", Body=b"490\n361\n")
@@ -53,8 +53,8 @@ def test_a_source_on_s3(moto: S3Server) -> None:
     [b"", b"{", b"[1]", b"\xff\xfe\xfd", b'{"a": {"id": 1, "name": "x"}, "a": {"id": 2, "name": "y"}}', b"[" * 100_000],
     ids=["empty", "cut", "list", "no-text", "key-twice", "deep"],
 )
-def test_a_document_of_another_form_is_an_error(tmp_path: Path, document: bytes) -> None:
-    """It names the file; a key that comes twice, of which JSON's reader keeps the last, is one too."""
+def test_invalid_document_is_an_error(tmp_path: Path, document: bytes) -> None:
+    """It names the file. A repeated key, of which json keeps the last, is an error too."""
     file = tmp_path / "labels.json"
     file.write_bytes(document)
     with pytest.raises(LabelError) as caught:
@@ -86,8 +86,8 @@ def test_a_path_of_bytes_is_refused() -> None:
 
 
 @pytest.mark.parametrize("base", ["1", 1.0, None, True])
-def test_a_base_is_an_int(base: Any) -> None:
-    """Anything else is refused before anything is read."""
+def test_bases_must_be_ints(base: Any) -> None:
+    """Anything else is refused before the source is read."""
     with pytest.raises(TypeError, match="id_base"):
         classes_json(CLASSES, id_base=base)
     with pytest.raises(TypeError, match="number_base"):
@@ -104,8 +104,8 @@ def test_numbers_of_numpy_are_ints() -> None:
 
 
 @pytest.mark.parametrize("source", [3, {"ILSVRC2012_ID": 1}, None])
-def test_an_object_of_another_type_is_refused(source: Any) -> None:
-    """The error says whose."""
+def test_source_of_another_type_is_refused(source: Any) -> None:
+    """The error names the function."""
     with pytest.raises(LabelError, match="given to meta_mat"):
         meta_mat(source)
     with pytest.raises(LabelError, match="given to ground_truth"):

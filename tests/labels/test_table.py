@@ -23,8 +23,8 @@ def tables(draw: st.DrawFn) -> dict[str, ClassEntry]:
 
 
 @given(tables())
-def test_a_table_comes_back_as_it_was(table: dict[str, ClassEntry]) -> None:
-    """By its ids, whatever the names."""
+def test_table_round_trip(table: dict[str, ClassEntry]) -> None:
+    """Sorted by id, for any names."""
     data = dump_table(table)
     loaded = load_table(data, "memory://a/classes.json")
     assert loaded == table
@@ -42,14 +42,14 @@ def test_classes_json_reads_a_table(tmp_path: Path) -> None:
     assert labeller("dog/1.jpg") == 5
 
 
-def test_a_table_that_cannot_be_used_is_not_written() -> None:
-    """Nobody could read it."""
+def test_invalid_table_is_not_written() -> None:
+    """It could not be read again."""
     with pytest.raises(LabelError, match="same id"):
         dump_table({"cat": {"id": 0, "name": "cat"}, "dog": {"id": 0, "name": "dog"}})
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b'{"cat": 0}', b'{"cat": {"id": -1, "name": "cat"}}'])
-def test_a_document_that_is_no_table_is_an_error(data: bytes) -> None:
+def test_invalid_table_document_is_an_error(data: bytes) -> None:
     """It names the URL."""
     with pytest.raises(LabelError) as caught:
         load_table(data, "s3://pets/classes.json")

@@ -37,7 +37,7 @@ def _saved(image: Image.Image, image_format: str) -> bytes:
     return buffer.getvalue()
 
 
-def test_the_usual_members_need_no_decoder_of_the_user() -> None:
+def test_default_decoders_decode_common_extensions() -> None:
     """Integers, JSON, text and arrays by their extension."""
     got = _decode(
         {"cls": b"3\n", "json": b'{"a": [1]}', "txt": "é".encode(), "npy": encode_member("npy", np.arange(3))}
@@ -67,8 +67,8 @@ def test_the_usual_members_need_no_decoder_of_the_user() -> None:
         ("pgm", "L"),
     ],
 )
-def test_every_image_becomes_rgb(extension: str, mode: str) -> None:
-    """Of 8 bits, whatever it was stored as, so that a batch has one shape."""
+def test_every_image_becomes_8_bit_rgb(extension: str, mode: str) -> None:
+    """So a batch has one shape."""
     # A palette without colours is written by some versions of Pillow in a way that they cannot read.
     stored = Image.new("RGB", (4, 2), "orange").convert("P") if mode == "P" else Image.new(mode, (4, 2))
     data = encode_member(extension, stored)
@@ -78,12 +78,12 @@ def test_every_image_becomes_rgb(extension: str, mode: str) -> None:
     assert np.asarray(image).shape == (2, 4, 3)
 
 
-def test_the_name_of_an_image_does_not_bind_its_format() -> None:
+def test_image_format_is_detected_by_content() -> None:
     """ImageNet has a PNG among its JPEGs."""
     assert _decode({"jpg": _saved(Image.new("RGB", (1, 1)), "PNG")})["jpg"].mode == "RGB"
 
 
-def test_the_whole_extension_comes_before_its_last_part() -> None:
+def test_decoder_of_the_complete_extension_takes_precedence() -> None:
     """``seg.png`` is an image, unless it has a decoder of its own."""
     png = encode_member("png", Image.new("L", (1, 1)))
     assert _decode({"seg.png": png})["seg.png"].mode == "RGB"
@@ -91,7 +91,7 @@ def test_the_whole_extension_comes_before_its_last_part() -> None:
     assert _decode({"a.b.cls": b"3", "cls.bin": b"3"}) == {"a.b.cls": 3, "cls.bin": b"3"}
 
 
-def test_decoders_of_the_user_go_over_the_defaults() -> None:
+def test_decoders_argument_overrides_the_defaults() -> None:
     """Theirs for the extensions that they name, the defaults for the rest; ``bytes`` leaves a member undecoded."""
     assert _decode({"cls": b"3", "txt": b"a", "bin": b"12"}, {"cls": float, "bin": len, "txt": bytes}) == {
         "cls": 3.0,
@@ -100,7 +100,7 @@ def test_decoders_of_the_user_go_over_the_defaults() -> None:
     }
 
 
-def test_what_is_not_known_or_not_bytes_stays() -> None:
+def test_unknown_extensions_and_decoded_values_are_unchanged() -> None:
     """An extension without a decoder, and what was decoded before; a view of bytes is decoded too."""
     assert _decode({"xyz": b"1", "cls": 3, "txt": "a", "json": None}) == {
         "xyz": b"1",
@@ -111,8 +111,8 @@ def test_what_is_not_known_or_not_bytes_stays() -> None:
     assert _decode({"cls": memoryview(b"3")}) == {"cls": 3}
 
 
-def test_the_sample_is_new() -> None:
-    """The source's dict stays as it was."""
+def test_source_sample_is_not_modified() -> None:
+    """The decoded sample is a new dict."""
     source = {**HEAD, "cls": b"3"}
     (got,) = IterableWrapper([source], deepcopy=False).decode_sample()
     assert got == {**HEAD, "cls": 3}
@@ -132,8 +132,8 @@ def test_the_sample_is_new() -> None:
         {"seg.png": b"x"},
     ],
 )
-def test_an_error_names_member_sample_and_shard(sample: Sample) -> None:
-    """And tells what the decoder said, which is the cause."""
+def test_decode_error_names_member_sample_and_shard(sample: Sample) -> None:
+    """The error of the decoder is its cause."""
     error = _error(sample)
     name, value = next(iter(sample.items()))
     for part in (repr(name), "'train/1'", "s3://b/t-000.tar", f"{len(value)} bytes"):
@@ -148,8 +148,8 @@ class _Trap:
         return pytest.fail, ("unpickled",)
 
 
-def test_an_array_that_needs_unpickling_is_an_error() -> None:
-    """Nothing in a shard runs code."""
+def test_array_that_requires_unpickling_is_an_error() -> None:
+    """A shard cannot run code."""
     buffer = io.BytesIO()
     np.save(buffer, np.array([_Trap()], dtype=object), allow_pickle=True)
     assert "allow_pickle" in str(_error({"npy": buffer.getvalue()}))
@@ -171,14 +171,14 @@ def test_an_error_of_the_users_decoder_is_a_decode_error(decoder: Any) -> None:
     assert isinstance(error.__cause__, StopIteration | KeyError)
 
 
-def test_no_error_shows_a_signature() -> None:
+def test_errors_show_no_url_signature() -> None:
     """The shard is named without the query of its signed URL."""
     error = _error({"__url__": "https://host/0.tar?X-Amz-Signature=SECRET", "cls": b"x"})
     assert "https://host/0.tar" in str(error)
     assert "SECRET" not in f"{error} {error.url}"
 
 
-def test_it_pickles_before_and_after_it_was_read() -> None:
+def test_pipe_pickles_before_and_after_a_pass() -> None:
     """With the defaults and functions of modules."""
     pipe = DecodeSample(IterableWrapper([{**HEAD, "cls": b"3", "bin": b"12"}]), {"bin": len})
     expected = [{**HEAD, "cls": 3, "bin": 2}]

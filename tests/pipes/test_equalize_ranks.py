@@ -67,7 +67,7 @@ def is_even(sample: Any) -> bool:
     seed=st.none() | st.integers(0, 9),
     interleave=st.integers(1, 3),
 )
-def test_every_slot_has_as_many(
+def test_every_slot_has_exactly_len_samples(
     counts: list[int], ranks: int, workers: int, mode: str, seed: int | None, interleave: int
 ) -> None:
     """As ``len`` says, exactly; ``drop`` loses and ``repeat`` repeats fewer samples than there are slots."""
@@ -97,7 +97,7 @@ def test_every_slot_has_as_many(
 
 
 @pytest.mark.parametrize("mode", ["drop", "repeat"])
-def test_each_epoch_drops_others(memory_folder: str, mode: str) -> None:
+def test_each_epoch_drops_other_samples(memory_folder: str, mode: str) -> None:
     """Whatever order each epoch has: a sample that was left out or repeated is not in the next epoch again."""
     keys = write_shards(memory_folder, [5, 6, 7, 4])  # 22 samples for 5 slots: 2 are dropped, or 3 repeated
     pipes = [EqualizeRanks(samples(memory_folder, world, seed=1), mode=mode) for world in all_worlds(5, 1)]
@@ -110,21 +110,21 @@ def test_each_epoch_drops_others(memory_folder: str, mode: str) -> None:
     assert len(set().union(*unusual)) > 12
 
 
-def test_a_length_is_known_before_and_does_not_begin_an_epoch(memory_folder: str) -> None:
-    """Asked at any time, it is exact and changes nothing."""
+def test_len_is_exact_and_starts_no_epoch(memory_folder: str) -> None:
+    """At any time."""
     write_shards(memory_folder, [5, 6])
     asked, silent = (EqualizeRanks(samples(memory_folder, World(1, 2), seed=0), mode="drop") for _ in range(2))
     assert len(asked) == 5
     for _ in range(3):
         assert keys_in(asked) == keys_in(silent)
         assert len(asked) == 5
-    begun = iter(asked)
-    next(begun)
+    started = iter(asked)
+    next(started)
     assert len(asked) == 5
-    assert len(list(begun)) == 4
+    assert len(list(started)) == 4
 
 
-def test_what_follows_knows_its_length(memory_folder: str) -> None:
+def test_pipes_after_it_have_a_length(memory_folder: str) -> None:
     """One for one pipes of ours, and torch's map and batch."""
     write_shards(memory_folder, [5, 6])
     pipe: Any = EqualizeRanks(samples(memory_folder, World(1, 2)), mode="repeat")
@@ -136,8 +136,8 @@ def test_what_follows_knows_its_length(memory_folder: str) -> None:
 # What is refused, and what is noticed
 
 
-def test_without_a_manifest_the_error_names_the_command(memory_folder: str) -> None:
-    """Nobody told how many samples there are; iterating and asking for the length say so alike."""
+def test_missing_manifest_is_an_error_that_names_the_command(memory_folder: str) -> None:
+    """On iteration and on ``len``."""
     write_shards(memory_folder, [3, 3])
     urls: Any = IterableWrapper([f"{memory_folder}/"]).list_remote(pattern="*.tar")
     pipe = urls.sharding_filter_rank().shard_tar_reader().equalize_ranks(mode="drop")
@@ -146,8 +146,8 @@ def test_without_a_manifest_the_error_names_the_command(memory_folder: str) -> N
             ask(pipe)
 
 
-def test_without_an_index_the_error_names_the_command(memory_folder: str) -> None:
-    """Where a shard must be cut."""
+def test_missing_index_is_an_error_that_names_the_command(memory_folder: str) -> None:
+    """If a shard has to be split."""
     write_shards(memory_folder, [3, 3, 3])
     for number in range(3):
         fsspec.filesystem("memory").rm(f"{memory_folder}/{number:03d}.tar.idx".removeprefix("memory:/"))
@@ -166,8 +166,8 @@ def test_pipes_above_that_change_the_count_are_refused(memory_folder: str, what:
     assert len(list(after.batch(2) if what == "batch" else after.filter(is_even))) == 2
 
 
-def test_a_filter_of_shards_is_fine(memory_folder: str) -> None:
-    """It stands above the split, so it changes nobody's count."""
+def test_filter_on_shards_is_allowed(memory_folder: str) -> None:
+    """Before the split it does not change the counts."""
     write_shards(memory_folder, [4, 4, 4])
     urls: Any = IterableWrapper([f"{memory_folder}/index.json"]).list_remote().filter(is_not_the_first)
     pipe = urls.sharding_filter_rank(world=World(0, 2)).shard_tar_reader().equalize_ranks(mode="drop")
@@ -178,8 +178,8 @@ def is_not_the_first(url: str) -> bool:
     return not url.endswith("000.tar")
 
 
-def test_it_needs_one_split() -> None:
-    """None, or two in a mixture: the error counts them and says what to do."""
+def test_chain_without_exactly_one_split_is_refused() -> None:
+    """None, or two in a mixture."""
     with pytest.raises(ValueError, match=r"needs one sharding_filter_rank.*there are 0"):
         EqualizeRanks(IterableWrapper(["memory://a/0.tar"]).shard_tar_reader(), mode="drop")
     with pytest.raises(ValueError, match="halve"):
@@ -200,17 +200,17 @@ class LeavesOut(IterDataPipe[Any]):
             yield from [sample] * (self.times if number % 3 == 2 else 1)
 
 
-@pytest.mark.parametrize(("times", "came"), [(0, 4), (2, 8)])
-def test_a_pipe_that_changes_the_count_is_noticed(memory_folder: str, times: int, came: int) -> None:
-    """At the end of the pass, since other ranks would wait: what came, what was promised."""
+@pytest.mark.parametrize(("times", "num_read"), [(0, 4), (2, 8)])
+def test_changed_number_of_samples_is_an_error(memory_folder: str, times: int, num_read: int) -> None:
+    """At the end of the pass, with both numbers."""
     write_shards(memory_folder, [6, 6])
     pipe = EqualizeRanks(LeavesOut(samples(memory_folder, World(0, 2)), times), mode="drop")
-    with pytest.raises(SampleError, match=f"{came} samples were read, and the manifest has 6"):
+    with pytest.raises(SampleError, match=f"{num_read} samples were read, and the manifest has 6"):
         list(pipe)
 
 
-def test_a_shard_that_is_skipped_is_noticed(memory_folder: str) -> None:
-    """A policy that leaves shards out does not make ranks unequal in silence."""
+def test_skipped_shard_is_an_error(memory_folder: str) -> None:
+    """A policy cannot make ranks unequal silently."""
     write_shards(memory_folder, [4, 4, 4])
     with fsspec.open(f"{memory_folder}/001.tar", "r+b") as file:
         file.seek(10)
@@ -223,7 +223,7 @@ def test_a_shard_that_is_skipped_is_noticed(memory_folder: str) -> None:
         list(pipe)
 
 
-def test_a_manifest_that_counts_wrongly_is_noticed(memory_folder: str) -> None:
+def test_wrong_counts_in_the_manifest_are_an_error(memory_folder: str) -> None:
     """More or fewer samples than a shard has."""
     write_shards(memory_folder, [4, 4])
     path = f"{memory_folder}/index.json".removeprefix("memory:/")
@@ -250,8 +250,8 @@ def test_resumes_everywhere(memory_folder: str, mode: str, num_streams: int) -> 
 
 
 @pytest.mark.parametrize("mode", ["drop", "repeat"])
-def test_streams_are_equal(memory_folder: str, mode: str) -> None:
-    """The length of a slot that carries several streams is the sum of theirs, whatever their number."""
+def test_streams_have_equal_numbers_of_samples(memory_folder: str, mode: str) -> None:
+    """The length of a slot with several streams is their sum."""
     write_shards(memory_folder, [5, 3, 6])
     for num_streams in (1, 2, 3, 4, 5, 14):
         pipe: Any = EqualizeRanks(samples(memory_folder, seed=2), mode=mode)
@@ -271,7 +271,7 @@ def local_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("mode", ["drop", "repeat"])
-def test_workers_have_as_many(local_folder: str, mode: str) -> None:
+def test_workers_have_equal_numbers_of_samples(local_folder: str, mode: str) -> None:
     """Under torch's DataLoader with persistent workers: each epoch whole but for the rest of the division."""
     pipe: Any = EqualizeRanks(samples(local_folder, seed=0), mode=mode)
     loader: DataLoader[Any] = DataLoader(pipe.map(key_of), batch_size=None, num_workers=2, persistent_workers=True)
@@ -281,7 +281,7 @@ def test_workers_have_as_many(local_folder: str, mode: str) -> None:
     assert set(epochs[0]) | set(epochs[1]) == set(keys_in(samples(local_folder)))
 
 
-def test_the_loader_knows_how_many_batches(local_folder: str) -> None:
+def test_len_of_the_loader_is_equal_in_all_ranks(local_folder: str) -> None:
     """In each rank as many, which is what DDP needs; with workers that have several streams too."""
     for num_workers, num_streams, drop_last in [(0, 2, False), (2, 4, False), (0, 3, True), (0, None, True)]:
         pipe: Any = EqualizeRanks(samples(local_folder, seed=0), mode="drop")
@@ -291,7 +291,7 @@ def test_the_loader_knows_how_many_batches(local_folder: str) -> None:
         assert len(loader) == len(list(loader))
 
 
-def test_pickles(local_folder: str) -> None:
+def test_pickled_copy_yields_the_same_samples(local_folder: str) -> None:
     """A copy in another process hands out the same."""
     pipe = EqualizeRanks(samples(local_folder, World(1, 3)), mode="repeat")
     assert keys_in(pickle.loads(pickle.dumps(pipe))) == keys_in(pipe)

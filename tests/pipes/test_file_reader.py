@@ -28,7 +28,7 @@ class _Slow(io.BytesIO):
 
 
 @given(st.lists(st.tuples(st.sampled_from(["jpg", "JPG", "seg.png"]), st.binary(max_size=30)), max_size=6))
-def test_each_stream_is_a_sample(files: list[tuple[str, bytes]]) -> None:
+def test_each_object_is_a_sample(files: list[tuple[str, bytes]]) -> None:
     """In order, with all its bytes, in whatever pieces they come, under the extension in lower case."""
     pairs = [(f"s3://b/v1.0/{i}.{extension}", _Slow(data)) for i, (extension, data) in enumerate(files)]
     assert list(FileReader(IterableWrapper(pairs, deepcopy=False))) == [
@@ -37,7 +37,7 @@ def test_each_stream_is_a_sample(files: list[tuple[str, bytes]]) -> None:
     ]
 
 
-def test_files_are_read_from_their_urls(memory_folder: str) -> None:
+def test_bare_urls_are_opened_by_the_reader(memory_folder: str) -> None:
     """Bare URLs are opened by the reader, an empty object among them; the URL in the sample is a plain str."""
     files = {f"{memory_folder}/{i}.txt": b"x" * i for i in range(40)}
     fsspec.filesystem("memory").pipe(files)
@@ -61,7 +61,7 @@ def test_local_paths_are_read(tmp_path: Path) -> None:
     assert bare["bin"] == url["bin"] == data
 
 
-def test_torchdatas_streams_are_read(memory_folder: str) -> None:
+def test_streams_of_torchdata_are_read(memory_folder: str) -> None:
     """After torchdata's own opener the samples are the same."""
     pytest.importorskip("torchdata.datapipes.iter", reason="DataPipes left torchdata in 0.10")
 
@@ -73,7 +73,7 @@ def test_torchdatas_streams_are_read(memory_folder: str) -> None:
 
 
 @pytest.mark.parametrize("data", [b"ascii", "é".encode(), b"\xff\xd8\xff\xe0"])
-def test_a_stream_opened_as_text_is_refused(memory_folder: str, data: bytes) -> None:
+def test_text_stream_is_refused(memory_folder: str, data: bytes) -> None:
     """torchdata's default; the error names the object and the right mode, even if the bytes are no text at all."""
     pytest.importorskip("torchdata.datapipes.iter", reason="DataPipes left torchdata in 0.10")
 
@@ -85,26 +85,26 @@ def test_a_stream_opened_as_text_is_refused(memory_folder: str, data: bytes) -> 
     assert url in str(caught.value)
 
 
-@pytest.mark.parametrize(("name", "lacks"), [("README", "extension"), (".hidden", "key"), ("a.", "extension")])
-def test_a_name_that_makes_no_sample_is_an_error(name: str, lacks: str) -> None:
+@pytest.mark.parametrize(("name", "missing"), [("README", "extension"), (".hidden", "key"), ("a.", "extension")])
+def test_name_without_key_or_extension_is_an_error(name: str, missing: str) -> None:
     """The error names the object and what its name lacks; the stream is closed."""
     stream = io.BytesIO(b"x")
     url = f"s3://b/v1.0/{name}"
-    with pytest.raises(SampleError, match=f"no {lacks}.*pattern=") as caught:
+    with pytest.raises(SampleError, match=f"no {missing}.*pattern=") as caught:
         list(FileReader(IterableWrapper([(url, stream)], deepcopy=False)))
     assert url in str(caught.value)
     assert caught.value.url == url
     assert stream.closed
 
 
-def test_streams_are_closed_when_they_are_read() -> None:
+def test_streams_are_closed_after_reading() -> None:
     """So that a million files do not stay open."""
     streams = [io.BytesIO(b"1"), io.BytesIO(b"2")]
     list(FileReader(IterableWrapper([(f"s3://b/{i}.x", s) for i, s in enumerate(streams)], deepcopy=False)))
     assert all(stream.closed for stream in streams)
 
 
-def test_neither_errors_nor_samples_show_a_signature() -> None:
+def test_errors_and_samples_show_no_url_signature() -> None:
     """The query of a signed URL opens the object for whoever reads a log, or a sample that was kept."""
     (sample,) = FileReader(IterableWrapper([(SIGNED, io.BytesIO(b"x"))]))
     assert sample == {"__key__": "pets/cat", "__url__": "https://host/pets/cat.jpg", "jpg": b"x"}
@@ -113,7 +113,7 @@ def test_neither_errors_nor_samples_show_a_signature() -> None:
     assert "SECRET" not in f"{caught.value} {caught.value.url}"
 
 
-def test_the_url_of_a_sample_leads_to_its_object(memory_folder: str) -> None:
+def test_url_of_a_sample_opens_its_object(memory_folder: str) -> None:
     """Hiding credentials takes nothing from a URL that has none, whatever characters its path has."""
     url = f"{memory_folder}@home/what?/a@b#c.jpg"
     fsspec.filesystem("memory").pipe(url, b"x")
@@ -121,7 +121,7 @@ def test_the_url_of_a_sample_leads_to_its_object(memory_folder: str) -> None:
     assert sample["__url__"] == url
 
 
-def test_an_object_that_is_not_there_is_an_error(memory_folder: str) -> None:
+def test_missing_object_is_an_error(memory_folder: str) -> None:
     """It names the URL and is a ``FileNotFoundError``; what came before it was handed out."""
     fsspec.filesystem("memory").pipe(f"{memory_folder}/0.x", b"0")
     iterator = iter(FileReader(IterableWrapper([f"{memory_folder}/0.x", f"{memory_folder}/1.x"])))
@@ -132,16 +132,16 @@ def test_an_object_that_is_not_there_is_an_error(memory_folder: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("items", "says"),
+    ("items", "message"),
     [([3], "int"), ([("s3://b/a.x", 3)], "tuple"), ([("s3://b/a.x", io.BytesIO()), "s3://b/b.x"], "str")],
 )
-def test_what_is_neither_url_nor_stream_is_refused(items: list[Any], says: str) -> None:
+def test_items_that_are_neither_url_nor_stream_are_refused(items: list[Any], message: str) -> None:
     """The error names the type that came and what was expected."""
-    with pytest.raises(RemoteDataError, match=rf"Expected a URL.*{says}"):
+    with pytest.raises(RemoteDataError, match=rf"Expected a URL.*{message}"):
         list(FileReader(IterableWrapper(items, deepcopy=False)))
 
 
-def test_it_pickles_before_and_after_it_was_read(memory_folder: str) -> None:
+def test_pipe_pickles_before_and_after_a_pass(memory_folder: str) -> None:
     """It goes to worker processes with what it needs."""
     fsspec.filesystem("memory").pipe(f"{memory_folder}/0.x", b"0")
     pipe = FileReader(IterableWrapper([f"{memory_folder}/0.x"]))
@@ -150,7 +150,7 @@ def test_it_pickles_before_and_after_it_was_read(memory_folder: str) -> None:
     assert samples == list(pickle.loads(pickle.dumps(pipe)))
 
 
-def test_options_are_not_shown() -> None:
+def test_storage_options_are_not_in_errors() -> None:
     """torch adds the pipe's attributes to the message of an error: storage options are none of them."""
     pipe = FileReader(IterableWrapper([3]), storage_options={"key": "k", "secret": "HUSH"})
     with pytest.raises(RemoteDataError) as caught:
@@ -177,7 +177,7 @@ def test_it_resumes_after_any_file(memory_folder: str) -> None:
     assert_resumes_everywhere(lambda: IterableWrapper(urls).sharding_filter_rank().file_reader(), num_streams=3)
 
 
-def test_files_that_were_handed_out_are_not_asked_for_again() -> None:
+def test_resuming_requests_no_file_again() -> None:
     """A pass that goes on begins with the next one."""
     with store_of({f"s3://b/{i}.txt": b"x" for i in range(5)}) as store:
         pipe = FileReader(IterableWrapper(list(store.objects)))
@@ -198,7 +198,7 @@ def test_files_that_were_handed_out_are_not_asked_for_again() -> None:
         assert [sample["__key__"] for sample in again] == ["4"]
 
 
-def test_streams_of_others_have_no_state() -> None:
+def test_streams_of_other_openers_have_no_state() -> None:
     """They could not be opened again; they are read all the same."""
     pipe = FileReader(IterableWrapper([("s3://b/1.x", io.BytesIO(b"1"))], deepcopy=False))
     assert [sample["x"] for sample in pipe] == [b"1"]
@@ -207,7 +207,7 @@ def test_streams_of_others_have_no_state() -> None:
 
 
 @pytest.mark.parametrize("end", ["#samples=3-9", "+samples+3-9"])
-def test_a_key_that_looks_like_a_range_is_read_whole(memory_folder: str, end: str) -> None:
+def test_key_that_looks_like_a_range_is_read_completely(memory_folder: str, end: str) -> None:
     """With and without fetching ahead; the listing returns the key as it is."""
     url = f"{memory_folder}/1.txt{end}"
     with fsspec.open(url, "wb") as file:
@@ -219,7 +219,7 @@ def test_a_key_that_looks_like_a_range_is_read_whole(memory_folder: str, end: st
         assert sample[f"txt{end}"] == b"whole"
 
 
-def test_a_part_of_a_shard_is_no_file(memory_folder: str) -> None:
+def test_range_of_a_shard_is_refused(memory_folder: str) -> None:
     """Where there are fewer shards than readers, and the manifest tells their samples."""
     write_small_shards(memory_folder, num_shards=1, samples_per_shard=4)
     (shard,) = IterableWrapper([f"{memory_folder}/index.json"]).list_remote()

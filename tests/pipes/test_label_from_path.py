@@ -31,7 +31,7 @@ def _error(sample: Sample, **options: Any) -> str:
 
 
 @given(st.lists(st.sampled_from(["cat", "dog", "10", "é"]), max_size=8))
-def test_the_parent_directory_is_looked_up_in_classes(folders: list[str]) -> None:
+def test_classes_number_the_parent_directory(folders: list[str]) -> None:
     """By its place in a list, or in a dict; one sample out for each one in, in order."""
     classes = ["dog", "é", "10", "cat"]
     keys = [f"train/{folder}/{i}" for i, folder in enumerate(folders)]
@@ -40,19 +40,19 @@ def test_the_parent_directory_is_looked_up_in_classes(folders: list[str]) -> Non
     assert _labels(keys, classes=numbers) == [numbers[folder] for folder in folders]
 
 
-def test_a_directory_named_by_a_number_is_that_number() -> None:
+def test_directory_of_digits_is_the_number() -> None:
     """Without classes, and beside them for a name that is not among them."""
     assert _labels(["0/a", "train/007/b", "12/c"]) == [0, 7, 12]
     assert _labels(["cat/a", "12/c"], classes=["dog", "cat"]) == [1, 12]
 
 
-def test_a_pattern_finds_labels_that_sit_elsewhere() -> None:
+def test_pattern_finds_the_label_in_the_key() -> None:
     """Its one group is searched in the key."""
     assert _labels(["x/1_dog", "y/2_cat"], pattern="_([a-z]+)$", classes=["cat", "dog"]) == [1, 0]
     assert _labels(["x/1_3", "y/2_4"], pattern=r"_(\d+)$") == [3, 4]
 
 
-def test_a_labeller_gives_the_number() -> None:
+def test_labeller_returns_the_number() -> None:
     """Those of ``labels``, and a function of one's own; it is called with the key."""
     classes = labels.classes_json({"n01": {"id": 1, "name": "cat"}, "n02": {"id": 2, "name": "dog"}}, id_base=1)
     assert _labels(["n02/n02_7", "n01/n01_3"], classes=classes) == [1, 0]
@@ -62,7 +62,7 @@ def test_a_labeller_gives_the_number() -> None:
         _labels(["x/1_3"], classes=len, pattern=r"_(\d+)$")
 
 
-def test_the_sample_is_new_and_else_unchanged() -> None:
+def test_source_sample_is_not_modified() -> None:
     """The source's dict stays as it was; all other entries are handed on."""
     source = _sample("3/a")
     (got,) = LabelFromPath(IterableWrapper([source], deepcopy=False))
@@ -72,7 +72,7 @@ def test_the_sample_is_new_and_else_unchanged() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "options", "says"),
+    ("key", "options", "fragments"),
     [
         ("train/bird/1", {"classes": ["cat"]}, ["'bird'", "none of the 1 classes cat"]),
         ("train/bird/1", {}, ["'bird'", "classes="]),
@@ -81,14 +81,14 @@ def test_the_sample_is_new_and_else_unchanged() -> None:
         ("9" * 5000 + "/1", {}, ["999"]),
     ],
 )
-def test_a_sample_without_a_label_is_an_error(key: str, options: dict[str, Any], says: list[str]) -> None:
+def test_a_sample_without_a_label_is_an_error(key: str, options: dict[str, Any], fragments: list[str]) -> None:
     """It names key and URL, and what was looked for."""
     message = _error(_sample(key), **options)
-    for part in [repr(key), "s3://pets/t-000.tar", *says]:
+    for part in [repr(key), "s3://pets/t-000.tar", *fragments]:
         assert part in message
 
 
-def test_a_label_that_is_there_already_is_an_error() -> None:
+def test_existing_label_is_an_error() -> None:
     """Neither of the two wins silently; the error names the sample and says what to do."""
     message = _error({**_sample("3/a"), "cls": b"4"})
     assert "'3/a'" in message
@@ -96,7 +96,7 @@ def test_a_label_that_is_there_already_is_an_error() -> None:
     assert "s3://pets/t-000.tar" in message
 
 
-def test_no_error_shows_a_signature() -> None:
+def test_errors_show_no_url_signature() -> None:
     """The shard is named without the query of its signed URL."""
     signed = "https://host/0.tar?X-Amz-Signature=SECRET"
     for sample in (_sample("bird/1", signed), {**_sample("3/1", signed), "cls": 1}):
@@ -112,14 +112,14 @@ def test_a_sample_without_key_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["cat", "(a)(b)"])
-def test_a_pattern_needs_one_group(pattern: str) -> None:
+def test_pattern_without_exactly_one_group_is_refused(pattern: str) -> None:
     """Told when the pipe is built, with the pattern."""
     with pytest.raises(ValueError, match=r"exactly one group") as caught:
         LabelFromPath(IterableWrapper([]), pattern=pattern)
     assert repr(pattern) in str(caught.value)
 
 
-def test_wrong_classes_are_refused_when_the_pipe_is_built() -> None:
+def test_invalid_classes_are_refused_when_the_pipe_is_built() -> None:
     """A name twice, a str, a set: none of them numbers the classes."""
     with pytest.raises(ValueError, match="'cat'"):
         LabelFromPath(IterableWrapper([]), classes=["cat", "cat"])
@@ -130,12 +130,12 @@ def test_wrong_classes_are_refused_when_the_pipe_is_built() -> None:
         LabelFromPath(IterableWrapper([]), classes=unordered)
 
 
-def test_many_classes_do_not_fill_an_error() -> None:
+def test_errors_do_not_list_ten_thousand_classes() -> None:
     """torch adds the pipe's attributes to the message: ten thousand names are none of them."""
     assert len(_error(_sample("bird/1"), classes=[f"class{i}" for i in range(10_000)])) < 1000
 
 
-def test_it_pickles_before_and_after_it_was_read() -> None:
+def test_pipe_pickles_before_and_after_a_pass() -> None:
     """With classes and pattern."""
     pipe = LabelFromPath(IterableWrapper([_sample("x/1_dog")]), classes=["cat", "dog"], pattern="_([a-z]+)$")
     assert [sample["cls"] for sample in pickle.loads(pickle.dumps(pipe))] == [1]

@@ -19,7 +19,7 @@ def put(folder: str, **names_to_data: bytes) -> None:
     fsspec.filesystem("memory").pipe({f"{path}/{name}": data for name, data in names_to_data.items()})
 
 
-def test_sources_in_their_order(memory_folder: str) -> None:
+def test_sources_keep_their_order_with_sorted_objects(memory_folder: str) -> None:
     """Sources keep their order, each with its objects sorted; the same source twice comes twice."""
     put(memory_folder + "/b", z=b"", a=b"1")
     put(memory_folder + "/a", c=b"")
@@ -28,7 +28,7 @@ def test_sources_in_their_order(memory_folder: str) -> None:
     assert list(IterableWrapper(sources).list_remote()) == expected
 
 
-def test_urls_know_their_size(memory_folder: str) -> None:
+def test_urls_have_the_size(memory_folder: str) -> None:
     """What comes is a ``str`` with size; a copy in another process knows it too."""
     put(memory_folder, a=b"123")
     [url] = ListRemote(IterableWrapper([memory_folder]))
@@ -38,7 +38,7 @@ def test_urls_know_their_size(memory_folder: str) -> None:
     assert (copy, copy.size, copy.etag) == (url, url.size, url.etag)
 
 
-def test_urls_know_their_etag(moto: S3Server) -> None:
+def test_urls_of_s3_have_the_etag(moto: S3Server) -> None:
     """In S3 they know the etag as well, which reading then insists on."""
     bucket = moto.new_bucket()
     etag = moto.client().put_object(Bucket=bucket, Key="a", Body=b"123")["ETag"]
@@ -68,7 +68,7 @@ def test_a_pattern_chooses_among_the_shards_of_a_manifest(memory_folder: str) ->
     assert list(ListRemote(folder, pattern="*.json", match_named=False)) == [f"{memory_folder}/index.json"]
 
 
-def test_asks_anew_each_time(memory_folder: str) -> None:
+def test_each_pass_lists_again(memory_folder: str) -> None:
     """Each pass lists again."""
     put(memory_folder, a=b"")
     pipe = ListRemote(IterableWrapper([memory_folder]))
@@ -77,13 +77,13 @@ def test_asks_anew_each_time(memory_folder: str) -> None:
     assert len(list(pipe)) == 2
 
 
-def test_nothing_is_asked_before_iteration() -> None:
+def test_building_a_chain_sends_no_request() -> None:
     """Building a chain asks no store, so that it can be sent to another process first."""
     pipe = ListRemote(IterableWrapper(["s3://bucket/"]), storage_options={"endpoint_url": "http://127.0.0.1:1"})
     assert list(pickle.loads(pickle.dumps(pipe)).source_datapipe) == ["s3://bucket/"]
 
 
-def test_secrets_stay_out_of_errors(moto: S3Server) -> None:
+def test_credentials_are_not_in_errors(moto: S3Server) -> None:
     """torch adds constructor arguments to messages: no secret is among them."""
     options = {**moto.storage_options, "secret": "Sup3rS3cretCanary"}
     pipe = ListRemote(IterableWrapper(["s3://no-such-bucket-anywhere/"]), storage_options=options)
@@ -93,13 +93,13 @@ def test_secrets_stay_out_of_errors(moto: S3Server) -> None:
 
 
 @pytest.mark.parametrize("url", ["nope://bucket/a", "s3://", "", "a::b", "file://relative/a", "s3://u:p@bucket/a"])
-def test_urls_that_nobody_can_read(url: str) -> None:
+def test_invalid_urls_are_errors(url: str) -> None:
     """A wrong scheme, a missing bucket, a password: a UrlError."""
     with pytest.raises(UrlError):
         list(ListRemote(IterableWrapper([url])))
 
 
-def test_not_a_url() -> None:
+def test_item_that_is_no_url_is_an_error() -> None:
     """Something else than a ``str`` is named by its type."""
     with pytest.raises(UrlError, match="tuple"):
         list(ListRemote(IterableWrapper([("memory://a", 1)])))  # type: ignore[list-item]

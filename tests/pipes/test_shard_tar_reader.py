@@ -82,7 +82,7 @@ def _error(*members: tuple[str, bytes], url: str = URL) -> str:
 
 
 @given(samples=SAMPLES.filter(bool), at_most=st.sampled_from([1, 7, 511, 512, 513, 1 << 20]))
-def test_samples_come_as_they_were_written(samples: list[Sample], at_most: int) -> None:
+def test_samples_are_read_as_written(samples: list[Sample], at_most: int) -> None:
     """Key, members and order, whatever names and sizes they have and in what pieces the stream hands them out."""
     members = [(f"{s['__key__']}.{name}", s[name]) for s in samples for name in sorted(s) if name != "__key__"]
     got = list(ShardTarReader(IterableWrapper([(URL, _Stream(_tar(*members), at_most))])))
@@ -99,13 +99,13 @@ def test_a_shard_without_a_sample_is_an_error(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", ["on_bad_shard", "on_bad_member"])
-def test_a_policy_that_is_no_function_is_refused(name: str) -> None:
+def test_policy_that_is_not_callable_is_refused(name: str) -> None:
     """When the pipe is built, not at the first bad shard of a long run."""
     with pytest.raises(TypeError, match=f"{name}='skip': expected a function"):
         IterableWrapper(["s3://b/0.tar"]).shard_tar_reader(**{name: "skip"})
 
 
-def test_shards_are_read_from_their_urls(memory_folder: str) -> None:
+def test_bare_urls_are_opened_by_the_reader(memory_folder: str) -> None:
     """Bare URLs are opened by the reader: all shards, in order, each sample with the URL of its shard."""
     samples = write_small_shards(memory_folder, num_shards=3, samples_per_shard=4)
     pipe = ShardTarReader(IterableWrapper([f"{memory_folder}/{i:06d}.tar" for i in range(3)]))
@@ -114,7 +114,7 @@ def test_shards_are_read_from_their_urls(memory_folder: str) -> None:
     assert list(IterableWrapper([samples[0]["__url__"]]).shard_tar_reader()) == samples[:4]
 
 
-def test_torchdatas_streams_are_read(memory_folder: str) -> None:
+def test_streams_of_torchdata_are_read(memory_folder: str) -> None:
     """After torchdata's own opener the samples are the same."""
     pytest.importorskip("torchdata.datapipes.iter", reason="DataPipes left torchdata in 0.10")
 
@@ -124,7 +124,7 @@ def test_torchdatas_streams_are_read(memory_folder: str) -> None:
 
 
 @pytest.mark.parametrize("data", [b"ascii", "é".encode(), b"\xff\xd8\xff\xe0"])
-def test_a_stream_opened_as_text_is_refused(memory_folder: str, data: bytes) -> None:
+def test_text_stream_is_refused(memory_folder: str, data: bytes) -> None:
     """torchdata's default; the error names the shard and the right mode, even if the bytes are no text at all."""
     pytest.importorskip("torchdata.datapipes.iter", reason="DataPipes left torchdata in 0.10")
 
@@ -136,7 +136,7 @@ def test_a_stream_opened_as_text_is_refused(memory_folder: str, data: bytes) -> 
     assert url in str(caught.value)
 
 
-def test_members_side_by_side_make_a_sample() -> None:
+def test_consecutive_members_with_one_key_are_a_sample() -> None:
     """The key ends at the first dot of the base name; the extension is in lower case; a leading ./ is dropped."""
     got = _read(("./v1.0/a.JPG", b"1"), ("v1.0/a.Seg.PNG", b"2"), ("v1.0/b.jpg", b"3"), ("v2/b.jpg", b"4"))
     assert got == [
@@ -146,21 +146,21 @@ def test_members_side_by_side_make_a_sample() -> None:
     ]
 
 
-def test_the_same_key_in_two_shards_is_two_samples() -> None:
+def test_equal_keys_in_two_shards_are_two_samples() -> None:
     """Samples never go over the border of a shard."""
     pairs = [(f"s3://b/{i}.tar", io.BytesIO(_tar(("a.cls", b"%d" % i)))) for i in range(2)]
     got = list(ShardTarReader(IterableWrapper(pairs, deepcopy=False)))
     assert [(s["__url__"], s["cls"]) for s in got] == [("s3://b/0.tar", b"0"), ("s3://b/1.tar", b"1")]
 
 
-def test_names_between_underscores_are_passed_over() -> None:
+def test_meta_members_are_skipped() -> None:
     """WebDataset's metadata members are no samples; a name that only begins so is one."""
     got = _read(("__meta__", b"x"), ("a/__info__", b"x"), ("__a.cls", b"1"), ("__b__.cls", b"2"))
     assert [sample["__key__"] for sample in got] == ["__a", "__b__"]
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "fragments"),
     [
         ("README", "no extension"),
         ("a/.hidden", "dot"),
@@ -169,15 +169,15 @@ def test_names_between_underscores_are_passed_over() -> None:
         ("a/../../b.jpg", '".."'),
     ],
 )
-def test_a_member_that_names_no_sample_is_an_error(name: str, says: str) -> None:
+def test_member_that_is_no_part_of_a_sample_is_an_error(name: str, fragments: str) -> None:
     """The message names shard and member and says why."""
     message = _error(("a.jpg", b""), (name, b""))
     assert repr(name) in message
-    assert says in message
+    assert fragments in message
 
 
 @pytest.mark.parametrize("second", ["a.jpg", "a.JPG", "./a.jpg"])
-def test_an_extension_twice_is_an_error(second: str) -> None:
+def test_repeated_extension_is_an_error(second: str) -> None:
     """One of the two would be lost; shard, key and extension are named."""
     message = _error(("a.jpg", b"1"), (second, b"2"))
     assert "'a'" in message
@@ -185,12 +185,12 @@ def test_an_extension_twice_is_an_error(second: str) -> None:
     assert repr(second) in message
 
 
-def test_a_key_that_comes_back_is_an_error() -> None:
+def test_repeated_key_is_an_error() -> None:
     """Members of a sample that lie apart would make two halves; shard and key are named."""
     assert "'a' was already read" in _error(("a.jpg", b""), ("b.jpg", b""), ("a.cls", b""))
 
 
-def test_a_shard_cut_short_gives_whole_samples_and_an_error() -> None:
+def test_truncated_shard_gives_complete_samples_and_an_error() -> None:
     """At every 100th byte: samples that come are complete, and the end is never silent."""
     members = [(f"{i}.{name}", bytes([i]) * 300) for i in range(6) for name in ("cls", "jpg")]
     data, whole = _tar(*members), _read(*members)
@@ -202,14 +202,14 @@ def test_a_shard_cut_short_gives_whole_samples_and_an_error() -> None:
     assert len(got) == 5, "the last one may lack members"
 
 
-def test_neither_errors_nor_samples_show_a_signature() -> None:
+def test_errors_and_samples_show_no_url_signature() -> None:
     """The query of a signed URL opens the object for whoever reads a log, or a sample that was kept."""
     assert "SECRET" not in _error(("README", b""), url=SIGNED)
     (sample,) = _read(("a.jpg", b""), url=SIGNED)
     assert sample["__url__"] == "https://host/t-000.tar"
 
 
-def test_an_object_that_is_not_there_is_an_error(memory_folder: str) -> None:
+def test_missing_object_is_an_error(memory_folder: str) -> None:
     """It names the URL and is a ``FileNotFoundError``."""
     url = f"{memory_folder}/none.tar"
     with pytest.raises(ObjectNotFoundError, match=url) as caught:
@@ -219,7 +219,7 @@ def test_an_object_that_is_not_there_is_an_error(memory_folder: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("items", "says"),
+    ("items", "fragments"),
     [
         ([3], "int"),
         ([None], "NoneType"),
@@ -229,9 +229,9 @@ def test_an_object_that_is_not_there_is_an_error(memory_folder: str) -> None:
         ([(URL, io.BytesIO(_tar(("a.txt", b"")))), URL], "str"),
     ],
 )
-def test_what_is_neither_url_nor_stream_is_refused(items: list[Any], says: str) -> None:
+def test_items_that_are_neither_url_nor_stream_are_refused(items: list[Any], fragments: str) -> None:
     """The error names the type that came and what was expected."""
-    with pytest.raises(RemoteDataError, match=rf"Expected a URL.*{says}"):
+    with pytest.raises(RemoteDataError, match=rf"Expected a URL.*{fragments}"):
         list(ShardTarReader(IterableWrapper(items, deepcopy=False)))
 
 
@@ -248,7 +248,7 @@ class _Opener(IterDataPipe[Any]):
             yield URL, self.streams[-1]
 
 
-def test_streams_are_closed_when_they_are_read() -> None:
+def test_streams_are_closed_after_reading() -> None:
     """Each one before the next is opened, and the one at hand on an error or when iteration is given up."""
     opener = _Opener(_tar(("a.jpg", b"1"), ("b.jpg", b"2")))
     iterator = iter(ShardTarReader(opener))
@@ -269,7 +269,7 @@ def test_streams_are_closed_when_they_are_read() -> None:
     assert [stream.closed for stream in opener.streams] == [True]
 
 
-def test_it_pickles_before_and_after_it_was_read(memory_folder: str) -> None:
+def test_pipe_pickles_before_and_after_a_pass(memory_folder: str) -> None:
     """It goes to worker processes with what it needs, and shows none of it."""
     samples = write_small_shards(memory_folder, num_shards=1, samples_per_shard=2)
     pipe = ShardTarReader(IterableWrapper([f"{memory_folder}/000000.tar"]))
@@ -278,7 +278,7 @@ def test_it_pickles_before_and_after_it_was_read(memory_folder: str) -> None:
     assert list(pickle.loads(pickle.dumps(pipe))) == samples
 
 
-def test_options_are_not_shown() -> None:
+def test_storage_options_are_not_in_errors() -> None:
     """torch adds the pipe's attributes to the message of an error: storage options are none of them."""
     pipe = ShardTarReader(IterableWrapper([3]), storage_options={"key": "k", "secret": "HUSH"})
     with pytest.raises(RemoteDataError) as caught:
@@ -290,7 +290,7 @@ def _shards(*datas: bytes) -> IterDataPipe[Any]:
     return IterableWrapper([(f"s3://b/{i}.tar", io.BytesIO(data)) for i, data in enumerate(datas)], deepcopy=False)
 
 
-def test_a_bad_shard_can_be_left_out() -> None:
+def test_bad_shard_can_be_skipped() -> None:
     """The rest of it, with a warning; whole samples before come, and the reader tells what it left out and why."""
     bad = _tar(("a.x", b"1"), ("b.x", b"2"), ("b.y", b"3"))[:1200]
     reader = ShardTarReader(_shards(_tar(("a.x", b"")), bad, _tar(("c.x", b""))), on_bad_shard=skip_with_warning)
@@ -301,7 +301,7 @@ def test_a_bad_shard_can_be_left_out() -> None:
     assert "in a header" in reader.skipped.shards["s3://b/1.tar"]
 
 
-def test_a_function_of_the_user_decides() -> None:
+def test_policy_may_be_a_function() -> None:
     """It is asked once for each bad shard, with the error; what it raises comes out."""
     bad = _tar(("a.x", b"1"))[:600]
     asked: list[ShardReadError] = []
@@ -315,7 +315,7 @@ def test_a_function_of_the_user_decides() -> None:
         list(ShardTarReader(_shards(bad), on_bad_shard=give_up))
 
 
-def test_an_archive_without_its_end_can_be_accepted() -> None:
+def test_missing_end_of_archive_can_be_accepted() -> None:
     """By policy, and then it is whole: the last sample comes and nothing is left out. Other faults are errors still."""
     endless = _tar(("a.x", b"1"), ("b.x", b"2"))[: -len(END_OF_ARCHIVE)]
     with pytest.raises(MissingEndError, match=r"at byte 2,048.*accept_missing_end"):
@@ -328,14 +328,14 @@ def test_an_archive_without_its_end_can_be_accepted() -> None:
             list(ShardTarReader(_shards(_tar(("a.x", b"1"), ("b.x", b"2"))[:end]), on_bad_shard=accept_missing_end))
 
 
-def test_a_store_that_fails_is_no_bad_shard(memory_folder: str) -> None:
+def test_storage_errors_are_not_bad_shards(memory_folder: str) -> None:
     """The policy is not asked: an object that is not there, or a store that is down, is something else."""
     pipe = ShardTarReader(IterableWrapper([f"{memory_folder}/none.tar"]), on_bad_shard=skip_with_warning)
     with pytest.raises(ObjectNotFoundError):
         list(pipe)
 
 
-def test_what_is_passed_over_is_counted() -> None:
+def test_skipped_members_are_counted_by_kind() -> None:
     """Directories, links, devices and meta members, by kind; anew with each pass."""
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w") as archive:
@@ -352,7 +352,7 @@ def test_what_is_passed_over_is_counted() -> None:
 
 
 @given(lengths=st.lists(st.integers(1, 6), min_size=1, max_size=6), interleave=st.integers(1, 4))
-def test_shards_are_read_by_turns(lengths: list[int], interleave: int) -> None:
+def test_interleaved_shards_take_turns(lengths: list[int], interleave: int) -> None:
     """Each sample once, in an order that is the same each time; neighbours in a shard do not follow each other."""
     datas = [_tar(*[(f"{i}-{j}.x", b"") for j in range(length)]) for i, length in enumerate(lengths)]
     first, second = (
@@ -364,7 +364,7 @@ def test_shards_are_read_by_turns(lengths: list[int], interleave: int) -> None:
         assert all(a[0] != b[0] for a, b in pairwise(first))
 
 
-def test_shards_by_turns_come_from_their_urls(memory_folder: str) -> None:
+def test_interleaved_shards_may_exceed_the_byte_bound(memory_folder: str) -> None:
     """Larger shards than the byte bound holds, several at once: all samples, and each stream is closed."""
     urls = [f"{memory_folder}/{i}.tar" for i in range(5)]
     for number, url in enumerate(urls):
@@ -376,7 +376,7 @@ def test_shards_by_turns_come_from_their_urls(memory_folder: str) -> None:
     assert {s["__url__"] for s in got[:3]} == set(urls[:3])
 
 
-def test_without_copying_members_are_slices() -> None:
+def test_without_copy_members_are_memoryviews() -> None:
     """Equal bytes, as ``memoryview``, also of a member that lies in two parts; ``decode_sample`` takes them."""
     members = [(f"{i}.txt", b"%d" % i * 600) for i in range(9)]
     for at_most in (700, 1 << 20):
@@ -393,7 +393,7 @@ def _of_classes(**classes: list[str]) -> list[tuple[str, bytes]]:
     return [(f"{name}.tar", _tar(*[(f"{name}_{n}.JPEG", n.encode()) for n in keys])) for name, keys in classes.items()]
 
 
-def test_an_archive_of_archives_is_read_as_one_stream() -> None:
+def test_nested_archives_prefix_the_keys() -> None:
     """ImageNet's training images: the inner archive's name comes before the key."""
     data = _tar(*_of_classes(n01=["10", "11"], n02=["7"]))
     for at_most in (100, 513, 1 << 20):
@@ -404,14 +404,14 @@ def test_an_archive_of_archives_is_read_as_one_stream() -> None:
 
 
 @pytest.mark.parametrize("name", ["v1.0.tar", "v1.0.tar.gz", "v1.0.tgz", "v1.0.tar.zst", "./v1.0.txz", "v1.0.tbz2"])
-def test_the_prefix_is_the_name_without_its_ending(name: str) -> None:
+def test_prefix_is_the_name_without_its_extension(name: str) -> None:
     """A dot in the name itself stays."""
     (sample,) = ShardTarReader(_shards(_tar((name, _tar(("a.x", b""))))), nested=True)
     assert sample["__key__"] == "v1.0/a"
 
 
 @pytest.mark.parametrize(
-    ("members", "says"),
+    ("members", "fragments"),
     [
         ([("n01.tar", _tar(("a.x", b""))), ("sub/n01.txt", b"no tar")], "in 'sub/n01.txt'"),
         (
@@ -423,14 +423,14 @@ def test_the_prefix_is_the_name_without_its_ending(name: str) -> None:
         ([("n01.tar", _tar(("a.x", b""))[:-1100])], "in 'n01.tar': at byte"),
     ],
 )
-def test_an_inner_archive_that_cannot_be_read_is_an_error(members: list[tuple[str, bytes]], says: str) -> None:
+def test_damaged_inner_archive_is_an_error(members: list[tuple[str, bytes]], fragments: str) -> None:
     """It is named, and the shard around it too."""
-    with pytest.raises(ShardReadError, match=rf"^s3://b/0.tar.*{says}") as caught:
+    with pytest.raises(ShardReadError, match=rf"^s3://b/0.tar.*{fragments}") as caught:
         list(ShardTarReader(_shards(_tar(*members)), nested=True))
     assert caught.value.url == "s3://b/0.tar"
 
 
-def test_a_shard_may_be_compressed() -> None:
+def test_compression_is_detected_by_content() -> None:
     """It is recognised by its content; a wrong claim of a size, known from the listing, is none of the archive's."""
     data = _tar(("a.x", b"1" * 5000), ("b.x", b"2"))
     got = list(ShardTarReader(_shards(data, gzip.compress(data), bz2.compress(data), lzma.compress(data))))
@@ -443,7 +443,7 @@ def test_a_shard_may_be_compressed() -> None:
         list(ShardTarReader(_shards(gzip.compress(data)), max_decompressed_bytes=3000))
 
 
-def test_fewer_than_one_shard_at_once_is_refused() -> None:
+def test_interleave_below_1_is_refused() -> None:
     """When the pipe is made."""
     with pytest.raises(ValueError, match="at least 1; got 0"):
         ShardTarReader(_shards(), interleave=0)
@@ -456,7 +456,7 @@ def _threads() -> set[threading.Thread]:
 @pytest.mark.parametrize("policy", [raise_error, accept_missing_end])
 @pytest.mark.parametrize("end", [2000, 2048])
 @pytest.mark.parametrize("compressed", [False, True])
-def test_threads_end_although_the_error_is_held(
+def test_threads_end_while_the_error_is_referenced(
     memory_folder: str, policy: OnBadShard, end: int, compressed: bool
 ) -> None:
     """Whoever keeps the error, as a debugger does, keeps no threads; and it does not take a garbage collection."""
@@ -481,9 +481,7 @@ def test_threads_end_although_the_error_is_held(
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("compress", [gzip.compress, bytes])
-def test_a_pass_that_goes_on_in_a_forked_child_is_refused(
-    memory_folder: str, compress: Callable[[bytes], bytes]
-) -> None:
+def test_continuing_a_pass_in_a_forked_child_is_refused(memory_folder: str, compress: Callable[[bytes], bytes]) -> None:
     """Compressed or not, the child gets an error at once and does not wait for threads of its parent."""
     members = [(f"{i}.x", os.urandom(100_000)) for i in range(200)]
     fsspec.filesystem("memory").pipe(f"{memory_folder}/0.tar", compress(_tar(*members)))
@@ -510,7 +508,7 @@ def test_meta_members_beside_inner_archives_are_counted() -> None:
 
 
 @given(paths=st.lists(st.text("ab/", min_size=1, max_size=5).map(lambda name: f"p/{name}x.tar"), max_size=6))
-def test_prefixes_of_inner_archives_never_meet(paths: list[str]) -> None:
+def test_ambiguous_prefixes_of_inner_archives_are_refused(paths: list[str]) -> None:
     """Two inner archives of which the keys could be the same are refused; others are read."""
     prefixes = [path.removesuffix(".tar") + "/" for path in paths]
     meet = any(a.startswith(b) for i, a in enumerate(prefixes) for j, b in enumerate(prefixes) if i != j)
@@ -523,7 +521,7 @@ def test_prefixes_of_inner_archives_never_meet(paths: list[str]) -> None:
         assert got == [prefix + "k" for prefix in prefixes]
 
 
-def test_keys_take_little_memory_whatever_their_length() -> None:
+def test_memory_of_keys_is_bounded() -> None:
     """Names of up to 4,096 characters are read, and told apart; longer ones are errors, before they fill memory."""
     members = [("d/" * 900 + f"{i}.x", b"") for i in range(300)]
     tracemalloc.start()
@@ -667,7 +665,7 @@ def test_it_resumes_behind_async_prefetch(memory_folder: str, part_bytes: int, i
 
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress])
-def test_streams_of_one_process_resume_together(memory_folder: str, compress: Callable[[bytes], bytes]) -> None:
+def test_streams_of_one_process_resume(memory_folder: str, compress: Callable[[bytes], bytes]) -> None:
     """Each goes on in its own shards."""
     urls = _put(memory_folder, [compress(data) for data in _PLAIN])
     assert_resumes_everywhere(
@@ -714,7 +712,7 @@ def test_it_resumes_behind_the_last_archive_of_one_without_its_end(memory_folder
 
 
 @pytest.mark.parametrize("stop", range(1, 6))
-def test_what_was_left_out_is_counted_anew_where_it_goes_on(memory_folder: str, stop: int) -> None:
+def test_resumed_pass_counts_skipped_members_from_its_start(memory_folder: str, stop: int) -> None:
     """``skipped`` tells of the latest pass, which met what lies behind its first sample."""
     (url,) = _put(memory_folder, [_tar(*[one for i in range(6) for one in (("__m__", b""), (f"{i}.x", b""))])])
     pipe = IterableWrapper([url]).shard_tar_reader()
@@ -734,7 +732,7 @@ def test_what_was_left_out_is_counted_anew_where_it_goes_on(memory_folder: str, 
     stop=st.integers(0, 24),
     listed=st.booleans(),
 )
-def test_no_byte_of_samples_that_were_handed_out_is_asked_for_again(
+def test_resuming_requests_no_byte_of_yielded_samples(
     sizes: list[list[int]], tar_format: int | None, interleave: int, stop: int, listed: bool
 ) -> None:
     """An open shard is read from its next sample's header on, extended headers included; an ended one not at all."""
@@ -753,13 +751,13 @@ def test_no_byte_of_samples_that_were_handed_out_is_asked_for_again(
             return ShardTarReader(streams, interleave=interleave)
 
         whole = [(sample["__url__"], sample["__key__"]) for sample in pipe()]
-        stopped, going_on = pipe(), pipe()
-        begun = iter(stopped)
-        head = [next(begun) for _ in range(min(stop, len(whole)))]
-        going_on.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
-        del begun
+        stopped, resumed = pipe(), pipe()
+        started = iter(stopped)
+        head = [next(started) for _ in range(min(stop, len(whole)))]
+        resumed.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
+        del started
         store.reads.clear()
-        assert [(sample["__url__"], sample["__key__"]) for sample in going_on] == whole[len(head) :]
+        assert [(sample["__url__"], sample["__key__"]) for sample in resumed] == whole[len(head) :]
         for url in objects:
             left = [place for place in whole[len(head) :] if place[0] == url]
             asked = [start for path, start, _, _ in store.reads if path == url]

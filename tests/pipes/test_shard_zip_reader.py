@@ -44,19 +44,19 @@ def _put(url: str, data: bytes) -> str:
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_members_side_by_side_make_a_sample(method: int) -> None:
+def test_consecutive_members_with_one_key_are_a_sample(method: int) -> None:
     """Keys and extensions are as in tar shards, stored or deflated."""
     assert _read(_zip(MEMBERS, method)) == SAMPLES
 
 
 @given(sizes=st.lists(st.integers(0, 5000), min_size=1, max_size=6), method=st.sampled_from([0, 8]))
-def test_samples_come_as_they_were_written(sizes: list[int], method: int) -> None:
+def test_samples_are_read_as_written(sizes: list[int], method: int) -> None:
     """Data of any size, in order."""
     members = [(f"{i}.bin", bytes(j * i % 251 for j in range(size))) for i, size in enumerate(sizes)]
     assert [(f"{s['__key__']}.bin", s["bin"]) for s in _read(_zip(members, method))] == members
 
 
-def test_shards_are_read_from_their_urls(memory_folder: str, tmp_path: Path) -> None:
+def test_every_source_of_shards_gives_the_same_samples(memory_folder: str, tmp_path: Path) -> None:
     """Bare URLs, listed ones, streams of ``async_prefetch``, local files: the same samples, each epoch."""
     urls = [_put(f"{memory_folder}/{i}.zip", _zip(MEMBERS)) for i in range(2)]
     expected = [{**sample, "__url__": url} for url in urls for sample in SAMPLES]
@@ -71,14 +71,14 @@ def test_shards_are_read_from_their_urls(memory_folder: str, tmp_path: Path) -> 
     assert [first["__key__"], second["__key__"]] == ["a/1", "b/2"]
 
 
-def test_a_large_directory_is_read_apart(memory_folder: str) -> None:
+def test_large_directory_is_read_by_a_second_request(memory_folder: str) -> None:
     """One that does not fit the first ranged read takes a second one."""
     members = [(f"{i:05d}.cls", b"%d" % i) for i in range(3000)]
     url = _put(f"{memory_folder}/0.zip", _zip(members))
     assert [sample["cls"] for sample in IterableWrapper([url]).shard_zip_reader()] == [data for _, data in members]
 
 
-def test_a_stream_that_cannot_be_ranged_is_refused() -> None:
+def test_stream_that_is_not_seekable_is_refused() -> None:
     """The error says what to chain instead."""
 
     class Pipe(io.BytesIO):
@@ -89,7 +89,7 @@ def test_a_stream_that_cannot_be_ranged_is_refused() -> None:
         list(ShardZipReader(IterableWrapper([(URL, Pipe(_zip(MEMBERS)))], deepcopy=False)))
 
 
-def test_a_shard_cut_short_is_an_error() -> None:
+def test_truncated_shard_is_an_error() -> None:
     """At every 50th byte; the directory lies at the end, so not one sample comes."""
     data = _zip(MEMBERS)
     for end in range(0, len(data), 50):
@@ -97,7 +97,7 @@ def test_a_shard_cut_short_is_an_error() -> None:
             _read(data[:end])
 
 
-def test_a_bad_shard_can_be_left_out() -> None:
+def test_bad_shard_can_be_skipped() -> None:
     """With a warning; the others are read, and the reader knows which it was."""
     shards = [(f"s3://b/{i}.zip", io.BytesIO(_zip(MEMBERS)[: None if i != 1 else 99])) for i in range(3)]
     reader = ShardZipReader(IterableWrapper(shards, deepcopy=False), on_bad_shard=skip_with_warning)
@@ -107,7 +107,7 @@ def test_a_bad_shard_can_be_left_out() -> None:
     assert list(reader.skipped.shards) == ["s3://b/1.zip"]
 
 
-def test_directories_are_counted() -> None:
+def test_directories_and_meta_members_are_counted() -> None:
     """They are passed over, and so are names between underscores."""
     data = io.BytesIO(_zip([*MEMBERS, ("__meta.json__", b"")]))
     with zipfile.ZipFile(data, "a") as archive:
@@ -117,14 +117,14 @@ def test_directories_are_counted() -> None:
     assert reader.skipped.members == {"directory": 1, "meta": 1}
 
 
-def test_shards_are_read_by_turns() -> None:
+def test_interleaved_shards_take_turns() -> None:
     """A sample of each."""
     shards = [(f"s3://b/{i}.zip", io.BytesIO(_zip(MEMBERS))) for i in range(2)]
     got = list(ShardZipReader(IterableWrapper(shards, deepcopy=False), interleave=2))
     assert [(s["__url__"][7:8], s["__key__"]) for s in got] == [("0", "a/1"), ("1", "a/1"), ("0", "b/2"), ("1", "b/2")]
 
 
-def test_limits_are_the_callers() -> None:
+def test_limits_apply_exactly() -> None:
     """A member of exactly so many bytes is read; ratios count beyond 16 MiB."""
     data = _zip([("a.bin", bytes(20 << 20))])
     assert len(_read(data, max_ratio=2000)[0]["bin"]) == 20 << 20
@@ -136,14 +136,14 @@ def test_limits_are_the_callers() -> None:
         _read(data, interleave=0)
 
 
-def test_an_object_that_is_not_there_is_an_error(memory_folder: str) -> None:
+def test_missing_object_is_an_error(memory_folder: str) -> None:
     """It is a ``FileNotFoundError`` with the URL, which no policy about bad shards hides."""
     pipe = ShardZipReader(IterableWrapper([f"{memory_folder}/none.zip"]), on_bad_shard=skip_with_warning)
     with pytest.raises(ObjectNotFoundError, match=f"{memory_folder}/none.zip"):
         list(pipe)
 
 
-def test_it_pickles(memory_folder: str) -> None:
+def test_pipe_pickles_before_and_after_a_pass(memory_folder: str) -> None:
     """It goes to worker processes, also after it was read."""
     pipe = ShardZipReader(IterableWrapper([_put(f"{memory_folder}/0.zip", _zip(MEMBERS))]))
     samples = list(pickle.loads(pickle.dumps(pipe)))
@@ -180,7 +180,7 @@ def test_it_resumes_after_any_sample(memory_folder: str, method: int, interleave
 
 
 @pytest.mark.filterwarnings("ignore:.*left out:RuntimeWarning")
-def test_it_resumes_where_a_shard_is_left_out(memory_folder: str) -> None:
+def test_it_resumes_where_a_shard_is_skipped(memory_folder: str) -> None:
     """One whose directory cannot be read, and one with a member that is not what it says."""
     (first, second, third) = _shards_of(zipfile.ZIP_STORED)
     spoiled = bytearray(third)
@@ -200,21 +200,21 @@ def test_it_resumes_where_a_shard_is_left_out(memory_folder: str) -> None:
 @given(
     sizes=st.lists(st.integers(0, 3000), min_size=1, max_size=6), stop=st.integers(0, 6), method=st.sampled_from([0, 8])
 )
-def test_no_byte_of_samples_that_were_handed_out_is_asked_for_again(sizes: list[int], stop: int, method: int) -> None:
+def test_resuming_requests_no_byte_of_yielded_samples(sizes: list[int], stop: int, method: int) -> None:
     """Streamed is from the local header of the next sample on; the directory is read apart."""
     data = _zip([(f"{i}.bin", bytes(j * i % 251 for j in range(size))) for i, size in enumerate(sizes)], method)
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         begins = [info.header_offset for info in archive.infolist()]
     with store_of({"a": data}) as store:
         stop = min(stop, len(sizes))
-        stopped, going_on = (IterableWrapper(["a"]).async_prefetch(part_bytes=500).shard_zip_reader() for _ in "12")
-        begun = iter(stopped)
+        stopped, resumed = (IterableWrapper(["a"]).async_prefetch(part_bytes=500).shard_zip_reader() for _ in "12")
+        started = iter(stopped)
         for _ in range(stop):
-            next(begun)
-        going_on.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
-        del begun
+            next(started)
+        resumed.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
+        del started
         store.reads.clear()
-        assert [sample["__key__"] for sample in going_on] == [str(i) for i in range(stop, len(sizes))]
+        assert [sample["__key__"] for sample in resumed] == [str(i) for i in range(stop, len(sizes))]
         reads = [(start, end) for _, start, end, _ in store.reads]
         if stop == len(sizes):
             assert reads == []
@@ -223,7 +223,7 @@ def test_no_byte_of_samples_that_were_handed_out_is_asked_for_again(sizes: list[
             assert all(end == len(data) for start, end in reads if start < begins[stop]), "only the directory's"
 
 
-def test_a_part_of_a_shard_is_refused(memory_folder: str) -> None:
+def test_range_of_a_shard_is_refused(memory_folder: str) -> None:
     """The members of a zip cannot be read without its directory, and nobody writes an index of it."""
     write_small_shards(memory_folder, num_shards=1, samples_per_shard=4)
     (shard,) = IterableWrapper([f"{memory_folder}/index.json"]).list_remote()

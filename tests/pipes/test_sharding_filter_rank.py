@@ -93,7 +93,7 @@ class Shared(SharedList[str]):
     mode=st.sampled_from([None, *EqualizeMode]),
     data=st.data(),
 )
-def test_a_share_of_a_shared_list_is_the_same(
+def test_share_of_a_shared_list_equals_that_of_an_iterated_source(
     counts: list[int], num_slots: int, start: int, epoch: int, mode: EqualizeMode | None, data: st.DataObject
 ) -> None:
     """Taken by number, from any place on, it is what a walk through the source finds, errors included."""
@@ -124,7 +124,9 @@ def test_a_share_of_a_shared_list_is_the_same(
 @pytest.mark.parametrize("num_urls", [5, 40, 400])
 @pytest.mark.parametrize("num_slots", [1, 7, 70])
 @pytest.mark.parametrize("mode", [None, EqualizeMode.DROP])
-def test_all_shares_together_cost_one_walk(num_urls: int, num_slots: int, mode: EqualizeMode | None) -> None:
+def test_all_shares_together_access_each_url_a_few_times(
+    num_urls: int, num_slots: int, mode: EqualizeMode | None
+) -> None:
     """Counted are the URLs that are looked at: a few times each, and not once for each share."""
     urls = Reads(RemoteUrl(f"memory://m/{n:03d}.tar", num_samples=100) for n in range(num_urls))
     template = ShardingFilterRank(Shared(urls))
@@ -149,7 +151,9 @@ def test_all_shares_together_cost_one_walk(num_urls: int, num_slots: int, mode: 
 
 
 @given(num_urls=st.integers(16, 40), ranks=RANKS, workers=WORKERS, data=st.data())
-def test_same_share_however_it_is_told(num_urls: int, ranks: int, workers: int, data: st.DataObject) -> None:
+def test_share_does_not_depend_on_how_the_world_is_passed(
+    num_urls: int, ranks: int, workers: int, data: st.DataObject
+) -> None:
     """DataLoader's and DataLoader2's calls, the environment and an explicit ``World`` give the same share."""
     rank, worker = data.draw(st.integers(0, ranks - 1)), data.draw(st.integers(0, workers - 1))
     expected = list(share_of(num_urls, World(rank, ranks, worker, workers)))
@@ -181,7 +185,7 @@ class WorkerInfo:
 
 @settings(max_examples=5)
 @given(num_urls=st.integers(3, 20))
-def test_in_real_workers(num_urls: int) -> None:
+def test_three_workers_read_each_url_once(num_urls: int) -> None:
     """Three worker processes read each URL once, each epoch, and the main process reads all."""
     pipe = share_of(num_urls)
     loader: DataLoader[str] = DataLoader(pipe, batch_size=None, num_workers=3)
@@ -191,7 +195,7 @@ def test_in_real_workers(num_urls: int) -> None:
     assert list(by_itself) == urls_of(num_urls)
 
 
-def test_explicit_world_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explicit_world_takes_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
     """An explicit ``World`` is not overruled by the environment or by a loader."""
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -200,12 +204,12 @@ def test_explicit_world_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(pipe) == [urls_of(6)[2], urls_of(6)[5]]
 
 
-def test_no_urls_at_all() -> None:
+def test_empty_source_yields_nothing_to_one_reader() -> None:
     """One reader of an empty source reads nothing; whoever lists has complained before."""
     assert list(share_of(0)) == []
 
 
-def test_the_error_says_what_to_do() -> None:
+def test_too_few_urls_error_has_the_numbers_and_both_solutions() -> None:
     """The error counts, and gives both ways out."""
     with pytest.raises(
         EmptyShareError, match=r"3 shards for 4 readers .* Use fewer readers, or more .*write_shards.*index\.json"
@@ -213,14 +217,14 @@ def test_the_error_says_what_to_do() -> None:
         list(share_of(3, World(rank=1, world_size=4)))
 
 
-def test_no_share_is_begun_before_it_is_known_to_be_whole() -> None:
+def test_too_few_shards_are_an_error_before_the_first_url() -> None:
     """With too few shards no slot reads any, so that no rank trains while another one fails."""
     for world in all_worlds(2, 2):
         with pytest.raises(EmptyShareError):
             next(iter(share_of(3, world)))
 
 
-def test_source_is_read_no_further_than_needed() -> None:
+def test_source_is_read_lazily() -> None:
     """An endless source is fine."""
     endless: IterDataPipe[str] = IterableWrapper(Endless(), deepcopy=False)
     share = iter(ShardingFilterRank(endless, world=World(1, 3)))
@@ -232,7 +236,7 @@ class Endless:
         return map(str, itertools.count())
 
 
-def test_other_loader_forgets_the_first() -> None:
+def test_another_loader_replaces_the_sharding_of_the_first() -> None:
     """A pipe that one loader sharded can be sharded by another kind of loader."""
     pipe = share_of(8)
     apply_sharding(pipe, 2, 1, SHARDING_PRIORITIES.DISTRIBUTED)
@@ -244,13 +248,13 @@ def test_other_loader_forgets_the_first() -> None:
     assert list(pipe) == urls_of(8)[::2]
 
 
-def test_pickles() -> None:
+def test_pickled_copy_has_the_same_share() -> None:
     """A copy in another process has the same share."""
     pipe = share_of(8, World(1, 2))
     assert list(pickle.loads(pickle.dumps(pipe))) == list(pipe)
 
 
-def test_is_shardable() -> None:
+def test_torch_finds_the_pipe_once() -> None:
     """torch finds the pipe, and finds it once."""
     assert share_of(1).is_shardable()
 
@@ -305,7 +309,7 @@ def test_each_sample_reaches_exactly_one_slot(counts: list[int], ranks: int, wor
     fsspec.filesystem("memory").rm(folder, recursive=True)
 
 
-def test_parts_are_of_the_listed_objects(memory_folder: str) -> None:
+def test_ranges_keep_size_and_etag_of_their_shard(memory_folder: str) -> None:
     """A part knows what the manifest told of its shard; a whole shard stays what it was."""
     write_shards(memory_folder, [4, 2])
     listed = list(IterableWrapper([f"{memory_folder}/index.json"]).list_remote())
@@ -335,7 +339,7 @@ def mirrored(url: str) -> str:
 
 
 @pytest.mark.parametrize("edit", [plain, mirrored, rebuilt, cleaned])
-def test_a_map_between_two_pipes_loses_no_range(edit: Callable[[str], str]) -> None:
+def test_map_on_urls_loses_no_range(edit: Callable[[str], str]) -> None:
     """Each sample comes once over all readers, or the first reader raises: none of them reads a whole shard."""
     files = fsspec.filesystem("memory")
     for folder in ("memory://from/", COPIES):
@@ -364,7 +368,7 @@ def is_tar_stream(pair: tuple[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("behind", ["urls", "streams"])
-def test_a_filter_behind_a_split_is_refused(behind: str, memory_folder: str) -> None:
+def test_filter_after_a_split_of_shards_is_refused(behind: str, memory_folder: str) -> None:
     """It would leave out the URLs of parts, and with them all samples in silence; before the split it is welcome."""
     write_shards(memory_folder, [4, 2])
 
@@ -383,7 +387,7 @@ def test_a_filter_behind_a_split_is_refused(behind: str, memory_folder: str) -> 
     assert len(list(samples_of(memory_folder, World(0, 3)))) == 2
 
 
-def test_enough_shards_stay_whole(memory_folder: str) -> None:
+def test_shards_are_not_split_if_there_is_one_per_slot(memory_folder: str) -> None:
     """With a manifest too: a shard for each slot is not cut, and its index not asked for."""
     write_shards(memory_folder, [4, 2, 3])
     for number in range(3):
@@ -392,7 +396,7 @@ def test_enough_shards_stay_whole(memory_folder: str) -> None:
         assert len(list(samples_of(memory_folder, World(rank, 3)))) == count
 
 
-def test_only_the_share_is_requested(moto: S3Server) -> None:
+def test_only_the_bytes_of_the_share_are_requested(moto: S3Server) -> None:
     """Of a shard that four slots split, each asks for the bytes of its samples, in blocks whose checksums are known."""
     folder, num_bytes = f"s3://{moto.new_bucket()}", 3 << 20
     with ShardWriter(f"{folder}/{{shard}}.tar", storage_options=moto.storage_options) as writer:
@@ -412,32 +416,32 @@ def test_only_the_share_is_requested(moto: S3Server) -> None:
 
 
 @pytest.mark.parametrize("num_streams", [3, 5])
-def test_a_split_shard_resumes_everywhere(memory_folder: str, num_streams: int) -> None:
+def test_range_of_a_shard_resumes_after_any_sample(memory_folder: str, num_streams: int) -> None:
     """The middle of a part is a place as any other."""
     write_shards(memory_folder, [5, 4])
     assert_resumes_everywhere(lambda: samples_of(memory_folder).map(key_of), num_streams=num_streams)
 
 
-def test_shares_resume_everywhere(memory_folder: str) -> None:
+def test_shares_resume_after_any_sample(memory_folder: str) -> None:
     """With whole shards as well, by one stream and by several."""
     write_shards(memory_folder, [2, 3, 1, 2])
     for num_streams in (1, 2, 4):
         assert_resumes_everywhere(lambda: samples_of(memory_folder).map(key_of), num_streams=num_streams)
 
 
-def test_urls_resume_after_any(memory_folder: str) -> None:
+def test_share_resumes_after_any_url(memory_folder: str) -> None:
     """The pipe by itself: a fresh one with a loaded state hands out exactly what was left."""
     write_shards(memory_folder, [3, 5])
     listed = list(IterableWrapper([f"{memory_folder}/index.json"]).list_remote())
     for urls, world in [(urls_of(9), World(1, 2)), (urls_of(4), World()), (listed, World(1, 3))]:
         whole = list(ShardingFilterRank(IterableWrapper(urls), world=world))
         for stop in range(len(whole) + 1):
-            stopped, going_on = (ShardingFilterRank(IterableWrapper(urls), world=world) for _ in range(2))
+            stopped, resumed = (ShardingFilterRank(IterableWrapper(urls), world=world) for _ in range(2))
             head = list(itertools.islice(stopped, stop))
-            going_on.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
-            assert going_on.state_dict() == stopped.state_dict()
-            assert head + list(going_on) == whole
-            assert list(going_on) == whole, "the next pass begins anew"
+            resumed.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
+            assert resumed.state_dict() == stopped.state_dict()
+            assert head + list(resumed) == whole
+            assert list(resumed) == whole, "the next pass begins anew"
 
 
 def test_shards_without_counts_are_not_split(memory_folder: str) -> None:
@@ -449,7 +453,7 @@ def test_shards_without_counts_are_not_split(memory_folder: str) -> None:
             list(ShardingFilterRank(IterableWrapper(urls), world=World(0, 3)))
 
 
-def test_a_split_without_its_index_is_an_error(memory_folder: str) -> None:
+def test_split_of_a_shard_without_an_index_is_an_error(memory_folder: str) -> None:
     """Rather than the whole shard, or none of it."""
     write_shards(memory_folder, [5])
     fsspec.filesystem("memory").rm(f"{memory_folder}/00.tar.idx".removeprefix("memory:/"))
@@ -459,7 +463,7 @@ def test_a_split_without_its_index_is_an_error(memory_folder: str) -> None:
 
 
 @pytest.mark.parametrize("interleave", [1, 3])
-def test_split_shards_in_real_workers(tmp_path: Path, interleave: int) -> None:
+def test_three_workers_split_one_shard(tmp_path: Path, interleave: int) -> None:
     """One shard for three workers: each epoch is whole."""
     keys = write_shards(f"file://{tmp_path}", [10])
     urls: Any = IterableWrapper([f"file://{tmp_path}/index.json"]).list_remote().sharding_filter_rank()
@@ -468,13 +472,13 @@ def test_split_shards_in_real_workers(tmp_path: Path, interleave: int) -> None:
     assert sorted(loader) == sorted(loader) == sorted(keys)
 
 
-def test_a_chain_is_split_once() -> None:
+def test_second_split_is_refused() -> None:
     """A share of a share would leave data out."""
     with pytest.raises(ValueError, match="split already"):
         share_of(4).sharding_filter_rank()
 
 
-def test_who_knows_nothing_of_parts_finds_no_shard(memory_folder: str) -> None:
+def test_readers_without_support_for_ranges_find_no_object(memory_folder: str) -> None:
     """Rather than all of its samples, once in each slot."""
     write_shards(memory_folder, [6])
     listed = list(IterableWrapper([f"{memory_folder}/index.json"]).list_remote())
@@ -486,7 +490,7 @@ def test_who_knows_nothing_of_parts_finds_no_shard(memory_folder: str) -> None:
         assert len(keys) == 2, "a bare str knows it too"
 
 
-def test_a_world_of_ranks_holds_for_their_workers() -> None:
+def test_world_of_a_rank_is_split_over_its_workers() -> None:
     """Workers of a rank share what the rank was given; none reads all of it."""
     pipe = ShardingFilterRank(IterableWrapper(urls_of(8)), world=World(1, 2))
     loader = DataLoader(pipe, batch_size=None, num_workers=2, multiprocessing_context="fork")
@@ -494,7 +498,7 @@ def test_a_world_of_ranks_holds_for_their_workers() -> None:
 
 
 @given(num_urls=st.integers(0, 12), ranks=RANKS, workers=WORKERS)
-def test_split_false_hands_all_urls_to_every_reader(num_urls: int, ranks: int, workers: int) -> None:
+def test_split_false_yields_all_urls_to_every_reader(num_urls: int, ranks: int, workers: int) -> None:
     """However few there are: none is too few, in any world."""
     for world in all_worlds(ranks, workers):
         pipe = IterableWrapper(urls_of(num_urls)).sharding_filter_rank(split=False)
@@ -507,13 +511,13 @@ def test_split_false_resumes_after_any_url() -> None:
     assert_resumes_everywhere(lambda: ShardingFilterRank(IterableWrapper(urls_of(7)), split=False))
 
 
-def test_split_false_contradicts_a_world() -> None:
+def test_split_false_with_a_world_is_refused() -> None:
     """A place in the world tells which share is read."""
     with pytest.raises(ValueError, match=r"split=False.*World\(rank=1.*one of the two"):
         IterableWrapper(urls_of(3)).sharding_filter_rank(split=False, world=World(1, 2))
 
 
-def test_split_false_below_a_split() -> None:
+def test_split_false_after_a_split_keeps_the_share() -> None:
     """Takes nothing from a share; another split would."""
     pipe = share_of(6, World(1, 2)).sharding_filter_rank(split=False)
     assert list(pipe) == urls_of(6)[1::2]
@@ -521,7 +525,7 @@ def test_split_false_below_a_split() -> None:
         pipe.sharding_filter_rank()
 
 
-def test_torch_does_not_take_split_false_for_a_split() -> None:
+def test_torch_does_not_treat_split_false_as_a_split() -> None:
     """It refuses two splits in a chain; a loader finds one here, and applies it, also to a copy."""
     pipe = IterableWrapper(urls_of(6)).sharding_filter_rank(split=False).sharding_filter()
     for chain in (pipe, pickle.loads(pickle.dumps(pipe))):

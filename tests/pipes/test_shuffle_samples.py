@@ -39,7 +39,9 @@ def counting(num_samples: int, buffer_size: int, seed: int = 0) -> Any:
 
 
 @given(num_samples=SIZES, buffer_size=BUFFERS, seed=st.integers(), epoch=st.integers(0, 1000))
-def test_each_once_and_not_far_away(num_samples: int, buffer_size: int, seed: int, epoch: int) -> None:
+def test_each_sample_is_yielded_once_within_a_buffer_of_its_position(
+    num_samples: int, buffer_size: int, seed: int, epoch: int
+) -> None:
     """No sample comes more than a buffer earlier or later than it would have."""
     pipe = shuffled(num_samples, buffer_size, seed)
     pipe.set_epoch(epoch)
@@ -48,7 +50,7 @@ def test_each_once_and_not_far_away(num_samples: int, buffer_size: int, seed: in
     assert all(abs(place - item) <= buffer_size for place, item in enumerate(items))
 
 
-def test_neighbours_come_from_a_window_of_two_buffers() -> None:
+def test_neighbours_are_drawn_from_a_window_of_two_buffers() -> None:
     """In equal parts: twice as wide as what is held."""
     items = list(shuffled(40_000, 1000))[10_000:30_000]
     ages = [place - item for place, item in enumerate(items, 10_000)]
@@ -76,7 +78,7 @@ def shuffled_chain(num_samples: int, buffer_size: int) -> tuple[Any, Recorded]:
 
 
 @given(num_samples=SIZES, buffer_size=BUFFERS)
-def test_the_source_flows(num_samples: int, buffer_size: int) -> None:
+def test_source_is_read_at_an_even_rate(num_samples: int, buffer_size: int) -> None:
     """Each sample that leaves pulls one, so the source is always as far ahead, at most by the buffer, and over half."""
     source = Recorded(num_samples)
     held = set()
@@ -109,7 +111,7 @@ class Items(IterDataPipe[Item]):
 
 
 @given(num_samples=SIZES, buffer_size=st.integers(1, 20))
-def test_no_more_than_a_buffer_is_held(num_samples: int, buffer_size: int) -> None:
+def test_memory_holds_at_most_buffer_size_samples(num_samples: int, buffer_size: int) -> None:
     """Beside what was just handed out, and what just came in, there are ``buffer_size`` samples in memory."""
     source = Items(num_samples)
     most, items = 0, iter(ShuffleSamples(source, buffer_size=buffer_size))
@@ -121,7 +123,7 @@ def test_no_more_than_a_buffer_is_held(num_samples: int, buffer_size: int) -> No
     assert len(source.alive) == 0
 
 
-def test_orders_differ() -> None:
+def test_orders_differ_by_epoch_and_seed() -> None:
     """Epochs and seeds each have an order of their own, at the beginning and later on."""
     orders = []
     for seed in (0, 1, -1, 2**70):
@@ -138,7 +140,7 @@ def test_order_stays_the_same_in_later_versions() -> None:
     assert [list(pipe) for _ in range(2)] == [[2, 0, 4, 1, 3, 5, 6, 8, 7, 9], [1, 0, 2, 3, 6, 4, 5, 7, 8, 9]]
 
 
-def test_uniform() -> None:
+def test_orders_within_the_buffer_are_uniform() -> None:
     """What fits the buffer is shuffled as a whole: each sample is in each place about equally often."""
     pipe, num_epochs = shuffled(6, 10, seed=1), 6000
     counts = collections.Counter((place, item) for _ in range(num_epochs) for place, item in enumerate(pipe))
@@ -156,24 +158,24 @@ def test_order_is_a_function_of_seed_and_epoch(seed: int, epoch: int) -> None:
     assert list(jumped) == last
 
 
-def test_the_sizes_are_no_part_of_the_order() -> None:
+def test_length_does_not_affect_the_order() -> None:
     """A longer data set begins as a shorter one does, until that has come to its end."""
     assert list(shuffled(42, 9))[:33] == list(shuffled(400, 9))[:33]
 
 
-def test_a_buffer_of_one_changes_nothing() -> None:
+def test_buffer_of_one_keeps_the_order() -> None:
     """There is one order of a single sample."""
     assert list(shuffled(9, 1)) == list(range(9))
 
 
-def test_a_buffer_larger_than_the_data() -> None:
+def test_buffer_larger_than_the_data_shuffles_all() -> None:
     """All samples are shuffled as a whole."""
     items = list(shuffled(30, 1000))
     assert sorted(items) == list(range(30)) != items
 
 
 @given(num_samples=SIZES, buffer_size=BUFFERS, num_passed=SIZES)
-def test_going_on_takes_two_buffers_at_the_most(num_samples: int, buffer_size: int, num_passed: int) -> None:
+def test_resuming_reads_at_most_two_buffers_again(num_samples: int, buffer_size: int, num_passed: int) -> None:
     """Behind a loaded state comes the rest; before its first sample leaves, at most two buffers are read again."""
     whole = list(counting(num_samples, buffer_size))
     stopped, source = shuffled_chain(num_samples, buffer_size)
@@ -212,7 +214,7 @@ def test_resumes_in_a_chain(num_streams: int, memory_folder: str) -> None:
     )
 
 
-def test_state_of_its_own() -> None:
+def test_state_resumes_one_pass_without_resumable() -> None:
     """Without ``Resumable`` too, a fresh pipe with a loaded state hands out what was left, for one pass."""
     pipe, again = counting(10, 4), counting(10, 4)
     items: Any = iter(pipe)
@@ -224,7 +226,7 @@ def test_state_of_its_own() -> None:
     assert sorted(again) == list(range(10))
 
 
-def test_a_source_without_a_state() -> None:
+def test_source_without_a_state_can_be_shuffled() -> None:
     """It shuffles any pipe; a state is refused once it would have to tell where the source is."""
     pipe = shuffled(10, 4)
     items = iter(pipe)
@@ -233,7 +235,7 @@ def test_a_source_without_a_state() -> None:
         pipe.state_dict()
 
 
-def test_length() -> None:
+def test_length_is_that_of_the_source() -> None:
     """As many as the source has; a ``TypeError`` where that does not tell."""
     assert len(shuffled(17, 4)) == 17
     with pytest.raises(TypeError, match="Recorded"):
@@ -241,7 +243,7 @@ def test_length() -> None:
 
 
 @pytest.mark.parametrize("buffer_size", [0, -1, 2.5, "8", None])
-def test_impossible_buffers(buffer_size: Any) -> None:
+def test_invalid_buffer_sizes_are_refused(buffer_size: Any) -> None:
     """A buffer that holds nothing is an error that names the unit and the value."""
     with pytest.raises(ValueError, match=r"number of samples, at least 1; got "):
         ShuffleSamples(IterableWrapper([]), buffer_size=buffer_size)
@@ -260,7 +262,7 @@ def test_global_random_state_is_left_alone() -> None:
     assert list(shuffled(20, 6)) == first
 
 
-def test_pickled_copy_goes_on() -> None:
+def test_pickled_copy_has_the_same_epochs() -> None:
     """A copy in another process has the same epochs."""
     pipe = shuffled(20, 6)
     list(pipe)
@@ -269,7 +271,7 @@ def test_pickled_copy_goes_on() -> None:
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_epochs_count_under_a_loader(num_workers: int) -> None:
+def test_each_pass_of_a_loader_is_the_next_epoch(num_workers: int) -> None:
     """Each pass of a ``DataLoader`` is the next epoch, as without one."""
     direct = shuffled(20, 6)
     loader: DataLoader[int] = DataLoader(shuffled(20, 6), batch_size=None, num_workers=num_workers)

@@ -30,7 +30,7 @@ def epochs(pipe: IterDataPipe[str], count: int) -> list[list[str]]:
 
 
 @given(urls=st.lists(st.text(), max_size=30), seed=st.integers(), epoch=st.integers(0, 10**6))
-def test_permutation(urls: list[str], seed: int, epoch: int) -> None:
+def test_each_epoch_is_a_permutation(urls: list[str], seed: int, epoch: int) -> None:
     """Every URL comes exactly as often as it came in, in each epoch."""
     pipe = shuffled(seed, urls)
     pipe.set_epoch(epoch)
@@ -48,7 +48,7 @@ def test_order_is_a_function_of_seed_and_epoch(seed: int, epoch: int) -> None:
     assert list(jumped) == last
 
 
-def test_orders_differ() -> None:
+def test_orders_differ_by_epoch_and_seed() -> None:
     """Epochs and seeds each bring another order."""
     orders = [tuple(order) for seed in (0, 1, -1, 2**70) for order in epochs(shuffled(seed), 5)]
     assert len(set(orders)) == len(orders)
@@ -60,7 +60,7 @@ def test_order_stays_the_same_in_later_versions() -> None:
     assert ["".join(pipe) for _ in range(3)] == ["dbafehcg", "bfeagchd", "dghbface"]
 
 
-def test_uniform() -> None:
+def test_orders_are_uniform() -> None:
     """Over many epochs every URL is in every place about equally often."""
     urls, num_epochs = list("abcd"), 4000
     counts: collections.Counter[tuple[int, str]] = collections.Counter()
@@ -93,7 +93,7 @@ def test_global_random_state_is_left_alone() -> None:
     assert list(shuffled()) == first
 
 
-def test_set_epoch() -> None:
+def test_set_epoch_sets_the_next_pass() -> None:
     """``set_epoch`` names the next pass; the ones after it count on."""
     expected = epochs(shuffled(), 6)
     pipe = shuffled()
@@ -105,20 +105,20 @@ def test_set_epoch() -> None:
         pipe.set_epoch(-1)
 
 
-def test_a_pass_given_up_counts() -> None:
+def test_pass_that_is_stopped_early_counts() -> None:
     """An epoch that is broken off is over."""
     expected, pipe = epochs(shuffled(), 2), shuffled()
     assert next(iter(pipe)) == expected[0][0]
     assert list(pipe) == expected[1]
 
 
-def test_seed_must_be_a_number() -> None:
+def test_seed_of_another_type_is_refused() -> None:
     """A seed of another type is refused when the pipe is built."""
     with pytest.raises(TypeError, match="seed must be an int"):
         ShuffleShards(IterableWrapper(URLS), seed="0")  # type: ignore[arg-type]
 
 
-def test_pickled_copy_goes_on() -> None:
+def test_pickled_copy_has_the_same_orders() -> None:
     """A copy in another place has the same orders."""
     pipe = shuffled(5)
     list(pipe)
@@ -150,7 +150,7 @@ def test_set_epoch_before_each_pass_of_a_data_loader(num_workers: int) -> None:
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_direct_passes_count_for_themselves(num_workers: int) -> None:
+def test_direct_passes_do_not_advance_loaders(num_workers: int) -> None:
     """A look into the pipe does not move a loader on: in a job of several ranks only one of them may look."""
     expected, pipe = epochs(shuffled(), 3), shuffled()
     loader: DataLoader[str] = DataLoader(pipe, batch_size=None, num_workers=num_workers)
@@ -166,7 +166,7 @@ def test_direct_passes_count_for_themselves(num_workers: int) -> None:
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize("given_up", [1, 2, 3])
-def test_passes_that_never_began(num_workers: int, given_up: int) -> None:
+def test_loader_passes_dropped_before_the_first_item_count_alike(num_workers: int, given_up: int) -> None:
     """However many passes of a loader were begun and dropped before their first item, all ranks count alike."""
     expected, pipe = epochs(shuffled(), 6), shuffled()
     loader: DataLoader[str] = DataLoader(pipe, batch_size=None, num_workers=num_workers)
@@ -179,7 +179,7 @@ def test_passes_that_never_began(num_workers: int, given_up: int) -> None:
     assert list(loader) == expected[expected.index(after[0]) + 2]
 
 
-def test_two_in_one_chain() -> None:
+def test_two_shuffles_in_one_chain_are_independent() -> None:
     """Two pipes with the same seed over different URLs do not disturb each other."""
     one, two = shuffled(), shuffled(0, [url + ".gz" for url in URLS])
     expected = list(itertools.chain(one, two))

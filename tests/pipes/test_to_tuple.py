@@ -17,7 +17,7 @@ EXTENSIONS = st.sampled_from(["jpg", "png", "cls", "txt", "json"])
 
 
 @given(present=st.sets(EXTENSIONS), choices=st.lists(st.lists(EXTENSIONS, min_size=1), min_size=1, max_size=4))
-def test_each_place_takes_the_first_that_is_there(present: set[str], choices: list[list[str]]) -> None:
+def test_first_existing_alternative_is_selected(present: set[str], choices: list[list[str]]) -> None:
     """In the order of the names, one value for each; a place for which nothing is there is an error."""
     sample = {"__key__": "1", **{extension: f"<{extension}>" for extension in present}}
     pipe = ToTuple(IterableWrapper([sample]), *(";".join(choice) for choice in choices))
@@ -29,19 +29,19 @@ def test_each_place_takes_the_first_that_is_there(present: set[str], choices: li
         assert list(pipe) == [tuple(f"<{name}>" for name in firsts)]
 
 
-def test_key_and_url_can_be_picked() -> None:
+def test_key_and_url_can_be_selected() -> None:
     """Beside members; by the functional name too."""
     expected = [("train/1", 3, "s3://b/t-000.tar")]
     assert list(ToTuple(IterableWrapper([SAMPLE]), "__key__", "cls", "__url__")) == expected
     assert list(IterableWrapper([SAMPLE]).to_tuple("__key__", "cls", "__url__")) == expected
 
 
-def test_a_member_that_is_none_or_empty_is_there() -> None:
+def test_member_that_is_none_or_empty_is_selected() -> None:
     """What counts is whether the sample has it."""
     assert list(ToTuple(IterableWrapper([{**SAMPLE, "jpg": b""}]), "txt;cls", "jpg;png")) == [(None, b"")]
 
 
-def test_blanks_around_names_do_not_count() -> None:
+def test_blanks_around_names_are_ignored() -> None:
     """Nor does a semicolon too many."""
     assert list(ToTuple(IterableWrapper([SAMPLE]), " jpg ; png;", "cls")) == [("image", 3)]
 
@@ -58,7 +58,7 @@ def test_a_missing_member_is_an_error() -> None:
     assert "\\n" not in message
 
 
-def test_no_error_shows_a_signature() -> None:
+def test_errors_show_no_url_signature() -> None:
     """The shard is named without the query of its signed URL."""
     sample = {"__key__": "1", "__url__": "https://host/0.tar?X-Amz-Signature=SECRET"}
     with pytest.raises(MissingMemberError) as caught:
@@ -68,14 +68,14 @@ def test_no_error_shows_a_signature() -> None:
 
 
 @pytest.mark.parametrize("names", [(), ("",), ("jpg", " ; "), (3,), (["jpg", "png"],)])
-def test_names_that_pick_nothing_are_refused(names: tuple[Any, ...]) -> None:
+def test_empty_names_are_refused(names: tuple[Any, ...]) -> None:
     """When the pipe is built; the error shows them and how they should look."""
     with pytest.raises(ValueError, match="'jpg;png', 'cls'") as caught:
         ToTuple(IterableWrapper([]), *names)
     assert repr(names) in str(caught.value)
 
 
-def test_it_pickles_before_and_after_it_was_read() -> None:
+def test_pipe_pickles_before_and_after_a_pass() -> None:
     """It goes to worker processes with its names."""
     pipe = ToTuple(IterableWrapper([SAMPLE]), "jpg;png", "cls")
     assert list(pickle.loads(pickle.dumps(pipe))) == [("image", 3)]

@@ -57,7 +57,7 @@ class _Source(IterDataPipe[Sample]):
 
 @given(count=st.integers(1, 12), max_shard_samples=st.integers(1, 5), max_shard_bytes=st.integers(3072, 12_000))
 @settings(max_examples=40)
-def test_it_writes_what_the_writer_writes(count: int, max_shard_samples: int, max_shard_bytes: int) -> None:
+def test_shards_equal_those_of_shard_writer(count: int, max_shard_samples: int, max_shard_bytes: int) -> None:
     """The same files, byte by byte; one ``ShardInfo`` for each shard, in order; the samples are read back."""
     memory = fsspec.filesystem("memory")
     folders = [f"memory://{uuid.uuid4().hex}" for _ in range(2)]
@@ -89,7 +89,7 @@ def test_it_writes_what_the_writer_writes(count: int, max_shard_samples: int, ma
         memory.rm(folder, recursive=True)
 
 
-def test_a_shard_is_told_when_it_is_finished(memory_folder: str) -> None:
+def test_shard_info_is_yielded_once_the_shard_is_stored(memory_folder: str) -> None:
     """While one of the next two is being filled: the source is read no further than needed, the manifest comes last."""
     source = _Source(_samples(7))
     iterator = iter(WriteShards(source, f"{memory_folder}/{{shard}}.tar", max_shard_samples=2))
@@ -104,7 +104,7 @@ def test_a_shard_is_told_when_it_is_finished(memory_folder: str) -> None:
     assert sorted(_files(memory_folder)) == [*_with_indexes(*(f"{i}.tar" for i in range(4))), MANIFEST_NAME]
 
 
-def test_the_manifest_is_there_when_the_last_shard_is_told(memory_folder: str) -> None:
+def test_manifest_exists_when_the_last_shard_is_yielded(memory_folder: str) -> None:
     """Whoever takes as many as there are, and no more, has a complete data set."""
     iterator = iter(WriteShards(IterableWrapper(_samples(3)), f"{memory_folder}/{{shard}}.tar", max_shard_samples=2))
     next(iterator)
@@ -113,7 +113,7 @@ def test_the_manifest_is_there_when_the_last_shard_is_told(memory_folder: str) -
 
 
 @pytest.mark.parametrize("taken", [1, 2])
-def test_given_up_early_it_leaves_no_manifest(tmp_path: Path, taken: int) -> None:
+def test_early_stop_leaves_complete_shards_and_no_manifest(tmp_path: Path, taken: int) -> None:
     """Full shards stay whole; there is no unfinished one, no temporary file and no manifest."""
     source = _Source(_samples(9))
     iterator = iter(WriteShards(source, f"{tmp_path}/{{shard}}.tar", max_shard_samples=2))
@@ -128,18 +128,16 @@ def test_given_up_early_it_leaves_no_manifest(tmp_path: Path, taken: int) -> Non
     assert len(list(ShardTarReader(IterableWrapper(urls)))) == 2 * full
 
 
-def test_the_thread_that_stores_a_shard_may_finalize_the_iterator(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_upload_thread_may_finalize_the_iterator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The collector runs in any thread: in the one that stores the full shard, too, for which finalizing would wait."""
-    update, told, finalized = BlockSummer.update, threading.Event(), threading.Event()
+    update, yielded, finalized = BlockSummer.update, threading.Event(), threading.Event()
     left: list[Any] = []
     before = set(threading.enumerate())
 
     def collected(summer: BlockSummer, data: bytes | memoryview) -> None:
         update(summer, data)
         if len(chunks := [*chunk_of, data]) == 2:  # the second shard is being stored
-            assert told.wait(20)
+            assert yielded.wait(20)
             left.pop().close()
             finalized.set()
         chunk_of[:] = chunks
@@ -148,7 +146,7 @@ def test_the_thread_that_stores_a_shard_may_finalize_the_iterator(
     monkeypatch.setattr(BlockSummer, "update", collected)
     left.append(iter(WriteShards(_Source(_samples(9)), f"{tmp_path}/{{shard}}.tar", max_shard_samples=1)))
     assert next(left[0]).num_samples == 1
-    told.set()
+    yielded.set()
     assert finalized.wait(20), "deadlock"
     for thread in set(threading.enumerate()) - before:
         thread.join(20)
@@ -165,7 +163,7 @@ def test_an_error_of_the_source_leaves_no_manifest(tmp_path: Path, fails_at: int
 
 
 @pytest.mark.parametrize(
-    ("bad", "kind", "says"),
+    ("bad", "kind", "message"),
     [
         ({"__key__": "a.b", "x": b""}, ShardWriteError, "'a.b'"),
         ({"__key__": "a", "X": b""}, ShardWriteError, "'X'"),
@@ -175,11 +173,11 @@ def test_an_error_of_the_source_leaves_no_manifest(tmp_path: Path, fails_at: int
         ({"__key__": "a", "jpg": 1.5}, EncodeError, "float"),
     ],
 )
-def test_a_bad_sample_is_an_error(tmp_path: Path, bad: Sample, kind: type[Exception], says: str) -> None:
+def test_a_bad_sample_is_an_error(tmp_path: Path, bad: Sample, kind: type[Exception], message: str) -> None:
     """It says which and why; nothing unfinished is left."""
     with pytest.raises(kind) as caught:
         list(WriteShards(IterableWrapper([*_samples(2), bad]), f"{tmp_path}/{{shard}}.tar"))
-    assert says in str(caught.value)
+    assert message in str(caught.value)
     assert repr(bad["__key__"]) in str(caught.value)
     assert _files(str(tmp_path)) == {}
 
@@ -191,7 +189,7 @@ def test_no_samples_are_an_error(memory_folder: str) -> None:
     assert _files(memory_folder) == {}
 
 
-def test_a_wrong_template_is_refused_when_the_pipe_is_built() -> None:
+def test_invalid_template_and_limits_are_refused_when_the_pipe_is_built() -> None:
     """And limits that cannot be kept: not after an hour of decoding."""
     with pytest.raises(ShardWriteError, match=r"\{shard\}"):
         WriteShards(IterableWrapper([]), "memory://x/t.tar")
@@ -199,7 +197,7 @@ def test_a_wrong_template_is_refused_when_the_pipe_is_built() -> None:
         WriteShards(IterableWrapper([]), "memory://x/{shard}.tar", max_shard_samples=0)
 
 
-def test_nothing_is_overwritten_unless_asked_for(memory_folder: str) -> None:
+def test_existing_shards_are_kept_without_overwrite(memory_folder: str) -> None:
     """A second pass is an error that says how; with ``overwrite=True`` it replaces the first."""
     template = f"{memory_folder}/{{shard}}.tar"
     list(WriteShards(IterableWrapper(_samples(5)), template, max_shard_samples=1))
@@ -213,7 +211,7 @@ def test_nothing_is_overwritten_unless_asked_for(memory_folder: str) -> None:
         assert sorted(_files(memory_folder)) == [*_with_indexes("0.tar"), MANIFEST_NAME]
 
 
-def test_an_existing_shard_is_noticed_before_the_source_is_read_out(memory_folder: str) -> None:
+def test_existing_shard_is_an_error_at_the_first_sample(memory_folder: str) -> None:
     """At the first sample, not at the last."""
     fsspec.filesystem("memory").pipe(f"{memory_folder}/7.tar", b"of somebody else")
     source = _Source(_samples(50))
@@ -222,7 +220,7 @@ def test_an_existing_shard_is_noticed_before_the_source_is_read_out(memory_folde
     assert source.pulled <= 1
 
 
-def test_it_works_under_a_dataloader_and_by_its_name(tmp_path: Path) -> None:
+def test_write_shards_works_under_data_loader(tmp_path: Path) -> None:
     """As the end of a chain that a loader drives."""
     pipe: Any = IterableWrapper(_samples(5)).write_shards(f"{tmp_path}/{{shard}}.tar", max_shard_samples=2)
     shards = list(DataLoader(pipe, batch_size=None))
@@ -241,7 +239,7 @@ def test_samples_that_were_read_can_be_written(memory_folder: str) -> None:
 
 
 @pytest.mark.parametrize("ending", [".tar.gz", ".tar.zst"])
-def test_compressed_shards_are_told_and_read(memory_folder: str, ending: str) -> None:
+def test_compressed_shards_are_written_and_read(memory_folder: str, ending: str) -> None:
     """By the template's ending, like all others."""
     pipe = WriteShards(IterableWrapper(_samples(5)), f"{memory_folder}/{{shard}}{ending}", max_shard_samples=2)
     shards = list(pipe)
@@ -250,7 +248,7 @@ def test_compressed_shards_are_told_and_read(memory_folder: str, ending: str) ->
     assert [sample["__key__"] for sample in samples] == [f"{i:03d}" for i in range(5)]
 
 
-def test_it_pickles_before_and_after_it_was_read(tmp_path: Path) -> None:
+def test_pipe_pickles_before_and_after_a_pass(tmp_path: Path) -> None:
     """With limits, template and options."""
     pipe = WriteShards(IterableWrapper(_samples(3)), f"{tmp_path}/{{shard}}.tar", max_shard_samples=2, overwrite=True)
     shards = list(pickle.loads(pickle.dumps(pipe)))
@@ -259,7 +257,7 @@ def test_it_pickles_before_and_after_it_was_read(tmp_path: Path) -> None:
     assert list(pickle.loads(pickle.dumps(pipe))) == shards
 
 
-def test_options_are_not_shown(memory_folder: str) -> None:
+def test_storage_options_are_not_in_errors(memory_folder: str) -> None:
     """torch adds the pipe's attributes to the message of an error: storage options are none of them."""
     bad = IterableWrapper([{"__key__": "a.b", "x": b""}])
     pipe = WriteShards(bad, f"{memory_folder}/{{shard}}.tar", storage_options={"secret": "HUSH"})

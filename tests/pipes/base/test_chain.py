@@ -48,16 +48,16 @@ def test_own_pipes_of_one_for_one_have_the_state_of_their_source() -> None:
     assert len(list(chain)) == 1
 
 
-def test_loading_reaches_the_pipe_that_counts() -> None:
-    """The next pass of the chain goes on where the state was taken; the one after it is whole."""
+def test_loaded_state_reaches_the_state_owner() -> None:
+    """The next pass of the chain resumes; the one after it is complete."""
     chain = counted().map(str)
     load_state(chain, {"next": 7})
     assert list(chain) == ["7", "8", "9"]
     assert list(chain) == list(map(str, range(10)))
 
 
-def test_a_pipe_without_a_state() -> None:
-    """A chain in which nobody counts is an error that names the pipe and what counts."""
+def test_chain_without_a_state_owner_is_an_error() -> None:
+    """It names the pipe, and the pipe that would count."""
     chain = IterableWrapper(range(3)).map(str)
     with pytest.raises(StateError, match=r"IterableWrapper.* does not count .*sharding_filter_rank\(\)"):
         state_of(chain)
@@ -76,8 +76,8 @@ class Both(IterDataPipe[int]):
         yield from self.second
 
 
-def test_sources() -> None:
-    """Sources are found in attributes and in dicts, also those of pipes that others wrote."""
+def test_sources_are_found_in_attributes_and_dicts() -> None:
+    """Also those of other packages' pipes."""
     first, second = counted(), counted()
     both = Both(first, second)
     assert list(sources_of(both)) == [("first", None, first), ("second", None, second)]
@@ -86,8 +86,8 @@ def test_sources() -> None:
     assert list(sources_of(first.source_datapipe)) == []
 
 
-def test_all_pipes_come_once_sources_first() -> None:
-    """A pipe from which two take comes once, before both."""
+def test_all_pipes_lists_each_pipe_once_after_its_sources() -> None:
+    """A shared source too."""
     shared: IterableWrapper[int] = IterableWrapper(range(4))
     left, right = shared.filter(is_even), shared.map(str)
     both = Both(left, right)
@@ -95,8 +95,8 @@ def test_all_pipes_come_once_sources_first() -> None:
     assert [id(pipe) for pipe in found] == [id(shared), id(left), id(right), id(both)]
 
 
-def test_describe() -> None:
-    """A pipe is told by its name and the options on which its order depends, and by no others."""
+def test_description_has_the_name_and_the_order_options() -> None:
+    """And no other options."""
     urls = IterableWrapper(["s3://secret-bucket/0.tar"])
     options = {"key": "my-key", "secret": "my-secret"}
     chain = urls.list_remote(storage_options=options).shuffle_shards(seed=3).sharding_filter_rank()

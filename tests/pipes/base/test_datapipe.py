@@ -17,7 +17,7 @@ PIPES = [
 
 
 @pytest.mark.parametrize("pipe", PIPES, ids=lambda pipe: pipe.__name__)
-def test_every_pipe_is_fast(pipe: type) -> None:
+def test_every_pipe_inherits_from_datapipe(pipe: type) -> None:
     """All of the package's pipes have the base."""
     assert issubclass(pipe, DataPipe)
 
@@ -34,15 +34,15 @@ class _Count(DataPipe[int]):
         raise AttributeError(name)
 
 
-def test_no_item_costs_a_failed_look_up() -> None:
-    """torch finds what it asks for with each item; otherwise the search for functional names would run each time."""
+def test_items_cost_no_failed_attribute_lookup() -> None:
+    """Otherwise torch would search the functional names for each item."""
     pipe = _Count()
     assert len(list(pipe)) == 100
     assert len(pipe.looked_up) < 10
 
 
-def test_one_iterator_at_a_time_still_holds() -> None:
-    """torch's rule that a second iterator ends the first is as it was."""
+def test_second_iterator_invalidates_the_first() -> None:
+    """torch's rule is unchanged."""
     pipe = _Count()
     first = iter(pipe)
     next(first)

@@ -27,8 +27,8 @@ def epoch_of(pipe: Told) -> int:
 
 
 @given(first=st.integers(0, 10**9), count=st.integers(1, 5))
-def test_passes_count_on(first: int, count: int) -> None:
-    """From 0, or from where they were set, each pass is one epoch on."""
+def test_each_pass_is_the_next_epoch(first: int, count: int) -> None:
+    """From 0, or from the epoch that was set."""
     epochs = Epochs()
     assert [epochs.next_epoch() for _ in range(count)] == list(range(count))
     epochs.set_next(first)
@@ -36,8 +36,8 @@ def test_passes_count_on(first: int, count: int) -> None:
 
 
 @given(turns=st.lists(st.booleans(), max_size=20))
-def test_passes_of_loaders_and_others_count_apart(turns: list[bool]) -> None:
-    """In whatever order they come, each kind counts from 0 without a gap."""
+def test_passes_of_loaders_and_of_direct_iteration_are_counted_separately(turns: list[bool]) -> None:
+    """In any order, each from 0 without a gap."""
     epochs = Epochs()
     seen: dict[bool, list[int]] = {True: [], False: []}
     for announced in turns:
@@ -48,8 +48,8 @@ def test_passes_of_loaders_and_others_count_apart(turns: list[bool]) -> None:
     assert seen[False] == list(range(len(seen[False])))
 
 
-def test_an_epoch_that_is_set_holds_for_both() -> None:
-    """``set_epoch`` names the next pass, whoever begins it, also one that was announced before."""
+def test_set_epoch_applies_to_loaders_and_to_direct_iteration() -> None:
+    """Also if a pass was announced before."""
     for announced_before in (False, True):
         for announced_after in (False, True):
             epochs = Epochs()
@@ -61,7 +61,7 @@ def test_an_epoch_that_is_set_holds_for_both() -> None:
             assert [epochs.next_epoch(), epochs.next_epoch()] == [7, 8 - announced_after]
 
 
-def test_negative() -> None:
+def test_negative_epoch_is_refused() -> None:
     """A negative epoch is an error with its value, and changes nothing."""
     epochs = Epochs()
     with pytest.raises(ValueError, match="at least 0, got -1"):
@@ -69,8 +69,8 @@ def test_negative() -> None:
     assert epochs.next_epoch() == 0
 
 
-def test_a_pass_in_workers_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The copy in the main process, which is announced before and after the workers start, counts each pass once."""
+def test_pass_in_workers_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy in the main process is announced before and after the workers start."""
     main = Epochs()
     for epoch in range(3):
         main.announce()
@@ -82,8 +82,8 @@ def test_a_pass_in_workers_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
         assert worker.next_epoch() == epoch
 
 
-def test_announced_twice_by_nobody_else() -> None:
-    """An announcement that is repeated before the pass begins is one."""
+def test_repeated_announcement_counts_once() -> None:
+    """Before the pass starts."""
     epochs = Epochs()
     epochs.announce()
     epochs.announce()
@@ -92,8 +92,8 @@ def test_announced_twice_by_nobody_else() -> None:
     assert epochs.next_epoch() == 1
 
 
-def test_a_pass_of_streams_begins_anew() -> None:
-    """A copy for a pass knows of no earlier one, and its streams count apart from each other."""
+def test_prepare_copy_resets_the_counter() -> None:
+    """Streams of a copy are counted separately."""
     pipe = Told()
     assert [epoch_of(pipe), epoch_of(pipe)] == [0, 1]
     pipe.prepare_copy(2)
@@ -105,8 +105,8 @@ def test_a_pass_of_streams_begins_anew() -> None:
     assert [epoch_of(streams[0]), epoch_of(streams[1]), epoch_of(pipe)] == [6, 6, 5]
 
 
-def test_streams_share_no_count() -> None:
-    """The epoch of one stream moves neither that of the pipe of which it is a shallow copy, nor the other way round."""
+def test_bind_stream_separates_the_counters() -> None:
+    """Of the stream and of the pipe that it is a shallow copy of."""
     pipe, stream = Told(), Told()
     stream._epochs = pipe._epochs
     stream.bind_stream(World())
@@ -122,13 +122,13 @@ class Seeded(SeededPipe[int]):
 
 
 @pytest.mark.parametrize("seed", ["0", None, 1.0])
-def test_seed_of_another_type(seed: object) -> None:
-    """A seed that is no int is refused when the pipe is built, with its type."""
+def test_seed_of_another_type_is_refused(seed: object) -> None:
+    """When the pipe is built, with its type."""
     with pytest.raises(TypeError, match=f"must be an int, got {type(seed).__name__}"):
         Seeded(seed)  # type: ignore[arg-type]
 
 
-def test_seed_is_part_of_the_order() -> None:
-    """A state tells the seed, which it must find again."""
+def test_seed_is_an_order_option() -> None:
+    """A state is compared with it."""
     assert Seeded(2**70).order_options() == {"seed": 2**70}
     assert Told().order_options() == {}

@@ -23,7 +23,7 @@ def _source(number: int, length: int, closed: list[int] | None = None) -> Genera
 
 
 @given(lengths=st.lists(st.integers(0, 5), max_size=8), num_open=st.integers(1, 4))
-def test_each_item_comes_once_and_sources_keep_their_order(lengths: list[int], num_open: int) -> None:
+def test_each_item_is_yielded_once_in_the_order_of_its_source(lengths: list[int], num_open: int) -> None:
     """Whatever lengths the sources have; no more than ``num_open`` are begun and not ended at any time."""
     sources = (_source(number, length) for number, length in enumerate(lengths))
     got = list(round_robin(sources, num_open))
@@ -31,26 +31,26 @@ def test_each_item_comes_once_and_sources_keep_their_order(lengths: list[int], n
     for number, length in enumerate(lengths):
         assert [i for n, i in got if n == number] == list(range(length))
     for place in range(len(got)):
-        begun = {n for n, _ in got[: place + 1]}
-        going_on = {n for n in begun if any(m == n for m, _ in got[place + 1 :])}
-        assert len(going_on | {got[place][0]}) <= num_open
+        started = {n for n, _ in got[: place + 1]}
+        resumed = {n for n in started if any(m == n for m, _ in got[place + 1 :])}
+        assert len(resumed | {got[place][0]}) <= num_open
 
 
-def test_neighbours_come_from_different_sources() -> None:
-    """An item of each by turns; the next source takes the seat of one that ended."""
+def test_sources_take_turns() -> None:
+    """The next source replaces one that is exhausted."""
     sources = (_source(number, length) for number, length in enumerate([3, 1, 2, 2]))
     got = list(round_robin(sources, 2))
     assert got == [(0, 0), (1, 0), (0, 1), (2, 0), (0, 2), (2, 1), (3, 0), (3, 1)]
 
 
-def test_one_at_a_time_is_one_after_the_other() -> None:
-    """With one seat nothing is mixed."""
+def test_one_open_source_at_a_time_is_sequential() -> None:
+    """Nothing is interleaved."""
     assert list(round_robin((_source(n, 2) for n in range(2)), 1)) == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
 @pytest.mark.parametrize("num_open", [1, 3])
-def test_sources_are_closed_when_it_is(num_open: int) -> None:
-    """Those that are open, at an early end and at an error."""
+def test_open_sources_are_closed_with_the_generator(num_open: int) -> None:
+    """After an early stop and after an error."""
     closed: list[int] = []
     items = round_robin((_source(n, 5, closed) for n in range(9)), num_open)
     for _ in range(num_open):
@@ -71,7 +71,7 @@ def test_sources_are_closed_when_it_is(num_open: int) -> None:
 
 
 @given(lengths=st.lists(st.integers(0, 5), max_size=8), num_open=st.integers(1, 4), stop=st.integers(0, 40))
-def test_it_goes_on_from_those_that_were_open(lengths: list[int], num_open: int, stop: int) -> None:
+def test_round_robin_resumes_from_open_sources(lengths: list[int], num_open: int, stop: int) -> None:
     """Stopped after any item: new sources where the open ones were, in the order of their turns, and the same follows.
 
     Those that had nothing left keep their turns.
@@ -100,8 +100,8 @@ def test_it_goes_on_from_those_that_were_open(lengths: list[int], num_open: int,
 
 
 @pytest.mark.parametrize("num_open", [1, 2])
-def test_those_that_were_open_are_closed_too(num_open: int) -> None:
-    """When it is, although none was taken from the sources that follow."""
+def test_sources_that_were_open_before_are_closed_with_the_generator(num_open: int) -> None:
+    """Even if no further source was taken."""
     closed: list[int] = []
     waiting: deque[InterleavedSource[Item]] = deque(_source(number, 5, closed) for number in range(num_open))
     items = round_robin((_source(number, 5, closed) for number in range(2, 9)), num_open, waiting)
@@ -111,8 +111,8 @@ def test_those_that_were_open_are_closed_too(num_open: int) -> None:
     assert sorted(closed) == list(range(num_open))
 
 
-def test_one_that_has_ended_is_among_those_that_wait() -> None:
-    """Whoever writes down where each is finds all of them, and none that was not taken."""
+def test_exhausted_source_is_in_the_queue_until_its_turn() -> None:
+    """So a state contains all open sources, and no other."""
     waiting: deque[InterleavedSource[Item]] = deque()
     sources = [_source(number, length) for number, length in enumerate([1, 2, 1])]
     items = round_robin(iter(sources), 2, waiting)

@@ -11,8 +11,8 @@ from torchdata_remote.pipes.base.sample_shares import counts_of, order_of, piece
 URLS: list[str] = [RemoteUrl(f"s3://b/{number}.tar", num_samples=count) for number, count in enumerate((3, 2))]
 
 
-def test_counts_are_known_only_if_each_shard_tells_its_own() -> None:
-    """One plain URL among them, and nothing is known."""
+def test_counts_are_known_only_if_every_url_has_one() -> None:
+    """A single plain URL makes them unknown."""
     assert counts_of(URLS) == [3, 2]
     assert counts_of([*URLS, "s3://b/2.tar"]) is None
     assert counts_of([]) is None
@@ -26,7 +26,7 @@ def test_two_slots_share_the_samples_of_two_shards() -> None:
     assert len(order_of(URLS, World(0, 2), 0, EqualizeMode.REPEAT)) == 6
 
 
-def test_a_piece_of_a_shard_has_a_url_of_its_own() -> None:
+def test_url_of_a_piece_differs_from_that_of_its_shard() -> None:
     """It differs from the whole shard's, and names it."""
     pieces = list(pieces_of(URLS, order_of(URLS, World(0, 2), 0, None).share(0, 2)))
     assert len(pieces) == 1

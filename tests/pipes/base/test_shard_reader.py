@@ -65,14 +65,14 @@ def keys(pipe: IterDataPipe[Any]) -> str:
     return "".join(sample["__key__"] for sample in pipe)
 
 
-def test_a_base_without_a_format_cannot_be_made() -> None:
+def test_samples_in_is_abstract() -> None:
     """Whoever forgets ``samples_in`` is told so."""
     with pytest.raises(TypeError, match="samples_in"):
         ShardReader(IterableWrapper([]), on_bad_shard=raise_error, interleave=1, storage_options=None)  # type: ignore[abstract]
 
 
-def test_samples_in_order_and_by_turns() -> None:
-    """One shard after the other, or a sample of each by turns."""
+def test_shards_are_read_sequentially_or_interleaved() -> None:
+    """One sample of each in turn."""
     assert keys(Letters(Opened(b"abc", b"d", b"ef"))) == "abcdef"
     assert keys(Letters(Opened(b"abc", b"d", b"ef"), interleave=2)) == "adbecf"
     with store_of({"0": b"abc", "1": b"d", "2": b"ef"}):
@@ -82,15 +82,15 @@ def test_samples_in_order_and_by_turns() -> None:
 
 
 @pytest.mark.parametrize("interleave", [0, -1])
-def test_interleave_is_a_number_of_shards(interleave: int) -> None:
+def test_interleave_below_1_is_refused(interleave: int) -> None:
     """Fewer than one shard cannot be read."""
     with pytest.raises(ValueError, match=f"at least 1; got {interleave}"):
         Letters(Opened(b"a"), interleave=interleave)
 
 
 @pytest.mark.parametrize("interleave", [1, 2])
-def test_every_stream_that_was_taken_is_closed(interleave: int) -> None:
-    """At the end, at an error, and where whoever iterates stops early."""
+def test_every_opened_stream_is_closed(interleave: int) -> None:
+    """At the end, after an error and after an early break."""
     whole = Opened(b"ab", b"c")
     keys(Letters(whole, interleave=interleave))
     assert all(stream.closed for stream in whole.streams)
@@ -106,7 +106,7 @@ def test_every_stream_that_was_taken_is_closed(interleave: int) -> None:
     assert [stream.closed for stream in given_up.streams] == [True, interleave == 2]
 
 
-def test_the_policy_decides_and_skipped_tells_of_the_latest_pass() -> None:
+def test_policy_skips_shards_and_skipped_counts_the_last_pass() -> None:
     """A policy that returns leaves the rest of that shard out; URLs are shown without their query."""
     asked: list[ShardReadError] = []
     pipe = Letters(Opened(b"a!b", b"c"), on_bad_shard=asked.append)
@@ -130,7 +130,7 @@ def state_after(pipe: Letters, num_samples: int) -> dict[str, Any]:
     return state
 
 
-def test_the_state_names_shards_in_the_order_of_their_turns() -> None:
+def test_state_has_open_shards_in_the_order_of_the_round_robin() -> None:
     """Each with the place of its next sample, or with none if it has no more and its turn has not come since."""
     with store_of({"0": b"abc", "1": b"d", "2": b"ef"}):
         states = [state_after(Letters(urls(3), interleave=2), stop) for stop in range(7)]
@@ -154,7 +154,7 @@ def test_the_state_names_shards_in_the_order_of_their_turns() -> None:
     stop=st.integers(0, 24),
     prefetched=st.booleans(),
 )
-def test_a_pass_goes_on_after_any_sample(shards: list[bytes], interleave: int, stop: int, prefetched: bool) -> None:
+def test_pass_resumes_after_any_sample(shards: list[bytes], interleave: int, stop: int, prefetched: bool) -> None:
     """Whatever the lengths; the pass after it is whole. Bytes of samples that were handed out are not read again."""
 
     def pipe() -> Letters:
@@ -165,33 +165,33 @@ def test_a_pass_goes_on_after_any_sample(shards: list[bytes], interleave: int, s
         whole = keys(pipe())
         stop = min(stop, len(whole))
         state = state_after(pipe(), stop)
-        going_on = pipe()
-        going_on.load_state_dict(state)
-        assert going_on.state_dict() == state, "until a pass begins"
+        resumed = pipe()
+        resumed.load_state_dict(state)
+        assert resumed.state_dict() == state, "until a pass begins"
         store.reads.clear()
-        assert whole[:stop] + keys(going_on) == whole
+        assert whole[:stop] + keys(resumed) == whole
         starts = {int(path): start for path, start, _, _ in store.reads if start}
         assert starts == {number: place[0] for number, place in state["open"] if place is not None and place[0]}
         ended = {number for number, place in state["open"] if place is None}
         assert {int(path) for path, *_ in store.reads}.isdisjoint(ended)
-        assert keys(going_on) == whole
+        assert keys(resumed) == whole
 
 
-def test_a_bad_shard_is_left_out_of_a_pass_that_goes_on_too() -> None:
-    """The state may lie before the damage, where it is met again, or behind it."""
+def test_resumed_pass_skips_bad_shards() -> None:
+    """With a state before the damage or after it."""
     with store_of({"0": b"ab!c", "1": b"!", "2": b"de"}):
         for interleave in (1, 2, 3):
             whole = keys(Letters(urls(3), on_bad_shard=lambda error: None, interleave=interleave))
             assert sorted(whole) == list("abde")
             for stop in range(5):
-                going_on = Letters(urls(3), on_bad_shard=lambda error: None, interleave=interleave)
-                going_on.load_state_dict(state_after(going_on, stop))
-                assert whole[:stop] + keys(going_on) == whole
+                resumed = Letters(urls(3), on_bad_shard=lambda error: None, interleave=interleave)
+                resumed.load_state_dict(state_after(resumed, stop))
+                assert whole[:stop] + keys(resumed) == whole
 
 
 @pytest.mark.parametrize("interleave", [1, 2])
-def test_the_state_of_a_pass_that_was_given_up_is_where_it_was(interleave: int) -> None:
-    """Whoever breaks a loop and then saves has the state of the last sample."""
+def test_state_after_an_early_break_is_that_of_the_last_sample(interleave: int) -> None:
+    """A loop may be left before the state is saved."""
     with store_of({"0": b"abc", "1": b"def"}):
         pipe = Letters(urls(2), interleave=interleave)
         samples = iter(pipe)
@@ -203,8 +203,8 @@ def test_the_state_of_a_pass_that_was_given_up_is_where_it_was(interleave: int) 
         assert head + keys(pipe) == keys(Letters(urls(2), interleave=interleave))
 
 
-def test_streams_of_others_have_no_state() -> None:
-    """Nobody could open them again where they were; they are read all the same."""
+def test_streams_of_other_openers_have_no_state() -> None:
+    """They cannot be opened again at a position, but can be read."""
     pipe = Letters(Opened(b"ab", b"c"))
     samples = iter(pipe)
     assert next(samples)["__key__"] == "a"
@@ -215,13 +215,13 @@ def test_streams_of_others_have_no_state() -> None:
         pipe.state_dict()
 
 
-def test_a_shard_that_the_chain_hands_out_no_longer_is_an_error() -> None:
+def test_shard_of_the_state_that_the_chain_no_longer_yields_is_an_error() -> None:
     """Because there are fewer, because somebody filters them, or because others open them now; its number is told."""
     with store_of({str(number): b"abc" for number in range(4)}):
         state = state_after(Letters(urls(4), interleave=2), 9)
         assert [number for number, _ in state["open"]] == [3, 2]
         filtered = urls(4).async_prefetch().filter(_is_not_the_last)
-        for source, says in (
+        for source, message in (
             (urls(3), "expects 4 URLs"),
             (urls(3).async_prefetch(), "expects 4 URLs"),
             (filtered, "shard number 3"),
@@ -229,12 +229,12 @@ def test_a_shard_that_the_chain_hands_out_no_longer_is_an_error() -> None:
         ):
             pipe = Letters(source, interleave=2)
             pipe.load_state_dict(state)
-            with pytest.raises(StateError, match=says):
+            with pytest.raises(StateError, match=message):
                 keys(pipe)
 
 
-def test_a_state_that_does_not_fit_leaves_nothing_open() -> None:
-    """Shards that were opened before the one that is not there are closed, while the pipe lives on."""
+def test_state_that_does_not_fit_leaks_no_stream() -> None:
+    """Shards that were opened before the missing one are closed."""
     with store_of({str(number): b"abc" * 100 for number in range(4)}):
         state = state_after(Letters(urls(4), interleave=2), 602)
         assert [number for number, _ in state["open"]] == [2, 3]
@@ -254,8 +254,8 @@ def _is_not_the_last(pair: tuple[str, Any]) -> bool:
     return pair[0] != "3"
 
 
-def test_a_copy_that_was_sent_in_the_middle_of_a_pass_begins_anew() -> None:
-    """In another process nothing is open, and its state says so; one that was given a state takes that along."""
+def test_pickled_copy_of_a_running_pass_starts_from_the_beginning() -> None:
+    """Unless a state was loaded, which is pickled too."""
     with store_of({"0": b"abc", "1": b"def"}):
         pipe = Letters(urls(2), interleave=2)
         samples = iter(pipe)
@@ -268,7 +268,7 @@ def test_a_copy_that_was_sent_in_the_middle_of_a_pass_begins_anew() -> None:
         assert keys(pickle.loads(pickle.dumps(pipe))) == "ecf"
 
 
-def test_copies_in_one_process_are_read_independently() -> None:
+def test_copies_in_one_process_have_separate_positions() -> None:
     """Each has its own place, at the same time."""
     with store_of({"0": b"abc", "1": b"def"}):
         pipe = Letters(urls(2))
@@ -279,8 +279,8 @@ def test_copies_in_one_process_are_read_independently() -> None:
         assert (pipe.state_dict()["open"], twin.state_dict()["open"]) == ([[0, [2]]], [[0, [1]]])
 
 
-def test_the_order_depends_on_how_many_are_read_at_once() -> None:
-    """So that a state of another order is refused by whoever compares."""
+def test_interleave_is_an_order_option() -> None:
+    """So a state with another value is refused."""
     assert Letters(urls(1), interleave=3).order_options() == {"interleave": 3}
 
 

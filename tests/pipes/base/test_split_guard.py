@@ -237,13 +237,13 @@ os._exit(0)  # gloo's threads may still hold tensors, see pytorch#190489
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_two_ranks_of_a_process_group(folder: Path, num_workers: int) -> None:
     """Each rank says so, also from a worker that has no group; split, they read each sample once."""
-    told = run_ranks(RANK_SCRIPT, folder=str(folder), num_workers=num_workers)
-    for (name, message), _, _, _ in told:
+    results = run_ranks(RANK_SCRIPT, folder=str(folder), num_workers=num_workers)
+    for (name, message), _, _, _ in results:
         assert name == "UnsplitError"
         assert f"{TWO_RANKS} would yield the same samples" in message
-    check_exactly_once([key for _, keys, _, _ in told for key in keys])
-    assert len({url for *_, urls in told for url in urls}) == sum(len(urls) for *_, urls in told) == 6
-    check_exactly_once([key for _, _, keys, _ in told for key in keys], times=2)
+    check_exactly_once([key for _, keys, _, _ in results for key in keys])
+    assert len({url for *_, urls in results for url in urls}) == sum(len(urls) for *_, urls in results) == 6
+    check_exactly_once([key for _, _, keys, _ in results for key in keys], times=2)
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver"])

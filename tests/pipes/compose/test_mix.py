@@ -102,7 +102,7 @@ def test_a_number_is_exact_over_the_world(num_items: int, num_slots: int) -> Non
 
 def test_a_number_that_leaves_some_none() -> None:
     """Fewer items than slots is an error that names both."""
-    with pytest.raises(EmptyShareError, match=r"stops at 2 samples, .* some of 3 readers none"):
+    with pytest.raises(EmptyShareError, match=r"stops at 2 samples, .* some of 3 readers would have none"):
         list(mixture(2, World(0, 3), a=10, b=7))
     for rank in (1, 2):
         with pytest.raises(EmptyShareError):  # in each of them: otherwise the others would wait
@@ -201,7 +201,7 @@ def test_errors() -> None:
 @pytest.mark.parametrize("stop", ["first_exhausted", "all_exhausted"])
 def test_length_is_known_by_number_only(stop: str) -> None:
     """Where sources end the mixture, nobody can tell its length before."""
-    with pytest.raises(TypeError, match="only where it stops at a number"):
+    with pytest.raises(TypeError, match="only if it stops at a number"):
         len(mixture(stop))
     assert len(mixture(17)) == 17
 
@@ -249,8 +249,8 @@ def test_pickled_copy_goes_on() -> None:
     """A copy in another process has the same epochs, also one that is sent in the middle of a pass."""
     pipe = mixture(70)
     list(pipe)
-    begun = iter(pipe)
-    next(begun)
+    started = iter(pipe)
+    next(started)
     copy = pickle.loads(pickle.dumps(pipe))
     assert list(copy) == list(pipe)
 
