@@ -98,7 +98,8 @@ class RankServer:
         return answer
 
     def close(self) -> None:
-        """End the process."""
+        """End the process, which waits for no ranks then."""
+        self._process.kill()
         self._process.communicate()
 
 
@@ -135,7 +136,11 @@ def launch(program: str, world_size: int, *, timeout_s: float = 300, **arguments
         _servers.append(RankServer(program))
     with tempfile.TemporaryDirectory() as output:
         request = {"program": program, "world_size": world_size, "environment": environment, "arguments": arguments}
-        codes = _servers[0].run({**request, "output": output}, timeout_s)
+        try:
+            codes = _servers[0].run({**request, "output": output}, timeout_s)
+        except BaseException:
+            close_server()
+            raise
         printed = [Path(output, f"{rank}.out").read_text() for rank in range(world_size)]
         errors = [Path(output, f"{rank}.err").read_text() for rank in range(world_size)]
     assert not any(codes), f"exit codes {codes}\n" + "\n".join(map("".join, zip(printed, errors, strict=True)))
