@@ -11,7 +11,7 @@ from torch._utils import ExceptionWrapper
 from torchdata_remote import errors
 
 ALL = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, errors.RemoteDataError)]
-MESSAGE = "s3://b/a.tar: came 3, expected 4. Write it again."
+MESSAGE = "s3://b/a.tar: got 3, expected 4. Write it again."
 BUILTIN_PARENTS: dict[type[errors.RemoteDataError], type[Exception]] = {
     errors.UrlError: ValueError,
     errors.EmptyListingError: FileNotFoundError,

@@ -18,11 +18,11 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from tests.servers.faulty_s3 import faulty
 from tests.servers.s3 import S3Server
 from tests.support.archive_bytes import make_header, make_member, pack_tar
+from tests.support.requested_bytes import requested_bytes
 from torchdata_remote import ShardTarReader, ShardWriter
 from torchdata_remote.errors import ObjectNotFoundError, ShardReadError
 from torchdata_remote.formats.tar import END_OF_ARCHIVE
 from torchdata_remote.inspection.contents import Sizes, inspect_shard
-from torchdata_remote.testing import FaultyStore
 
 KEYS = st.text("abcé01 \n\x1b'\"%", min_size=1, max_size=4).filter(lambda key: key.strip("/")) | st.just(
     "p" * 160 + "/é"
@@ -47,17 +47,6 @@ def put(url: str, data: bytes) -> str:
     with fsspec.open(url, "wb", auto_mkdir=True) as file:
         file.write(data)
     return url
-
-
-def ranged_bytes(store: FaultyStore, name: str) -> int:
-    """Bytes of an object that were requested by ranges; any other GET of it fails."""
-    total = 0
-    for request in store.requests:
-        if request.method == "GET" and request.path.endswith(name):
-            assert request.range is not None
-            first, last = request.range.removeprefix("bytes=").split("-")
-            total += int(last) + 1 - int(first)
-    return total
 
 
 def big_shard(folder: str, num_samples: int, sample_bytes: int, **options: Any) -> str:
@@ -85,8 +74,8 @@ def test_inspect_shard_agrees_with_the_reader(samples: list[dict[str, Any]], ind
     contents = inspect_shard(f"{root}/0.tar", num_samples=3)
     assert contents.num_samples == len(read)
     assert contents.num_members == len(members)
-    assert [one["key"] for one in contents.first] == [sample["__key__"] for sample in read[:3]]
-    assert [one["bytes"] for one in contents.first] == [
+    assert [first["key"] for first in contents.first] == [sample["__key__"] for sample in read[:3]]
+    assert [first["bytes"] for first in contents.first] == [
         {name: len(value) for name, value in sample.items() if not name.startswith("__")} for sample in read[:3]
     ]
     assert set(contents.extensions) == {name for name, _ in members}
@@ -108,10 +97,10 @@ def test_inspect_shard_reads_less_than_one_percent_of_large_members(moto: S3Serv
     with faulty(moto) as (server, store):
         contents = inspect_shard(f"s3://{bucket}/0.tar", storage_options=server.storage_options)
     assert (contents.num_samples, contents.num_members, contents.labels) == (16, 32, {"0": 6, "1": 5, "2": 5})
-    asked = ranged_bytes(store, "/0.tar")
-    assert asked < 0.01 * contents.num_bytes
+    requested = requested_bytes(store, "/0.tar")
+    assert requested < 0.01 * contents.num_bytes
     index_bytes = 17 * 8 if with_index else 0
-    assert contents.fetched_bytes == asked + index_bytes
+    assert contents.fetched_bytes == requested + index_bytes
     assert contents.notes == ([] if with_index else ["there is no index beside it; followed the headers one by one"])
 
 
@@ -140,11 +129,11 @@ def test_inspect_shard_of_a_truncated_shard_fails_at_the_readers_byte(
         inspect_shard(url)
     with pytest.raises(ShardReadError) as from_reader:
         list(ShardTarReader(IterableWrapper([url])))
-    place = re.compile(re.escape(url) + r": at byte [\d,]+: ").match
-    told, read = place(str(caught.value)), place(str(from_reader.value))
-    assert told is not None
+    prefix = re.compile(re.escape(url) + r": at byte [\d,]+: ").match
+    inspected, read = prefix(str(caught.value)), prefix(str(from_reader.value))
+    assert inspected is not None
     assert read is not None
-    assert told[0] == read[0]
+    assert inspected[0] == read[0]
 
 
 def test_inspect_shard_finds_a_damaged_header_between_samples(memory_folder: str) -> None:

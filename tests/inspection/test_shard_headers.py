@@ -66,12 +66,12 @@ def test_between_reads_the_headers_of_a_range(memory_folder: str) -> None:
     """The members between two headers; an offset that is not a header's, or is before a member's end, raises."""
     shard = opened(put(f"{memory_folder}/0.tar", TAR))
     member = 512 + 100_352
-    one = {"in_flight": ConcurrencyLimit(1, check=lambda: None), "wait": lambda seconds: None}
-    assert names(shard.between(2 * member, 5 * member, nothing, **one)) == ["2.bin", "3.bin", "4.bin"]  # type: ignore[arg-type]
-    assert names(shard.between(18 * member, None, nothing, **one)) == ["18.bin", "19.bin"]  # type: ignore[arg-type]
+    options = {"in_flight": ConcurrencyLimit(1, check=lambda: None), "wait": lambda seconds: None}
+    assert names(shard.between(2 * member, 5 * member, nothing, **options)) == ["2.bin", "3.bin", "4.bin"]  # type: ignore[arg-type]
+    assert names(shard.between(18 * member, None, nothing, **options)) == ["18.bin", "19.bin"]  # type: ignore[arg-type]
     for start, stop in ((512, None), (0, member + 512), (0, member - 512)):
         with pytest.raises(ShardReadError):
-            list(shard.between(start, stop, nothing, **one))  # type: ignore[arg-type]
+            list(shard.between(start, stop, nothing, **options))  # type: ignore[arg-type]
 
 
 def test_compressed_shard_is_read_as_a_stream(memory_folder: str) -> None:
@@ -100,7 +100,7 @@ def test_read_index_refuses_an_index_that_cannot_be_of_this_shard(memory_folder:
             writer.write({"__key__": str(number), "txt": "text"})
     shard = opened(f"{memory_folder}/0.tar")
     assert shard.read_index() == ([0, 1024, 2048, 3072], "")
-    for wrong in (b"", bytes(8), b"1234567", *(struct.pack(f"<{len(one)}Q", *one) for one in WRONG)):
+    for wrong in (b"", bytes(8), b"1234567", *(struct.pack(f"<{len(offsets)}Q", *offsets) for offsets in WRONG)):
         put(f"{memory_folder}/0.tar.idx", wrong)
         assert shard.read_index() == (None, WRONG_INDEX)
     fsspec.filesystem("memory").rm(f"{memory_folder}/0.tar.idx")

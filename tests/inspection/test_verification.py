@@ -73,11 +73,11 @@ def folder(memory_folder: str) -> Folder:
 def test_intact_shards_have_no_faults(folder: Folder) -> None:
     """No faults; the counts are those of the manifest, whether it or the folder is named."""
     for url in (folder.url, folder.url + "/", f"{folder.url}/{MANIFEST_NAME}"):
-        told: list[tuple[str, list[Fault]]] = []
-        found = verify_shards(url, on_checked=lambda *what, told=told: told.append(what))
+        checked: list[tuple[str, list[Fault]]] = []
+        found = verify_shards(url, on_checked=lambda *arguments, checked=checked: checked.append(arguments))
         num_bytes = sum(len(folder.get(f"{number:06d}.tar")) for number in range(SHARDS))
         assert found == Verification(f"{folder.url}/{MANIFEST_NAME}", SHARDS, SHARDS * SAMPLES, num_bytes, [])
-        assert [name.rpartition("/")[2] for name, _ in told] == [
+        assert [name.rpartition("/")[2] for name, _ in checked] == [
             MANIFEST_NAME,
             *(f"{number:06d}.tar" for number in range(SHARDS)),
         ]

@@ -22,7 +22,7 @@ def platform(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def told(platform: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def report(platform: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = str(tmp_path_factory.mktemp(platform))
     process = subprocess.run(
         [sys.executable, str(TESTS / "platforms" / "write_and_read.py"), platform, folder],
@@ -38,28 +38,28 @@ def told(platform: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.parametrize("place", ["local", "memory"])
-def test_shards_are_written_listed_and_read(told: Any, place: str) -> None:
+def test_shards_are_written_listed_and_read(report: Any, place: str) -> None:
     """Small and large ones, by pattern, by manifest, by number and as files."""
-    came = told[place]
-    assert came["listed"] == 3
-    assert came["read"] == came["by manifest"] == came["by number"] == told["written"]
-    assert len(came["files"]) == 3
-    assert sorted(told["sharded"]) == sorted(told["written"])
-    assert told["stopped"] == [[["0", "1"]], [["2", "3"]], [["4"]]]
+    received = report[place]
+    assert received["listed"] == 3
+    assert received["read"] == received["by manifest"] == received["by number"] == report["written"]
+    assert len(received["files"]) == 3
+    assert sorted(report["sharded"]) == sorted(report["written"])
+    assert report["stopped"] == [[["0", "1"]], [["2", "3"]], [["4"]]]
 
 
 @pytest.mark.parametrize("place", ["local", "memory"])
-def test_cache_works_or_names_the_missing_file_locks(told: Any, platform: str, place: str) -> None:
+def test_cache_works_or_names_the_missing_file_locks(report: Any, platform: str, place: str) -> None:
     """macOS has file locks; without them two processes could not share a cache."""
-    cached = told[place]["cached"]
+    cached = report[place]["cached"]
     if platform == "macos":
-        assert cached == [told["written"]] * 2
+        assert cached == [report["written"]] * 2
     else:
         assert all("StorageError" in error and "file locks (flock), which Windows lacks" in error for error in cached)
 
 
-def test_modules_that_windows_lacks_are_not_imported(told: Any, platform: str) -> None:
+def test_modules_that_windows_lacks_are_not_imported(report: Any, platform: str) -> None:
     """The package works without these modules; pull reports that it needs POSIX descriptors."""
     if platform == "windows":
-        assert told["modules"] == []
-        assert "pull needs POSIX file descriptors, which Windows lacks" in told["pull"]
+        assert report["modules"] == []
+        assert "pull needs POSIX file descriptors, which Windows lacks" in report["pull"]
