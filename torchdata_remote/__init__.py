@@ -15,8 +15,7 @@ from .fetch.listing.patterns import escape_url
 from .formats import decoders, encoders
 from .formats.error_policy import Skipped, accept_missing_end, raise_error, skip_with_warning
 from .formats.manifest import ShardInfo
-from .loaders import Resumable, StatefulLoader, merge_states, stateful_loader
-from .loaders.trainers.nodes import merge_node_states, to_node
+from .loaders import Resumable, StatefulLoader, merge_node_states, merge_states, stateful_loader, to_node
 from .pipes import (
     AsyncPrefetch,
     DecodeSample,
@@ -24,20 +23,22 @@ from .pipes import (
     FileReader,
     LabelFromPath,
     ListRemote,
+    Mixed,
     ShardingFilterRank,
     ShardTarReader,
     ShardZipReader,
     ShuffleSamples,
     ShuffleShards,
+    Stop,
     ToTuple,
     WriteShards,
+    mix,
+    stream_files,
+    stream_shards,
 )
-from .pipes.compose.mix import Mixed, Stop, mix
-from .pipes.compose.recipes import stream_files, stream_shards
 from .service.transfer import TransferProgress, Transferred, pull, push
-from .sharding.index_shards import index_shards
-from .sharding.shard_dataset import shard_dataset
-from .writing.shard_writer import ShardWriter
+from .sharding import index_shards, shard_dataset
+from .writing import ShardWriter
 
 __all__ = [
     "AsyncPrefetch",

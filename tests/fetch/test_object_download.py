@@ -17,7 +17,7 @@ from torchdata_remote.fetch.object_stream import ObjectStream
 from torchdata_remote.fetch.range_download import ObjectVersion
 from torchdata_remote.fetch.scheduler import PartScheduler
 from torchdata_remote.fetch.session import FetchSession
-from torchdata_remote.storage.registry import Answer, Connection, single_chunk
+from torchdata_remote.storage import Answer, Connection, single_chunk
 
 
 def an_object(url: str, *, may_ignore_ranges: bool = False) -> ObjectDownload:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torchdata_remote.core.checksums import BlockSummer
 from torchdata_remote.errors import ObjectChangedError, ShardCorruptError, TransientStorageError
 from torchdata_remote.fetch.range_download import CHANGED_ANSWERS, ObjectVersion, RangeDownload, RangeRequest
-from torchdata_remote.storage.registry import Answer
+from torchdata_remote.storage import Answer
 
 FAULTS = st.sampled_from(["well", "flipped", "cut", "refused", "short", "other", "whole"])
 

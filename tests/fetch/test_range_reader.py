@@ -24,7 +24,7 @@ from torchdata_remote.errors import (
 )
 from torchdata_remote.fetch.range_download import CHANGED_ANSWERS, ObjectVersion, RangeRequest
 from torchdata_remote.fetch.range_reader import read_range
-from torchdata_remote.storage.registry import Answer, RangeNotSatisfiableError
+from torchdata_remote.storage import Answer, RangeNotSatisfiableError
 
 AT_ONCE = RetryPolicy(deadline_s=3600, first_wait_s=0, max_wait_s=0)
 MOST_REQUESTS = 200  # a reader that asks for ever is a failure, not a test that hangs

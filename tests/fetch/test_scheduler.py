@@ -34,7 +34,7 @@ from torchdata_remote.fetch.scheduler import PartScheduler
 from torchdata_remote.fetch.session import FetchSession
 from torchdata_remote.fetch.streams import stream_objects
 from torchdata_remote.fetch.unordered_scheduler import UnorderedScheduler
-from torchdata_remote.storage.registry import Answer
+from torchdata_remote.storage import Answer
 
 
 def streams(store: FakeStore, chosen: FetchOptions, *, listed: bool) -> Iterator[tuple[str, ObjectStream]]:
@@ -531,7 +531,7 @@ from torchdata_remote.core.options import FetchOptions, StorageOptions
 from torchdata_remote.fetch import object_download, scheduler
 from torchdata_remote.fetch.object_stream import ObjectStream
 from torchdata_remote.fetch.session import FetchSession
-from torchdata_remote.storage.registry import Answer, single_chunk
+from torchdata_remote.storage import Answer, single_chunk
 
 class Store:
     may_ignore_ranges = False

@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 
 from tests.servers.service import Service
-from torchdata_remote.storage.registry import PARTIAL_SUFFIX
+from torchdata_remote.storage import PARTIAL_SUFFIX
 
 NUM_CLIENTS = 200
 NUM_SHARED = 20  # files that all clients replace

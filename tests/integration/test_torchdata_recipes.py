@@ -12,7 +12,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.servers.s3 import S3Server
 from torchdata_remote.core.options import StorageOptions
-from torchdata_remote.storage.registry import open_store
+from torchdata_remote.storage import open_store
 from torchdata_remote.testing import write_small_shards
 
 pytest.importorskip("torchdata.datapipes", reason="DataPipes left torchdata in 0.10")

@@ -14,7 +14,7 @@ from tests.servers.s3 import S3Server
 from tests.support.shard_places import Place, memory_place
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import AccessDeniedError, ObjectExistsError
-from torchdata_remote.storage.registry import FolderStore, open_store
+from torchdata_remote.storage import FolderStore, open_store
 
 PATHS = sorted(["a", "a.b", "b/c", "b/d/e", "b/d/f", "b.", "b0", "c/\u00e9", "c/\U0001f600", "c/z/z/z", "z"])
 ONE_PLACE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)

@@ -22,8 +22,8 @@ from torchdata_remote.errors import (
     TransientStorageError,
     UrlError,
 )
+from torchdata_remote.storage import RangeNotSatisfiableError, Store, open_store
 from torchdata_remote.storage.fsspec_store import FsspecStore
-from torchdata_remote.storage.registry import RangeNotSatisfiableError, Store, open_store
 
 
 def opened(url: str, **options: Any) -> tuple[Store, str]:

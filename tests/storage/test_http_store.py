@@ -31,7 +31,7 @@ from torchdata_remote.errors import (
 )
 from torchdata_remote.fetch.session import FetchSession
 from torchdata_remote.fetch.streams import stream_objects
-from torchdata_remote.storage.registry import RangeNotSatisfiableError, Store, open_store
+from torchdata_remote.storage import RangeNotSatisfiableError, Store, open_store
 from torchdata_remote.testing import write_small_shards
 
 ONE_ATTEMPT = RetryPolicy(max_attempts=1)

@@ -12,10 +12,10 @@ from tests.servers.s3 import S3Server
 from torchdata_remote import Backend, ShardWriter, stream_shards
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import UrlError
+from torchdata_remote.storage import Connection, open_store
 from torchdata_remote.storage.fsspec_store import FsspecStore
 from torchdata_remote.storage.http_store import HttpStore
 from torchdata_remote.storage.local.store import LocalStore
-from torchdata_remote.storage.registry import Connection, open_store
 from torchdata_remote.storage.s3.store import S3Store
 
 KEYS = {"key": "k", "secret": "canary-secret", "endpoint_url": "http://127.0.0.1:9"}

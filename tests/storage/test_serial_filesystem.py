@@ -13,8 +13,8 @@ from tests.servers.ftp import Ftp, ftp_server
 from torchdata_remote import RetryPolicy, ShardWriter, stream_shards
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import ObjectNotFoundError, StorageError
+from torchdata_remote.storage import open_store
 from torchdata_remote.storage.listing.folder import list_folder
-from torchdata_remote.storage.registry import open_store
 
 QUICK = RetryPolicy(first_wait_s=0, max_attempts=5)
 

@@ -15,7 +15,7 @@ from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import TransientStorageError
 from torchdata_remote.fetch.session import FetchSession
 from torchdata_remote.fetch.streams import stream_objects
-from torchdata_remote.storage.registry import Answer, Entry
+from torchdata_remote.storage import Answer, Entry
 
 AT_ONCE = RetryPolicy(first_wait_s=0, max_wait_s=0)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterator
 import pytest
 
 from torchdata_remote.core.options import FetchOptions, RetryPolicy
-from torchdata_remote.storage.registry import Answer, RangeNotSatisfiableError
+from torchdata_remote.storage import Answer, RangeNotSatisfiableError
 
 AT_ONCE = RetryPolicy(first_wait_s=0, max_wait_s=0)
 

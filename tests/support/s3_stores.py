@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.servers.s3 import S3Server
 from torchdata_remote.core.options import StorageOptions
-from torchdata_remote.storage.registry import Store, open_store
+from torchdata_remote.storage import Store, open_store
 from torchdata_remote.storage.s3.settings import s3_settings
 from torchdata_remote.storage.s3.store import S3Store
 

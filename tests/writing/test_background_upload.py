@@ -266,7 +266,7 @@ def test_a_forked_child_is_refused() -> None:
 PROGRAM = """
 import sys
 from torchdata_remote.core.options import StorageOptions
-from torchdata_remote.storage.registry import open_store
+from torchdata_remote.storage import open_store
 from torchdata_remote.writing.background_upload import BackgroundUpload
 
 store, path = open_store(sys.argv[1], StorageOptions())

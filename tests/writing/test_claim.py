@@ -21,7 +21,7 @@ from torchdata_remote import ShardTarReader, ShardWriter, WriteShards, shard_dat
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.core.process_identity import this_process
 from torchdata_remote.errors import ObjectExistsError, ShardWriteError
-from torchdata_remote.storage.registry import PARTIAL_SUFFIX
+from torchdata_remote.storage import PARTIAL_SUFFIX
 from torchdata_remote.testing import FaultyStore
 from torchdata_remote.writing.claim import CLAIM_NAME, Claim
 from torchdata_remote.writing.shard_folder import ShardFolder

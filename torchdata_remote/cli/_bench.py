@@ -16,8 +16,8 @@ from ..fetch.listing.sources import list_source
 from ..formats.manifest import MANIFEST_NAME
 from ..formats.nested import is_archive_name
 from ..formats.sample import Sample
-from ..inspection.timeline import draw_timeline
-from ..pipes.compose.recipes import stream_files, stream_shards
+from ..inspection import draw_timeline
+from ..pipes import stream_files, stream_shards
 from ._shared import Commands, add_command, add_storage_options, count, print_line, printable
 
 _MAX_LISTED = 1_000  # URLs, to find out whether there are shards

@@ -11,7 +11,7 @@ from typing import Any
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.urls import redact
 from ..fetch.listing.shard_set import ShardSet, find_shards
-from ..inspection.contents import ShardContents, inspect_shard
+from ..inspection import ShardContents, inspect_shard
 from ._shared import Commands, add_command, add_storage_options, count_or_none, print_line, printable
 
 _MAX_LABELS = 20

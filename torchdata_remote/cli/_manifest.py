@@ -6,7 +6,7 @@ import argparse
 
 from ..core.urls import redact
 from ..formats.manifest import ShardInfo
-from ..sharding.index_shards import index_shards
+from ..sharding import index_shards
 from ._bad_members import CHOICES, HELP, bad_member_choice, policy_of
 from ._shared import Commands, add_command, add_storage_options, print_line, printable
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..core.urls import split_url
-from ..sharding.shard_dataset import shard_dataset
+from ..sharding import shard_dataset
 from ._bad_members import CHOICES, HELP, bad_member_choice, policy_of
 from ._label_forms import LABEL_OPTIONS, labeller
 from ._manifest import print_shard, print_total

@@ -11,8 +11,7 @@ from PIL import Image
 
 from ..core.new_file import make_new_file
 from ..errors import LabelError, RemoteDataError
-from ..inspection.contact_sheet import Cell, contact_sheet, thumbnail
-from ..inspection.pictures import class_names, pictures
+from ..inspection import Cell, class_names, contact_sheet, pictures, thumbnail
 from ._shared import Commands, add_command, add_storage_options, count, print_line, printable
 
 _DEFAULT_PICTURES = 36

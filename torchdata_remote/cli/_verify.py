@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from ..inspection.verification import Fault, verify_shards
+from ..inspection import Fault, verify_shards
 from ._shared import Commands, add_command, add_storage_options, print_line, printable
 
 

@@ -14,7 +14,7 @@ from ..core.options import MIB, StorageOptions
 from ..core.stats.counters import FETCH
 from ..core.threads.pool import next_item
 from ..core.urls import RemoteUrl
-from ..storage.registry import Store, open_store
+from ..storage import Store, open_store
 from .range_download import RangeRequest
 from .range_reader import read_range
 from .sample_table import Int64s, Members

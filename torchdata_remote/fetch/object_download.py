@@ -8,7 +8,7 @@ from collections import deque
 from ..core.options import StorageOptions
 from ..core.urls import RemoteUrl, redact
 from ..errors import ObjectChangedError
-from ..storage.registry import Connection, open_store
+from ..storage import Connection, open_store
 from .cache.cached_object import CachedObject
 from .cache.disk_cache import DiskCache
 from .range_download import ObjectVersion, RangeRequest, RangeSource

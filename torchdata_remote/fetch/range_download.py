@@ -13,7 +13,7 @@ from ..core.checksums import BlockCheck, Checksums
 from ..core.options import PROGRESS_BYTES
 from ..core.urls import redact
 from ..errors import ObjectChangedError, ShardCorruptError, TransientStorageError
-from ..storage.registry import Answer, RangeNotSatisfiableError
+from ..storage import Answer, RangeNotSatisfiableError
 
 CHANGED_ANSWERS = 4  # responses with the same other version until the object counts as changed
 

@@ -12,7 +12,7 @@ from ..core.retry import Attempts
 from ..core.stats.counters import FETCH
 from ..core.urls import redact
 from ..errors import StorageError, TransientStorageError
-from ..storage.registry import RangeNotSatisfiableError
+from ..storage import RangeNotSatisfiableError
 from .range_download import ObjectVersion, RangeDownload, RangeRequest, RangeSource
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from ..core.concurrency_limit import ConcurrencyLimit
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.urls import RemoteUrl
-from ..storage.registry import Connection, open_store
+from ..storage import Connection, open_store
 from .range_download import ObjectVersion, RangeRequest
 from .range_reader import read_range
 

@@ -14,7 +14,7 @@ from ..errors import ManifestError, ObjectNotFoundError, ShardReadError
 from ..formats.sample import naming_fault, split_key
 from ..formats.sample_index import ENTRY_BYTES, Offsets, index_url, parse_index
 from ..formats.tar import TarOptions, read_member_headers
-from ..storage.registry import Connection, RangeNotSatisfiableError, open_store, read_whole
+from ..storage import Connection, RangeNotSatisfiableError, open_store, read_whole
 
 _MOST_CHECKED = 131_071  # samples up to which the whole index, 1 MiB, is read to verify its checksum
 _WINDOW_BYTES = 64 << 10

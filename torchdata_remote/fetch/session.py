@@ -12,7 +12,7 @@ from ..core.options import FetchOptions, StorageOptions
 from ..core.threads.finalizer_lock import FinalizerLock
 from ..core.threads.pool import Pool
 from ..errors import StorageError
-from ..storage.registry import Connection
+from ..storage import Connection
 from .cache.disk_cache import DiskCache
 
 

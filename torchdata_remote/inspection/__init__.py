@@ -1,10 +1,25 @@
 """Inspect datasets: contents of a shard, verification against the manifest, a summary, a sheet of pictures."""
 
-from .contact_sheet import contact_sheet
-from .contents import inspect_shard
+from .contact_sheet import Cell, contact_sheet, thumbnail
+from .contents import ShardContents, inspect_shard
 from .picture_sheet import draw_sheet
-from .pictures import pictures
+from .pictures import class_names, pictures
 from .summary import Summary, summarize
-from .verification import verify_shards
+from .timeline import draw_timeline
+from .verification import Fault, verify_shards
 
-__all__ = ["Summary", "contact_sheet", "draw_sheet", "inspect_shard", "pictures", "summarize", "verify_shards"]
+__all__ = [
+    "Cell",
+    "Fault",
+    "ShardContents",
+    "Summary",
+    "class_names",
+    "contact_sheet",
+    "draw_sheet",
+    "draw_timeline",
+    "inspect_shard",
+    "pictures",
+    "summarize",
+    "thumbnail",
+    "verify_shards",
+]

@@ -21,7 +21,7 @@ from ..formats.images import is_image_name
 from ..formats.nested import is_archive_name
 from ..formats.sample_index import index_url
 from ..formats.tar import MemberHeader
-from ..storage.registry import read_whole
+from ..storage import read_whole
 from .contact_sheet import Cell, contact_sheet, thumbnail
 from .pictures import MAX_TABLE_BYTES, Picture, class_names_if_readable, images_and_labels, pictures_in
 from .probe import BRIEF_RETRY, MAX_FILES, Budget, Folder, evenly_spaced, list_dataset

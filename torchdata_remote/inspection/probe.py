@@ -18,8 +18,7 @@ from ..fetch.read_ahead import FAR_BYTES, LEAST_BYTES
 from ..formats.manifest import MANIFEST_NAME, load_manifest
 from ..formats.sample import KEY, Sample
 from ..formats.tar import MemberHeader
-from ..storage.listing.folder import list_folder
-from ..storage.registry import read_whole
+from ..storage import list_folder, read_whole
 from .label_member import LABEL_EXTENSION, decode_label, is_label
 from .shard_headers import ShardHeaders, group_headers
 

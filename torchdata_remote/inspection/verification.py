@@ -23,7 +23,7 @@ from ..formats.manifest import MANIFEST_NAME, ShardInfo
 from ..formats.nested import is_archive_name
 from ..formats.sample_index import dump_index, index_url
 from ..formats.shard_digest import ShardDigest, sample_offsets
-from ..storage.registry import read_whole
+from ..storage import read_whole
 
 _MAX_BLOCKS_NAMED = 5
 

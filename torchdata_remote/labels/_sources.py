@@ -14,7 +14,7 @@ import numpy as np
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.urls import redact
 from ..errors import LabelError
-from ..storage.registry import read_whole
+from ..storage import read_whole
 
 Location = str | os.PathLike[str]
 MAX_LABEL = (1 << 31) - 1  # labels are stored as int32

@@ -4,5 +4,6 @@ from .loader import StatefulLoader
 from .resumable import Resumable
 from .state.state_format import merge_states
 from .stateful_loader import stateful_loader
+from .trainers.nodes import merge_node_states, to_node
 
-__all__ = ["Resumable", "StatefulLoader", "merge_states", "stateful_loader"]
+__all__ = ["Resumable", "StatefulLoader", "merge_node_states", "merge_states", "stateful_loader", "to_node"]

@@ -1,6 +1,8 @@
 """One DataPipe a module; importing this package registers their functional names."""
 
 from .async_prefetch import AsyncPrefetch
+from .compose.mix import Mixed, Stop, mix
+from .compose.recipes import stream_files, stream_shards
 from .decode_sample import DecodeSample
 from .equalize_ranks import EqualizeRanks
 from .file_reader import FileReader
@@ -21,11 +23,16 @@ __all__ = [
     "FileReader",
     "LabelFromPath",
     "ListRemote",
+    "Mixed",
     "ShardTarReader",
     "ShardZipReader",
     "ShardingFilterRank",
     "ShuffleSamples",
     "ShuffleShards",
+    "Stop",
     "ToTuple",
     "WriteShards",
+    "mix",
+    "stream_files",
+    "stream_shards",
 ]

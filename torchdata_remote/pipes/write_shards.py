@@ -13,7 +13,7 @@ from ..fetch.listing.source_argument import pipe_of
 from ..formats.limits import MAX_MEMBER_BYTES
 from ..formats.manifest import ShardInfo
 from ..formats.sample import Sample
-from ..writing.shard_writer import DEFAULT_MAX_SHARD_BYTES, DEFAULT_MAX_SHARD_SAMPLES, ShardWriter
+from ..writing import DEFAULT_MAX_SHARD_BYTES, DEFAULT_MAX_SHARD_SAMPLES, ShardWriter
 from .base.datapipe import DataPipe
 
 _ABORT_TIMEOUT_S = 2.0

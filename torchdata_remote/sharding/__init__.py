@@ -4,6 +4,7 @@
 ``planned_samples`` reads them, ``task`` writes one shard. ``job`` runs these steps and keeps the ``journal``.
 """
 
+from .index_shards import index_shards
 from .shard_dataset import shard_dataset
 
-__all__ = ["shard_dataset"]
+__all__ = ["index_shards", "shard_dataset"]

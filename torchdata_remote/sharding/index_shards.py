@@ -19,8 +19,7 @@ from ..formats.error_policy import MemberErrorHandler, OnBadMember, Skipped, rai
 from ..formats.manifest import MANIFEST_NAME, ShardInfo, dump_manifest
 from ..formats.sample_index import dump_index, index_url
 from ..formats.shard_digest import ShardDigest, sample_offsets
-from ..storage.listing.folder import list_folder
-from ..storage.registry import publish
+from ..storage import list_folder, publish
 
 
 def index_shards(

@@ -18,8 +18,7 @@ from ..formats.manifest import CLASSES_NAME, MANIFEST_NAME, PROVENANCE_NAME, Sha
 from ..formats.sample import check_writable
 from ..formats.sample_index import index_url
 from ..labels import dump_table, load_table
-from ..writing.shard_builder import pack_sample
-from ..writing.shard_folder import UNFINISHED, ShardFolder
+from ..writing import UNFINISHED, ShardFolder, pack_sample
 from .journal import Journal, PreviousRun
 from .plan import cut_by_bytes, cut_evenly, sample_order
 from .progress_bar import Progress

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from ..core.urls import redact
 from ..errors import ManifestError, StorageError, TransientStorageError
 from ..formats.manifest import ShardInfo, dump_entry, load_entry
-from ..writing.claim import BEAT_S, CLAIM_NAME, LEASE_S, Claim
-from ..writing.shard_folder import UNFINISHED, ShardFolder
+from ..writing import BEAT_S, CLAIM_NAME, LEASE_S, UNFINISHED, Claim, ShardFolder
 
 _MIN_INTERVAL = 20  # shortest time between two writes, as a multiple of the duration of a write
 

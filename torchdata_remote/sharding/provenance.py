@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.urls import redact
 from ..errors import ManifestError
-from ..storage.registry import open_store, read_whole
+from ..storage import open_store, read_whole
 
 
 def merge_sources(urls: Iterable[str], to: str, options: StorageOptions) -> None:

@@ -13,9 +13,7 @@ from ..formats.error_policy import OnBadMember, raise_error
 from ..formats.limits import MAX_MEMBER_BYTES
 from ..formats.manifest import ShardInfo
 from ..labels import Labeller
-from ..writing.shard_folder import ShardFolder
-from ..writing.shard_writer import DEFAULT_MAX_SHARD_BYTES, DEFAULT_MAX_SHARD_SAMPLES
-from ..writing.template import ShardTemplate
+from ..writing import DEFAULT_MAX_SHARD_BYTES, DEFAULT_MAX_SHARD_SAMPLES, ShardFolder, ShardTemplate
 from .job import SOURCES, Job
 from .journal import Journal
 from .planned_samples import keep_dataset

@@ -16,7 +16,7 @@ from ..fetch.sample_table import Int64s, SampleTable
 from ..fetch.session import FetchSession
 from ..formats.error_policy import OnBadMember, raise_error
 from ..labels import ClassEntry, Labeller, assign_labels, merged_tables
-from ..writing.shard_folder import UNFINISHED, ShardFolder
+from ..writing import UNFINISHED, ShardFolder
 from .archive_index import index_archives
 from .plan import Labels, folders_to_drop, packed_bytes, require_writable
 from .planned_samples import DatasetSamples, FileSamples, PlannedSamples

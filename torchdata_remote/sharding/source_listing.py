@@ -19,7 +19,7 @@ from ..formats.manifest import CLASSES_NAME, LATER_PROVENANCE, MANIFEST_NAME, PR
 from ..formats.nested import is_archive_name
 from ..formats.sample import naming_fault, split_key
 from ..formats.sample_index import index_url
-from ..storage.registry import open_store
+from ..storage import open_store
 
 _BESIDE = (MANIFEST_NAME, CLASSES_NAME, PROVENANCE_NAME)
 

@@ -19,9 +19,8 @@ from ..formats.manifest import ShardInfo
 from ..formats.sample import Sample
 from ..formats.sample_index import dump_index, index_url
 from ..formats.shard_digest import ShardDigest, sample_offsets
-from ..storage.registry import open_store, publish, read_whole
-from ..writing.rolling_writer import RollingShardWriter
-from ..writing.template import ShardTemplate
+from ..storage import open_store, publish, read_whole
+from ..writing import RollingShardWriter, ShardTemplate
 from .planned_samples import LABEL, Drawn, PlannedSamples
 
 Transform = Callable[[Sample], Sample | None]

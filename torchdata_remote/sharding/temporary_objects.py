@@ -7,8 +7,7 @@ from typing import NamedTuple
 from ..core.options import MIB, RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
 from ..core.urls import RemoteUrl
-from ..storage.listing.folder import list_folder
-from ..storage.registry import ObjectWriter, open_store
+from ..storage import ObjectWriter, list_folder, open_store
 
 OBJECT_BYTES = 256 * MIB
 

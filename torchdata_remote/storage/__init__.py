@@ -1,1 +1,29 @@
 """Transports behind one interface: open a store by the URL of an object."""
+
+from .listing.folder import list_folder
+from .listing.pages import list_prefix
+from .local.names import PARTIAL_SUFFIX, is_internal_name, symlink_error
+from .local.store import LocalStore
+from .protocol import Answer, Entry, FolderStore, ObjectWriter, Page, RangeNotSatisfiableError, Store, single_chunk
+from .registry import Connection, open_store, publish, read_whole
+
+__all__ = [
+    "PARTIAL_SUFFIX",
+    "Answer",
+    "Connection",
+    "Entry",
+    "FolderStore",
+    "LocalStore",
+    "ObjectWriter",
+    "Page",
+    "RangeNotSatisfiableError",
+    "Store",
+    "is_internal_name",
+    "list_folder",
+    "list_prefix",
+    "open_store",
+    "publish",
+    "read_whole",
+    "single_chunk",
+    "symlink_error",
+]

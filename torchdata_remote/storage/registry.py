@@ -35,31 +35,11 @@ from . import obstore_reader
 from .dataset_service.store import DATASETS, DatasetsStore
 from .fsspec_store import FsspecStore
 from .http_store import HttpStore
-from .local.names import PARTIAL_SUFFIX, is_internal_name, symlink_error
 from .local.store import LocalStore
-from .protocol import Answer, Entry, FolderStore, ObjectWriter, Page, RangeNotSatisfiableError, Store, single_chunk
+from .protocol import Store
 from .s3.fallback_credentials import without_fallback
 from .s3.settings import s3_settings
 from .s3.store import S3Store
-
-__all__ = [
-    "PARTIAL_SUFFIX",
-    "Answer",
-    "Connection",
-    "Entry",
-    "FolderStore",
-    "LocalStore",
-    "ObjectWriter",
-    "Page",
-    "RangeNotSatisfiableError",
-    "Store",
-    "is_internal_name",
-    "open_store",
-    "publish",
-    "read_whole",
-    "single_chunk",
-    "symlink_error",
-]
 
 _log = logging.getLogger("torchdata_remote")
 fsspec.register_implementation(  # an installed package has an entry point for this

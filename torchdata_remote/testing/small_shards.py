@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core.world import World
 from ..formats.sample import Sample
-from ..writing.shard_writer import ShardWriter
+from ..writing import ShardWriter
 
 
 def all_worlds(world_size: int, num_workers: int) -> Iterator[World]:

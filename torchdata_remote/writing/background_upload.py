@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ..core.checksums import BlockSummer, Checksums
 from ..core.threads.worker import Worker
 from ..formats.compression.compress import Compressor
-from ..storage.registry import ObjectWriter
+from ..storage import ObjectWriter
 from .background_md5 import BackgroundMd5
 
 Data = bytes | memoryview

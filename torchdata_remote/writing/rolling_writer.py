@@ -16,7 +16,7 @@ from ..formats.manifest import ShardInfo
 from ..formats.sample import Sample, check_writable
 from ..formats.sample_index import index_url
 from ..formats.tar import END_OF_ARCHIVE
-from ..storage.registry import open_store, publish
+from ..storage import open_store, publish
 from .shard_builder import ShardBuilder, pack_sample
 
 

@@ -15,7 +15,7 @@ from ..formats.manifest import ShardInfo
 from ..formats.sample import Sample, extensions
 from ..formats.sample_index import dump_index
 from ..formats.tar import END_OF_ARCHIVE, pack_header, pack_member, padding
-from ..storage.registry import ObjectWriter
+from ..storage import ObjectWriter
 from .background_upload import BackgroundUpload, Written
 
 Data = bytes | memoryview

@@ -22,8 +22,7 @@ from ..formats.manifest import (
     load_manifest,
 )
 from ..formats.sample_index import index_url
-from ..storage.listing.folder import list_folder
-from ..storage.registry import open_store, publish, read_whole
+from ..storage import list_folder, open_store, publish, read_whole
 from .template import ShardTemplate
 
 UNFINISHED = "_unfinished-"  # prefix of objects that only an unfinished job needs

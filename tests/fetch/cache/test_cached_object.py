@@ -26,7 +26,7 @@ from torchdata_remote.fetch.object_stream import ObjectStream
 from torchdata_remote.fetch.scheduler import PartScheduler
 from torchdata_remote.fetch.session import FetchSession
 from torchdata_remote.fetch.streams import stream_objects
-from torchdata_remote.storage.registry import Entry
+from torchdata_remote.storage import Entry
 from torchdata_remote.testing import FaultyStore, write_small_shards
 
 OBJECTS = st.lists(st.binary(max_size=60), max_size=6).map(lambda them: dict(zip("abcdef", them, strict=False)))

@@ -29,7 +29,7 @@ from torchdata_remote.errors import (
 )
 from torchdata_remote.fetch.listing.index_file import Index, read_index, write_index
 from torchdata_remote.fetch.listing.sources import list_source
-from torchdata_remote.storage.registry import publish, read_whole
+from torchdata_remote.storage import publish, read_whole
 from torchdata_remote.testing import FaultyStore
 
 RETRY = RetryPolicy(max_attempts=1)

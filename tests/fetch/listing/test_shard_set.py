@@ -17,7 +17,7 @@ from torchdata_remote.errors import EmptyListingError, ManifestError, ObjectNotF
 from torchdata_remote.fetch.listing.shard_set import base_name, find_shards, list_objects, read_if_there, read_shard_set
 from torchdata_remote.formats.manifest import MANIFEST_NAME
 from torchdata_remote.formats.nested import is_archive_name
-from torchdata_remote.storage.registry import read_whole
+from torchdata_remote.storage import read_whole
 from torchdata_remote.testing import write_small_shards
 
 NONE, RETRY = StorageOptions(), RetryPolicy()

@@ -33,9 +33,9 @@ from torchdata_remote.errors import (
 )
 from torchdata_remote.fetch.listing import sources as listing
 from torchdata_remote.fetch.listing.sources import list_source
+from torchdata_remote.storage import Entry, Page
 from torchdata_remote.storage.listing import pages as _paging
 from torchdata_remote.storage.listing.folder import list_folder
-from torchdata_remote.storage.registry import Entry, Page
 from torchdata_remote.testing import write_small_shards
 
 ONE_ATTEMPT = RetryPolicy(max_attempts=1)

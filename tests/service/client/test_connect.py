@@ -35,8 +35,8 @@ from torchdata_remote.errors import (
 )
 from torchdata_remote.fetch.listing.sources import list_source
 from torchdata_remote.service.client.connect import DatasetFile, DatasetsStore, open_service
+from torchdata_remote.storage import Connection, RangeNotSatisfiableError, open_store, publish
 from torchdata_remote.storage import multipart as _multipart
-from torchdata_remote.storage.registry import Connection, RangeNotSatisfiableError, open_store, publish
 from torchdata_remote.testing import Faults, FaultyStore
 
 NONE = StorageOptions()

@@ -18,10 +18,10 @@ from tests.servers.s3 import S3Server
 from tests.support.s3_stores import shared_bucket
 from torchdata_remote.core.options import RetryPolicy, StorageOptions
 from torchdata_remote.errors import AccessDeniedError, StorageError, TransientStorageError
+from torchdata_remote.storage import Entry, Page
 from torchdata_remote.storage.listing import pages as _paging
 from torchdata_remote.storage.listing.frontier import MAX_IN_FLIGHT, MAX_PAGES_AHEAD, Frontier, PageRequest
 from torchdata_remote.storage.listing.pages import list_prefix
-from torchdata_remote.storage.registry import Entry, Page
 from torchdata_remote.storage.s3.store import S3Store
 
 RETRY = RetryPolicy(max_attempts=2, first_wait_s=0)

@@ -19,8 +19,8 @@ from torchdata_remote.errors import (
     TransientStorageError,
     UrlError,
 )
+from torchdata_remote.storage import PARTIAL_SUFFIX, RangeNotSatisfiableError, Store, open_store
 from torchdata_remote.storage.local.store import LocalStore
-from torchdata_remote.storage.registry import PARTIAL_SUFFIX, RangeNotSatisfiableError, Store, open_store
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=20).filter(
     lambda name: name not in (".", "..")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.servers.s3 import S3Server
 from tests.support.s3_stores import TRANSPORTS, shared_bucket, shared_store
-from torchdata_remote.storage.registry import Store
+from torchdata_remote.storage import Store
 
 
 @pytest.fixture(params=TRANSPORTS)

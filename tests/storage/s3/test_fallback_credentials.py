@@ -20,10 +20,10 @@ from torchdata_remote.errors import AccessDeniedError
 from torchdata_remote.fetch.listing.sources import list_source
 from torchdata_remote.fetch.session import FetchSession
 from torchdata_remote.fetch.streams import stream_objects
+from torchdata_remote.storage import Connection, open_store
 from torchdata_remote.storage.fsspec_store import FsspecStore
 from torchdata_remote.storage.http_store import HttpStore
 from torchdata_remote.storage.local.store import LocalStore
-from torchdata_remote.storage.registry import Connection, open_store
 from torchdata_remote.storage.s3.store import S3Store
 
 DATA = b"0123456789"

@@ -21,7 +21,7 @@ from torchdata_remote.errors import (
 from torchdata_remote.fetch.listing.sources import list_source
 from torchdata_remote.fetch.session import FetchSession
 from torchdata_remote.fetch.streams import stream_objects
-from torchdata_remote.storage.registry import Connection, open_store
+from torchdata_remote.storage import Connection, open_store
 
 DATA = bytes(range(256)) * 10
 BOTH = pytest.mark.parametrize("backend", [Backend.OBSTORE, Backend.BOTOCORE])

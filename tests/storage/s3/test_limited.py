@@ -14,7 +14,7 @@ from tests.support.s3_stores import shared_bucket, store_of
 from tests.support.shard_places import Place, some_files
 from torchdata_remote import ShardTarReader, ShardWriter, shard_dataset
 from torchdata_remote.errors import ObjectExistsError
-from torchdata_remote.storage.registry import FolderStore
+from torchdata_remote.storage import FolderStore
 
 
 def _is_listing_of_uploads(method: str, target: str) -> bool:

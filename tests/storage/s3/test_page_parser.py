@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.servers.scripted import Response, scripted
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import RemoteDataError
-from torchdata_remote.storage.registry import Entry, Page, Store, open_store
+from torchdata_remote.storage import Entry, Page, Store, open_store
 from torchdata_remote.storage.s3.page_parser import _take_contents
 
 SPACE = ' xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'

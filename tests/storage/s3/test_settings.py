@@ -13,8 +13,8 @@ from tests.servers.s3 import S3Server
 from tests.support.s3_stores import BY_S3FS, raises_of, read, s3_store, store_of, write
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import AccessDeniedError, UrlError
+from torchdata_remote.storage import open_store
 from torchdata_remote.storage.fsspec_store import FsspecStore
-from torchdata_remote.storage.registry import open_store
 from torchdata_remote.storage.s3 import settings as _settings
 from torchdata_remote.storage.s3.settings import S3Settings, make_client, make_session
 from torchdata_remote.storage.s3.store import S3Store

@@ -43,8 +43,8 @@ from torchdata_remote.errors import (
     TransientStorageError,
     UrlError,
 )
+from torchdata_remote.storage import RangeNotSatisfiableError, Store, open_store
 from torchdata_remote.storage.fsspec_store import FsspecStore
-from torchdata_remote.storage.registry import RangeNotSatisfiableError, Store, open_store
 
 UNUSUAL_KEYS = [
     "a b/c d.bin",

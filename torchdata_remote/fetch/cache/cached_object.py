@@ -7,7 +7,7 @@ import threading
 
 from ...core.urls import redact
 from ...errors import StorageError, TransientStorageError
-from ...storage.registry import Answer, Store, single_chunk
+from ...storage import Answer, Store, single_chunk
 from .disk_cache import CacheEntryWriter, DiskCache
 from .entry import CachedFile, DamagedError
 

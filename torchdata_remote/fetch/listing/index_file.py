@@ -13,7 +13,7 @@ from ...core.urls import HTTP, LOCAL, S3, RemoteUrl, join_url, redact, split_url
 from ...errors import EmptyListingError, ManifestError, ObjectExistsError, ShardReadError
 from ...formats.compression.compress import open_compressor
 from ...formats.compression.decompress import CompressionLimits, decompressed
-from ...storage.registry import Connection, open_store, read_whole
+from ...storage import Connection, open_store, read_whole
 from .patterns import folder_before_choice, literal_url
 
 Index = str | os.PathLike[str] | Sequence[str]

@@ -12,8 +12,7 @@ from ...core.urls import HTTP, RemoteUrl, join_url, object_path, redact, split_u
 from ...errors import AccessDeniedError, EmptyListingError, ManifestError, ObjectNotFoundError
 from ...formats.manifest import MANIFEST_NAME, ShardInfo, load_manifest
 from ...formats.nested import is_archive_name
-from ...storage.listing.folder import list_folder
-from ...storage.registry import read_whole
+from ...storage import list_folder, read_whole
 from .patterns import literal_url
 from .source_argument import url_of
 from .sources import list_source

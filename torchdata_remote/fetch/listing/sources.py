@@ -11,9 +11,7 @@ from ...core.retry import call_with_retries
 from ...core.urls import HTTP, RemoteUrl, join_url, object_path, redact, split_url
 from ...errors import EmptyListingError
 from ...formats.manifest import MANIFEST_NAME, ShardInfo, load_manifest
-from ...storage.listing.pages import list_prefix
-from ...storage.protocol import Entry
-from ...storage.registry import Connection, open_store, read_whole
+from ...storage import Connection, Entry, list_prefix, open_store, read_whole
 from .globs import glob_regex, glob_start, unescape
 from .patterns import choice_start, escape_url, expand_braces, has_braces, literal_url
 

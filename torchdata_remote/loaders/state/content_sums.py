@@ -10,7 +10,7 @@ from typing import Any
 from ...core.options import StorageOptions
 from ...core.urls import WITHOUT_BUCKET
 from ...errors import RemoteDataError
-from ...storage.registry import open_store
+from ...storage import open_store
 
 _MOST_SUMMED = 1_024  # objects of a listing
 _WINDOW_BYTES = 4 << 10  # at the start and in the middle

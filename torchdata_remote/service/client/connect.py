@@ -5,8 +5,8 @@ from __future__ import annotations
 from ...core.options import StorageOptions
 from ...core.urls import redact, split_url
 from ...errors import UrlError
+from ...storage import Connection, open_store
 from ...storage.dataset_service.store import DATASETS, DatasetFile, DatasetsStore
-from ...storage.registry import Connection, open_store
 
 __all__ = ["DatasetFile", "DatasetsStore", "open_service"]
 

@@ -12,8 +12,8 @@ from fsspec import AbstractFileSystem
 from ...core.options import RetryPolicy, StorageOptions
 from ...core.retry import call_with_retries
 from ...errors import ObjectNotFoundError, StorageError
+from ...storage import Entry
 from ...storage.dataset_service.store import DATASETS, MAX_PAGE, DatasetsStore
-from ...storage.protocol import Entry
 from .connect import open_service
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from fsspec.spec import AbstractBufferedFile
 from ...core.options import RetryPolicy
 from ...core.retry import call_with_retries
 from ...errors import TransientStorageError
-from ...storage.protocol import ObjectWriter, RangeNotSatisfiableError, Store
+from ...storage import ObjectWriter, RangeNotSatisfiableError, Store
 
 READ_BYTES = 32 << 20  # of one request
 _RETRY = RetryPolicy()

@@ -12,7 +12,7 @@ from ...errors import ObjectChangedError, ObjectNotFoundError
 from ...formats.compression.decompress import CompressionLimits, decompressed
 from ...formats.tar import END_OF_ARCHIVE, TarOptions, TarParser, pack_header, padding
 from ...formats.zip import read_directory, read_pieces
-from ...storage.registry import Entry
+from ...storage import Entry
 from .dataset_root import CHUNK_BYTES, DatasetRoot
 from .digests import Digests, publish
 from .limits import ServiceLimits

@@ -16,7 +16,7 @@ from ...core.urls import join_url, split_url
 from ...errors import ObjectExistsError, UrlError
 from ...fetch.range_download import RangeRequest
 from ...fetch.range_reader import read_range
-from ...storage.registry import Entry, FolderStore, LocalStore, ObjectWriter, Page, open_store
+from ...storage import Entry, FolderStore, LocalStore, ObjectWriter, Page, open_store
 from .names import require_dataset_name, require_path
 from .problems import Problem
 from .symlinks import refuse_links, remove_if_empty

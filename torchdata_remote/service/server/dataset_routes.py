@@ -13,8 +13,8 @@ import anyio
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from ...storage import Entry
 from ...storage.dataset_service.protocol import digest_field
-from ...storage.registry import Entry
 from .archives import Unpacked, check, commit, tar_stream, unpack
 from .context import ServiceContext
 from .digests import publish

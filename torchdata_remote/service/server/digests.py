@@ -10,7 +10,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 
-from ...storage.registry import Entry, ObjectWriter
+from ...storage import Entry, ObjectWriter
 from .dataset_root import DatasetRoot
 from .file_metadata import etag_of
 from .preconditions import require_match

@@ -6,7 +6,7 @@ import datetime as dt
 from email.utils import format_datetime
 from typing import Any
 
-from ...storage.registry import Entry
+from ...storage import Entry
 from .names import percent_encoded
 
 

@@ -9,8 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from ...errors import ObjectChangedError
+from ...storage import Entry
 from ...storage.dataset_service.protocol import digest_field
-from ...storage.registry import Entry
 from .context import ServiceContext
 from .dataset_root import CHUNK_BYTES
 from .file_metadata import etag_of, last_modified

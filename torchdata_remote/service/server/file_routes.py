@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ...errors import ObjectChangedError, ObjectNotFoundError
+from ...storage import Entry
 from ...storage.dataset_service.protocol import digest_field
-from ...storage.registry import Entry
 from .context import ServiceContext
 from .digests import publish, publish_lock
 from .file_metadata import etag_of, file_info, location

@@ -8,6 +8,7 @@ from email.message import Message
 from email.utils import collapse_rfc2231_value
 from urllib.parse import quote
 
+from ...storage import PARTIAL_SUFFIX, is_internal_name
 from ...storage.dataset_service.protocol import (
     DATASET_NAME,
     FORBIDDEN,
@@ -15,7 +16,6 @@ from ...storage.dataset_service.protocol import (
     MAX_SEGMENT_BYTES,
     path_problem,
 )
-from ...storage.registry import PARTIAL_SUFFIX, is_internal_name
 from .problems import Problem
 
 _SEGMENT = r"(?!\.{1,2}(?:/|$))[^/\\\x00-\x1f\x7f]{1,255}"

@@ -10,7 +10,7 @@ import anyio
 import anyio.to_thread
 from starlette.requests import Request
 
-from ...storage.registry import ObjectWriter
+from ...storage import ObjectWriter
 from .dataset_root import CHUNK_BYTES, DatasetRoot
 from .limits import ServiceLimits
 from .names import HEAD_BYTES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from ...storage.registry import symlink_error
+from ...storage import symlink_error
 
 
 def remove_if_empty(path: str) -> bool:

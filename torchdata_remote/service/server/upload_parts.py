@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ...storage.registry import Entry
+from ...storage import Entry
 
 
 class Part(NamedTuple):

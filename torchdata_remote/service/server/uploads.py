@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 
 from ...errors import ObjectChangedError, ObjectNotFoundError
-from ...storage.registry import Entry, ObjectWriter
+from ...storage import Entry, ObjectWriter
 from .dataset_root import DatasetRoot
 from .digests import Digests, publish
 from .file_metadata import etag_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 
-from ...storage.registry import PARTIAL_SUFFIX, is_internal_name
+from ...storage import PARTIAL_SUFFIX, is_internal_name
 
 STATE_NAME = ".torchdata_remote-pull.json"
 LOCK_NAME = ".torchdata_remote-pull.lock"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ...errors import ObjectExistsError, ObjectNotFoundError, StorageError
-from ...storage.registry import PARTIAL_SUFFIX
+from ...storage import PARTIAL_SUFFIX
 from .destination import DestinationFolder, FileStatus
 from .names import STATE_NAME
 

@@ -10,7 +10,7 @@ from ...core.options import RetryPolicy, StorageOptions
 from ...core.retry import call_with_retries
 from ...core.urls import redact
 from ...errors import ObjectNotFoundError, StorageError, UrlError
-from ...storage.registry import Connection
+from ...storage import Connection
 from ..client.connect import DatasetFile, open_service
 
 T = TypeVar("T")
