@@ -54,7 +54,13 @@ def test_options_of_pipes_are_keyword_only(name: str) -> None:
 
 ROOMS = sorted(path.parent.name for path in (ROOT / "torchdata_remote").glob("*/__init__.py"))
 TEST_FILES = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
-TESTED_WITH = {"stateful_loader": "loader", "progress": "push", "fetching": "options", "stores": "options"}
+TESTED_WITH = {
+    "stateful_loader": "loader",
+    "progress": "push",
+    "fetching": "options",
+    "stores": "options",
+    "testing": "faulty_store",
+}
 
 
 def test_the_root_has_few_entries() -> None:
@@ -76,6 +82,11 @@ def test_each_public_name_has_a_test_file() -> None:
     modules = {value.__name__ if inspect.ismodule(value) else value.__module__ for value in values}
     own = [module.rpartition(".")[2] for module in modules if module.startswith("torchdata_remote")]
     assert [name for name in own if f"test_{TESTED_WITH.get(name, name)}" not in TEST_FILES] == []
+
+
+def test_each_public_name_has_a_readme_row() -> None:
+    rows = [line for line in README.splitlines() if line.startswith("|")]
+    assert [name for name in tdr.__all__ if not any(f"`{name}`" in row for row in rows)] == []
 
 
 def test_exports_are_sorted() -> None:
