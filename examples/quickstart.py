@@ -84,7 +84,7 @@ def main() -> None:
 
 
 def digits() -> list[dict[str, Any]]:
-    """The digits as samples, in random order: the data set is sorted by writer."""
+    """The digits as samples, in random order: the dataset is sorted by writer."""
     data = load_digits()
     order = list(range(len(data.target)))
     random.Random(0).shuffle(order)

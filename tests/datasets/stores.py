@@ -1,4 +1,4 @@
-"""What tests of the map-style datasets share: a store whose answers they time, data sets to compare with, threads."""
+"""What tests of the map-style datasets share: a store whose answers they time, datasets to compare with, threads."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ NUM_SHARDS, PER_SHARD = 3, 5
 
 
 class Source(NamedTuple):
-    """The data set in one of its places."""
+    """The dataset in one of its places."""
 
     url: str
     options: dict[str, Any]
@@ -70,7 +70,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory, host: str, moto: S3Server)
 
 
 def as_read(samples: Any) -> list[tuple[str, dict[str, Any]]]:
-    """Key from the data set's name on, and members."""
+    """Key from the dataset's name on, and members."""
     return [
         (sample["__key__"].rpartition(f"{NAME}/")[2], {name: sample[name] for name in sample if name[:2] != "__"})
         for sample in samples
@@ -153,7 +153,7 @@ def test_in_forked_workers(sources: dict[str, Source], keys: list[str], parent: 
 
 
 def test_write_shards(sources: dict[str, Source], host: str, tmp_path: Path) -> None:
-    """Shards written to a data set are those written to a folder, byte for byte, with manifest and indexes."""
+    """Shards written to a dataset are those written to a folder, byte for byte, with manifest and indexes."""
     written = {}
     for place in (f"{tmp_path}/out", f"datasets://{host}/written/out"):
         pipe = loose(sources["datasets"]).write_shards(f"{place}/{{shard:03d}}.tar", max_shard_samples=5)
@@ -167,7 +167,7 @@ def test_write_shards(sources: dict[str, Source], host: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_shard_dataset(host: str, tmp_path: Path, num_workers: int) -> None:
-    """Sharding from a data set into a data set gives the bytes of sharding from a folder into a folder."""
+    """Sharding from a dataset into a dataset gives the bytes of sharding from a folder into a folder."""
     files = some_files(17)
     local = Place(f"{tmp_path}/in/")
     local.put(files)

@@ -122,7 +122,7 @@ def test_the_order_is_uniform() -> None:
 
 
 def test_a_windowed_shuffle_would_not_pass() -> None:
-    """A buffer of a quarter of the data set, and no shuffle at all."""
+    """A buffer of a quarter of the dataset, and no shuffle at all."""
     to, orders = memory_place(), []
     shard_dataset(folder(), to.template(), seed=None, progress=False)
     assert order_of(to) == list(range(NUM_SAMPLES))
@@ -201,7 +201,7 @@ def test_another_seed_is_another_order() -> None:
     shard_dataset(Numbers(), again.template(), progress=False)
     assert tuple(order_of(again)) == orders[0]
     assert orders[0][:8] == (285, 27, 143, 507, 325, 141, 170, 208), (
-        "a data set that was written before would have another order"
+        "a dataset that was written before would have another order"
     )
 
 

@@ -624,7 +624,7 @@ def test_a_transform_makes_other_samples() -> None:
 
 
 def test_a_transform_that_leaves_nothing_is_an_error() -> None:
-    """No empty data set is written."""
+    """No empty dataset is written."""
     source, to = memory_place(), memory_place()
     with pytest.raises(ShardWriteError, match="left out all"):
         shard(source.put(FILES), to, transform=lambda sample: None)

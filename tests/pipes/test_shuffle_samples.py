@@ -159,7 +159,7 @@ def test_order_is_a_function_of_seed_and_epoch(seed: int, epoch: int) -> None:
 
 
 def test_length_does_not_affect_the_order() -> None:
-    """A longer data set begins as a shorter one does, until that has come to its end."""
+    """A longer dataset begins as a shorter one does, until that has come to its end."""
     assert list(shuffled(42, 9))[:33] == list(shuffled(400, 9))[:33]
 
 

@@ -105,7 +105,7 @@ def test_shard_info_is_yielded_once_the_shard_is_stored(memory_folder: str) -> N
 
 
 def test_manifest_exists_when_the_last_shard_is_yielded(memory_folder: str) -> None:
-    """Whoever takes as many as there are, and no more, has a complete data set."""
+    """Whoever takes as many as there are, and no more, has a complete dataset."""
     iterator = iter(WriteShards(IterableWrapper(_samples(3)), f"{memory_folder}/{{shard}}.tar", max_shard_samples=2))
     next(iterator)
     next(iterator)

@@ -219,7 +219,7 @@ DAMAGED = {
 
 @pytest.mark.parametrize("data", DAMAGED.values(), ids=DAMAGED.keys())
 def test_a_damaged_shard_is_an_error(memory_folder: str, data: bytes) -> None:
-    """It is named; there is no manifest, whose reader would take the data set for whole, and no index of it."""
+    """It is named; there is no manifest, whose reader would take the dataset for whole, and no index of it."""
     put(f"{memory_folder}/0.tar", SOUND)
     put(f"{memory_folder}/1.tar", data)
     with pytest.raises(ShardReadError, match=r"1\.tar"):

@@ -286,7 +286,7 @@ def test_a_refused_sample_leaves_no_trace(folder: str) -> None:
 
 
 def test_a_failed_shard_prevents_the_manifest(tmp_path: Path) -> None:
-    """Its samples are lost, so that no manifest may say that the rest is the data set, even if the error was caught.
+    """Its samples are lost, so that no manifest may say that the rest is the dataset, even if the error was caught.
 
     It is told by one of the next calls; the shard that was begun meanwhile is dropped.
     """
@@ -604,7 +604,7 @@ def test_a_broken_rewrite_leaves_no_old_manifest(folder: str) -> None:
 
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_the_manifest_of_other_shards_is_kept(folder: str, overwrite: bool) -> None:
-    """A second data set in the folder is refused, with and without ``overwrite``."""
+    """A second dataset in the folder is refused, with and without ``overwrite``."""
     _write(folder, _numbered(1), "train-{shard}.tar")
     before = _files(folder)
     with pytest.raises(ObjectExistsError, match=r"train-0\.tar.*another folder"):

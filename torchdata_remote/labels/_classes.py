@@ -56,7 +56,7 @@ def classes_json(
 
     Raises:
         LabelError: if the source is not of this form, or an id comes twice, is less than ``id_base`` or above an
-            int32; and when it is called with a file of none of the classes, or for a data set in which two files
+            int32; and when it is called with a file of none of the classes, or for a dataset in which two files
             cannot be told apart by the source's names. Names the source.
         TypeError: for classes without ``id_base``.
         StorageError: if the URL cannot be read.

@@ -22,8 +22,8 @@ class ListRemote(SplitReader[RemoteUrl]):
 
     - a prefix: ``s3://b``, ``s3://b/``, ``s3://b/dir``, ``s3://b/dir/``. ``dir`` never matches ``dir2``;
     - a glob: ``s3://b/t-*.tar``, where ``*`` and ``?`` stay within a folder and ``**`` does not;
-    - a brace range: ``s3://b/t-{000000..000099}.tar`` or ``s3://b/{train,val}/``. Without a glob in
-      it, each result is one object, and the store is not listed;
+    - a brace range: ``s3://b/t-{000000..000099}.tar`` or ``s3://b/{train,val}/``. A result without
+      a glob and without a slash at its end is one object, for which the store is not listed;
     - a manifest: ``s3://b/t/index.json``, as written by ``write_shards``: its shards in its order, with the checksums
       that their bytes are verified against while they are read;
     - one object.

@@ -1,4 +1,4 @@
-"""``shard_dataset``: write any data set into shuffled shards, by one process or many."""
+"""``shard_dataset``: write any dataset into shuffled shards, by one process or many."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def shard_dataset(
     storage_options: Mapping[str, Any] | None = None,
     source_options: Mapping[str, Any] | None = None,
 ) -> list[ShardInfo]:
-    """Write a data set into tar shards, in a uniformly random order of all its samples.
+    """Write a dataset into tar shards, in a uniformly random order of all its samples.
 
     The source is listed and, if it consists of archives, read once to index its samples (about 100 bytes of memory
     each). Then each shard reads its samples by ranged requests. Only compressed archives are unpacked, into temporary

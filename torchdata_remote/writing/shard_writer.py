@@ -148,7 +148,7 @@ class ShardWriter:
             writer.end()
             shards = writer.result()
             self._claim.require_held()
-            if self._overwrite:  # the replaced data set may have had more shards
+            if self._overwrite:  # the replaced dataset may have had more shards
                 self._folder.keep_only(shards)
             self._folder.publish(MANIFEST_NAME, dump_manifest(shards), overwrite=self._overwrite)
         except BaseException:

@@ -239,7 +239,7 @@ def test_nested_braces_give_each_url_once() -> None:
 
 
 def test_a_backwards_range_is_refused() -> None:
-    """Silently empty would be a data set without shards; the error shows the range and no credentials."""
+    """Silently empty would be a dataset without shards; the error shows the range and no credentials."""
     with pytest.raises(UrlError, match=re.escape("{10..09}")) as caught:
         list(expand_braces("https://me:SECRET@host/{10..09}.tar?token=SECRET"))
     assert "SECRET" not in str(caught.value)

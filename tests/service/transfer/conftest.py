@@ -34,13 +34,13 @@ def dataset() -> str:
 
 @pytest.fixture
 def url(service: str, dataset: str) -> str:
-    """Of a data set that is not there yet."""
+    """Of a dataset that is not there yet."""
     return f"datasets://{service}/{dataset}"
 
 
 @pytest.fixture
 def proxy_url(proxy: Proxy, dataset: str) -> str:
-    """The same data set, by way of the proxy."""
+    """The same dataset, by way of the proxy."""
     return f"datasets://{proxy.address}/{dataset}"
 
 

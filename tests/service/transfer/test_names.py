@@ -1,4 +1,4 @@
-"""Paths in a data set."""
+"""Paths in a dataset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A data set into a folder."""
+"""A dataset into a folder."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TREE = {"cat/1": b"meow", "cat/2": b"", "dog/1": LARGE, "readme": b"pets"}
 
 @pytest.fixture
 def pets(url: str, tmp_path: Path) -> str:
-    """A data set that holds ``TREE``, and that was pushed from ``s``."""
+    """A dataset that holds ``TREE``, and that was pushed from ``s``."""
     write_tree(tmp_path / "s", TREE)
     small_push(tmp_path / "s", url)
     return url

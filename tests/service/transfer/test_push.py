@@ -1,4 +1,4 @@
-"""A folder into a data set."""
+"""A folder into a dataset."""
 
 from __future__ import annotations
 

@@ -126,7 +126,8 @@ class Recording:
 def record_stats(path: str | os.PathLike[str], *, every_s: float = 1.0) -> Recording:
     """Append the counters of this process to a file at regular intervals, one line of JSON each.
 
-    In ``DataLoader`` workers: ``worker_init_fn=lambda worker: tdr.record_stats(f"stats-{worker}.jsonl")``.
+    In ``DataLoader`` workers: call it in a function that is passed as ``worker_init_fn``, at the top level of a module,
+    because ``forkserver`` and ``spawn`` pickle it.
 
     Args:
         path: of a local file.
