@@ -384,7 +384,7 @@ def test_compressed_shards_are_an_error(memory_folder: str, ending: str) -> None
     place = write(Place(f"{memory_folder}/"), ending=ending)
     dataset = ShardedDataset(place.url)
     assert len(dataset) == NUM_SAMPLES
-    with pytest.raises(ManifestError, match=r"A compressed shard has none: write tars that are not compressed"):
+    with pytest.raises(ManifestError, match=r"A compressed shard has none: write uncompressed tars"):
         dataset[0]
 
 

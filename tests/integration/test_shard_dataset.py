@@ -940,7 +940,7 @@ def test_shards_are_not_written_over_their_source(disk: Place, source: str) -> N
 def test_shards_are_not_written_into_the_source_folder(disk: Place) -> None:
     """They would be part of the source when the job is started again."""
     disk.put(FILES)
-    with pytest.raises(ShardWriteError, match="within the source"):
+    with pytest.raises(ShardWriteError, match="is inside the source"):
         shard(disk.url, disk.below("shards"))
     assert disk.files() == FILES
 

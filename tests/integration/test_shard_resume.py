@@ -131,8 +131,8 @@ def test_a_job_killed_before_any_step_resumes_to_the_same_bytes(case: Case, ever
         done = case.run(f"{step}", stop_at=step)
         if done.status == -signal.SIGKILL:
             case.check_again(f"{step}")
-        else:  # its threads vary, so that it may end in fewer steps
-            assert (done.error, step > case.num_steps - 3) == (None, True)
+        else:  # threads and heartbeats vary, so that it may end in fewer steps
+            assert (done.error, step > case.num_steps // 2) == (None, True)
             assert case.place(f"{step}").files() == case.expected
 
 

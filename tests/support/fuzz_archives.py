@@ -165,7 +165,7 @@ def main() -> None:
             Readers(),
             *map(import_module, ("torchdata_remote.formats.tar.fast_path", "torchdata_remote.formats.tar.vector_scan")),
         )
-    for module, name, value in ((plain, "_STEPS", 1), (plain, "_WORTH_BYTES", BLOCK), (scan, "_WORTH_MEMBERS", 1)):
+    for module, name, value in ((plain, "_STEPS", 1), (plain, "_MIN_SCAN_BYTES", BLOCK), (scan, "_MIN_CHAIN", 1)):
         assert hasattr(module, name)
         setattr(module, name, value)  # so that small inputs are scanned
     if atheris is None:

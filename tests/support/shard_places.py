@@ -14,6 +14,7 @@ from typing import Any
 import fsspec
 
 from tests.servers.s3 import S3Server
+from torchdata_remote.storage import PARTIAL_SUFFIX
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -61,7 +62,7 @@ class Place:
             else:
                 path_of_file = Path(self.url, name)
                 path_of_file.parent.mkdir(parents=True, exist_ok=True)
-                whole = path_of_file.with_name(f".{path_of_file.name}")  # a reader may be under way
+                whole = path_of_file.with_name(f".{uuid.uuid4().hex}{PARTIAL_SUFFIX}")  # a reader may be under way
                 whole.write_bytes(data)
                 whole.replace(path_of_file)
         return self.url

@@ -25,6 +25,7 @@ from .source_listing import list_samples
 from .temporary_objects import TemporaryObjects
 
 Table = Mapping[str, ClassEntry]
+_POLICIES_MODULE = "torchdata_remote.policies"  # where jobs of the first version had them: their digests stay valid
 _TEXT = (str, bytes, bytearray, os.PathLike)
 
 
@@ -152,7 +153,8 @@ class FilesSource:
 
 def _digest_of(policy: OnBadMember) -> str:
     kind: Any = policy if hasattr(policy, "__qualname__") else type(policy)
-    return hashlib.sha256(f"{kind.__module__}.{kind.__qualname__}".encode()).hexdigest()[:8]
+    module = _POLICIES_MODULE if kind.__module__ == raise_error.__module__ else kind.__module__
+    return hashlib.sha256(f"{module}.{kind.__qualname__}".encode()).hexdigest()[:8]
 
 
 def _require_apart(url: str, archives: Sequence[str], destination: ShardFolder) -> None:

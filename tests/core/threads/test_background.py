@@ -160,4 +160,4 @@ def test_a_thousand_uses_leave_no_thread() -> None:
             pass
         del results
     assert all(stage.has_ended() for stage in stages if stage.thread is not None)
-    assert threading.active_count() == before
+    assert threading.active_count() <= before  # threads of earlier tests may have ended meanwhile
