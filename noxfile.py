@@ -14,7 +14,7 @@ nox.options.sessions = ["fmt", "check", "test"]
 
 PYTEST = ("python", "-m", "pytest")
 IN_PARALLEL = ("-n", "2", "--dist", "loadfile")
-FAST = ("-m", "not slow and not system")
+FAST = ("-m", "not slow and not system", "--hypothesis-profile=fast")
 BENCHMARKS = (
     "bench_async_prefetch", "bench_datapipe", "bench_objects", "bench_loose_files", "bench_shards", "bench_tar",
     "bench_writer", "bench_resume", "bench_service", "bench_storm",
@@ -39,7 +39,7 @@ def check(session: nox.Session) -> None:
 
 @nox.session
 def test(session: nox.Session) -> None:
-    """The fast tests: one process each, no training frameworks, no storms."""
+    """The fast tests: no servers, no training frameworks, few processes, fewer examples of property tests."""
     session.run(*PYTEST, *IN_PARALLEL, *FAST, *session.posargs)
 
 

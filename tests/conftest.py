@@ -15,7 +15,41 @@ from tests.servers.s3 import S3Server, ceph_is_installed, ceph_server, moto_serv
 from tests.support.shard_places import Place, memory_place
 
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("fast", settings.get_profile("default"), max_examples=20)  # as nox -s test runs them
 settings.load_profile("default")
+
+# Marked as ``system``, which a developer's fast run leaves out: what starts servers, frameworks or many processes.
+SYSTEM_FIXTURES = {"moto", "ceph", "s3", "start_method", "proxy"}
+SYSTEM_FOLDERS = ("integration", "trainers", "repository", "service", "sharding/workers")
+SYSTEM_MODULES = (
+    "cli/test_cli.py",
+    "cli/test_ls.py",
+    "cli/test_serve.py",
+    "core/test_iter_datapipe.py",
+    "core/test_parent_watch.py",
+    "core/threads/test_pool.py",
+    "datasets/test_prefetching_loader.py",
+    "datasets/test_split_of_prefetching_loader.py",
+    "fetch/cache/test_disk_cache.py",
+    "fetch/test_reading_at_exit.py",
+    "loaders/listing/test_listings.py",
+    "loaders/test_loader.py",
+    "pipes/base/test_split_guard.py",
+    "storage/test_misbehaviour.py",
+    "writing/test_background_upload.py",
+    "writing/test_claim.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of the whole system."""
+    tests = Path(__file__).parent
+    places = [tests / name for name in (*SYSTEM_FOLDERS, *SYSTEM_MODULES)]
+    assert all(place.exists() for place in places), "the list of SYSTEM_MODULES names a file that has moved"
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        if not SYSTEM_FIXTURES.isdisjoint(fixtures) or any(item.path.is_relative_to(place) for place in places):
+            item.add_marker(pytest.mark.system)
 
 
 # Workers are forked from a server that has imported torch, rather than each import it.
