@@ -22,6 +22,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 import torchdata_remote as tdr
 from tests.support.archive_bytes import pack_tar
+from tests.support.loaders import read_all
 from torchdata_remote import World, skip_with_warning
 from torchdata_remote.cli import main
 from torchdata_remote.errors import BadMemberError, ShardReadError
@@ -293,4 +294,4 @@ def test_the_error_comes_out_of_a_worker(tmp_path: Path) -> None:
     (tmp_path / "0.tar").write_bytes(SOURCES["an archive"]["0.tar"])
     pipe = tdr.stream_shards(str(tmp_path), seed=None)
     with pytest.raises(BadMemberError, match="on_bad_member=skip_with_warning"):
-        list(DataLoader(pipe, batch_size=None, num_workers=1, multiprocessing_context="fork"))
+        read_all(DataLoader(pipe, batch_size=None, num_workers=1, multiprocessing_context="fork"))

@@ -20,7 +20,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from tests.support.ranks import run_ranks
 from torchdata_remote import Resumable, StatefulLoader, World, merge_states, stateful_loader
-from torchdata_remote.errors import StateError
+from torchdata_remote.errors import ShardReadError, StateError
 from torchdata_remote.testing import write_small_shards
 
 NUM_SHARDS, SAMPLES_PER_SHARD = 12, 4
@@ -628,3 +628,18 @@ def test_a_pass_that_could_not_start_leaves_the_state(folder: str) -> None:
     second = list(loader)
     other.set_epoch(1)
     assert second == list(other)
+
+
+def test_workers_end_with_an_error_and_the_next_pass_has_new_ones(tmp_path: Path) -> None:
+    """Otherwise torch waits 5 s for each worker once the failed pass is collected."""
+    write_small_shards(str(tmp_path), num_shards=2, samples_per_shard=2)
+    whole = (tmp_path / "000001.tar").read_bytes()
+    (tmp_path / "000001.tar").write_bytes(whole[:512])
+    others = set(active_children())
+    pipe = IterableWrapper([f"{tmp_path}/{{000000..000001}}.tar"]).list_remote().sharding_filter_rank()
+    loader = stateful_loader(pipe.shard_tar_reader(), batch_size=None, num_workers=2, multiprocessing_context="fork")
+    with pytest.raises(ShardReadError, match=r"000001\.tar"):
+        list(loader)
+    assert set(active_children()) == others
+    (tmp_path / "000001.tar").write_bytes(whole)
+    assert len(list(loader)) == 4

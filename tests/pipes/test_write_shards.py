@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
+from tests.support.loaders import read_all
 from torchdata_remote import ShardInfo, ShardTarReader, ShardWriter, WriteShards
 from torchdata_remote.core.checksums import BLOCK_BYTES, BlockSummer, Checksums
 from torchdata_remote.errors import EncodeError, ObjectExistsError, ShardWriteError
@@ -271,4 +272,4 @@ def test_several_workers_are_refused(memory_folder: str) -> None:
     pipe = IterableWrapper([{"__key__": "a", "txt": "a"}]).write_shards(f"{memory_folder}/{{shard}}.tar")
     loader: DataLoader[Any] = DataLoader(pipe, batch_size=None, num_workers=2, multiprocessing_context="fork")
     with pytest.raises(ShardWriteError, match="2 DataLoader workers"):
-        list(loader)
+        read_all(loader)

@@ -43,20 +43,20 @@ def run(recipe: str, num_processes: int, *arguments: str, at: Path) -> str:
 
 
 def test_the_accelerate_recipe_is_resumed_by_another_number_of_processes(url: str, tmp_path: Path) -> None:
-    """2 processes stop, 3 resume: each epoch has all samples."""
-    stopped = run("train_with_accelerate", 2, "--url", url, "--stop-after", f"{STOP_AFTER}", at=tmp_path)
+    """1 process stops, 2 resume: each epoch has all samples."""
+    stopped = run("train_with_accelerate", 1, "--url", url, "--stop-after", f"{STOP_AFTER}", at=tmp_path)
     assert "stopped: epoch 0, step 2" in stopped
-    resumed = run("train_with_accelerate", 3, "--url", url, at=tmp_path)
+    resumed = run("train_with_accelerate", 2, "--url", url, at=tmp_path)
     assert "resumed: epoch 0, step 2" in resumed
     assert re.findall(r"epoch (\d): (\d+) samples", resumed) == [("0", "120"), ("1", "120")]
 
 
 def test_the_transformers_recipe_is_resumed_by_another_number_of_processes(url: str, tmp_path: Path) -> None:
-    """2 processes stop, 3 resume: together they train on all samples of two epochs."""
-    stopped = run("train_with_transformers", 2, "--url", url, "--stop-after", f"{STOP_AFTER}", at=tmp_path)
-    assert samples(stopped) == {"0": (24, 2), "1": (24, 2)}
-    resumed = run("train_with_transformers", 3, "--url", url, at=tmp_path)
-    assert samples(resumed) == dict.fromkeys("012", ((2 * NUM_SAMPLES - 48) // 3, 10))
+    """1 process stops, 2 resume: together they train on all samples of two epochs."""
+    stopped = run("train_with_transformers", 1, "--url", url, "--stop-after", f"{STOP_AFTER}", at=tmp_path)
+    assert samples(stopped) == {"0": (48, 2)}
+    resumed = run("train_with_transformers", 2, "--url", url, at=tmp_path)
+    assert samples(resumed) == dict.fromkeys("01", ((2 * NUM_SAMPLES - 48) // 2, 10))
 
 
 def samples(printed: str) -> dict[str, tuple[int, int]]:

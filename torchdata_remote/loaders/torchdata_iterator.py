@@ -27,3 +27,13 @@ def state_of_workers(position: Any, first_worker: int, num_workers: int) -> tupl
     """
     state = merge_states(worker["dataset_state"] for worker in position["_worker_snapshots"].values())
     return state, (first_worker + position["_last_yielded_worker_id"] + 1) % num_workers
+
+
+def shut_down(batches: Any) -> None:
+    """End the workers of an iterator that has raised an error.
+
+    The error's traceback refers to the iterator, so that it is collected later and together with its queues. torch can
+    then no longer notify the workers, and waits 5 s for each.
+    """
+    if (shut_down_workers := getattr(batches, "_shutdown_workers", None)) is not None:
+        shut_down_workers()
