@@ -322,7 +322,7 @@ def test_a_killed_worker_is_an_error_soon_and_the_state_before_is_exact(data: Da
     killed_at = time.monotonic()
     with pytest.raises(RuntimeError, match="DataLoader worker"):
         take_all(batches, head)
-    assert time.monotonic() - killed_at < 5 + 1
+    assert time.monotonic() - killed_at < 5 + 10  # torch looks every 5 s; on a busy machine
     assert len(head) < len(whole)
     again = make_loader(manifest)
     again.load_state_dict(json.loads(json.dumps(loader.state_dict())))

@@ -356,9 +356,9 @@ def test_a_state_costs_less_than_a_millisecond(memory_folder: str) -> None:
     data = Resumable(reader.shuffle_samples(buffer_size=10).decode_sample().to_tuple("cls"), num_streams=4)
     seconds = []
     for _ in data:
-        began = time.perf_counter()
+        began = time.thread_time()
         data.state_dict()
-        seconds.append(time.perf_counter() - began)
+        seconds.append(time.thread_time() - began)
     assert len(seconds) == 200
     assert statistics.median(seconds) < 0.001
 

@@ -505,7 +505,7 @@ def test_close_ends_all_threads_and_sockets(fault: str | None) -> None:
             wait_until(lambda: sum(store.counts.values()) == 20, "each request")
             assert proxy_threads() == 21
             started = time.monotonic()
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 10  # on a busy machine; the stalled ones never end
         assert proxy_threads() == 0
         for client in clients:
             client.close()
