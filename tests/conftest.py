@@ -14,7 +14,11 @@ from hypothesis import HealthCheck, settings
 from tests.servers.s3 import S3Server, ceph_is_installed, ceph_server, moto_server, temporary_folder
 from tests.support.shard_places import Place, memory_place
 
-settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "default",
+    deadline=None,  # and examples may be slow to make: the machine may be busy
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 settings.register_profile("fast", settings.get_profile("default"), max_examples=20)  # as nox -s test runs them
 settings.load_profile("default")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.shard_places import Place, memory_place
@@ -54,7 +54,7 @@ def engine_threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name.startswith("torchdata_remote")}
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
+@settings(max_examples=20)
 @given(layout=LAYOUT, order=st.randoms(use_true_random=False))
 @example(layout=[], order=None)
 @example(layout=[[(0, 0)]], order=None)

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.servers.s3 import S3Server
@@ -17,7 +17,6 @@ from torchdata_remote.errors import AccessDeniedError, ObjectExistsError
 from torchdata_remote.storage import FolderStore, open_store
 
 PATHS = sorted(["a", "a.b", "b/c", "b/d/e", "b/d/f", "b.", "b0", "c/\u00e9", "c/\U0001f600", "c/z/z/z", "z"])
-ONE_PLACE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 
 
 @pytest.fixture(params=["local", "memory", "moto", pytest.param("ceph", marks=pytest.mark.ceph)])
@@ -84,7 +83,7 @@ names = st.text(st.sampled_from("ab.-0/\u00e9\U0001f600\uffff"), min_size=1, max
 
 
 @pytest.mark.parametrize("kind", ["local", "memory"])
-@ONE_PLACE
+@settings(max_examples=30)
 @given(
     paths=st.sets(names, max_size=12), prefix=st.just("") | names, after=st.just("") | names, limit=st.integers(1, 5)
 )

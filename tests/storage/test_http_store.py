@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data.datapipes.iter import IterableWrapper
 
@@ -154,7 +154,7 @@ def fetch(*urls: str, part_bytes: int = 1 << 20, retry: RetryPolicy = ONE_ATTEMP
     return [stream.read() for _, stream in pipe]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@settings(max_examples=30)
 @given(data=st.binary(max_size=200), part_bytes=st.integers(1, 210))
 def test_objects_of_any_size_are_read_in_any_parts(site: Site, data: bytes, part_bytes: int) -> None:
     """From servers that honour ranges, and from those that do not."""

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("starlette", reason="the service's libraries are not installed")
@@ -83,7 +83,7 @@ def test_other_formats_are_refused(shared: TestClient, dataset: str, data: bytes
     assert all_files(shared, dataset) == []
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(max_examples=60)
 @given(form=st.sampled_from(sorted(FORMS)), data=st.data())
 def test_a_truncated_archive_is_refused(
     local: TestClient, dataset: str, tmp_path: Path, form: str, data: st.DataObject
@@ -101,7 +101,7 @@ def test_a_truncated_archive_is_refused(
     assert below(tmp_path) == set()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=80)
+@settings(max_examples=80)
 @given(form=st.sampled_from(sorted(FORMS)), data=st.data())
 def test_a_damaged_archive_is_refused_or_complete(
     local: TestClient, dataset: str, tmp_path: Path, form: str, data: st.DataObject

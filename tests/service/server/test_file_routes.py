@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("starlette", reason="the service's libraries are not installed")
@@ -25,7 +25,6 @@ from tests.support.service_clients import all_files, ask, below, client_of, dige
 from tests.support.shard_places import Place
 from torchdata_remote.service.server import file_routes
 
-ONE_FIXTURE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 DATA = bytes(range(256)) * 3
 
 
@@ -104,7 +103,7 @@ def test_range_requests(shared: TestClient, dataset: str, header: str, expected:
         assert got.headers["content-length"] == str(end - start)
 
 
-@ONE_FIXTURE
+@settings(max_examples=60)
 @given(data=st.data(), size=st.integers(0, 40))
 def test_any_range_is_a_slice(shared: TestClient, dataset: str, data: st.DataObject, size: int) -> None:
     """For all first and last bytes."""
@@ -334,7 +333,7 @@ def test_unusual_paths_in_every_kind_of_store(client: TestClient, dataset: str) 
     assert all_files(client, dataset) == paths
 
 
-@ONE_FIXTURE
+@settings(max_examples=60)
 @given(path=st.text(st.sampled_from("./\\%2eaé\0 ~"), max_size=12) | st.text(max_size=20))
 def test_an_accepted_path_stays_below_the_dataset(local: TestClient, tmp_path: Path, path: str) -> None:
     """Whatever the path: 200 and a file in the dataset's folder and nowhere else, or 400 and no file at all."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("starlette", reason="the service's libraries are not installed")
@@ -71,7 +71,7 @@ def test_parts_are_joined_into_a_file(client: TestClient, dataset: str, place: P
 cuts = st.lists(st.integers(1, 99), max_size=8, unique=True).map(sorted)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(max_examples=40)
 @given(cuts=cuts, data=st.data())
 def test_parts_may_have_any_size_and_order(
     shared: TestClient, dataset: str, cuts: list[int], data: st.DataObject

@@ -6,7 +6,7 @@ import os
 import pathlib
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchdata_remote.core.options import StorageOptions
@@ -57,7 +57,7 @@ def test_relative_paths_and_home_are_resolved(tmp_path: pathlib.Path, monkeypatc
         assert (path, store.stat(path).size) == (str(tmp_path / "a"), 1)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@settings(max_examples=50)
 @given(name=NAMES, data=st.binary(max_size=300), start=st.integers(0, 300), length=st.integers(0, 310))
 def test_a_range_is_a_slice(tmp_path: pathlib.Path, name: str, data: bytes, start: int, length: int) -> None:
     """Whatever the name; a range behind the end is an error."""

@@ -14,7 +14,7 @@ import pytest
 import urllib3
 from botocore import exceptions as boto
 from botocore.response import StreamingBody
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.servers.s3 import S3Server, free_port
@@ -128,7 +128,7 @@ def test_an_unusual_key_names_exactly_one_object(moto: S3Server, transport: str)
     assert "Contents" not in moto.client().list_objects_v2(Bucket=bucket)
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25)
 @given(key=st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cn"]), min_size=1, max_size=40))
 def test_any_text_is_a_key_for_obstore_and_botocore(ceph: S3Server, key: str) -> None:
     """Whatever text the key is, both read the object under exactly that key."""
@@ -293,7 +293,7 @@ def test_a_wrong_secret_is_refused_and_not_shown(ceph: S3Server, transport: str)
     assert [found["Key"] for found in ceph.client().list_objects_v2(Bucket=bucket)["Contents"]] == ["a"]
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15)
 @given(size=st.integers(0, 300), start=st.integers(0, 300), length=st.integers(1, 300))
 def test_all_transports_return_the_same_bytes(moto: S3Server, size: int, start: int, length: int) -> None:
     """Whatever the size of the object and the range."""
