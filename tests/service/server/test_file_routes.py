@@ -347,8 +347,19 @@ def test_an_accepted_path_stays_below_the_dataset(local: TestClient, tmp_path: P
         assert made == {f"root/{name}/{path}"}
         assert local.get(f"/datasets/{name}").content == b"1"
     else:
-        assert answer.status_code == (404 if "\n" in path else 400)
+        assert answer.status_code == 400
         assert made == set()
+
+
+@pytest.mark.parametrize("path", ["a\n", "a\nb", "\n", "a/\n"])
+@pytest.mark.parametrize("method", ["PUT", "GET", "DELETE"])
+def test_a_path_with_a_line_break_is_refused(client: TestClient, dataset: str, method: str, path: str) -> None:
+    """Not taken for the path without it, whose file would be replaced."""
+    client.put(f"/datasets/{dataset}/files/a", content=b"before")
+    answer = client.request(method, f"/datasets/{dataset}/files/{quote(path)}", content=b"1")
+    assert answer.status_code == 400
+    assert "line break" in answer.json()["error"]
+    assert client.get(f"/datasets/{dataset}/files/a").content == b"before"
 
 
 def linked(tmp_path: Path) -> Path:
