@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -252,12 +253,16 @@ def test_workers_of_dataloader2(folder: Path, method: str) -> None:
     dataloader2 = pytest.importorskip("torchdata.dataloader2", reason="DataLoader2 left torchdata in 0.10")
 
     def items(pipe: Any, num_workers: int = 2) -> list[Any]:
+        others = set(active_children())
         service = dataloader2.MultiProcessingReadingService(num_workers, multiprocessing_context=method)
         loader = dataloader2.DataLoader2(pipe, reading_service=service)
         try:
             return list(loader)
         finally:
             loader.shutdown()
+            for process in set(active_children()) - others:  # torchdata may leave one that polls without a pause
+                process.kill()
+                process.join()
 
     with refused(TWO_WORKERS):
         items(unsplit(folder))

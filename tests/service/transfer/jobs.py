@@ -95,8 +95,7 @@ def running_jobs(folder: Path) -> Iterator[Jobs]:
         try:
             yield Jobs(process, folder)
         finally:
-            assert process.stdin is not None
-            process.stdin.close()
+            process.kill()  # it would not see the end of its input while a forked process holds the other end
 
 
 def _child(job: dict[str, Any], output: int) -> None:
