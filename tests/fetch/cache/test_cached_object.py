@@ -122,6 +122,14 @@ def test_a_response_without_an_etag_is_not_cached(listed: bool, monkeypatch: pyt
         assert not objects_in(folder)
 
 
+def test_a_response_of_another_size_than_listed_is_refused_and_the_object_still_cached() -> None:
+    """A response that belongs to another request, such as a listing, says nothing about the object's version."""
+    with cached({"a": bytes(35)}) as (store, folder):
+        store.faults = ["listing"]
+        assert epoch(store, options(folder), listed=True) == {"a": bytes(35)}
+        assert len(objects_in(folder)) == 1
+
+
 def read_range(store: CountingStore, folder: str, start: int, stop: int | None, *, listed: bool) -> bytes:
     """A range of the object ``a``, as a resumed pass requests it."""
     scheduler = PartScheduler(FetchSession(options(folder), StorageOptions()))

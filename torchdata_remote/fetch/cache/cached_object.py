@@ -60,12 +60,18 @@ class CachedObject:
         if view is not None:
             return Answer(start, start + len(view), self._num_bytes, self._etag, single_chunk(view))
         answer = self._store.read(path, start, end, etag or self._etag or None)
-        accepted = etag is None or answer.etag is None or answer.etag == etag  # the caller refuses any other
+        accepted = self._is_accepted(answer, etag)
         if accepted and (answer.etag, answer.total_bytes) != (self._etag, self._num_bytes):
             self._filling = None  # it may be another version
         elif accepted and self._num_bytes == 0:
             self.keep(0, memoryview(b""))
         return answer
+
+    def _is_accepted(self, answer: Answer, etag: str | None) -> bool:
+        """Whether the caller uses a response: it refuses another etag, and another size than the listed one."""
+        listed_size, _ = self._listed
+        same_size = listed_size is None or answer.total_bytes == listed_size
+        return same_size and (etag is None or answer.etag is None or answer.etag == etag)
 
     def _cached_view(self, start: int, end: int | None) -> memoryview | None:
         """Return the bytes from the cache; ``None`` on a miss, or if they are damaged."""
