@@ -17,5 +17,6 @@ def read_all(loader: DataLoader[Any]) -> list[Any]:
     try:
         return list(batches)
     except BaseException:
-        batches._shutdown_workers()
+        if loader.num_workers:
+            batches._shutdown_workers()
         raise

@@ -13,12 +13,12 @@ from zipfile import ZipFile
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from torch._C import _remove_worker_pids
 from torch.utils.data import DataLoader, Dataset, IterableDataset, IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.graph_settings import apply_sharding
 
 import torchdata_remote as tdr
+from tests.support.loaders import read_all
 from tests.support.ranks import run_ranks
 from torchdata_remote.errors import StateError, UnsplitError
 from torchdata_remote.testing import all_worlds, write_small_shards
@@ -80,26 +80,13 @@ def repeated(folder: Path, reader: str = "tar") -> Any:
 
 
 def items_of(data: Any, num_workers: int = 2, method: str = "fork") -> list[Any]:
-    """One pass of a ``DataLoader``.
-
-    After an error torch waits 5 s for each worker, so they are ended here; and the traceback keeps the iterator, which
-    a worker that is forked later must not finalize.
-    """
+    """One pass of a ``DataLoader``."""
     context = method if num_workers else None
-    loader: DataLoader[Any] = DataLoader(
-        data, batch_size=None, num_workers=num_workers, multiprocessing_context=context, timeout=60 * bool(context)
+    return read_all(
+        DataLoader(
+            data, batch_size=None, num_workers=num_workers, multiprocessing_context=context, timeout=60 * bool(context)
+        )
     )
-    iterator: Any = iter(loader)
-    try:
-        return list(iterator)
-    except Exception:
-        if num_workers:
-            _remove_worker_pids(id(iterator))  # or it would report that they were terminated
-            iterator._worker_pids_set = False
-            for worker in iterator._workers:
-                worker.terminate()
-            iterator._shutdown_workers()
-        raise
 
 
 def check_exactly_once(items: list[Any], times: int = 1) -> None:
