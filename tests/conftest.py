@@ -48,11 +48,11 @@ SYSTEM_MODULES = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of the whole system."""
     tests = Path(__file__).parent
-    places = [tests / name for name in (*SYSTEM_FOLDERS, *SYSTEM_MODULES)]
-    assert all(place.exists() for place in places), "the list of SYSTEM_MODULES names a file that has moved"
+    paths = [tests / name for name in (*SYSTEM_FOLDERS, *SYSTEM_MODULES)]
+    assert all(path.exists() for path in paths), "the list of SYSTEM_MODULES names a file that has moved"
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
-        if not SYSTEM_FIXTURES.isdisjoint(fixtures) or any(item.path.is_relative_to(place) for place in places):
+        if not SYSTEM_FIXTURES.isdisjoint(fixtures) or any(item.path.is_relative_to(path) for path in paths):
             item.add_marker(pytest.mark.system)
 
 

@@ -47,7 +47,7 @@ class CountingStore:
             fault = self.faults.pop(0) if self.faults else ""
         data = self.objects[path]
         if fault == "listing":  # the response to another request, through a proxy that mixes them up
-            return Answer(0, 10, 10, None, self.chunks(b"<List ... >"[:10], ""))
+            return Answer(0, 10, 10, None, self.chunks(b"<Listing/>", ""))
         if fault == "whole" or self.may_ignore_ranges:
             start, end = 0, None
         body = data[start:end]
