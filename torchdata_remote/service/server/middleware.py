@@ -111,8 +111,10 @@ class AccessMiddleware:
             path = unquote_to_bytes(scope["raw_path"]).decode()
         except UnicodeDecodeError:
             return _error_response(400, "The path is not UTF-8.")
-        if "\n" in path:  # routes are matched by line: a line break at the end would be dropped
-            return _error_response(400, f"The path {path!r:.200} contains a line break, which no name may.")
+        if "\n" in path:  # the pattern of a route matches before a last line break, which would be dropped
+            return _error_response(
+                400, f"The path {path!r:.200} contains a line break. Remove it: names cannot contain any."
+            )
         if path == "/dataset" or path.startswith("/dataset/"):
             path = "/datasets" + path[len("/dataset") :]
         scope["path"] = path
