@@ -26,7 +26,7 @@ from .resumable import Resumable
 from .state.all_ranks import ALL_RANKS, CYCLED, states_in
 from .state.state_format import State, begin_next_epoch, merge_states
 from .stream_counts import end_together
-from .torchdata_iterator import position_of, shut_down, state_of_workers
+from .torchdata_iterator import ended_on_error, position_of, state_of_workers
 from .trainers.accelerate import Accelerated
 from .trainers.checkpoint_callers import stores_one_for_all_ranks
 
@@ -63,10 +63,12 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         dataset.listings.once, dataset.listings.in_rank_0 = list_once, list_in_rank_0
         dataset.read_by_workers, dataset.expected_workers = None, max(1, self.num_workers)
         self._epoch, self._first_worker = -1, 0  # of the latest pass; its first worker has that worker's streams
+        self._has_pass = False  # whether a pass was started since a state was loaded
         self._batches: weakref.ref[Any] | None = None  # torchdata's iterator of the latest pass
         self._last_position: tuple[bool, Any] = (False, None)  # of that iterator when it ended or was dropped
-        self._num_passes, self._compared = 0, False  # whether ranks have compared what they read since the last load
-        self._untrained, self._has_pass = UntrainedBatches(), False  # whether a pass was started since the last load
+        self._num_passes = 0
+        self._compared = False  # whether ranks have compared what they read since the last state was loaded
+        self._untrained = UntrainedBatches()
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be this epoch."""
@@ -102,11 +104,13 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
 
     def snapshot(self) -> Snapshot:
         """Capture the position of this rank at little cost; the returned function makes the state of it."""
-        return self._captured() if (before := self._state_before) is None else partial(dict, before)
+        before = self._state_before  # where Accelerate has prefetched a batch
+        return self._captured() if before is None else partial(dict, before)
 
     def snapshot_before_pass(self) -> Snapshot:
         """Capture the position at which the next pass starts."""
-        return self.rank_state if (state := self._state_before_pass()) is None else partial(dict, state)
+        state = self._state_before_pass()
+        return self.rank_state if state is None else partial(dict, state)
 
     def end_workers(self) -> None:
         """End the worker processes; the next pass starts new ones."""
@@ -202,13 +206,9 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
     def _tracked(self, checked: Iterator[Any], batches: Any, number: int) -> Iterator[Any]:
         """The batches of a pass; its last position is stored when it ends or is dropped."""
         try:
-            for batch in checked:
+            for batch in ended_on_error(checked, batches, self.end_workers):
                 self._untrained.add(self, self._captured)
                 yield batch
-        except Exception:
-            self.end_workers()
-            shut_down(batches)
-            raise
         finally:
             if number == self._num_passes:
                 self._last_position = position_of(batches, self.num_workers)
@@ -242,8 +242,8 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         return self._num_batches(self.dataset.lengths_left)
 
     def _num_batches(self, lengths_of: Callable[[list[World]], list[int]]) -> int:
-        lengths = lengths_of(self.dataset.world().workers(self.num_workers))
-        return num_batches(lengths, self.batch_size, drop_last=self.drop_last)
+        workers = self.dataset.world().workers(self.num_workers)
+        return num_batches(lengths_of(workers), self.batch_size, drop_last=self.drop_last)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy continues from here; a started process, as by ``ddp_spawn``, starts the next pass of this one."""

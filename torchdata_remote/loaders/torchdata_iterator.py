@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from .state.state_format import State, merge_states
@@ -29,11 +30,21 @@ def state_of_workers(position: Any, first_worker: int, num_workers: int) -> tupl
     return state, (first_worker + position["_last_yielded_worker_id"] + 1) % num_workers
 
 
-def shut_down(batches: Any) -> None:
-    """End the workers of an iterator that has raised an error.
+def ended_on_error(items: Iterable[Any], batches: Any, before: Callable[[], object] = lambda: None) -> Iterator[Any]:
+    """Yield items of a pass; after an error, end its workers at once.
 
     The error's traceback refers to the iterator, so that it is collected later and together with its queues. torch can
     then no longer notify the workers, and waits 5 s for each.
+
+    Args:
+        items: of the iterator, or the iterator itself.
+        batches: the iterator; one without workers has nothing to end.
+        before: called before the workers are ended.
     """
-    if (shut_down_workers := getattr(batches, "_shutdown_workers", None)) is not None:
-        shut_down_workers()
+    try:
+        yield from items
+    except Exception:
+        before()
+        if (shut_down := getattr(batches, "_shutdown_workers", None)) is not None:
+            shut_down()
+        raise
