@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.core.test_retry import Clock
@@ -189,7 +189,7 @@ def test_exactly_the_range_is_read_through_transient_faults(
     has_etag: bool,
 ) -> None:
     """The bytes are the range's, each request begins where they end so far, and bodies of wrong ranges are not used."""
-    assume(start < len(data))
+    start %= len(data)
     etag = "v1" if has_etag else None
     end = None if length is None else start + length
     store = ScriptedStore(data, script, etag=etag, chunks=chunks)
@@ -224,7 +224,7 @@ def test_permanent_faults_are_not_retried(
     data: bytes, start: int, before: list[Fault], end_of_it: str, learned: bool, chunks: list[int]
 ) -> None:
     """A refusal fails at once, another version after four responses; its bytes are never used."""
-    assume(start < len(data))
+    start %= len(data)
     if learned:  # the first response has the version, and breaks before its first byte
         before = [Fault(breaks_after=0), *before]
     ends = [Fault(end_of_it)] * (CHANGED_ANSWERS if end_of_it in ("etag", "grown", "shrunk") else 1)
@@ -295,7 +295,7 @@ def test_a_server_that_ignores_ranges_is_read_to_the_end(
 @given(data=DATA, start=st.integers(0, 59), length=st.integers(1, 30), chunks=CHUNKS)
 def test_the_range_is_cut_out_of_a_whole_response(data: bytes, start: int, length: int, chunks: list[int]) -> None:
     """The body is closed after it."""
-    assume(start < len(data))
+    start %= len(data)
     store = ScriptedStore(data, [Fault("whole")], chunks=chunks)
     assert Reader(store, start, start + length, size=len(data)).read() == data[start : start + length]
     assert [body.closed for body in store.bodies] == [True]
