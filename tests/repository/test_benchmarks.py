@@ -1,4 +1,4 @@
-"""The benchmarks run and print their tables; the figures are not checked."""
+"""The benchmarks run and print their tables; the figures are not checked. Those with most processes are slow tests."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ def test_bench_comparison_runs_and_prints_its_table(benchmark: str) -> None:
     assert "target at least 0.85" in printed
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_needs_nginx")
 def test_bench_loose_files_runs_and_prints_its_table() -> None:
     """Each side reads every file, undecoded and decoded under workers, and the ratios are printed."""
@@ -92,6 +93,7 @@ def test_bench_tar_runs_and_prints_its_table() -> None:
     )
 
 
+@pytest.mark.slow
 def test_bench_writer_runs_and_prints_its_table() -> None:
     """Each side writes every sample of one size, and this package those of both; the ratios are printed."""
     printed = printed_by("bench_writer.py", "--quick", "--peers", "ours", "ours-zstd", "webdataset", "ceiling")
@@ -132,6 +134,7 @@ def test_bench_shuffle_quality_runs_and_prints_its_table(tmp_path: Path) -> None
             assert image.width > 1_000
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_needs_nginx")
 def test_bench_resume_runs_and_prints_its_table() -> None:
     """Both resume with the next batch, this package also without workers; bytes read again are below their bound."""
