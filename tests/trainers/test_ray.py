@@ -21,6 +21,8 @@ from .ray_program import STOP_AFTER
 FRAMEWORK = "Ray Train"
 EXPECTED = f"{NUM_SAMPLES} of {NUM_SAMPLES}"
 
+pytestmark = pytest.mark.timeout(900)  # Ray starts ten processes, which takes minutes on a busy machine
+
 
 def run(dataset: Path, storage: Path, world_sizes: list[int], num_workers: list[int]) -> dict[str, Any]:
     """Number of ranks -> what each of them has reported, on one cluster."""
@@ -82,7 +84,7 @@ def started(*arguments: str, folder: Path) -> str:
     environment = {**os.environ, **settings, "PYTHONPATH": str(ROOT)}
     program = [sys.executable, *arguments]
     done = subprocess.run(
-        program, cwd=folder, env=environment, text=True, capture_output=True, timeout=280, check=False
+        program, cwd=folder, env=environment, text=True, capture_output=True, timeout=840, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
