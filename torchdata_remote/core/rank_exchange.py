@@ -62,7 +62,7 @@ def exchanged(
     if error is not None:
         raise error
     _require_same_call(answers)
-    _require_own_places(answers, world.world_size)
+    _require_own_ranks(answers, world.world_size)
     for _, _, number, _, why in answers:
         if why is not None:
             raise of_rank(f"Rank {number} failed to {doing}: {why}")
@@ -158,12 +158,12 @@ def _require_same_call(answers: Sequence[Any]) -> None:
         )
 
 
-def _require_own_places(answers: Sequence[Any], world_size: int) -> None:
-    places = [place for _, place, _, _, _ in answers]
-    if sorted(places) != list(range(world_size)):
-        shown = ", ".join(f"rank {number} reads as rank {place}" for _, place, number, _, _ in answers)
+def _require_own_ranks(answers: Sequence[Any], world_size: int) -> None:
+    ranks = [rank for _, rank, _, _, _ in answers]
+    if sorted(ranks) != list(range(world_size)):
+        shown = ", ".join(f"rank {number} reads as rank {rank}" for _, rank, number, _, _ in answers)
         raise StateError(
-            f"{shown} of {world_size}: samples would be lost and others repeated. Pass each rank its own place: "
+            f"{shown} of {world_size}: samples would be lost and others repeated. Pass each process its own rank: "
             "World(rank=dist.get_rank(), world_size=dist.get_world_size()), or leave world out."
         )
 
