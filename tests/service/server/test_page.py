@@ -262,42 +262,47 @@ def test_an_interrupted_upload_is_resumed(
     file.write_bytes(b"".join(parts)[:-1000])
     page.browser.execute_cdp_cmd("Network.enable", {})
 
-    def network(*, offline: bool, bytes_per_s: int) -> None:
-        page.browser.execute_cdp_cmd(
-            "Network.emulateNetworkConditions",
-            {"offline": offline, "latency": 0, "downloadThroughput": -1, "uploadThroughput": bytes_per_s},
-        )
+    def network(*, offline: bool) -> None:
+        conditions = {"offline": offline, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+        page.browser.execute_cdp_cmd("Network.emulateNetworkConditions", conditions)
 
-    def note_ranges() -> None:
+    def watch(held_from: int) -> None:
+        """Note the range of each part; from this number on, keep parts back until ``release()``."""
         page.script(
-            """const set = XMLHttpRequest.prototype.setRequestHeader;
+            """const { send, setRequestHeader } = XMLHttpRequest.prototype;
+            const most = arguments[0];
             window.ranges = [];
+            window.release = null;
             XMLHttpRequest.prototype.setRequestHeader = function (name, value) {
               if (name === "Content-Range") window.ranges.push(value);
-              set.call(this, name, value);
-            }"""
+              setRequestHeader.call(this, name, value);
+            };
+            XMLHttpRequest.prototype.send = function (body) {
+              if (window.ranges.length <= most) { send.call(this, body); return; }
+              window.release = () => { XMLHttpRequest.prototype.send = send; send.call(this, body); };
+            }""",
+            held_from,
         )
 
     page.open(name)
-    note_ranges()
+    watch(3)
     try:
-        network(offline=False, bytes_per_s=24 << 20)
         page.choose("files", file)
-        page.until("window.ranges.length >= 4")
+        page.until("window.release !== null")
         if ending == "offline":
-            network(offline=True, bytes_per_s=-1)
+            network(offline=True)
+            page.script("window.release()")
             page.until("document.querySelector('.jobs .failed')")
             page.script("window.ranges = []")
-            network(offline=False, bytes_per_s=-1)
+            network(offline=False)
             page.script("document.querySelector('.jobs .failed button')?.click()")  # unless the page noticed by itself
         else:
-            network(offline=False, bytes_per_s=-1)
             page.open(name)
-            note_ranges()
+            watch(len(parts))
             page.choose("files", file)
         page.wait_for_uploads(1)
     finally:
-        network(offline=False, bytes_per_s=-1)
+        network(offline=False)
         page.browser.execute_cdp_cmd("Network.disable", {})
     again = [int(one.split()[1].partition("-")[0]) // PART_BYTES for one in page.script("return window.ranges")]
     assert set(again) & {1, 2} == set(), "what was there is not sent again"
