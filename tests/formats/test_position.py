@@ -39,7 +39,8 @@ def test_a_read_position_starts_at_the_first_byte_unless_it_is_given_another() -
     """Where reading starts, and what is current before anything was read."""
     assert ReadPosition().start == Position(0, 0, None)
     assert ReadPosition().current() == Position()
-    assert ReadPosition(Position(512, 3)).start == Position(512, 3)
+    for start in (Position(512), Position(0, 3), Position(700, 4, NESTED)):
+        assert ReadPosition(start).start == ReadPosition(start).current() == start
 
 
 def test_the_next_byte_follows_from_the_number_of_names_that_are_left() -> None:

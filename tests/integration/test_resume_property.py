@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from torch.utils.data.datapipes.iter import IterableWrapper
 
@@ -168,7 +168,14 @@ def check(run: Run) -> None:
         assert list(data) == list(round_robin(own, dict.fromkeys(own, 0)))
 
 
+TWICE_IN_ONE_WORLD = Run(
+    kind="mix", num_shards=2, samples_per_shard=2, buffer_size=1, interleave=2, seed=0, epoch=0, worlds=[(1, 0)] * 3,
+    more_streams=0, stops=[[3], [2], [0]],
+)  # fmt: skip
+
+
 @settings(max_examples=40)
+@example(run=TWICE_IN_ONE_WORLD)
 @given(run=runs())
 def test_any_chain_resumes_in_any_world(run: Run) -> None:
     """After 1 to 3 stops the union is exact, and every stream continues byte for byte."""

@@ -58,7 +58,7 @@ class ReadPosition:
         self.archive_end = 0
         # Of the current batch: the byte that its starts count from, where each member's headers begin, and an iterator
         # over the names of the members that have not been looked at
-        self.batch_offset = 0
+        self.batch_offset = self.start.byte
         self.batch_starts: Sequence[int] = (0,)
         self.batch_names: Iterator[str] = iter(())
         # Samples handed out of a compressed archive; ``None`` if this one is not compressed
@@ -88,7 +88,9 @@ class ReadPosition:
         if self.num_read is not None:
             return Position(0, self.num_read)
         if self._nested is None:
-            return Position(self.next_byte())
+            byte = self.next_byte()
+            # Until something was read, also samples to skip and a nested archive
+            return self.start if byte == self.start.byte else Position(byte)
         archive, following, within = self._nested
         inner = within.current()
         return Position(following) if inner is None else Position(archive[1] + inner.byte, inner.num_skipped, archive)

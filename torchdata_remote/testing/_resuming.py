@@ -20,7 +20,8 @@ def assert_resumes_everywhere(
 ) -> None:
     """Stop a chain after each of its items, resume a copy of it, and compare with an uninterrupted run.
 
-    Each state is converted to JSON and back. The rest of the first epoch and the whole second one are compared.
+    Each state is converted to JSON and back. The rest of the first epoch and the whole second one are compared. Another
+    copy is stopped again after one item, when it has not yet read from all shards that are open, and resumed.
 
     Args:
         make_pipe: builds the chain.
@@ -44,13 +45,23 @@ def assert_resumes_everywhere(
     epochs = [list(uninterrupted), list(uninterrupted)]
     assert epochs[0], "The chain yields nothing, so nothing can be compared."
     for stop in range(len(epochs[0]) + 1):
-        stopped, resumed = resumable(), resumable()
-        iterator = iter(stopped)
-        head = list(islice(iterator, stop))
-        state = json.loads(json.dumps(stopped.state_dict()))
+        head, state = _stopped(resumable(), stop)
+        resumed = resumable()
         resumed.load_state_dict(state)
         for epoch, got in enumerate([[*head, *resumed], list(resumed)]):
             _compare(got, epochs[epoch], same, f"stopped after {stop} items, epoch {epoch}, with the state {state}")
+        again, twice = resumable(), resumable()
+        again.load_state_dict(state)
+        one, state = _stopped(again, 1)
+        twice.load_state_dict(state)
+        where = f"stopped after {stop} items, and again after {len(one)}, with the state {state}"
+        _compare([*head, *one, *(twice if one else ())], epochs[0], same, where)
+
+
+def _stopped(data: Resumable, num_items: int) -> tuple[list[Any], Any]:
+    """Return the next items, and the state after them, through JSON."""
+    items = list(islice(data, num_items))
+    return items, json.loads(json.dumps(data.state_dict()))
 
 
 def _compare(got: list[Any], expected: list[Any], same: Callable[[Any, Any], bool], where: str) -> None:
