@@ -13,7 +13,7 @@ nox.options.default_venv_backend = "none"
 nox.options.sessions = ["fmt", "check", "test"]
 
 PYTEST = ("python", "-m", "pytest")
-IN_PARALLEL = ("-n", "4", "--dist", "loadfile")  # on 2 cores: a third of the time, tests wait
+IN_PARALLEL = ("-n", "3", "--dist", "loadfile")  # on 2 cores: a third of the time, tests wait
 FAST = ("-m", "not slow and not system", "--hypothesis-profile=fast")
 BENCHMARKS = (
     "bench_async_prefetch", "bench_datapipe", "bench_objects", "bench_loose_files", "bench_shards", "bench_tar",
