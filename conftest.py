@@ -11,6 +11,8 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 from torchdata_remote import World
 
+pytest_plugins = ["tests.support.hung_processes"]
+
 TESTS = Path(__file__).parent / "tests"
 LONGEST = (TESTS / "trainers", TESTS / "integration", TESTS / "repository")
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import threading
 import time
 from multiprocessing import connection
 from typing import Any
 
 from torch.utils.data import get_worker_info
+
+from .threads.forks import ForkSafeThread
 
 # For a process that is still unpickling its task to become a worker
 _STARTUP_S = 60.0
@@ -57,7 +58,7 @@ def _watch() -> None:
     global _watching
     if _watching != os.getpid():
         _watching = os.getpid()
-        threading.Thread(target=_end_with_trainer, name="torchdata_remote-parent-watch", daemon=True).start()
+        ForkSafeThread(target=_end_with_trainer, name="torchdata_remote-parent-watch", daemon=True).start()
 
 
 def _end_with_trainer() -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from types import TracebackType
 from urllib.parse import parse_qs, urlsplit
 
+from ..core.threads.forks import ForkSafeThread
 from ._breaking import BODILESS_FAULTS, RANGE_FAULTS
 from ._connection import Connection, SeenRequest
 from ._wire import Head, Wire
@@ -70,7 +71,7 @@ class FaultyStore:
         self._lock = threading.RLock()
         self._closing = threading.Event()  # noqa: TID251  # set by `close`, which is no finalizer
         self._sockets: set[socket.socket] = set()
-        self._threads: set[threading.Thread] = set()
+        self._threads: set[ForkSafeThread] = set()
         _stores.add(self)
 
     def script(self, *names: str | None) -> None:
@@ -183,7 +184,7 @@ class FaultyStore:
                 self._sockets.discard(sock)
                 self._threads.discard(thread)
 
-        thread = threading.Thread(target=run, name=f"faulty-store-{self._address[1]}", daemon=True)
+        thread = ForkSafeThread(target=run, name=f"faulty-store-{self._address[1]}", daemon=True)
         with self._lock:
             self._threads.add(thread)
         thread.start()

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..core.process_identity import describe, is_gone, is_this_process, this_process
+from ..core.threads.forks import ForkSafeThread
 from ..core.urls import redact
 from ..errors import ObjectExistsError, StorageError, TransientStorageError
 from .shard_folder import UNFINISHED, ShardFolder
@@ -50,7 +51,7 @@ class Claim:
         self._lock = threading.RLock()
         # SimpleQueue, because a finalizer may put into it: ends the heartbeat, and if True removes the claim
         self._stop: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self._heartbeat = threading.Thread(target=self._keep_alive, name="torchdata_remote job", daemon=True)
+        self._heartbeat = ForkSafeThread(target=self._keep_alive, name="torchdata_remote job", daemon=True)
         self._is_forgotten = False
         self._lost: BaseException | None = None
         self._written_at = self._writing_s = 0.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +14,6 @@ from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import AccessDeniedError, UrlError
 from torchdata_remote.storage import open_store
 from torchdata_remote.storage.fsspec_store import FsspecStore
-from torchdata_remote.storage.s3 import settings as _settings
 from torchdata_remote.storage.s3.settings import S3Settings, make_client, make_session
 from torchdata_remote.storage.s3.store import S3Store
 
@@ -178,12 +176,3 @@ def test_one_description_of_s3_serves_all_buckets() -> None:
     one, other = (make_client(settings, session, "s3://bucket").meta.service_model for session in sessions)
     assert one is not other
     assert one._service_description is other._service_description
-
-
-def test_a_lock_that_is_held_during_a_fork_does_not_block_the_child() -> None:
-    """A child makes clients although another thread was making one when it was forked."""
-    with _settings._client_lock:
-        child = os.fork()
-        if child == 0:
-            os._exit(0 if _settings._client_lock.acquire(timeout=5) else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -9,6 +9,7 @@ import threading
 from dataclasses import asdict, dataclass
 from types import TracebackType
 
+from ..threads.forks import ForkSafeThread
 from .counters import StageStats, elapsed_s, stages
 
 
@@ -96,7 +97,7 @@ class Recording:
         self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115  # closed by the thread
         self._ended = threading.Event()  # noqa: TID251  # set by `close`, which is not a finalizer
         self._every_s, self._pid = every_s, os.getpid()
-        self._thread = threading.Thread(target=self._work, name="torchdata_remote", daemon=True)
+        self._thread = ForkSafeThread(target=self._work, name="torchdata_remote", daemon=True)
         self._thread.start()
         atexit.register(self.close)
 

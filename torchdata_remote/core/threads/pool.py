@@ -11,7 +11,6 @@ import contextlib
 import multiprocessing
 import os
 import queue
-import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from typing import Any, TypeVar
 
 from ...errors import StorageError
 from .finalizer_lock import FinalizerLock
+from .forks import ForkSafeThread
 
 _AT_EXIT_S = 2.0
 _POLL_S = 0.5
@@ -64,7 +64,7 @@ class Pool:
     def __init__(self, max_threads: int) -> None:
         self._max_threads = max_threads
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
-        self._threads: list[threading.Thread] = []
+        self._threads: list[ForkSafeThread] = []
         self._starting = FinalizerLock(self._start_thread)
         # One for each thread that waits, until all threads were started
         self._idle: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -104,7 +104,7 @@ class Pool:
     def _start_thread(self, _: None) -> None:
         # Called by one thread at a time
         if len(self._threads) < self._max_threads:
-            thread = threading.Thread(
+            thread = ForkSafeThread(
                 target=_work,
                 args=(self._tasks, self._idle, self._closed, self._threads, self._max_threads),
                 name="torchdata_remote",
@@ -180,7 +180,7 @@ def _work(
     tasks: queue.SimpleQueue[_Task | None],
     idle: queue.SimpleQueue[None],
     closed: list[bool],
-    threads: list[threading.Thread],
+    threads: list[ForkSafeThread],
     max_threads: int,
 ) -> None:
     # Holds no reference to the pool, so that a forgotten one can be collected

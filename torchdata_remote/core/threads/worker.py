@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
+from .forks import ForkSafeThread
 from .pool import next_item
 
 T = TypeVar("T")
@@ -117,7 +118,7 @@ class Worker(Generic[T, R]):
         self._mailbox: Mailbox[T] = Mailbox(max_backlog)
         self._outcome: _Outcome[R] = _Outcome()
         self._pid = os.getpid()
-        self._thread = threading.Thread(
+        self._thread = ForkSafeThread(
             target=_work, args=(function, self._mailbox, self._outcome), name="torchdata_remote", daemon=True
         )
         self._thread.start()

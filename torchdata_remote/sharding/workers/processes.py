@@ -12,7 +12,6 @@ import multiprocessing
 import os
 import pickle
 import signal
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
@@ -21,6 +20,7 @@ from multiprocessing import connection, forkserver
 from typing import Any, Generic, NoReturn, TypeVar
 
 from ...core.parent_watch import wait_for_parent
+from ...core.threads.forks import ForkSafeThread
 from ...errors import WorkerLostError
 from .failure import ATTEMPTS, CatchErrors, Failure, lost_error, pickle_error
 
@@ -206,7 +206,7 @@ def _serve(parent: Any) -> None:
     """Run in the worker process: receive and run tasks until the connection is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent
     signal.signal(signal.SIGTERM, _stop)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    ForkSafeThread(target=_end_with_parent, daemon=True).start()
     run = CatchErrors(_call)
     with contextlib.suppress(EOFError, OSError):
         parent.send(None)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import os
 import re
-import threading
 from dataclasses import dataclass
 from typing import Any
 
 from ...core.options import FALLBACK_NAMES, StorageOptions
+from ...core.threads.forks import hold_forks
 from ...core.urls import redact
 from ...errors import AccessDeniedError, RemoteDataError, StorageError, UrlError
 from ..error_tables import from_botocore
@@ -28,16 +27,6 @@ _CLIENT_KWARGS = {
 }
 _OWN_CREDENTIALS = {"key", "username", "secret", "password", "token", "session"}  # names of s3fs
 _HTTP_URL = re.compile(r"https?://[^/\s]+", re.IGNORECASE)
-_client_lock = threading.RLock()  # creating botocore clients is not thread-safe
-
-
-def _new_lock() -> None:
-    global _client_lock
-    _client_lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_new_lock)  # another thread may have held it at the fork
 
 
 @dataclass(frozen=True, repr=False)
@@ -150,7 +139,7 @@ def make_client(settings: S3Settings, session: Any, url: str) -> Any:
     from botocore.exceptions import BotoCoreError
 
     try:
-        with _client_lock:
+        with hold_forks():  # only one thread at a time can create a client
             client = session.create_client(
                 "s3",
                 region_name=region_of(settings, session),
