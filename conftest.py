@@ -27,7 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Spread the modules whose tests start many processes: few run at once, and none at the end."""
     modules = dict.fromkeys(item.path for item in items)
-    long = [path for path in modules if any(path.is_relative_to(folder) for folder in LONGEST)]
+    long = [path for folder in LONGEST for path in modules if path.is_relative_to(folder)]
     short = [path for path in modules if path not in long]
     position = {path: number / len(group) for group in (long, short) for number, path in enumerate(group)}
     items.sort(key=lambda item: position[item.path] * (0.9 if item.path in long else 1))

@@ -57,6 +57,7 @@ def test_bench_loose_files_runs_and_prints_its_table() -> None:
     assert re.search(r"PrefetchingLoader, of decoding from memory: \d.*; target at least 0.85$", printed, re.MULTILINE)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_needs_nginx")
 def test_bench_storm_runs_and_prints_its_table() -> None:
     """All samples are read correctly through every storm."""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from PIL import Image
 
 from tests.servers.s3 import S3Server
@@ -32,6 +33,7 @@ def accuracy(printed: str) -> float:
     return float(match[1])
 
 
+@pytest.mark.slow  # .ci/run starts with the quickstart
 def test_quickstart_learns_from_another_server(moto: S3Server, tmp_path: Path) -> None:
     """``AWS_ENDPOINT_URL`` names it; ``.ci/run`` starts the quickstart with a server of its own.
 

@@ -19,7 +19,7 @@ from torchdata_remote.core.threads.pool import Pool
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 DEADLINE_S = 20.0
-FORKS = 300  # without the wait, 12 of 1,000 children hang
+FORKS = 100  # without the wait, 12 of 1,000 children hang
 
 
 def use_tls() -> None:
