@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.open_files import num_open
 from torchdata_remote.core import local_view as mapped
 from torchdata_remote.core.local_view import map_file
 
@@ -33,10 +34,6 @@ def file_of(data: bytes) -> Iterator[tuple[int, str]]:
         yield file.fileno(), file.name
 
 
-def open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
 @given(before=LENGTHS, length=LENGTHS, behind=LENGTHS)
 def test_map_file_returns_any_range(before: int, length: int, behind: int) -> None:
     """Any range of any file is the file's bytes, and cannot be written to."""
@@ -53,11 +50,11 @@ def test_map_file_returns_any_range(before: int, length: int, behind: int) -> No
 @given(length=LENGTHS, start=LENGTHS, beyond=st.integers(1, 5_000))
 def test_map_file_refuses_a_file_that_is_too_short(length: int, start: int, beyond: int) -> None:
     """A range that ends behind the file's end is an error by any number of bytes, wherever it starts."""
-    with file_of(bytes(length)) as (descriptor, _):
-        before = open_descriptors()
+    with file_of(bytes(length)) as (descriptor, path):
+        before = num_open(path)
         with pytest.raises(EOFError, match="ends before byte"):
             map_file(descriptor, start, max(start, length) + beyond)
-        assert open_descriptors() == before
+        assert num_open(path) == before
 
 
 @pytest.mark.parametrize("length", [SMALL, BOUND - 1, BOUND, LARGE])
@@ -100,12 +97,12 @@ def test_short_reads_are_continued(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_descriptor_is_left() -> None:
     """Copies hold no descriptor, and a mapping's goes with the last view of it."""
-    with file_of(bytes(LARGE)) as (descriptor, _):
-        before = open_descriptors()
+    with file_of(bytes(LARGE)) as (descriptor, path):
+        before = num_open(path)
         copies = [map_file(descriptor, number, number + SMALL) for number in range(50)]
-        assert open_descriptors() == before
+        assert num_open(path) == before
         views = [map_file(descriptor, number, LARGE)[5:] for number in range(50)]
         assert all(len(view) == LARGE - number - 5 for number, view in enumerate(views))
         del views
-        assert open_descriptors() == before
+        assert num_open(path) == before
         assert all(copy == bytes(SMALL) for copy in copies)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cache_folder import ETAG, LARGE, URL, keep, kept, objects_in, partials_in, path_of
+from tests.support.open_files import num_open
 from torchdata_remote.fetch.cache.disk_cache import DiskCache
 
 
@@ -137,11 +138,10 @@ def test_empty_pieces_change_nothing(tmp_path: Path) -> None:
 def test_hits_misses_and_writers_close_their_descriptors(tmp_path: Path) -> None:
     """A thousand hits, misses and fillings leave no descriptor open."""
     disk = DiskCache(str(tmp_path), LARGE)
-    before = len(os.listdir("/proc/self/fd"))
     keep(disk, b"abc")
     for number in range(1_000):
         assert kept(disk, 3) == b"abc"
         assert kept(disk, 3, f"{number}") is None
         disk.fill(f"{number}", 3, ETAG)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert num_open(tmp_path) == 0
     assert not partials_in(tmp_path)

@@ -29,6 +29,7 @@ from tests.support.cache_folder import (
     partials_in,
     path_of,
 )
+from tests.support.open_files import num_open
 from torchdata_remote.core import local_view as mapped
 from torchdata_remote.fetch.cache.disk_cache import CacheEntryWriter, DiskCache
 from torchdata_remote.fetch.cache.entry import CachedFile
@@ -97,7 +98,6 @@ def test_an_incomplete_object_leaves_no_file_and_no_descriptor(size: int, writte
     """An object that was not completed leaves neither a file nor a descriptor."""
     with tempfile.TemporaryDirectory() as folder:
         disk = DiskCache(folder, LARGE)
-        before = len(os.listdir("/proc/self/fd"))
         filling = disk.fill(URL, size, ETAG)
         assert filling is not None
         filling.write(0, memoryview(bytes(min(written, size - 1))))
@@ -105,7 +105,7 @@ def test_an_incomplete_object_leaves_no_file_and_no_descriptor(size: int, writte
         assert kept(disk, size) is None
         assert not objects_in(folder)
         assert not partials_in(folder)
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert num_open(folder) == 0
 
 
 def test_a_failed_write_is_raised_and_removes_the_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
