@@ -17,8 +17,9 @@ from contextlib import contextmanager
 _MAX_WAIT_S = 5.0
 _POLL_S = 0.0005
 
-_gate = threading.RLock()  # held while a fork is under way, and by ``hold_forks``
-_fork = threading.local()  # of the thread that forks: whether it got the gate
+_end = threading.RLock()  # held while a fork is under way: no thread ends
+_block = threading.RLock()  # held while a fork is under way, and by ``hold_forks``
+_fork = threading.local()  # of the thread that forks: the locks that it holds
 _ending: deque[int] = deque()  # native ids of threads that may still be in OpenSSL
 
 
@@ -29,7 +30,7 @@ class ForkSafeThread(threading.Thread):  # noqa: TID251  # the only use
         try:
             super().run()
         finally:
-            with _gate:
+            with _end:
                 _forget_ended()
                 _ending.append(threading.get_native_id())
 
@@ -37,8 +38,8 @@ class ForkSafeThread(threading.Thread):  # noqa: TID251  # the only use
 @contextmanager
 def hold_forks() -> Iterator[None]:
     """Delay forks of other threads, and other such blocks, until this block ends, for 5 s at most."""
-    gate = _gate  # a child has another one
-    with gate:
+    block = _block  # a child has another one
+    with block:
         yield
 
 
@@ -53,21 +54,21 @@ def _exists(thread: int) -> bool:
 
 def _before_fork() -> None:
     deadline = time.monotonic() + _MAX_WAIT_S
-    _fork.has_gate = _gate.acquire(timeout=_MAX_WAIT_S)
+    _fork.held = [lock for lock in (_block, _end) if lock.acquire(timeout=_MAX_WAIT_S)]
+    _forget_ended()
     while _ending and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
         _forget_ended()
-        if _ending:
-            time.sleep(_POLL_S)
 
 
 def _after_fork_in_parent() -> None:
-    if _fork.has_gate:
-        _gate.release()
+    for lock in _fork.held:
+        lock.release()
 
 
 def _after_fork_in_child() -> None:
-    global _gate
-    _gate = threading.RLock()
+    global _end, _block
+    _end, _block = threading.RLock(), threading.RLock()
     _ending.clear()
 
 
