@@ -31,12 +31,15 @@ class Done(NamedTuple):
         error: what was raised: its type and text.
         steps: what it did to the store, in order, such as ``os.rename /a/b.tar``.
         opened: paths that were opened for reading.
+        events: all of these in one order, as [kind, what]; of a job that stopped also ``("stops", "")`` before
+            and ``("continues", "")`` after.
     """
 
     status: int
     error: str | None
     steps: list[str]
     opened: list[str]
+    events: list[list[str]]
 
     def written(self) -> set[str]:
         """Base names of the objects that were made to appear, or removed."""
@@ -156,7 +159,9 @@ class _Steps:
         if self._num_steps == self._stop_at:
             if self._how == "raise":
                 raise OSError(28, "No space left on device", path)
+            self._tell("stops", "")
             os.kill(os.getpid(), _SIGNALS[self._how])
+            self._tell("continues", "")
         self._tell("steps", what)
 
     def _tell(self, kind: str, what: str) -> None:
@@ -203,15 +208,16 @@ def _serve() -> None:
             _child(job, writing)
             os._exit(0)  # taking down an interpreter with torch in it takes longer than the job
         os.close(writing)
-        outcome: dict[str, Any] = {"number": number, "steps": [], "opened": [], "error": None}
+        outcome: dict[str, Any] = {"number": number, "steps": [], "opened": [], "events": [], "error": None}
         if job["how"] == "stop":
             os.waitpid(child, os.WUNTRACED)
             os.write(1, json.dumps({"number": number, "stopped": child}).encode() + b"\n")
         with open(reading) as log:
             for entry in map(json.loads, log):
+                outcome["events"].append(entry)
                 if entry[0] == "error":
                     outcome["error"] = entry[1]
-                else:
+                elif entry[0] in ("steps", "opened"):
                     outcome[entry[0]].append(entry[1])
         outcome["status"] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         os.write(1, json.dumps(outcome).encode() + b"\n")
