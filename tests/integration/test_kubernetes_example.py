@@ -109,7 +109,7 @@ def test_the_job_finds_the_service(capsys: pytest.CaptureFixture[str]) -> None:
     assert pull["securityContext"]["allowPrivilegeEscalation"] is False
 
 
-@pytest.mark.parametrize("kind", ["images", "shards"])
+@pytest.mark.parametrize("kind", [pytest.param("images", marks=pytest.mark.slow), "shards"])
 def test_a_restarted_training_continues_from_its_checkpoint(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

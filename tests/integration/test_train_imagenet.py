@@ -171,6 +171,7 @@ def test_two_ranks_with_shards_resume_with_the_same_weights(local: Place, tmp_pa
     assert_same_weights(whole, stopped)
 
 
+@pytest.mark.slow  # two ranks with shards, and loose files in one process, are not
 def test_two_ranks_with_loose_files_read_each_image_once(local: Place, tmp_path: Path) -> None:
     """By torchrun, with names of classes."""
     printed = run(

@@ -82,6 +82,7 @@ def test_bench_datapipe_runs_and_prints_its_table() -> None:
     assert re.fullmatch(r"an item costs [\d.]+ µs instead of [\d.]+: [\d.]+x \([\d.]+ to [\d.]+\) as .*\n", printed)
 
 
+@pytest.mark.slow
 def test_bench_tar_runs_and_prints_its_table() -> None:
     """Each side reads every sample of one size, and this package those of both; the ratios are printed."""
     printed = printed_by(

@@ -10,10 +10,9 @@ import torch
 
 from .data import NUM_SAMPLES, loader_of, numbers_of
 
-ray_loaders = pytest.importorskip("ray.train.torch.train_loop_utils")
-
 
 def _prepared(loader: Any) -> Any:
+    ray_loaders = pytest.importorskip("ray.train.torch.train_loop_utils")  # here: it takes seconds
     return ray_loaders._WrappedDataLoader(loader, torch.device("cpu"), auto_transfer=True)
 
 

@@ -42,6 +42,7 @@ def run(recipe: str, num_processes: int, *arguments: str, at: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow  # test_accelerate is not
 def test_the_accelerate_recipe_is_resumed_by_another_number_of_processes(url: str, tmp_path: Path) -> None:
     """1 process stops, 2 resume: each epoch has all samples."""
     stopped = run("train_with_accelerate", 1, "--url", url, "--stop-after", f"{STOP_AFTER}", at=tmp_path)

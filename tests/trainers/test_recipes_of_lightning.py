@@ -13,7 +13,7 @@ import pytest
 from tests.support.paths import ROOT
 
 
-@pytest.mark.parametrize("framework", ["lightning", "fabric"])
+@pytest.mark.parametrize("framework", ["lightning", pytest.param("fabric", marks=pytest.mark.slow)])
 def test_the_recipe_is_resumed_by_another_number_of_processes(framework: str, tmp_path: Path) -> None:
     """The samples before the stop and after it are a whole epoch."""
     stopped = run(framework, tmp_path, "--devices", "2", "--stop-after", "15")
