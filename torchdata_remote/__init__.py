@@ -4,7 +4,6 @@ Importing registers the functional names: ``IterableWrapper(["s3://b/train/"]).l
 """
 
 from . import errors, labels, testing
-from .core.iter_datapipe import IterableWrapper
 from .core.options import Backend, RetryPolicy, StorageOptions
 from .core.partition import EqualizeMode
 from .core.stats.report import Stats, record_stats, stats
@@ -21,6 +20,8 @@ from .pipes import (
     DecodeSample,
     EqualizeRanks,
     FileReader,
+    IterableWrapper,
+    IterDataPipe,
     LabelFromPath,
     ListRemote,
     Mixed,
@@ -47,6 +48,7 @@ __all__ = [
     "EqualizeMode",
     "EqualizeRanks",
     "FileReader",
+    "IterDataPipe",
     "IterableWrapper",
     "LabelFromPath",
     "ListRemote",

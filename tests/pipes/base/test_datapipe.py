@@ -29,7 +29,7 @@ class _Count(DataPipe[int]):
     def __iter__(self) -> Iterator[int]:
         yield from range(100)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Any:  # type: ignore[override]  # there is none for type checkers
         self.__dict__["looked_up"].append(name)
         raise AttributeError(name)
 
