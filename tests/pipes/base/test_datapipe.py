@@ -12,7 +12,8 @@ from torchdata_remote.pipes.base.datapipe import DataPipe
 PIPES = [
     value
     for value in vars(tdr).values()
-    if isinstance(value, type) and issubclass(value, IterDataPipe) and value is not tdr.IterableWrapper
+    if isinstance(value, type) and issubclass(value, IterDataPipe)
+    if value not in (tdr.IterableWrapper, tdr.IterDataPipe)
 ]
 
 
