@@ -16,7 +16,8 @@ NAMES = ["list_remote", "shard_tar_reader", "label_from_path"]
 def test_typed_names_are_torchs_classes() -> None:
     """So ``isinstance`` holds for every pipe, and ``torch``'s own ``IterableWrapper`` chains as well."""
     assert tdr.IterDataPipe is iter_datapipe.IterDataPipe
-    assert tdr.IterableWrapper is iter_datapipe.IterableWrapper
+    wrapper: object = tdr.IterableWrapper
+    assert wrapper is iter_datapipe.IterableWrapper
     assert isinstance(tdr.stream_shards("memory://typed/").map(len), tdr.IterDataPipe)
 
 
@@ -25,7 +26,7 @@ def test_help_of_a_functional_name_is_that_of_its_pipe(name: str) -> None:
     """``help(pipe.list_remote)`` shows the docstring, and its signature is the constructor's."""
     kind = getattr(tdr, "".join(word.capitalize() for word in name.split("_")))
     method = getattr(tdr.IterableWrapper(["memory://typed/"]), name)
-    assert (inspect.getdoc(kind) or "?").splitlines()[0] in pydoc.render_doc(method, renderer=pydoc.plaintext)
+    assert (inspect.getdoc(kind) or "?").splitlines()[0] in pydoc.plain(pydoc.render_doc(method))
     assert inspect.signature(method).parameters.keys() == inspect.signature(kind).parameters.keys()
 
 
