@@ -30,7 +30,7 @@ SYSTEM_MODULES = (
     "cli/test_ls.py",
     "cli/test_serve.py",
     "core/test_iter_datapipe.py",
-    "core/test_parent_watch.py",
+    "core/processes/test_parent_watch.py",
     "core/threads/test_pool.py",
     "datasets/test_prefetching_loader.py",
     "datasets/test_split_of_prefetching_loader.py",

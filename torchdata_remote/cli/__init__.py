@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from ..core.notices.progress_bar import hidden_unless
 from ..errors import RemoteDataError
 from . import _bench, _index, _inspect, _ls, _manifest, _pull, _push, _render, _serve, _shard, _show, _verify
 
@@ -36,7 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command_line = sys.argv[1:] if arguments is None else list(arguments)
     args = build_parser(command_line).parse_args(command_line)
     try:
-        status: int = args.run(args)
+        with hidden_unless(not getattr(args, "quiet", False)):
+            status: int = args.run(args)
         sys.stdout.flush()
     except RemoteDataError as error:
         print(f"torchdata-remote: {error}", file=sys.stderr)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from ..core.parent_watch import WatchedWhenUnpickled, end_worker_with_trainer
+from ..core.processes.parent_watch import WatchedWhenUnpickled, end_worker_with_trainer
 
 Item = TypeVar("Item", covariant=True)
 

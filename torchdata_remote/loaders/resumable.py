@@ -13,7 +13,7 @@ from ..core.frameworks.lightning_resume import warn_if_state_is_missing
 from ..core.frameworks.loader_length import length_for_caller
 from ..core.frameworks.second_split import refuse_second_split, second_splitter
 from ..core.iter_datapipe import IterDataPipe
-from ..core.parent_watch import WatchedWhenUnpickled, end_worker_with_trainer
+from ..core.processes.parent_watch import WatchedWhenUnpickled, end_worker_with_trainer
 from ..core.world import World, detect_world, place_in
 from ..errors import StateError
 from ..fetch.listing.source_argument import pipe_of

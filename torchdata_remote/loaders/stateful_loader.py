@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..core.iter_datapipe import IterDataPipe
-from ..core.parent_watch import end_worker_with_trainer
+from ..core.processes.parent_watch import end_worker_with_trainer
 from .copies import twin_of
 from .loader import StatefulLoader
 from .resumable import Resumable

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from concurrent.futures import Executor
 from typing import Any
 
+from ..core.notices.progress_bar import hidden_unless
 from ..core.options import StorageOptions
 from ..core.urls import split_url
 from ..formats.error_policy import OnBadMember, raise_error
@@ -121,14 +122,15 @@ def shard_dataset(
     if source_options is None and isinstance(source, str | os.PathLike):
         source_options = storage_options if _scheme(source) == _scheme(url_template) else None
     own_workers = executor is None and num_workers > 0
-    opened = open_source(
-        source,
-        pattern=pattern,
-        labels=labels,
-        options=StorageOptions(source_options),
-        travels=not own_workers,
-        on_bad_member=on_bad_member,
-    )
+    with hidden_unless(progress):
+        opened = open_source(
+            source,
+            pattern=pattern,
+            labels=labels,
+            options=StorageOptions(source_options),
+            travels=not own_workers,
+            on_bad_member=on_bad_member,
+        )
     workers = Workers(executor, num_workers)
     if own_workers and not isinstance(source, str | os.PathLike):
         workers = workers._replace(initializer=keep_dataset, initargs=(source,))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from ...core.iter_datapipe import IterDataPipe
-from ...core.parent_watch import WatchedWhenUnpickled
+from ...core.processes.parent_watch import WatchedWhenUnpickled
 from ...core.stats.report import Stats, stats
 from ...core.world import World
 from .chain import load_state, state_of, warm_up

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tests.support.terminals import shown_on, terminal
-from torchdata_remote.sharding.progress_bar import Progress
+from torchdata_remote.core.notices.progress_bar import Progress
 
 MIB = 1 << 20
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch.utils.data import get_worker_info
 
-from .threads.forks import ForkSafeThread
+from ..threads.forks import ForkSafeThread
 
 # For a process that is still unpickling its task to become a worker
 _STARTUP_S = 60.0
