@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from hashlib import blake2b
 from typing import Any, Protocol, TypeVar
 
@@ -10,6 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from ..core.notices.progress_bar import first_awaited, waiting
+from ..core.processes.worker_errors import with_clear_errors
+from ..core.processes.worker_start import SentToWorkers
 from ._map_style import as_index
 
 T = TypeVar("T")
@@ -24,7 +28,7 @@ class Batched(Protocol):
         """Yield the items of each batch."""
 
 
-class Epoch(IterableDataset[Any]):
+class Epoch(SentToWorkers, IterableDataset[Any]):
     """The batches of an epoch. Worker w of W yields batches w, w + W, w + 2 W, ...
 
     torch takes one batch of each worker in turn, so batches are in order.
@@ -77,7 +81,10 @@ def batches_of(epoch: Epoch, **options: Any) -> Iterator[Any]:
         **options: of ``DataLoader``.
     """
     collate_fn: Callable[[Any], Any] = _unchanged  # torch's default would turn arrays into tensors
-    return iter(DataLoader(epoch, batch_size=None, collate_fn=collate_fn, **options))
+    loader = DataLoader(epoch, batch_size=None, collate_fn=collate_fn, **options)
+    with waiting(f"starting {loader.num_workers} workers") if loader.num_workers else nullcontext():
+        batches = iter(loader)
+    return first_awaited(with_clear_errors(batches))
 
 
 def _unchanged(batch: T) -> T:

@@ -10,8 +10,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import islice
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from tqdm import tqdm
 
@@ -34,7 +35,7 @@ _COUNTED_TOGETHER = 256
 _is_hidden: ContextVar[bool] = ContextVar("_is_hidden", default=False)
 
 
-class _Bar(tqdm):  # type: ignore[type-arg]
+class _Bar(tqdm):  # type: ignore[misc]  # it has no types
     # tqdm's monitor is a thread that no fork waits for
     monitor_interval = 0
 
@@ -137,13 +138,13 @@ class Progress:
         self._bar.set_postfix_str(text, refresh=False)
 
 
-def counts_listing(listing: Callable[Concatenate[str, P], Iterator[T]]) -> Callable[Concatenate[str, P], Iterator[T]]:
-    """Decorate a function that lists a URL: objects are counted on a bar if this takes longer than 2 s."""
+def counts_listing(listing: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
+    """Decorate a function that lists its first argument: objects are counted on a bar if this takes longer than 2 s."""
 
     @functools.wraps(listing)
-    def counted_listing(url: str, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        found = listing(url, *args, **kwargs)
-        return _counted(found, f"list {redact(url)}") if is_shown() else found
+    def counted_listing(*args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        found = listing(*args, **kwargs)
+        return _counted(found, f"list {redact(str(args[0]))}") if is_shown() else found
 
     return counted_listing
 
@@ -154,6 +155,14 @@ def _counted(items: Iterable[T], title: str) -> Iterator[T]:
             if number % _COUNTED_TOGETHER == 0:
                 progress.advance(_COUNTED_TOGETHER)
             yield item
+
+
+def first_awaited(batches: Iterator[T]) -> Iterator[T]:
+    """Yield batches; shows that the first one is waited for."""
+    with waiting("waiting for the first batch"):
+        first = list(islice(batches, 1))
+    yield from first
+    yield from batches
 
 
 @contextmanager
