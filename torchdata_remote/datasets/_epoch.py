@@ -36,21 +36,23 @@ class Epoch(SentToWorkers, IterableDataset[Any]):
     Args:
         dataset: of this package.
         batches: indices of items.
-        collate: from a list of items to a batch.
+        collate_fn: from a list of items to a batch.
         single: whether a batch is one item, not a list.
         first: index of the first batch that is read.
     """
+
+    shown_as = "PrefetchingLoader"
 
     def __init__(
         self,
         dataset: Batched,
         batches: Iterable[Iterable[int]],
-        collate: Callable[[Any], Any],
+        collate_fn: Callable[[Any], Any],
         *,
         single: bool,
         first: int = 0,
     ) -> None:
-        self._dataset, self._collate, self._single, self._first = dataset, collate, single, first
+        self._dataset, self._collate_fn, self._single, self._first = dataset, collate_fn, single, first
         lists = list(map(list, batches))
         self._indices: NDArray[np.int64] = np.fromiter(
             (as_index(index) for batch in lists for index in batch), np.int64
@@ -62,7 +64,7 @@ class Epoch(SentToWorkers, IterableDataset[Any]):
         number, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
         own = range(self._first + number, len(self._ends), step)
         for items in self._dataset.batches(self._batch(number) for number in own):
-            yield self._collate(items[0] if self._single else items)
+            yield self._collate_fn(items[0] if self._single else items)
 
     def _batch(self, number: int) -> list[int]:
         start = int(self._ends[number - 1]) if number else 0

@@ -34,7 +34,7 @@ def started(loader: Any, start: Callable[[], Iterator[Any]]) -> Iterator[Any]:
             return start()
     except Exception as error:
         pipes = [(pipe, vars(pipe)) for pipe in all_pipes(loader.dataset.pipe)]
-        name_what_does_not_pickle([*pipes, (loader, {name: getattr(loader, name) for name in _SENT})], error)
+        name_what_does_not_pickle([*pipes, ("stateful_loader", {name: getattr(loader, name) for name in _SENT})], error)
         raise
 
 

@@ -54,7 +54,7 @@ def check_item(owner: object, item: Any, *, where: str, names: tuple[str, ...] =
         f"{where}: {_LABEL!r} is {label!r:.40}, bytes that were not decoded, and a batch will hold bytes as labels. "
         "Put decode_sample() in front of to_tuple(), or pass a collate_fn.",
         RuntimeWarning,
-        stacklevel=3,
+        stacklevel=2,
     )
 
 
@@ -99,7 +99,9 @@ def _is_default_collated(owner: object) -> bool:
         caller: Any = frame.f_locals.get("self")
         if frame.f_code.co_name == "fetch" and hasattr(caller, "auto_collation"):
             return bool(caller.auto_collation) and caller.collate_fn in (default_collate, collate_samples)
-        if isinstance(caller, IterDataPipe) and caller is not owner:
+        # DataLoader itself wraps the last pipe
+        is_wrapper = type(caller).__name__ == "_IterDataPipeSerializationWrapper"
+        if isinstance(caller, IterDataPipe) and caller is not owner and not is_wrapper:
             return False
         frame = frame.f_back
     return False

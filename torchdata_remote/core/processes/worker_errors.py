@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from ..._worker_report import split_report
+from ..._worker_report import NOTE_OF_PIPE, split_report
 
 T = TypeVar("T")
 
@@ -14,13 +14,16 @@ def with_clear_errors(items: Iterable[T]) -> Iterator[T]:
     """Yield items of a loader. Errors of its workers are raised with their own message.
 
     torch raises an exception whose message is the worker's traceback. Here that is the ``__cause__``, so that a printed
-    error ends with what happened.
+    error ends with what happened. torch's note about the pipe is left out: the traceback shows it.
     """
     try:
         yield from items
     except Exception as error:
-        found = split_report(error.args[0]) if len(error.args) == 1 else None
+        message = error.args[0] if error.args else None
+        found = split_report(message)
         if found is None:
+            if isinstance(message, str):
+                error.args = (message.partition(NOTE_OF_PIPE)[0], *error.args[1:])
             raise
         line, traceback = found
         raise _rebuilt(error, line) from RuntimeError(f"in a worker:\n\n{traceback}")

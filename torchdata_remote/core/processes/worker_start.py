@@ -30,9 +30,12 @@ class SentToWorkers:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         reduced = super().__reduce_ex__(protocol)
+        state = reduced[2] if len(reduced) > 2 else None
+        if IterDataPipe.getstate_hook is not None and isinstance(state, dict):
+            # torch looks for the sources of a pipe by pickling all of its collections, also without workers
+            return *reduced[:2], {name: value for name, value in state.items() if _holds_pipes(value)}, *reduced[3:]
         if get_spawning_popen() is not None:  # this is being sent to a new process
             require_main_guard()
-            state = reduced[2] if len(reduced) > 2 else None
             # With dill, DataLoader sends pipes with local functions
             if isinstance(state, dict) and not (isinstance(self, IterDataPipe) and _has_dill()):
                 refuse_local_functions(self, state)
@@ -65,7 +68,7 @@ def name_what_does_not_pickle(owners: Iterable[tuple[object, Mapping[str, Any]]]
     """Raise a better error, if starting a process failed because one of these objects does not pickle.
 
     Args:
-        owners: objects and their attributes.
+        owners: objects, or names of functions, and their attributes or arguments.
         error: what was raised when the process was started.
 
     Raises:
@@ -101,12 +104,13 @@ def _refuse(owner: object, attribute: str, value: object, cause: Exception) -> N
 
 def _place(owner: object, attribute: str) -> str:
     """Describe an attribute by the argument with which it was passed."""
-    name = next(
-        (name for name, made in IterDataPipe.functions.items() if type(owner) in getattr(made, "args", ())),
-        type(owner).__name__,
-    )
+    if isinstance(owner, str):
+        return f"{owner}({attribute}=...)"
+    kind = type(owner)
+    name = next((name for name, made in IterDataPipe.functions.items() if kind in getattr(made, "args", ())), None)
+    name = name or getattr(kind, "shown_as", kind.__name__)
     argument = attribute.removeprefix("_")
-    known = argument in inspect.signature(type(owner).__init__).parameters
+    known = argument in inspect.signature(kind.__init__).parameters
     return f"{name}({argument}=...)" if known else f"{name}(...)"
 
 
@@ -131,6 +135,11 @@ def _local_functions(value: object, depth: int = 0) -> Iterator[FunctionType]:
         parts = getattr(value, "__dict__", {}).values()
     for part in itertools.islice(parts, _MAX_PARTS):
         yield from _local_functions(part, depth + 1)
+
+
+def _holds_pipes(value: object) -> bool:
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return isinstance(value, IterDataPipe) or any(isinstance(part, IterDataPipe) for part in parts)
 
 
 def _pickle_error(value: object) -> Exception | None:
