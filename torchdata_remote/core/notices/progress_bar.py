@@ -29,7 +29,7 @@ VARIABLE = "TORCHDATA_REMOTE_PROGRESS"
 
 _LISTING_AFTER_S = 2.0
 _WAITING_AFTER_S = 1.0
-_REDRAWN_EVERY_S = 0.5
+_REDRAWN_EVERY_S, _REDRAWN_WITHIN_S = 0.5, 0.2
 _COUNTED_TOGETHER = 256
 
 _is_hidden: ContextVar[bool] = ContextVar("_is_hidden", default=False)
@@ -94,8 +94,8 @@ class Progress:
         self, title: str, total: int | None, unit: str, *, shown: bool = True, after_s: float = 0, leave: bool = True
     ) -> None:
         self._bar: Any = _Bar(
-            total=total, desc=title, unit=unit, unit_scale=True, disable=not is_shown(shown=shown), mininterval=0.2,
-            miniters=1, delay=after_s, leave=leave, dynamic_ncols=True,
+            total=total, desc=title, unit=unit, unit_scale=True, disable=not is_shown(shown=shown), delay=after_s,
+            mininterval=_REDRAWN_WITHIN_S, miniters=1, leave=leave, dynamic_ncols=True,
         )  # fmt: skip
         self._shards = self._bytes = 0
 

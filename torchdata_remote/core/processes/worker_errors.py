@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
@@ -22,8 +24,8 @@ def with_clear_errors(items: Iterable[T]) -> Iterator[T]:
         message = error.args[0] if error.args else None
         found = split_report(message)
         if found is None:
-            if isinstance(message, str):
-                error.args = (message.partition(NOTE_OF_PIPE)[0], *error.args[1:])
+            if isinstance(message, str) and (own := message.partition(NOTE_OF_PIPE)[0]):
+                error.args = (own, *error.args[1:])
             raise
         line, traceback = found
         raise _rebuilt(error, line) from RuntimeError(f"in a worker:\n\n{traceback}")
@@ -32,6 +34,9 @@ def with_clear_errors(items: Iterable[T]) -> Iterator[T]:
 def _rebuilt(error: Exception, line: str) -> Exception:
     """Build an error of the same type, with the worker's message."""
     kind, _, message = line.partition(": ")
+    if isinstance(error, KeyError):
+        with contextlib.suppress(ValueError, SyntaxError):  # its text is the repr of its message
+            message = str(ast.literal_eval(message)).partition(NOTE_OF_PIPE)[0] or message
     try:
         # torch raises a RuntimeError where it cannot build the worker's error
         return type(error)(message) if kind.rpartition(".")[2] == type(error).__name__ else type(error)(line)
