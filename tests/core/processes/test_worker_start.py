@@ -82,7 +82,7 @@ def test_chains_with_lambdas_run_without_processes_and_when_forked() -> None:
     """Also under torch's loader, which pickles the collections of a pipe to find its sources."""
     pipe = chain().decode_sample({"txt": lambda data: len(data)}).to_tuple("txt")
     assert list(DataLoader(pipe, batch_size=None)) == [[1]] * 4
-    assert list(tdr.stateful_loader(pipe)) == [(1,)] * 4
+    assert list(tdr.stateful_loader(pipe)) == [[1]] * 4
     forked = DataLoader(pipe, batch_size=None, num_workers=1, multiprocessing_context="fork")
     assert list(forked) == [[1]] * 4
 

@@ -189,6 +189,7 @@ def _show_waiting(title: str, ended: queue.SimpleQueue[None]) -> None:
     if _is_in(ended, _WAITING_AFTER_S):
         return
     with _Bar(desc=title, bar_format="{desc} ({elapsed})", leave=False, dynamic_ncols=True) as bar:
+        bar.start_t -= _WAITING_AFTER_S
         while not _is_in(ended, _REDRAWN_EVERY_S):
             bar.refresh()
 
