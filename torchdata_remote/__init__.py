@@ -7,7 +7,8 @@ from . import errors, labels, testing
 from .core.iter_datapipe import IterableWrapper
 from .core.options import Backend, RetryPolicy, StorageOptions
 from .core.partition import EqualizeMode
-from .core.stats.report import Stats, record_stats, stats
+from .core.stats.recording import record_stats
+from .core.stats.report import Stats, stats
 from .core.urls import RemoteUrl
 from .core.world import World
 from .datasets import PrefetchingLoader, RemoteFiles, RemoteImageFolder, ShardedDataset
@@ -15,6 +16,7 @@ from .fetch.listing.patterns import escape_url
 from .formats import decoders, encoders
 from .formats.error_policy import Skipped, accept_missing_end, raise_error, skip_with_warning
 from .formats.manifest import ShardInfo
+from .inspection import RecordedStats
 from .loaders import Resumable, StatefulLoader, merge_node_states, merge_states, stateful_loader, to_node
 from .pipes import (
     AsyncPrefetch,
@@ -52,6 +54,7 @@ __all__ = [
     "ListRemote",
     "Mixed",
     "PrefetchingLoader",
+    "RecordedStats",
     "RemoteFiles",
     "RemoteImageFolder",
     "RemoteUrl",

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import RemoteDataError
-from . import _bench, _index, _inspect, _ls, _manifest, _pull, _push, _render, _serve, _shard, _show, _verify
+from . import _bench, _index, _inspect, _ls, _manifest, _pull, _push, _render, _serve, _shard, _show, _top, _verify
 
 _SIGINT_STATUS, _SIGPIPE_STATUS = 130, 141  # as shells report them
 
@@ -26,7 +26,7 @@ def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="torchdata-remote", description="Datasets in object stores.")
     commands = parser.add_subparsers(dest="command", metavar="command", required=True)
     _shard.add(commands, arguments)
-    for command in (_manifest, _index, _ls, _inspect, _verify, _show, _bench, _serve, _render, _push, _pull):
+    for command in (_manifest, _index, _ls, _inspect, _verify, _show, _bench, _top, _serve, _render, _push, _pull):
         command.add(commands)
     return parser
 
