@@ -7,10 +7,11 @@ import glob
 import json
 import math
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, BinaryIO
 
 from ..core.stats.counters import StageStats, stages
 from ..core.stats.report import Stats
@@ -113,6 +114,8 @@ class StatsFiles:
         paths = list(dict.fromkeys(found for path in self._paths for found in _expanded(path)))
         tail_bytes = max(_MIN_TAIL_BYTES, min(_MAX_TAIL_BYTES, _ALL_TAILS_BYTES // max(1, len(paths))))
         self.unreadable = {}
+        for path in self._positions.keys() - set(paths):
+            del self._positions[path]
         for path in paths:
             try:
                 yield self._read(path, tail_bytes)
@@ -122,11 +125,13 @@ class StatsFiles:
                 self.unreadable[path] = error.strerror or str(error)
 
     def _read(self, path: str, tail_bytes: int) -> NewLines:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=_open) as file:
             status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError("no regular file")
             identity, size = (status.st_dev, status.st_ino), status.st_size
             known, start = self._positions.get(path, (None, 0))
-            is_first = known != identity or size < start
+            is_first = known != identity or size < start or not _ends_line(file, start)
             if is_first:
                 start = 0
             skipped = size - start > tail_bytes
@@ -135,8 +140,6 @@ class StatsFiles:
             file.seek(start)
             content = file.read(size - start)
         end = content.rfind(b"\n") + 1
-        if not end and len(content) >= tail_bytes:  # no statistics
-            end = len(content)
         self._positions[path] = identity, start + end
         whole = content[:end].split(b"\n")
         lines = []
@@ -147,6 +150,16 @@ class StatsFiles:
                 except ValueError:
                     self.num_broken += 1
         return NewLines(path, lines, is_first, max(0.0, self._wall_clock() - status.st_mtime))
+
+
+def _ends_line(file: BinaryIO, position: int) -> bool:
+    """Return whether a line ends before a position, as it did when it was read. A new file may have the old number."""
+    file.seek(max(0, position - 1))
+    return position == 0 or file.read(1) == b"\n"
+
+
+def _open(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a named pipe is not waited for
 
 
 def _expanded(path: str) -> list[str]:

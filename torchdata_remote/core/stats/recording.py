@@ -103,19 +103,23 @@ def _origin() -> dict[str, Any]:
     }
 
 
-def record_in_folder(folder: str) -> None:
+def record_in_folder(folder: str) -> Recording | None:
     """Record this process until it ends, in a file of its own. A folder that cannot be used is logged as a warning.
 
     Args:
         folder: local; created if it is missing.
+
+    Returns:
+        Recording: or ``None`` if there is none.
     """
     try:
         if "://" in folder:
             raise ValueError("expected a local folder")
         os.makedirs(folder, exist_ok=True)
-        Recording(os.path.join(folder, f"{socket.gethostname()}-{os.getpid()}.jsonl"), FOLDER_EVERY_S)
+        return Recording(os.path.join(folder, f"{socket.gethostname()}-{os.getpid()}.jsonl"), FOLDER_EVERY_S)
     except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: the interpreter ends, and starts no threads
         _log.warning("%s=%s: statistics are not recorded: %s", STATS_VARIABLE, folder, error)
+        return None
 
 
 def record_stats(path: str | os.PathLike[str], *, every_s: float = 1.0) -> Recording:
@@ -135,7 +139,7 @@ def record_stats(path: str | os.PathLike[str], *, every_s: float = 1.0) -> Recor
 
     Raises:
         OSError: if the file cannot be opened.
-        ValueError: if ``every_s`` is not positive.
+        ValueError: if ``every_s`` is not positive, or ``path`` is a URL.
 
     Example:
         >>> import tempfile
@@ -144,4 +148,6 @@ def record_stats(path: str | os.PathLike[str], *, every_s: float = 1.0) -> Recor
     """
     if every_s <= 0:
         raise ValueError(f"every_s must be positive, got {every_s}")
+    if "://" in os.fspath(path):
+        raise ValueError(f"{path}: expected a local file, because lines are appended to it")
     return Recording(path, every_s)
