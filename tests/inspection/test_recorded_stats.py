@@ -146,7 +146,7 @@ def test_a_rank_whose_workers_read_is_not_shown(watch: Watch) -> None:
     assert now.processes[0].world_size == 2
 
 
-def test_a_process_that_is_gone_was_killed(watch: Watch) -> None:
+def test_a_process_without_a_last_line_is_gone(watch: Watch) -> None:
     """On this machine, where that can be seen; a process that lives stalls."""
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
@@ -154,7 +154,16 @@ def test_a_process_that_is_gone_was_killed(watch: Watch) -> None:
     watch.write("0.jsonl", line(1, pid=gone.pid, host=host, rank=0))
     watch.write("1.jsonl", line(1, pid=os.getpid(), host=host, rank=1))
     watch.write("2.jsonl", line(1, pid=gone.pid, host="other", rank=2))
-    assert states(watch.at(30)) == {"rank 0": "killed", "rank 1": "stalled", "rank 2": "stalled"}
+    assert states(watch.at(30)) == {"rank 0": "gone", "rank 1": "stalled", "rank 2": "stalled"}
+
+
+def test_workers_end_with_their_rank(watch: Watch) -> None:
+    """One that is stopped at the end of the program writes no last line."""
+    watch.write("worker.jsonl", line(2, pid=51, parent_pid=50, rank=0, worker=0, read_items=1))
+    watch.write("main.jsonl", line(1, pid=50, rank=0))
+    assert states(watch.at(2)) == {"rank 0 worker 0": "running"}
+    watch.write("main.jsonl", line(3, pid=50, rank=0, ended=True))
+    assert states(watch.at(3)) == {"rank 0 worker 0": "ended"}
 
 
 @pytest.mark.parametrize("ahead_s", [-300, 300])

@@ -104,7 +104,7 @@ class RecordedStats:
             key: found[key]
             for key, line in lines.items()
             if line.worker is None
-            or found[key].state not in ("ended", "killed")
+            or found[key].state not in ("ended", "gone")
             or (line.time_s or 0.0) > begun_s[line.host, line.parent_pid, line.worker]
         }
 
@@ -129,12 +129,13 @@ class RecordedStats:
     def _stats(self, process: _Process, lines: dict[tuple[str | None, int], StatsLine]) -> ProcessStats:
         first, last = process.lines[0], process.lines[-1]
         age_s = self._age_s(process)
-        state = _state(last, age_s)
+        parent = None if last.parent_pid is None else lines.get((last.host, last.parent_pid))
+        # A process that ends stops its workers, which may not write a last line
+        state = "ended" if parent is not None and parent.ended else _state(last, age_s)
         recent = last.stats
         if state in ("running", "stalled") and last.stats.elapsed_s > first.stats.elapsed_s:
             recent = last.stats - first.stats
         # A worker without RANK in its environment does not know its rank
-        parent = None if last.parent_pid is None else lines.get((last.host, last.parent_pid))
         ranked = last if parent is None or parent.rank is None else parent
         return ProcessStats(
             host=last.host,
@@ -155,7 +156,7 @@ def _state(last: StatsLine, age_s: float) -> State:
         return "ended"
     if age_s < max(_STALLED_S, _STALLED_LINES * last.every_s):
         return "running"
-    return "killed" if _is_gone(last) else "stalled"
+    return "gone" if _is_gone(last) else "stalled"
 
 
 def _is_gone(line: StatsLine) -> bool:
@@ -175,9 +176,9 @@ def _of_latest_run(found: dict[_Key, ProcessStats]) -> dict[_Key, ProcessStats]:
     running = [one for one in found.values() if one.state == "running"]
     if running:
         begun_s = max(one.age_s + one.total.elapsed_s for one in running)
-        limit_s = {"running": math.inf, "stalled": begun_s, "killed": begun_s, "ended": _SHOWN_S}
+        limit_s = {"running": math.inf, "stalled": begun_s, "gone": begun_s, "ended": _SHOWN_S}
     else:
-        limit_s = dict.fromkeys(("stalled", "killed", "ended"), min(one.age_s for one in found.values()) + _SHOWN_S)
+        limit_s = dict.fromkeys(("stalled", "gone", "ended"), min(one.age_s for one in found.values()) + _SHOWN_S)
     return {key: one for key, one in found.items() if one.age_s <= limit_s[one.state]}
 
 

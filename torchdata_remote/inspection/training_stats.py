@@ -9,7 +9,7 @@ from typing import Any, Literal
 from ..core.stats.counters import StageStats, stages
 from ..core.stats.report import Stats
 
-State = Literal["running", "stalled", "ended", "killed"]
+State = Literal["running", "stalled", "ended", "gone"]
 
 _WAITS_FOR = {"list": "the listing", "fetch": "the store", "read": "reading of shards", "decode": "decoding"}
 _ADVICE = {
@@ -37,8 +37,8 @@ class ProcessStats:
         world_size: number of ranks.
         worker: ``DataLoader`` worker; ``None`` in the process of the rank itself.
         num_workers: in the loader.
-        state: ``"running"``; ``"stalled"`` without a line for some time; ``"ended"`` after the last line; ``"killed"``
-            without a last line.
+        state: ``"running"``; ``"stalled"`` without a line for some time; ``"ended"`` after the last line; ``"gone"``
+            without one.
         age_s: seconds since the latest line.
         recent: of the last 10 s; of the whole time if the process has ended.
         total: since the process began.
