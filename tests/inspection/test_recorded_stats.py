@@ -102,15 +102,15 @@ def test_a_process_that_ended_is_shown_for_a_minute(watch: Watch) -> None:
 
 
 def test_the_last_run_stays_when_all_have_ended(watch: Watch) -> None:
-    """With the means of the whole time; earlier runs in the same folder are not shown."""
+    """With the means since their first work; earlier runs in the same folder are not shown."""
     watch.write("old.jsonl", line(10, pid=3, rank=0, ended=True))
     watch.write("killed.jsonl", line(10, pid=4, rank=1))
     for rank in (0, 1):
-        watch.write(f"{rank}.jsonl", line(200, pid=rank, rank=rank, read_items=0))
-        watch.write(f"{rank}.jsonl", line(300, pid=rank, rank=rank, read_items=600, ended=True))
+        watch.write(f"{rank}.jsonl", line(250, pid=rank, rank=rank, read_items=590))
+        watch.write(f"{rank}.jsonl", line(300, pid=rank, rank=rank, idle_s=100, read_items=600, ended=True))
     now = watch.at(5_000)
     assert [one.pid for one in now.processes] == [0, 1]
-    assert now.as_scalars("")["samples_per_s"] == 4
+    assert now.as_scalars("")["samples_per_s"] == 6
     watch.write("new.jsonl", line(10, pid=5, rank=0, time=NOW_S + 5_010))
     assert [one.pid for one in watch.at(5_010).processes] == [5]
 

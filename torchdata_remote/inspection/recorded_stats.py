@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .stats_lines import NewLines, StatsFiles, StatsLine
 from .training_stats import ProcessStats, State, TrainingStats
@@ -132,7 +132,7 @@ class RecordedStats:
         parent = None if last.parent_pid is None else lines.get((last.host, last.parent_pid))
         # A process that ends stops its workers, which may not write a last line
         state = "ended" if parent is not None and parent.ended else _state(last, age_s)
-        recent = last.stats
+        recent = replace(last.stats, elapsed_s=max(0.0, last.stats.elapsed_s - last.idle_s))
         if state in ("running", "stalled") and last.stats.elapsed_s > first.stats.elapsed_s:
             recent = last.stats - first.stats
         # A worker without RANK in its environment does not know its rank

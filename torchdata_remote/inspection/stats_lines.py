@@ -35,6 +35,7 @@ class StatsLine:
         worker: ``None`` in the process of the rank itself.
         num_workers: in the loader that started the worker.
         time_s: Unix time, by the clock of its machine.
+        idle_s: seconds before the process did its first piece of work.
         every_s: seconds between lines.
         ended: whether it is the last line.
     """
@@ -48,6 +49,7 @@ class StatsLine:
     worker: int | None = None
     num_workers: int | None = None
     time_s: float | None = None
+    idle_s: float = 0.0
     every_s: float = 1.0
     ended: bool = False
 
@@ -63,13 +65,14 @@ class StatsLine:
             raise ValueError(f"expected an object, got a {type(found).__name__}")
         counted = [StageStats(*(_number(_stage(found, one.name).get(name, 0)) for name in _COUNTERS)) for one in stages]
         host = found.get("host")
-        time_s, every_s = found.get("time"), found.get("every_s")
+        time_s = found.get("time")
         return cls(
             Stats(_number(found.get("elapsed_s")), *counted),
             int(_number(found.get("pid"))),
             host=host if isinstance(host, str) else None,
             time_s=None if time_s is None else _number(time_s),
-            every_s=1.0 if every_s is None else _number(every_s),
+            idle_s=_number(found.get("idle_s", 0.0)),
+            every_s=_number(found.get("every_s", 1.0)),
             ended=found.get("ended") is True,
             **{name: _whole(found.get(name)) for name in ("parent_pid", "rank", "world_size", "worker", "num_workers")},
         )

@@ -40,7 +40,7 @@ class ProcessStats:
         state: ``"running"``; ``"stalled"`` without a line for some time; ``"ended"`` after the last line; ``"gone"``
             without one.
         age_s: seconds since the latest line.
-        recent: of the last 10 s; of the whole time if the process has ended.
+        recent: of the last 10 s; since its first piece of work if the process has ended.
         total: since the process began.
     """
 

@@ -71,6 +71,20 @@ def test_one_thread_starts_the_recording(monkeypatch: pytest.MonkeyPatch) -> Non
     assert stage.snapshot().items == 8
 
 
+def test_the_time_before_the_first_work_is_known(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Imports are no part of a rate."""
+    monkeypatch.setattr(counters, "_idle", [True])
+    monkeypatch.setattr(counters, "_started_s", clock[0])
+    monkeypatch.setattr(counters, "_first_work_s", None)
+    clock[0] += 3
+    assert counters.idle_s() == 3
+    stage = StageCounter("fetch")
+    stage.add(items=1)
+    clock[0] += 5
+    stage.add(items=1)
+    assert (counters.idle_s(), counters.elapsed_s()) == (3, 8)
+
+
 def test_a_wait_starts_the_recording(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process whose first request is never answered is recorded, too."""
     from torchdata_remote.core.stats import recording

@@ -42,6 +42,7 @@ def test_a_line_says_who_wrote_it_and_when(tmp_path: Path, monkeypatch: pytest.M
     record_stats(tmp_path / "stats.jsonl", every_s=3600).close()
     (line,) = lines_of(tmp_path / "stats.jsonl")
     assert (line["rank"], line["world_size"], line["worker"], line["num_workers"]) == (3, 4, None, 0)
+    assert 0 <= line["idle_s"] <= line["elapsed_s"]
     assert (line["host"], line["every_s"]) == (socket.gethostname(), 3600)
     assert before_s - 1 <= line["time"] <= time.time() + 1
 

@@ -145,6 +145,7 @@ LIST, FETCH, READ, DECODE = stages = tuple(StageCounter(name) for name in ("list
 _watchers: list[Callable[[Span], object]] = []
 _started_s = time.perf_counter()
 _idle = [True]  # empty once this process has done something
+_first_work_s: float | None = None
 
 
 @contextlib.contextmanager
@@ -200,12 +201,19 @@ def _flush(stage: StageCounter, count: int, took_s: float, elsewhere: bool) -> N
     stage.add(items=0 if elsewhere else count, wait_s=took_s, busy_s=0.0 if elsewhere else took_s)
 
 
+def idle_s() -> float:
+    """Return the seconds before the first piece of work, such as for imports; all of them if there was none yet."""
+    return elapsed_s() if _first_work_s is None else _first_work_s - _started_s
+
+
 def _begin() -> None:
     """Start to record this process if the environment asks for it. One of the threads that call this does it."""
+    global _first_work_s
     try:
         _idle.pop()
     except IndexError:
         return
+    _first_work_s = time.perf_counter()
     if os.environ.get(STATS_VARIABLE):
         from .recording import record_in_folder  # it imports this module, and torch
 
@@ -213,8 +221,8 @@ def _begin() -> None:
 
 
 def _after_fork() -> None:
-    global _started_s
-    _started_s = time.perf_counter()
+    global _started_s, _first_work_s
+    _started_s, _first_work_s = time.perf_counter(), None
     _idle[:] = [True]
     _watchers.clear()
     for stage in stages:

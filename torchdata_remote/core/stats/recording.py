@@ -18,7 +18,7 @@ from torch.utils.data import get_worker_info
 
 from ..threads.forks import ForkSafeThread
 from ..world import detect_rank
-from .counters import FOLDER_EVERY_S, STATS_VARIABLE
+from .counters import FOLDER_EVERY_S, STATS_VARIABLE, idle_s
 from .report import stats
 
 _CLOSE_S = 5.0  # a network disk that hangs does not keep the process from ending
@@ -61,7 +61,12 @@ class Recording:
                 self._has_failed = True
 
     def _append(self, ended: bool) -> None:
-        line = json.dumps({**_origin(), "every_s": self._every_s, "ended": ended, **stats().as_dict()}).encode() + b"\n"
+        line = (
+            json.dumps(
+                {**_origin(), "idle_s": idle_s(), "every_s": self._every_s, "ended": ended, **stats().as_dict()}
+            ).encode()
+            + b"\n"
+        )
         if self._is_torn:
             line = b"\n" + line
         file = os.open(self._path, _APPEND, 0o666)
