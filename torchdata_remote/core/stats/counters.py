@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -214,7 +215,8 @@ def _begin() -> None:
     except IndexError:
         return
     _first_work_s = time.perf_counter()
-    if os.environ.get(STATS_VARIABLE):
+    # A program without torch, such as `torchdata-remote ls`, is no training
+    if os.environ.get(STATS_VARIABLE) and "torch" in sys.modules:
         from .recording import record_in_folder  # it imports this module, and torch
 
         record_in_folder(os.environ[STATS_VARIABLE])
