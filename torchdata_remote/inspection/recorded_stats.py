@@ -166,7 +166,7 @@ def _is_gone(line: StatsLine) -> bool:
         os.kill(line.pid, 0)
     except ProcessLookupError:
         return True
-    except OSError:  # of another user
+    except (OSError, OverflowError):  # of another user; no number of a process
         return False
     return False
 
