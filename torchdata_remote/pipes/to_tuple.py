@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from typing_extensions import TypeVar
+
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..errors import MissingMemberError
 from ..fetch.listing.source_argument import pipe_of
 from ..formats.sample import Sample, describe, sample_url
 from .base.datapipe import OneForOne
 
+# A tuple as long as the names, from the chained form; see `.ci/make_typed.py`
+Items = TypeVar("Items", bound=tuple[Any, ...], default=tuple[Any, ...], covariant=True)
+
 
 @functional_datapipe("to_tuple")
-class ToTuple(OneForOne[tuple[Any, ...]]):
+class ToTuple(OneForOne[Items]):
     """Select members as a tuple (functional name: ``to_tuple``).
 
     Args:
@@ -40,9 +45,10 @@ class ToTuple(OneForOne[tuple[Any, ...]]):
         self._names = names
         self._choices = [tuple(choice.strip() for choice in name.split(";") if choice.strip()) for name in names]
 
-    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+    def __iter__(self) -> Iterator[Items]:
         for sample in self.source_datapipe:
-            yield tuple(self._pick(sample, choice) for choice in self._choices)
+            # as long as the names
+            yield tuple(self._pick(sample, choice) for choice in self._choices)  # type: ignore[misc]
 
     def _pick(self, sample: Sample, choice: tuple[str, ...]) -> Any:
         for name in choice:
