@@ -30,7 +30,10 @@ SYSTEM_MODULES = (
     "cli/test_ls.py",
     "cli/test_serve.py",
     "core/test_iter_datapipe.py",
-    "core/test_parent_watch.py",
+    "core/processes/test_main_guard.py",
+    "core/processes/test_parent_watch.py",
+    "core/processes/test_worker_errors.py",
+    "core/processes/test_worker_start.py",
     "core/threads/test_pool.py",
     "datasets/test_prefetching_loader.py",
     "datasets/test_split_of_prefetching_loader.py",
@@ -57,7 +60,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 # Workers are forked from a server that has imported torch, rather than each import it.
-multiprocessing.set_forkserver_preload(["torchdata_remote"])
+multiprocessing.set_forkserver_preload(
+    ["torchdata_remote.loaders", "torchdata_remote.datasets", "torchdata_remote.testing"]
+)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from ..core.urls import redact
 from ..fetch.listing.shard_set import list_objects
@@ -26,6 +27,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--long", action="store_true", help="show etags too")
     parser.add_argument("--pattern", help="glob that base names match, or paths below the URL if it has a slash")
     add_storage_options(parser)
+    parser.set_defaults(quiet=sys.stdout.isatty())  # its lines are progress enough
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import argparse
 import json
 
 from ..inspection import Fault, verify_shards
-from ._shared import Commands, add_command, add_storage_options, print_line, printable
+from ._shared import Commands, add_command, add_quiet, add_storage_options, print_line, printable
 
 
 def add(commands: Commands) -> None:
@@ -22,6 +22,7 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("url", help="folder of shards, or its manifest")
     parser.add_argument("--json", action="store_true", help="print JSON, at the end")
+    add_quiet(parser)
     add_storage_options(parser)
 
 
@@ -33,6 +34,7 @@ def _run(args: argparse.Namespace) -> int:
     found = verify_shards(
         args.url,
         on_checked=(lambda url, faults: None) if args.json else report,
+        progress=not args.quiet,
         storage_options=args.storage_options,
     )
     if args.json:

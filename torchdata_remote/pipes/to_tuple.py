@@ -7,6 +7,7 @@ from typing import Any
 
 from typing_extensions import TypeVar
 
+from ..core.frameworks.collating import check_item
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..errors import MissingMemberError
 from ..fetch.listing.source_argument import pipe_of
@@ -30,6 +31,7 @@ class ToTuple(OneForOne[Items]):
         tuple: the values, as long as ``names``.
 
     Raises:
+        CollateError: for an image that goes to torch's default ``collate_fn``. A label in bytes is a warning there.
         MissingMemberError: names the sample, the requested members and the existing ones.
 
     Example:
@@ -46,9 +48,13 @@ class ToTuple(OneForOne[Items]):
         self._choices = [tuple(choice.strip() for choice in name.split(";") if choice.strip()) for name in names]
 
     def __iter__(self) -> Iterator[Items]:
+        is_first = True
         for sample in self.source_datapipe:
-            # as long as the names
-            yield tuple(self._pick(sample, choice) for choice in self._choices)  # type: ignore[misc]
+            item = tuple(self._pick(sample, choice) for choice in self._choices)
+            if is_first:
+                is_first = False
+                check_item(self, item, where=describe(sample), names=self._names)
+            yield item  # type: ignore[misc]  # as long as the names
 
     def _pick(self, sample: Sample, choice: tuple[str, ...]) -> Any:
         for name in choice:
