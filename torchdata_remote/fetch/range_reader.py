@@ -52,7 +52,7 @@ def read_range(
     download = RangeDownload(source, request, policy.progress_timeout_s, on_found, clock, on_damage)
     while not download.complete():
         try:
-            with in_flight.permit(), _counted(download):
+            with in_flight.permit(), attempts.watch(request.url, lambda: download.position), _counted(download):
                 yield from download.attempt()
         except TransientStorageError as error:  # noqa: PERF203  # a request costs a thousand times more
             if error.overloaded:

@@ -8,7 +8,8 @@ from urllib3.exceptions import HTTPError, LocationParseError
 
 from ..core.urls import redact
 from ..errors import AccessDeniedError, ObjectNotFoundError, RemoteDataError, StorageError, UrlError
-from .errors import from_status, from_unknown, network_error, to_package_error, unusable_response
+from .errors import from_status, from_unknown, to_package_error
+from .network_errors import details_of, network_error, unusable_response
 from .protocol import RedirectWithoutLocationError, UnreadableResponseError
 
 STATUS = re.compile(r"status code: (\d{3})")
@@ -48,8 +49,7 @@ def from_botocore(error: Exception, url: str, *, writing: bool = False) -> Excep
     if isinstance(error, boto.ParamValidationError):
         return UrlError(f"{shown}: {error}", url=shown)
     if isinstance(error, boto.HTTPClientError | boto.ConnectionError | boto.IncompleteReadError | HTTPError):
-        details = f"{error} {getattr(error, 'kwargs', {}).get('error')!r} {error.__cause__!r}"
-        return network_error(url, f"{type(error).__name__}: {error}", details)
+        return network_error(url, f"{type(error).__name__}: {error}", details_of(error))
     if isinstance(error, ResponseParserError):
         return unusable_response(url, f"{type(error).__name__}: {_first_line(str(error))}")
     if isinstance(error, boto.BotoCoreError):

@@ -21,6 +21,7 @@ from ..errors import (
     StorageError,
     TransientStorageError,
 )
+from .network_errors import details_of, network_error, unusable_response
 from .protocol import RangeNotSatisfiableError, UnsupportedRequestError
 
 Table = Callable[..., Exception]
@@ -36,19 +37,6 @@ _EXPIRED_CODES = {
     "RequestTimeTooSkewed",
     "RequestExpired",
 }
-
-
-_CERTIFICATE = re.compile(r"CERTIFICATE_VERIFY_FAILED|certificate verify failed|InvalidCertificate|CertificateError")
-_REDIRECTS = re.compile(r"TooManyRedirects|too many redirects", re.IGNORECASE)
-_UNKNOWN_HOST = re.compile(
-    r"Name or service not known|No address associated with hostname|Name does not resolve|nodename nor servname|"
-    r"getaddrinfo failed|Errno 1100[14]"
-)
-_PROTOCOL_ERROR = re.compile(
-    r"BadStatusLine\(|[Bb]ad status line|InvalidHeader|unmatching values|Duplicate Content-Length|Invalid character in "
-    r"Content-Length|Invalid header|WRONG_VERSION_NUMBER|wrong version number|RECORD_LAYER_FAILURE|InvalidContentType|"
-    r"UnsupportedProtocol|Parse\(|ResponseParserError"
-)
 _FTP_REPLY = re.compile(r"(\d{3})\b")
 _DENIED = {"AuthenticationException", "AuthenticationError", "ClientAuthenticationError", "RefreshError"}
 _PROGRAMMING_ERRORS = (
@@ -72,7 +60,6 @@ _NETWORK_PACKAGE = re.compile(
     "aiohttp|asyncio|azure|botocore|fsspec|ftplib|gcsfs|google|h11|h2|http|httpcore|httpx|huggingface_hub|paramiko|"
     "requests|smbprotocol|socket|ssl|urllib|urllib3"
 )
-_known_hosts: set[str] = set()  # scheme and bucket or host, of those that have responded
 
 
 @contextlib.contextmanager
@@ -101,54 +88,6 @@ def to_package_error(table: Table, error: Exception, url: str, **options: bool) 
     return known if isinstance(known, RemoteDataError) else from_unknown(error, url)
 
 
-def mark_host_known(url: str) -> None:
-    """Record that the host of a URL has responded: its name exists, although a name server may fail later."""
-    _known_hosts.add(_host_of(url))
-
-
-def _host_of(url: str) -> str:
-    """Scheme and bucket or host of a URL."""
-    return "/".join(url.split("/", 3)[:3])
-
-
-def network_error(url: str, what: str, details: str) -> StorageError:
-    """Make the error for a request without a response, or with one that is not HTTP.
-
-    A refused or reset connection is transient, and so is a name server that does not respond. A violation of the
-    protocol may be the mistake of a proxy, and an unknown host name that of a host that is being set up: these are
-    retried a few times only. A host that has responded once is never unknown.
-
-    Args:
-        url: of the request.
-        what: the transport's message, without secrets.
-        details: all texts of the transport's error, in which the cause is searched.
-    """
-    shown, what = redact(url), what.rstrip(".")
-    if _CERTIFICATE.search(details):
-        return StorageError(
-            f"{shown}: {what}. The server's certificate is not trusted. Configure its "
-            "authority (AWS_CA_BUNDLE for s3, SSL_CERT_FILE for http), and check host name and clock.",
-            url=shown,
-        )
-    if _REDIRECTS.search(details):
-        return StorageError(
-            f"{shown}: {what}: too many redirects. Use the URL at which the object is stored.", url=shown
-        )
-    transient = TransientStorageError(f"{shown}: {what}.", url=shown)
-    unknown_host = _UNKNOWN_HOST.search(details) is not None and _host_of(url) not in _known_hosts
-    if unknown_host:
-        transient.args = (f"{shown}: {what}. No such host: check the host name, or the endpoint.",)
-    transient.likely_permanent = unknown_host or _PROTOCOL_ERROR.search(details) is not None
-    return transient
-
-
-def unusable_response(url: str, what: str) -> TransientStorageError:
-    """Make the error for a response that cannot be used. It is retried, since it may be the mistake of a proxy."""
-    error = TransientStorageError(f"{redact(url)}: {what}.", url=redact(url))
-    error.likely_permanent = True
-    return error
-
-
 def from_unknown(error: Exception, url: str) -> Exception:
     """Convert an exception that no table contains, by its HTTP status, its class, or its message."""
     shown = redact(url)
@@ -169,7 +108,7 @@ def from_unknown(error: Exception, url: str) -> Exception:
         and not isinstance(error, _PROGRAMMING_ERRORS)
         and (isinstance(error, _TRANSIENT) or _is_network_error(error))
     ):
-        return network_error(url, what, f"{error!r} {error} {error.__cause__!r}")
+        return network_error(url, what, details_of(error))
     return StorageError(f"{shown}: {what}. The transport failed in a way that a retry does not change.", url=shown)
 
 

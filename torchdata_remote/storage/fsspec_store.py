@@ -12,12 +12,15 @@ from typing import Any
 import fsspec
 import fsspec.core
 
+from ..core.notices.slow_notice import QUIET_S, Wait
 from ..core.options import StorageOptions
 from ..core.urls import HTTP, LOCAL, S3, join_url
 from ..errors import ObjectNotFoundError, UrlError
 from .error_tables import from_os
-from .errors import from_status, mark_host_known, translate_errors
+from .errors import from_status, translate_errors
 from .http.content_encoding import with_encoding_check
+from .multipart import SLOW_BYTES_PER_S
+from .network_errors import mark_host_known
 from .protocol import Answer, Entry, Page, normalized_etag, single_chunk
 from .s3.settings import options_for_s3fs
 from .serial_filesystem import Filesystem, list_files, with_timeout
@@ -170,7 +173,10 @@ class FsspecStore:
 
     def publish(self, path: str, data: bytes, *, overwrite: bool) -> None:
         """Write an object in one call, the only one that fsspec's filesystems complete wholly or not at all."""
-        with self._publishing, self._calls(path) as filesystem:
+        expected_s = len(data) / SLOW_BYTES_PER_S
+        then = f"It is ended by the library that fsspec uses for {self._scheme}, and not repeated."
+        watch = Wait(self._url(path), lambda: then, quiet_s=QUIET_S + expected_s)
+        with watch, self._publishing, self._calls(path) as filesystem:
             full = self._full(path)
             if not overwrite and filesystem.exists(full):
                 raise from_status(412, "", self._url(path), writing=True)

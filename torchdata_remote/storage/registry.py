@@ -129,7 +129,7 @@ def read_whole(url: str, options: StorageOptions, retry: RetryPolicy, *, by_obst
     """
     store, path = open_store(url, options, Connection(read_timeout_s=retry.progress_timeout_s))
     read = store.read if by_obstore else getattr(store, "read_without_obstore", store.read)
-    return call_with_retries(lambda: read(path, 0, None, None).whole(), retry)
+    return call_with_retries(lambda: read(path, 0, None, None).whole(), retry, url=url)
 
 
 def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> tuple[Store, str]:

@@ -124,7 +124,7 @@ def _entries(
         return
     found = False
     if path and not path.endswith("/"):
-        exact = call_with_retries(lambda: store.find(path), retry)
+        exact = call_with_retries(lambda: store.find(path), retry, url=url)
         folder = path + "/"
         below = iter(()) if split_url(url)[0] in HTTP else list_prefix(url, folder, recursive, options, retry)
         first = next(below, None)
@@ -145,7 +145,7 @@ def _entries(
 def _named_literally(source: str, options: StorageOptions, retry: RetryPolicy) -> Iterator[tuple[Entry, str]]:
     """Yield the object whose name is the source itself, if the pattern matched nothing: a name may have brackets."""
     store, path = open_store(source, options, Connection(read_timeout_s=retry.progress_timeout_s))
-    entry = call_with_retries(lambda: store.find(path), retry)
+    entry = call_with_retries(lambda: store.find(path), retry, url=source)
     if entry is not None:
         yield entry, path.rpartition("/")[2]
 

@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 
 from ...errors import ExpiredCredentialsError, StorageError
 from ..error_tables import from_botocore
-from ..errors import from_status, mark_host_known, translate_errors, unusable_response
+from ..errors import from_status, translate_errors
 from ..http.content_encoding import require_unencoded
 from ..http.content_range import parse_content_length, parse_content_range, range_header
 from ..http.urllib3_reader import stream_body
+from ..network_errors import mark_host_known, unusable_response
 from ..obstore_reader import ObstoreReader, can_express
 from ..preferred_reader import MAX_UNREADABLE, PreferredReader
 from ..protocol import Answer, Entry, Page, normalized_etag
