@@ -36,6 +36,7 @@ from .dataset_service.store import DATASETS, DatasetsStore
 from .fsspec_store import FsspecStore
 from .http_store import HttpStore
 from .local.store import LocalStore
+from .option_names import require_known_options
 from .protocol import Store
 from .s3.fallback_credentials import without_fallback
 from .s3.settings import s3_settings
@@ -92,6 +93,7 @@ def open_store(url: str, options: StorageOptions, connection: Connection = _DEFA
     key = scheme, bucket, options.identity(), connection
     with _lock:
         if key not in _stores:
+            require_known_options(url, scheme, options)
             store, reason = _make_store(scheme, bucket, options, connection)
             _stores.setdefault(key, store)  # a finalizer may have opened it in this thread meanwhile
             _log.info("%s is read by %s", redact(join_url(scheme, bucket, "")), reason)
