@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 
-from ..core.urls import redact
+from ..core.urls import HTTP, S3, redact
 from ..errors import (
     AccessDeniedError,
     ExpiredCredentialsError,
@@ -30,6 +30,11 @@ _TRANSIENT_CODES = {"SlowDown", "RequestTimeout", "InternalError", "ServiceUnava
 _TRANSIENT_STATUSES = {408, 425, 429, 500, 502, 503, 504}
 _OVERLOADED_STATUSES = {429, 503}
 _UNSUPPORTED_CODES, _UNSUPPORTED_STATUSES = {"NotImplemented", "MethodNotAllowed"}, {405, 501}
+_REGION_CODES = {"AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException"}
+_DENIED_ADVICE = {
+    "InvalidAccessKeyId": "This store does not know the access key. Check 'key', and that endpoint_url is its server.",
+    "SignatureDoesNotMatch": "The secret is not that of the access key: check 'secret', also for a missing character.",
+}
 _EXPIRED_CODES = {
     "ExpiredToken",
     "ExpiredTokenException",
@@ -130,7 +135,13 @@ def _is_network_error(error: Exception) -> bool:
 
 
 def from_status(
-    status: int, code: str, url: str, *, writing: bool = False, retry_after: str | None = None
+    status: int,
+    code: str,
+    url: str,
+    *,
+    writing: bool = False,
+    retry_after: str | None = None,
+    region: str | None = None,
 ) -> Exception:
     """Make the error for an HTTP status and S3's error code.
 
@@ -140,9 +151,11 @@ def from_status(
         url: of the request.
         writing: whether the request would have written an object.
         retry_after: the header, if the transport shows it.
+        region: of the bucket, if the store says so.
     """
     url = redact(url)
     message = f"{url}: the store answered {status} {code}".rstrip() + "."
+    is_s3 = url.partition("://")[0] in S3
     if code in _EXPIRED_CODES:
         return ExpiredCredentialsError(f"{message} Renew the credentials, and check this machine's clock.", url=url)
     if code in _TRANSIENT_CODES or status in _TRANSIENT_STATUSES:
@@ -151,12 +164,14 @@ def from_status(
         transient.retry_after_s = _seconds(retry_after)
         return transient
     if status == 404 or code in _NOT_FOUND:
-        missing = "bucket" if code == "NoSuchBucket" else "object"
-        return ObjectNotFoundError(f"{url}: no such {missing}.", url=url)
+        return ObjectNotFoundError(f"{url}: {_missing(code, url)}", url=url)
     if status in (401, 403):
-        return AccessDeniedError(
-            f"{message} Check the credentials (storage_options or the AWS environment) and their rights; "
-            "a public bucket needs storage_options={'anon': True}.",
+        return AccessDeniedError(f"{message} {_DENIED_ADVICE.get(code) or _denied_advice(url)}", url=url)
+    if code in _REGION_CODES or (status in (301, 307) and is_s3):
+        where = "another region" if region is None else f"the region {region}"
+        return StorageError(
+            f"{message} The bucket is in {where}: pass storage_options={{'region': {region or '...'!r}}}, or set "
+            "AWS_DEFAULT_REGION. For another server than AWS, check endpoint_url.",
             url=url,
         )
     if status == 412 and writing:
@@ -167,7 +182,28 @@ def from_status(
         return RangeNotSatisfiableError(message, url=url)
     if status in _UNSUPPORTED_STATUSES or code in _UNSUPPORTED_CODES:
         return UnsupportedRequestError(message, url=url)
+    if status == 400 and not code and is_s3:
+        message += " It gives no reason. Check the region, the session token, and endpoint_url."
     return StorageError(message, url=url)
+
+
+def _missing(code: str, url: str) -> str:
+    scheme, _, below = url.partition("://")
+    if code == "NoSuchBucket":
+        return (
+            f"no such bucket: {below.partition('/')[0]!r}. Check its spelling, and that endpoint_url (storage_options, "
+            "AWS_ENDPOINT_URL or ~/.aws/config; none means AWS) is the server that has it."
+        )
+    return "no such object: the server answered 404. Check host and path." if scheme in HTTP else "no such object."
+
+
+def _denied_advice(url: str) -> str:
+    if url.partition("://")[0] in HTTP:
+        return "Check the path, and whether a signed URL has expired or the server asks for a login."
+    return (
+        "Check the credentials (storage_options or the AWS environment) and their rights; a public bucket needs "
+        "storage_options={'anon': True}."
+    )
 
 
 def _seconds(retry_after: str | None) -> float | None:

@@ -90,7 +90,8 @@ def _require(where: str, what: str, names: Iterable[str], known: set[str], meant
         usual = sorted((known & _S3 if len(known & _S3) > 1 else known) - {*FALLBACK_NAMES})
         more = ", and others" if len(known) > _MAX_SHOWN else ""
         raise UrlError(
-            f"{where}: unknown option {name!r} in {what}{advice or '.'} Known are {', '.join(usual[:_MAX_SHOWN])}{more}.",
+            f"{where}: unknown option {name!r} in {what}{advice or '.'} Known are "
+            f"{', '.join(usual[:_MAX_SHOWN])}{more}.",
             url=where,
         )
 

@@ -7,7 +7,7 @@ import threading
 
 from ...core.urls import redact
 from ...errors import StorageError, TransientStorageError
-from ...storage import Answer, Store, single_chunk
+from ...storage import Answer, Page, Store, single_chunk
 from .disk_cache import CacheEntryWriter, DiskCache
 from .entry import CachedFile, DamagedError
 
@@ -66,6 +66,11 @@ class CachedObject:
         elif accepted and self._num_bytes == 0:
             self.keep(0, memoryview(b""))
         return answer
+
+    def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
+        """List as the store does, for errors. Stores without folders raise ``AttributeError``."""
+        page: Page = self._store.list_after(prefix, recursive=recursive, after=after, limit=limit)  # type: ignore[attr-defined]
+        return page
 
     def _is_accepted(self, answer: Answer, etag: str | None) -> bool:
         """Whether the caller uses a response: it refuses another etag, and another size than the listed one."""
