@@ -90,8 +90,14 @@ def host_of(url: str) -> str:
     return "/".join(redact(url).split("/", 3)[:3])
 
 
-def say(kind: str, url: str, message: str) -> bool:
-    """Log a warning, unless one of this kind about the same host was logged in the last 30 s.
+def say(kind: str, url: str, message: str, *, repeat_s: float | None = None) -> bool:
+    """Log a warning, unless one of this kind about the same host was logged shortly before.
+
+    Args:
+        kind: of the problem.
+        url: of the object; its host counts.
+        message: with the URL.
+        repeat_s: seconds in which the next one is withheld; ``None`` means 30.
 
     Returns:
         Whether it was logged. The next one has the number of those that were not.
@@ -99,7 +105,7 @@ def say(kind: str, url: str, message: str) -> bool:
     key = kind, host_of(url)
     with _speaking:
         now_s = time.monotonic()
-        if now_s - _said_at.get(key, float("-inf")) < REPEAT_S:
+        if now_s - _said_at.get(key, float("-inf")) < (REPEAT_S if repeat_s is None else repeat_s):
             _withheld[key] += 1
             return False
         _said_at[key] = now_s

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 
+from ...core.notices.slow_notice import say
 from ...core.urls import redact
 from ...errors import StorageError, TransientStorageError
 from ...storage import Answer, Page, Store, single_chunk
@@ -120,7 +122,9 @@ class CachedObject:
             etag, size = self._ask(path)
         self._is_looked_up = True
         if etag is None or size is None:
-            _log.info("%s is not cached: its server reports no etag or no size", redact(self._url))
+            url = redact(self._url)
+            message = f"{url} is not cached: its server reports no etag or no size, by which a new version is noticed."
+            say("uncached", url, message, repeat_s=math.inf)
             return
         self._etag, self._num_bytes = etag, size
         self._hit = self._cache.find(self._name, size, etag)
