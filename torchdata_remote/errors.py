@@ -146,6 +146,7 @@ class ContentEncodingError(StorageError, ValueError):
 class TransientStorageError(StorageError, ConnectionError):
     """A temporary fault (reset, time-out, 5xx response) lasted until the retries ended."""
 
+    unreachable = ""  # host and port that refused the connection, or whose name is unknown
     likely_permanent = False  # a broken answer or an unknown host name: repeated a few times, not until the deadline
     overloaded = False  # whether the store asked for fewer requests (503, 429)
     retry_after_s: float | None = None  # the wait that it asked for

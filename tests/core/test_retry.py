@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchdata_remote.core.options import RetryPolicy
-from torchdata_remote.core.retry import Attempts, call_with_retries
-from torchdata_remote.errors import ObjectNotFoundError, TransientStorageError
+from torchdata_remote.core.retry import LIKELY_PERMANENT_S, MAX_LIKELY_PERMANENT, Attempts, call_with_retries
+from torchdata_remote.errors import ObjectNotFoundError, StorageError, TransientStorageError
 
 
 class Clock:
@@ -201,3 +201,23 @@ def test_a_wait_beyond_the_deadline_is_not_started(asked: float) -> None:
     with pytest.raises(TransientStorageError, match=r"The store asked to wait for .* s\. Gave up after 1 attempts"):
         attempts.wait(_asking_to_wait(asked))
     assert clock.waits == []
+
+
+@given(takes=st.floats(0.1, 12))
+def test_faults_that_look_permanent_end_within_ten_seconds(takes: float) -> None:
+    """Also where each attempt takes long, as with a name server that does not answer: the first may take longer."""
+    clock = Clock()
+    operation = Faulty(clock, faults=10**9, takes_s=takes)
+
+    def hopeless() -> str:
+        try:
+            return operation()
+        except TransientStorageError as error:
+            error.likely_permanent = True
+            raise
+
+    with pytest.raises(StorageError, match="repeating the request does not help") as caught:
+        _call(hopeless, clock, RetryPolicy())
+    assert not isinstance(caught.value, TransientStorageError)
+    assert clock.now - operation.began[0] <= LIKELY_PERMANENT_S + takes
+    assert len(operation.began) <= MAX_LIKELY_PERMANENT

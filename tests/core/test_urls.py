@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import re
 from pathlib import Path
 
 import pytest
@@ -62,11 +63,19 @@ def test_a_bare_local_path_becomes_a_file_url(tmp_path: Path, monkeypatch: pytes
         ("s3://b/a\0b", "NUL"),
         ("a\0b", "neither a URL"),
         ("s3://key:pw@b/a", "credentials"),
+        ("s3:/b/x", "'s3:/b/x' is no URL; did you mean 's3://b/x'?"),
+        ("s3:b/x", "did you mean 's3://b/x'?"),
+        ("s3//b/x", "did you mean 's3://b/x'?"),
+        ("file:/d/x", "did you mean 'file:///d/x'?"),
+        (" s3://b/x", "begins with white space; did you mean 's3://b/x'?"),
+        ("s3:///b/x", "Expected s3://bucket/path; did you mean 's3://b/x'?"),
+        ("datasets:///d/x", "no host. Expected datasets://host:port/NAME/PATH"),
+        ("C:\\data\\x", "is a path of Windows"),
     ],
 )
 def test_a_url_that_nobody_can_read_is_refused(url: str, says: str) -> None:
     """The error says what is wrong with it."""
-    with pytest.raises(UrlError, match=says):
+    with pytest.raises(UrlError, match=re.escape(says)):
         split_url(url)
 
 
@@ -87,6 +96,9 @@ def test_what_is_no_str_is_refused(wrong: object) -> None:
         "simplecache::https://me:SECRET@host/a",
         "simplecache::https://host/a?X-Amz-Signature=SECRET",
         "file://me:SECRET@host/a",
+        "s3:/me:SECRET@b/a",
+        "s3:///me:SECRET@b/a",
+        "https:/host/a?X-Amz-Signature=SECRET",
     ],
 )
 def test_no_error_shows_the_credentials_of_a_url(url: str) -> None:
@@ -200,3 +212,11 @@ def test_a_secret_with_a_slash_is_not_shown() -> None:
         split_url("s3://AKIA:SEC/RET@bucket/key")
     assert "SEC" not in str(caught.value)
     assert "RET" not in str(caught.value)
+
+
+def test_a_path_that_exists_is_no_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if it looks like a URL with one slash."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s3:").mkdir()
+    (tmp_path / "s3:" / "b").touch()
+    assert split_url("s3:/b") == ("file", "", f"{tmp_path}/s3:/b")

@@ -28,8 +28,9 @@ from torchdata_remote.errors import (
     StorageError,
     TransientStorageError,
 )
-from torchdata_remote.storage.errors import from_unknown, mark_host_known, network_error
+from torchdata_remote.storage.errors import from_unknown
 from torchdata_remote.storage.fsspec_store import FsspecStore
+from torchdata_remote.storage.network_errors import mark_host_known, network_error
 
 
 class HfHubHTTPError(Exception):
@@ -175,11 +176,42 @@ def test_an_unknown_exception_is_in_the_message() -> None:
     assert "hf://bucket/a: ValueError: odd" in str(error)
 
 
-@pytest.mark.parametrize("details", ["Temporary failure in name resolution", "Connection refused"])
-def test_failing_name_servers_and_hosts_are_transient(details: str) -> None:
-    error = network_error("http://host-a/a", "x", details)
+@pytest.mark.parametrize("scheme", ["s3", "http", "datasets", "ftp"])
+def test_a_refused_connection_is_transient_and_names_the_server(scheme: str) -> None:
+    """And what to check."""
+    error = network_error(f"{scheme}://host-a/a", "x", "http://host-b:81/a Connection refused")
     assert isinstance(error, TransientStorageError)
-    assert not error.likely_permanent
+    assert (error.likely_permanent, error.unreachable) == (False, "host-b:81")
+    assert "host-b:81 refuses connections (x). Check " in str(error)
+
+
+def test_a_name_server_that_does_not_answer_is_asked_for_some_seconds() -> None:
+    """Unless the host has responded before: then the name is right, and it is asked until the deadline."""
+    details = "Temporary failure in name resolution"
+    before = network_error("http://host-c/a", "x", details)
+    mark_host_known("http://host-c/b")
+    after = network_error("http://host-c/a", "x", details)
+    assert isinstance(before, TransientStorageError)
+    assert isinstance(after, TransientStorageError)
+    assert (before.likely_permanent, after.likely_permanent) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("url", "check"),
+    [
+        (
+            "s3://b/a",
+            "endpoint_url (in storage_options, AWS_ENDPOINT_URL or ~/.aws/config), the region and the spelling",
+        ),
+        ("https://host-d/a", "the host of the URL and the spelling"),
+        ("datasets://host-d:1/a", "that `torchdata-remote serve` runs there"),
+        ("ftp://host-d/a", "the host in the URL or in storage_options"),
+    ],
+)
+def test_an_unknown_host_says_what_to_check(url: str, check: str) -> None:
+    error = network_error(url, "x", "Cannot connect to host host-e:81 Name or service not known")
+    assert "No such host: host-e:81. Check " in str(error)
+    assert check in str(error)
 
 
 def test_a_host_that_has_responded_is_never_unknown() -> None:

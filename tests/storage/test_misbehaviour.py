@@ -19,7 +19,7 @@ from torchdata_remote.errors import ObjectChangedError, StorageError, TransientS
 from torchdata_remote.fetch.listing.sources import list_source
 from torchdata_remote.fetch.session import FetchSession
 from torchdata_remote.fetch.streams import stream_objects
-from torchdata_remote.storage import errors as _errors
+from torchdata_remote.storage import network_errors as _errors
 from torchdata_remote.storage.preferred_reader import MAX_UNREADABLE
 
 DATA = b"0123456789"

@@ -9,15 +9,22 @@ import logging
 import random
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TypeVar
 
 from ..errors import StorageError, TransientStorageError
+from .notices.slow_notice import QUIET_S, Wait, say
 from .options.fetching import RetryPolicy
+from .urls import HTTP, LOCAL, S3
 
 T = TypeVar("T")
 _log = logging.getLogger("torchdata_remote")
 # Reached after 3 s on average, with the default waits of RetryPolicy
 MAX_LIKELY_PERMANENT = 8
+# A name server may take ten seconds to say that it does not answer
+LIKELY_PERMANENT_S = 8.0
+_NOTICED_FAILURES = 3  # in a row: one or two are usual under load
+_WITH_TIMEOUT = S3 | HTTP | {"datasets", "ftp"}  # schemes whose requests end after ``progress_timeout_s``
 # Not the global random state, which belongs to the training, nor one that forked workers share
 _jitter = random.SystemRandom()
 
@@ -41,7 +48,7 @@ class Attempts:
         uniform: Callable[[], float] = _jitter.random,
     ) -> None:
         self._policy, self._sleep, self._clock, self._uniform = policy, sleep, clock, uniform
-        self._start = self._counted_from = clock()
+        self._start = self._counted_from = self._began = self._row_began = clock()
         self._failed = self._failed_in_a_row = self._likely_permanent_in_a_row = 0
 
     @property
@@ -56,34 +63,70 @@ class Attempts:
 
     def start_anew(self) -> None:
         """Apply the limits from here on, because there was progress."""
-        self._counted_from = self._clock()
+        self._counted_from = self._began = self._clock()
         self._failed_in_a_row = self._likely_permanent_in_a_row = 0
+
+    def watch(self, url: str, position: Callable[[], int] | None = None, *, expected_s: float = 0.0) -> Wait:
+        """Return a context manager for one attempt, which is reported when it takes long.
+
+        Args:
+            url: of the object.
+            position: returns the number of bytes received so far; each is progress.
+            expected_s: seconds that the attempt may take without progress, beside the usual ones.
+        """
+        quiet_s = min(QUIET_S, self._policy.progress_timeout_s / 2) + expected_s
+        then = self._then(url)
+        return Wait(url, then, quiet_s=quiet_s) if position is None else Wait(url, then, position, quiet_s)
+
+    def _then(self, url: str) -> Callable[[], str]:
+        def then() -> str:
+            scheme, policy = url.partition("://")[0], self._policy
+            if scheme in LOCAL:
+                return "The file system does not answer: is it a network mount?"
+            ends = f"given up after {policy.progress_timeout_s:g} s without data"
+            if scheme not in _WITH_TIMEOUT:
+                ends = f"ended by the library that fsspec uses for {scheme}"
+            if self._failed_in_a_row + 1 == policy.max_attempts:
+                return f"Attempt {self.count}, the last one, is {ends}."
+            return f"Attempt {self.count} is {ends}, and repeated until {self._until()}."
+
+        return then
+
+    def _until(self) -> str:
+        """Until when attempts are started, by the clock on the wall."""
+        left_s = self._policy.deadline_s - (self._clock() - self._counted_from)
+        until = time.strftime("%H:%M:%S", time.localtime(time.time() + max(0.0, left_s)))
+        most = "" if self._policy.max_attempts is None else f", max_attempts={self._policy.max_attempts}"
+        return f"{until} (deadline_s={self._policy.deadline_s:g}{most})"
 
     def wait(self, error: TransientStorageError) -> None:
         """Wait before the next attempt, after a failed one.
 
         Raises:
             TransientStorageError: if a limit is reached, with attempts and seconds. The fault is its ``__cause__``.
-            StorageError: likewise, after ``MAX_LIKELY_PERMANENT`` faults in a row that are likely to be permanent.
+            StorageError: likewise, after ``MAX_LIKELY_PERMANENT`` faults in a row, or ``LIKELY_PERMANENT_S``, that are
+                likely to be permanent.
         """
+        now = self._clock()
         self._failed += 1
         self._failed_in_a_row += 1
+        if self._likely_permanent_in_a_row == 0:
+            self._row_began = self._began
         self._likely_permanent_in_a_row = self._likely_permanent_in_a_row + 1 if error.likely_permanent else 0
         policy = self._policy
-        if self._likely_permanent_in_a_row == MAX_LIKELY_PERMANENT:
+        wait_s = min(policy.max_wait_s, policy.first_wait_s * 2 ** min(self._failed_in_a_row - 1, 60)) * self._uniform()
+        wait_s = max(wait_s, error.retry_after_s or 0.0)
+        if self._likely_permanent_in_a_row == MAX_LIKELY_PERMANENT or (
+            error.likely_permanent and now - self._row_began + wait_s > LIKELY_PERMANENT_S
+        ):
             raise StorageError(
-                f"{error} Gave up after {self._failed} attempts in {self.elapsed_s:.1f} s: the last "
-                f"{MAX_LIKELY_PERMANENT} failed like this, so repeating the request does not help.",
+                f"{error} Gave up after {self._failed} attempts in {self.elapsed_s:.1f} s: they fail in the same "
+                "way, so repeating the request does not help.",
                 url=error.url,
                 attempts=self._failed,
                 elapsed_s=self.elapsed_s,
             ) from error
-        wait_s = min(policy.max_wait_s, policy.first_wait_s * 2 ** min(self._failed_in_a_row - 1, 60)) * self._uniform()
-        wait_s = max(wait_s, error.retry_after_s or 0.0)
-        if (
-            self._clock() - self._counted_from + wait_s > policy.deadline_s
-            or self._failed_in_a_row == policy.max_attempts
-        ):
+        if now - self._counted_from + wait_s > policy.deadline_s or self._failed_in_a_row == policy.max_attempts:
             asked = "" if error.retry_after_s is None else f" The store asked to wait for {error.retry_after_s:g} s."
             raise TransientStorageError(
                 f"{error}{asked} Gave up after {self._failed} attempts in {self.elapsed_s:.1f} s "
@@ -92,20 +135,28 @@ class Attempts:
                 attempts=self._failed,
                 elapsed_s=self.elapsed_s,
             ) from error
-        _log.log(
-            logging.WARNING if self._failed_in_a_row >= 3 else logging.DEBUG,
-            "attempt %d failed, next in %.2f s: %s",
-            self._failed_in_a_row,
-            wait_s,
-            error,
-        )
+        self._report(error, wait_s)
         self._sleep(wait_s)
+        self._began = self._clock()
+
+    def _report(self, error: TransientStorageError, wait_s: float) -> None:
+        """Say that the attempt failed and is repeated: at once if no server was reached, else if it happens again."""
+        is_long = self._clock() - self._counted_from + wait_s >= QUIET_S
+        if error.unreachable or is_long or self._failed_in_a_row >= _NOTICED_FAILURES:
+            kind = f"unreachable {error.unreachable}" if error.unreachable else "failed"
+            until = "for a few seconds" if error.likely_permanent else f"until {self._until()}"
+            again = f"Attempt {self._failed_in_a_row} failed; it is repeated {until}."
+            if say(kind, error.url or "", f"{error} {again}"):
+                return
+        _log.debug("attempt %d failed, next in %.2f s: %s", self._failed_in_a_row, wait_s, error)
 
 
 def call_with_retries(
     operation: Callable[[], T],
     policy: RetryPolicy,
     *,
+    url: str | None = None,
+    expected_s: float = 0.0,
     sleep: Callable[[float], object] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
     uniform: Callable[[], float] = _jitter.random,
@@ -115,6 +166,8 @@ def call_with_retries(
     Args:
         operation: raises ``TransientStorageError`` for a transient fault; other errors are not retried.
         policy: the limits.
+        url: of the object or prefix, to report an attempt that takes long; ``None`` reports none.
+        expected_s: seconds that an attempt may take before it is reported, beside the usual ones.
         sleep: waits for a number of seconds. May raise, to end the waiting.
         clock: monotonic, in seconds.
         uniform: returns a random number from 0 to 1.
@@ -127,6 +180,7 @@ def call_with_retries(
     attempts = Attempts(policy, sleep=sleep, clock=clock, uniform=uniform)
     while True:
         try:
-            return operation()
+            with nullcontext() if url is None else attempts.watch(url, expected_s=expected_s):
+                return operation()
         except TransientStorageError as error:  # noqa: PERF203  # a request takes a thousand times longer
             attempts.wait(error)

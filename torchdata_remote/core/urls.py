@@ -13,6 +13,7 @@ from typing import Any
 from ..errors import UrlError
 from .checksums import Checksums
 from .sample_range import part_url, split_part_url
+from .url_mistakes import mistake_in
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
 _USER_INFO = re.compile(r"(://)[^/]*@")
@@ -110,10 +111,7 @@ def split_url(url: str) -> tuple[str, str, str]:
         raise UrlError(f"Expected a URL as str, got {type(url).__name__}: {url!r:.200}")
     match = _SCHEME.match(url)
     if match is None:
-        if not url or "::" in url or "\0" in url:
-            raise UrlError(f"{redact(url)!r} is neither a URL (scheme://bucket/path) nor a local path.")
-        trailing = "/" if url.endswith(("/", os.sep)) else ""
-        return "file", "", os.path.abspath(os.path.expanduser(url)).rstrip("/") + trailing
+        return "file", "", _local_path(url)
     scheme, rest = match[1].lower(), match[2]
     if "\0" in rest:
         raise UrlError(f"{redact(url)!r}: a URL cannot hold a NUL character.", url=redact(url))
@@ -125,7 +123,8 @@ def split_url(url: str) -> tuple[str, str, str]:
         return scheme, "", rest.lstrip("/")
     bucket, _, path = rest.partition("/")
     if not bucket:
-        raise UrlError(f"{redact(url)}: no bucket. Expected {scheme}://bucket/path.", url=redact(url))
+        shown = f"{scheme}:///..." if "@" in path else redact(url)
+        raise UrlError(f"{shown}: {_without_host(scheme, path)}", url=shown)
     if ":" in bucket and not bucket.rpartition(":")[2].isdigit() and "@" in path:
         raise UrlError(f"{scheme}://...: credentials do not belong into a URL. Pass them by storage_options.")
     if "::" in bucket:
@@ -139,6 +138,29 @@ def split_url(url: str) -> tuple[str, str, str]:
             url=redact(url),
         )
     return scheme, bucket, path
+
+
+def _local_path(path: str) -> str:
+    """Make a local path absolute; refuse one that was meant as something else."""
+    if not path or "::" in path or "\0" in path:
+        raise UrlError(f"{redact(path)!r} is neither a URL (scheme://bucket/path) nor a local path.")
+    if mistake := mistake_in(path, redact):
+        raise UrlError(mistake)
+    trailing = "/" if path.endswith(("/", os.sep)) else ""
+    return os.path.abspath(os.path.expanduser(path)).rstrip("/") + trailing
+
+
+def _without_host(scheme: str, path: str) -> str:
+    """Say what is missing in a URL that has a third slash, or nothing, where the bucket or host belongs."""
+    meant = path.lstrip("/").rstrip()
+    near = f"; did you mean {redact(f'{scheme}://{meant}')!r}?" if meant else "."
+    if scheme == "datasets":
+        return (
+            "no host. Expected datasets://host:port/NAME/PATH, with the address that `torchdata-remote serve` prints."
+        )
+    if scheme in HTTP:
+        return f"no host. Expected {scheme}://host/path."
+    return f"no bucket. Expected {scheme}://bucket/path{near}"
 
 
 def join_url(scheme: str, bucket: str, path: str) -> str:

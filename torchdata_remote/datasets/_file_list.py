@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from ..core.options import RetryPolicy, StorageOptions
@@ -10,6 +11,9 @@ from ..errors import EmptyListingError
 from ..fetch.listing.patterns import path_below
 from ..fetch.listing.sources import list_source
 from ..fetch.listing.url_table import StringColumn, UrlTable
+from ..fetch.listing.whereabouts import Others
+
+_SHARD = re.compile(r"\.(tar(\.\w+)?|tgz|zip)$", re.IGNORECASE)
 
 
 def list_files(
@@ -39,6 +43,7 @@ def list_files(
         found = list_source(url, pattern=None, recursive=True, options=options, retry=retry)
         listed = ((file_url, below(file_url)) for file_url in found)
     urls, paths = UrlTable(), StringColumn()
+    others = Others()
     is_sorted, previous = True, ("", "", "")
     for file_url, path in listed:
         if extensions is None or path.lower().endswith(extensions):
@@ -46,14 +51,24 @@ def list_files(
             paths.append(path)
             key = _sort_key(path)
             is_sorted, previous = is_sorted and previous <= key, key
+        else:
+            others.add(path)
     if not urls:
         shown = redact(url)
         kinds = "" if extensions is None else f" whose name ends in one of {', '.join(extensions)}"
-        raise EmptyListingError(f"{shown}: there is no file{kinds}.", url=shown)
+        raise EmptyListingError(f"{shown}: there is no file{kinds}.{_about(others)}", url=shown)
     if is_sorted:
         return urls, paths
     order = sorted(range(len(urls)), key=lambda number: _sort_key(paths[number]))
     return UrlTable(urls[number] for number in order), StringColumn(paths[number] for number in order)
+
+
+def _about(others: Others) -> str:
+    """Say what a folder has instead of the files that were looked for."""
+    text = others.text(None)
+    if any(_SHARD.search(name) for name in others.names):
+        text += " They are shards: read them by stream_shards(url), or by ShardedDataset(url)."
+    return text
 
 
 def _sort_key(path: str) -> tuple[str, str, str]:

@@ -11,8 +11,9 @@ from ..core.options import RetryPolicy
 from ..core.retry import Attempts
 from ..core.stats.counters import FETCH
 from ..core.urls import redact
-from ..errors import StorageError, TransientStorageError
+from ..errors import ObjectNotFoundError, StorageError, TransientStorageError
 from ..storage import RangeNotSatisfiableError
+from .listing.whereabouts import about_missing
 from .range_download import ObjectVersion, RangeDownload, RangeRequest, RangeSource
 
 
@@ -52,7 +53,7 @@ def read_range(
     download = RangeDownload(source, request, policy.progress_timeout_s, on_found, clock, on_damage)
     while not download.complete():
         try:
-            with in_flight.permit(), _counted(download):
+            with in_flight.permit(), attempts.watch(request.url, lambda: download.position), _counted(download):
                 yield from download.attempt()
         except TransientStorageError as error:  # noqa: PERF203  # a request costs a thousand times more
             if error.overloaded:
@@ -65,6 +66,8 @@ def read_range(
             except StorageError as final:
                 raise _with_context(final, download, attempts) from error
         except StorageError as error:
+            if isinstance(error, ObjectNotFoundError):
+                error.args = (f"{error}{about_missing(source, request.url)}",)
             raise _with_context(error, download, attempts) from error
 
 

@@ -49,7 +49,9 @@ def wanted_bytes(
     assert end is not None
     store, path = open_store(index_url(url), options, Connection(read_timeout_s=retry.progress_timeout_s))
     try:
-        answer = call_with_retries(lambda: store.read(path, begin * ENTRY_BYTES, (end + 1) * ENTRY_BYTES, None), retry)
+        answer = call_with_retries(
+            lambda: store.read(path, begin * ENTRY_BYTES, (end + 1) * ENTRY_BYTES, None), retry, url=index_url(url)
+        )
         data, index_bytes = answer.whole(), answer.total_bytes
     except ObjectNotFoundError as error:
         raise _unusable(url, "is missing") from error
@@ -122,7 +124,7 @@ class _Window:
 
     def __init__(self, url: str, options: StorageOptions, retry: RetryPolicy) -> None:
         self._store, self._path = open_store(url, options, Connection(read_timeout_s=retry.progress_timeout_s))
-        self._etag, self._retry = url.etag if isinstance(url, RemoteUrl) else None, retry
+        self._url, self._etag, self._retry = str(url), url.etag if isinstance(url, RemoteUrl) else None, retry
         self._start, self._data = 0, b""
 
     def parts(self, start: int, stop: int | None) -> _Parts:
@@ -134,7 +136,9 @@ class _Window:
         if not self._start <= start < self._start + len(self._data):
             try:
                 self._data = call_with_retries(
-                    lambda: self._store.read(self._path, start, start + _WINDOW_BYTES, self._etag).whole(), self._retry
+                    lambda: self._store.read(self._path, start, start + _WINDOW_BYTES, self._etag).whole(),
+                    self._retry,
+                    url=self._url,
                 )
             except RangeNotSatisfiableError:
                 return b""

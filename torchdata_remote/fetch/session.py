@@ -15,6 +15,8 @@ from ..errors import StorageError
 from ..storage import Connection
 from .cache.disk_cache import DiskCache
 
+_CACHE_ADVICE = "Pass a folder of a local disk that this user can create and write to."
+
 
 class _Event(Enum):
     OPENS_NO_MORE = 1
@@ -23,10 +25,17 @@ class _Event(Enum):
 
 
 def _open_cache(cache_dir: str, cache_bytes: int) -> DiskCache:
+    where = f"cache_dir={cache_dir!r} cannot be used as a cache"
+    if not os.fspath(cache_dir):
+        raise StorageError(f"{where}: it is empty. {_CACHE_ADVICE}")
     try:
         return DiskCache(cache_dir, cache_bytes)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise StorageError(f"{where}: it is a file, or below one ({error}). {_CACHE_ADVICE}") from error
+    except StorageError:
+        raise
     except (OSError, ValueError) as error:  # ValueError: a NUL character
-        raise StorageError(f"cache_dir={cache_dir!r} cannot be used as a cache: {error}") from error
+        raise StorageError(f"{where}: {error}. {_CACHE_ADVICE}") from error
 
 
 class ActiveSession:

@@ -67,7 +67,8 @@ class FileReader(SplitReader[Sample], StatefulPipe[Sample]):
                 if not key or not extension:
                     raise SampleError(
                         f"{redact(url)}: the name has no {'extension' if key else 'key'}, so it cannot be part of "
-                        "a sample. List with a pattern that excludes it, such as pattern='*.jpg'.",
+                        "a sample. Exclude it by a pattern, as list_remote(pattern='*.jpg'). If it is a folder, "
+                        "list it first: IterableWrapper([url]).list_remote().file_reader().",
                         url=redact(url),
                     )
                 data = b"".join(parts_of(url, stream))

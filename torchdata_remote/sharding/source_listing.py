@@ -121,7 +121,7 @@ def _listed(source: str, pattern: str | None, options: StorageOptions, retry: Re
             yield url
             continue
         store, path = open_store(url, options)  # brace ranges are expanded without a listing
-        found = call_with_retries(lambda store=store, path=path: store.stat(path), retry)  # type: ignore[misc]
+        found = call_with_retries(lambda store=store, path=path: store.stat(path), retry, url=url)  # type: ignore[misc]
         yield RemoteUrl(url, found.size, found.etag)
 
 

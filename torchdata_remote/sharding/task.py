@@ -173,5 +173,5 @@ def _is_same(shard: ShardInfo, options: StorageOptions) -> bool:
 
 def _size_of(url: str, options: StorageOptions) -> int | None:
     store, path = open_store(url, options)
-    found = call_with_retries(lambda: store.find(path), RetryPolicy())
+    found = call_with_retries(lambda: store.find(path), RetryPolicy(), url=url)
     return None if found is None else found.size

@@ -74,4 +74,4 @@ class TemporaryObjects:
         retry = RetryPolicy()
         for url in list(list_folder(self._prefix, recursive=True, options=self._options, retry=retry)):
             store, path = open_store(url, self._options)
-            call_with_retries(lambda store=store, path=path: store.delete(path), retry)  # type: ignore[misc]
+            call_with_retries(lambda store=store, path=path: store.delete(path), retry, url=url)  # type: ignore[misc]

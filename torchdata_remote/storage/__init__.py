@@ -4,6 +4,7 @@ from .listing.folder import list_folder
 from .listing.pages import list_prefix
 from .local.names import PARTIAL_SUFFIX, is_internal_name, symlink_error
 from .local.store import LocalStore
+from .option_names import check_options
 from .protocol import Answer, Entry, FolderStore, ObjectWriter, Page, RangeNotSatisfiableError, Store, single_chunk
 from .registry import Connection, open_store, publish, read_whole
 
@@ -18,6 +19,7 @@ __all__ = [
     "Page",
     "RangeNotSatisfiableError",
     "Store",
+    "check_options",
     "is_internal_name",
     "list_folder",
     "list_prefix",

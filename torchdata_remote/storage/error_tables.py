@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from urllib3.exceptions import HTTPError, LocationParseError
 
+from ..core.arguments.suggestions import did_you_mean
 from ..core.urls import redact
 from ..errors import AccessDeniedError, ObjectNotFoundError, RemoteDataError, StorageError, UrlError
-from .errors import from_status, from_unknown, network_error, to_package_error, unusable_response
+from .errors import from_status, from_unknown, to_package_error
+from .network_errors import details_of, network_error, unusable_response
 from .protocol import RedirectWithoutLocationError, UnreadableResponseError
 
 STATUS = re.compile(r"status code: (\d{3})")
@@ -19,8 +22,11 @@ _UNREADABLE = re.compile(
     r"Invalid last modified|Invalid content length|contained non UTF-8 characters|containing non-ASCII data|"
     r"hyper::Error\(\s*Parse\("
 )
+_OWN = ("s3", "http", "https", "datasets", "file", "memory")
+_S3_SERVERS = {"s3n", "aws", "minio", "ceph", "r2", "b2", "wasabi", "oss", "swift"}  # words for servers of s3
 _QUERY = re.compile(r"\?[^\s'\")]*")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
+_REGION = re.compile(r"<Region>([\w-]+)</Region>")
 
 
 def from_botocore(error: Exception, url: str, *, writing: bool = False) -> Exception:
@@ -31,13 +37,15 @@ def from_botocore(error: Exception, url: str, *, writing: bool = False) -> Excep
     shown = redact(url)
     if isinstance(error, boto.ClientError):
         about = error.response.get("ResponseMetadata", {})
-        code = str(error.response.get("Error", {}).get("Code", ""))
+        problem = error.response.get("Error", {})
+        code = str(problem.get("Code", ""))
         return from_status(
             int(about.get("HTTPStatusCode", 0)),
             "" if code.isdigit() else code,
             url,
             writing=writing,
             retry_after=about.get("HTTPHeaders", {}).get("retry-after"),
+            region=problem.get("Region") or about.get("HTTPHeaders", {}).get("x-amz-bucket-region"),
         )
     if isinstance(error, boto.NoCredentialsError | boto.PartialCredentialsError | boto.CredentialRetrievalError):
         return AccessDeniedError(
@@ -48,8 +56,7 @@ def from_botocore(error: Exception, url: str, *, writing: bool = False) -> Excep
     if isinstance(error, boto.ParamValidationError):
         return UrlError(f"{shown}: {error}", url=shown)
     if isinstance(error, boto.HTTPClientError | boto.ConnectionError | boto.IncompleteReadError | HTTPError):
-        details = f"{error} {getattr(error, 'kwargs', {}).get('error')!r} {error.__cause__!r}"
-        return network_error(url, f"{type(error).__name__}: {error}", details)
+        return network_error(url, f"{type(error).__name__}: {error}", details_of(error))
     if isinstance(error, ResponseParserError):
         return unusable_response(url, f"{type(error).__name__}: {_first_line(str(error))}")
     if isinstance(error, boto.BotoCoreError):
@@ -62,7 +69,8 @@ def from_obstore(error: Exception, url: str) -> Exception:
     text = str(error)
     status, code = STATUS.search(text), _CODE.search(text)
     if status:
-        return from_status(int(status[1]), code[1] if code else "", url)
+        region = _REGION.search(text)
+        return from_status(int(status[1]), code[1] if code else "", url, region=region[1] if region else None)
     if "redirect without LOCATION" in text:
         return RedirectWithoutLocationError(
             f"{redact(url)}: the bucket is in another region, or on another host.", url=redact(url)
@@ -114,7 +122,8 @@ def from_os(error: Exception, url: str, *, transient: bool) -> Exception:
         if isinstance(cause, Exception) and not isinstance(cause, FileNotFoundError | LookupError | StopIteration):
             return to_package_error(from_os, cause, url, transient=True)
     if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
-        return ObjectNotFoundError(f"{shown}: no such object.", url=shown)
+        what = "object" if transient else "file"
+        return ObjectNotFoundError(f"{shown}: no such {what}.", url=shown)
     if isinstance(error, PermissionError):
         return AccessDeniedError(f"{shown}: access denied: {error}.", url=shown)
     if isinstance(error, FileExistsError):
@@ -124,3 +133,18 @@ def from_os(error: Exception, url: str, *, transient: bool) -> Exception:
     if isinstance(error, OSError) and not transient:
         return StorageError(f"{shown}: {type(error).__name__}: {error}", url=shown)
     return from_unknown(error, url)
+
+
+def unknown_scheme(scheme: str, bucket: str, error: Exception, known: Iterable[str]) -> UrlError:
+    """Make the error for a scheme that fsspec does not know, or whose package is missing."""
+    url = f"{scheme}://{bucket}"
+    if isinstance(error, ImportError):
+        return UrlError(f"{url}: the package that reads {scheme!r} is missing: {error}.", url=url)
+    stored = "s3" if scheme in _S3_SERVERS else ""
+    near = f"; did you mean '{stored}'?" if stored else did_you_mean(scheme, [*_OWN, *known])
+    more = " Pass the address of the server by storage_options={'endpoint_url': ...}." if stored else ""
+    return UrlError(
+        f"{url}: no transport for the scheme {scheme!r}{near or '.'}{more} Known are s3, http, https, datasets, file, "
+        "memory, local paths, and the protocols for which fsspec has a package.",
+        url=url,
+    )

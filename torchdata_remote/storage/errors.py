@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from ..core.urls import redact
+from ..core.urls import HTTP, S3, redact
 from ..errors import (
     AccessDeniedError,
     ExpiredCredentialsError,
@@ -21,6 +21,7 @@ from ..errors import (
     StorageError,
     TransientStorageError,
 )
+from .network_errors import details_of, network_error, unusable_response
 from .protocol import RangeNotSatisfiableError, UnsupportedRequestError
 
 Table = Callable[..., Exception]
@@ -29,6 +30,11 @@ _TRANSIENT_CODES = {"SlowDown", "RequestTimeout", "InternalError", "ServiceUnava
 _TRANSIENT_STATUSES = {408, 425, 429, 500, 502, 503, 504}
 _OVERLOADED_STATUSES = {429, 503}
 _UNSUPPORTED_CODES, _UNSUPPORTED_STATUSES = {"NotImplemented", "MethodNotAllowed"}, {405, 501}
+_REGION_CODES = {"AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException"}
+_DENIED_ADVICE = {
+    "InvalidAccessKeyId": "This store does not know the access key. Check 'key', and that endpoint_url is its server.",
+    "SignatureDoesNotMatch": "The secret is not that of the access key: check 'secret', also for a missing character.",
+}
 _EXPIRED_CODES = {
     "ExpiredToken",
     "ExpiredTokenException",
@@ -36,19 +42,6 @@ _EXPIRED_CODES = {
     "RequestTimeTooSkewed",
     "RequestExpired",
 }
-
-
-_CERTIFICATE = re.compile(r"CERTIFICATE_VERIFY_FAILED|certificate verify failed|InvalidCertificate|CertificateError")
-_REDIRECTS = re.compile(r"TooManyRedirects|too many redirects", re.IGNORECASE)
-_UNKNOWN_HOST = re.compile(
-    r"Name or service not known|No address associated with hostname|Name does not resolve|nodename nor servname|"
-    r"getaddrinfo failed|Errno 1100[14]"
-)
-_PROTOCOL_ERROR = re.compile(
-    r"BadStatusLine\(|[Bb]ad status line|InvalidHeader|unmatching values|Duplicate Content-Length|Invalid character in "
-    r"Content-Length|Invalid header|WRONG_VERSION_NUMBER|wrong version number|RECORD_LAYER_FAILURE|InvalidContentType|"
-    r"UnsupportedProtocol|Parse\(|ResponseParserError"
-)
 _FTP_REPLY = re.compile(r"(\d{3})\b")
 _DENIED = {"AuthenticationException", "AuthenticationError", "ClientAuthenticationError", "RefreshError"}
 _PROGRAMMING_ERRORS = (
@@ -70,7 +63,6 @@ _NETWORK_PACKAGE = re.compile(
     "aiohttp|asyncio|azure|botocore|fsspec|ftplib|gcsfs|google|h11|h2|http|httpcore|httpx|huggingface_hub|paramiko|"
     "requests|smbprotocol|socket|ssl|urllib|urllib3"
 )
-_known_hosts: set[str] = set()  # scheme and bucket or host, of those that have responded
 
 
 @contextlib.contextmanager
@@ -99,54 +91,6 @@ def to_package_error(table: Table, error: Exception, url: str, **options: bool) 
     return known if isinstance(known, RemoteDataError) else from_unknown(error, url)
 
 
-def mark_host_known(url: str) -> None:
-    """Record that the host of a URL has responded: its name exists, although a name server may fail later."""
-    _known_hosts.add(_host_of(url))
-
-
-def _host_of(url: str) -> str:
-    """Scheme and bucket or host of a URL."""
-    return "/".join(url.split("/", 3)[:3])
-
-
-def network_error(url: str, what: str, details: str) -> StorageError:
-    """Make the error for a request without a response, or with one that is not HTTP.
-
-    A refused or reset connection is transient, and so is a name server that does not respond. A violation of the
-    protocol may be the mistake of a proxy, and an unknown host name that of a host that is being set up: these are
-    retried a few times only. A host that has responded once is never unknown.
-
-    Args:
-        url: of the request.
-        what: the transport's message, without secrets.
-        details: all texts of the transport's error, in which the cause is searched.
-    """
-    shown, what = redact(url), what.rstrip(".")
-    if _CERTIFICATE.search(details):
-        return StorageError(
-            f"{shown}: {what}. The server's certificate is not trusted. Configure its "
-            "authority (AWS_CA_BUNDLE for s3, SSL_CERT_FILE for http), and check host name and clock.",
-            url=shown,
-        )
-    if _REDIRECTS.search(details):
-        return StorageError(
-            f"{shown}: {what}: too many redirects. Use the URL at which the object is stored.", url=shown
-        )
-    transient = TransientStorageError(f"{shown}: {what}.", url=shown)
-    unknown_host = _UNKNOWN_HOST.search(details) is not None and _host_of(url) not in _known_hosts
-    if unknown_host:
-        transient.args = (f"{shown}: {what}. No such host: check the host name, or the endpoint.",)
-    transient.likely_permanent = unknown_host or _PROTOCOL_ERROR.search(details) is not None
-    return transient
-
-
-def unusable_response(url: str, what: str) -> TransientStorageError:
-    """Make the error for a response that cannot be used. It is retried, since it may be the mistake of a proxy."""
-    error = TransientStorageError(f"{redact(url)}: {what}.", url=redact(url))
-    error.likely_permanent = True
-    return error
-
-
 def from_unknown(error: Exception, url: str) -> Exception:
     """Convert an exception that no table contains, by its HTTP status, its class, or its message."""
     shown = redact(url)
@@ -167,7 +111,7 @@ def from_unknown(error: Exception, url: str) -> Exception:
         and not isinstance(error, _PROGRAMMING_ERRORS)
         and (isinstance(error, _TRANSIENT) or _is_network_error(error))
     ):
-        return network_error(url, what, f"{error!r} {error} {error.__cause__!r}")
+        return network_error(url, what, details_of(error))
     return StorageError(f"{shown}: {what}. The transport failed in a way that a retry does not change.", url=shown)
 
 
@@ -189,7 +133,13 @@ def _is_network_error(error: Exception) -> bool:
 
 
 def from_status(
-    status: int, code: str, url: str, *, writing: bool = False, retry_after: str | None = None
+    status: int,
+    code: str,
+    url: str,
+    *,
+    writing: bool = False,
+    retry_after: str | None = None,
+    region: str | None = None,
 ) -> Exception:
     """Make the error for an HTTP status and S3's error code.
 
@@ -199,9 +149,11 @@ def from_status(
         url: of the request.
         writing: whether the request would have written an object.
         retry_after: the header, if the transport shows it.
+        region: of the bucket, if the store says so.
     """
     url = redact(url)
     message = f"{url}: the store answered {status} {code}".rstrip() + "."
+    is_s3 = url.partition("://")[0] in S3
     if code in _EXPIRED_CODES:
         return ExpiredCredentialsError(f"{message} Renew the credentials, and check this machine's clock.", url=url)
     if code in _TRANSIENT_CODES or status in _TRANSIENT_STATUSES:
@@ -210,12 +162,14 @@ def from_status(
         transient.retry_after_s = _seconds(retry_after)
         return transient
     if status == 404 or code in _NOT_FOUND:
-        missing = "bucket" if code == "NoSuchBucket" else "object"
-        return ObjectNotFoundError(f"{url}: no such {missing}.", url=url)
+        return ObjectNotFoundError(f"{url}: {_missing(code, url)}", url=url)
     if status in (401, 403):
-        return AccessDeniedError(
-            f"{message} Check the credentials (storage_options or the AWS environment) and their rights; "
-            "a public bucket needs storage_options={'anon': True}.",
+        return AccessDeniedError(f"{message} {_DENIED_ADVICE.get(code) or _denied_advice(url)}", url=url)
+    if code in _REGION_CODES or (status in (301, 307) and is_s3):
+        where = "another region" if region is None else f"the region {region}"
+        return StorageError(
+            f"{message} The bucket is in {where}: pass storage_options={{'region': {region or '...'!r}}}, or set "
+            "AWS_DEFAULT_REGION. For another server than AWS, check endpoint_url.",
             url=url,
         )
     if status == 412 and writing:
@@ -226,7 +180,28 @@ def from_status(
         return RangeNotSatisfiableError(message, url=url)
     if status in _UNSUPPORTED_STATUSES or code in _UNSUPPORTED_CODES:
         return UnsupportedRequestError(message, url=url)
+    if status == 400 and not code and is_s3:
+        message += " It gives no reason. Check the region, the session token, and endpoint_url."
     return StorageError(message, url=url)
+
+
+def _missing(code: str, url: str) -> str:
+    scheme, _, below = url.partition("://")
+    if code == "NoSuchBucket":
+        return (
+            f"no such bucket: {below.partition('/')[0]!r}. Check its spelling, and that endpoint_url (storage_options, "
+            "AWS_ENDPOINT_URL or ~/.aws/config; none means AWS) is the server that has it."
+        )
+    return "no such object: the server answered 404. Check host and path." if scheme in HTTP else "no such object."
+
+
+def _denied_advice(url: str) -> str:
+    if url.partition("://")[0] in HTTP:
+        return "Check the path, and whether a signed URL has expired or the server asks for a login."
+    return (
+        "Check the credentials (storage_options or the AWS environment) and their rights; a public bucket needs "
+        "storage_options={'anon': True}."
+    )
 
 
 def _seconds(retry_after: str | None) -> float | None:

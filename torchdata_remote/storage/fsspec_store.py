@@ -12,13 +12,17 @@ from typing import Any
 import fsspec
 import fsspec.core
 
+from ..core.notices.slow_notice import QUIET_S, Wait
 from ..core.options import StorageOptions
 from ..core.urls import HTTP, LOCAL, S3, join_url
-from ..errors import ObjectNotFoundError, UrlError
-from .error_tables import from_os
-from .errors import from_status, mark_host_known, translate_errors
+from ..errors import AccessDeniedError, ObjectNotFoundError
+from .error_tables import from_os, unknown_scheme
+from .errors import from_status, translate_errors
 from .http.content_encoding import with_encoding_check
+from .multipart import SLOW_BYTES_PER_S
+from .network_errors import mark_host_known
 from .protocol import Answer, Entry, Page, normalized_etag, single_chunk
+from .s3.credential_source import source_of_options
 from .s3.settings import options_for_s3fs
 from .serial_filesystem import Filesystem, list_files, with_timeout
 
@@ -67,6 +71,7 @@ class FsspecStore:
         keywords = with_encoding_check(scheme, keywords)
         keywords = with_timeout(scheme, keywords, read_timeout_s)
         self._scheme, self._bucket = scheme, bucket
+        self._credentials = source_of_options(options) if scheme in S3 else ""
 
         def make() -> Any:
             filesystem = fsspec.core.url_to_fs(join_url(scheme, bucket, ""), **keywords)[0]
@@ -78,11 +83,7 @@ class FsspecStore:
             self._kind: Any = fsspec.get_filesystem_class(scheme)
             self._opened = Filesystem(self._kind, make)
         except (ValueError, ImportError) as error:
-            raise UrlError(
-                f"{scheme}://{bucket}: no transport for the scheme {scheme!r}: {error}. Known are s3, http, https, "
-                "file, memory, local paths, and the protocols for which fsspec has a package.",
-                url=f"{scheme}://{bucket}",
-            ) from error
+            raise unknown_scheme(scheme, bucket, error, fsspec.available_protocols()) from error
         self._publishing = threading.RLock() if scheme == "memory" else contextlib.nullcontext()
         # Local paths are absolute; their protocol alone would mean the current working directory
         self._root = "" if scheme in LOCAL else self._full("").rstrip("/") + "/"
@@ -95,9 +96,13 @@ class FsspecStore:
     @contextlib.contextmanager
     def _calls(self, path: str) -> Iterator[Any]:
         """Lock the filesystem for the calls of the block, and raise this package's errors."""
-        with translate_errors(from_os, self._url(path), transient=True), self._opened.use() as filesystem:
-            yield filesystem
-            mark_host_known(self._url(path))
+        try:
+            with translate_errors(from_os, self._url(path), transient=True), self._opened.use() as filesystem:
+                yield filesystem
+                mark_host_known(self._url(path))
+        except AccessDeniedError as error:
+            error.args = (f"{error}{self._credentials}",)
+            raise
 
     def _url(self, path: str) -> str:
         return join_url(self._scheme, self._bucket, path)
@@ -174,7 +179,10 @@ class FsspecStore:
 
     def publish(self, path: str, data: bytes, *, overwrite: bool) -> None:
         """Write an object in one call, the only one that fsspec's filesystems complete wholly or not at all."""
-        with self._publishing, self._calls(path) as filesystem:
+        expected_s = len(data) / SLOW_BYTES_PER_S
+        then = f"It is ended by the library that fsspec uses for {self._scheme}, and not repeated."
+        watch = Wait(self._url(path), lambda: then, quiet_s=QUIET_S + expected_s)
+        with watch, self._publishing, self._calls(path) as filesystem:
             full = self._full(path)
             if not overwrite and filesystem.exists(full):
                 raise from_status(412, "", self._url(path), writing=True)

@@ -15,6 +15,7 @@ PartT = TypeVar("PartT")
 UPLOAD_PART_BYTES = 16 << 20  # S3 requires at least 5 MiB
 PARTS_PER_SIZE = 700  # S3 and the dataset service accept 10,000 parts: growing up to 224 MiB, they hold 1 TiB
 MAX_PARTS_IN_FLIGHT = 4
+SLOW_BYTES_PER_S = 1 << 20  # of one request: an upload that is faster is not reported as slow
 
 
 class MultipartWriter(ABC, Generic[PartT]):
@@ -120,7 +121,13 @@ class MultipartWriter(ABC, Generic[PartT]):
 
 
 def make_visible(
-    send: Callable[[], Any], is_visible: Callable[[], bool], retry: RetryPolicy, *, look_before_retry: bool = False
+    send: Callable[[], Any],
+    is_visible: Callable[[], bool],
+    retry: RetryPolicy,
+    *,
+    url: str | None = None,
+    num_bytes: int = 0,
+    look_before_retry: bool = False,
 ) -> None:
     """Send the request that makes an object visible, and retry it.
 
@@ -131,6 +138,8 @@ def make_visible(
         send: one request.
         is_visible: whether the store has exactly this object.
         retry: the limits.
+        url: of the object, to report a request that takes long; ``None`` reports none.
+        num_bytes: that the request sends.
         look_before_retry: call ``is_visible`` before each retry also, where ``send`` would start a new upload.
     """
     num_attempts = 0
@@ -146,4 +155,4 @@ def make_visible(
             if num_attempts == 1 or not is_visible():
                 raise
 
-    call_with_retries(attempt, retry)
+    call_with_retries(attempt, retry, url=url, expected_s=num_bytes / SLOW_BYTES_PER_S)

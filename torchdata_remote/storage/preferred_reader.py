@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ..core.urls import redact
 from ..errors import TransientStorageError
-from .errors import mark_host_known
+from .network_errors import mark_host_known
 from .protocol import Answer, RedirectWithoutLocationError, UnreadableResponseError
 
 Read = Callable[[str, int, int | None, str | None], Answer]

@@ -33,6 +33,7 @@ from . import obstore_reader
 from .dataset_service.store import DATASETS, DatasetsStore
 from .http_store import HttpStore
 from .local.store import LocalStore
+from .option_names import require_known_options
 from .protocol import Store
 from .s3.fallback_credentials import without_fallback
 from .s3.settings import s3_settings
@@ -86,6 +87,7 @@ def open_store(url: str, options: StorageOptions, connection: Connection = _DEFA
     key = scheme, bucket, options.identity(), connection
     with _lock:
         if key not in _stores:
+            require_known_options(url, scheme, options)
             store, reason = _make_store(scheme, bucket, options, connection)
             _stores.setdefault(key, store)  # a finalizer may have opened it in this thread meanwhile
             _log.info("%s is read by %s", redact(join_url(scheme, bucket, "")), reason)
@@ -123,7 +125,7 @@ def read_whole(url: str, options: StorageOptions, retry: RetryPolicy, *, by_obst
     """
     store, path = open_store(url, options, Connection(read_timeout_s=retry.progress_timeout_s))
     read = store.read if by_obstore else getattr(store, "read_without_obstore", store.read)
-    return call_with_retries(lambda: read(path, 0, None, None).whole(), retry)
+    return call_with_retries(lambda: read(path, 0, None, None).whole(), retry, url=url)
 
 
 def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> tuple[Store, str]:

@@ -17,7 +17,9 @@ from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
+from ..core.urls import HTTP
 from ..errors import RemoteDataError
+from .protocol import CONNECT_TIMEOUT_S
 
 _TIMEOUTS = {"ftp": "timeout"}  # the option that limits the time without a byte
 _KNOWN_MODULES = ("huggingface_hub", "torchdata_remote", "fsspec.implementations.arrow")
@@ -35,6 +37,11 @@ def is_thread_safe(kind: type) -> bool:
 
 def with_timeout(scheme: str, keywords: dict[str, Any], read_timeout_s: float) -> dict[str, Any]:
     """Add the time-out option of a filesystem that has one, unless it is set."""
+    if scheme in HTTP:
+        from aiohttp import ClientTimeout
+
+        limits = ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=read_timeout_s)
+        return {**keywords, "client_kwargs": {"timeout": limits, **(keywords.get("client_kwargs") or {})}}
     name = _TIMEOUTS.get(scheme)
     return keywords if name is None else {name: read_timeout_s, **keywords}
 

@@ -50,7 +50,7 @@ class ShardFolder:
         """
         url = self.template.folder + name
         store, path = open_store(url, self.options)
-        if not is_expected and call_with_retries(lambda: store.find(path), self._retry) is None:
+        if not is_expected and call_with_retries(lambda: store.find(path), self._retry, url=url) is None:
             return None
         try:
             return read_whole(url, self.options, self._retry, by_obstore=False)
@@ -84,8 +84,9 @@ class ShardFolder:
 
     def delete(self, name: str) -> None:
         """Remove an object of the folder if it exists."""
-        store, path = open_store(self.template.folder + name, self.options)
-        call_with_retries(lambda: store.delete(path), self._retry)
+        url = self.template.folder + name
+        store, path = open_store(url, self.options)
+        call_with_retries(lambda: store.delete(path), self._retry, url=url)
 
     def manifest(self) -> tuple[list[ShardInfo], list[Any]] | None:
         """Read the manifest: its shards and the jobs that wrote them; ``None`` if there is no manifest.
@@ -165,7 +166,7 @@ class ShardFolder:
                 return True
             return self.template.index(folder + name) is not None
 
-        call_with_retries(lambda: store.remove_leftovers(path, is_ours), self._retry)
+        call_with_retries(lambda: store.remove_leftovers(path, is_ours), self._retry, url=folder)
 
     def keep_only(self, shards: Sequence[ShardInfo]) -> None:
         """Remove all other shards of this template, and their indexes."""

@@ -83,5 +83,5 @@ def test_requests_are_retried_with_less_concurrency() -> None:
                 raise answers.pop()
             return "well"
 
-        assert pool.request(operation) == "well"
+        assert pool.request(operation, "datasets://h/d") == "well"
         assert pool.in_flight.limit < 8

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 
+from ...core.notices.slow_notice import say
 from ...core.urls import redact
 from ...errors import StorageError, TransientStorageError
-from ...storage import Answer, Store, single_chunk
+from ...storage import Answer, Page, Store, single_chunk
 from .disk_cache import CacheEntryWriter, DiskCache
 from .entry import CachedFile, DamagedError
 
@@ -67,6 +69,11 @@ class CachedObject:
             self.keep(0, memoryview(b""))
         return answer
 
+    def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
+        """List as the store does, for errors. Stores without folders raise ``AttributeError``."""
+        page: Page = self._store.list_after(prefix, recursive=recursive, after=after, limit=limit)  # type: ignore[attr-defined]
+        return page
+
     def _is_accepted(self, answer: Answer, etag: str | None) -> bool:
         """Whether the caller uses a response: it refuses another etag, and another size than the listed one."""
         listed_size, _ = self._listed
@@ -115,7 +122,9 @@ class CachedObject:
             etag, size = self._ask(path)
         self._is_looked_up = True
         if etag is None or size is None:
-            _log.info("%s is not cached: its server reports no etag or no size", redact(self._url))
+            url = redact(self._url)
+            message = f"{url} is not cached: its server reports no etag or no size, by which a new version is noticed."
+            say("uncached", url, message, repeat_s=math.inf)
             return
         self._etag, self._num_bytes = etag, size
         self._hit = self._cache.find(self._name, size, etag)

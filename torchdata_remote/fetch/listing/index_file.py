@@ -102,7 +102,7 @@ def write_index(
     store, path = open_store(where, source.options_for(where, options), connection)
     writer, compressor, num_objects, text = store.create(path, overwrite=overwrite), open_compressor(path), 0, "[\n"
     try:
-        if not overwrite and call_with_retries(lambda: store.find(path), retry) is not None:
+        if not overwrite and call_with_retries(lambda: store.find(path), retry, url=where) is not None:
             raise ObjectExistsError(
                 f"{shown} exists already. Pass overwrite=True (--overwrite) to replace it.", url=shown
             )

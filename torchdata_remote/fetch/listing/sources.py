@@ -15,6 +15,7 @@ from ...formats.manifest import MANIFEST_NAME, ShardInfo, load_manifest
 from ...storage import Connection, Entry, list_prefix, open_store, read_whole
 from .globs import glob_regex, glob_start, unescape
 from .patterns import choice_start, escape_url, expand_braces, has_braces, literal_url
+from .whereabouts import Others, about_empty
 
 _ENDS_WITH_EXTENSION = re.compile(r"\.[^*?\[\]/]+$")
 
@@ -47,6 +48,7 @@ def list_source(
     if not match_named:
         matches = _matcher(None)
     num_found, left_out = 0, ""
+    others = Others()  # that do not match
     is_literal = isinstance(url, RemoteUrl)
     are_choices = not is_literal and has_braces(url)
     for single in expand_braces(url) if are_choices else [url]:
@@ -77,6 +79,8 @@ def list_source(
             if (matches if entry.path == path else chosen)(below):
                 num_found += 1
                 yield RemoteUrl(join_url(scheme, bucket, entry.path), entry.size, entry.etag)
+            else:
+                others.add(below)
     if not num_found:
         shown = redact(url)
         raise EmptyListingError(
@@ -86,11 +90,22 @@ def list_source(
                 f". The manifest names shards such as {left_out!r}: remove the pattern, a manifest needs none."
                 if left_out
                 else ("" if recursive else ", with recursive=False")
-                + ". Check the bucket, the prefix and the pattern."
+                + "."
+                + (others.text(pattern) or _about_nothing(url, options, retry))
                 + _advice(url)
             ),
             url=shown,
         )
+
+
+def _about_nothing(url: str, options: StorageOptions, retry: RetryPolicy) -> str:
+    """Say what is there instead of a source, by a few requests that are not repeated."""
+    literal = url if isinstance(url, RemoteUrl) else literal_url(url)
+    if not isinstance(url, RemoteUrl) and choice_start(url) is not None:
+        start = url[: choice_start(url)]
+        literal = unescape(start[: start.rfind("/") + 1])
+    store, _ = open_store(literal, options, Connection(read_timeout_s=retry.progress_timeout_s))
+    return about_empty(store, literal) or " Check the bucket, the prefix and the pattern."
 
 
 def _advice(url: str) -> str:
@@ -126,7 +141,7 @@ def _entries(
         return
     found = False
     if path and not path.endswith("/"):
-        exact = call_with_retries(lambda: store.find(path), retry)
+        exact = call_with_retries(lambda: store.find(path), retry, url=url)
         folder = path + "/"
         below = iter(()) if split_url(url)[0] in HTTP else list_prefix(url, folder, recursive, options, retry)
         first = next(below, None)
@@ -147,7 +162,7 @@ def _entries(
 def _named_literally(source: str, options: StorageOptions, retry: RetryPolicy) -> Iterator[tuple[Entry, str]]:
     """Yield the object whose name is the source itself, if the pattern matched nothing: a name may have brackets."""
     store, path = open_store(source, options, Connection(read_timeout_s=retry.progress_timeout_s))
-    entry = call_with_retries(lambda: store.find(path), retry)
+    entry = call_with_retries(lambda: store.find(path), retry, url=source)
     if entry is not None:
         yield entry, path.rpartition("/")[2]
 

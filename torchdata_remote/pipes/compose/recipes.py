@@ -6,10 +6,12 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...core.options import StorageOptions
 from ...core.world import World
 from ...fetch.listing.source_argument import urls_of
 from ...formats.error_policy import OnBadMember, OnBadShard, raise_error
 from ...formats.sample import Sample
+from ...storage import check_options
 from ..async_prefetch import AsyncPrefetch
 from ..base.typed import IterableWrapper, IterDataPipe
 from ..file_reader import FileReader
@@ -118,6 +120,8 @@ def _streams(
     interleave: int = 1,
 ) -> AsyncPrefetch:
     """Open and prefetch the URLs of this reader's share."""
+    for source in sources:
+        check_options(source, StorageOptions(storage_options))
     urls: IterDataPipe[str] = ListRemote(
         IterableWrapper(sources), pattern=pattern, match_named=pattern != _TARS, storage_options=storage_options
     )

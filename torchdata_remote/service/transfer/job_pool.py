@@ -20,6 +20,7 @@ from ...errors import TransientStorageError
 T = TypeVar("T")
 _MAX_BUFFER_BYTES = 256 * MIB
 _JOIN_S = 5.0
+_SLOW_BYTES_PER_S = 1 << 20  # an upload that is faster is not reported as slow
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,14 @@ class JobPool:
             following.extend(result)
             after_each()
 
-    def request(self, operation: Callable[[], T]) -> T:
-        """Send a request, with retries, and reduce the concurrency if the store is overloaded."""
+    def request(self, operation: Callable[[], T], url: str | None = None, num_bytes: int = 0) -> T:
+        """Send a request, with retries, and reduce the concurrency if the store is overloaded.
+
+        Args:
+            operation: sends it.
+            url: to report a request that takes long; ``None`` reports none.
+            num_bytes: that it sends.
+        """
 
         def attempt() -> T:
             self.check()
@@ -118,7 +125,9 @@ class JobPool:
                         self.in_flight.slow_down()
                     raise
 
-        return call_with_retries(attempt, self._retry, sleep=self.sleep)
+        return call_with_retries(
+            attempt, self._retry, url=url, expected_s=num_bytes / _SLOW_BYTES_PER_S, sleep=self.sleep
+        )
 
 
 def _dropped(job: Job, done: queue.SimpleQueue[tuple[Job, list[Job] | BaseException]], error: PoolClosedError) -> None:

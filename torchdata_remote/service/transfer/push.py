@@ -91,7 +91,7 @@ def _blocking(foreign: Iterable[str], wanted: set[str]) -> set[str]:
 
 def _removals(paths: Iterable[str], remote: RemoteFolder, pool: JobPool, counter: TransferCounter) -> Iterable[Job]:
     def remove(path: str) -> Iterable[Job]:
-        pool.request(lambda: remote.store.delete(remote.path(path)))
+        pool.request(lambda: remote.store.delete(remote.path(path)), remote.url_of(path))
         counter.add_removed()
         return ()
 

@@ -48,7 +48,7 @@ class RemoteFolder:
 
     def create(self) -> None:
         """Create the dataset if it does not exist."""
-        call_with_retries(lambda: self.store.create_dataset(self.name), self._retry)
+        call_with_retries(lambda: self.store.create_dataset(self.name), self._retry, url=self.url)
 
     def list(self) -> dict[str, DatasetFile]:
         """Return all files by their paths below this folder.
@@ -58,7 +58,7 @@ class RemoteFolder:
             StorageError: for an invalid listing.
         """
         found: dict[str, DatasetFile] = {}
-        for file in self._files(self.prefix, lambda operation: call_with_retries(operation, self._retry)):
+        for file in self._files(self.prefix, lambda operation: call_with_retries(operation, self._retry, url=self.url)):
             if not file.path.startswith(self.prefix):
                 raise StorageError(f"{self.url}: the listing names {file.path!r}, which is not in it.", url=self.url)
             found[file.path[len(self.prefix) :]] = file

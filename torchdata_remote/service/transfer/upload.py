@@ -52,19 +52,19 @@ class Uploads(NamedTuple):
             self.counter.add_unchanged(file.size)
             return ()
         path = self.remote.path(file.path)
-        self.send(lambda: self.remote.store.put(path, data, sha256=sha256))
+        self.send(lambda: self.remote.store.put(path, data, sha256=sha256), self.remote.url_of(file.path), len(data))
         self.counter.add_bytes(file.size)
         self.counter.add_copied()
         return ()
 
-    def send(self, operation: Callable[[], T]) -> T:
+    def send(self, operation: Callable[[], T], url: str, num_bytes: int) -> T:
         """Send bytes; send them once more if the service refuses them, as it does if they were damaged on the way."""
         try:
-            return self.pool.request(operation)
+            return self.pool.request(operation, url, num_bytes)
         except StorageError as error:
             if type(error) is not StorageError:  # a subclass: refused for a reason that remains
                 raise
-            return self.pool.request(operation)
+            return self.pool.request(operation, url, num_bytes)
 
 
 class _InParts:
@@ -98,7 +98,9 @@ class _InParts:
                 url=url,
             )
         size, part_bytes = self._file.size, self._uploads.part_bytes
-        received = self._uploads.pool.request(lambda: self._remote.store.received(self._path, self._id))
+        received = self._uploads.pool.request(
+            lambda: self._remote.store.received(self._path, self._id), self._remote.url_of(self._file.path)
+        )
         gaps = missing(received, size)
         existing = size - sum(end - start for start, end in gaps)
         self._counter.add_existing(existing - self._counted_bytes)
@@ -135,7 +137,7 @@ class _InParts:
         put = partial(
             self._remote.store.put_part, self._path, self._id, start, data, self._file.size, sha256=self._sha256
         )
-        etag = self._uploads.send(put)
+        etag = self._uploads.send(put, self._remote.url_of(self._file.path), end - start)
         self._counter.add_bytes(end - start)
         with self._lock:
             self._counted_bytes += end - start

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from ...core.retry import call_with_retries
 from ...errors import ObjectNotFoundError, StorageError
-from ..multipart import MultipartWriter, make_visible
+from ..multipart import SLOW_BYTES_PER_S, MultipartWriter, make_visible
 from .client import ServiceRequests
 from .protocol import digest_field
 
@@ -150,7 +150,7 @@ class DatasetsWriter(MultipartWriter[None]):
         def put() -> str:
             return self._uploads.put(self._path, data, sha256=self._sha256.hexdigest(), overwrite=self._overwrite)
 
-        self._make_visible(lambda: self._in_dataset(put))
+        self._make_visible(lambda: self._in_dataset(put), len(data))
 
     def _start_upload(self) -> str:
         return secrets.token_urlsafe(16)
@@ -159,7 +159,12 @@ class DatasetsWriter(MultipartWriter[None]):
         def put_part() -> str | None:
             return self._uploads.put_part(self._path, upload_id, start, data, None, sha256=None)
 
-        call_with_retries(lambda: self._in_dataset(put_part), self._retry)
+        call_with_retries(
+            lambda: self._in_dataset(put_part),
+            self._retry,
+            url=self._url,
+            expected_s=len(data) / SLOW_BYTES_PER_S,
+        )
 
     def _complete(self, upload_id: str) -> None:
         start, data = self._sent_bytes, self._take_buffer()
@@ -184,10 +189,10 @@ class DatasetsWriter(MultipartWriter[None]):
                     url=self._url,
                 )
 
-        self._make_visible(complete)
+        self._make_visible(complete, len(data))
 
     def _discard(self, upload_id: str) -> None:
-        call_with_retries(lambda: self._uploads.abort_upload(self._path, upload_id), self._retry)
+        call_with_retries(lambda: self._uploads.abort_upload(self._path, upload_id), self._retry, url=self._url)
 
     def _in_dataset(self, send: Callable[[], T]) -> T:
         """Call ``send``; if the dataset does not exist, create it and call again."""
@@ -197,8 +202,8 @@ class DatasetsWriter(MultipartWriter[None]):
             self._create_dataset(self._path.partition("/")[0])
             return send()
 
-    def _make_visible(self, send: Callable[[], object]) -> None:
+    def _make_visible(self, send: Callable[[], object], num_bytes: int) -> None:
         def is_visible() -> bool:
             return self._uploads.sha256_of(self._path) == self._sha256.hexdigest()
 
-        make_visible(send, is_visible, self._retry, look_before_retry=True)
+        make_visible(send, is_visible, self._retry, url=self._url, num_bytes=num_bytes, look_before_retry=True)

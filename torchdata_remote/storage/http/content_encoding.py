@@ -62,7 +62,7 @@ def with_encoding_check(scheme: str, keywords: dict[str, Any]) -> dict[str, Any]
         keywords: of the filesystem; not changed.
     """
     if scheme in S3:
-        from aiobotocore.session import AioSession  # type: ignore[import-untyped]
+        from aiobotocore.session import AioSession
 
         keywords = dict(keywords)
         profile = keywords.pop("profile", None)

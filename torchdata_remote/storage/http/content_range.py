@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from ..errors import unusable_response
+from ..network_errors import unusable_response
 
 _CONTENT_RANGE = re.compile(r"\s*bytes\s+(?:(\d+)\s*-\s*(-?\d+)|\*)\s*/\s*(\d+|\*)\s*", re.IGNORECASE)
 

@@ -73,6 +73,7 @@ def _pages(
             page = call_with_retries(
                 lambda: store.list_page(request.prefix, recursive=request.recursive, token=request.token),
                 retry,
+                url=url,
                 sleep=pool.sleep,
             )
         except BaseException as error:  # noqa: BLE001  # raised where the page is taken

@@ -26,6 +26,7 @@ _CLIENT_KWARGS = {
     "aws_session_token": "token",
 }
 _OWN_CREDENTIALS = {"key", "username", "secret", "password", "token", "session"}  # names of s3fs
+_HOST = re.compile(r"[\w.-]+(:\d+)?/?")
 _HTTP_URL = re.compile(r"https?://[^/\s]+", re.IGNORECASE)
 
 
@@ -58,7 +59,10 @@ def s3_settings(options: StorageOptions, read_timeout_s: float = READ_TIMEOUT_S)
         raise UrlError(f"storage_options['anon'] must be True or False, got {flat['anon']!r}.")
     endpoint_url = flat.get("endpoint_url")
     if endpoint_url is not None and _HTTP_URL.match(str(endpoint_url)) is None:
-        raise UrlError(f"storage_options['endpoint_url'] is {endpoint_url!r}; expected such as 'https://host:port'.")
+        meant = f"; did you mean 'http://{endpoint_url}'?" if _HOST.fullmatch(str(endpoint_url)) else "."
+        raise UrlError(
+            f"storage_options['endpoint_url'] is {endpoint_url!r}; expected such as 'https://host:port'{meant}"
+        )
     if set(flat) - (set(S3Settings.__dataclass_fields__) - {"read_timeout_s"}):
         return None
     return S3Settings(**flat, read_timeout_s=read_timeout_s)

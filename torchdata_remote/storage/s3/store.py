@@ -8,15 +8,17 @@ import threading
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
-from ...errors import ExpiredCredentialsError, StorageError
+from ...errors import AccessDeniedError, ExpiredCredentialsError, StorageError
 from ..error_tables import from_botocore
-from ..errors import from_status, mark_host_known, translate_errors, unusable_response
+from ..errors import from_status, translate_errors
 from ..http.content_encoding import require_unencoded
 from ..http.content_range import parse_content_length, parse_content_range, range_header
 from ..http.urllib3_reader import stream_body
+from ..network_errors import mark_host_known, unusable_response
 from ..obstore_reader import ObstoreReader, can_express
 from ..preferred_reader import MAX_UNREADABLE, PreferredReader
 from ..protocol import Answer, Entry, Page, normalized_etag
+from .credential_source import source_of_credentials
 from .headers import tolerate_malformed_headers
 from .obstore import s3_reader
 from .page_parser import install_page_parser, seconds, to_page
@@ -81,6 +83,9 @@ class S3Store:
                     self._session = make_session(self._settings, f"s3://{self._bucket}")
                     self._client = self._obstore = None
             return operation()
+        except AccessDeniedError as error:
+            error.args = (f"{error}{source_of_credentials(self._settings, session)}",)
+            raise
 
     def url(self, path: str) -> str:
         """URL of an object, for errors."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from ...core.retry import call_with_retries
 from ...errors import StorageError
 from ..errors import from_status
-from ..multipart import MultipartWriter, make_visible
+from ..multipart import SLOW_BYTES_PER_S, MultipartWriter, make_visible
 from ..protocol import Entry, UnsupportedRequestError
 from .unfinished_uploads import MultipartUploads
 
@@ -66,7 +66,12 @@ class S3Writer(MultipartWriter[_UploadedPart]):
         return self._store.request(name, self._path, writing=True, Key=self._path, **request)
 
     def _call(self, name: str, **request: Any) -> Any:
-        return call_with_retries(lambda: self._send(name, request), self._retry)
+        return call_with_retries(
+            lambda: self._send(name, request),
+            self._retry,
+            url=self._store.url(self._path),
+            expected_s=len(request.get("Body", b"")) / SLOW_BYTES_PER_S,
+        )
 
     def _put(self, data: bytearray) -> None:
         self._publish(_md5(data).hexdigest(), "put_object", Body=data, ContentLength=len(data))
@@ -93,7 +98,9 @@ class S3Writer(MultipartWriter[_UploadedPart]):
         )
 
     def _discard(self, upload_id: str) -> None:
-        call_with_retries(lambda: self._store.uploads.abort(self._path, upload_id), self._retry)
+        call_with_retries(
+            lambda: self._store.uploads.abort(self._path, upload_id), self._retry, url=self._store.url(self._path)
+        )
 
     def _publish(self, etag: str, name: str, **request: Any) -> None:
         """Send the request that makes the object visible, on condition that none exists if need be."""
@@ -114,8 +121,17 @@ class S3Writer(MultipartWriter[_UploadedPart]):
             existing = self._store.find(self._path)
             return existing is not None and existing.etag is not None and existing.etag.strip('"') == etag
 
-        make_visible(lambda: self._send(name, request), is_visible, self._retry)
+        make_visible(
+            lambda: self._send(name, request),
+            is_visible,
+            self._retry,
+            url=self._store.url(self._path),
+            num_bytes=len(request.get("Body", b"")),
+        )
 
     def _require_absent(self) -> None:
-        if call_with_retries(lambda: self._store.find(self._path), self._retry) is not None:
+        if (
+            call_with_retries(lambda: self._store.find(self._path), self._retry, url=self._store.url(self._path))
+            is not None
+        ):
             raise from_status(412, "", self._store.url(self._path), writing=True)

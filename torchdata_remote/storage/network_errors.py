@@ -1,0 +1,113 @@
+"""Errors of requests without a usable response: no such host, refused, untrusted, not HTTP."""
+
+from __future__ import annotations
+
+import re
+
+from ..core.notices.slow_notice import host_of
+from ..core.urls import HTTP, S3, redact
+from ..errors import StorageError, TransientStorageError
+
+_CERTIFICATE = re.compile(r"CERTIFICATE_VERIFY_FAILED|certificate verify failed|InvalidCertificate|CertificateError")
+_REDIRECTS = re.compile(r"TooManyRedirects|too many redirects", re.IGNORECASE)
+_UNKNOWN_HOST = re.compile(
+    r"Name or service not known|No address associated with hostname|Name does not resolve|nodename nor servname|"
+    r"getaddrinfo failed|Errno 1100[14]"
+)
+_SILENT_NAME_SERVER = re.compile(r"Temporary failure in name resolution|Try again|EAI_AGAIN|Errno 11002")
+_REFUSED = re.compile(
+    r"[Cc]onnection refused|ECONNREFUSED|[Cc]onnect call failed|No route to host|Network is unreachable"
+)
+_PROTOCOL_ERROR = re.compile(
+    r"BadStatusLine\(|[Bb]ad status line|InvalidHeader|unmatching values|Duplicate Content-Length|Invalid character in "
+    r"Content-Length|Invalid header|WRONG_VERSION_NUMBER|wrong version number|RECORD_LAYER_FAILURE|InvalidContentType|"
+    r"UnsupportedProtocol|Parse\(|ResponseParserError"
+)
+_SERVER = re.compile(r"https?://([^/\s\"'<>?]+)")
+_HOST = re.compile(r"connect to host ([^\s\"']+)|host='([^']+)'(?:, port=(\d+))?")  # aiohttp, urllib3
+_MAX_CAUSES = 8
+_CHECK_S3 = "the endpoint_url (in storage_options, AWS_ENDPOINT_URL or ~/.aws/config), the region"
+_known_hosts: set[str] = set()  # scheme and bucket or host, of those that have responded
+
+
+def mark_host_known(url: str) -> None:
+    """Record that the host of a URL has responded: its name exists, although a name server may fail later."""
+    _known_hosts.add(_host_key(url))
+
+
+def _host_key(url: str) -> str:
+    return "/".join(url.split("/", 3)[:3])
+
+
+def details_of(error: BaseException) -> str:
+    """All texts of a transport's error and of the errors that caused it, in which :func:`network_error` searches."""
+    found: list[str] = []
+    current: object = error
+    while isinstance(current, BaseException) and len(found) < _MAX_CAUSES:
+        found.append(f"{current} {current!r}")
+        current = getattr(current, "kwargs", {}).get("error") or current.__cause__ or current.__context__
+    return " ".join(found)
+
+
+def network_error(url: str, what: str, details: str) -> StorageError:
+    """Make the error for a request without a response, or with one that is not HTTP.
+
+    A refused or reset connection is transient. A violation of the protocol may be the mistake of a proxy, an unknown
+    host name that of a host that is being set up, and a name server that does not respond may be starting: these are
+    retried a few times only. A host that has responded once is never unknown.
+
+    Args:
+        url: of the request.
+        what: the transport's message, without secrets.
+        details: all texts of the transport's error, in which the cause is searched.
+    """
+    shown, what = redact(url), what.rstrip(".")
+    if _CERTIFICATE.search(details):
+        return StorageError(
+            f"{shown}: {what}. The server's certificate is not trusted. Configure its "
+            "authority (AWS_CA_BUNDLE for s3, SSL_CERT_FILE for http), and check host name and clock.",
+            url=shown,
+        )
+    if _REDIRECTS.search(details):
+        return StorageError(
+            f"{shown}: {what}: too many redirects. Use the URL at which the object is stored.", url=shown
+        )
+    unknown, silent = _UNKNOWN_HOST.search(details) is not None, _SILENT_NAME_SERVER.search(details) is not None
+    refused = _REFUSED.search(details) is not None
+    message = f"{shown}: {what}."
+    if unknown or silent:
+        why = "No such host" if unknown else "No name server knows the host, or none answers"
+        message = f"{shown}: {why}: {_server(url, details)}. Check {_to_check(url)} and the spelling ({what})."
+    elif refused:
+        message = f"{shown}: {_server(url, details)} refuses connections ({what}). Check {_to_check(url)} and the port."
+    transient = TransientStorageError(message, url=shown)
+    transient.unreachable = _server(url, details) if unknown or silent or refused else ""
+    never_seen = _host_key(url) not in _known_hosts
+    transient.likely_permanent = ((unknown or silent) and never_seen) or _PROTOCOL_ERROR.search(details) is not None
+    return transient
+
+
+def _server(url: str, details: str) -> str:
+    """The host that was asked, with its port if it has one."""
+    if (found := _SERVER.search(details)) is not None:
+        return found[1].rpartition("@")[2]
+    if (found := _HOST.search(details)) is not None:
+        return found[1] or ":".join(filter(None, found.groups()[1:]))
+    return host_of(url).partition("://")[2]
+
+
+def _to_check(url: str) -> str:
+    """What may be wrong for a URL of this scheme."""
+    scheme = url.partition("://")[0]
+    if scheme in S3:
+        return _CHECK_S3
+    if scheme == "datasets":
+        return "that `torchdata-remote serve` runs there, the host of the URL"
+    return "the host of the URL" if scheme in HTTP else "the host in the URL or in storage_options"
+
+
+def unusable_response(url: str, what: str) -> TransientStorageError:
+    """Make the error for a response that cannot be used. It is retried, since it may be the mistake of a proxy."""
+    error = TransientStorageError(f"{redact(url)}: {what}.", url=redact(url))
+    error.likely_permanent = True
+    return error

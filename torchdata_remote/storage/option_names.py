@@ -1,0 +1,162 @@
+"""Refuse storage options that no library knows, before any request. Their values are never shown.
+
+A library would refuse them after a connection, by a ``TypeError`` about a class that the user has never heard of.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..core.arguments.suggestions import did_you_mean
+from ..core.options import FALLBACK_NAMES, StorageOptions
+from ..core.urls import HTTP, S3, redact
+from ..errors import UrlError
+
+_S3 = {"key", "secret", "token", "endpoint_url", "region", "profile", "anon", *FALLBACK_NAMES}
+_NESTED = ("client_kwargs", "config_kwargs")
+_DATASETS = "datasets"
+_MAX_SHOWN = 12
+_SERVICE = {"token", "secure"}
+# Words of other libraries, for which no spelling is near
+_MEANT = {
+    "access_key": "key",
+    "access_key_id": "key",
+    "aws_access_key": "key",
+    "aws_access_key_id": "key",
+    "secret_key": "secret",
+    "secret_access_key": "secret",
+    "aws_secret_access_key": "secret",
+    "aws_secret_key": "secret",
+    "session_token": "token",
+    "aws_session_token": "token",
+    "aws_endpoint_url": "endpoint_url",
+    "aws_endpoint": "endpoint_url",
+    "host": "endpoint_url",
+    "url": "endpoint_url",
+    "region_name": "region",
+    "aws_region": "region",
+    "default_region": "region",
+    "profile_name": "profile",
+    "aws_profile": "profile",
+    "anonymous": "anon",
+    "skip_signature": "anon",
+    "no_sign_request": "anon",
+}
+_MEANT_IN_CLIENT = {"region": "region_name", "key": "aws_access_key_id", "secret": "aws_secret_access_key"}
+
+
+def require_known_options(url: str, scheme: str, options: StorageOptions) -> None:
+    """Validate the names of storage options, and the types of the nested ones.
+
+    Args:
+        url: of an object or bucket, for the error.
+        scheme: of the URL.
+        options: of the user.
+
+    Raises:
+        UrlError: for an option that the scheme's filesystem does not have.
+    """
+    if not options:
+        return
+    where = redact(url)
+    if scheme in S3:
+        for name in _NESTED:
+            if not isinstance(options.get(name), Mapping | None):
+                kind = type(options[name]).__name__
+                raise UrlError(f"{where}: storage_options[{name!r}] must be a dict, got {kind}.", url=where)
+        if unknown := options.keys() - _S3 - {*_NESTED}:
+            _require(where, "storage_options", unknown, _S3 | _of_s3fs(), _MEANT)
+        if nested := options.get("client_kwargs"):
+            _require(where, "storage_options['client_kwargs']", nested, _of_client(), _MEANT_IN_CLIENT)
+        if nested := options.get("config_kwargs"):
+            _require(where, "storage_options['config_kwargs']", nested, _of_config(), {})
+        return
+    if scheme == _DATASETS:
+        _require(where, "storage_options", options, _SERVICE | {*FALLBACK_NAMES}, {})
+        return
+    known = _of_filesystem(scheme)
+    if known is not None:
+        _require(where, "storage_options", options, known | {*FALLBACK_NAMES}, {})
+
+
+def _require(where: str, what: str, names: Iterable[str], known: set[str], meant: Mapping[str, str]) -> None:
+    for name in sorted(map(str, names)):
+        if name in known:
+            continue
+        word = meant.get(name.lower())
+        advice = f"; did you mean {word!r}?" if word is not None else did_you_mean(name, sorted(known))
+        usual = sorted((known & _S3 if len(known & _S3) > 1 else known) - {*FALLBACK_NAMES})
+        more = ", and others" if len(known) > _MAX_SHOWN else ""
+        raise UrlError(
+            f"{where}: unknown option {name!r} in {what}{advice or '.'} Known are "
+            f"{', '.join(usual[:_MAX_SHOWN])}{more}.",
+            url=where,
+        )
+
+
+def check_options(url: str, options: StorageOptions) -> None:
+    """Validate the options for a URL when a pipe is built, where that imports nothing large.
+
+    Raises:
+        UrlError: like :func:`require_known_options`.
+    """
+    scheme = url.partition("://")[0].lower()
+    if scheme in S3 or scheme == _DATASETS:
+        require_known_options(url, scheme, options)
+
+
+def _parameters(function: Any) -> set[str]:
+    """Names of the parameters of a function, without ``self`` and those that stand for many."""
+    many = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL
+    found = inspect.signature(function).parameters.values()
+    return {parameter.name for parameter in found if parameter.kind not in many} - {"self"}
+
+
+def _of_s3fs() -> set[str]:
+    """Options of s3fs, of the session that it makes, and of every fsspec filesystem. The import takes 0.3 s."""
+    from aiobotocore.session import AioSession
+    from fsspec.asyn import AsyncFileSystem
+    from s3fs import S3FileSystem
+
+    return _parameters(S3FileSystem.__init__) | _parameters(AioSession.__init__) | _of_every(AsyncFileSystem)
+
+
+def _of_every(kind: Any) -> set[str]:
+    """Options that fsspec itself reads."""
+    caching = {"use_listings_cache", "listings_expiry_time", "max_paths", "skip_instance_cache"}
+    return caching | set().union(*(_parameters(one.__init__) for one in kind.__mro__ if "__init__" in vars(one)))
+
+
+def _of_client() -> set[str]:
+    from botocore.session import Session
+
+    return _parameters(Session.create_client) - {"service_name"}
+
+
+def _of_config() -> set[str]:
+    from aiobotocore.config import AioConfig
+    from botocore.config import Config
+
+    options: set[str] = {*Config.OPTION_DEFAULTS, *getattr(Config, "NON_LEGACY_OPTION_DEFAULTS", ())}
+    return options | _parameters(AioConfig.__init__)
+
+
+def _of_filesystem(scheme: str) -> set[str] | None:
+    """Options of a filesystem of fsspec; ``None`` if it accepts any, or cannot be imported."""
+    import fsspec
+
+    try:
+        kind = fsspec.get_filesystem_class(scheme)
+    except (ValueError, ImportError):
+        return None  # an error of its own follows
+    constructor = kind.__init__
+    if scheme in HTTP:  # it passes the others to each request
+        from aiohttp import ClientSession
+
+        return _of_every(kind) | _parameters(ClientSession._request)
+    takes_any = any(
+        one.kind is inspect.Parameter.VAR_KEYWORD for one in inspect.signature(constructor).parameters.values()
+    )
+    return None if takes_any else _of_every(kind)

@@ -1,0 +1,47 @@
+"""Say where credentials came from, for errors of access. Their values are never shown."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from ...core.options import StorageOptions
+from .fallback_credentials import METHOD
+
+if TYPE_CHECKING:
+    from .settings import S3Settings
+
+_OPTIONS = "'key' and 'secret' of storage_options"
+_SOURCES = {  # botocore's names of its providers
+    "explicit": _OPTIONS,
+    METHOD: "the fallback credentials of storage_options, as the AWS environment has none",
+    "env": "the environment (AWS_ACCESS_KEY_ID)",
+    "iam-role": "the role of this machine",
+    "container-role": "the role of this container",
+    "assume-role-with-web-identity": "a web identity (AWS_WEB_IDENTITY_TOKEN_FILE)",
+}
+_FILES = {"shared-credentials-file": "AWS_SHARED_CREDENTIALS_FILE", "config-file": "AWS_CONFIG_FILE"}
+_DEFAULT_FILES = {"shared-credentials-file": "~/.aws/credentials", "config-file": "~/.aws/config"}
+
+
+def source_of_credentials(settings: S3Settings, session: Any) -> str:
+    """Name the source of a botocore session's credentials, as a sentence; empty if none were loaded."""
+    if settings.anon:
+        return " The request was not signed (anon=True)."
+    method = getattr(getattr(session, "_credentials", None), "method", None)  # get_credentials() might wait for a role
+    if method is None:
+        return ""
+    if method in _FILES:
+        file = os.environ.get(_FILES[method], _DEFAULT_FILES[method])
+        return f" The credentials are from {file}, profile {settings.profile or session.profile or 'default'!r}."
+    return f" The credentials are from {_SOURCES.get(method, method)}."
+
+
+def source_of_options(options: StorageOptions) -> str:
+    """Name the source of the credentials that s3fs uses."""
+    if options.get("anon"):
+        return " The request was not signed (anon=True)."
+    nested = options.get("client_kwargs") or {}
+    if any(options.get(name) is not None for name in ("key", "secret", "token")) or "aws_access_key_id" in nested:
+        return f" The credentials are from {_OPTIONS}."
+    return " The credentials are those that botocore finds (environment, ~/.aws, role)."
