@@ -30,7 +30,7 @@ def fail(item: Any) -> Any:
 
 
 def fail_with_key(item: Any) -> Any:
-    return {}["left"]
+    return dict[str, int]()["left"]
 
 
 def fail_with_two(item: Any) -> Any:

@@ -72,7 +72,7 @@ def test_a_lambda_of_a_loader_is_named_by_its_argument() -> None:
 
 def test_another_value_that_does_not_pickle_is_named_too() -> None:
     """Such as a lock within an object; the error of pickle is the cause."""
-    pipe = chain().decode_sample({"txt": partial(unchanged, lock=threading.RLock())})
+    pipe = chain().decode_sample({"txt": partial(unchanged, threading.RLock())})
     with pytest.raises(WorkerStartError, match=r"^decode_sample\(decoders=...\) holds a dict") as caught:
         iter(tdr.stateful_loader(pipe, **WORKERS))
     assert "cannot pickle" in str(caught.value.__cause__)
