@@ -90,6 +90,23 @@ CASES: dict[str, list[Case]] = {
             """,
         ),
         Case(
+            "Use the name that the message suggests. The names are those of s3fs; `client_kwargs` and `config_kwargs` take "
+            "botocore's.",
+            code="""
+            import torchdata_remote as tdr
+
+            tdr.stream_shards("s3://photos/train/", storage_options={"endpoint": "http://localhost:9000"})
+            """,
+        ),
+        Case(
+            "Write two slashes after the scheme, and no white space before it.",
+            code="""
+            import torchdata_remote as tdr
+
+            list(tdr.stream_shards("s3:/photos/train/"))
+            """,
+        ),
+        Case(
             "Write the name of the bucket after the scheme: `s3://bucket/train/`. A local path needs no scheme.",
             code="""
             import torchdata_remote as tdr
@@ -115,6 +132,22 @@ CASES: dict[str, list[Case]] = {
             from torch.utils.data.datapipes.iter import IterableWrapper
 
             list(IterableWrapper(["memory://no-such-bucket/"]).list_remote(pattern="*.tar"))
+            """,
+        ),
+        Case(
+            "Take the folder that exists; the message names the nearest one, and what it has.",
+            code=_PHOTOS
+            + """
+            list(tdr.stream_shards("memory://fotos/"))
+            """,
+        ),
+        Case(
+            "Read loose files by `stream_files`, or by `RemoteImageFolder`.",
+            hidden="""
+            import fsspec
+
+            fsspec.filesystem("memory").pipe({"/pets/dog/1.jpg": b"", "/pets/cat/1.jpg": b""})
+            list(tdr.stream_shards("memory://pets/"))
             """,
         ),
     ],
@@ -193,6 +226,13 @@ CASES: dict[str, list[Case]] = {
             import torchdata_remote as tdr
 
             list(tdr.stream_shards("memory://photos/{000900..000901}.tar"))
+            """,
+        ),
+        Case(
+            "Put `list_remote()` between the URL and the reader: a reader takes single objects.",
+            code=_PHOTOS
+            + """
+            list(IterableWrapper(["memory://photos/"]).shard_tar_reader())
             """,
         ),
         Case(

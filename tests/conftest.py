@@ -29,6 +29,7 @@ SYSTEM_MODULES = (
     "cli/test_cli.py",
     "cli/test_ls.py",
     "cli/test_serve.py",
+    "core/notices/test_slow_notice.py",
     "core/test_iter_datapipe.py",
     "core/processes/test_main_guard.py",
     "core/processes/test_parent_watch.py",
@@ -43,6 +44,7 @@ SYSTEM_MODULES = (
     "loaders/test_loader.py",
     "pipes/base/test_split_guard.py",
     "storage/test_misbehaviour.py",
+    "storage/test_unreachable.py",
     "writing/test_background_upload.py",
     "writing/test_claim.py",
 )

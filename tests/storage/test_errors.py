@@ -27,8 +27,9 @@ from torchdata_remote.errors import (
     ObjectNotFoundError,
     StorageError,
     TransientStorageError,
+    UrlError,
 )
-from torchdata_remote.storage.errors import from_unknown
+from torchdata_remote.storage.errors import from_status, from_unknown
 from torchdata_remote.storage.fsspec_store import FsspecStore
 from torchdata_remote.storage.network_errors import mark_host_known, network_error
 
@@ -224,3 +225,42 @@ def test_a_host_that_has_responded_is_never_unknown() -> None:
     assert isinstance(before, TransientStorageError)
     assert isinstance(after, TransientStorageError)
     assert (before.likely_permanent, after.likely_permanent) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "text"),
+    [
+        (404, "NoSuchBucket", "no such bucket: 'photos'. Check its spelling, and that endpoint_url"),
+        (403, "InvalidAccessKeyId", "This store does not know the access key."),
+        (403, "SignatureDoesNotMatch", "The secret is not that of the access key"),
+        (
+            400,
+            "AuthorizationHeaderMalformed",
+            "The bucket is in the region eu-west-1: pass storage_options={'region': 'eu-w",
+        ),
+        (301, "PermanentRedirect", "The bucket is in the region eu-west-1"),
+        (400, "", "It gives no reason. Check the region"),
+    ],
+)
+def test_a_refusal_of_s3_says_what_to_change(status: int, code: str, text: str) -> None:
+    assert text in str(from_status(status, code, "s3://photos/a", region="eu-west-1"))
+
+
+def test_a_refusal_of_a_web_server_does_not_speak_of_s3() -> None:
+    assert str(from_status(404, "", "https://h/a")).endswith("the server answered 404. Check host and path.")
+    assert "anon" not in str(from_status(403, "", "https://h/a"))
+
+
+@pytest.mark.parametrize(
+    ("scheme", "text"),
+    [
+        ("minio", "did you mean 's3'? Pass the address of the server by storage_options={'endpoint_url': ...}."),
+        ("htps", "did you mean 'https'?"),
+        ("gs", "the package that reads 'gs' is missing: "),
+    ],
+)
+def test_an_unknown_scheme_suggests_one(scheme: str, text: str) -> None:
+    """Or names the missing package."""
+    with pytest.raises(UrlError) as caught:
+        FsspecStore(scheme, "photos", StorageOptions(), 30.0)
+    assert text in str(caught.value)

@@ -37,7 +37,8 @@ def about_empty(store: Any, url: str) -> str:
     """Say what is there instead of a folder: the nearest one above it that has something, and similar names there."""
     try:
         scheme, bucket, path = split_url(url)
-        return _nearest(store, scheme, bucket, path.rstrip("/"))
+        missing = " There is no such folder." if scheme in LOCAL and not os.path.lexists(path) else ""
+        return missing + _nearest(store, scheme, bucket, path.rstrip("/"))
     except (RemoteDataError, OSError, AttributeError, TypeError, NotImplementedError):
         return ""
 
@@ -70,8 +71,7 @@ def _nearest(store: Any, scheme: str, bucket: str, path: str) -> str:
                 has = f"has {_examples(names)}" if names else "is empty"
                 where = redact(prefix if scheme in LOCAL else join_url(scheme, bucket, prefix))
                 near = did_you_mean(name, [one.rstrip("/") for one in names])
-                missing_folder = "There is no such folder: " if scheme in LOCAL and missing != path else ""
-                return f" {missing_folder}{where} {has}{near or '.'}"
+                return f" {where} {has}{near or '.'}"
         if not above:
             return ""
         missing = above

@@ -63,10 +63,12 @@ def with_encoding_check(scheme: str, keywords: dict[str, Any]) -> dict[str, Any]
     """
     if scheme in S3:
         from aiobotocore.session import AioSession
+        from botocore.handlers import add_expect_header
 
         keywords = dict(keywords)
         profile = keywords.pop("profile", None)
         session = keywords.get("session") or AioSession(profile=profile)
+        session.unregister("before-call.s3", add_expect_header)  # aiohttp waits for 100 Continue without a time limit
         session.register("after-call.s3.GetObject", _after_get_object, unique_id="torchdata_remote-encoding")
         return {**keywords, "session": session}
     if scheme in HTTP:

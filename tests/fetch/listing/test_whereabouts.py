@@ -1,0 +1,97 @@
+"""What is said about objects and folders that are not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+import torchdata_remote as tdr
+from torchdata_remote.errors import EmptyListingError, ObjectNotFoundError, SampleError
+from torchdata_remote.fetch.listing.whereabouts import about_empty, about_missing
+
+
+@pytest.fixture
+def pets(tmp_path: Path) -> str:
+    """A local folder with loose files and shards."""
+    for name in ("train/cat/1.jpg", "train/dog/1.jpg", "val/1.jpg", "shards/x-0.tar", "packed/x-0.tar.gz"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    return str(tmp_path)
+
+
+@pytest.fixture
+def remote_pets() -> str:
+    """The same on a store."""
+    names = ("train/cat/1.jpg", "train/dog/1.jpg", "val/1.jpg", "shards/x-0.tar")
+    fsspec.filesystem("memory").pipe({f"/whereabouts/{name}": b"x" for name in names})
+    return "memory://whereabouts"
+
+
+@pytest.fixture(params=["pets", "remote_pets"])
+def folder(request: pytest.FixtureRequest) -> str:
+    found: str = request.getfixturevalue(request.param)
+    return found
+
+
+def _listing(url: str, **options: Any) -> str:
+    with pytest.raises(EmptyListingError) as caught:
+        list(tdr.IterableWrapper([url]).list_remote(**options))
+    return str(caught.value)
+
+
+def test_a_missing_folder_names_the_nearest_one_and_a_similar_name(folder: str) -> None:
+    """Also where several levels are missing."""
+    for below in ("trian/", "trian", "trian/cat/"):
+        text = _listing(f"{folder}/{below}")
+        assert f"{folder}/ has " in text
+        assert "'train/', " in text
+        assert ("There is no such folder. " in text) == (not folder.startswith("memory"))
+        assert "did you mean 'train'?" in text
+
+
+def test_objects_that_do_not_match_are_counted(folder: str) -> None:
+    text = _listing(f"{folder}/train/", pattern="*.png")
+    assert "that match pattern='*.png'. There are 2 others, such as 'cat/1.jpg', 'dog/1.jpg'." in text
+
+
+def test_stream_shards_on_loose_files_names_the_reader_of_loose_files(folder: str) -> None:
+    with pytest.raises(EmptyListingError, match="loose files are read by stream_files"):
+        list(tdr.stream_shards(f"{folder}/train/"))
+
+
+def test_stream_shards_on_compressed_shards_names_their_pattern(pets: str) -> None:
+    with pytest.raises(EmptyListingError, match=r"pass pattern='\*\.tar\.gz'"):
+        list(tdr.stream_shards(f"{pets}/packed/"))
+
+
+def test_an_image_folder_of_shards_names_stream_shards(folder: str) -> None:
+    with pytest.raises(EmptyListingError, match=r"There is one other, such as 'x-0\.tar'\. They are shards: .*stream_"):
+        tdr.RemoteImageFolder(f"{folder}/shards")
+
+
+def test_a_reader_on_a_folder_says_that_it_is_one(folder: str) -> None:
+    """With the number of its objects, and how to list them."""
+    with pytest.raises(ObjectNotFoundError, match=r"It is a folder with 2 objects.*list_remote\(\)"):
+        list(tdr.IterableWrapper([f"{folder}/train/"]).shard_tar_reader())
+    with pytest.raises(SampleError, match=r"If it is a folder, list it first"):
+        list(tdr.IterableWrapper([f"{folder}/train"]).file_reader())
+
+
+def test_a_missing_object_names_a_similar_one(folder: str) -> None:
+    with pytest.raises(ObjectNotFoundError, match=r"val/ has '1\.jpg'; did you mean '1\.jpg'\?"):
+        list(tdr.IterableWrapper([f"{folder}/val/1.jpgg"]).file_reader())
+
+
+def test_white_space_at_the_end_is_said(folder: str) -> None:
+    """As of lines of a file that were not stripped."""
+    with pytest.raises(ObjectNotFoundError, match="ends with white space"):
+        list(tdr.IterableWrapper([f"{folder}/shards/x-0.tar\n"]).shard_tar_reader())
+
+
+@pytest.mark.parametrize("about", [about_empty, about_missing])
+def test_a_store_that_cannot_be_listed_adds_nothing(about: Any) -> None:
+    """The error of the request stays the only one."""
+    assert about(object(), "https://host/a/b") == ""
