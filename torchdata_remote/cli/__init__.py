@@ -30,6 +30,7 @@ COMMANDS = {
     "show": "draw a contact sheet of images with their labels",
     "bench": "read a dataset for some seconds and report where the time is spent: shards or loose files, in one "
     "process, as stream_shards() and stream_files() read them",
+    "top": "show what the ranks and workers of a running training do, and what they wait for",
     "serve": "host datasets over HTTP: the folders of a local folder, or of any writable URL",
     "render": "render a TrainingJob as Kubernetes manifests",
     "push": "copy a folder into a dataset of a service",

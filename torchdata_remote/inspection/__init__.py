@@ -4,15 +4,20 @@ from .contact_sheet import Cell, contact_sheet, thumbnail
 from .contents import ShardContents, inspect_shard
 from .picture_sheet import draw_sheet
 from .pictures import class_names, pictures
+from .recorded_stats import RecordedStats
 from .summary import Summary, summarize
 from .timeline import draw_timeline
+from .training_stats import ProcessStats, TrainingStats
 from .verification import Fault, verify_shards
 
 __all__ = [
     "Cell",
     "Fault",
+    "ProcessStats",
+    "RecordedStats",
     "ShardContents",
     "Summary",
+    "TrainingStats",
     "class_names",
     "contact_sheet",
     "draw_sheet",

@@ -1,108 +1,97 @@
-"""Counters of what the stages do."""
+"""Counters of stages."""
 
 from __future__ import annotations
 
-import multiprocessing
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
-from torchdata_remote.core.stats.counters import FETCH, Span, StageCounter, StageStats, timed, watched
+from torchdata_remote.core.stats import counters
+from torchdata_remote.core.stats.counters import StageCounter, timed
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What the time is, in its only element."""
+    """A clock that the test sets."""
     now = [100.0]
-    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    monkeypatch.setattr(counters, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     return now
 
 
-def test_no_count_is_lost_among_threads() -> None:
-    """Eight threads that count at once are all counted."""
-    stage = StageCounter("stage")
+def test_a_wait_counts_before_it_has_ended(clock: list[float]) -> None:
+    """A store that does not answer is waited for, although no wait ever ends; afterwards it counts once."""
+    stage = StageCounter("fetch")
+    with stage.waiting():
+        clock[0] += 30
+        assert stage.snapshot().wait_s == 30
+        with stage.waiting():
+            clock[0] += 1
+    assert stage.snapshot().wait_s == stage.wait_s == 32
 
-    def work() -> None:
-        for _ in range(5_000):
-            stage.add(items=1, num_bytes=2, requests=3, retries=4, wait_s=0.5, busy_s=0.25)
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
+def test_a_slow_reader_is_counted_twice_a_second(clock: list[float]) -> None:
+    """Not only after some hundred samples, which may be minutes."""
+    stage, other = StageCounter("read"), StageCounter("fetch")
+
+    def samples() -> Iterator[int]:
+        for number in range(8):
+            clock[0] += 0.2
+            yield number
+
+    counted = [stage.snapshot().items for _ in timed(samples(), stage, within=other)]
+    assert counted == [0, 0, 0, 3, 3, 3, 6, 6]
+    assert stage.snapshot().items == 8
+    assert stage.snapshot().wait_s == pytest.approx(1.6)
+
+
+def test_many_samples_are_counted_in_blocks(clock: list[float]) -> None:
+    """A lock is taken once for 256 samples."""
+    stage, other = StageCounter("read"), StageCounter("fetch")
+    counted = [stage.snapshot().items for _ in timed(iter(range(600)), stage, within=other)]
+    assert set(counted) == {0, 256, 512}
+
+
+def test_one_thread_starts_the_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first piece of work of a process does, whichever thread has it."""
+    from torchdata_remote.core.stats import recording
+
+    folders: list[str] = []
+    monkeypatch.setattr(recording, "record_in_folder", folders.append)
+    monkeypatch.setenv(counters.STATS_VARIABLE, "stats/")
+    monkeypatch.setattr(counters, "_idle", [True])
+    stage = StageCounter("fetch")
+    threads = [threading.Thread(target=stage.add, kwargs={"items": 1}) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert stage.snapshot() == StageStats(40_000, 80_000, 20_000.0, 10_000.0, 120_000, 160_000)
+    assert folders == ["stats/"]
+    assert stage.snapshot().items == 8
 
 
-def test_watchers_receive_each_piece_of_work(clock: list[float]) -> None:
-    """From when to when, as long as they watch."""
-    stage, spans = StageCounter("stage"), list[Span]()
-    with watched(spans.append):
-        clock[0] = 103.0
-        stage.worked(101.0, 7, items=1, requests=2, wait=True)
-    stage.worked(102.0, 5)
-    assert spans == [Span("stage", 101.0, 103.0, 7)]
-    assert stage.snapshot() == StageStats(items=1, num_bytes=12, wait_s=2.0, busy_s=3.0, requests=2)
+def test_the_time_before_the_first_work_is_known(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Imports are no part of a rate."""
+    monkeypatch.setattr(counters, "_idle", [True])
+    monkeypatch.setattr(counters, "_started_s", clock[0])
+    monkeypatch.setattr(counters, "_first_work_s", None)
+    clock[0] += 3
+    assert counters.idle_s() == 3
+    stage = StageCounter("fetch")
+    stage.add(items=1)
+    clock[0] += 5
+    stage.add(items=1)
+    assert (counters.idle_s(), counters.elapsed_s()) == (3, 8)
 
 
-@pytest.mark.parametrize("num_items", [0, 1, 255, 256, 257, 700])
-def test_each_item_is_timed(num_items: int, clock: list[float]) -> None:
-    """Without the time that its taker takes, and without what was waited for the stage before."""
-    outer, inner = StageCounter("outer"), StageCounter("inner")
+def test_a_wait_starts_the_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process whose first request is never answered is recorded, too."""
+    from torchdata_remote.core.stats import recording
 
-    def items() -> Iterator[int]:
-        for number in range(num_items):
-            clock[0] += 3
-            inner.add(wait_s=1)
-            yield number
-
-    for _ in timed(items(), outer, within=inner):
-        clock[0] += 50  # a training step
-    assert outer.snapshot() == StageStats(num_items, 0, 2.0 * num_items, 2.0 * num_items)
-
-
-def test_work_of_other_threads_counts_as_waiting_only(clock: list[float]) -> None:
-    """Items and work are counted where the work is done."""
-    outer, inner = StageCounter("outer"), StageCounter("inner")
-
-    def items() -> Iterator[int]:
-        clock[0] += 2
-        yield 0
-
-    assert list(timed(items(), outer, within=inner, elsewhere=True)) == [0]
-    assert outer.snapshot() == StageStats(wait_s=2.0)
-
-
-def test_timed_items_are_closed_early_and_counted(clock: list[float]) -> None:
-    """The source is closed, at once."""
-    closed: list[bool] = []
-
-    def items() -> Iterator[int]:
-        try:
-            clock[0] += 1
-            yield 0
-        finally:
-            closed.append(True)
-
-    stage = StageCounter("stage")
-    counted = timed(items(), stage, within=StageCounter("inner"))
-    next(counted)
-    counted.close()
-    assert closed == [True]
-    assert stage.snapshot() == StageStats(1, 0, 1.0, 1.0)
-
-
-def _counted_in_child(answers: multiprocessing.SimpleQueue[StageStats]) -> None:
-    answers.put(FETCH.snapshot())
-
-
-def test_counters_are_zero_in_a_forked_process() -> None:
-    """What its parent did is not its own."""
-    FETCH.add(items=1)
-    context = multiprocessing.get_context("fork")
-    answers = context.SimpleQueue()
-    child = context.Process(target=_counted_in_child, args=(answers,))
-    child.start()
-    assert answers.get() == StageStats()
-    child.join()
+    folders: list[str] = []
+    monkeypatch.setattr(recording, "record_in_folder", folders.append)
+    monkeypatch.setenv(counters.STATS_VARIABLE, "stats/")
+    monkeypatch.setattr(counters, "_idle", [True])
+    with StageCounter("list").waiting():
+        assert folders == ["stats/"]
