@@ -46,7 +46,7 @@ import re
 
 # What torch appends to the message of an exception that leaves a pipe
 NOTE_OF_PIPE = "\nThis exception is thrown by __iter__ of "
-# The message of an exception that torch has rebuilt: the traceback ends with the line (type and message) of the last one
+# The message of an exception that torch has rebuilt: the traceback ends with the type and message of the last error
 WORKER_REPORT = re.compile(
     r"Caught \w+ [^\n]*\.\nOriginal "
     r"(?P<traceback>(?:.*\n)?Traceback \(most recent call last\):\n(?: [^\n]*\n|\n)+(?P<line>\S.*?))"
