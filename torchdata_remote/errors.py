@@ -42,7 +42,17 @@ from one string, which holds the worker's traceback, and turns those it cannot r
 
 from __future__ import annotations
 
-from ._worker_report import NOTE_OF_PIPE, split_report
+import re
+
+# What torch appends to the message of an exception that leaves a pipe
+NOTE_OF_PIPE = "\nThis exception is thrown by __iter__ of "
+# The message of an exception that torch has rebuilt: the traceback ends with the type and message of the last error
+WORKER_REPORT = re.compile(
+    r"Caught \w+ [^\n]*\.\nOriginal "
+    r"(?P<traceback>(?:.*\n)?Traceback \(most recent call last\):\n(?: [^\n]*\n|\n)+(?P<line>\S.*?))"
+    rf"(?:{NOTE_OF_PIPE}.*)?\s*\Z",
+    re.DOTALL,
+)
 
 
 class RemoteDataError(Exception):
@@ -54,10 +64,9 @@ class RemoteDataError(Exception):
     """
 
     def __init__(self, message: str, *, url: str | None = None) -> None:
-        of_worker = split_report(message)
-        if of_worker is not None:
-            message = of_worker[0].partition(": ")[2]
-            self.__cause__ = RuntimeError(f"in a worker:\n\n{of_worker[1]}")
+        if (report := WORKER_REPORT.match(str(message))) is not None:
+            message = report["line"].partition(": ")[2]
+            self.__cause__ = RuntimeError(f"in a worker:\n\n{report['traceback']}")
         super().__init__(message)
         self.url = url
 

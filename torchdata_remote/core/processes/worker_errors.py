@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from ..._worker_report import NOTE_OF_PIPE, split_report
+from ...errors import NOTE_OF_PIPE, WORKER_REPORT
 
 T = TypeVar("T")
 
@@ -22,13 +22,12 @@ def with_clear_errors(items: Iterable[T]) -> Iterator[T]:
         yield from items
     except Exception as error:
         message = error.args[0] if error.args else None
-        found = split_report(message)
-        if found is None:
+        report = WORKER_REPORT.match(str(message))
+        if report is None:
             if isinstance(message, str) and (own := message.partition(NOTE_OF_PIPE)[0]):
                 error.args = (own, *error.args[1:])
             raise
-        line, traceback = found
-        raise _rebuilt(error, line) from RuntimeError(f"in a worker:\n\n{traceback}")
+        raise _rebuilt(error, report["line"]) from RuntimeError(f"in a worker:\n\n{report['traceback']}")
 
 
 def _rebuilt(error: Exception, line: str) -> Exception:
