@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -148,13 +146,11 @@ def test_a_rank_whose_workers_read_is_not_shown(watch: Watch) -> None:
 
 def test_a_process_without_a_last_line_is_gone(watch: Watch) -> None:
     """On this machine, where that can be seen; a process that lives stalls."""
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    host = socket.gethostname()
-    watch.write("0.jsonl", line(1, pid=gone.pid, host=host, rank=0))
+    host, gone = socket.gethostname(), (1 << 22) + 1  # Linux has no such number
+    watch.write("0.jsonl", line(1, pid=gone, host=host, rank=0))
     watch.write("1.jsonl", line(1, pid=os.getpid(), host=host, rank=1))
-    watch.write("2.jsonl", line(1, pid=gone.pid, host="other", rank=2))
-    assert states(watch.at(30)) == {"rank 0": "gone", "rank 1": "stalled", "rank 2": "stalled"}
+    watch.write("2.jsonl", line(1, pid=gone, host="other", rank=2), line(1, pid=1 << 80, host=host, rank=3))
+    assert states(watch.at(30)) == {"rank 0": "gone", "rank 1": "stalled", "rank 2": "stalled", "rank 3": "stalled"}
 
 
 def test_workers_end_with_their_rank(watch: Watch) -> None:

@@ -50,6 +50,9 @@ def test_a_line_of_an_earlier_version_has_no_origin() -> None:
         line(1).replace('"read": {', '"read": 3, "other": {'),
         line(1, fetch_items=None),
         "\x00\x00\x00",
+        "[" * 50_000,
+        line(1).replace('"elapsed_s": 1', '"elapsed_s": 1' + 400 * "0"),
+        line(1, pid=10**400),
     ],
 )
 def test_what_is_no_line_is_refused(broken: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import multiprocessing
 import os
 import re
 import signal
@@ -15,6 +17,7 @@ import pytest
 from tests.servers.s3 import free_port
 from tests.support.paths import ROOT
 from tests.support.waiting import wait_for
+from torchdata_remote.core.stats.recording import record_stats
 from torchdata_remote.inspection import RecordedStats
 from torchdata_remote.testing import write_small_shards
 
@@ -88,3 +91,24 @@ def test_top_follows_the_workers_of_a_training(tmp_path: Path) -> None:
     ]
     assert [one.name for one in now.processes if one.num_workers == 1] == ["rank 1 worker 0"] * 2
     assert sum(one.total.samples for one in now.processes) == 36
+
+
+def write_lines(path: str, num_lines: int) -> None:
+    with record_stats(path, every_s=1e-4):
+        wait_for(lambda: Path(path).read_text().count(f'"pid": {os.getpid()},') >= num_lines)
+
+
+def test_processes_append_whole_lines_to_one_file(tmp_path: Path) -> None:
+    """Four processes write at the same time; each line is theirs from its first to its last character."""
+    path = tmp_path / "stats.jsonl"
+    path.touch()
+    context = multiprocessing.get_context("fork")
+    writers = [context.Process(target=write_lines, args=(str(path), 100)) for _ in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert {line["pid"] for line in lines} == {writer.pid for writer in writers}
+    assert sum(line["ended"] for line in lines) == 4
+    assert {line["parent_pid"] for line in lines} == {os.getpid()}

@@ -114,14 +114,14 @@ class RecordedStats:
 
     def _add(self, new: NewLines) -> None:
         now_s, now_wall_s = self._clock(), self._wall_clock()
-        times = [line.time_s for line in new.lines if line.time_s is not None]
+        last_s = max((line.time_s for line in new.lines if line.time_s is not None), default=0.0)
         for line in new.lines:
             process = self._processes.setdefault((new.path, line.host, line.pid), _Process())
             process.add(line)
             process.seen_s, process.age_s = now_s, 0.0
             if new.is_first:
                 # By the clock of the line's machine; or, if that differs from ours, by the file's time stamp
-                ages = [new.age_s + (0.0 if line.time_s is None else max(times) - line.time_s)]
+                ages = [new.age_s + (0.0 if line.time_s is None else last_s - line.time_s)]
                 if line.time_s is not None:
                     ages.append(now_wall_s - line.time_s)
                 process.age_s = max(0.0, min(ages))
@@ -166,7 +166,7 @@ def _is_gone(line: StatsLine) -> bool:
         os.kill(line.pid, 0)
     except ProcessLookupError:
         return True
-    except OSError:  # of another user
+    except (OSError, OverflowError):  # of another user; no number of a process
         return False
     return False
 

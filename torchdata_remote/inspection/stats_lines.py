@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import glob
 import json
-import math
 import os
 import stat
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -60,7 +60,10 @@ class StatsLine:
         Raises:
             ValueError: if it is not such a line.
         """
-        found = json.loads(line)
+        try:
+            found = json.loads(line)
+        except RecursionError as error:
+            raise ValueError("nested too deeply") from error
         if not isinstance(found, dict):
             raise ValueError(f"expected an object, got a {type(found).__name__}")
         counted = [StageStats(*(_number(_stage(found, one.name).get(name, 0)) for name in _COUNTERS)) for one in stages]
@@ -181,7 +184,7 @@ def _stage(found: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _number(value: object) -> Any:
-    if not isinstance(value, int | float) or not math.isfinite(value):
+    if not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
         raise ValueError(f"expected a number, got {value!r:.50}")
     return value
 

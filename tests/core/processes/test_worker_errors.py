@@ -15,7 +15,7 @@ import torchdata_remote as tdr
 from torchdata_remote.errors import MissingMemberError
 
 SAMPLES = [{"__key__": f"cat/{number}", "__url__": "s3://b/0.tar", "txt": b"x"} for number in range(4)]
-WORKERS = {"num_workers": 1, "multiprocessing_context": "fork"}
+WORKERS: dict[str, Any] = {"num_workers": 1, "multiprocessing_context": "fork"}
 
 
 class TwoArgumentsError(Exception):

@@ -16,7 +16,7 @@ import torchdata_remote as tdr
 from torchdata_remote.errors import WorkerStartError
 
 SAMPLES = [{"__key__": f"cat/{number}", "txt": b"x"} for number in range(4)]
-WORKERS = {"num_workers": 1, "multiprocessing_context": "forkserver"}
+WORKERS: dict[str, Any] = {"num_workers": 1, "multiprocessing_context": "forkserver"}
 
 
 def unchanged(item: Any) -> Any:

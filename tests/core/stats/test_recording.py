@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import multiprocessing
 import os
 import socket
 import time
@@ -66,27 +65,6 @@ def test_a_recording_is_closed_twice(tmp_path: Path) -> None:
         record_stats(tmp_path / "missing" / "stats.jsonl")
     with pytest.raises(ValueError, match=r"s3://bucket/stats\.jsonl: expected a local file"):
         record_stats("s3://bucket/stats.jsonl")
-
-
-def write_lines(path: str, num_lines: int) -> None:
-    with record_stats(path, every_s=1e-4):
-        wait_for(lambda: Path(path).read_text().count(f'"pid": {os.getpid()},') >= num_lines)
-
-
-def test_processes_append_whole_lines_to_one_file(tmp_path: Path) -> None:
-    """Four processes write at the same time; each line is theirs from its first to its last character."""
-    path = tmp_path / "stats.jsonl"
-    path.touch()
-    context = multiprocessing.get_context("fork")
-    writers = [context.Process(target=write_lines, args=(str(path), 100)) for _ in range(4)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
-    lines = lines_of(path)
-    assert {line["pid"] for line in lines} == {writer.pid for writer in writers}
-    assert sum(line["ended"] for line in lines) == 4
-    assert {line["parent_pid"] for line in lines} == {os.getpid()}
 
 
 def test_a_file_that_was_moved_away_is_written_again(tmp_path: Path) -> None:
