@@ -196,7 +196,7 @@ def test_misspelt_chains_are_refused(checker: str, checked: TypeCheckers) -> Non
 
 
 DOCUMENTED = [*PIPES, "map", "filter", "batch", "shuffle"]
-EDITED = "import torchdata_remote as tdr\n\npipe = tdr.stream_shards('s3://bucket/').decode_sample()\npipe."
+EDITED = "import torchdata_remote as tdr\n\npipe = tdr.stream_shards(['s3://bucket/'])\npipe."
 
 
 def test_jedi_completes_functional_names(outside: Path) -> None:
@@ -219,9 +219,10 @@ def server(checked: TypeCheckers, outside: Path) -> Iterator[LanguageServer]:
 
 
 def test_pyrights_language_server_completes_functional_names(server: LanguageServer) -> None:
-    """As VS Code does, from the editable install."""
-    found = server.complete(EDITED)
-    shown = {name: server.documentation(found[name]) for name in DOCUMENTED}
+    """As VS Code does, from the editable install; with the documentation of those that fit the items."""
+    samples, urls = server.complete(EDITED), server.complete(EDITED.replace("stream_shards", "IterableWrapper"))
+    assert [name for name in DOCUMENTED if name not in samples] == []
+    shown = {name: server.documentation(samples[name]) + server.documentation(urls[name]) for name in DOCUMENTED}
     assert [name for name, text in shown.items() if f"(functional name: ``{name}``)" not in text] == []
     assert "classes: Classes | Labeller | None = None" in shown["label_from_path"]
     assert "class names in the order of their numbers" in shown["label_from_path"]

@@ -17,7 +17,7 @@ class LanguageServer:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._sent = folder, 0
+        self._folder, self._sent, self._opened = folder, 0, 0
         command = "from basedpyright.langserver import main; main()"
         self._process = subprocess.Popen(
             [sys.executable, "-c", command, "--", "--stdio"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -33,7 +33,8 @@ class LanguageServer:
 
     def complete(self, code: str) -> dict[str, dict[str, Any]]:
         """Complete at the end of the code: name -> item of the protocol."""
-        uri = (self._folder / "edited.py").as_uri()
+        self._opened += 1
+        uri = (self._folder / f"edited_{self._opened}.py").as_uri()
         document = {"uri": uri, "languageId": "python", "version": 1, "text": code}
         self._send("textDocument/didOpen", {"textDocument": document})
         *lines, last = code.split("\n")
