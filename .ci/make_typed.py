@@ -27,6 +27,10 @@ PIPES = ROOT / "torchdata_remote" / "pipes"
 STUB = PIPES / "base" / "typed.pyi"
 WIDTH = 120
 
+# A pipe that takes names gives tuples of as many items; type checkers know the length up to this number
+_NAMES = "*names: str"
+_LENGTHS = range(1, 7)
+
 HEAD = '''\
 """What type checkers and editors see of ``typed.py``: the functional names as methods.
 
@@ -135,10 +139,25 @@ def method_of(path: Path, imports: Imports) -> str:
     first = "self" if generic or source == "Any" else f"self: IterDataPipe[{source}]"
     parameters = [first, *_parameters(init, kind, imports, known)]
     returned = f"{node.name}[T_co]" if generic else node.name
+    overloads = [_overload(name, first, number, returned) for number in _LENGTHS if parameters[-1] == _NAMES]
+    if overloads:
+        imports.add("typing", "overload")
     line = f"    def {name}({', '.join(parameters)}) -> {returned}:"
     if len(line) > WIDTH:
         line = f"    def {name}(\n        " + ",\n        ".join(parameters) + f",\n    ) -> {returned}:"
-    return f"{line}\n{_docstring(kind)}"
+    method = f"{line}\n{_docstring(kind)}"
+    return "\n".join([*overloads, f"    @overload\n{method}"] if overloads else [method])
+
+
+def _overload(name: str, first: str, number: int, returned: str) -> str:
+    """The method for a number of names: its items are tuples of that length."""
+    names = ", ".join(f"name_{position}: str" for position in range(1, number + 1))
+    items = ", ".join(["Any"] * number)
+    returned = f"{returned}[tuple[{items}]]"
+    line = f"    def {name}({first}, {names}, /) -> {returned}: ..."
+    if len(line) > WIDTH:
+        line = f"    def {name}(\n        {first}, {names}, /\n    ) -> {returned}: ..."
+    return f"    @overload\n{line}"
 
 
 def _names_of(tree: ast.Module, stem: str) -> dict[str, tuple[str, str]]:

@@ -51,7 +51,9 @@ for name in urls.list_remote().shuffle_shards(seed=1).sharding_filter_rank():
 for sample in urls.shard_tar_reader().shuffle_samples(buffer_size=10).decode_sample().label_from_path():
     assert_type(sample, dict[str, Any])
 for item in samples.to_tuple("jpg", "cls"):
-    assert_type(item, tuple[Any, ...])
+    assert_type(item, tuple[Any, Any])
+assert_type(samples.to_tuple(*["jpg", "cls"]), tdr.ToTuple)
+print(tdr.ToTuple(samples, "jpg").batch(2))
 for shard in samples.write_shards("memory://out/{shard}.tar"):
     assert_type(shard, tdr.ShardInfo)
 pairs = samples.map(double)
@@ -111,6 +113,7 @@ samples.to_tuple(1, 2)
 samples.write_shards()
 samples.write_shards("memory://out/{shard}.tar", max_shard_sample=10)
 samples.to_tuple("jpg").decode_sample()
+image, label, key = next(iter(samples.to_tuple("jpg", "cls")))
 samples.batch(4).to_tuple("jpg")
 urls.list_remote().decode_sample()
 samples.list_remote()
@@ -192,6 +195,7 @@ def test_misspelt_chains_are_refused(checker: str, checked: TypeCheckers) -> Non
     assert found - wanted.keys() == set()
 
 
+DOCUMENTED = [*PIPES, "map", "filter", "batch", "shuffle"]
 EDITED = "import torchdata_remote as tdr\n\npipe = tdr.stream_shards('s3://bucket/').decode_sample()\npipe."
 
 
@@ -200,7 +204,7 @@ def test_jedi_completes_functional_names(outside: Path) -> None:
     project = jedi.Project(outside, added_sys_path=[str(ROOT)])
     script = jedi.Script(EDITED, path=outside / "edited.py", project=project, environment=jedi.InterpreterEnvironment())
     found = {completion.name: completion for completion in script.complete()}
-    assert [name for name in [*PIPES, "map", "batch"] if name not in found] == []
+    assert [name for name in DOCUMENTED if f"(functional name: ``{name}``)" not in found[name].docstring()] == []
     shown = found["label_from_path"].docstring()
     assert "label_from_path(*, classes: Classes | Labeller | None=None" in shown
     assert "classes: class names in the order of their numbers" in shown
@@ -217,10 +221,10 @@ def server(checked: TypeCheckers, outside: Path) -> Iterator[LanguageServer]:
 def test_pyrights_language_server_completes_functional_names(server: LanguageServer) -> None:
     """As VS Code does, from the editable install."""
     found = server.complete(EDITED)
-    assert [name for name in [*PIPES, "map", "batch"] if name not in found] == []
-    shown = server.documentation(found["label_from_path"])
-    assert "classes: Classes | Labeller | None = None" in shown
-    assert "class names in the order of their numbers" in shown
+    shown = {name: server.documentation(found[name]) for name in DOCUMENTED}
+    assert [name for name, text in shown.items() if f"(functional name: ``{name}``)" not in text] == []
+    assert "classes: Classes | Labeller | None = None" in shown["label_from_path"]
+    assert "class names in the order of their numbers" in shown["label_from_path"]
 
 
 def test_stub_is_what_the_generator_writes() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from typing_extensions import TypeVar
+
 from ..core.frameworks.collating import check_item
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..errors import MissingMemberError
@@ -12,9 +14,12 @@ from ..fetch.listing.source_argument import pipe_of
 from ..formats.sample import Sample, describe, sample_url
 from .base.datapipe import OneForOne
 
+# A tuple as long as the names, from the chained form; see `.ci/make_typed.py`
+Items = TypeVar("Items", bound=tuple[Any, ...], default=tuple[Any, ...], covariant=True)
+
 
 @functional_datapipe("to_tuple")
-class ToTuple(OneForOne[tuple[Any, ...]]):
+class ToTuple(OneForOne[Items]):
     """Select members as a tuple (functional name: ``to_tuple``).
 
     Args:
@@ -42,14 +47,14 @@ class ToTuple(OneForOne[tuple[Any, ...]]):
         self._names = names
         self._choices = [tuple(choice.strip() for choice in name.split(";") if choice.strip()) for name in names]
 
-    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+    def __iter__(self) -> Iterator[Items]:
         is_first = True
         for sample in self.source_datapipe:
             item = tuple(self._pick(sample, choice) for choice in self._choices)
             if is_first:
                 is_first = False
                 check_item(self, item, where=describe(sample), names=self._names)
-            yield item
+            yield item  # type: ignore[misc]  # as long as the names
 
     def _pick(self, sample: Sample, choice: tuple[str, ...]) -> Any:
         for name in choice:

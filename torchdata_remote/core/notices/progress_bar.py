@@ -14,8 +14,6 @@ from itertools import islice
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
-from tqdm import tqdm
-
 from ..options import MIB
 from ..threads.forks import ForkSafeThread
 from ..urls import redact
@@ -35,9 +33,16 @@ _COUNTED_TOGETHER = 256
 _is_hidden: ContextVar[bool] = ContextVar("_is_hidden", default=False)
 
 
-class _Bar(tqdm):  # type: ignore[misc]  # it has no types
-    # tqdm's monitor is a thread that no fork waits for
-    monitor_interval = 0
+@functools.cache
+def _bar_type() -> Any:
+    # Imported by what shows a bar: a command starts in half the time without it
+    from tqdm import tqdm
+
+    class Bar(tqdm):  # type: ignore[misc]  # it has no types
+        # tqdm's monitor is a thread that no fork waits for
+        monitor_interval = 0
+
+    return Bar
 
 
 def is_shown(*, shown: bool = True) -> bool:
@@ -71,10 +76,10 @@ def hidden_unless(shown: bool) -> Iterator[None]:
 @contextmanager
 def above_bars() -> Iterator[None]:
     """Let the block write lines to the terminal; bars are drawn again below them."""
-    if not getattr(_Bar, "_instances", ()):
+    if "tqdm" not in sys.modules or not getattr(_bar_type(), "_instances", ()):
         yield
         return
-    with _Bar.external_write_mode(file=sys.stdout):
+    with _bar_type().external_write_mode(file=sys.stdout):
         yield
 
 
@@ -93,10 +98,12 @@ class Progress:
     def __init__(
         self, title: str, total: int | None, unit: str, *, shown: bool = True, after_s: float = 0, leave: bool = True
     ) -> None:
-        self._bar: Any = _Bar(
-            total=total, desc=title, unit=unit, unit_scale=True, disable=not is_shown(shown=shown), delay=after_s,
-            mininterval=_REDRAWN_WITHIN_S, miniters=1, leave=leave, dynamic_ncols=True,
-        )  # fmt: skip
+        self._bar: Any = None
+        if is_shown(shown=shown):
+            self._bar = _bar_type()(
+                total=total, desc=title, unit=unit, unit_scale=True, delay=after_s, mininterval=_REDRAWN_WITHIN_S,
+                miniters=1, leave=leave, dynamic_ncols=True,
+            )  # fmt: skip
         self._shards = self._bytes = 0
 
     def __enter__(self) -> Progress:
@@ -109,11 +116,13 @@ class Progress:
 
     def close(self) -> None:
         """Draw the final state, or clear the bar."""
-        self._bar.close()
+        if self._bar is not None:
+            self._bar.close()
 
     def advance(self, amount: int) -> None:
         """Add an amount of finished work, in ``unit``."""
-        self._bar.update(amount)
+        if self._bar is not None:
+            self._bar.update(amount)
 
     def passed(self, parts: Iterable[S]) -> Iterator[S]:
         """Yield parts of bytes, and add their lengths."""
@@ -123,8 +132,9 @@ class Progress:
 
     def set(self, done: int, total: int | None) -> None:
         """Set the amounts of finished and of all work, in ``unit``."""
-        self._bar.total = total
-        self._bar.update(done - self._bar.n)
+        if self._bar is not None:
+            self._bar.total = total
+            self._bar.update(done - self._bar.n)
 
     def add_shards(self, num_shards: int, num_samples: int, num_bytes: int) -> None:
         """Add finished shards, where samples are counted."""
@@ -135,7 +145,8 @@ class Progress:
 
     def note(self, text: str) -> None:
         """Set the text behind the bar."""
-        self._bar.set_postfix_str(text, refresh=False)
+        if self._bar is not None:
+            self._bar.set_postfix_str(text, refresh=False)
 
 
 def counts_listing(listing: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
@@ -188,7 +199,7 @@ def waiting(title: str) -> Iterator[None]:
 def _show_waiting(title: str, ended: queue.SimpleQueue[None]) -> None:
     if _is_in(ended, _WAITING_AFTER_S):
         return
-    with _Bar(desc=title, bar_format="{desc} ({elapsed})", leave=False, dynamic_ncols=True) as bar:
+    with _bar_type()(desc=title, bar_format="{desc} ({elapsed})", leave=False, dynamic_ncols=True) as bar:
         bar.start_t -= _WAITING_AFTER_S
         while not _is_in(ended, _REDRAWN_EVERY_S):
             bar.refresh()

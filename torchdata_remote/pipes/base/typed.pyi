@@ -5,7 +5,7 @@ Written by ``.ci/make_typed.py`` from the constructors of the pipes. Do not edit
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from ...core.options import Backend, RetryPolicy
 from ...core.partition import EqualizeMode
@@ -443,6 +443,27 @@ class IterDataPipe(TorchNames[T_co]):
             (True, False, ['a', 'b', 'c', 'd'])
         """
 
+    @overload
+    def to_tuple(self: IterDataPipe[Sample], name_1: str, /) -> ToTuple[tuple[Any]]: ...
+    @overload
+    def to_tuple(self: IterDataPipe[Sample], name_1: str, name_2: str, /) -> ToTuple[tuple[Any, Any]]: ...
+    @overload
+    def to_tuple(
+        self: IterDataPipe[Sample], name_1: str, name_2: str, name_3: str, /
+    ) -> ToTuple[tuple[Any, Any, Any]]: ...
+    @overload
+    def to_tuple(
+        self: IterDataPipe[Sample], name_1: str, name_2: str, name_3: str, name_4: str, /
+    ) -> ToTuple[tuple[Any, Any, Any, Any]]: ...
+    @overload
+    def to_tuple(
+        self: IterDataPipe[Sample], name_1: str, name_2: str, name_3: str, name_4: str, name_5: str, /
+    ) -> ToTuple[tuple[Any, Any, Any, Any, Any]]: ...
+    @overload
+    def to_tuple(
+        self: IterDataPipe[Sample], name_1: str, name_2: str, name_3: str, name_4: str, name_5: str, name_6: str, /
+    ) -> ToTuple[tuple[Any, Any, Any, Any, Any, Any]]: ...
+    @overload
     def to_tuple(self: IterDataPipe[Sample], *names: str) -> ToTuple:
         """Select members as a tuple (functional name: ``to_tuple``).
 
