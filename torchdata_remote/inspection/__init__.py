@@ -4,8 +4,10 @@ from .contact_sheet import Cell, contact_sheet, thumbnail
 from .contents import ShardContents, inspect_shard
 from .picture_sheet import draw_sheet
 from .pictures import class_names, pictures
+from .plots import require_plot, save_plot, shortened
 from .summary import Summary, summarize
 from .timeline import draw_timeline
+from .trace import Trace, verdict
 from .verification import Fault, verify_shards
 
 __all__ = [
@@ -13,13 +15,18 @@ __all__ = [
     "Fault",
     "ShardContents",
     "Summary",
+    "Trace",
     "class_names",
     "contact_sheet",
     "draw_sheet",
     "draw_timeline",
     "inspect_shard",
     "pictures",
+    "require_plot",
+    "save_plot",
+    "shortened",
     "summarize",
     "thumbnail",
+    "verdict",
     "verify_shards",
 ]

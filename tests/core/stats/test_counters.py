@@ -36,14 +36,42 @@ def test_no_count_is_lost_among_threads() -> None:
 
 
 def test_watchers_receive_each_piece_of_work(clock: list[float]) -> None:
-    """From when to when, as long as they watch."""
+    """From when to when, and whether the consumer did it, as long as they watch."""
     stage, spans = StageCounter("stage"), list[Span]()
     with watched(spans.append):
         clock[0] = 103.0
         stage.worked(101.0, 7, items=1, requests=2, wait=True)
+        stage.worked(102.0, 0)
+        with stage.waiting():
+            pass
     stage.worked(102.0, 5)
-    assert spans == [Span("stage", 101.0, 103.0, 7)]
-    assert stage.snapshot() == StageStats(items=1, num_bytes=12, wait_s=2.0, busy_s=3.0, requests=2)
+    assert spans == [Span("stage", 101.0, 103.0, 7, by_consumer=True), Span("stage", 102.0, 103.0, 0)]
+    assert stage.snapshot() == StageStats(items=1, num_bytes=12, wait_s=2.0, busy_s=4.0, requests=2)
+
+
+def test_watchers_of_the_consumer_receive_its_waits_and_items(clock: list[float]) -> None:
+    """Each wait, and each item with the waits within it, as long as they watch."""
+    outer, inner, spans = StageCounter("outer"), StageCounter("inner"), list[Span]()
+
+    def items() -> Iterator[int]:
+        for number in range(3):
+            with inner.waiting():
+                clock[0] += 2
+            clock[0] += 1
+            yield number
+
+    with watched(spans.append, consumer=True):
+        for number in timed(items(), outer, within=inner):
+            clock[0] += 50
+            if number == 1:
+                break
+    start_s = spans[0].start_s
+    assert [(span.stage, span.start_s - start_s, span.end_s - start_s, span.by_consumer) for span in spans] == [
+        ("inner", 0, 2, True),
+        ("outer", 0, 3, True),
+        ("inner", 53, 55, True),
+        ("outer", 53, 56, True),
+    ]
 
 
 @pytest.mark.parametrize("num_items", [0, 1, 255, 256, 257, 700])

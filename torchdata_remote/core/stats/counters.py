@@ -43,12 +43,16 @@ _NAMES = tuple(field.name for field in fields(StageStats))
 
 
 class Span(NamedTuple):
-    """One piece of work: its stage, start and end by ``time.perf_counter``, and number of bytes."""
+    """One piece of work or of waiting: its stage, start and end by ``time.perf_counter``, and number of bytes.
+
+    ``by_consumer`` is whether the consumer's own thread spent it: it waited for the stage, or did its work.
+    """
 
     stage: str
     start_s: float
     end_s: float
     num_bytes: int
+    by_consumer: bool = False
 
 
 class StageCounter:
@@ -100,7 +104,10 @@ class StageCounter:
         try:
             yield
         finally:
-            self.add(wait_s=time.perf_counter() - started_s)
+            ended_s = time.perf_counter()
+            self.add(wait_s=ended_s - started_s)
+            for take in _consumer_watchers:
+                take(Span(self.name, started_s, ended_s, 0, by_consumer=True))
 
     def worked(self, start_s: float, num_bytes: int, *, items: int = 0, requests: int = 0, wait: bool = False) -> None:
         """Count a piece of work that has just ended.
@@ -116,7 +123,7 @@ class StageCounter:
         took_s = end_s - start_s
         self.add(items=items, num_bytes=num_bytes, busy_s=took_s, requests=requests, wait_s=took_s if wait else 0.0)
         for take in _watchers:
-            take(Span(self.name, start_s, end_s, num_bytes))
+            take(Span(self.name, start_s, end_s, num_bytes, by_consumer=wait))
 
     def snapshot(self) -> StageStats:
         """Return the current counters."""
@@ -127,17 +134,27 @@ class StageCounter:
 
 LIST, FETCH, READ, DECODE = stages = tuple(StageCounter(name) for name in ("list", "fetch", "read", "decode"))
 _watchers: list[Callable[[Span], object]] = []
+_consumer_watchers: list[Callable[[Span], object]] = []  # apart, because a watched item costs a tenth of a small sample
 _started_s = time.perf_counter()
 
 
 @contextlib.contextmanager
-def watched(take: Callable[[Span], object]) -> Iterator[None]:
-    """Call a function with each piece of work done in this block, in the thread that did it."""
-    _watchers.append(take)
+def watched(take: Callable[[Span], object], *, consumer: bool = False) -> Iterator[None]:
+    """Call a function with each piece of work done in this block, in the thread that did it.
+
+    Args:
+        take: the function.
+        consumer: whether it also gets each wait of the consumer, and each item of :func:`timed`; the latter include the
+            waits within them.
+    """
+    watchers = [_watchers, _consumer_watchers] if consumer else [_watchers]
+    for one in watchers:
+        one.append(take)
     try:
         yield
     finally:
-        _watchers.remove(take)
+        for one in watchers:
+            one.remove(take)
 
 
 def timed(
@@ -156,8 +173,11 @@ def timed(
     try:
         started_s = clock()
         for item in items:
-            took_s += clock() - started_s
+            ended_s = clock()
+            took_s += ended_s - started_s
             count += 1
+            for take in _consumer_watchers:
+                take(Span(stage.name, started_s, ended_s, 0, by_consumer=True))
             yield item
             if count >= _FLUSH_ITEMS:
                 _flush(stage, count, took_s - within.wait_s + waited_s, elsewhere)
@@ -185,6 +205,7 @@ def _after_fork() -> None:
     global _started_s
     _started_s = time.perf_counter()
     _watchers.clear()
+    _consumer_watchers.clear()
     for stage in stages:
         stage.reset()
 
