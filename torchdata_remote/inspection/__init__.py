@@ -2,6 +2,7 @@
 
 from .contact_sheet import Cell, contact_sheet, thumbnail
 from .contents import ShardContents, inspect_shard
+from .contents_plot import draw_contents, ordered_classes
 from .picture_sheet import draw_sheet
 from .pictures import class_names, pictures
 from .plots import require_plot, save_plot, shortened
@@ -18,9 +19,11 @@ __all__ = [
     "Trace",
     "class_names",
     "contact_sheet",
+    "draw_contents",
     "draw_sheet",
     "draw_timeline",
     "inspect_shard",
+    "ordered_classes",
     "pictures",
     "require_plot",
     "save_plot",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from typing import TYPE_CHECKING
 
 from ..errors import RemoteDataError
@@ -46,7 +47,10 @@ def save_plot(figure: Figure, path: str) -> None:
         RemoteDataError: if it cannot be written.
     """
     try:
-        figure.savefig(path)
+        with warnings.catch_warnings():
+            # Names may have characters that the font does not: they are drawn as boxes
+            warnings.filterwarnings("ignore", "Glyph", UserWarning)
+            figure.savefig(path)
     except (OSError, ValueError) as error:
         raise RemoteDataError(f"{path}: the picture cannot be written: {error}") from error
 

@@ -65,7 +65,7 @@ def draw_timeline(trace: Trace, spent: Stats, *, title: str, subtitle: str, max_
         [["consumer", "consumer"], ["requests", "requests"], ["throughput", "durations"]],
         height_ratios=(1.5, 2.4, 2),
     )
-    panels["consumer"].set_title(subtitle, fontsize=11)
+    panels["consumer"].set_title(subtitle, fontsize=11, parse_math=False)
     _draw_consumer(panels["consumer"], trace, spent, shown_s)
     _draw_requests(panels["requests"], trace, shown_s, max_in_flight)
     panels["requests"].set_xlabel(f"seconds: the first {shown_s:.3g} of {spent.elapsed_s:.3g}")
