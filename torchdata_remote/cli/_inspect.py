@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+import dataclasses
+import json
+from statistics import median
+from typing import Any
 
+from ..core.options import RetryPolicy, StorageOptions
+from ..core.urls import redact
+from ..fetch.listing.shard_set import ShardSet, find_shards
+from ..inspection import ShardContents, draw_contents, inspect_shard, require_plot, save_plot
+from ._inspect_text import print_set, print_shard
 from ._shared import Commands, add_command, add_storage_options, count_or_none, print_line, printable
-
-if TYPE_CHECKING:
-    from ..fetch.listing.shard_set import ShardSet
-    from ..inspection import ShardContents
 
 
 def add(commands: Commands) -> None:
@@ -35,11 +39,6 @@ def add(commands: Commands) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from ..core.options import RetryPolicy, StorageOptions
-    from ..fetch.listing.shard_set import find_shards
-    from ..inspection import draw_contents, inspect_shard, require_plot, save_plot
-    from ._inspect_text import print_set, print_shard
-
     if args.plot:
         require_plot(args.plot)
     found = find_shards(args.url, StorageOptions(args.storage_options), RetryPolicy())
@@ -56,11 +55,6 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _print_json(url: str, found: ShardSet, contents: ShardContents) -> None:
-    import dataclasses
-    import json
-
-    from ..core.urls import redact
-
     extensions = {name: one._asdict() for name, one in contents.extensions.items()}
     shard = {**dataclasses.asdict(contents), "extensions": extensions}
     print_line(json.dumps({"url": redact(url), "set": _summary(found), "shard": shard}, indent=1))
@@ -68,8 +62,6 @@ def _print_json(url: str, found: ShardSet, contents: ShardContents) -> None:
 
 def _summary(found: ShardSet) -> dict[str, Any]:
     """Summarize all shards without reading one."""
-    from ..core.urls import redact
-
     sizes = [one.size for one in found.shards if one.size is not None]
     samples = [one.num_samples for one in found.shards if one.num_samples is not None]
     return {
@@ -83,6 +75,4 @@ def _summary(found: ShardSet) -> dict[str, Any]:
 
 
 def _spread(numbers: list[int]) -> dict[str, float] | None:
-    from statistics import median
-
     return {"min": min(numbers), "median": median(numbers), "max": max(numbers)} if numbers else None

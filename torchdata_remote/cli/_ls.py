@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
+from ..core.urls import RemoteUrl, redact
+from ..fetch.listing.shard_set import list_objects
 from ._shared import Commands, add_command, add_storage_options, print_line, printable
-
-if TYPE_CHECKING:
-    from ..core.urls import RemoteUrl
+from ._text_table import aligned
 
 
 def add(commands: Commands) -> None:
@@ -37,8 +37,6 @@ def add(commands: Commands) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from ..fetch.listing.shard_set import list_objects
-
     found = list_objects(args.url, pattern=args.pattern, recursive=args.recursive, storage_options=args.storage_options)
     if args.json:
         _print_json(found)
@@ -48,19 +46,12 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _print_json(found: Iterable[RemoteUrl]) -> None:
-    import json
-
-    from ..core.urls import redact
-
     for url in found:
         line = {"url": redact(url), "num_bytes": url.size, "num_samples": url.num_samples, "etag": url.etag}
         print_line(json.dumps(line))
 
 
 def _print_table(found: Iterable[RemoteUrl], *, long: bool) -> None:
-    from ..core.urls import redact
-    from ._text_table import aligned
-
     num_objects = num_bytes = num_samples = 0
 
     def rows() -> Iterator[tuple[str, ...]]:

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeVar
 
 from ...core.iter_datapipe import IterDataPipe
 from ...core.permutation import uniforms
@@ -17,6 +17,8 @@ from ...fetch.listing.source_argument import pipe_of
 from ..base.chain import all_pipes, load_state, state_of, take_together, warm_up
 from ..base.datapipe import StatefulPipe
 from ..base.epochs import SeededPipe
+
+T = TypeVar("T")
 
 # Larger than any epoch: repeated passes over a source get epochs of their own.
 _REPEAT_STRIDE = 1 << 32
@@ -66,7 +68,7 @@ class _Source:
         return [self.name, self.num_passes, state_of(self._pipe) if self.started else self._resume_from]
 
 
-class Mixed(SeededPipe[Any], StatefulPipe[Any]):
+class Mixed(SeededPipe[T], StatefulPipe[T]):
     """A mixture of pipes, returned by :func:`mix`.
 
     Args:
@@ -80,7 +82,7 @@ class Mixed(SeededPipe[Any], StatefulPipe[Any]):
 
     def __init__(
         self,
-        sources: Mapping[str, IterDataPipe[Any]],
+        sources: Mapping[str, IterDataPipe[T]],
         weights: Mapping[str, float],
         *,
         seed: int,
@@ -104,7 +106,7 @@ class Mixed(SeededPipe[Any], StatefulPipe[Any]):
         self._is_warm = True
         return take_together(warm_up(self.sources[source.name]) for source in self._active)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[T]:
         if not self._is_warm:
             self.warm_up()
         self._is_warm = False
@@ -172,11 +174,11 @@ class Mixed(SeededPipe[Any], StatefulPipe[Any]):
 
 
 def mix(
-    sources: Mapping[str, tuple[IterDataPipe[Any], float]],
+    sources: Mapping[str, tuple[IterDataPipe[T], float]],
     *,
     seed: int = 0,
     stop: Stop | str | int = Stop.FIRST_EXHAUSTED,
-) -> Mixed:
+) -> Mixed[T]:
     """Mix several chains: each item is taken from one of them, drawn by weight.
 
     The draws are determined by seed, epoch and slot. Each source is shuffled and split separately, so each needs a
