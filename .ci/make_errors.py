@@ -421,6 +421,42 @@ CASES: dict[str, list[Case]] = {
             '`if __name__ == "__main__":`? ...',
         ),
     ],
+    "WorkerStartError": [
+        Case(
+            "Put what the script does into a function, and call it below the guard. Worker processes that are started by "
+            "`forkserver` or `spawn` import the script first. No process was started when this error is raised.",
+            text='train.py, line 12: worker processes would be started outside of `if __name__ == "__main__":`. Each of '
+            "them imports the script, and would start workers again. Put this line into a function, and call it at the end "
+            'of the script: `if __name__ == "__main__": main()`. num_workers=0 needs no processes.',
+        ),
+        Case(
+            "Define the function at the top level of a module. `functools.partial` binds arguments to it.",
+            code=_PHOTOS
+            + """
+            pipe = tdr.stream_shards("memory://photos/").decode_sample({"txt": lambda data: len(data)})
+            iter(tdr.stateful_loader(pipe, num_workers=1))
+            """,
+        ),
+    ],
+    "CollateError": [
+        Case(
+            "Convert images to tensors of equal shape, as torchvision's `v2.PILToTensor()` does after a crop or a resize, or "
+            "pass a `collate_fn`. With `batch_size=None` samples are handed out one by one, unchanged.",
+            code="""
+            import io
+
+            import torchdata_remote as tdr
+            from PIL import Image
+
+            file = io.BytesIO()
+            Image.new("RGB", (8, 8)).save(file, "png")
+            with tdr.ShardWriter("memory://dogs/{shard:06d}.tar", overwrite=True) as writer:
+                writer.write({"__key__": "dog/0", "png": file.getvalue(), "cls": 1})
+            pipe = tdr.stream_shards("memory://dogs/").decode_sample().to_tuple("png", "cls")
+            next(iter(tdr.stateful_loader(pipe, batch_size=1)))
+            """,
+        ),
+    ],
     "ManifestError": [
         Case(
             "Write the manifest again: `torchdata-remote manifest --overwrite FOLDER`.",
@@ -585,6 +621,36 @@ def overview() -> str:
         "Every error that this package raises on purpose is a `RemoteDataError` and is in `torchdata_remote.errors`. The",
         "message says where it happened, what was received, what was expected and what to do. Each class also has a builtin",
         "parent, so `except FileNotFoundError` works as usual.",
+        "",
+        "## How to read an error",
+        "",
+        "Read the last line first: it is the message of the error. What Python prints above it is, from the top:",
+        "",
+        "1. with workers, `in a worker:` and the worker's traceback, in which `torch/utils/data` is the machinery around",
+        "   the chain, and the other files are pipes and your own functions;",
+        "2. after `The above exception was the direct cause`, the traceback of your script, with the line that asked for",
+        "   the batch.",
+        "",
+        "```text",
+        "RuntimeError: in a worker:",
+        "",
+        "Traceback (most recent call last):",
+        "  ...",
+        "The above exception was the direct cause of the following exception:",
+        "",
+        "Traceback (most recent call last):",
+        '  File "train.py", line 12, in main',
+        "    for texts, labels in loader:",
+        "  ...",
+        "torchdata_remote.errors.MissingMemberError: sample 'cat/7' of s3://b/000.tar has no 'png'. It has ['jpg'].",
+        "```",
+        "",
+        "This holds for errors of this package under any loader, and for errors of your functions under `stateful_loader`",
+        "and `PrefetchingLoader`. Under torch's own `DataLoader`, the message of a function's error begins with `Caught ... in",
+        "DataLoader worker process`, and torch appends `This exception is thrown by __iter__ of` the pipe. If a worker's",
+        "error is unclear, run with `num_workers=0`: the same error is raised in your process, where a debugger stops.",
+        "",
+        "## All errors",
         "",
         "| class | builtin parent | meaning |",
         "|---|---|---|",

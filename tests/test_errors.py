@@ -41,6 +41,8 @@ BUILTIN_PARENTS: dict[type[errors.RemoteDataError], type[Exception]] = {
     errors.EncodeError: ValueError,
     errors.LabelError: LookupError,
     errors.WorkerLostError: RuntimeError,
+    errors.WorkerStartError: RuntimeError,
+    errors.CollateError: TypeError,
     errors.MissingMemberError: KeyError,
 }
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from . import errors, labels, testing
     from .core.options import Backend, RetryPolicy, StorageOptions
     from .core.partition import EqualizeMode
-    from .core.stats.report import Stats, record_stats, stats
+    from .core.stats.recording import record_stats
+    from .core.stats.report import Stats, stats
     from .core.urls import RemoteUrl
     from .core.world import World
     from .datasets import PrefetchingLoader, RemoteFiles, RemoteImageFolder, ShardedDataset
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from .formats import decoders, encoders
     from .formats.error_policy import Skipped, accept_missing_end, raise_error, skip_with_warning
     from .formats.manifest import ShardInfo
+    from .inspection import RecordedStats
     from .loaders import Resumable, StatefulLoader, merge_node_states, merge_states, stateful_loader, to_node
     from .pipes import (
         AsyncPrefetch,
@@ -64,6 +66,7 @@ __all__ = [
     "ListRemote",
     "Mixed",
     "PrefetchingLoader",
+    "RecordedStats",
     "RemoteFiles",
     "RemoteImageFolder",
     "RemoteUrl",
@@ -117,13 +120,15 @@ __version__ = "0.1.0"
 _HOMES = {
     ".core.options": "Backend RetryPolicy StorageOptions",
     ".core.partition": "EqualizeMode",
-    ".core.stats.report": "Stats record_stats stats",
+    ".core.stats.recording": "record_stats",
+    ".core.stats.report": "Stats stats",
     ".core.urls": "RemoteUrl",
     ".core.world": "World",
     ".datasets": "PrefetchingLoader RemoteFiles RemoteImageFolder ShardedDataset",
     ".fetch.listing.patterns": "escape_url",
     ".formats.error_policy": "Skipped accept_missing_end raise_error skip_with_warning",
     ".formats.manifest": "ShardInfo",
+    ".inspection.recorded_stats": "RecordedStats",
     ".loaders": "Resumable StatefulLoader merge_node_states merge_states stateful_loader to_node",
     ".pipes": (
         "AsyncPrefetch DecodeSample EqualizeRanks FileReader IterDataPipe IterableWrapper LabelFromPath ListRemote "

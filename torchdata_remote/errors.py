@@ -23,6 +23,7 @@
     │   └── ShardCorruptError                   bytes that differ from the manifest's checksums
     ├── ShardWriteError (ValueError)            samples that cannot be written
     ├── WorkerLostError (RuntimeError)          a worker process that was lost repeatedly
+    ├── WorkerStartError (RuntimeError)         worker processes that could not start
     ├── ManifestError (ValueError)              an index.json that cannot be used
     ├── JobError (ValueError)                   a training job that cannot be rendered
     ├── ServiceError (RuntimeError)             the dataset service cannot be started
@@ -30,14 +31,18 @@
     └── SampleError (ValueError)                a sample that a pipe cannot process
         ├── DecodeError
         ├── EncodeError
+        ├── CollateError (TypeError)
         ├── LabelError (LookupError)
         └── MissingMemberError (KeyError)
 
 Each can be built from its message alone: torch rebuilds an exception that leaves a DataLoader worker
-from one string, and turns those it cannot rebuild into ``RuntimeError``.
+from one string, which holds the worker's traceback, and turns those it cannot rebuild into
+``RuntimeError``. The rebuilt error has its own message again, and the traceback as its ``__cause__``.
 """
 
 from __future__ import annotations
+
+from ._worker_report import NOTE_OF_PIPE, split_report
 
 
 class RemoteDataError(Exception):
@@ -49,11 +54,16 @@ class RemoteDataError(Exception):
     """
 
     def __init__(self, message: str, *, url: str | None = None) -> None:
+        of_worker = split_report(message)
+        if of_worker is not None:
+            message = of_worker[0].partition(": ")[2]
+            self.__cause__ = RuntimeError(f"in a worker:\n\n{of_worker[1]}")
         super().__init__(message)
         self.url = url
 
-    def __str__(self) -> str:  # KeyError would print the repr of its message
-        return str(self.args[0])
+    def __str__(self) -> str:
+        # KeyError would print the repr of its message, and torch adds a note about each pipe
+        return str(self.args[0]).partition(NOTE_OF_PIPE)[0]
 
 
 class UrlError(RemoteDataError, ValueError):
@@ -180,6 +190,10 @@ class WorkerLostError(RemoteDataError, RuntimeError):
     """The worker of a task was lost several times."""
 
 
+class WorkerStartError(RemoteDataError, RuntimeError):
+    """Worker processes cannot start: the script has no main guard, or the chain holds a lambda."""
+
+
 class ManifestError(RemoteDataError, ValueError):
     """An ``index.json`` is missing information or does not describe shards."""
 
@@ -206,6 +220,10 @@ class DecodeError(SampleError):
 
 class EncodeError(SampleError):
     """A value cannot be encoded as its extension says."""
+
+
+class CollateError(SampleError, TypeError):
+    """Samples cannot be collated to a batch: they hold values, such as images, that are no tensors yet."""
 
 
 class LabelError(SampleError, LookupError):

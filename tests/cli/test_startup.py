@@ -103,6 +103,8 @@ for line in {lines!r}:
     imported = sorted(slow & set(sys.modules))
     found += [f"{{line}} imports {{name}}" for name in imported]
     slow -= set(imported)
+import torchdata_remote.service.server.run  # which "serve" runs
+found += ["serve imports torch"] * ("torch" in sys.modules)
 print(json.dumps(found))
 """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from matplotlib.patches import StepPatch
 
-from torchdata_remote.core.stats.counters import Span, StageStats
+from torchdata_remote.core.stats.counters import StageStats
 from torchdata_remote.core.stats.report import Stats
+from torchdata_remote.core.stats.spans import Span
 from torchdata_remote.inspection.plots import save_plot
 from torchdata_remote.inspection.timeline import draw_timeline, lanes
 from torchdata_remote.inspection.trace import Trace

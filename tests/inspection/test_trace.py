@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchdata_remote.core.stats.counters import Span, StageStats
+from torchdata_remote.core.stats.counters import StageStats
 from torchdata_remote.core.stats.report import Stats
+from torchdata_remote.core.stats.spans import Span
 from torchdata_remote.inspection.trace import Trace, subtract, verdict
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 6)), max_size=8).map(

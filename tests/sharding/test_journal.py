@@ -16,7 +16,7 @@ import pytest
 from tests.support.shard_places import Place, memory_place
 from torchdata_remote.core.checksums import Checksums
 from torchdata_remote.core.options import StorageOptions
-from torchdata_remote.core.process_identity import this_process
+from torchdata_remote.core.processes.process_identity import this_process
 from torchdata_remote.errors import ManifestError, ObjectExistsError, TransientStorageError
 from torchdata_remote.formats.manifest import ShardInfo
 from torchdata_remote.sharding.journal import Journal, PreviousRun

@@ -19,7 +19,7 @@ from tests.servers.s3 import S3Server
 from tests.support.shard_places import Place, memory_place, some_files
 from torchdata_remote import ShardTarReader, ShardWriter, WriteShards, shard_dataset
 from torchdata_remote.core.options import StorageOptions
-from torchdata_remote.core.process_identity import this_process
+from torchdata_remote.core.processes.process_identity import this_process
 from torchdata_remote.errors import ObjectExistsError, ShardWriteError
 from torchdata_remote.storage import PARTIAL_SUFFIX
 from torchdata_remote.testing import FaultyStore

@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from .. import __version__
+from ..core.notices.progress_bar import hidden_unless
 from ..errors import RemoteDataError
 
 _SIGINT_STATUS, _SIGPIPE_STATUS = 130, 141  # as shells report them
@@ -29,6 +30,7 @@ COMMANDS = {
     "show": "draw a contact sheet of images with their labels",
     "bench": "read a dataset for some seconds and report where the time is spent: shards or loose files, in one "
     "process, as stream_shards() and stream_files() read them",
+    "top": "show what the ranks and workers of a running training do, and what they wait for",
     "serve": "host datasets over HTTP: the folders of a local folder, or of any writable URL",
     "render": "render a TrainingJob as Kubernetes manifests",
     "push": "copy a folder into a dataset of a service",
@@ -64,7 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command_line = sys.argv[1:] if arguments is None else list(arguments)
     args = build_parser(command_line).parse_args(command_line)
     try:
-        status: int = args.run(args)
+        with hidden_unless(not getattr(args, "quiet", False)):
+            status: int = args.run(args)
         sys.stdout.flush()
     except RemoteDataError as error:
         print(f"torchdata-remote: {error}", file=sys.stderr)

@@ -8,7 +8,7 @@ from ..core.options import RetryPolicy, StorageOptions
 from ..core.urls import redact
 from ..fetch.listing.index_file import write_index
 from ..fetch.listing.sources import list_source
-from ._shared import Commands, add_command, add_storage_options, print_line, printable
+from ._shared import Commands, add_command, add_quiet, add_storage_options, print_line, printable
 
 
 def add(commands: Commands) -> None:
@@ -32,6 +32,7 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("--pattern", help="glob that base names match, or paths below the URL if it has a slash")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing index")
+    add_quiet(parser)
     add_storage_options(parser)
 
 

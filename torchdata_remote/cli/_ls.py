@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterable, Iterator
 
 from ..core.urls import RemoteUrl, redact
@@ -34,6 +35,7 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("--pattern", help="glob that base names match, or paths below the URL if it has a slash")
     add_storage_options(parser)
+    parser.set_defaults(quiet=sys.stdout.isatty())  # its lines are progress enough
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from ..core.urls import redact
 from ..formats.manifest import ShardInfo
 from ..sharding import index_shards
 from ._bad_members import CHOICES, HELP, bad_member_choice, policy_of
-from ._shared import Commands, add_command, add_storage_options, print_line, printable
+from ._shared import Commands, add_command, add_quiet, add_storage_options, print_line, printable
 
 
 def add(commands: Commands) -> None:
@@ -29,6 +29,7 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("--on-bad-member", type=bad_member_choice, default="raise", metavar=CHOICES, help=HELP)
     parser.add_argument("--overwrite", action="store_true", help="replace an existing manifest and indexes")
+    add_quiet(parser, "no progress bar, and no line for each shard")
     add_storage_options(parser)
 
 
@@ -49,7 +50,8 @@ def _run(args: argparse.Namespace) -> int:
         args.folder,
         pattern=args.pattern,
         overwrite=args.overwrite,
-        on_shard=print_shard,
+        on_shard=(lambda shard: None) if args.quiet else print_shard,
+        progress=not args.quiet,
         on_bad_member=on_bad_member,
         storage_options=args.storage_options,
     )

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from ..core.notices.progress_bar import above_bars
+
 Commands = Any  # argparse gives its type no public name
 
 
@@ -70,6 +72,11 @@ def add_storage_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_quiet(parser: argparse.ArgumentParser, what: str = "no progress bar") -> None:
+    """Add the option ``--quiet``."""
+    parser.add_argument("--quiet", action="store_true", help=what)
+
+
 def printable(text: str) -> str:
     r"""Escape unprintable characters, which a terminal may take for commands, in a text such as a member's name.
 
@@ -84,8 +91,9 @@ def printable(text: str) -> str:
 
 def print_line(text: str = "") -> None:
     """Print a line; escape characters that standard output cannot encode."""
-    try:
-        print(text)
-    except UnicodeEncodeError:
-        encoding = sys.stdout.encoding or "ascii"
-        print(text.encode(encoding, "backslashreplace").decode(encoding))
+    with above_bars():
+        try:
+            print(text)
+        except UnicodeEncodeError:
+            encoding = sys.stdout.encoding or "ascii"
+            print(text.encode(encoding, "backslashreplace").decode(encoding))

@@ -1,19 +1,15 @@
-"""Parser, progress bar and summary of ``push`` and ``pull``."""
+"""Parser and summary of ``push`` and ``pull``."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from ..errors import AccessDeniedError
-from ..service.transfer import TransferProgress, Transferred
-from ..service.transfer.progress import OnProgress
-from ._shared import Commands, add_command, add_storage_options, count
+from ..service.transfer import Transferred
+from ._shared import Commands, add_command, add_quiet, add_storage_options, count
 
 
 def add_transfer_command(
@@ -45,26 +41,26 @@ def add_transfer_command(
     parser.add_argument(
         "--max-in-flight", type=count, default=16, metavar="N", help="concurrent requests (default: %(default)s)"
     )
+    add_quiet(parser)
     add_storage_options(parser)
 
 
 def run_transfer(
     args: argparse.Namespace, transfer: Callable[..., Transferred], source: str, target: str, *, verb: str
 ) -> str:
-    """Run a transfer under a progress bar; returns a line about the result.
+    """Run a transfer; returns a line about the result.
 
     Raises:
         AccessDeniedError: if the token cannot be read, or the service refuses it.
     """
-    with _progress_bar(args.command) as on_progress:
-        done = transfer(
-            source,
-            target,
-            storage_options=_storage_options(args),
-            max_in_flight=args.max_in_flight,
-            on_progress=on_progress,
-            delete=args.delete,
-        )
+    done = transfer(
+        source,
+        target,
+        storage_options=_storage_options(args),
+        max_in_flight=args.max_in_flight,
+        progress=not args.quiet,
+        delete=args.delete,
+    )
     return _summary(done, verb)
 
 
@@ -79,20 +75,6 @@ def _storage_options(args: argparse.Namespace) -> dict[str, Any]:
             raise AccessDeniedError(f"{args.token_file} is empty, where the service's token was expected.")
         options["token"] = token
     return options
-
-
-@contextmanager
-def _progress_bar(title: str) -> Iterator[OnProgress]:
-    # disable=None: no bar unless standard error is a terminal
-    bar: Any = tqdm(desc=title, unit="B", unit_scale=True, disable=None, mininterval=0.2)
-
-    def on_progress(now: TransferProgress) -> None:
-        bar.total = now.total_bytes
-        bar.set_postfix_str(f"{now.num_files:,}/{now.total_files:,} files", refresh=False)
-        bar.update(now.num_bytes - bar.n)
-
-    with bar:
-        yield on_progress
 
 
 def _summary(done: Transferred, verb: str) -> str:

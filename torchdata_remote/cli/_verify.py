@@ -9,7 +9,7 @@ from ..fetch.listing.shard_set import base_name
 from ..formats.manifest import MANIFEST_NAME
 from ..formats.sample_index import index_url
 from ..inspection import Fault, verify_shards
-from ._shared import Commands, add_command, add_storage_options, print_line, printable
+from ._shared import Commands, add_command, add_quiet, add_storage_options, print_line, printable
 
 
 def add(commands: Commands) -> None:
@@ -30,6 +30,7 @@ def add(commands: Commands) -> None:
         help="print one JSON document at the end: manifest_url, num_shards, num_samples, num_bytes, faults, "
         "bad_members",
     )
+    add_quiet(parser)
     add_storage_options(parser)
 
 
@@ -46,6 +47,7 @@ def _run(args: argparse.Namespace) -> int:
     found = verify_shards(
         args.url,
         on_checked=(lambda url, faults: None) if args.json else report,
+        progress=not args.quiet,
         storage_options=args.storage_options,
     )
     if args.json:

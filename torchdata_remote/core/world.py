@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from .processes.torch_state import get_worker_info, rank_in_process_group
 from .rank_group import RankGroup, of_group, of_mesh
-from .torch_state import get_worker_info, rank_in_process_group
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

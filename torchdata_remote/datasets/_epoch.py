@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from hashlib import blake2b
 from typing import Any, Protocol, TypeVar
 
@@ -10,6 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from ..core.notices.progress_bar import first_awaited, waiting
+from ..core.processes.worker_errors import with_clear_errors
+from ..core.processes.worker_start import SentToWorkers
 from ._map_style import as_index
 
 T = TypeVar("T")
@@ -24,7 +28,7 @@ class Batched(Protocol):
         """Yield the items of each batch."""
 
 
-class Epoch(IterableDataset[Any]):
+class Epoch(SentToWorkers, IterableDataset[Any]):
     """The batches of an epoch. Worker w of W yields batches w, w + W, w + 2 W, ...
 
     torch takes one batch of each worker in turn, so batches are in order.
@@ -32,21 +36,23 @@ class Epoch(IterableDataset[Any]):
     Args:
         dataset: of this package.
         batches: indices of items.
-        collate: from a list of items to a batch.
+        collate_fn: from a list of items to a batch.
         single: whether a batch is one item, not a list.
         first: index of the first batch that is read.
     """
+
+    shown_as = "PrefetchingLoader"
 
     def __init__(
         self,
         dataset: Batched,
         batches: Iterable[Iterable[int]],
-        collate: Callable[[Any], Any],
+        collate_fn: Callable[[Any], Any],
         *,
         single: bool,
         first: int = 0,
     ) -> None:
-        self._dataset, self._collate, self._single, self._first = dataset, collate, single, first
+        self._dataset, self._collate_fn, self._single, self._first = dataset, collate_fn, single, first
         lists = list(map(list, batches))
         self._indices: NDArray[np.int64] = np.fromiter(
             (as_index(index) for batch in lists for index in batch), np.int64
@@ -58,7 +64,7 @@ class Epoch(IterableDataset[Any]):
         number, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
         own = range(self._first + number, len(self._ends), step)
         for items in self._dataset.batches(self._batch(number) for number in own):
-            yield self._collate(items[0] if self._single else items)
+            yield self._collate_fn(items[0] if self._single else items)
 
     def _batch(self, number: int) -> list[int]:
         start = int(self._ends[number - 1]) if number else 0
@@ -77,7 +83,10 @@ def batches_of(epoch: Epoch, **options: Any) -> Iterator[Any]:
         **options: of ``DataLoader``.
     """
     collate_fn: Callable[[Any], Any] = _unchanged  # torch's default would turn arrays into tensors
-    return iter(DataLoader(epoch, batch_size=None, collate_fn=collate_fn, **options))
+    loader = DataLoader(epoch, batch_size=None, collate_fn=collate_fn, **options)
+    with waiting(f"starting {loader.num_workers} workers") if loader.num_workers else nullcontext():
+        batches = iter(loader)
+    return first_awaited(with_clear_errors(batches))
 
 
 def _unchanged(batch: T) -> T:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..core.frameworks.collating import collate_samples
 from ..core.world import require_world
 
 TORCH_OPTIONS = {"batch_size", "collate_fn", "drop_last", "generator", "in_order", "multiprocessing_context"} | {
@@ -42,3 +43,8 @@ def check_options(
         raise ValueError("seed= requires shuffle=True, without a sampler and without a generator.")
     if has_sampler and (equalize is not None or world is not None):
         raise ValueError("A sampler selects what each rank reads: pass neither equalize= nor world= with it.")
+
+
+def collate_of(collate_fn: Callable[[Any], Any] | None, batch_size: int | None) -> Callable[[Any], Any] | None:
+    """Return the function that makes batches; ``None`` for torch's, which leaves single items as they are."""
+    return collate_samples if collate_fn is None and batch_size is not None else collate_fn

@@ -12,7 +12,9 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from ..core.parent_watch import WatchedWhenUnpickled, end_worker_with_trainer
+from ..core.frameworks.collating import check_item
+from ..core.processes.parent_watch import end_worker_with_trainer
+from ..core.processes.worker_start import SentToWorkers
 
 Item = TypeVar("Item", covariant=True)
 
@@ -32,7 +34,7 @@ def as_index(index: Any) -> int:
     )
 
 
-class MapStyle(WatchedWhenUnpickled, Dataset[Item], Generic[Item]):
+class MapStyle(SentToWorkers, Dataset[Item], Generic[Item]):
     """Items with indices from 0. torch's ``DataLoader`` requests a complete batch by ``__getitems__``."""
 
     def __len__(self) -> int:
@@ -64,7 +66,10 @@ class MapStyle(WatchedWhenUnpickled, Dataset[Item], Generic[Item]):
     def __getitems__(self, indices: Sequence[int]) -> list[Item]:
         """Fetch the items of these indices concurrently, and return them in this order."""
         with closing(self.batches([indices])) as batches:
-            return next(batches)
+            items = next(batches)
+        if items:
+            check_item(self, items[0], where=f"item {indices[0]} of this {type(self).__name__}")
+        return items
 
     def __getitem__(self, index: int) -> Item:
         return self.__getitems__([index])[0]

@@ -15,7 +15,7 @@ from ..core.frameworks.untrained_batches import current_wrappers
 from ..core.partition import EqualizeMode
 from ..core.world import World, detect_world, place_in
 from ._epoch import Batched
-from ._loader_options import TORCH_OPTIONS, check_options
+from ._loader_options import TORCH_OPTIONS, check_options, collate_of
 from ._loader_state import LoaderState, Order
 from ._rank_comparison import RankComparison
 from ._rank_sampler import RankSampler
@@ -113,7 +113,7 @@ class PrefetchingLoader(Generic[T]):
             sampler=sampler,
             batch_sampler=batch_sampler,  # type: ignore[arg-type]  # any sequence works
             num_workers=num_workers,
-            collate_fn=collate_fn,
+            collate_fn=collate_of(collate_fn, batch_size),
             drop_last=drop_last,
             generator=generator,
             **options,

@@ -6,17 +6,22 @@ from .contents_plot import draw_contents, ordered_classes
 from .picture_sheet import draw_sheet
 from .pictures import class_names, pictures
 from .plots import require_plot, save_plot, shortened
+from .recorded_stats import RecordedStats
 from .summary import Summary, summarize
 from .timeline import draw_timeline
 from .trace import Trace, verdict
+from .training_stats import ProcessStats, TrainingStats
 from .verification import Fault, verify_shards
 
 __all__ = [
     "Cell",
     "Fault",
+    "ProcessStats",
+    "RecordedStats",
     "ShardContents",
     "Summary",
     "Trace",
+    "TrainingStats",
     "class_names",
     "contact_sheet",
     "draw_contents",

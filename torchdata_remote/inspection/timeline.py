@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from ..core.stats.counters import FETCH, LIST, Span
+from ..core.stats.counters import FETCH, LIST
 from ..core.stats.report import Stats
+from ..core.stats.spans import Span
 from .plots import COLOURS, DPI
 from .trace import Percentiles, Trace
 

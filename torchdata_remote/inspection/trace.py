@@ -7,8 +7,9 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from ..core.stats.counters import DECODE, FETCH, LIST, READ, Span, stages
+from ..core.stats.counters import DECODE, FETCH, LIST, READ, stages
 from ..core.stats.report import Stats
+from ..core.stats.spans import Span
 
 _MAX_CONSUMER_SPANS = 20_000  # of a stage; drawn are those of the beginning
 _MANY_RETRIES = 0.05  # of all requests

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from ..core.checksums import BLOCK_BYTES
+from ..core.notices.progress_bar import Progress
 from ..core.options import FetchOptions, RetryPolicy, StorageOptions
 from ..core.urls import RemoteUrl, redact
 from ..errors import RemoteDataError, ShardReadError
@@ -61,6 +62,7 @@ def verify_shards(
     url: str,
     *,
     on_checked: Callable[[str, list[Fault]], object] = lambda url, faults: None,
+    progress: bool = True,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Verification:
     """Read all shards of a folder and compare them with their manifest and their indexes.
@@ -74,6 +76,7 @@ def verify_shards(
             missing indexes cannot be found there.
         on_checked: called with the manifest's URL and the folder's faults, then with each shard's URL and its faults as
             soon as it was read.
+        progress: show a progress bar if standard error is a terminal.
         storage_options: for the store, in fsspec's vocabulary.
 
     Raises:
@@ -102,11 +105,13 @@ def verify_shards(
     existing = [shard for shard in shards.shards if not listed or str(shard) in listed]
     num_samples = num_bytes = 0
     skipped = Skipped()
-    with closing(stream_objects(existing, FetchSession(FetchOptions(), options))) as streams:
+    session, total = FetchSession(FetchOptions(), options), sum(shard.num_bytes for shard in shards.manifest)
+    bar = Progress("verify", total, "B", shown=progress)
+    with bar, closing(stream_objects(existing, session)) as streams:
         for shard_url, stream in streams:
             check = _ShardCheck(expected[str(shard_url)], listed, skipped, options, retry)
             with closing(stream):
-                check.read(shard_url, stream)
+                check.read(shard_url, stream, bar)
             num_samples += check.num_samples
             num_bytes += check.num_bytes
             faults += check.faults
@@ -153,10 +158,11 @@ class _ShardCheck:
     def _fault(self, what: str, url: str | None = None) -> None:
         self.faults.append(Fault(redact(url or self._expected.url), what))
 
-    def read(self, url: str, stream: ObjectStream) -> None:
+    def read(self, url: str, stream: ObjectStream, bar: Progress) -> None:
         """Read the shard and collect its faults."""
         checksums = self._expected.checksums
-        digest = ShardDigest(parts_of(url, stream), BLOCK_BYTES if checksums is None else checksums.block_bytes)
+        block_bytes = BLOCK_BYTES if checksums is None else checksums.block_bytes
+        digest = ShardDigest(bar.passed(parts_of(url, stream)), block_bytes)
         found: tuple[str | None, list[int]] | None = None
         try:
             try:

@@ -26,7 +26,7 @@ from .resumable import Resumable
 from .state.all_ranks import ALL_RANKS, CYCLED, states_in
 from .state.state_format import State, begin_next_epoch, merge_states
 from .stream_counts import end_together
-from .torchdata_iterator import ended_on_error, position_of, state_of_workers
+from .torchdata_iterator import ended_on_error, position_of, started, state_of_workers
 from .trainers.accelerate import Accelerated
 from .trainers.checkpoint_callers import stores_one_for_all_ranks
 
@@ -172,7 +172,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         self.generator.manual_seed((torch.initial_seed() + epoch) & _MAX_SEED)
         try:
             with dataset.listing_made(epoch, self.num_workers):  # workers have taken it when the block ends
-                batches = super().__iter__()
+                batches = started(self, super().__iter__)
         except BaseException:
             self._iterator = self._batches = None  # its workers have ended, and their positions are unknown
             raise

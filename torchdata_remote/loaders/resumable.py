@@ -13,7 +13,8 @@ from ..core.frameworks.lightning_resume import warn_if_state_is_missing
 from ..core.frameworks.loader_length import length_for_caller
 from ..core.frameworks.second_split import refuse_second_split, second_splitter
 from ..core.iter_datapipe import IterDataPipe
-from ..core.parent_watch import WatchedWhenUnpickled, end_worker_with_trainer
+from ..core.processes.parent_watch import end_worker_with_trainer
+from ..core.processes.worker_start import SentToWorkers
 from ..core.world import World, detect_world, place_in
 from ..errors import StateError
 from ..fetch.listing.source_argument import pipe_of
@@ -28,7 +29,7 @@ from .trainers.accelerate import refuse_skipping
 from .worker_mark import WorkerMark
 
 
-class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
+class Resumable(SentToWorkers, IterableDataset[Any]):
     """A chain of pipes as a plain ``IterableDataset`` with ``state_dict()`` and ``load_state_dict()``.
 
     The chain runs as ``num_streams`` streams. Each stream is a copy of the chain that reads its own share of the shards

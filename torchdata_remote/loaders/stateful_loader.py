@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
+from ..core.frameworks.collating import collate_samples
 from ..core.iter_datapipe import IterDataPipe
-from ..core.parent_watch import end_worker_with_trainer
+from ..core.processes.parent_watch import end_worker_with_trainer
 from .copies import twin_of
 from .loader import StatefulLoader
 from .resumable import Resumable
@@ -69,7 +70,7 @@ def stateful_loader(
         num_workers: processes in each rank; 0 reads in this one.
         num_streams: in all ranks together, as for :class:`Resumable`; ``None`` takes one for each worker of each rank.
         drop_last: whether a worker's last batch is dropped if it is not full.
-        collate_fn: makes a batch from a list of samples; ``None`` is torch's.
+        collate_fn: makes a batch from a list of samples; ``None`` is torch's ``default_collate``.
         pin_memory: ``None`` pins if there is a GPU.
         prefetch_factor: batches that each worker prefetches; ``None`` is torch's 2.
         multiprocessing_context: how workers start; Windows has no ``"forkserver"`` and takes ``"spawn"`` instead. Both
@@ -89,6 +90,7 @@ def stateful_loader(
 
     Raises:
         StateError: if the chain cannot be resumed; names what to use instead.
+        WorkerStartError: when a pass starts, without `if __name__ == "__main__":`, or if the chain holds a lambda.
 
     Example:
         >>> from torchdata_remote import ShardWriter
@@ -124,7 +126,7 @@ def stateful_loader(
         batch_size=batch_size,
         num_workers=num_workers,
         drop_last=drop_last,
-        collate_fn=collate_fn,
+        collate_fn=collate_samples if collate_fn is None and batch_size is not None else collate_fn,
         pin_memory=torch.cuda.is_available() if pin_memory is None else pin_memory,
         state_of_all_ranks=state_of_all_ranks,
         list_once=list_once,

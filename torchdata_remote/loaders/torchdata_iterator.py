@@ -1,11 +1,41 @@
-"""Read the position of an iterator of torchdata's ``StatefulDataLoader``, out of its private attributes."""
+"""Start and end iterators of torchdata's ``StatefulDataLoader``, and read their position out of private attributes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from ..core.notices.progress_bar import first_awaited, waiting
+from ..core.processes.main_guard import is_forking, require_main_guard
+from ..core.processes.worker_errors import with_clear_errors
+from ..core.processes.worker_start import name_what_does_not_pickle
+from ..pipes.base.chain import all_pipes
 from .state.state_format import State, merge_states
+
+# Arguments of the loader that its workers get
+_SENT = ("collate_fn", "worker_init_fn")
+
+
+def started(loader: Any, start: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+    """Start the iterator of a pass; a terminal shows what it waits for.
+
+    Args:
+        loader: of torchdata.
+        start: makes the iterator, and starts workers.
+
+    Raises:
+        WorkerStartError: if workers would start workers, or the chain cannot be sent to them.
+    """
+    if loader.num_workers == 0 or is_forking(loader.multiprocessing_context):
+        return start()
+    require_main_guard()
+    try:
+        with waiting(f"starting {loader.num_workers} worker{'s' if loader.num_workers > 1 else ''}"):
+            return start()
+    except Exception as error:
+        pipes = [(pipe, vars(pipe)) for pipe in all_pipes(loader.dataset.pipe)]
+        name_what_does_not_pickle([*pipes, ("stateful_loader", {name: getattr(loader, name) for name in _SENT})], error)
+        raise
 
 
 def position_of(batches: Any, num_workers: int) -> tuple[bool, Any]:
@@ -42,7 +72,7 @@ def ended_on_error(items: Iterable[Any], batches: Any, before: Callable[[], obje
         before: called before the workers are ended.
     """
     try:
-        yield from items
+        yield from first_awaited(with_clear_errors(items))
     except Exception:
         before()
         if (shut_down := getattr(batches, "_shutdown_workers", None)) is not None:

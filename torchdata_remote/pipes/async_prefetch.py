@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core.iter_datapipe import IterDataPipe, StreamWrapper, functional_datapipe
 from ..core.options import MIB, Backend, FetchOptions, RetryPolicy, StorageOptions
-from ..core.parent_watch import end_worker_with_trainer
+from ..core.processes.parent_watch import end_worker_with_trainer
 from ..errors import StateError
 from ..fetch.listing.source_argument import pipe_of
 from ..fetch.session import FetchSession

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TypeGuard
 
+from ..core.frameworks.collating import check_item
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.stats.counters import DECODE
 from ..errors import DecodeError
@@ -33,6 +34,7 @@ class DecodeSample(OneForOne[Sample]):
         dict: a new sample.
 
     Raises:
+        CollateError: for an image that goes to torch's default ``collate_fn``.
         DecodeError: names member, sample and shard; the decoder's own error is its ``__cause__``.
 
     Example:
@@ -46,10 +48,14 @@ class DecodeSample(OneForOne[Sample]):
         self._decoders = {**DEFAULT_DECODERS, **(decoders or {})}
 
     def __iter__(self) -> Iterator[Sample]:
+        is_first = True
         for sample in self.source_datapipe:
             began_s = time.perf_counter()
             decoded = {name: self._decode(name, value, sample) for name, value in sample.items()}
             DECODE.worked(began_s, sum(map(len, filter(_is_data, sample.values()))), items=1, wait=True)
+            if is_first:
+                is_first = False
+                check_item(self, decoded, where=describe(sample))
             yield decoded
 
     def _decode(self, name: str, value: object, sample: Sample) -> object:

@@ -51,7 +51,7 @@ class EqualizeRanks(StatefulPipe[T]):
     needs_source_state = True
     gives_equal_counts = True
 
-    def __init__(self, source_datapipe: IterDataPipe[T], *, mode: EqualizeMode | str) -> None:
+    def __init__(self, source_datapipe: IterDataPipe[T], *, mode: EqualizeMode | str = EqualizeMode.DROP) -> None:
         self.source_datapipe = pipe_of(source_datapipe, of="equalize_ranks", holds="samples")
         self.mode = EqualizeMode(mode)
         self._num_passed = 0

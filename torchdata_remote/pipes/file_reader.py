@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.options import FetchOptions, StorageOptions
-from ..core.parent_watch import end_worker_with_trainer
+from ..core.processes.parent_watch import end_worker_with_trainer
 from ..core.urls import object_path, redact, split_sample_range
 from ..errors import SampleError
 from ..fetch.listing.source_argument import pipe_of

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.options import RetryPolicy, StorageOptions
-from ..core.parent_watch import end_worker_with_trainer
+from ..core.processes.parent_watch import end_worker_with_trainer
 from ..core.urls import RemoteUrl
 from ..fetch.listing.source_argument import pipe_of, url_of
 from ..fetch.listing.sources import list_source

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ..core.frameworks.collating import check_item
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..errors import MissingMemberError
 from ..fetch.listing.source_argument import pipe_of
@@ -25,6 +26,7 @@ class ToTuple(OneForOne[tuple[Any, ...]]):
         tuple: the values, as long as ``names``.
 
     Raises:
+        CollateError: for an image that goes to torch's default ``collate_fn``. A label in bytes is a warning there.
         MissingMemberError: names the sample, the requested members and the existing ones.
 
     Example:
@@ -41,8 +43,13 @@ class ToTuple(OneForOne[tuple[Any, ...]]):
         self._choices = [tuple(choice.strip() for choice in name.split(";") if choice.strip()) for name in names]
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        is_first = True
         for sample in self.source_datapipe:
-            yield tuple(self._pick(sample, choice) for choice in self._choices)
+            item = tuple(self._pick(sample, choice) for choice in self._choices)
+            if is_first:
+                is_first = False
+                check_item(self, item, where=describe(sample), names=self._names)
+            yield item
 
     def _pick(self, sample: Sample, choice: tuple[str, ...]) -> Any:
         for name in choice:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Any
 
+from ..core.notices.progress_bar import Progress, hidden_unless
 from ..core.options import FetchOptions, RetryPolicy, StorageOptions
 from ..core.urls import RemoteUrl, join_url, redact, split_url
 from ..errors import ObjectExistsError
@@ -29,6 +30,7 @@ def index_shards(
     overwrite: bool = False,
     on_shard: Callable[[ShardInfo], object] = lambda shard: None,
     on_bad_member: OnBadMember = raise_error,
+    progress: bool = True,
     storage_options: Mapping[str, Any] | None = None,
 ) -> list[ShardInfo]:
     """Read the tar shards of a folder, and write an index beside each, then their manifest.
@@ -44,6 +46,7 @@ def index_shards(
         on_shard: called with each shard after it was read.
         on_bad_member: called with the ``BadMemberError`` of a member that cannot be part of a sample (``README``). If
             it returns, as ``skip_with_warning`` does, the member is not counted: readers need the same policy.
+        progress: show a progress bar if standard error is a terminal.
         storage_options: for the store, in fsspec's vocabulary.
 
     Returns:
@@ -67,23 +70,25 @@ def index_shards(
     folder = url if url.endswith("/") else url + "/"
     options, retry = StorageOptions(storage_options), RetryPolicy()
     manifest_url = join_url(*split_url(folder + MANIFEST_NAME))
-    urls = list(list_source(RemoteUrl(folder), pattern=pattern, recursive=False, options=options, retry=retry))
+    with hidden_unless(progress):
+        urls = list(list_source(RemoteUrl(folder), pattern=pattern, recursive=False, options=options, retry=retry))
     existing = set(list_folder(folder, recursive=False, options=options, retry=retry))
     for written in [manifest_url, *map(index_url, urls)]:
         if written in existing and not overwrite:
             raise ObjectExistsError(
                 f"{redact(written)} exists already. Pass overwrite=True (--overwrite) to replace it.", url=written
             )
-    shards = []
-    for shard_url, stream in stream_objects(urls, FetchSession(FetchOptions(), options)):
-        with closing(stream):
-            digest = ShardDigest(parts_of(shard_url, stream))
-            compression, offsets = sample_offsets(str(shard_url), digest, MemberErrorHandler(on_bad_member, Skipped()))
-        index = dump_index(offsets) if compression is None else None
-        info = digest.info(str(shard_url), len(offsets) - 1, index)
-        if index is not None:
-            publish(index_url(info.url), index, options, overwrite=overwrite)
-        shards.append(info)
-        on_shard(info)
+    shards, policy = [], MemberErrorHandler(on_bad_member, Skipped())
+    with Progress("manifest", sum(one.size or 0 for one in urls) or None, "B", shown=progress) as shown:
+        for shard_url, stream in stream_objects(urls, FetchSession(FetchOptions(), options)):
+            with closing(stream):
+                digest = ShardDigest(shown.passed(parts_of(shard_url, stream)))
+                compression, offsets = sample_offsets(str(shard_url), digest, policy)
+            index = dump_index(offsets) if compression is None else None
+            info = digest.info(str(shard_url), len(offsets) - 1, index)
+            if index is not None:
+                publish(index_url(info.url), index, options, overwrite=overwrite)
+            shards.append(info)
+            on_shard(info)
     publish(manifest_url, dump_manifest(shards), options, overwrite=overwrite)
     return shards

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.notices.progress_bar import Progress
 from ..core.urls import redact
 from ..errors import ShardWriteError, StorageError, TransientStorageError
 from ..fetch.sample_table import Int64s
@@ -21,7 +22,6 @@ from ..labels import dump_table, load_table
 from ..writing import UNFINISHED, ShardFolder, pack_sample
 from .journal import Journal, PreviousRun
 from .plan import cut_by_bytes, cut_evenly, sample_order
-from .progress_bar import Progress
 from .provenance import merge_sources
 from .source import ShardSource
 from .task import ShardOptions, ShardTask, start_shard, transformed, write_shard

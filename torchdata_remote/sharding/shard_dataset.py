@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from concurrent.futures import Executor
 from typing import Any
 
+from ..core.notices.progress_bar import hidden_unless
 from ..core.options import StorageOptions
+from ..core.processes.main_guard import require_main_guard
 from ..core.urls import split_url
 from ..formats.error_policy import OnBadMember, raise_error
 from ..formats.limits import MAX_MEMBER_BYTES
@@ -96,6 +98,7 @@ def shard_dataset(
             is a ``transform``.
         LabelError: with the first file that has no label.
         WorkerLostError: if a task loses its worker several times.
+        WorkerStartError: with ``num_workers``, outside of ``if __name__ == "__main__":``.
 
     Example:
         >>> import fsspec
@@ -121,14 +124,17 @@ def shard_dataset(
     if source_options is None and isinstance(source, str | os.PathLike):
         source_options = storage_options if _scheme(source) == _scheme(url_template) else None
     own_workers = executor is None and num_workers > 0
-    opened = open_source(
-        source,
-        pattern=pattern,
-        labels=labels,
-        options=StorageOptions(source_options),
-        travels=not own_workers,
-        on_bad_member=on_bad_member,
-    )
+    if own_workers:
+        require_main_guard()
+    with hidden_unless(progress):
+        opened = open_source(
+            source,
+            pattern=pattern,
+            labels=labels,
+            options=StorageOptions(source_options),
+            travels=not own_workers,
+            on_bad_member=on_bad_member,
+        )
     workers = Workers(executor, num_workers)
     if own_workers and not isinstance(source, str | os.PathLike):
         workers = workers._replace(initializer=keep_dataset, initargs=(source,))

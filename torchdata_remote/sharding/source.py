@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from ..core.notices.progress_bar import Progress
 from ..core.options import FetchOptions, RetryPolicy, StorageOptions
 from ..core.urls import join_url, redact, split_url
 from ..errors import ShardWriteError
@@ -20,7 +21,6 @@ from ..writing import UNFINISHED, ShardFolder
 from .archive_index import index_archives
 from .plan import Labels, folders_to_drop, packed_bytes, require_writable
 from .planned_samples import DatasetSamples, FileSamples, PlannedSamples
-from .progress_bar import Progress
 from .source_listing import list_samples
 from .temporary_objects import TemporaryObjects
 

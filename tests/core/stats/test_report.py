@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +10,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 import torchdata_remote as tdr
 from tests.servers.s3 import S3Server
 from torchdata_remote.core.stats.counters import StageStats
-from torchdata_remote.core.stats.report import Stats, record_stats, stats
+from torchdata_remote.core.stats.report import Stats, stats
 from torchdata_remote.testing import FaultyStore
 
 NUM_FILES, FILE_BYTES = 30, 2_000
@@ -89,25 +86,40 @@ def test_str_of_stats_has_a_line_for_each_stage() -> None:
     assert {len(line) for line in lines[:5]} == {len(lines[0])}
 
 
-def test_record_stats_writes_lines_of_json(tmp_path: Path) -> None:
-    """Now and then, and at the end; with the number of the process."""
-    path = tmp_path / "stats.jsonl"
-    with record_stats(path, every_s=0.01):
-        deadline = time.monotonic() + 30
-        while not path.read_text().count("\n") and time.monotonic() < deadline:
-            pass
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert len(lines) >= 2
-    assert {line["pid"] for line in lines} == {os.getpid()}
-    assert set(lines[0]) == {"pid", "elapsed_s", "list", "fetch", "read", "decode", "rest_s"}
-    assert set(lines[0]["fetch"]) == {"items", "num_bytes", "wait_s", "busy_s", "requests", "retries"}
+def test_scalars_are_rates_and_shares() -> None:
+    """Under one prefix; samples are those of the reader, otherwise decoded values, otherwise objects."""
+    fetch = StageStats(items=20, num_bytes=6_000_000, wait_s=5, busy_s=30, requests=20, retries=2)
+    did = Stats(10, StageStats(requests=10, wait_s=1), fetch, StageStats(items=400, wait_s=2), StageStats())
+    assert did.as_scalars("s/") == pytest.approx(
+        {
+            "s/samples_per_s": 40,
+            "s/megabytes_per_s": 0.6,
+            "s/requests_per_s": 3,
+            "s/retries_per_s": 0.2,
+            "s/waiting": 0.8,
+            "s/waiting_list": 0.1,
+            "s/waiting_fetch": 0.5,
+            "s/waiting_read": 0.2,
+            "s/waiting_decode": 0,
+        }
+    )
+    none = StageStats()
+    assert Stats(10, none, fetch, none, StageStats(items=30)).samples == 30
+    assert Stats(10, none, fetch, none, none).samples == 20
+    assert set(Stats(0, none, none, none, none).as_scalars().values()) == {0}
 
 
-def test_a_recording_is_closed_twice(tmp_path: Path) -> None:
-    """The second time nothing happens; and seconds are positive."""
-    recording = record_stats(tmp_path / "stats.jsonl", every_s=3600)
-    recording.close()
-    recording.close()
-    assert (tmp_path / "stats.jsonl").read_text().count("\n") == 1
-    with pytest.raises(ValueError, match="every_s must be positive"):
-        record_stats(tmp_path / "stats.jsonl", every_s=0)
+def test_scalars_go_to_tensorboard(tmp_path: Path) -> None:
+    """The recipe of the manual: three lines, and the event file has each name."""
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from torch.utils.tensorboard import SummaryWriter
+
+    before = stats()
+    with SummaryWriter(tmp_path) as writer:
+        for step in (1, 2):
+            for name, value in (stats() - before).as_scalars().items():
+                writer.add_scalar(name, value, step)
+    events = EventAccumulator(str(tmp_path)).Reload()
+    assert set(events.Tags()["scalars"]) == set(before.as_scalars())
+    assert [event.step for event in events.Scalars("data/waiting_fetch")] == [1, 2]

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, fields
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
+
+from .spans import Span, consumer_watchers, watchers
 
 T = TypeVar("T")
 
-_FLUSH_ITEMS = 256
+STATS_VARIABLE = "TORCHDATA_REMOTE_STATS"
+"""Environment variable with the folder to which each process that reads records its counters."""
+FOLDER_EVERY_S = 2.0
+"""Seconds between the lines of a process in that folder: 10 MB in 8 hours."""
+
+_FLUSH_ITEMS, _FLUSH_S = 256, 0.5
 
 
 @dataclass(frozen=True)
@@ -42,19 +50,6 @@ class StageStats:
 _NAMES = tuple(field.name for field in fields(StageStats))
 
 
-class Span(NamedTuple):
-    """One piece of work or of waiting: its stage, start and end by ``time.perf_counter``, and number of bytes.
-
-    ``by_consumer`` is whether the consumer's own thread spent it: it waited for the stage, or did its work.
-    """
-
-    stage: str
-    start_s: float
-    end_s: float
-    num_bytes: int
-    by_consumer: bool = False
-
-
 class StageCounter:
     """The counters of a stage, shared by all threads.
 
@@ -72,10 +67,12 @@ class StageCounter:
         self._lock = threading.RLock()
         self._items = self._num_bytes = self._requests = self._retries = 0
         self._wait_s = self._busy_s = 0.0
+        # Start of each wait that has not ended, by a key of its own
+        self._open_waits: dict[object, float] = {}
 
     @property
     def wait_s(self) -> float:
-        """Seconds the consumer spent waiting for this stage."""
+        """Seconds the consumer spent in waits for this stage that have ended."""
         return self._wait_s
 
     def add(
@@ -89,6 +86,8 @@ class StageCounter:
         retries: int = 0,
     ) -> None:
         """Add to the counters."""
+        if _idle:
+            _begin()
         with self._lock:
             self._items += items
             self._num_bytes += num_bytes
@@ -99,14 +98,19 @@ class StageCounter:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count the seconds of this block as waiting for the stage."""
-        started_s = time.perf_counter()
+        """Count the seconds of this block as waiting for the stage, also before the block has ended."""
+        if _idle:
+            _begin()
+        wait, started_s = object(), time.perf_counter()
+        self._open_waits[wait] = started_s
         try:
             yield
         finally:
-            ended_s = time.perf_counter()
-            self.add(wait_s=ended_s - started_s)
-            for take in _consumer_watchers:
+            with self._lock:
+                self._open_waits.pop(wait, None)  # missing in a child that was forked meanwhile
+                ended_s = time.perf_counter()
+                self._wait_s += ended_s - started_s
+            for take in consumer_watchers:
                 take(Span(self.name, started_s, ended_s, 0, by_consumer=True))
 
     def worked(self, start_s: float, num_bytes: int, *, items: int = 0, requests: int = 0, wait: bool = False) -> None:
@@ -122,39 +126,22 @@ class StageCounter:
         end_s = time.perf_counter()
         took_s = end_s - start_s
         self.add(items=items, num_bytes=num_bytes, busy_s=took_s, requests=requests, wait_s=took_s if wait else 0.0)
-        for take in _watchers:
+        for take in watchers:
             take(Span(self.name, start_s, end_s, num_bytes, by_consumer=wait))
 
     def snapshot(self) -> StageStats:
-        """Return the current counters."""
+        """Return the current counters; a wait that has not ended counts up to now."""
         with self._lock:
-            now = self._items, self._num_bytes, self._wait_s, self._busy_s, self._requests, self._retries
+            now_s = time.perf_counter()
+            waited_s = self._wait_s + sum(now_s - started_s for started_s in list(self._open_waits.values()))
+            now = self._items, self._num_bytes, waited_s, self._busy_s, self._requests, self._retries
         return StageStats(*now)
 
 
 LIST, FETCH, READ, DECODE = stages = tuple(StageCounter(name) for name in ("list", "fetch", "read", "decode"))
-_watchers: list[Callable[[Span], object]] = []
-_consumer_watchers: list[Callable[[Span], object]] = []  # apart, because a watched item costs a tenth of a small sample
 _started_s = time.perf_counter()
-
-
-@contextlib.contextmanager
-def watched(take: Callable[[Span], object], *, consumer: bool = False) -> Iterator[None]:
-    """Call a function with each piece of work done in this block, in the thread that did it.
-
-    Args:
-        take: the function.
-        consumer: whether it also gets each wait of the consumer, and each item of :func:`timed`; the latter include the
-            waits within them.
-    """
-    watchers = [_watchers, _consumer_watchers] if consumer else [_watchers]
-    for one in watchers:
-        one.append(take)
-    try:
-        yield
-    finally:
-        for one in watchers:
-            one.remove(take)
+_idle = [True]  # empty once this process has done something
+_first_work_s: float | None = None
 
 
 def timed(
@@ -172,17 +159,19 @@ def timed(
     count, took_s, waited_s = 0, 0.0, within.wait_s
     try:
         started_s = clock()
+        flush_at_s = started_s + _FLUSH_S
         for item in items:
             ended_s = clock()
             took_s += ended_s - started_s
             count += 1
-            for take in _consumer_watchers:
+            for take in consumer_watchers:
                 take(Span(stage.name, started_s, ended_s, 0, by_consumer=True))
             yield item
-            if count >= _FLUSH_ITEMS:
+            started_s = clock()
+            if count >= _FLUSH_ITEMS or started_s >= flush_at_s:
                 _flush(stage, count, took_s - within.wait_s + waited_s, elsewhere)
                 count, took_s, waited_s = 0, 0.0, within.wait_s
-            started_s = clock()
+                flush_at_s = started_s + _FLUSH_S
         took_s += clock() - started_s
     finally:
         _flush(stage, count, took_s - within.wait_s + waited_s, elsewhere)
@@ -201,11 +190,32 @@ def _flush(stage: StageCounter, count: int, took_s: float, elsewhere: bool) -> N
     stage.add(items=0 if elsewhere else count, wait_s=took_s, busy_s=0.0 if elsewhere else took_s)
 
 
+def idle_s() -> float:
+    """Return the seconds before the first piece of work, such as for imports; all of them if there was none yet."""
+    return elapsed_s() if _first_work_s is None else _first_work_s - _started_s
+
+
+def _begin() -> None:
+    """Start to record this process if the environment asks for it. One of the threads that call this does it."""
+    global _first_work_s
+    try:
+        _idle.pop()
+    except IndexError:
+        return
+    _first_work_s = time.perf_counter()
+    # A program without torch, such as `torchdata-remote ls`, is no training
+    if os.environ.get(STATS_VARIABLE) and "torch" in sys.modules:
+        from .recording import record_in_folder  # it imports this module, and torch
+
+        record_in_folder(os.environ[STATS_VARIABLE])
+
+
 def _after_fork() -> None:
-    global _started_s
-    _started_s = time.perf_counter()
-    _watchers.clear()
-    _consumer_watchers.clear()
+    global _started_s, _first_work_s
+    _started_s, _first_work_s = time.perf_counter(), None
+    _idle[:] = [True]
+    watchers.clear()
+    consumer_watchers.clear()
     for stage in stages:
         stage.reset()
 

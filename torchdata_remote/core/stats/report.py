@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
-import threading
 from dataclasses import asdict, dataclass
-from types import TracebackType
+from typing import Any
 
-from ..threads.forks import ForkSafeThread
 from .counters import StageStats, elapsed_s, stages
 
 
@@ -52,9 +49,45 @@ class Stats:
         waits = {one.name: getattr(self, one.name).wait_s for one in stages}
         return max({**waits, "rest": self.rest_s}.items(), key=lambda item: item[1])[0]
 
+    @property
+    def samples(self) -> int:
+        """Samples that were read: from shards; otherwise decoded values; otherwise fetched objects."""
+        return self.read.items or self.decode.items or self.fetch.items
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the counters as plain JSON, with the id of the process."""
+        return {"pid": os.getpid(), **asdict(self), "rest_s": self.rest_s}
+
     def as_json(self) -> str:
         """Return one line of JSON, with the id of the process."""
-        return json.dumps({"pid": os.getpid(), **asdict(self), "rest_s": self.rest_s})
+        return json.dumps(self.as_dict())
+
+    def as_scalars(self, prefix: str = "data/") -> dict[str, float]:
+        """Return rates and shares of the time, for TensorBoard, wandb and the like.
+
+        Args:
+            prefix: of the names; a slash at its end makes them one group.
+
+        Returns:
+            dict: ``samples_per_s``, ``megabytes_per_s``, ``requests_per_s``, ``retries_per_s``, and the fraction of the
+            time, 0 to 1, that the consumer waited: ``waiting`` for any stage, ``waiting_fetch`` and so on for each.
+
+        Example:
+            >>> before = stats()
+            >>> (stats() - before).as_scalars()["data/samples_per_s"]
+            0.0
+        """
+        each = [getattr(self, one.name) for one in stages]
+        seconds = self.elapsed_s if self.elapsed_s > 0 else float("inf")
+        scalars = {
+            "samples_per_s": self.samples / seconds,
+            "megabytes_per_s": self.fetch.num_bytes / seconds / 1e6,
+            "requests_per_s": sum(one.requests for one in each) / seconds,
+            "retries_per_s": sum(one.retries for one in each) / seconds,
+            "waiting": min(1.0, sum(one.wait_s for one in each) / seconds),
+            **{f"waiting_{stage.name}": one.wait_s / seconds for stage, one in zip(stages, each, strict=True)},
+        }
+        return {prefix + name: value for name, value in scalars.items()}
 
     def __str__(self) -> str:
         lines = ["stage          items        MB   wait s  of all   busy s  requests  retries"]
@@ -83,69 +116,3 @@ def stats() -> Stats:
         'rest'
     """
     return Stats(elapsed_s(), *(one.snapshot() for one in stages))
-
-
-class Recording:
-    """Appends the counters of this process to a file at regular intervals, as lines of JSON, in a thread.
-
-    Args:
-        path: of a local file.
-        every_s: seconds between lines.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], every_s: float) -> None:
-        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115  # closed by the thread
-        self._ended = threading.Event()  # noqa: TID251  # set by `close`, which is not a finalizer
-        self._every_s, self._pid = every_s, os.getpid()
-        self._thread = ForkSafeThread(target=self._work, name="torchdata_remote", daemon=True)
-        self._thread.start()
-        atexit.register(self.close)
-
-    def _work(self) -> None:
-        with self._file:
-            ended = False
-            while not ended:
-                ended = self._ended.wait(self._every_s)
-                print(stats().as_json(), file=self._file, flush=True)
-
-    def close(self) -> None:
-        """Write the last line. Does nothing the second time, or in a forked process."""
-        atexit.unregister(self.close)
-        if os.getpid() == self._pid:
-            self._ended.set()
-            self._thread.join()
-
-    def __enter__(self) -> Recording:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-def record_stats(path: str | os.PathLike[str], *, every_s: float = 1.0) -> Recording:
-    """Append the counters of this process to a file at regular intervals, one line of JSON each.
-
-    In ``DataLoader`` workers: call it in a function that is passed as ``worker_init_fn``, at the top level of a module,
-    because ``forkserver`` and ``spawn`` pickle it.
-
-    Args:
-        path: of a local file.
-        every_s: seconds between lines.
-
-    Returns:
-        Recording: a context manager with ``close()``, which writes the last line; so does the end of the process.
-
-    Raises:
-        OSError: if the file cannot be opened.
-        ValueError: if ``every_s`` is not positive.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.NamedTemporaryFile("r") as file, record_stats(file.name, every_s=60):
-        ...     pass
-    """
-    if every_s <= 0:
-        raise ValueError(f"every_s must be positive, got {every_s}")
-    return Recording(path, every_s)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from itertools import chain
 
+from ...core.notices.progress_bar import counts_listing
 from ...core.options import RetryPolicy, StorageOptions
 from ...core.retry import call_with_retries
 from ...core.urls import HTTP, RemoteUrl, join_url, object_path, redact, split_url
@@ -18,6 +19,7 @@ from .patterns import choice_start, escape_url, expand_braces, has_braces, liter
 _ENDS_WITH_EXTENSION = re.compile(r"\.[^*?\[\]/]+$")
 
 
+@counts_listing
 def list_source(
     url: str,
     *,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from ...core.iter_datapipe import IterDataPipe as TorchDataPipe
-from ...core.parent_watch import WatchedWhenUnpickled
+from ...core.processes.worker_start import SentToWorkers
 from ...core.stats.report import Stats, stats
 from ...core.world import World
 from .chain import load_state, state_of, warm_up
@@ -15,7 +15,7 @@ from .typed import IterDataPipe
 T_co = TypeVar("T_co", covariant=True)
 
 
-class DataPipe(WatchedWhenUnpickled, IterDataPipe[T_co]):
+class DataPipe(SentToWorkers, IterDataPipe[T_co]):
     """torch's ``IterDataPipe`` at a fifth of its time per item (``benchmarks/bench_datapipe.py``).
 
     For every item torch checks whether the pipe belongs to a ``fork`` or ``demux``. Without the attribute below, the

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from ...core.frameworks.lightning_resume import warn_if_state_is_missing
 from ...core.frameworks.second_split import warn_of_skipping
 from ...core.iter_datapipe import IterDataPipe
-from ...core.parent_watch import end_worker_with_trainer
+from ...core.processes.parent_watch import end_worker_with_trainer
 from ...core.world import World
 from .chain import all_pipes
 from .datapipe import DataPipe

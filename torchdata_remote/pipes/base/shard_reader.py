@@ -10,7 +10,7 @@ from typing import Any
 
 from ...core.iter_datapipe import Filter, IterDataPipe
 from ...core.options import FetchOptions, StorageOptions
-from ...core.parent_watch import end_worker_with_trainer
+from ...core.processes.parent_watch import end_worker_with_trainer
 from ...core.stats.counters import FETCH, READ, timed
 from ...core.urls import redact, split_sample_range
 from ...errors import RemoteDataError, StateError

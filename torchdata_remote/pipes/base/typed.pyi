@@ -106,6 +106,7 @@ class IterDataPipe(TorchNames[T_co]):
             dict: a new sample.
 
         Raises:
+            CollateError: for an image that goes to torch's default ``collate_fn``.
             DecodeError: names member, sample and shard; the decoder's own error is its ``__cause__``.
 
         Example:
@@ -114,7 +115,7 @@ class IterDataPipe(TorchNames[T_co]):
             [{'__key__': '1', 'cls': 3, 'bin': 2}]
         """
 
-    def equalize_ranks(self, *, mode: EqualizeMode | str) -> EqualizeRanks[T_co]:
+    def equalize_ranks(self, *, mode: EqualizeMode | str = EqualizeMode.DROP) -> EqualizeRanks[T_co]:
         """Give every slot the same number of samples (functional name: ``equalize_ranks``).
 
         All ranks then have the same number of batches, so none of them waits for gradients at the end of an epoch. It makes
@@ -453,6 +454,7 @@ class IterDataPipe(TorchNames[T_co]):
             tuple: the values, as long as ``names``.
 
         Raises:
+            CollateError: for an image that goes to torch's default ``collate_fn``. A label in bytes is a warning there.
             MissingMemberError: names the sample, the requested members and the existing ones.
 
         Example:

@@ -6,7 +6,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import TracebackType
 from typing import NamedTuple
+
+from ...core.notices.progress_bar import Progress
 
 
 @dataclass(frozen=True)
@@ -53,16 +56,27 @@ class TransferCounter:
     """Counts files and bytes; may be called from any thread.
 
     Args:
-        on_progress: called by :meth:`report`, in its thread.
+        on_progress: called by :meth:`report`, in its thread; ``None`` shows a progress bar.
+        title: of the bar.
+        shown: ``False`` shows no bar.
     """
 
-    def __init__(self, on_progress: OnProgress | None) -> None:
+    def __init__(self, on_progress: OnProgress | None, title: str, *, shown: bool) -> None:
         self._on_progress = on_progress
+        self._bar = Progress(title, None, "B", shown=shown and on_progress is None)
         self._start_s = time.monotonic()
         self._lock = threading.RLock()
         self._total_files = self._total_bytes = 0
         self._done_files = self._done_bytes = 0
         self._num_files = self._num_bytes = self._num_unchanged = self._num_removed = 0
+
+    def __enter__(self) -> TransferCounter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._bar.close()
 
     def set_total(self, num_files: int, num_bytes: int) -> None:
         """Set the size of the source."""
@@ -100,10 +114,11 @@ class TransferCounter:
 
     def report(self) -> None:
         """Report the progress."""
+        now = TransferProgress(self._done_files, self._total_files, self._done_bytes, self._total_bytes)
         if self._on_progress is not None:
-            self._on_progress(
-                TransferProgress(self._done_files, self._total_files, self._done_bytes, self._total_bytes)
-            )
+            self._on_progress(now)
+        self._bar.note(f"{now.num_files:,}/{now.total_files:,} files")
+        self._bar.set(now.num_bytes, now.total_bytes)
 
     def result(self, *, num_foreign: int) -> Transferred:
         """Return the result."""

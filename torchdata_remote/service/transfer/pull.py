@@ -31,6 +31,7 @@ def pull(
     retry: RetryPolicy | None = None,
     max_in_flight: int = 16,
     on_progress: OnProgress | None = None,
+    progress: bool = True,
     delete: bool = False,
     _part_bytes: int = PART_BYTES,
 ) -> Transferred:
@@ -48,7 +49,9 @@ def pull(
         storage_options: ``token`` and ``secure``, see :class:`StorageOptions`.
         retry: of requests that fail temporarily; ``None`` takes the defaults.
         max_in_flight: concurrent requests, each in a thread of its own.
-        on_progress: called in this thread, with :class:`TransferProgress`, after each file or part.
+        on_progress: called in this thread, with :class:`TransferProgress`, after each file or part; ``None`` shows a
+            progress bar.
+        progress: show it, if standard error is a terminal.
         delete: whether files that were not pulled are removed too.
 
     Returns:
@@ -68,9 +71,9 @@ def pull(
     """
     retry = retry or RetryPolicy()
     jobs = JobPool(max_in_flight, retry, part_bytes=_part_bytes)
-    counter = TransferCounter(on_progress)
+    counter = TransferCounter(on_progress, "pull", shown=progress)
     remote = RemoteFolder(url_of(url, of="pull"), storage_options, retry)
-    with DestinationFolder(url_of(folder, of="pull")) as destination, pull_lock(destination):
+    with DestinationFolder(url_of(folder, of="pull")) as destination, pull_lock(destination), counter:
         listed = remote.list()
         if not listed:
             raise EmptyListingError(f"{remote.url}: there are no files to pull. Push some first.", url=remote.url)

@@ -24,6 +24,7 @@ def push(
     retry: RetryPolicy | None = None,
     max_in_flight: int = 16,
     on_progress: OnProgress | None = None,
+    progress: bool = True,
     delete: bool = False,
     _part_bytes: int = PART_BYTES,
 ) -> Transferred:
@@ -39,7 +40,9 @@ def push(
         storage_options: ``token`` and ``secure``, see :class:`StorageOptions`.
         retry: of requests that fail temporarily; ``None`` takes the defaults.
         max_in_flight: concurrent requests, each in a thread of its own.
-        on_progress: called in this thread, with :class:`TransferProgress`, after each file or part.
+        on_progress: called in this thread, with :class:`TransferProgress`, after each file or part; ``None`` shows a
+            progress bar.
+        progress: show it, if standard error is a terminal.
         delete: whether files in the dataset (or in its folder) that the source lacks are removed.
 
     Returns:
@@ -58,21 +61,25 @@ def push(
     """
     retry = retry or RetryPolicy()
     jobs = JobPool(max_in_flight, retry, part_bytes=_part_bytes)
-    counter = TransferCounter(on_progress)
-    remote = RemoteFolder(url_of(url, of="push"), storage_options, retry)
-    files = files_of(url_of(source_folder, of="push"))
-    counter.set_total(len(files), sum(file.size for file in files))
-    remote.create()
-    existing = remote.list()
-    wanted = {file.path for file in files}
-    foreign = sorted(path for path in existing if path not in wanted and not is_reserved(path.rpartition("/")[2]))
-    with jobs as pool:
-        first = _blocking(foreign, wanted) if delete else set()
-        pool.run(_removals(first, remote, pool, counter), counter.report)
-        uploads = Uploads(remote, {path: file.sha256 for path, file in existing.items()}, pool, counter, _part_bytes)
-        pool.run((uploads.job(file) for file in files), counter.report)
-        if delete:  # after the uploads, so that the dataset never lacks a file that was only renamed
-            pool.run(_removals((path for path in foreign if path not in first), remote, pool, counter), counter.report)
+    with TransferCounter(on_progress, "push", shown=progress) as counter:
+        remote = RemoteFolder(url_of(url, of="push"), storage_options, retry)
+        files = files_of(url_of(source_folder, of="push"))
+        counter.set_total(len(files), sum(file.size for file in files))
+        remote.create()
+        existing = remote.list()
+        wanted = {file.path for file in files}
+        foreign = sorted(path for path in existing if path not in wanted and not is_reserved(path.rpartition("/")[2]))
+        with jobs as pool:
+            first = _blocking(foreign, wanted) if delete else set()
+            pool.run(_removals(first, remote, pool, counter), counter.report)
+            uploads = Uploads(
+                remote, {path: file.sha256 for path, file in existing.items()}, pool, counter, _part_bytes
+            )
+            pool.run((uploads.job(file) for file in files), counter.report)
+            if delete:  # after the uploads, so that the dataset never lacks a file that was only renamed
+                pool.run(
+                    _removals((path for path in foreign if path not in first), remote, pool, counter), counter.report
+                )
     return counter.result(num_foreign=0 if delete else len(foreign))
 
 

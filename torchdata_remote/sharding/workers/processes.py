@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from multiprocessing import connection, forkserver
 from typing import Any, Generic, NoReturn, TypeVar
 
-from ...core.parent_watch import wait_for_parent
+from ...core.processes.parent_watch import wait_for_parent
 from ...core.threads.forks import ForkSafeThread
 from ...errors import WorkerLostError
 from .failure import ATTEMPTS, CatchErrors, Failure, lost_error, pickle_error

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data._utils.worker import WorkerInfo
 
-from torchdata_remote.core.torch_state import get_worker_info, rank_in_process_group
+from torchdata_remote.core.processes.torch_state import get_worker_info, rank_in_process_group
 
 
 def test_a_worker_is_asked_for_its_number(monkeypatch: pytest.MonkeyPatch) -> None:

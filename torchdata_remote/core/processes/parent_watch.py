@@ -14,7 +14,7 @@ import time
 from multiprocessing import connection
 from typing import Any
 
-from .threads.forks import ForkSafeThread
+from ..threads.forks import ForkSafeThread
 from .torch_state import get_worker_info
 
 # For a process that is still unpickling its task to become a worker
@@ -75,11 +75,7 @@ def _end_with_trainer() -> None:
         os._exit(1)
 
 
-class WatchedWhenUnpickled:
-    """Base of objects that DataLoader sends to its workers: a worker ends with its trainer even if it gets no task."""
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        # Set while a new process unpickles its task
-        if getattr(multiprocessing.current_process(), "_inheriting", False):
-            _watch()
+def end_starting_worker_with_trainer() -> None:
+    """End this process when the training process has ended, if it is unpickling its task; otherwise do nothing."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        _watch()

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from torchdata_remote.core import process_identity as owner
-from torchdata_remote.core.process_identity import describe, is_gone, this_process
+from torchdata_remote.core.processes import process_identity as owner
+from torchdata_remote.core.processes.process_identity import describe, is_gone, this_process
 
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 

@@ -1,0 +1,101 @@
+"""Samples of which torch's default ``collate_fn`` makes no batch, and labels that nobody decoded."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import fsspec
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+from torch.utils.data._utils.collate import default_collate_fn_map
+from torch.utils.data.datapipes.iter import IterableWrapper
+
+import torchdata_remote as tdr
+from torchdata_remote.errors import CollateError
+
+IMAGE = Image.new("RGB", (2, 2))
+PNG = io.BytesIO()
+IMAGE.save(PNG, "png")
+SAMPLE = {"__key__": "cat/0", "__url__": "s3://b/0.tar", "png": PNG.getvalue(), "cls": b"3"}
+
+Loaded = Callable[..., Any]
+LOADERS: dict[str, Loaded] = {
+    "DataLoader": lambda pipe, **options: DataLoader(pipe, **{"batch_size": 2, **options}),
+    "Resumable": lambda pipe, **options: DataLoader(tdr.Resumable(pipe), **{"batch_size": 2, **options}),
+    "stateful_loader": lambda pipe, **options: tdr.stateful_loader(pipe, **{"batch_size": 2, **options}),
+}
+
+
+def samples() -> Any:
+    return IterableWrapper([SAMPLE] * 4).sharding_filter_rank()
+
+
+def to_tensor(item: Any) -> Any:
+    return torch.tensor(item[1])
+
+
+def own_collate(batch: list[Any]) -> int:
+    return len(batch)
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_an_image_that_is_no_tensor_is_named(loader: str) -> None:
+    """The sample, its member, and what to add; from ``to_tuple`` and ``decode_sample``, before torch's TypeError."""
+    told = r"sample 'cat/0' of s3://b/0.tar: 'png' is a PIL image.*\.map\(function\).*collate_fn"
+    with pytest.raises(CollateError, match=told):
+        next(iter(LOADERS[loader](samples().decode_sample().to_tuple("png", "cls"))))
+    with pytest.raises(CollateError, match=told):
+        next(iter(LOADERS[loader](samples().decode_sample())))
+
+
+def test_an_image_behind_another_pipe_is_named_by_our_loaders() -> None:
+    """By their default ``collate_fn``; the cause is torch's error."""
+    pipe = samples().decode_sample().to_tuple("png", "cls").map(list)
+    with pytest.raises(CollateError, match="element 0 is a PIL image") as caught:
+        next(iter(tdr.stateful_loader(pipe, batch_size=2)))
+    assert "default_collate" in str(caught.value.__cause__)
+
+
+def test_an_image_of_a_map_style_dataset_is_named() -> None:
+    """Under torch's loader and ours: says ``transform=``."""
+    fsspec.filesystem("memory").pipe({f"/collated/{name}/0.png": PNG.getvalue() for name in "ab"})
+    images = tdr.RemoteImageFolder("memory://collated/")
+    for loader in (DataLoader(images, batch_size=2), tdr.PrefetchingLoader(images, batch_size=2)):
+        with pytest.raises(CollateError, match=r"element 0 is a PIL image.*transform="):
+            next(iter(loader))
+    assert next(kind for kind, _ in DataLoader(images, batch_size=None)).mode == "RGB"
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_a_label_in_bytes_is_a_warning(loader: str) -> None:
+    """It names the sample, the value and ``decode_sample``."""
+    with pytest.warns(RuntimeWarning, match=r"sample 'cat/0' of s3://b/0.tar: 'cls' is b'3'.*decode_sample\(\)"):
+        next(iter(LOADERS[loader](samples().to_tuple("png", "cls"))))
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_other_chains_are_left_alone(loader: str) -> None:
+    """No false alarm: later pipes, another ``collate_fn``, single items, undecoded members without a label."""
+    load = LOADERS[loader]
+    images, undecoded = samples().decode_sample().to_tuple("png", "cls"), samples().to_tuple("png", "cls")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        assert next(iter(load(images.map(to_tensor)))).tolist() == [3, 3]
+        assert next(iter(load(undecoded.map(len)))).tolist() == [2, 2]
+        for pipe in (images, undecoded):
+            assert next(iter(load(pipe, collate_fn=own_collate))) == 2
+            assert len(next(iter(load(pipe, batch_size=None)))) == 2
+            assert len(next(iter(pipe))) == 2
+        assert len(next(iter(load(samples().to_tuple("png"))))[0]) == 2
+
+
+def test_a_collate_function_that_was_registered_for_images_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's map of types can be extended."""
+    monkeypatch.setitem(default_collate_fn_map, Image.Image, lambda batch, *, collate_fn_map=None: len(batch))
+    pipe = samples().decode_sample().to_tuple("png")
+    assert [next(iter(load(pipe)))[0] for load in LOADERS.values()] == [2, 2, 2]

@@ -1,0 +1,107 @@
+"""Batches of torch's default ``collate_fn``: which samples it refuses, and which labels it does not notice."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from types import FrameType
+from typing import Any
+
+from torch.utils.data import default_collate
+from torch.utils.data._utils.collate import default_collate_fn_map
+
+from ...errors import CollateError
+from ..iter_datapipe import IterDataPipe
+
+_LABEL = "cls"
+
+
+def collate_samples(batch: list[Any]) -> Any:
+    """Collate samples to a batch: torch's ``default_collate``, whose error names what is missing in the chain.
+
+    Raises:
+        CollateError: names the member that is neither tensor, array, number nor string.
+    """
+    try:
+        return default_collate(batch)
+    except TypeError as error:
+        if batch and (found := next(_not_collated(batch[0]), None)) is not None:
+            raise _collate_error("a sample", *found) from error
+        raise
+
+
+def check_item(owner: object, item: Any, *, where: str, names: tuple[str, ...] = ()) -> None:
+    """Check an item that goes as it is to torch's default ``collate_fn``; other items pass.
+
+    Args:
+        owner: the pipe or dataset that hands it out; called by its ``__iter__`` or ``__getitems__``.
+        item: tuple or dict.
+        where: describes the item in messages.
+        names: of the elements of a tuple.
+
+    Raises:
+        CollateError: for a PIL image. A label in bytes is a ``RuntimeWarning``.
+    """
+    named = list(_leaves(item, names))
+    image = next(((name, value) for name, value in named if _is_image(value)), None)
+    label = next((value for name, value in named if name == repr(_LABEL) and isinstance(value, bytes)), None)
+    if (image is None and label is None) or not _is_default_collated(owner):
+        return
+    if image is not None:
+        raise _collate_error(where, *image)
+    warnings.warn(
+        f"{where}: {_LABEL!r} is {label!r:.40}, bytes that were not decoded, and a batch will hold bytes as labels. "
+        "Put decode_sample() in front of to_tuple(), or pass a collate_fn.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+def _collate_error(where: str, name: str, value: object) -> CollateError:
+    kind = "a PIL image" if _is_image(value) else f"a {type(value).__name__}"
+    return CollateError(
+        f"{where}: {name} is {kind}, of which torch's default collate_fn makes no batch. Convert it to a tensor, of "
+        "equal shape in all samples: .map(function) on a chain, transform= of a dataset; or pass a collate_fn."
+    )
+
+
+def _leaves(item: Any, names: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Yield the direct parts of an item, each with its name."""
+    if isinstance(item, Mapping):
+        yield from ((repr(name), value) for name, value in item.items())
+    elif isinstance(item, list | tuple):
+        shown = names if len(names) == len(item) else None
+        yield from ((f"element {at}" if shown is None else repr(shown[at]), value) for at, value in enumerate(item))
+    else:
+        yield "it", item
+
+
+def _not_collated(item: Any) -> Iterator[tuple[str, Any]]:
+    known = (*default_collate_fn_map, int, float, str, bytes, Mapping, list, tuple)
+    return ((name, value) for name, value in _leaves(item) if not isinstance(value, known))
+
+
+def _is_image(value: object) -> bool:
+    module = sys.modules.get("PIL.Image")
+    return module is not None and isinstance(value, module.Image) and not isinstance(value, _extended())
+
+
+def _extended() -> tuple[type, ...]:
+    """Types for which torch or the user has registered a function."""
+    return tuple(kind for entry in default_collate_fn_map for kind in (entry if isinstance(entry, tuple) else (entry,)))
+
+
+def _is_default_collated(owner: object) -> bool:
+    """Whether a loader of torch takes this object's items, with no other pipe in between, and collates by default."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        caller: Any = frame.f_locals.get("self")
+        if frame.f_code.co_name == "fetch" and hasattr(caller, "auto_collation"):
+            return bool(caller.auto_collation) and caller.collate_fn in (default_collate, collate_samples)
+        # DataLoader itself wraps the last pipe
+        is_wrapper = type(caller).__name__ == "_IterDataPipeSerializationWrapper"
+        if isinstance(caller, IterDataPipe) and caller is not owner and not is_wrapper:
+            return False
+        frame = frame.f_back
+    return False

@@ -1,0 +1,1 @@
+"""Notices: what a user is told while something takes long."""

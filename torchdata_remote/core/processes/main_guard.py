@@ -1,0 +1,99 @@
+"""Detect scripts that start worker processes outside of ``if __name__ == "__main__":``.
+
+A process that is started by spawn or forkserver imports the script of its parent. A statement of the script that starts
+processes is then executed again, in the new process, where multiprocessing refuses it: the worker ends, and its parent
+waits.
+"""
+
+from __future__ import annotations
+
+import ast
+import multiprocessing
+import sys
+import tokenize
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ...errors import WorkerStartError
+
+# Names by which a script can tell a worker from its parent
+_TELLING = {"__name__", "__mp_main__", "parent_process", "current_process", "get_worker_info"}
+
+
+def require_main_guard() -> None:
+    """Check that a process that imports this script would not start worker processes itself.
+
+    Call it before processes are started by spawn or forkserver. The check reads the script, so that the error is raised
+    before anything was started. A script with conditions that may tell a worker from its parent passes; if it starts
+    processes in a worker nevertheless, this raises there.
+
+    Raises:
+        WorkerStartError: names the script and the line.
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise WorkerStartError(
+            "A worker process was asked to start worker processes, while it imported the script of its parent. "
+            + _advice("the code that starts them")
+        )
+    found = _unguarded_line()
+    if found is not None:
+        path, line = found
+        raise WorkerStartError(
+            f'{path}, line {line}: worker processes would be started outside of `if __name__ == "__main__":`. Each of '
+            "them imports the script, and would start workers again. " + _advice("this line")
+        )
+
+
+def is_forking(context: Any) -> bool:
+    """Return whether a multiprocessing context forks this process, so that nothing is imported or pickled.
+
+    Args:
+        context: of a loader; ``None`` is the default one.
+    """
+    return bool((context or multiprocessing).get_start_method() == "fork")
+
+
+def _advice(what: str) -> str:
+    return (
+        f"Put {what} into a function, and call it at the end of the script: "
+        '`if __name__ == "__main__": main()`. num_workers=0 needs no processes.'
+    )
+
+
+def _unguarded_line() -> tuple[str, int] | None:
+    """Return path and line of the script's current statement, if every process that imports it executes it, too."""
+    main = sys.modules.get("__main__")
+    if not getattr(main, "__file__", None) or getattr(sys, "frozen", False):
+        return None  # interactive: nothing is imported
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name.rpartition(".")[2] == "__main__":
+        return None  # python -m package: not imported either
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not (frame.f_globals is vars(main) and frame.f_code.co_name == "<module>"):
+        frame = frame.f_back
+    if frame is None:
+        return None  # another thread
+    path, line = frame.f_code.co_filename, frame.f_lineno
+    try:
+        with tokenize.open(path) as file:
+            script = ast.parse(file.read())
+    except (OSError, SyntaxError, ValueError):
+        return None
+    return None if _is_conditional(script, line) else (Path(path).name, line)
+
+
+def _is_conditional(script: ast.Module, line: int) -> bool:
+    """Whether the script may tell workers from their parent, or executes a line under a condition only."""
+    for node in ast.walk(script):
+        if isinstance(node, ast.If | ast.IfExp | ast.Match | ast.While):
+            if node.lineno <= line <= (node.end_lineno or node.lineno) and not isinstance(node, ast.While):
+                return True
+            condition = node.subject if isinstance(node, ast.Match) else node.test
+            if _TELLING & {word for part in ast.walk(condition) for word in _words(part)}:
+                return True
+    return False
+
+
+def _words(node: ast.AST) -> tuple[object, ...]:
+    return tuple(getattr(node, name) for name in ("id", "attr", "value") if isinstance(getattr(node, name, None), str))

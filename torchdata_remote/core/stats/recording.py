@@ -1,0 +1,158 @@
+"""Record the counters of a process as lines of JSON, which ``torchdata-remote top`` reads."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import multiprocessing
+import os
+import socket
+import threading
+import time
+from multiprocessing.util import Finalize
+from types import TracebackType
+from typing import Any
+
+from torch.utils.data import get_worker_info
+
+from ..threads.forks import ForkSafeThread
+from ..world import detect_rank
+from .counters import FOLDER_EVERY_S, STATS_VARIABLE, idle_s
+from .report import stats
+
+_CLOSE_S = 5.0  # a network disk that hangs does not keep the process from ending
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+
+_log = logging.getLogger("torchdata_remote")
+
+
+class Recording:
+    """Appends the counters of this process to a file at regular intervals, as lines of JSON, in a thread.
+
+    Each line is one ``write``, so several processes of a machine can append to one file. The file is opened for each
+    line: other machines then see it on a network disk, and a file that was moved away is created again.
+
+    Args:
+        path: of a local file.
+        every_s: seconds between lines.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], every_s: float) -> None:
+        self._path = os.path.abspath(path)
+        os.close(os.open(self._path, _APPEND, 0o666))
+        self._ended = threading.Event()  # noqa: TID251  # set by `close`, which is not a finalizer
+        self._every_s, self._pid = every_s, os.getpid()
+        self._is_torn = self._has_failed = False
+        self._thread = ForkSafeThread(target=self._work, name="torchdata_remote", daemon=True)
+        self._thread.start()
+        # Not atexit, whose functions are not called in DataLoader workers that were forked
+        self._at_exit = Finalize(None, self.close, exitpriority=1)
+
+    def _work(self) -> None:
+        ended = False
+        while not ended:
+            ended = self._ended.wait(self._every_s)
+            try:
+                self._append(ended)
+            except OSError as error:  # such as a full disk
+                if not self._has_failed:
+                    _log.warning("%s: statistics are not recorded: %s", self._path, error)
+                self._has_failed = True
+
+    def _append(self, ended: bool) -> None:
+        line = (
+            json.dumps(
+                {**_origin(), "idle_s": idle_s(), "every_s": self._every_s, "ended": ended, **stats().as_dict()}
+            ).encode()
+            + b"\n"
+        )
+        if self._is_torn:
+            line = b"\n" + line
+        file = os.open(self._path, _APPEND, 0o666)
+        try:
+            self._is_torn = os.write(file, line) < len(line)
+        finally:
+            os.close(file)
+
+    def close(self) -> None:
+        """Write the last line. Does nothing the second time, or in a forked process."""
+        self._at_exit.cancel()
+        if os.getpid() == self._pid:
+            self._ended.set()
+            self._thread.join(_CLOSE_S)
+
+    def __enter__(self) -> Recording:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _origin() -> dict[str, Any]:
+    """Return when and where a line is written. ``worker`` is ``None`` in the process of the rank itself."""
+    rank, world_size = None, None
+    with contextlib.suppress(ValueError, RuntimeError):  # raised again where the data are split
+        rank, world_size = detect_rank()
+    info, parent = get_worker_info(), multiprocessing.parent_process()
+    return {
+        "time": round(time.time(), 3),
+        "host": socket.gethostname(),
+        "parent_pid": None if parent is None else parent.pid,
+        "rank": rank,
+        "world_size": world_size,
+        "worker": None if info is None else info.id,
+        "num_workers": 0 if info is None else info.num_workers,
+    }
+
+
+def record_in_folder(folder: str) -> Recording | None:
+    """Record this process until it ends, in a file of its own. A folder that cannot be used is logged as a warning.
+
+    Args:
+        folder: local; created if it is missing.
+
+    Returns:
+        Recording: or ``None`` if there is none.
+    """
+    try:
+        if "://" in folder:
+            raise ValueError("expected a local folder")
+        os.makedirs(folder, exist_ok=True)
+        return Recording(os.path.join(folder, f"{socket.gethostname()}-{os.getpid()}.jsonl"), FOLDER_EVERY_S)
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: the interpreter ends, and starts no threads
+        _log.warning("%s=%s: statistics are not recorded: %s", STATS_VARIABLE, folder, error)
+        return None
+
+
+def record_stats(path: str | os.PathLike[str], *, every_s: float = 1.0) -> Recording:
+    """Append the counters of this process to a file at regular intervals, one line of JSON each.
+
+    To record all ranks and workers, set the environment variable ``TORCHDATA_REMOTE_STATS`` to a folder instead:
+    ``torchdata-remote top FOLDER`` shows them.
+
+    Several processes of one machine may append to one file. On a network disk each machine needs a file of its own.
+
+    Args:
+        path: of a local file.
+        every_s: seconds between lines.
+
+    Returns:
+        Recording: a context manager with ``close()``, which writes the last line; so does the end of the process.
+
+    Raises:
+        OSError: if the file cannot be opened.
+        ValueError: if ``every_s`` is not positive, or ``path`` is a URL.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.NamedTemporaryFile("r") as file, record_stats(file.name, every_s=60):
+        ...     pass
+    """
+    if every_s <= 0:
+        raise ValueError(f"every_s must be positive, got {every_s}")
+    if "://" in os.fspath(path):
+        raise ValueError(f"{path}: expected a local file, because lines are appended to it")
+    return Recording(path, every_s)
