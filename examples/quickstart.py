@@ -1,4 +1,4 @@
-"""Write a dataset into an S3 bucket as tar shards, train from the stream, draw the predictions.
+"""Write a dataset into an S3 bucket as tar shards, train from the stream, draw what the model sees in new images.
 
 The images are the 1,797 handwritten digits of 8 x 8 pixels that ship with scikit-learn. The bucket is on an S3 server
 that this script starts (moto's), unless ``AWS_ENDPOINT_URL`` names another one.
@@ -7,6 +7,9 @@ that this script starts (moto's), unless ``AWS_ENDPOINT_URL`` names another one.
 """
 
 from __future__ import annotations
+
+if __name__ == "__main__":  # workers import this file, too
+    print("Importing torch, which takes some seconds the first time ...", flush=True)
 
 import argparse
 import contextlib
@@ -24,24 +27,25 @@ from typing import Any
 import botocore.session
 import numpy as np
 import torch
-from PIL import Image, ImageDraw
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from PIL import Image
 from sklearn.datasets import load_digits
 from torch import nn
-from torch.utils.data import DataLoader
-from torch.utils.data.datapipes.iter import IterableWrapper
 from tqdm import tqdm
 
 import torchdata_remote as tdr
 
 HELD_OUT = 360
-Batch = list[torch.Tensor]
+BATCH_SIZE = 32
+RIGHT, WRONG = "#0072b2", "#d55e00"  # blue and vermilion, which colour-blind readers can tell apart
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Digits into a bucket, and a model from the stream.")
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--num-workers", type=int, default=2)
-    parser.add_argument("--picture", default="quickstart.png", help="where the predictions are drawn")
+    parser.add_argument("--picture", default="quickstart.png", help="where loss and predictions are drawn")
     options = parser.parse_args()
     torch.manual_seed(0)
     with s3_server():
@@ -49,38 +53,18 @@ def main() -> None:
         botocore.session.get_session().create_client("s3", region_name="us-east-1").create_bucket(Bucket=bucket)
 
         samples = digits()
-        written = {
-            "test": write(samples[:HELD_OUT], f"s3://{bucket}/test/{{shard:06d}}.tar"),
-            "train": write(samples[HELD_OUT:], f"s3://{bucket}/train/{{shard:06d}}.tar"),
-        }
-        for split, shards in written.items():
-            count, size = sum(s.num_samples for s in shards), sum(s.num_bytes for s in shards)
-            print(f"s3://{bucket}/{split}/: {count:,} images in {len(shards)} shards, {size:,} bytes")
+        write(samples[:HELD_OUT], f"s3://{bucket}/test/{{shard:06d}}.tar")
+        write(samples[HELD_OUT:], f"s3://{bucket}/train/{{shard:06d}}.tar")
 
         model = nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
-        optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-        train = loader(f"s3://{bucket}/train/", options.num_workers)
-        for epoch in range(options.epochs):
-            total = len(samples) - HELD_OUT
-            with tqdm(total=total, unit=" samples", desc=f"epoch {epoch + 1}", mininterval=0.5) as bar:
-                for images, labels in train:
-                    loss = nn.functional.cross_entropy(model(images), labels)
-                    optimizer.zero_grad()
-                    loss.backward()  # type: ignore[no-untyped-call]  # torch's
-                    optimizer.step()
-                    bar.update(len(labels))
-                    bar.set_postfix(loss=f"{loss.item():.3f}", refresh=False)
+        losses = train(model, f"s3://{bucket}/train/", options.epochs, options.num_workers)
+        images, labels, predicted = predict(model, f"s3://{bucket}/test/")
 
-        right = 0
-        picture = None
-        for images, labels in loader(f"s3://{bucket}/test/", min(options.num_workers, len(written["test"]))):
-            predicted = model(images).argmax(dim=1)
-            right += int((predicted == labels).sum())
-            picture = picture or draw(images, labels, predicted)
-        assert picture is not None
-        picture.save(options.picture)
-        print(f"held-out accuracy: {100 * right / HELD_OUT:.1f} % ({right} of {HELD_OUT})")
-        print(f"one streamed batch with its predictions: {options.picture}")
+    right = int((predicted == labels).sum())
+    accuracy = f"{100 * right / len(labels):.1f} % ({right} of {len(labels)})"
+    print(f"held-out accuracy: {accuracy}")
+    draw(f"accuracy {accuracy}", losses, options.epochs, images, labels, predicted).savefig(options.picture)
+    print(f"the loss, and the predictions that were hardest: {options.picture}")
 
 
 def digits() -> list[dict[str, Any]]:
@@ -98,40 +82,79 @@ def digits() -> list[dict[str, Any]]:
     ]
 
 
-def write(samples: list[dict[str, Any]], url_template: str) -> list[tdr.ShardInfo]:
-    """Write the samples; images are encoded by their extension, here to PNG."""
-    return list(IterableWrapper(samples).write_shards(url_template, max_shard_samples=120))
+def write(samples: list[dict[str, Any]], url_template: str) -> None:
+    """Write the samples as tar shards; images are encoded by their extension, here to PNG."""
+    with tdr.ShardWriter(url_template, max_shard_samples=120) as writer:
+        for sample in samples:
+            writer.write(sample)
+    print(f"{url_template}: {len(samples):,} images")
 
 
-def loader(url: str, num_workers: int) -> DataLoader[Batch]:
-    """Batches of images (float32, B x 8 x 8, 0 to 1) and labels (int64, B)."""
-    pipe: tdr.IterDataPipe[Any] = tdr.stream_shards(url, seed=0).decode_sample().to_tuple("png", "cls").map(to_tensors)
-    return DataLoader(
-        pipe,
-        batch_size=32,
-        num_workers=num_workers,
-        persistent_workers=num_workers > 0,
-        multiprocessing_context="forkserver" if num_workers else None,
-    )
+def train(model: nn.Module, url: str, epochs: int, num_workers: int) -> list[float]:
+    """Train from the shards below a URL; returns the loss of each batch."""
+    pipe = tdr.stream_shards(url, seed=0).decode_sample().to_tuple("png", "cls").map(to_tensors)
+    loader = tdr.stateful_loader(pipe, batch_size=BATCH_SIZE, num_workers=num_workers)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    losses = []
+    print(f"Starting {num_workers} workers, which import torch, too; the first batch comes in some seconds ...")
+    with tqdm(total=epochs * (1797 - HELD_OUT), unit=" samples", mininterval=0.5) as bar:
+        for epoch in range(epochs):
+            bar.set_description(f"epoch {epoch + 1} of {epochs}")
+            for images, labels in loader:
+                loss = nn.functional.cross_entropy(model(images), labels)
+                optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]  # torch's
+                optimizer.step()
+                losses.append(loss.item())
+                bar.update(len(labels))
+                bar.set_postfix(loss=f"{losses[-1]:.3f}", refresh=False)
+    return losses
+
+
+@torch.no_grad()
+def predict(model: nn.Module, url: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Predict what all images show; returns images, labels and predictions, the least certain ones first."""
+    pipe = tdr.stream_shards(url, seed=None).decode_sample().to_tuple("png", "cls").map(to_tensors)
+    batches = list(tdr.stateful_loader(pipe, batch_size=BATCH_SIZE, num_workers=0))
+    images, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    certainty, predicted = model(images).softmax(dim=1).max(dim=1)
+    order = certainty.argsort()
+    return images[order], labels[order], predicted[order]
 
 
 def to_tensors(sample: tuple[Image.Image, int]) -> tuple[torch.Tensor, int]:
+    """A sample's image as float32, 8 x 8, 0 to 1; and its label."""
     image, label = sample
     return torch.from_numpy(np.asarray(image.convert("L"), dtype=np.float32) / 255), label
 
 
-def draw(images: torch.Tensor, labels: torch.Tensor, predicted: torch.Tensor) -> Image.Image:
-    """The images side by side, eight in a row, the prediction below: green if right, red with the label if not."""
-    cell, columns = 80, 8
-    sheet = Image.new("RGB", (cell * columns, (cell + 20) * -(-len(images) // columns)), "white")
-    pen = ImageDraw.Draw(sheet)
-    for i, (image, label, guess) in enumerate(zip(images, labels.tolist(), predicted.tolist(), strict=True)):
-        x, y = cell * (i % columns), (cell + 20) * (i // columns)
-        digit = Image.fromarray((255 - image.numpy() * 255).astype(np.uint8))
-        sheet.paste(digit.resize((cell - 4, cell - 4), Image.Resampling.NEAREST), (x + 2, y + 2))
-        text = f"{guess}" if guess == label else f"{guess}, is {label}"
-        pen.text((x + 6, y + cell - 2), text, fill="green" if guess == label else "red", font_size=14)
-    return sheet
+def draw(
+    title: str, losses: list[float], epochs: int, images: torch.Tensor, labels: torch.Tensor, predicted: torch.Tensor
+) -> Figure:
+    """Draw the loss of each batch, and the first images in rows of eight, each with its prediction."""
+    figure = Figure(figsize=(12, 6.4), dpi=110, layout="constrained")
+    figure.suptitle(f"Handwritten digits, streamed from S3: {title}", fontsize=16)
+    left, right = figure.subfigures(1, 2, width_ratios=(2, 3), squeeze=False)[0]
+
+    curve = left.subplots()
+    curve.plot(np.linspace(0, epochs, len(losses)), losses, color=RIGHT, alpha=0.35, label="each batch")
+    means = [part.mean() for part in np.array_split(losses, epochs)]
+    curve.plot(np.arange(epochs) + 0.5, means, "o-", color=RIGHT, label="mean of an epoch")
+    curve.set(title="Training loss", xlabel="epochs", ylabel="cross entropy", xlim=(0, epochs), ylim=(0, None))
+    curve.grid(alpha=0.3)
+    curve.legend()
+
+    cells = right.subplots(5, 8)
+    right.suptitle(f"The {cells.size} of {len(labels)} new images that the model is least certain of", fontsize=12)
+    for cell, image, label, guess in zip(cells.flat, images.numpy(), labels.tolist(), predicted.tolist(), strict=False):
+        colour = RIGHT if guess == label else WRONG
+        cell.imshow(image, cmap="gray_r", interpolation="bicubic")
+        cell.set(xticks=[], yticks=[])
+        cell.spines[:].set(color=colour, linewidth=2.5)
+        cell.set_xlabel(f"{guess}" if guess == label else f"{guess}, is {label}", color=colour, fontsize=13)
+    key = [Patch(color=RIGHT, label="right"), Patch(color=WRONG, label="wrong: prediction, label")]
+    right.legend(handles=key, loc="outside lower center", ncols=2)
+    return figure
 
 
 @contextlib.contextmanager
@@ -145,6 +168,7 @@ def s3_server() -> Iterator[None]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
+    print(f"S3 server: starting moto's at {url} (set AWS_ENDPOINT_URL to use another) ...", flush=True)
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -155,7 +179,6 @@ def s3_server() -> Iterator[None]:
                 raise RuntimeError(f"{' '.join(command)} ended with exit code {server.returncode}")
             time.sleep(0.1)
         os.environ.update(AWS_ENDPOINT_URL=url, AWS_ACCESS_KEY_ID="key", AWS_SECRET_ACCESS_KEY="secret")
-        print(f"S3 server: {url} (moto's; set AWS_ENDPOINT_URL to use another)")
         yield
     finally:
         server.terminate()

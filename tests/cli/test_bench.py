@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from tests.servers.s3 import S3Server
@@ -20,13 +22,13 @@ def test_bench_reads_all_shards_and_names_the_longest_wait(
     """All samples, a table, the stage with the longest waits; indexes and manifest beside shards are no samples."""
     write_small_shards(memory_folder, num_shards=3, samples_per_shard=4)
     assert main(["bench", memory_folder, "--seconds", "60"]) == 0
-    first, *table, longest, latencies = capsys.readouterr().out.splitlines()
+    first, *table, requests, verdict = capsys.readouterr().out.splitlines()
     assert first.startswith("12 samples in ")
     assert "the whole dataset" in first
     assert [line.split()[0] for line in table] == ["stage", "list", "fetch", "read", "decode", "rest"]
     assert table[3].split()[1] == "12"
-    assert re.match(r"longest waits: (list|fetch|read|decode|rest) \(", longest)
-    assert re.match(r"requests: median [\d.]+ ms, 95 % within [\d.]+ ms, slowest [\d.]+ ms", latencies)
+    assert re.fullmatch(r"3 requests: p50 [\d.]+ ms, p90 [\d.]+ ms, p99 [\d.]+ ms, max [\d.]+ ms", requests)
+    assert re.match(r"\d+ % of the time (waits for|goes into) .*: ", verdict)
 
 
 @pytest.mark.parametrize("name", ["000001.tar", "index.json", "00000*.tar"])
@@ -47,6 +49,13 @@ def test_bench_reads_loose_files_of_a_bucket(moto: S3Server, capsys: pytest.Capt
     options = ["--storage-options", json.dumps(moto.storage_options)]
     assert main(["bench", f"s3://{bucket}/a/", "--json", "--no-decode", "--max-in-flight", "3", *options]) == 0
     did = json.loads(capsys.readouterr().out)
+    assert did["url"] == f"s3://{bucket}/a/"
+    assert (did["num_samples"], did["complete"]) == (20, True)
+    waits = {"rest": did["rest_s"]} | {name: did[name]["wait_s"] for name in ("list", "fetch", "read", "decode")}
+    assert did["verdict"].startswith(f"{100 * waits[did['bottleneck']] / did['elapsed_s']:.0f} % of the time ")
+    assert waits[did["bottleneck"]] == max(waits.values())
+    assert sorted(did["request_ms"].values()) == list(did["request_ms"].values())
+    assert list(did["request_ms"]) == ["p50", "p90", "p99", "max"]
     assert did["fetch"]["items"] == did["fetch"]["requests"] == 20
     assert did["fetch"]["num_bytes"] == 160
     assert did["decode"]["items"] == 0
@@ -61,15 +70,51 @@ def test_bench_stops_after_the_seconds_asked_for(memory_folder: str, capsys: pyt
     assert capsys.readouterr().out.startswith("1 samples in ")
 
 
-def test_plot_writes_a_png(memory_folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A PNG with content; a missing folder is an error."""
+def test_plot_writes_a_png_titled_by_the_verdict(
+    memory_folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The verdict that is printed is the picture's title; below it are what was read and how fast."""
     write_small_shards(memory_folder, num_shards=2, samples_per_shard=4)
+    drawn: list[Figure] = []
+    save = Figure.savefig
+
+    def keep(figure: Figure, path: str) -> None:
+        drawn.append(figure)
+        save(figure, path)
+
+    monkeypatch.setattr(Figure, "savefig", keep)
     assert main(["bench", memory_folder, "--plot", str(tmp_path / "bench.png")]) == 0
+    first, *_, verdict = capsys.readouterr().out.splitlines()
     with Image.open(tmp_path / "bench.png") as picture:
-        assert picture.format == "PNG"
-        assert len(picture.convert("RGB").getcolors(1 << 20) or ()) > 10
-    assert main(["bench", memory_folder, "--plot", str(tmp_path / "missing" / "bench.png")]) == 1
-    assert "missing" in capsys.readouterr().err
+        assert (picture.format, *picture.size) == ("PNG", 1200, 850)
+    assert 10_000 < (tmp_path / "bench.png").stat().st_size < 300_000
+    (figure,) = drawn
+    assert figure.get_suptitle().replace("\n", " ") == verdict
+    assert figure.axes[0].get_title().startswith(f"{memory_folder}: 8 samples in ")
+    assert figure.axes[0].get_title().endswith(first.rpartition(": ")[2])
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("missing/bench.png", "does not exist"), ("bench.pgn", "Use a name such as out.png"), ("", "no picture format")],
+)
+def test_a_plot_that_cannot_be_written_is_an_error_before_the_run(
+    name: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is read before: the URL does not exist."""
+    assert main(["bench", "memory://no-such-folder/", "--plot", str(tmp_path / name)]) == 1
+    assert expected in capsys.readouterr().err
+
+
+def test_plot_without_matplotlib_names_the_extra_before_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is read before: the URL does not exist."""
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert main(["bench", "memory://no-such-folder/", "--plot", str(tmp_path / "bench.png")]) == 1
+    assert capsys.readouterr().err == (
+        "torchdata-remote: --plot needs matplotlib: pip install 'torchdata_remote[plot]'\n"
+    )
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "inf", "nan", "soon"])

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from tests.servers.s3 import S3Server
 from tests.support.archive_bytes import pack_tar
@@ -20,23 +21,45 @@ def printed_by(capsys: pytest.CaptureFixture[str]) -> str:
     return captured.out
 
 
-def test_inspect_prints_counts_sizes_labels_and_first_samples(
+def test_inspect_prints_members_first_samples_classes_and_sizes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Members and sizes in a table; as many first samples as ``--samples``."""
+    """What each member is, as many first samples as ``--samples``, and two histograms; classes have their names."""
     with ShardWriter(f"{tmp_path}/{{shard}}.tar") as writer:
         for number in range(4):
-            writer.write({"__key__": f"d/{number}", "cls": number % 3, "jpg": bytes(1000 * number)})
+            writer.write({"__key__": f"d/{number}", "cls": number % 3, "jpg": bytes(1000 * number + 1000)})
+    table = {name: {"id": number, "name": name} for number, name in enumerate(["cat", "dog", "kit fox"])}
+    (tmp_path / "classes.json").write_text(json.dumps(table))
     assert main(["inspect", f"{tmp_path}/0.tar", "--samples", "2"]) == 0
-    out = printed_by(capsys)
-    assert "4 samples, 8 members" in out
-    rows = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.strip()}
-    assert rows["jpg"] == ["4", "0", "1,500", "3,000"]
-    assert rows["cls"] == ["4", "1", "1", "1"]
-    assert "3 labels (cls), from 2 to 1 samples each" in out
-    assert "0: 2, 1: 1, 2: 1" in out
-    assert "d/1: cls 1, jpg 1,000" in out
-    assert "d/2:" not in out
+    head, members, first, classes, sizes = printed_by(capsys).split("\n\n")
+    assert head.splitlines()[:2] == [f"file://{tmp_path}/0.tar", "  17,408 bytes, 4 samples, 8 members"]
+    assert members.splitlines() == [
+        "  member  count  min bytes  median    max  content",
+        '  cls         4          1       1      1  the class as text, 1 byte each: "0" to "2"',
+        "  jpg         4      1,000   2,500  4,000  JPEG image",
+    ]
+    assert first.splitlines() == [
+        "  first samples",
+        '  d/0            cls "0" (cat), 1 byte  jpg, 1,000 bytes',
+        '  d/1            cls "1" (dog), 1 byte  jpg, 2,000 bytes',
+    ]
+    full = "█" * 40
+    assert classes.splitlines() == [
+        "  3 classes (cls), 1 to 2 samples each; names from classes.json",
+        f"  0  cat      2  {full}",
+        f"  1  dog      1  {full[:20]}",
+        f"  2  kit fox  1  {full[:20]}",
+    ]
+    assert sizes.splitlines() == [
+        "  bytes of a sample, all its members together",
+        f"  1,000 to 1,499  1  {full}",
+        "  1,500 to 1,999  0",
+        f"  2,000 to 2,499  1  {full}",
+        "  2,500 to 2,999  0",
+        f"  3,000 to 3,499  1  {full}",
+        "  3,500 to 3,999  0",
+        f"  4,000 to 4,499  1  {full}",
+    ]
 
 
 @pytest.mark.parametrize("manifest", ["with", "without"])
@@ -70,8 +93,47 @@ def test_inspect_json_has_the_same_facts(memory_folder: str, capsys: pytest.Capt
     assert document["set"]["shard_samples"] == {"min": 4, "median": 4, "max": 4}
     assert document["shard"]["num_samples"] == 4
     assert document["shard"]["extensions"]["cls"]["num_members"] == 4
-    assert document["shard"]["first"] == [{"key": "0/000000", "bytes": {"cls": 1, "txt": 9}}]
+    assert document["shard"]["first"] == [{"key": "0/000000", "label": "0", "bytes": {"cls": 1, "txt": 9}}]
+    assert list(document["shard"]["sample_bytes"]) == ["edges", "counts"]
+    assert sum(document["shard"]["sample_bytes"]["counts"]) == 4
+    assert (document["shard"]["class_names"], document["shard"]["folders"]) == ({}, {})
     assert document["shard"]["labels"] == {"0": 1, "1": 1, "2": 1, "3": 1}
+
+
+def test_inspect_reports_a_class_table_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As a note; classes are shown by their numbers."""
+    with ShardWriter(f"{tmp_path}/{{shard}}.tar") as writer:
+        writer.write({"__key__": "a", "cls": 3})
+    (tmp_path / "classes.json").write_text("[1]")
+    assert main(["inspect", f"{tmp_path}/0.tar"]) == 0
+    out = printed_by(capsys)
+    assert f"  note: classes have no names: file://{tmp_path}/classes.json: " in out
+    assert "1 classes (cls), 1 samples each\n  3  1  █" in out
+
+
+def test_inspect_draws_both_histograms(memory_folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``--plot`` writes a picture beside the text; a picture that cannot be written is an error before the work."""
+    write_small_shards(memory_folder, num_shards=1, samples_per_shard=4)
+    assert main(["inspect", memory_folder, "--plot", str(tmp_path / "a.png")]) == 0
+    assert "4 classes (cls)" in printed_by(capsys)
+    with Image.open(tmp_path / "a.png") as picture:
+        assert (picture.format, *picture.size) == ("PNG", 1200, 420)
+    assert main(["inspect", "memory://no-such-folder", "--plot", str(tmp_path / "missing" / "a.png")]) == 1
+    assert "missing does not exist" in capsys.readouterr().err
+
+
+def test_inspect_counts_folders_where_there_are_no_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The last folder of the keys; the 20 most frequent ones if there are more."""
+    with ShardWriter(f"{tmp_path}/{{shard}}.tar") as writer:
+        for number in range(31):
+            writer.write({"__key__": f"x/f{number % 23:02d}/{number}", "txt": "a"})
+    assert main(["inspect", f"{tmp_path}/0.tar", "--samples", "0"]) == 0
+    *_, folders, _ = printed_by(capsys).split("\n\n")
+    head, *rows, last = folders.splitlines()
+    assert head == "  23 folders of keys, 1 to 2 samples each; the most frequent:"
+    assert rows[:9] == [*(f"  f0{number}  2  {'█' * 40}" for number in range(8)), f"  f08  1  {'█' * 20}"]
+    assert len(rows) == 20
+    assert last == "  and 3 more, 1 samples each"
 
 
 def test_inspect_escapes_terminal_sequences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

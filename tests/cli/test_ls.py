@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -13,25 +14,36 @@ from torchdata_remote.testing import write_small_shards
 
 
 def test_ls_prints_size_samples_and_url_of_each_object(memory_folder: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A line for each object, and a total."""
+    """A heading, a line for each object with aligned columns, and a total."""
     write_small_shards(memory_folder, num_shards=2, samples_per_shard=3)
     assert main(["ls", memory_folder]) == 0
-    *lines, total = capsys.readouterr().out.splitlines()
-    assert [line.split() for line in lines if ".tar" in line] == [
-        ["7,168", "3", f"{memory_folder}/000000.tar"],
-        ["32", f"{memory_folder}/000000.tar.idx"],
-        ["7,168", "3", f"{memory_folder}/000001.tar"],
-        ["32", f"{memory_folder}/000001.tar.idx"],
+    assert capsys.readouterr().out.splitlines() == [
+        "bytes  samples  url",
+        f"7,168        3  {memory_folder}/000000.tar",
+        f"   32           {memory_folder}/000000.tar.idx",
+        f"7,168        3  {memory_folder}/000001.tar",
+        f"   32           {memory_folder}/000001.tar.idx",
+        f"  492           {memory_folder}/index.json",
+        "14,892 bytes in 5 objects, 6 samples",
     ]
-    assert len(lines) == 5
-    assert total.split(maxsplit=1)[1].endswith("bytes in 5 objects, 6 samples")
+
+
+def test_ls_json_is_a_document_per_line(memory_folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the same facts, numbers without separators, and null for what is unknown."""
+    write_small_shards(memory_folder, num_shards=1, samples_per_shard=3)
+    assert main(["ls", memory_folder, "--json"]) == 0
+    shard, index, manifest = map(json.loads, capsys.readouterr().out.splitlines())
+    assert list(shard) == ["url", "num_bytes", "num_samples", "etag"]
+    assert (shard["url"], shard["num_bytes"], shard["num_samples"]) == (f"{memory_folder}/000000.tar", 7168, 3)
+    assert (index["url"], index["num_samples"]) == (f"{memory_folder}/000000.tar.idx", None)
+    assert manifest["url"] == f"{memory_folder}/index.json"
 
 
 def test_ls_of_a_manifest_lists_its_shards(memory_folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     """And a pattern leaves some out."""
     write_small_shards(memory_folder, num_shards=3, samples_per_shard=2)
     assert main(["ls", f"{memory_folder}/index.json", "--pattern", "*[02].tar"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    _, *lines = capsys.readouterr().out.splitlines()
     assert [line.split()[1:] for line in lines[:2]] == [["2", f"{memory_folder}/{n:06d}.tar"] for n in (0, 2)]
     assert lines[2].endswith("bytes in 2 objects, 4 samples")
 
@@ -42,14 +54,15 @@ def test_ls_recursive_enters_folders_and_long_shows_etags(tmp_path: Path, capsys
     (tmp_path / "a.txt").write_bytes(b"abc")
     (tmp_path / "below" / "b.txt").write_bytes(b"")
     assert main(["ls", str(tmp_path)]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].strip() == "3  bytes in 1 objects"
+    assert capsys.readouterr().out.splitlines()[-1] == "3 bytes in 1 objects"
     assert main(["ls", str(tmp_path), "--recursive", "--long"]) == 0
-    first, second, total = capsys.readouterr().out.splitlines()
+    heading, first, second, total = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["bytes", "samples", "etag", "url"]
     assert first.split()[0] == "3"
     assert first.split()[-1] == f"file://{tmp_path}/a.txt"
     assert len(first.split()) == 3, "size, etag, URL"
     assert second.split()[-1] == f"file://{tmp_path}/below/b.txt"
-    assert total.strip() == "3  bytes in 2 objects"
+    assert total == "3 bytes in 2 objects"
 
 
 def test_ls_of_nothing_fails_with_the_url(memory_folder: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,7 +79,7 @@ def test_ls_escapes_unprintable_names(tmp_path: Path) -> None:
         (tmp_path / name.decode("utf-8", "surrogateescape")).write_bytes(b"")
     command = [sys.executable, "-m", "torchdata_remote.cli", "ls", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, check=True, env={"PYTHONIOENCODING": "ascii"})
-    names = [line.rpartition(b"/")[2] for line in done.stdout.splitlines()[:-1]]
+    names = [line.rpartition(b"/")[2] for line in done.stdout.splitlines()[1:-1]]
     assert sorted(names) == sorted([rb"new\nline", rb"\x1b[31mred", rb"\xe9\u6f22", rb"not-utf8-\udcff"])
 
 

@@ -52,6 +52,23 @@ def test_show_draws_the_first_images_in_order(folder: Path, capsys: pytest.Captu
     assert out.stat().st_mode & 0o777 == 0o666 & ~_umask()
 
 
+def test_show_json_names_the_images(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One document: the picture and its size, and what each cell shows."""
+    out = folder.parent / "out.png"
+    assert main(["show", str(folder), "--grid", str(out), "--num", "2", "--cell-pixels", "32", "--json"]) == 0
+    url = f"file://{folder}/0.tar"
+    assert json.loads(capsys.readouterr().out) == {
+        "grid": str(out),
+        "num_images": 2,
+        "width": 76,
+        "height": 55,
+        "images": [
+            {"url": url, "key": "0", "label": "0", "caption": "0"},
+            {"url": url, "key": "1", "label": "1", "caption": "1"},
+        ],
+    }
+
+
 def _umask() -> int:
     umask = os.umask(0)
     os.umask(umask)

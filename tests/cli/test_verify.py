@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def test_verify_of_intact_shards_exits_with_0(folder: Path, capsys: pytest.Captu
 
 
 def test_verify_prints_a_line_per_fault_and_exits_with_1(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With the object's URL; then a summary; exit status 1."""
+    """With the object's URL, in aligned columns; then a summary; exit status 1."""
     (folder / "000000.tar.idx").unlink()
     flip(folder / "000001.tar", 700)
     (folder / "extra.tar").write_bytes(b"")
@@ -41,11 +42,12 @@ def test_verify_prints_a_line_per_fault_and_exits_with_1(folder: Path, capsys: p
     captured = capsys.readouterr()
     assert captured.err == ""
     *lines, last = captured.out.splitlines()
-    assert [line.split(": ")[0].removeprefix(f"file://{folder}/") for line in lines] == [
-        "extra.tar",
-        "000000.tar.idx",
-        "000001.tar",
-        "000001.tar",
+    extra, *shards = (line.removeprefix(f"file://{folder}/") for line in lines)
+    assert extra == "extra.tar  the manifest does not name it, so readers of the manifest leave it out"
+    assert [re.sub("[0-9a-f]{32}", "MD5", line) for line in shards] == [
+        "000000.tar.idx  the shard has no index. Write it: torchdata-remote manifest --overwrite FOLDER",
+        "000001.tar      has the MD5 MD5, the manifest has MD5",
+        "000001.tar      1 of 1 blocks of 4,194,304 bytes do not match their CRC-32: those at byte 0",
     ]
     assert last.endswith("bytes read: 4 faults")
     assert last.startswith("12 samples in 3 shards, ")
@@ -58,6 +60,7 @@ def test_verify_json_has_the_same_facts(folder: Path, capsys: pytest.CaptureFixt
     (folder / "000002.tar").unlink()
     assert main(["verify", "--json", str(folder)]) == 1
     document = json.loads(capsys.readouterr().out)
+    assert list(document) == ["manifest_url", "num_shards", "num_samples", "num_bytes", "faults", "bad_members"]
     assert document["num_samples"] == 8
     assert document["faults"] == [
         {"url": f"file://{folder}/000002.tar", "what": "the manifest names it, but it does not exist"}

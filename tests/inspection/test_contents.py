@@ -192,6 +192,6 @@ def test_inspect_shard_of_one_empty_member(tmp_path: Path) -> None:
     """The smallest possible shard."""
     url = put(f"{tmp_path}/0.tar", pack_tar([("a.txt", b"")]))
     assert inspect_shard(url, num_samples=0).first == []
-    assert inspect_shard(url).first == [{"key": "a", "bytes": {"txt": 0}}]
+    assert inspect_shard(url).first == [{"key": "a", "label": None, "bytes": {"txt": 0}}]
     with pytest.raises(ObjectNotFoundError):
         inspect_shard(f"{tmp_path}/1.tar")

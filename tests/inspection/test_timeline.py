@@ -1,17 +1,23 @@
-"""The plot of requests and decoding over time."""
+"""The plot of a run."""
 
 from __future__ import annotations
 
-import sys
+from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
+from matplotlib.figure import Figure
+from matplotlib.patches import StepPatch
 
-from torchdata_remote.core.stats.counters import Span
+from torchdata_remote.core.stats.counters import StageStats
+from torchdata_remote.core.stats.report import Stats
+from torchdata_remote.core.stats.spans import Span
+from torchdata_remote.inspection.plots import save_plot
 from torchdata_remote.inspection.timeline import draw_timeline, lanes
+from torchdata_remote.inspection.trace import Trace
 
 SPANS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 6)), max_size=20).map(
     lambda pairs: [Span("fetch", start, start + length, 1) for start, length in sorted(pairs)]
@@ -30,26 +36,75 @@ def test_spans_of_a_row_do_not_overlap(spans: list[Span]) -> None:
     assert max(rows, default=-1) + 1 == max(at_once, default=0)
 
 
-def test_timeline_is_drawn_as_png(tmp_path: Path) -> None:
-    """Of requests and decoding; in the colours of both."""
-    spans = [Span(stage, start / 10, start / 10 + 0.2, 1) for start in range(30) for stage in ("fetch", "decode")]
-    draw_timeline(spans, tmp_path / "a.png", title="some data")
-    with Image.open(tmp_path / "a.png") as picture:
-        colours = {colour for _, colour in picture.convert("RGB").getcolors(1 << 20) or ()}
-    assert {(0x4C, 0x78, 0xA8), (0xF5, 0x85, 0x18)} <= colours
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> tuple[Trace, Stats]:
+    """Two slots, 100 requests of 20 ms each and one of 200 ms, 1 MB each; a sample after each request."""
+    trace = Trace()
+    began_s = trace._began_s
+    for number in range(100):
+        start_s = began_s + number // 2 * 0.02
+        trace.take(Span("fetch", start_s, start_s + 0.02, 1_000_000))
+        trace.samples_s.append(start_s + 0.02 - began_s)
+        trace.take(Span("fetch", start_s, start_s + 0.015, 0, by_consumer=True))
+        trace.take(Span("decode", start_s + 0.015, start_s + 0.02, 9, by_consumer=True))
+    trace.take(Span("fetch", began_s + 1.0, began_s + 1.2, 1_000_000))
+    idle = StageStats()
+    return trace, Stats(1.2, idle, StageStats(wait_s=0.9), idle, StageStats(wait_s=0.3))
 
 
-def test_timeline_without_spans_is_refused(tmp_path: Path) -> None:
-    """An error, and no file is left."""
-    with pytest.raises(ValueError, match="nothing to draw"):
-        draw_timeline([], tmp_path / "a.png", title="")
-    assert not (tmp_path / "a.png").exists()
+def drawn(run: tuple[Trace, Stats]) -> Figure:
+    return draw_timeline(*run, title="verdict " * 20, subtitle="what was read", max_in_flight=4)
 
 
-def test_timeline_without_matplotlib_names_the_extra_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The error names the extra to install."""
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ValueError, match=r"pip install 'torchdata_remote\[plot\]'"):
-        draw_timeline([Span("fetch", 0, 1, 1)], tmp_path / "a.png", title="")
+def test_timeline_shows_waits_stages_and_request_slots(run: tuple[Trace, Stats]) -> None:
+    """A row for each stage with its share of the time, and a row for each slot, the first at the bottom."""
+    figure = drawn(run)
+    consumer, requests = figure.axes[:2]
+    assert figure.get_suptitle().splitlines() == [" ".join(["verdict"] * 12), " ".join(["verdict"] * 8)]
+    assert consumer.get_title() == "what was read"
+    rows = [label.get_text() for label in consumer.get_yticklabels()]
+    assert rows == ["wait: list 0 %", "wait: fetch 75 %", "read 0 %", "decode 25 %", "rest 0 %"]
+    bars = [len(collection.get_paths()) for collection in consumer.collections]
+    assert bars[0] == bars[2] == 0
+    assert bars[1] > 10
+    assert bars[3] > 10
+    low, high = requests.get_ylim()
+    assert low < 1 < 4 < high < 5
+    figure.canvas.draw()
+    assert {tick % 1 for tick in requests.get_yticks()} == {0}
+    assert requests.get_ylabel() == "requests\n(4 allowed at once)"
+    assert requests.get_xlabel() == "seconds: the first 0.62 of 1.2"
+    assert len(requests.collections) == 2
+
+
+def test_throughput_is_that_of_the_whole_run(run: tuple[Trace, Stats]) -> None:
+    """Samples and bytes per second; together they are all samples and bytes."""
+    figure = drawn(run)
+    throughput = next(axes for axes in figure.axes if axes.get_title() == "Throughput of the whole run")
+    (beside,) = (axes for axes in figure.axes if axes.get_ylabel() == "MB/s from the store")
+    for axes, expected in ((throughput, 100), (beside, 101)):
+        (steps,) = axes.patches
+        assert isinstance(steps, StepPatch)
+        values, edges, _ = steps.get_data()
+        assert edges[-1] == pytest.approx(1.2)
+        assert float((values * (edges[1:] - edges[:-1])).sum()) == pytest.approx(expected)
+
+
+def test_durations_have_labelled_percentiles_that_do_not_overlap(run: tuple[Trace, Stats]) -> None:
+    """p50, p90, p99 at their place; the slowest below."""
+    figure = drawn(run)
+    durations = next(axes for axes in figure.axes if axes.get_title() == "How long 101 requests took")
+    assert [text.get_text() for text in durations.texts] == ["p50 20.0 ms", "p90 20.0 ms", "p99 20.0 ms"]
+    assert durations.get_xlabel() == "ms; the slowest took 200.0"
+    assert [np.asarray(line.get_xdata()).tolist() for line in durations.lines] == [pytest.approx([20.0] * 2)] * 3
+    figure.canvas.draw()
+    boxes = [text.get_window_extent() for text in durations.texts]
+    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+
+
+def test_a_run_without_requests_is_drawn(tmp_path: Path) -> None:
+    """Such as one that ended at once."""
+    idle = StageStats()
+    figure = draw_timeline(Trace(), Stats(0.5, idle, idle, idle, idle), title="", subtitle="", max_in_flight=4)
+    save_plot(figure, str(tmp_path / "a.png"))
+    assert "no requests" in [text.get_text() for axes in figure.axes for text in axes.texts]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 
 from tests.servers.s3 import S3Server
@@ -37,15 +39,32 @@ def accuracy(printed: str) -> float:
 def test_quickstart_learns_from_another_server(moto: S3Server, tmp_path: Path) -> None:
     """``AWS_ENDPOINT_URL`` names it; ``.ci/run`` starts the quickstart with a server of its own.
 
-    It is right on over 93 % of held-out images, and draws a batch of them.
+    It says at once what it waits for, is right on over 93 % of held-out images, and draws the hardest of them.
     """
     picture = tmp_path / "batch.png"
     printed = run_quickstart(picture, moto.environment)
-    assert f"S3 server: {moto.endpoint_url}\n" in printed
+    lines = printed.splitlines()
+    assert lines[0].startswith("Importing torch")
+    assert lines[1] == f"S3 server: {moto.endpoint_url}"
+    assert any(line.startswith("Starting 2 workers") for line in lines)
     assert accuracy(printed) > 93
     with Image.open(picture) as image:
-        assert image.width == 640
+        assert (image.format, image.width) == ("PNG", 1320)
         assert len(image.convert("RGB").getcolors(1 << 16) or []) > 10
+
+
+def test_quickstart_draws_accuracy_loss_and_marked_predictions() -> None:
+    """The title has the accuracy; the prediction is below each digit, with the label where it is wrong."""
+    figure = runpy.run_path(str(ROOT / "examples" / "quickstart.py"))["draw"](
+        "accuracy 97.5 % (39 of 40)", [2.0, 1.0, 0.5, 0.25], 2, torch.rand(40, 8, 8), torch.arange(40) % 10,
+        torch.tensor([3, *(i % 10 for i in range(1, 40))]),
+    )  # fmt: skip
+    left, right = figure.subfigs
+    assert figure.get_suptitle() == "Handwritten digits, streamed from S3: accuracy 97.5 % (39 of 40)"
+    assert [line.get_ydata().tolist() for line in left.axes[0].lines] == [[2.0, 1.0, 0.5, 0.25], [1.5, 0.375]]
+    assert [cell.get_xlabel() for cell in right.axes][:12] == ["3, is 0", *"1234567890", "1"]
+    assert [text.get_text() for text in right.legends[0].get_texts()] == ["right", "wrong: prediction, label"]
+    assert len({cell.spines["left"].get_edgecolor() for cell in right.axes}) == 2
 
 
 def test_shard_on_cluster_scales_pictures_down(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ COMMANDS = {
     "manifest": "write the manifest and the indexes of tar shards",
     "index": "write the paths of all objects below a URL as a JSON array",
     "ls": "list objects: bytes, number of samples if a manifest beside them has it, URL",
-    "inspect": "inspect a tar shard: members, keys, sizes, labels, first samples",
+    "inspect": "inspect a tar shard: members, keys, sizes, classes, first samples",
     "verify": "compare every shard of a folder with the manifest and its index",
     "show": "draw a contact sheet of images with their labels",
     "bench": "read a dataset for some seconds and report where the time is spent: shards or loose files, in one "

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Iterator
-from statistics import quantiles
+from inspect import signature
+from typing import Any
 
 from ..core.options import RetryPolicy, StorageOptions
-from ..core.stats.counters import FETCH, Span, watched
-from ..core.stats.report import stats
+from ..core.stats.report import Stats, stats
+from ..core.stats.spans import watched
+from ..core.urls import redact
 from ..errors import RemoteDataError
 from ..fetch.listing.shard_set import base_name
 from ..fetch.listing.sources import list_source
 from ..formats.manifest import MANIFEST_NAME
 from ..formats.nested import is_archive_name
 from ..formats.sample import Sample
-from ..inspection import draw_timeline
+from ..inspection import Trace, draw_timeline, require_plot, save_plot, shortened, verdict
 from ..pipes import stream_files, stream_shards
 from ._shared import Commands, add_command, add_storage_options, count, print_line, printable
 
 _MAX_LISTED = 1_000  # URLs, to find out whether there are shards
-_MEANINGS = {
-    "list": "listing: keep an index of the files, or pack them into shards",
-    "fetch": "the store and the network: more requests in flight, larger objects, or a cache",
-    "read": "parsing shards: more workers, or larger samples",
-    "decode": "decoding: more workers, smaller images, or decoders.rgb(min_size=...)",
-    "rest": "the consumer, which only counts here: samples arrive faster than they are counted",
-}
 
 
 def add(commands: Commands) -> None:
@@ -37,8 +33,8 @@ def add(commands: Commands) -> None:
         "bench",
         _run,
         description="read a dataset for some seconds and report where the time is spent: shards or loose files, in "
-        "one process, as stream_shards() and stream_files() read them. The stage with the longest waits "
-        "is the bottleneck.",
+        "one process, as stream_shards() and stream_files() read them. The last line names the stage with "
+        "the longest waits, and what to change.",
         example="bench s3://bucket/train/ --seconds 10 --plot bench.png",
     )
     parser.add_argument("url", help="folder of shards or of files, manifest, glob, or one shard")
@@ -47,9 +43,17 @@ def add(commands: Commands) -> None:
         "--max-in-flight", type=count, metavar="N", help="requests at once (default: 16 for shards, 32 for files)"
     )
     parser.add_argument("--no-decode", action="store_true", help="leave members as bytes")
-    parser.add_argument("--json", action="store_true", help="print one line of JSON instead of a table")
     parser.add_argument(
-        "--plot", metavar="FILE", help="draw requests and decoding over time, and request durations, as PNG"
+        "--json",
+        action="store_true",
+        help="print one line of JSON: the counters of each stage, url, num_samples, complete, "
+        "bottleneck, verdict, and percentiles as request_ms",
+    )
+    parser.add_argument(
+        "--plot",
+        metavar="FILE",
+        help="draw requests, waits and throughput over time, and the durations of requests; the extension is the "
+        "format, such as .png",
     )
     add_storage_options(parser)
 
@@ -65,43 +69,58 @@ def _seconds(text: str) -> float:
 
 
 def _run(args: argparse.Namespace) -> int:
-    spans: list[Span] = []
-    chain = _chain(args)  # lists the URL, which is not measured
-    before, began_s = stats(), time.perf_counter()
+    if args.plot:
+        require_plot(args.plot)
+    chain, max_in_flight = _chain(args)  # lists the URL, which is not measured
+    trace, before = Trace(), stats()
     num_samples, ended = 0, True
-    with watched(spans.append):
+    began_s = time.perf_counter()
+    with watched(trace.take, consumer=bool(args.plot)):
         for _ in chain:
             num_samples += 1  # used after the loop
+            trace.took_sample()
             if time.perf_counter() - began_s >= args.seconds:
                 ended = False
                 break
         spent = stats() - before
     if not num_samples:
         raise RemoteDataError(f"{printable(args.url)}: no samples found.")
+    result = verdict(spent, max_in_flight=max_in_flight)
+    total = f"{num_samples:,} samples in {spent.elapsed_s:.2f} s" + (", the whole dataset" if ended else "")
+    rates = f"{num_samples / spent.elapsed_s:,.0f}/s, {spent.fetch.num_bytes / spent.elapsed_s / 1e6:,.1f} MB/s"
     if args.json:
-        print_line(spent.as_json())
+        print_line(json.dumps(_document(args, trace, spent, result, complete=ended)))
     else:
-        total = f"{num_samples:,} samples in {spent.elapsed_s:.2f} s" + (", the whole dataset" if ended else "")
-        megabytes_per_s = spent.fetch.num_bytes / spent.elapsed_s / 1e6
-        print_line(f"{total}: {num_samples / spent.elapsed_s:,.0f}/s, {megabytes_per_s:,.1f} MB/s")
+        print_line(f"{total}: {rates}")
         print_line(str(spent))
-        print_line(f"longest waits: {spent.bottleneck} ({_MEANINGS[spent.bottleneck]})")
-        print_line(_latencies(spans))
+        print_line(_durations(trace))
+        print_line(result)
     if args.plot:
-        try:
-            draw_timeline(spans, args.plot, title=printable(args.url))
-        except (OSError, ValueError) as error:
-            raise RemoteDataError(f"{printable(args.plot)}: {error}") from error
+        subtitle = f"{shortened(printable(redact(args.url)), 60)}: {total}, {rates}"
+        figure = draw_timeline(trace, spent, title=result, subtitle=subtitle, max_in_flight=max_in_flight)
+        save_plot(figure, args.plot)
     return 0
 
 
-def _chain(args: argparse.Namespace) -> Iterator[Sample]:
-    limits = {} if args.max_in_flight is None else {"max_in_flight": args.max_in_flight}
-    if _has_shards(args):
-        samples = stream_shards(args.url, seed=None, storage_options=args.storage_options, **limits)
-    else:
-        samples = stream_files(args.url, seed=None, storage_options=args.storage_options, **limits)
-    return iter(samples if args.no_decode else samples.decode_sample())
+def _document(args: argparse.Namespace, trace: Trace, spent: Stats, result: str, *, complete: bool) -> dict[str, Any]:
+    percentiles = trace.percentiles()
+    return {
+        "url": redact(args.url),
+        "num_samples": len(trace.samples_s),
+        "complete": complete,
+        "bottleneck": spent.bottleneck,
+        "verdict": result,
+        "request_ms": None if percentiles is None else percentiles._asdict(),
+        **json.loads(spent.as_json()),
+    }
+
+
+def _chain(args: argparse.Namespace) -> tuple[Iterator[Sample], int]:
+    """The samples, and how many requests may run at once."""
+    stream: Any = stream_shards if _has_shards(args) else stream_files
+    max_in_flight = args.max_in_flight or signature(stream).parameters["max_in_flight"].default
+    samples = stream(args.url, seed=None, storage_options=args.storage_options, max_in_flight=max_in_flight)
+    return iter(samples if args.no_decode else samples.decode_sample()), max_in_flight
 
 
 def _is_one(url: str) -> bool:
@@ -118,9 +137,9 @@ def _has_shards(args: argparse.Namespace) -> bool:
     return any(base_name(url).endswith(".tar") for url, _ in zip(listed, range(_MAX_LISTED), strict=False))
 
 
-def _latencies(spans: list[Span]) -> str:
-    took_ms = sorted(1e3 * (span.end_s - span.start_s) for span in spans if span.stage == FETCH.name)
-    if len(took_ms) < 2:
-        return f"requests: {len(took_ms)}"
-    cuts = quantiles(took_ms, n=100, method="inclusive")
-    return f"requests: median {cuts[49]:.1f} ms, 95 % within {cuts[94]:.1f} ms, slowest {took_ms[-1]:.1f} ms"
+def _durations(trace: Trace) -> str:
+    found = trace.percentiles()
+    if found is None:
+        return "no requests"
+    values = ", ".join(f"{name} {value:,.1f} ms" for name, value in found._asdict().items())
+    return f"{len(trace.requests):,} requests: {values}"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from collections.abc import Iterable, Iterator
 
-from ..core.urls import redact
+from ..core.urls import RemoteUrl, redact
 from ..fetch.listing.shard_set import list_objects
 from ._shared import Commands, add_command, add_storage_options, print_line, printable
+from ._text_table import aligned
 
 
 def add(commands: Commands) -> None:
@@ -25,6 +28,11 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("--recursive", action="store_true", help="enter the folders below a prefix")
     parser.add_argument("--long", action="store_true", help="show etags too")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print a line of JSON for each object: url, num_bytes, num_samples, etag; null is unknown",
+    )
     parser.add_argument("--pattern", help="glob that base names match, or paths below the URL if it has a slash")
     add_storage_options(parser)
     parser.set_defaults(quiet=sys.stdout.isatty())  # its lines are progress enough
@@ -32,15 +40,34 @@ def add(commands: Commands) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     found = list_objects(args.url, pattern=args.pattern, recursive=args.recursive, storage_options=args.storage_options)
-    num_objects = num_bytes = num_samples = 0
-    for url in found:
-        num_objects += 1
-        num_bytes += url.size or 0
-        num_samples += url.num_samples or 0
-        samples = "" if url.num_samples is None else f"{url.num_samples:,}"
-        etag = f"{printable(url.etag or '-'):<34}  " if args.long else ""
-        size = "?" if url.size is None else f"{url.size:,}"
-        print_line(f"{size:>17}  {samples:>11}  {etag}{printable(redact(url))}")
-    samples = f", {num_samples:,} samples" if num_samples else ""
-    print_line(f"{num_bytes:>17,}  bytes in {num_objects:,} objects{samples}")
+    if args.json:
+        _print_json(found)
+    else:
+        _print_table(found, long=args.long)
     return 0
+
+
+def _print_json(found: Iterable[RemoteUrl]) -> None:
+    for url in found:
+        line = {"url": redact(url), "num_bytes": url.size, "num_samples": url.num_samples, "etag": url.etag}
+        print_line(json.dumps(line))
+
+
+def _print_table(found: Iterable[RemoteUrl], *, long: bool) -> None:
+    num_objects = num_bytes = num_samples = 0
+
+    def rows() -> Iterator[tuple[str, ...]]:
+        nonlocal num_objects, num_bytes, num_samples
+        yield "bytes", "samples", *(["etag"] if long else []), "url"
+        for url in found:
+            num_objects += 1
+            num_bytes += url.size or 0
+            num_samples += url.num_samples or 0
+            size = "?" if url.size is None else f"{url.size:,}"
+            samples = "" if url.num_samples is None else f"{url.num_samples:,}"
+            yield size, samples, *([printable(url.etag or "-")] if long else []), printable(redact(url))
+
+    for line in aligned(rows(), ">><<" if long else ">><"):
+        print_line(line)
+    samples = f", {num_samples:,} samples" if num_samples else ""
+    print_line(f"{num_bytes:,} bytes in {num_objects:,} objects{samples}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import sys
@@ -10,6 +11,7 @@ import sys
 from PIL import Image
 
 from ..core.new_file import make_new_file
+from ..core.urls import redact
 from ..errors import LabelError, RemoteDataError
 from ..inspection import Cell, class_names, contact_sheet, pictures, thumbnail
 from ._shared import Commands, add_command, add_storage_options, count, print_line, printable
@@ -39,22 +41,33 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--seed", type=int, metavar="S", help="draw samples at random from all shards (default: the first ones)"
     )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print one JSON document: grid, num_images, width, height, and url, key, label and caption of all images",
+    )
     add_storage_options(parser)
 
 
 def _run(args: argparse.Namespace) -> int:
     names: dict[str, str] | None = None
     cells: list[Cell] = []
+    shown: list[dict[str, str | None]] = []
     for picture in pictures(args.url, num_pictures=args.num, seed=args.seed, storage_options=args.storage_options):
         if names is None:
             names = _names(picture.url, args)
         cells.append((thumbnail(picture.data, args.cell_pixels), picture.caption(names)))
+        shown.append({"url": redact(picture.url), "key": picture.key, "label": picture.label, "caption": cells[-1][1]})
     columns = args.columns or math.ceil(math.sqrt(len(cells)))
     try:
         sheet = contact_sheet(cells, num_columns=columns, cell_pixels=args.cell_pixels)
         _save(sheet, args.grid)
     except (OSError, ValueError) as error:  # no such folder, no such format, too large
         raise RemoteDataError(f"{args.grid}: {error}") from error
+    if args.json:
+        sizes = {"num_images": len(cells), "width": sheet.width, "height": sheet.height}
+        print_line(json.dumps({"grid": args.grid, **sizes, "images": shown}, indent=1))
+        return 0
     print_line(f"{len(cells):,} images, {sheet.width:,} x {sheet.height:,} pixels: {printable(args.grid)}")
     return 0
 

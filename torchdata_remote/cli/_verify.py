@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 
+from ..fetch.listing.shard_set import base_name
+from ..formats.manifest import MANIFEST_NAME
+from ..formats.sample_index import index_url
 from ..inspection import Fault, verify_shards
 from ._shared import Commands, add_command, add_quiet, add_storage_options, print_line, printable
 
@@ -21,15 +24,25 @@ def add(commands: Commands) -> None:
         example="verify s3://bucket/train/",
     )
     parser.add_argument("url", help="folder of shards, or its manifest")
-    parser.add_argument("--json", action="store_true", help="print JSON, at the end")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print one JSON document at the end: manifest_url, num_shards, num_samples, num_bytes, faults, "
+        "bad_members",
+    )
     add_quiet(parser)
     add_storage_options(parser)
 
 
 def _run(args: argparse.Namespace) -> int:
+    width = 0
+
     def report(url: str, faults: list[Fault]) -> None:
+        nonlocal width
+        own = 0 if base_name(url) == MANIFEST_NAME else len(printable(index_url(url)))
+        width = max([width, own, *(len(printable(fault.url)) for fault in faults)])
         for fault in faults:
-            print_line(f"{printable(fault.url)}: {printable(fault.what)}")
+            print_line(f"{printable(fault.url):<{width}}  {printable(fault.what)}")
 
     found = verify_shards(
         args.url,

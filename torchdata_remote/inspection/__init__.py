@@ -2,11 +2,14 @@
 
 from .contact_sheet import Cell, contact_sheet, thumbnail
 from .contents import ShardContents, inspect_shard
+from .contents_plot import draw_contents, ordered_classes
 from .picture_sheet import draw_sheet
 from .pictures import class_names, pictures
+from .plots import require_plot, save_plot, shortened
 from .recorded_stats import RecordedStats
 from .summary import Summary, summarize
 from .timeline import draw_timeline
+from .trace import Trace, verdict
 from .training_stats import ProcessStats, TrainingStats
 from .verification import Fault, verify_shards
 
@@ -17,14 +20,21 @@ __all__ = [
     "RecordedStats",
     "ShardContents",
     "Summary",
+    "Trace",
     "TrainingStats",
     "class_names",
     "contact_sheet",
+    "draw_contents",
     "draw_sheet",
     "draw_timeline",
     "inspect_shard",
+    "ordered_classes",
     "pictures",
+    "require_plot",
+    "save_plot",
+    "shortened",
     "summarize",
     "thumbnail",
+    "verdict",
     "verify_shards",
 ]

@@ -33,7 +33,7 @@ def contact_sheet(cells: Sequence[Cell], *, num_columns: int, cell_pixels: int =
     Example:
         >>> cells = [(Image.new("RGB", (300, 200), "green"), "grass"), (None, "not an image")]
         >>> contact_sheet(cells, num_columns=2, cell_pixels=100).size
-        (218, 127)
+        (218, 128)
     """
     if not cells or num_columns < 1 or cell_pixels < 16:
         raise ValueError(
@@ -43,7 +43,7 @@ def contact_sheet(cells: Sequence[Cell], *, num_columns: int, cell_pixels: int =
     columns = min(num_columns, len(cells))
     rows = -(-len(cells) // columns)
     margin = max(4, cell_pixels // 16)
-    font_pixels = min(_MAX_FONT_PIXELS, max(_MIN_FONT_PIXELS, cell_pixels // 11))
+    font_pixels = min(_MAX_FONT_PIXELS, max(_MIN_FONT_PIXELS, cell_pixels // 9))
     font = ImageFont.load_default(font_pixels)
     label_pixels = font_pixels * 3 // 2
     width = columns * (cell_pixels + margin) + margin

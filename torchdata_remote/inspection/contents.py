@@ -11,12 +11,14 @@ from typing import Any, NamedTuple
 from ..core.concurrency_limit import ConcurrencyLimit
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.threads.ordered_map import ordered_map
-from ..errors import ShardReadError
+from ..errors import RemoteDataError, ShardReadError
 from ..fetch.read_ahead import FAR_BYTES, LEAST_BYTES, MOST_BYTES
 from ..formats.error_policy import MemberErrorHandler, Skipped
 from ..formats.sample import KEY
 from ..formats.tar import MemberHeader
+from .histograms import Histogram, histogram
 from .label_member import LABEL_EXTENSION, decode_label, is_label
+from .pictures import class_name, class_names
 from .shard_headers import WRONG_INDEX, ShardHeaders, group_headers
 
 _MIN_INDEXED_BYTES = 512 << 10  # a smaller shard is read faster without its index
@@ -50,7 +52,10 @@ class ShardContents:
             ``on_bad_member`` leaves them out.
         extensions: of members, in the order of their first occurrence.
         labels: content of ``cls`` members of up to 64 bytes -> samples.
-        first: key, and bytes of each member, of the first samples.
+        class_names: content of ``cls`` members -> name of the class, by the class table beside the shard.
+        folders: last folder of the key -> samples, where no sample has a ``cls`` member.
+        sample_bytes: histogram of the bytes of a sample's members together; ``None`` without samples.
+        first: key, label, and bytes of each member, of the first samples.
         fetched_bytes: requested from the store for this.
         num_requests: for these bytes.
         notes: such as why the index was not used.
@@ -65,6 +70,9 @@ class ShardContents:
     bad_members: dict[str, int] = field(default_factory=dict)
     extensions: dict[str, Sizes] = field(default_factory=dict)
     labels: dict[str, int] = field(default_factory=dict)
+    class_names: dict[str, str] = field(default_factory=dict)
+    folders: dict[str, int] = field(default_factory=dict)
+    sample_bytes: Histogram | None = None
     first: list[dict[str, Any]] = field(default_factory=list)
     fetched_bytes: int = 0
     num_requests: int = 0
@@ -92,13 +100,27 @@ def inspect_shard(url: str, *, num_samples: int = 5, storage_options: Mapping[st
         ...     _ = [writer.write({"__key__": str(i), "txt": "moo" * i, "cls": i % 2}) for i in range(3)]
         >>> contents = inspect_shard("memory://inspected/0.tar", num_samples=1)
         >>> contents.num_samples, contents.labels, contents.first
-        (3, {'0': 2, '1': 1}, [{'key': '0', 'bytes': {'cls': 1, 'txt': 0}}])
+        (3, {'0': 2, '1': 1}, [{'key': '0', 'label': '0', 'bytes': {'cls': 1, 'txt': 0}}])
         >>> contents.extensions["txt"]
         Sizes(num_members=3, min_bytes=0, median_bytes=3, max_bytes=6, total_bytes=9)
     """
-    options, retry = StorageOptions(storage_options), RetryPolicy()
-    shard = ShardHeaders(url, options, retry)
+    shard = ShardHeaders(url, StorageOptions(storage_options), RetryPolicy())
     counter = _Counter(shard, num_samples)
+    _count_all(shard, counter)
+    contents = counter.contents()
+    if contents.labels:
+        try:
+            names = class_names(url, storage_options=storage_options)
+        except RemoteDataError as error:
+            contents.notes.append(f"classes have no names: {error}")
+        else:
+            named = {label: class_name(label, names) for label in contents.labels}
+            contents.class_names = {label: name for label, name in named.items() if name != label}
+    return contents
+
+
+def _count_all(shard: ShardHeaders, counter: _Counter) -> None:
+    """Count a shard's samples, by its index if it has one and is large."""
     offsets = None
     if shard.compression is not None:
         counter.notes.append(f"compressed by {shard.compression}: read as a whole")
@@ -115,11 +137,10 @@ def inspect_shard(url: str, *, num_samples: int = 5, storage_options: Mapping[st
             counter.count(iter(headers))
             if counter.starts[1:] != offsets[1:-1]:
                 counter.notes.append(WRONG_INDEX)
-            return counter.contents()
+            return
     counter.count(shard.from_start(is_label, counter.skip))
     if offsets is not None:
         counter.notes.append(f"{WRONG_INDEX}; followed the headers one by one")
-    return counter.contents()
 
 
 def _by_index(shard: ShardHeaders, offsets: list[int], passed_over: Counter[str]) -> Iterator[MemberHeader]:
@@ -167,6 +188,8 @@ class _Counter:
         self.starts: list[int] = []  # of samples
         self._sizes: dict[str, list[int]] = {}
         self._labels: Counter[str] = Counter()
+        self._folders: Counter[str] = Counter()
+        self._sample_bytes: list[int] = []
         self._first: list[dict[str, Any]] = []
 
     def skip(self, kind: str) -> None:
@@ -184,9 +207,13 @@ class _Counter:
             label = decode_label(members.get(LABEL_EXTENSION))
             if label is not None:
                 self._labels[label] += 1
+            folder = str(sample[KEY]).rpartition("/")[0].rpartition("/")[2]
+            if folder:
+                self._folders[folder] += 1
+            sizes = {extension: header.num_bytes for extension, header in members.items()}
+            self._sample_bytes.append(sum(sizes.values()))
             if len(self._first) < self._num_first:
-                sizes = {extension: header.num_bytes for extension, header in members.items()}
-                self._first.append({"key": sample[KEY], "bytes": sizes})
+                self._first.append({"key": sample[KEY], "label": label, "bytes": sizes})
 
     def contents(self) -> ShardContents:
         """Return all counts."""
@@ -204,6 +231,8 @@ class _Counter:
             bad_members=dict(self._bad.bad_members),
             extensions=sizes,
             labels=dict(self._labels),
+            folders={} if self._labels else dict(self._folders),
+            sample_bytes=histogram(self._sample_bytes) if self._sample_bytes else None,
             first=self._first,
             fetched_bytes=self._shard.fetched_bytes,
             num_requests=self._shard.num_requests,

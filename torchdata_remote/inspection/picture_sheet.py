@@ -63,7 +63,7 @@ def draw_sheet(
         >>> Image.new("L", (4, 3)).save(file, "PNG")
         >>> fsspec.filesystem("memory").pipe({"/zebras/1.png": file.getvalue(), "/zebras/2.png": b"damaged"})
         >>> Image.open(io.BytesIO(draw_sheet("memory://zebras/", None))).size
-        (350, 201)
+        (350, 205)
         >>> draw_sheet("memory://no-such-folder/", None) is None
         True
     """

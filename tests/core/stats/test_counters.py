@@ -1,23 +1,141 @@
-"""Counters of stages."""
+"""Counters of what the stages do."""
 
 from __future__ import annotations
 
+import multiprocessing
 import threading
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import pytest
 
 from torchdata_remote.core.stats import counters
-from torchdata_remote.core.stats.counters import StageCounter, timed
+from torchdata_remote.core.stats.counters import FETCH, StageCounter, StageStats, timed
+from torchdata_remote.core.stats.spans import Span, watched
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """A clock that the test sets."""
+    """What the time is, in its only element."""
     now = [100.0]
-    monkeypatch.setattr(counters, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
     return now
+
+
+def test_no_count_is_lost_among_threads() -> None:
+    """Eight threads that count at once are all counted."""
+    stage = StageCounter("stage")
+
+    def work() -> None:
+        for _ in range(5_000):
+            stage.add(items=1, num_bytes=2, requests=3, retries=4, wait_s=0.5, busy_s=0.25)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert stage.snapshot() == StageStats(40_000, 80_000, 20_000.0, 10_000.0, 120_000, 160_000)
+
+
+def test_watchers_receive_each_piece_of_work(clock: list[float]) -> None:
+    """From when to when, and whether the consumer did it, as long as they watch."""
+    stage, spans = StageCounter("stage"), list[Span]()
+    with watched(spans.append):
+        clock[0] = 103.0
+        stage.worked(101.0, 7, items=1, requests=2, wait=True)
+        stage.worked(102.0, 0)
+        with stage.waiting():
+            pass
+    stage.worked(102.0, 5)
+    assert spans == [Span("stage", 101.0, 103.0, 7, by_consumer=True), Span("stage", 102.0, 103.0, 0)]
+    assert stage.snapshot() == StageStats(items=1, num_bytes=12, wait_s=2.0, busy_s=4.0, requests=2)
+
+
+def test_watchers_of_the_consumer_receive_its_waits_and_items(clock: list[float]) -> None:
+    """Each wait, and each item with the waits within it, as long as they watch."""
+    outer, inner, spans = StageCounter("outer"), StageCounter("inner"), list[Span]()
+
+    def items() -> Iterator[int]:
+        for number in range(3):
+            with inner.waiting():
+                clock[0] += 2
+            clock[0] += 1
+            yield number
+
+    with watched(spans.append, consumer=True):
+        for number in timed(items(), outer, within=inner):
+            clock[0] += 50
+            if number == 1:
+                break
+    start_s = spans[0].start_s
+    assert [(span.stage, span.start_s - start_s, span.end_s - start_s, span.by_consumer) for span in spans] == [
+        ("inner", 0, 2, True),
+        ("outer", 0, 3, True),
+        ("inner", 53, 55, True),
+        ("outer", 53, 56, True),
+    ]
+
+
+@pytest.mark.parametrize("num_items", [0, 1, 255, 256, 257, 700])
+def test_each_item_is_timed(num_items: int, clock: list[float]) -> None:
+    """Without the time that its taker takes, and without what was waited for the stage before."""
+    outer, inner = StageCounter("outer"), StageCounter("inner")
+
+    def items() -> Iterator[int]:
+        for number in range(num_items):
+            clock[0] += 3
+            inner.add(wait_s=1)
+            yield number
+
+    for _ in timed(items(), outer, within=inner):
+        clock[0] += 50  # a training step
+    assert outer.snapshot() == StageStats(num_items, 0, 2.0 * num_items, 2.0 * num_items)
+
+
+def test_work_of_other_threads_counts_as_waiting_only(clock: list[float]) -> None:
+    """Items and work are counted where the work is done."""
+    outer, inner = StageCounter("outer"), StageCounter("inner")
+
+    def items() -> Iterator[int]:
+        clock[0] += 2
+        yield 0
+
+    assert list(timed(items(), outer, within=inner, elsewhere=True)) == [0]
+    assert outer.snapshot() == StageStats(wait_s=2.0)
+
+
+def test_timed_items_are_closed_early_and_counted(clock: list[float]) -> None:
+    """The source is closed, at once."""
+    closed: list[bool] = []
+
+    def items() -> Iterator[int]:
+        try:
+            clock[0] += 1
+            yield 0
+        finally:
+            closed.append(True)
+
+    stage = StageCounter("stage")
+    counted = timed(items(), stage, within=StageCounter("inner"))
+    next(counted)
+    counted.close()
+    assert closed == [True]
+    assert stage.snapshot() == StageStats(1, 0, 1.0, 1.0)
+
+
+def _counted_in_child(answers: multiprocessing.SimpleQueue[StageStats]) -> None:
+    answers.put(FETCH.snapshot())
+
+
+def test_counters_are_zero_in_a_forked_process() -> None:
+    """What its parent did is not its own."""
+    FETCH.add(items=1)
+    context = multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+    child = context.Process(target=_counted_in_child, args=(answers,))
+    child.start()
+    assert answers.get() == StageStats()
+    child.join()
 
 
 def test_a_wait_counts_before_it_has_ended(clock: list[float]) -> None:

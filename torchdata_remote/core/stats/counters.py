@@ -7,9 +7,11 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, fields
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
+
+from .spans import Span, consumer_watchers, watchers
 
 T = TypeVar("T")
 
@@ -46,15 +48,6 @@ class StageStats:
 
 
 _NAMES = tuple(field.name for field in fields(StageStats))
-
-
-class Span(NamedTuple):
-    """One piece of work: its stage, start and end by ``time.perf_counter``, and number of bytes."""
-
-    stage: str
-    start_s: float
-    end_s: float
-    num_bytes: int
 
 
 class StageCounter:
@@ -115,7 +108,10 @@ class StageCounter:
         finally:
             with self._lock:
                 self._open_waits.pop(wait, None)  # missing in a child that was forked meanwhile
-                self._wait_s += time.perf_counter() - started_s
+                ended_s = time.perf_counter()
+                self._wait_s += ended_s - started_s
+            for take in consumer_watchers:
+                take(Span(self.name, started_s, ended_s, 0, by_consumer=True))
 
     def worked(self, start_s: float, num_bytes: int, *, items: int = 0, requests: int = 0, wait: bool = False) -> None:
         """Count a piece of work that has just ended.
@@ -130,8 +126,8 @@ class StageCounter:
         end_s = time.perf_counter()
         took_s = end_s - start_s
         self.add(items=items, num_bytes=num_bytes, busy_s=took_s, requests=requests, wait_s=took_s if wait else 0.0)
-        for take in _watchers:
-            take(Span(self.name, start_s, end_s, num_bytes))
+        for take in watchers:
+            take(Span(self.name, start_s, end_s, num_bytes, by_consumer=wait))
 
     def snapshot(self) -> StageStats:
         """Return the current counters; a wait that has not ended counts up to now."""
@@ -143,20 +139,9 @@ class StageCounter:
 
 
 LIST, FETCH, READ, DECODE = stages = tuple(StageCounter(name) for name in ("list", "fetch", "read", "decode"))
-_watchers: list[Callable[[Span], object]] = []
 _started_s = time.perf_counter()
 _idle = [True]  # empty once this process has done something
 _first_work_s: float | None = None
-
-
-@contextlib.contextmanager
-def watched(take: Callable[[Span], object]) -> Iterator[None]:
-    """Call a function with each piece of work done in this block, in the thread that did it."""
-    _watchers.append(take)
-    try:
-        yield
-    finally:
-        _watchers.remove(take)
 
 
 def timed(
@@ -176,8 +161,11 @@ def timed(
         started_s = clock()
         flush_at_s = started_s + _FLUSH_S
         for item in items:
-            took_s += clock() - started_s
+            ended_s = clock()
+            took_s += ended_s - started_s
             count += 1
+            for take in consumer_watchers:
+                take(Span(stage.name, started_s, ended_s, 0, by_consumer=True))
             yield item
             started_s = clock()
             if count >= _FLUSH_ITEMS or started_s >= flush_at_s:
@@ -226,7 +214,8 @@ def _after_fork() -> None:
     global _started_s, _first_work_s
     _started_s, _first_work_s = time.perf_counter(), None
     _idle[:] = [True]
-    _watchers.clear()
+    watchers.clear()
+    consumer_watchers.clear()
     for stage in stages:
         stage.reset()
 
