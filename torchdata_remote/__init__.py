@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .formats import decoders, encoders
     from .formats.error_policy import Skipped, accept_missing_end, raise_error, skip_with_warning
     from .formats.manifest import ShardInfo
-    from .inspection import RecordedStats
+    from .inspection.recorded_stats import RecordedStats
     from .loaders import Resumable, StatefulLoader, merge_node_states, merge_states, stateful_loader, to_node
     from .pipes import (
         AsyncPrefetch,
