@@ -20,7 +20,7 @@ nox.options.sessions = ["fmt", "check", "test"]
 PYTEST = ("python", "-m", "pytest")
 IN_PARALLEL = ("-n", "3", "--dist", "loadfile")  # on 2 cores: a third of the time, tests wait
 FAST = ("-m", "not slow and not system", "--hypothesis-profile=fast")
-OF_SDIST = ("tests/test_public_names.py", "tests/core", "tests/formats", "tests/cli")  # what release runs of it
+OF_SDIST = ("tests/test_public_names.py", "tests/core", "tests/pipes", "tests/writing")  # what release runs of it
 BENCHMARKS = (
     "bench_async_prefetch", "bench_datapipe", "bench_objects", "bench_loose_files", "bench_shards", "bench_tar",
     "bench_writer", "bench_resume", "bench_service", "bench_storm",

@@ -11,7 +11,7 @@ from torchdata_remote.pipes.base.datapipe import DataPipe
 
 PIPES = [
     value
-    for value in vars(tdr).values()
+    for value in (getattr(tdr, name) for name in tdr.__all__)
     if isinstance(value, type) and issubclass(value, IterDataPipe)
     if value not in (tdr.IterableWrapper, tdr.IterDataPipe)
 ]
