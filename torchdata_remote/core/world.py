@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import torch.distributed
 from torch.utils.data import get_worker_info
 
+from .arguments.amounts import whole
+from .arguments.calls import explained
 from .iter_datapipe import SHARDING_PRIORITIES
 from .rank_group import RankGroup, of_group, of_mesh
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
+@explained
 @dataclass(frozen=True)
 class World:
     """The coordinates of one reader among all ranks x workers.
@@ -44,6 +47,8 @@ class World:
     group: RankGroup | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
+        for name in ("rank", "world_size", "worker", "num_workers"):
+            object.__setattr__(self, name, whole(name, getattr(self, name), at_least=None))
         if not (0 <= self.rank < self.world_size and 0 <= self.worker < self.num_workers):
             raise ValueError(
                 f"{self!r}: expected 0 <= rank < world_size and 0 <= worker < num_workers. Check RANK and WORLD_SIZE."

@@ -8,13 +8,14 @@ from typing import Any, Generic, TypeVar
 
 from torch.utils.data import DataLoader
 
+from ..core.arguments.calls import explained
 from ..core.frameworks.lightning_loops import current_fit_loop, epoch_ends, num_untrained_of
 from ..core.frameworks.lightning_resume import set_progress
 from ..core.frameworks.untrained_batches import current_wrappers
 from ..core.partition import EqualizeMode
 from ..core.world import World, detect_world, place_in
 from ._epoch import Batched
-from ._loader_options import TORCH_OPTIONS, check_options
+from ._loader_options import TORCH_OPTIONS, check_options, equalize_mode
 from ._loader_state import LoaderState, Order
 from ._rank_comparison import RankComparison
 from ._rank_sampler import RankSampler
@@ -26,6 +27,7 @@ from ._start_epoch import start_epoch
 T = TypeVar("T")
 
 
+@explained
 class PrefetchingLoader(Generic[T]):
     """Yield the batches of torch's ``DataLoader`` in the same order, prefetching the next ones.
 
@@ -102,7 +104,8 @@ class PrefetchingLoader(Generic[T]):
         self._has_sampler = sampler is not None or batch_sampler is not None
         check_options(
             dataset, shuffle=shuffle, seed=seed, generator=generator, has_sampler=self._has_sampler,
-            equalize=equalize, world=world, options=options,
+            equalize=equalize, world=world, drop_last=drop_last, num_workers=num_workers, batch_size=batch_size,
+            collate_fn=collate_fn, options=options,
         )  # fmt: skip
         self.dataset, self.num_workers = dataset, num_workers
         self._loader: DataLoader[Any] = DataLoader(  # validates these arguments; never iterated
@@ -119,7 +122,7 @@ class PrefetchingLoader(Generic[T]):
         )
         self._generator, self._options = generator, options
         self._shuffle, self._drop_last, self._world = bool(shuffle), drop_last, world
-        self._equalize = None if equalize is None else EqualizeMode(equalize)
+        self._equalize = equalize_mode(equalize)
         self._comparison = RankComparison(dataset, divided=not self._has_sampler)
         self._state = LoaderState(len(dataset), shuffle=self._shuffle, seed=seed, has_sampler=self._has_sampler)
 

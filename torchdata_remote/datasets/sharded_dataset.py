@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.options import Backend, FetchOptions, RetryPolicy, StorageOptions
+from ..core.arguments import check
+from ..core.arguments.calls import explained
+from ..core.options import Backend, FetchOptions, RetryPolicy, StorageOptions, policy_of
 from ..core.threads.ordered_map import Task, ordered_map
 from ..core.urls import RemoteUrl, redact
 from ..errors import ShardReadError
@@ -46,6 +48,7 @@ class _PendingBatch(NamedTuple):
         return int(self.read.members.sizes.sum())
 
 
+@explained
 class ShardedDataset(MapStyle[Any]):
     """The samples of tar shards as a map-style dataset: ``[i] -> sample``, by ranged reads at the offsets in ``.idx``.
 
@@ -91,10 +94,10 @@ class ShardedDataset(MapStyle[Any]):
         retry: RetryPolicy | None = None,
         backend: Backend = Backend.AUTOMATIC,
     ) -> None:
-        self.transform = transform
+        self.transform = check.function_or_none("transform", transform, example="lambda sample: sample['jpg']")
         self.skipped = Skipped()
-        self._on_bad_member = on_bad_member
-        options = FetchOptions(max_in_flight=max_in_flight, retry=retry or RetryPolicy(), backend=backend)
+        self._on_bad_member = check.function("on_bad_member", on_bad_member, example="tdr.skip_with_warning")
+        options = FetchOptions(max_in_flight=max_in_flight, retry=policy_of(retry), backend=backend)
         self._session = FetchSession(options, StorageOptions(storage_options))
         source = literal_url(url_of(manifest_url, of="ShardedDataset"))
         if base_name(source) != MANIFEST_NAME:

@@ -9,6 +9,7 @@ from typing import Any, cast, overload
 
 import numpy as np
 
+from ..core.arguments.calls import explained
 from ..errors import LabelError
 from ._file_names import ByFileName, names_files, read_file_names
 from ._matlab import read_structs
@@ -31,6 +32,7 @@ def classes_json(
 ) -> ByClassKey: ...
 
 
+@explained
 def classes_json(
     source: Location | Mapping[str, Mapping[str, Any]] | Mapping[str, int],
     *,
@@ -78,6 +80,7 @@ def classes_json(
     return ByClassKey(read_table(document, origin, id_base=cast(int, id_base)), origin)
 
 
+@explained
 def meta_mat(
     source: Location | Sequence[Mapping[str, Any]], *, storage_options: Mapping[str, Any] | None = None
 ) -> ByClassKey:

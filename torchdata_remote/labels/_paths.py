@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.arguments.calls import explained
 from ..errors import LabelError, RemoteDataError
 from ._sources import MAX_LABEL, whole_number
 
@@ -16,6 +17,7 @@ Classes = Sequence[str] | Mapping[str, int]
 Labeller = Callable[[str], int | str]
 
 
+@explained
 def parent_directory() -> Labeller:
     """Create a labeller that returns the name of the parent directory.
 
@@ -29,6 +31,7 @@ def parent_directory() -> Labeller:
     return ParentDirectory()
 
 
+@explained
 def from_pattern(regex: str | re.Pattern[str]) -> Labeller:
     r"""Create a labeller that returns the group of a regular expression.
 

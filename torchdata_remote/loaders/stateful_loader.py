@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 
+from ..core.arguments.calls import explained
 from ..core.iter_datapipe import IterDataPipe
 from ..core.parent_watch import end_worker_with_trainer
 from .copies import twin_of
 from .loader import StatefulLoader
+from .loader_options import check_loader_options
 from .resumable import Resumable
 
 
@@ -29,6 +31,7 @@ def _start_worker(worker_init_fn: Callable[[int], None] | None, worker: int) -> 
         worker_init_fn(worker)
 
 
+@explained
 def stateful_loader(
     pipe: IterDataPipe[Any] | Resumable,
     *,
@@ -103,6 +106,21 @@ def stateful_loader(
         >>> list(loader)
         [[('2', '3')], [('4',)]]
     """
+    check_loader_options(
+        batch_size=batch_size,
+        num_workers=num_workers,
+        prefetch_factor=prefetch_factor,
+        pin_memory=pin_memory,
+        context=multiprocessing_context,
+        timeout_s=timeout_s,
+        functions={"collate_fn": collate_fn, "worker_init_fn": worker_init_fn},
+        flags={
+            "drop_last": drop_last,
+            "state_of_all_ranks": state_of_all_ranks,
+            "list_once": list_once,
+            "list_in_rank_0": list_in_rank_0,
+        },
+    )
     if isinstance(pipe, Resumable):
         if num_streams is not None:
             raise ValueError("num_streams belongs to the Resumable that was passed.")

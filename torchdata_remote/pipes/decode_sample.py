@@ -10,7 +10,7 @@ from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.stats.counters import DECODE
 from ..errors import DecodeError
 from ..fetch.listing.source_argument import pipe_of
-from ..formats.decoders import DEFAULT_DECODERS, Decoder
+from ..formats.decoders import DEFAULT_DECODERS, Decoder, checked_decoders
 from ..formats.sample import Sample, describe, sample_url
 from .base.datapipe import OneForOne
 
@@ -43,7 +43,7 @@ class DecodeSample(OneForOne[Sample]):
 
     def __init__(self, source_datapipe: IterDataPipe[Sample], decoders: Mapping[str, Decoder] | None = None) -> None:
         self.source_datapipe = pipe_of(source_datapipe, of="decode_sample", holds="samples")
-        self._decoders = {**DEFAULT_DECODERS, **(decoders or {})}
+        self._decoders = {**DEFAULT_DECODERS, **checked_decoders(decoders)}
 
     def __iter__(self) -> Iterator[Sample]:
         for sample in self.source_datapipe:

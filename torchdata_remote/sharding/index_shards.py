@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Any
 
+from ..core.arguments import check
+from ..core.arguments.calls import explained
 from ..core.options import FetchOptions, RetryPolicy, StorageOptions
 from ..core.urls import RemoteUrl, join_url, redact, split_url
 from ..errors import ObjectExistsError
@@ -22,6 +24,7 @@ from ..formats.shard_digest import ShardDigest, sample_offsets
 from ..storage import list_folder, publish
 
 
+@explained
 def index_shards(
     url: str | os.PathLike[str],
     *,
@@ -63,6 +66,10 @@ def index_shards(
         >>> [(shard.url, shard.num_samples) for shard in index_shards("memory://theirs/")]
         [('memory://theirs/0.tar', 3)]
     """
+    check.text("pattern", pattern, example="*.tar")
+    check.flag("overwrite", overwrite)
+    check.function("on_shard", on_shard, example="print")
+    check.function("on_bad_member", on_bad_member, example="tdr.skip_with_warning")
     url = literal_url(url_of(url, of="index_shards"))
     folder = url if url.endswith("/") else url + "/"
     options, retry = StorageOptions(storage_options), RetryPolicy()

@@ -8,12 +8,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ..arguments.calls import explained
 from .credential_file import FALLBACK_NAMES, read_credential_file
 
 _SERVER = re.compile("endpoint|host|port|url|account|connection|profile", re.IGNORECASE)
 _S3_SERVER_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_PROFILE")
 
 
+@explained
 class StorageOptions(Mapping[str, Any]):
     """A user's ``storage_options``, in fsspec's vocabulary, unchanged, with a ``repr`` that shows only names.
 

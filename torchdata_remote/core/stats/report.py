@@ -9,6 +9,9 @@ import threading
 from dataclasses import asdict, dataclass
 from types import TracebackType
 
+from ..arguments import check
+from ..arguments.amounts import seconds
+from ..arguments.calls import explained
 from ..threads.forks import ForkSafeThread
 from .counters import StageStats, elapsed_s, stages
 
@@ -124,6 +127,7 @@ class Recording:
         self.close()
 
 
+@explained
 def record_stats(path: str | os.PathLike[str], *, every_s: float = 1.0) -> Recording:
     """Append the counters of this process to a file at regular intervals, one line of JSON each.
 
@@ -146,6 +150,6 @@ def record_stats(path: str | os.PathLike[str], *, every_s: float = 1.0) -> Recor
         >>> with tempfile.NamedTemporaryFile("r") as file, record_stats(file.name, every_s=60):
         ...     pass
     """
-    if every_s <= 0:
-        raise ValueError(f"every_s must be positive, got {every_s}")
+    path = check.local_path("path", path, example="stats.jsonl")
+    seconds("every_s", every_s)
     return Recording(path, every_s)

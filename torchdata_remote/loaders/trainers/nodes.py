@@ -7,6 +7,7 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ...core.arguments.calls import explained
 from ...core.iter_datapipe import IterDataPipe
 from ...core.rank_exchange import exchanged, in_group
 from ...errors import StateError
@@ -18,6 +19,7 @@ _HANDED_OUT = "num_yielded"  # of Loader: items of the graph's root
 _STEPS = "steps_since_snapshot"  # of Prefetcher and ParallelMapper: items behind their source's last state
 
 
+@explained
 def to_node(pipe: IterDataPipe[Any] | Resumable, *, num_streams: int | None = None) -> Any:
     """Make a chain the source of a ``torchdata.nodes`` graph, with a state that any number of ranks can load.
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
+from ...core.arguments.calls import explain_init
 from ...core.iter_datapipe import IterDataPipe
 from ...core.parent_watch import WatchedWhenUnpickled
 from ...core.stats.report import Stats, stats
@@ -12,6 +14,8 @@ from ...core.world import World
 from .chain import load_state, state_of, warm_up
 
 T_co = TypeVar("T_co", covariant=True)
+
+_PIPES = __name__.rpartition(".base.")[0] + "."
 
 
 class DataPipe(WatchedWhenUnpickled, IterDataPipe[T_co]):
@@ -29,6 +33,11 @@ class DataPipe(WatchedWhenUnpickled, IterDataPipe[T_co]):
     """Whether the state contains that of each source, so that each of them must have one."""
     gives_equal_counts = False
     """Whether all ranks get the same number of items."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__init__" in vars(cls) and cls.__module__.startswith(_PIPES):
+            explain_init(cls, re.sub("(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower())
 
     def stats(self) -> Stats:
         """Return the counters of this process, for all of its chains together: :func:`stats`."""

@@ -9,6 +9,9 @@ from enum import Enum
 from itertools import accumulate
 from typing import Any
 
+from ...core.arguments import check
+from ...core.arguments.amounts import real, whole
+from ...core.arguments.calls import explained
 from ...core.iter_datapipe import IterDataPipe
 from ...core.permutation import uniforms
 from ...core.world import World, detect_world
@@ -171,6 +174,7 @@ class Mixed(SeededPipe[Any], StatefulPipe[Any]):
         return self._num_samples(self._current_world())
 
 
+@explained
 def mix(
     sources: Mapping[str, tuple[IterDataPipe[Any], float]],
     *,
@@ -200,19 +204,29 @@ def mix(
         >>> list(mix({"cats": (cats, 1), "dogs": (dogs, 3)}, seed=1))
         ['dog', 'dog', 'dog', 'cat', 'dog', 'dog', 'cat', 'dog']
     """
-    if not isinstance(sources, Mapping):
-        raise TypeError(f"mix: expected {{name: (pipe, weight)}}, got {type(sources).__name__}.")
-    weights = {name: float(weight) for name, (_, weight) in sources.items()}
-    if not weights or not all(0 < weight < math.inf for weight in weights.values()):
-        raise ValueError(f"mix needs sources with positive weights, got {weights}")
-    if not isinstance(stop, Stop) and isinstance(stop, int):
-        if stop < 1:
-            raise ValueError(f"mix stops at a positive number of samples, got {stop}")
-    else:
-        stop = Stop(stop)
+    weights = _weights(sources)
+    stop = check.choice("stop", stop, Stop) if isinstance(stop, str) else whole("stop", stop)
     pipes = {name: pipe_of(pipe, of="mix", holds="samples") for name, (pipe, _) in sources.items()}
     _require_one_group(pipes)
     return Mixed(pipes, weights, seed=seed, stop=stop)
+
+
+def _weights(sources: Any) -> dict[str, float]:
+    """Check the sources of :func:`mix`, and return their weights."""
+    expected = "sources must be a dict {name: (pipe, weight)}"
+    if not isinstance(sources, Mapping):
+        raise check.marked(TypeError(f"{expected}, got a {type(sources).__name__}."))
+    if not sources:
+        raise check.marked(ValueError(f"{expected}, got one with nothing in it."))
+    for name, pair in sources.items():
+        if not isinstance(name, str):
+            raise check.marked(TypeError(f"{expected}, got the name {check.shown(name)}."))
+        if not (isinstance(pair, tuple | list) and len(pair) == 2):
+            shown = f"{len(pair)} values" if isinstance(pair, tuple | list) else f"a {type(pair).__name__}"
+            raise check.marked(TypeError(f"{expected}, and under {name!r} there is {shown}. Write (pipe, 1.0)."))
+        if real(f"the weight of {name!r}", pair[1]) == math.inf:
+            raise check.marked(ValueError(f"the weight of {name!r} must be finite, got inf"))
+    return {name: float(weight) for name, (_, weight) in sources.items()}
 
 
 def _require_one_group(pipes: Mapping[str, IterDataPipe[Any]]) -> None:

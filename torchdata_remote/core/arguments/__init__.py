@@ -1,0 +1,1 @@
+"""Arguments: checks, kinds and suggestions, with messages that say what came and what was expected."""
