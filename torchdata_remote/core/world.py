@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch.distributed
 from torch.utils.data import get_worker_info
 
+from .arguments import check
 from .arguments.amounts import whole
 from .arguments.calls import explained
 from .iter_datapipe import SHARDING_PRIORITIES
@@ -125,9 +126,11 @@ def require_world(world: object) -> None:
         TypeError: with the calls that create a ``World``.
     """
     if world is not None and not isinstance(world, World):
-        raise TypeError(
-            f"world={world!r:.200}: expected a World or None, got a {type(world).__name__}. Create one by "
-            'World.from_mesh(mesh, dp="dp"), by World.from_group(group), or by World(rank, world_size).'
+        raise check.marked(
+            TypeError(
+                f"world: expected a World or None, got {check.shown(world)}. Create one by "
+                f'World.from_mesh(mesh, dp="dp"), by World.from_group(group), or by World(rank, world_size).'
+            )
         )
 
 

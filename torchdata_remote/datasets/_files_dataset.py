@@ -34,6 +34,19 @@ def require_limit(limit: object) -> None:
     whole_or_none("limit", limit)
 
 
+def check_index(index: object) -> None:
+    """Check the ``index`` of a dataset.
+
+    Raises:
+        TypeError: if it is neither a URL, nor a list of paths, nor ``None``.
+    """
+    is_list = isinstance(index, Sequence) and not isinstance(index, bytes)
+    if not (index is None or is_list or isinstance(index, os.PathLike)):
+        raise check.marked(
+            TypeError(f"index must be a URL, a path, a list of paths, or None, got {check.shown(index)}.")
+        )
+
+
 class FilesDataset(MapStyle[Any]):
     """Files of a folder. A subclass defines how their bytes become items.
 
@@ -67,6 +80,7 @@ class FilesDataset(MapStyle[Any]):
         self._session = FetchSession(options, StorageOptions(storage_options))
         self._on_error = check.function("on_error", on_error, example="lambda error: None")
         source, store_options = url_of(url, of=type(self).__name__), self._session.storage_options
+        check_index(index)
         listed = None if index is None else read_index(index, source, options=store_options, retry=options.retry)
         self._urls, self._paths = list_files(source, listed, self._suffixes, store_options, options.retry)
         self._keep_first(limit)

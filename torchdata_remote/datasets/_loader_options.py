@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+from torch.utils.data import IterableDataset
+
 from ..core.arguments import check
 from ..core.arguments.amounts import seed_of, whole, whole_or_none
 from ..core.arguments.calls import unknown_option
@@ -40,7 +43,7 @@ def check_options(
     shuffle: bool | None,
     seed: int | None,
     generator: Any,
-    has_sampler: bool,
+    samplers: Mapping[str, object],
     equalize: object,
     world: Any,
     drop_last: object,
@@ -48,8 +51,11 @@ def check_options(
     batch_size: object,
     collate_fn: object,
     options: Mapping[str, Any],
-) -> None:
+) -> tuple[int | None, int]:
     """Refuse options that contradict each other; the error says what to pass instead.
+
+    Returns:
+        ``batch_size`` and ``num_workers`` as ints of Python.
 
     Raises:
         TypeError: for a dataset or a world of another type.
@@ -61,11 +67,15 @@ def check_options(
     if not hasattr(dataset, "batches"):
         raise TypeError(
             "PrefetchingLoader is for RemoteFiles, RemoteImageFolder and ShardedDataset, got a "
-            f"{type(dataset).__name__}. For another dataset use DataLoader; for a subset of one of these, a sampler."
+            f"{type(dataset).__name__}. "
+            + (
+                "A chain is read by stateful_loader(pipe)."
+                if isinstance(dataset, IterableDataset)
+                else "For another dataset use DataLoader; for a subset of one of these, a sampler."
+            )
         )
     require_world(world)
-    whole_or_none("batch_size", batch_size)
-    whole("num_workers", num_workers, at_least=0)
+    counts = whole_or_none("batch_size", batch_size), whole("num_workers", num_workers, at_least=0)
     check.flag("drop_last", drop_last)
     check.function_or_none("collate_fn", collate_fn, example="torch.utils.data.default_collate")
     equalize_mode(equalize)
@@ -74,8 +84,24 @@ def check_options(
     if seed is not None:
         seed_of(seed)
     if options.get("persistent_workers"):
-        raise ValueError("persistent_workers: workers of a PrefetchingLoader are started for each epoch.")
+        raise check.marked(
+            ValueError("persistent_workers: workers are started for each epoch. Leave it out, or write False.")
+        )
+    if options.get("prefetch_factor") is not None and not num_workers:
+        raise check.marked(ValueError("prefetch_factor is for workers, and num_workers is 0. Leave it out."))
+    check.instance_or_none("generator", generator, torch.Generator, example="torch.Generator()")
+    for name, order in samplers.items():
+        if order is not None and (isinstance(order, str | bytes) or not hasattr(order, "__iter__")):
+            raise check.marked(TypeError(f"{name} must hold indices such as [2, 0, 1], got {check.shown(order)}."))
+    has_sampler = any(order is not None for order in samplers.values())
+    if has_sampler and shuffle:
+        raise check.marked(ValueError("shuffle and a sampler exclude each other: the sampler is the order."))
+    if all(order is not None for order in samplers.values()):
+        raise check.marked(ValueError("sampler and batch_sampler exclude each other: pass one of them."))
     if seed is not None and (not shuffle or generator is not None or has_sampler):
-        raise ValueError("seed= requires shuffle=True, without a sampler and without a generator.")
+        raise check.marked(ValueError("seed= requires shuffle=True, without a sampler and without a generator."))
     if has_sampler and (equalize is not None or world is not None):
-        raise ValueError("A sampler selects what each rank reads: pass neither equalize= nor world= with it.")
+        raise check.marked(
+            ValueError("A sampler selects what each rank reads: pass neither equalize= nor world= with it.")
+        )
+    return counts

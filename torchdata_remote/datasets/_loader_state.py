@@ -69,7 +69,7 @@ class LoaderState:
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass; a loaded state of another epoch is dropped."""
-        epoch = whole("epoch", epoch, at_least=0)
+        epoch = whole("set_epoch: epoch", epoch, at_least=0)
         self.changes += epoch != self.next_epoch
         self.next_epoch, self.current, self._read_elsewhere = epoch, None, False
         if self._loaded is not None and self._loaded["epoch"] != epoch:

@@ -102,27 +102,21 @@ class PrefetchingLoader(Generic[T]):
         **options: Any,
     ) -> None:
         self._has_sampler = sampler is not None or batch_sampler is not None
-        check_options(
-            dataset, shuffle=shuffle, seed=seed, generator=generator, has_sampler=self._has_sampler,
-            equalize=equalize, world=world, drop_last=drop_last, num_workers=num_workers, batch_size=batch_size,
-            collate_fn=collate_fn, options=options,
+        batch_size, num_workers = check_options(
+            dataset, shuffle=shuffle, seed=seed, generator=generator, drop_last=drop_last,
+            samplers={"sampler": sampler, "batch_sampler": batch_sampler}, equalize=equalize, world=world,
+            num_workers=num_workers, batch_size=batch_size, collate_fn=collate_fn, options=options,
         )  # fmt: skip
         self.dataset, self.num_workers = dataset, num_workers
         self._loader: DataLoader[Any] = DataLoader(  # validates these arguments; never iterated
             dataset,  # type: ignore[arg-type]
-            batch_size=batch_size,
             shuffle=shuffle if seed is None else None,
-            sampler=sampler,
             batch_sampler=batch_sampler,  # type: ignore[arg-type]  # any sequence works
-            num_workers=num_workers,
-            collate_fn=collate_fn,
-            drop_last=drop_last,
-            generator=generator,
-            **options,
-        )
-        self._generator, self._options = generator, options
+            batch_size=batch_size, sampler=sampler, num_workers=num_workers, collate_fn=collate_fn,
+            drop_last=drop_last, generator=generator, **options,
+        )  # fmt: skip
+        self._generator, self._options, self._equalize = generator, options, equalize_mode(equalize)
         self._shuffle, self._drop_last, self._world = bool(shuffle), drop_last, world
-        self._equalize = equalize_mode(equalize)
         self._comparison = RankComparison(dataset, divided=not self._has_sampler)
         self._state = LoaderState(len(dataset), shuffle=self._shuffle, seed=seed, has_sampler=self._has_sampler)
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import multiprocessing
+from inspect import signature
 from typing import Any
 
 from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 from ..core.arguments import check
-from ..core.arguments.amounts import seconds, whole, whole_or_none
+from ..core.arguments.amounts import seconds
+from ..core.arguments.calls import unknown_option
 from ..core.arguments.suggestions import did_you_mean
 
 
@@ -18,6 +21,8 @@ def require_chain(pipe: object) -> None:
     Raises:
         TypeError: names what reads such a thing instead.
     """
+    if hasattr(pipe, "listings"):
+        raise check.marked(TypeError("pipe must be a chain of pipes, got a Resumable. Pass it on as it is."))
     if isinstance(pipe, IterableDataset):
         return
     advice = "Begin a chain by tdr.stream_shards(url) or IterableWrapper([url]).list_remote()."
@@ -31,29 +36,44 @@ def require_chain(pipe: object) -> None:
         advice = "Pass what it returns: call it."
     elif hasattr(pipe, "__iter__") and not isinstance(pipe, str | bytes):
         advice = "Write IterableWrapper(items) to make a chain of it."
-    shown = check.shown(pipe) if isinstance(pipe, type | str) else f"a {type(pipe).__name__}"
+    shown = check.shown(pipe) if callable(pipe) else check.a_kind(pipe)
     raise check.marked(TypeError(f"pipe must be a chain of pipes, got {shown}. {advice}"))
 
 
+def check_torchdata_options(dataset: object, options: dict[str, Any]) -> None:
+    """Check what ``StatefulLoader`` is built from, before torchdata does.
+
+    Raises:
+        TypeError: for a dataset that is no ``Resumable``, or an option that does not exist.
+    """
+    if not hasattr(dataset, "listings"):
+        shown = check.a_kind(dataset) if hasattr(dataset, "__iter__") else check.shown(dataset)
+        raise check.marked(TypeError(f"dataset must be a Resumable, got {shown}. Build it by stateful_loader(pipe)."))
+    known = ["state_of_all_ranks", "list_once", "list_in_rank_0", *signature(StatefulDataLoader.__init__).parameters]
+    for name in options:
+        if name not in known:
+            raise unknown_option("StatefulLoader", name, [other for other in known if other != "self"])
+
+
 def check_loader_options(
-    *, batch_size: Any, num_workers: Any, prefetch_factor: Any, pin_memory: Any, context: Any, timeout_s: Any,
-    functions: dict[str, Any], flags: dict[str, Any],
+    *, pin_memory: Any, context: Any, timeout_s: Any, functions: dict[str, Any], flags: dict[str, Any]
 ) -> None:  # fmt: skip
-    """Check the kinds of all options.
+    """Check the kinds of the options that are not numbers.
 
     Raises:
         TypeError, ValueError: for the first one that is wrong; says what to write.
     """
-    whole_or_none("batch_size", batch_size)
-    whole("num_workers", num_workers, at_least=0)
-    whole_or_none("prefetch_factor", prefetch_factor)
     seconds("timeout_s", timeout_s, positive=False)
     for name, value in flags.items():
         check.flag(name, value)
     if pin_memory is not None:
         check.flag("pin_memory", pin_memory)
     for name, value in functions.items():
-        check.function_or_none(name, value, example="a function at the top level of a module")
+        check.function_or_none(
+            name,
+            value,
+            example="torch.utils.data.default_collate" if name == "collate_fn" else "one at the top level of a module",
+        )
     if isinstance(context, str):
         methods = multiprocessing.get_all_start_methods()
         if context not in {*methods, "forkserver"}:

@@ -108,7 +108,7 @@ class Resumable(WatchedWhenUnpickled, IterableDataset[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be this epoch; a loaded state of another epoch is dropped."""
-        epoch = whole("epoch", epoch, at_least=0)
+        epoch = whole("set_epoch: epoch", epoch, at_least=0)
         self._refuse_second_split()  # trainers call set_epoch in each rank before they read
         self._next_epoch = epoch
         if self._pass is not None and not self._pass.is_pending(epoch):

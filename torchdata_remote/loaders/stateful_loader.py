@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 
+from ..core.arguments.amounts import whole, whole_or_none
 from ..core.arguments.calls import explained
+from ..core.arguments.check import marked
 from ..core.iter_datapipe import IterDataPipe
 from ..core.parent_watch import end_worker_with_trainer
 from .copies import twin_of
@@ -106,10 +108,9 @@ def stateful_loader(
         >>> list(loader)
         [[('2', '3')], [('4',)]]
     """
+    batch_size, num_workers = whole_or_none("batch_size", batch_size), whole("num_workers", num_workers, at_least=0)
+    prefetch_factor = whole_or_none("prefetch_factor", prefetch_factor)
     check_loader_options(
-        batch_size=batch_size,
-        num_workers=num_workers,
-        prefetch_factor=prefetch_factor,
         pin_memory=pin_memory,
         context=multiprocessing_context,
         timeout_s=timeout_s,
@@ -123,7 +124,9 @@ def stateful_loader(
     )
     if isinstance(pipe, Resumable):
         if num_streams is not None:
-            raise ValueError("num_streams belongs to the Resumable that was passed.")
+            raise marked(
+                ValueError("num_streams belongs to the Resumable that was passed: Resumable(pipe, num_streams=2).")
+            )
         has_loader = pipe.read_by_workers is None
         dataset = twin_of(pipe) if has_loader else pipe
     else:

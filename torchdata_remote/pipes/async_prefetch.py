@@ -58,6 +58,7 @@ class AsyncPrefetch(SplitReader[tuple[str, StreamWrapper]], StatefulPipe[tuple[s
     """
 
     gives_streams = True
+    state_fields = ("next",)
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from ..core.stats.counters import DECODE
 from ..errors import DecodeError
 from ..fetch.listing.source_argument import pipe_of
 from ..formats.decoders import DEFAULT_DECODERS, Decoder, checked_decoders
-from ..formats.sample import Sample, describe, sample_url
+from ..formats.sample import Sample, describe, require_sample, sample_url
 from .base.datapipe import OneForOne
 
 
@@ -47,6 +47,8 @@ class DecodeSample(OneForOne[Sample]):
 
     def __iter__(self) -> Iterator[Sample]:
         for sample in self.source_datapipe:
+            if not isinstance(sample, dict):
+                require_sample(sample, of="decode_sample")
             began_s = time.perf_counter()
             decoded = {name: self._decode(name, value, sample) for name, value in sample.items()}
             DECODE.worked(began_s, sum(map(len, filter(_is_data, sample.values()))), items=1, wait=True)

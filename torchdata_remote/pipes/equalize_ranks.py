@@ -51,6 +51,7 @@ class EqualizeRanks(StatefulPipe[T]):
 
     needs_source_state = True
     gives_equal_counts = True
+    state_fields = ("passed", "at")
 
     def __init__(self, source_datapipe: IterDataPipe[T], *, mode: EqualizeMode | str) -> None:
         self.source_datapipe = pipe_of(source_datapipe, of="equalize_ranks", holds="samples")

@@ -56,6 +56,8 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
         ['s3://photos/1.tar', 's3://photos/3.tar']
     """
 
+    state_fields = ("next",)
+
     def __init__(self, source_datapipe: IterDataPipe[str], *, world: World | None = None, split: bool = True) -> None:
         super().__init__()
         pipe_of(source_datapipe, of="sharding_filter_rank")

@@ -98,6 +98,7 @@ class ShuffleSamples(SeededPipe[T], StatefulPipe[T]):
     """
 
     needs_source_state = True
+    state_fields = ("phase", "passed", "began")
 
     def __init__(self, source_datapipe: IterDataPipe[T], *, buffer_size: int, seed: int = 0) -> None:
         super().__init__(seed)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ..core.arguments.suggestions import did_you_mean
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..errors import MissingMemberError
 from ..fetch.listing.source_argument import pipe_of
-from ..formats.sample import Sample, describe, sample_url
+from ..formats.sample import Sample, describe, require_sample, sample_url
 from .base.datapipe import OneForOne
 
 
@@ -35,21 +36,34 @@ class ToTuple(OneForOne[tuple[Any, ...]]):
 
     def __init__(self, source_datapipe: IterDataPipe[Sample], *names: str) -> None:
         if not names or not all(isinstance(name, str) and name.strip("; ") for name in names):
-            raise ValueError(f"to_tuple needs names such as 'jpg;png', 'cls'; got {names!r}")
+            advice = ""
+            if len(names) == 1 and isinstance(names[0], list | tuple):
+                advice = f" Write to_tuple({', '.join(map(repr, names[0]))})."
+            raise ValueError(f"to_tuple needs names such as 'jpg;png', 'cls'; got {names!r:.200}.{advice}")
         self.source_datapipe = pipe_of(source_datapipe, of="to_tuple", holds="samples")
         self._names = names
         self._choices = [tuple(choice.strip() for choice in name.split(";") if choice.strip()) for name in names]
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         for sample in self.source_datapipe:
-            yield tuple(self._pick(sample, choice) for choice in self._choices)
+            try:
+                item = tuple([self._pick(sample, choice) for choice in self._choices])
+            except (AttributeError, TypeError):
+                require_sample(sample, of="to_tuple")
+                raise
+            yield item
 
     def _pick(self, sample: Sample, choice: tuple[str, ...]) -> Any:
         for name in choice:
             if name in sample:
                 return sample[name]
+        members = sorted(name for name in sample if not name.startswith("__"))
+        advice = did_you_mean(choice[0], members)
+        if any(separator in choice[0] for separator in ", |"):
+            advice = (
+                " Separate alternatives by ';', and elements of the tuple by arguments: to_tuple('jpg;png', 'cls')."
+            )
         raise MissingMemberError(
-            f"{describe(sample)} has no {' or '.join(map(repr, choice))}. It has "
-            f"{sorted(name for name in sample if not name.startswith('__'))}.",
+            f"{describe(sample)} has no {' or '.join(map(repr, choice))}. It has {members}{advice or '.'}",
             url=sample_url(sample),
         )

@@ -12,7 +12,9 @@ from .check import marked, shown
 
 _AMOUNT = re.compile(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*")
 _FACTORS = {
-    **{"": 1, "b": 1, "bytes": 1},
+    "": 1,
+    "b": 1,
+    "bytes": 1,
     **{unit: 1000**power for power, unit in enumerate(("kb", "mb", "gb", "tb"), 1)},
     **{unit: 1000**power for power, unit in enumerate(("k", "m", "g", "t"), 1)},
     **{unit: 1024**power for power, unit in enumerate(("kib", "mib", "gib", "tib"), 1)},
@@ -45,7 +47,7 @@ def whole(name: str, value: Any, *, at_least: int | None = 1, or_none: bool = Fa
     limit = "" if at_least is None else f" of at least {at_least}"
     expected = f"{name} must be an int{limit}{' or None' if or_none else ''}"
     if number is not None:
-        raise marked(ValueError(f"{expected}, got {number}"))
+        raise marked(ValueError(f"{expected}, got {number}."))
     raise marked(TypeError(f"{expected}, got {shown(value)}.{_number_to_write(value, at_least)}"))
 
 
@@ -108,7 +110,7 @@ def real(name: str, value: Any, *, positive: bool = True, unit: str = "a number"
     number = float(value)
     if math.isnan(number) or number < 0 or (positive and number == 0):
         limit = "positive" if positive else "0 or more"
-        raise marked(ValueError(f"{name} must be {limit}, got {value}"))
+        raise marked(ValueError(f"{name} must be {limit}, got {value}."))
     return value if isinstance(value, int | float) else number
 
 

@@ -11,12 +11,30 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from .check import MESSAGE
+from .check import MESSAGE, a_kind
 from .suggestions import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+# Words of torchvision, WebDataset, LitData, fsspec
+_SYNONYMS = {
+    **dict.fromkeys(("root", "path", "urls", "uri", "source", "prefix", "input_dir"), "url"),
+    **dict.fromkeys(("concurrency", "num_threads", "threads", "max_workers"), "max_in_flight"),
+    **dict.fromkeys(("suffix", "glob", "extensions", "extension"), "pattern"),
+    **dict.fromkeys(("size", "bufsize", "initial"), "buffer_size"),
+    "maxsize": "max_shard_bytes",
+    "maxcount": "max_shard_samples",
+    "handler": "on_bad_shard",
+    "loader": "decoder",
+    "max_retries": "retry",
+    "retries": "retry",
+    "output_dir": "url_template",
+}
+# Options that users look for in other functions
+_IN_LOADER = frozenset({"batch_size", "num_workers", "collate_fn", "drop_last", "pin_memory", "prefetch_factor"})
+_IN_STORAGE_OPTIONS = frozenset({"key", "secret", "token", "endpoint_url", "anon", "profile", "client_kwargs"})
+_IN_WORLD = frozenset({"rank", "world_size", "num_replicas"})
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -50,8 +68,22 @@ def unknown_option(function: str, name: str, known: Iterable[str]) -> TypeError:
     TypeError("list_remote() got an unexpected keyword argument 'patern'; did you mean 'pattern'?")
     """
     names = [other for other in known if not other.startswith("_")]
-    advice = did_you_mean(name, names) or (f". It takes {', '.join(names)}." if names else ". It takes none.")
+    synonym = _SYNONYMS.get(name, "")
+    advice = f"; did you mean {synonym!r}?" if synonym in names else did_you_mean(name, names)
+    advice = advice or _other_place(name, names)
+    advice = advice or (f". It takes {', '.join(names)}." if names else ". It takes no keyword arguments.")
     return TypeError(f"{function}() got an unexpected keyword argument {name!r}{advice}")
+
+
+def _other_place(name: str, known: Sequence[str]) -> str:
+    """Return where an option of this name belongs, if users look for it here."""
+    if name in _IN_LOADER:
+        return f". Pass it to stateful_loader(pipe, {name}=...)."
+    if name in _IN_STORAGE_OPTIONS and "storage_options" in known:
+        return f'. Pass it in storage_options={{"{name}": ...}}.'
+    if name in _IN_WORLD and "world" in known:
+        return ". Pass world=World(rank=..., world_size=...)."
+    return ""
 
 
 def _wrapped(function: F, name: str, *, num_own: int, doc: Callable[[], str | None]) -> F:
@@ -100,17 +132,23 @@ def _problem(
         return f"{name}() got multiple values for argument {twice[0]!r}: by position and by name. Pass it once."
     given = {*positional[: len(args)], *kwargs}
     missing = [
-        p.name for p in known if p.name not in given and p.default is inspect.Parameter.empty and p.kind not in _VARIABLE
+        p.name
+        for p in known
+        if p.name not in given and p.default is inspect.Parameter.empty and p.kind not in _VARIABLE
     ]
     if not missing:
         return None
-    return f"{name}() is missing {' and '.join(map(repr, missing))}: {_described(missing[0], doc)}"
+    needed = [p for p in known if p.name in missing and p.name != "source_datapipe"]
+    spelling = ", ".join(p.name if p.kind in _POSITIONAL else f"{p.name}=..." for p in needed)
+    advice = f" Write {name}({spelling})." if needed else ""
+    described = "; ".join(f"{argument!r}{_described(argument, doc)}" for argument in missing)
+    return f"{name}() is missing {described}.{advice}"
 
 
 def _too_many(name: str, positional: Sequence[str], args: Sequence[Any], public: Sequence[str]) -> str:
     shift = positional[:1] == ["source_datapipe"]  # the pipe that a functional name is called on
     accepted, num_given = positional[shift:], len(args) - shift
-    kinds = ", ".join(f"a {type(value).__name__}" for value in args[len(positional) :])
+    kinds = ", ".join(a_kind(value) for value in args[len(positional) :])
     by_name = [other for other in public if other not in accepted]
     takes = f"takes {len(accepted)} argument{'s' * (len(accepted) != 1)} by position" if accepted else (
         "takes no argument by position"
@@ -121,9 +159,9 @@ def _too_many(name: str, positional: Sequence[str], args: Sequence[Any], public:
 
 
 def _described(argument: str, doc: str | None) -> str:
-    """Return the first sentence of an argument's documentation."""
+    """Return the first sentence of an argument's documentation, in brackets."""
     found = re.search(rf"^ +\*{{0,2}}{argument}: ((?:.|\n +(?![*\w]+: ))*)", doc or "", re.MULTILINE)
     if found is None:
-        return "pass it."
-    sentence = re.split(r"(?<=[.;:]) ", " ".join(found[1].split()), maxsplit=1)[0]
-    return sentence.rstrip(".;:") + "."
+        return ""
+    description = re.sub(":[a-z]+:|`", "", " ".join(found[1].split()))
+    return f" ({re.split(r'(?<=[.;:]) ', description, maxsplit=1)[0].rstrip('.;:')})"

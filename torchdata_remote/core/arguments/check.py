@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from enum import Enum
+from types import FunctionType
 from typing import Any, TypeVar
 
 from .suggestions import did_you_mean
@@ -27,6 +28,16 @@ def marked(error: Error, message: str | None = None) -> Error:
     return error
 
 
+def a_kind(value: object) -> str:
+    """Name the type of a value with its article.
+
+    >>> a_kind(1), a_kind("x"), a_kind(None)
+    ('an int', 'a str', 'None')
+    """
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
+
+
 def shown(value: object) -> str:
     """Show a value and its type in an error; of a mapping, which may hold secrets, only the names.
 
@@ -35,13 +46,15 @@ def shown(value: object) -> str:
     """
     if isinstance(value, type):
         return f"the class {value.__name__}"
+    if isinstance(value, FunctionType):
+        return f"the function {value.__name__}"
     if isinstance(value, Mapping):
-        return f"a {type(value).__name__} with {', '.join(map(repr, list(value)[:5])) or 'nothing in it'}"
+        return f"{a_kind(value)} with {', '.join(map(repr, list(value)[:5])) or 'nothing in it'}"
     if value is None:
         return "None"
     text = repr(value)
-    if "://" in text or len(text) > 100 or " at 0x" in text:
-        return f"a {type(value).__name__}"
+    if "://" in text or len(text) > 100 or text.startswith("<") or text == type(value).__name__:
+        return a_kind(value)
     return f"{text} ({type(value).__name__})"
 
 
@@ -146,9 +159,7 @@ def instance_or_none(name: str, value: Any, cls: type, *, example: str) -> Any:
     """
     if value is None or isinstance(value, cls):
         return value
-    raise marked(
-        TypeError(f"{name} must be a {cls.__name__} or None, got {shown(value)}. Write {name}={example}.")
-    )
+    raise marked(TypeError(f"{name} must be a {cls.__name__} or None, got {shown(value)}. Write {name}={example}."))
 
 
 def choice(name: str, value: Any, options: type[E]) -> E:

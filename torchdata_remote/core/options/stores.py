@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ..arguments import check
 from ..arguments.calls import explained
 from .credential_file import FALLBACK_NAMES, read_credential_file
 
@@ -33,10 +34,12 @@ class StorageOptions(Mapping[str, Any]):
 
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
         if options is not None and not isinstance(options, Mapping):
-            raise TypeError(f"storage_options must be a dict, got {type(options).__name__}")
+            expected = 'storage_options must be a dict such as {"key": ..., "secret": ...}'
+            raise check.marked(TypeError(f"{expected}, got {check.a_kind(options)}."))
         self._options = dict(options or {})
         if not all(isinstance(name, str) for name in self._options):
-            raise TypeError(f"storage_options must have names that are str, got {sorted(map(repr, self._options))}")
+            names = ", ".join(sorted(map(repr, self._options)))
+            raise check.marked(TypeError(f"storage_options must have names that are str, got {names}."))
         self._bucket_name = options.bucket_name if isinstance(options, StorageOptions) else None
         self._downloads = options.downloads if isinstance(options, StorageOptions) else {}
         self._identity: str | None = None

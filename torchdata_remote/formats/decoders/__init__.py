@@ -47,15 +47,19 @@ def checked_decoders(decoders: Mapping[str, Decoder] | None) -> dict[str, Decode
         return {}
     if not isinstance(decoders, Mapping):
         raise check.marked(
-            TypeError(f"decoders must be a dict from extension to function such as {example}, got {check.shown(decoders)}.")
+            TypeError(
+                f"decoders must be a dict from extension to function such as {example}, got {check.shown(decoders)}."
+            )
         )
     for extension, decoder in decoders.items():
         check.text("the extension of a decoder", extension, example="jpg")
         expected = extension.lstrip("*.").lower()
         if extension != expected:
             raise check.marked(
-                ValueError(f"no member has the extension {extension!r}: extensions are in lower case, without a dot. "
-                f"Write {expected!r}.")
+                ValueError(
+                    f"no member has the extension {extension!r}: extensions are in lower case, without a dot. "
+                    f"Write {expected!r}."
+                )
             )
         check.function(f"decoders[{extension!r}]", decoder, example="decoders.rgb")
     return dict(decoders)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
+from ...core.arguments import check
 from ...core.arguments.calls import explain_init
 from ...core.iter_datapipe import IterDataPipe
 from ...core.parent_watch import WatchedWhenUnpickled
 from ...core.stats.report import Stats, stats
 from ...core.world import World
+from ...errors import StateError
 from .chain import load_state, state_of, warm_up
 
 T_co = TypeVar("T_co", covariant=True)
@@ -88,6 +90,8 @@ class StatefulPipe(DataPipe[T_co]):
     A subclass implements ``_state``, and calls ``_take_loaded`` when a pass starts.
     """
 
+    state_fields: ClassVar[tuple[str, ...]] = ()
+    """What a state of this pipe has."""
     # State from which the next pass resumes.
     _loaded: Any = None
 
@@ -96,7 +100,16 @@ class StatefulPipe(DataPipe[T_co]):
         return self._state() if self._loaded is None else self._loaded
 
     def load_state_dict(self, state: Any) -> None:
-        """Resume the next pass from a state."""
+        """Resume the next pass from a state.
+
+        Raises:
+            StateError: if it is a state of another pipe.
+        """
+        if state is not None and not (isinstance(state, Mapping) and all(name in state for name in self.state_fields)):
+            raise StateError(
+                f"{type(self).__name__}: expected a state with {', '.join(self.state_fields)}, got "
+                f"{check.shown(state)}. Load what state_dict() of the same pipe has returned."
+            )
         self._loaded = state
 
     def _state(self) -> Any:

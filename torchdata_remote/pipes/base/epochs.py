@@ -44,7 +44,7 @@ class Epochs:
 
     def set_next(self, epoch: int) -> None:
         """Set the epoch of the next pass."""
-        self._direct = self._loader = whole("epoch", epoch, at_least=0) - 1
+        self._direct = self._loader = whole("set_epoch: epoch", epoch, at_least=0) - 1
         self._announced = False
 
     def announce(self) -> None:

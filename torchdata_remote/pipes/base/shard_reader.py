@@ -97,6 +97,7 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
     """
 
     _functional_name = "shard_reader"
+    state_fields = ("open", "next")
     reads_parts = False
     """Whether the format can be read from any sample to any other one."""
 

@@ -80,6 +80,7 @@ class Mixed(SeededPipe[Any], StatefulPipe[Any]):
     """
 
     needs_source_state = True
+    state_fields = ("draws", "passed", "sources")
 
     def __init__(
         self,
@@ -205,25 +206,30 @@ def mix(
         ['dog', 'dog', 'dog', 'cat', 'dog', 'dog', 'cat', 'dog']
     """
     weights = _weights(sources)
+    if not isinstance(stop, str | int) and not hasattr(stop, "__index__"):
+        names = ", ".join(f"'{option.value}'" for option in Stop)
+        raise check.marked(TypeError(f"stop must be a number of samples, or one of {names}, got {check.shown(stop)}."))
     stop = check.choice("stop", stop, Stop) if isinstance(stop, str) else whole("stop", stop)
     pipes = {name: pipe_of(pipe, of="mix", holds="samples") for name, (pipe, _) in sources.items()}
     _require_one_group(pipes)
+    if len({id(pipe) for pipe in pipes.values()}) < len(pipes):
+        raise check.marked(
+            ValueError(f"the sources {', '.join(map(repr, pipes))} share a pipe: build a chain for each.")
+        )
     return Mixed(pipes, weights, seed=seed, stop=stop)
 
 
 def _weights(sources: Any) -> dict[str, float]:
     """Check the sources of :func:`mix`, and return their weights."""
     expected = "sources must be a dict {name: (pipe, weight)}"
-    if not isinstance(sources, Mapping):
-        raise check.marked(TypeError(f"{expected}, got a {type(sources).__name__}."))
-    if not sources:
-        raise check.marked(ValueError(f"{expected}, got one with nothing in it."))
+    if not isinstance(sources, Mapping) or not sources:
+        raise check.marked(TypeError(f"{expected}, got {check.a_kind(sources) if sources else 'nothing'}."))
     for name, pair in sources.items():
         if not isinstance(name, str):
             raise check.marked(TypeError(f"{expected}, got the name {check.shown(name)}."))
         if not (isinstance(pair, tuple | list) and len(pair) == 2):
-            shown = f"{len(pair)} values" if isinstance(pair, tuple | list) else f"a {type(pair).__name__}"
-            raise check.marked(TypeError(f"{expected}, and under {name!r} there is {shown}. Write (pipe, 1.0)."))
+            shown = f"{len(pair)} values" if isinstance(pair, tuple | list) else check.a_kind(pair)
+            raise check.marked(TypeError(f"{expected}, got {shown} under {name!r}. Write (pipe, 1.0)."))
         if real(f"the weight of {name!r}", pair[1]) == math.inf:
             raise check.marked(ValueError(f"the weight of {name!r} must be finite, got inf"))
     return {name: float(weight) for name, (_, weight) in sources.items()}
