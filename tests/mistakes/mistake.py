@@ -88,9 +88,9 @@ def outcome_of(code: str, folder: Path) -> Outcome:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            exec("\n".join(statements), names)  # noqa: S102
-            result = eval(last, names)  # noqa: S307
-    except Exception as error:  # noqa: BLE001  # all of them are outcomes
+            exec("\n".join(statements), names)
+            result = eval(last, names)
+    except Exception as error:  # all of them are outcomes
         return Outcome(type(error), str(error))
     return Outcome(None, repr(result))
 

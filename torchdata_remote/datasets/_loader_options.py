@@ -83,13 +83,20 @@ def check_options(
         check.flag("shuffle", shuffle)
     if seed is not None:
         seed_of(seed)
-    if options.get("persistent_workers"):
-        raise check.marked(
-            ValueError("persistent_workers: workers are started for each epoch. Leave it out, or write False.")
-        )
-    if options.get("prefetch_factor") is not None and not num_workers:
-        raise check.marked(ValueError("prefetch_factor is for workers, and num_workers is 0. Leave it out."))
+    _check_worker_options(options, num_workers)
     check.instance_or_none("generator", generator, torch.Generator, example="torch.Generator()")
+    has_sampler = _check_samplers(samplers, shuffle)
+    if seed is not None and (not shuffle or generator is not None or has_sampler):
+        raise check.marked(ValueError("seed= requires shuffle=True, without a sampler and without a generator."))
+    if has_sampler and (equalize is not None or world is not None):
+        raise check.marked(
+            ValueError("A sampler selects what each rank reads: pass neither equalize= nor world= with it.")
+        )
+    return counts
+
+
+def _check_samplers(samplers: Mapping[str, object], shuffle: bool | None) -> bool:
+    """Check what decides the order, and return whether a sampler does."""
     for name, order in samplers.items():
         if order is not None and (isinstance(order, str | bytes) or not hasattr(order, "__iter__")):
             raise check.marked(TypeError(f"{name} must hold indices such as [2, 0, 1], got {check.shown(order)}."))
@@ -98,10 +105,14 @@ def check_options(
         raise check.marked(ValueError("shuffle and a sampler exclude each other: the sampler is the order."))
     if all(order is not None for order in samplers.values()):
         raise check.marked(ValueError("sampler and batch_sampler exclude each other: pass one of them."))
-    if seed is not None and (not shuffle or generator is not None or has_sampler):
-        raise check.marked(ValueError("seed= requires shuffle=True, without a sampler and without a generator."))
-    if has_sampler and (equalize is not None or world is not None):
+    return has_sampler
+
+
+def _check_worker_options(options: Mapping[str, Any], num_workers: object) -> None:
+    """Check options that concern worker processes."""
+    if options.get("persistent_workers"):
         raise check.marked(
-            ValueError("A sampler selects what each rank reads: pass neither equalize= nor world= with it.")
+            ValueError("persistent_workers: workers are started for each epoch. Leave it out, or write False.")
         )
-    return counts
+    if options.get("prefetch_factor") is not None and not num_workers:
+        raise check.marked(ValueError("prefetch_factor is for workers, and num_workers is 0. Leave it out."))

@@ -103,8 +103,8 @@ class ShardedDataset(MapStyle[Any]):
         if base_name(source).endswith((".tar", ".tar.gz", ".tgz", ".tar.zst")):
             shown = redact(source)
             raise UrlError(
-                f"ShardedDataset: expected the URL of a manifest or of its folder, got that of shards: {shown}. Pass the "
-                f"folder: {shown.rpartition('/')[0]}/",
+                f"ShardedDataset: expected the URL of a manifest or of its folder, got that of shards: {shown}. Pass "
+                f"the folder: {shown.rpartition('/')[0]}/",
                 url=shown,
             )
         if base_name(source) != MANIFEST_NAME:

@@ -47,8 +47,11 @@ def from_pattern(regex: str | re.Pattern[str]) -> Labeller:
         'cat'
     """
     expected = "pattern must be a regular expression such as '^([^/]+)/'"
-    if not isinstance(getattr(regex, "pattern", regex), str):
-        raise check.marked(TypeError(f"{expected}, because paths are str; got {check.shown(regex)}."))
+    given = getattr(regex, "pattern", regex)
+    if isinstance(given, bytes):
+        raise check.marked(TypeError(f"{expected}, because paths are str; got a pattern of bytes."))
+    if not isinstance(given, str):
+        raise check.marked(TypeError(f"{expected}, got {check.shown(regex)}."))
     try:
         pattern = re.compile(regex)
     except re.error as error:

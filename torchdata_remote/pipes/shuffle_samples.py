@@ -103,7 +103,7 @@ class ShuffleSamples(SeededPipe[T], StatefulPipe[T]):
     def __init__(self, source_datapipe: IterDataPipe[T], *, buffer_size: int, seed: int = 0) -> None:
         super().__init__(seed)
         self.source_datapipe = pipe_of(source_datapipe, of="shuffle_samples", holds="samples")
-        self.buffer_size = whole("buffer_size", buffer_size)
+        self.buffer_size = whole("buffer_size", buffer_size, of="samples")
         self._warm: _WarmPass | None = None
         self._phase, self._num_passed = 0, 0
         self._oldest_start: Any = None  # state of the source; None for its start

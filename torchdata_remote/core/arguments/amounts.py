@@ -22,7 +22,7 @@ _FACTORS = {
 _SECONDS = {"": 1.0, "s": 1.0, "sec": 1.0, "ms": 0.001, "min": 60.0, "m": 60.0, "h": 3600.0}
 
 
-def whole(name: str, value: Any, *, at_least: int | None = 1, or_none: bool = False) -> int:
+def whole(name: str, value: Any, *, at_least: int | None = 1, or_none: bool = False, of: str = "") -> int:
     """Return an int, also from NumPy's integers.
 
     Args:
@@ -30,6 +30,7 @@ def whole(name: str, value: Any, *, at_least: int | None = 1, or_none: bool = Fa
         value: that was passed.
         at_least: lower limit; ``None`` for any int.
         or_none: whether the caller accepts ``None``, which the message mentions.
+        of: what is counted, such as ``"samples"``.
 
     Raises:
         TypeError: if it is not an integer. A text such as ``"100MB"`` is answered with the number to write.
@@ -45,7 +46,8 @@ def whole(name: str, value: Any, *, at_least: int | None = 1, or_none: bool = Fa
     if number is not None and (at_least is None or number >= at_least):
         return number
     limit = "" if at_least is None else f" of at least {at_least}"
-    expected = f"{name} must be an int{limit}{' or None' if or_none else ''}"
+    counted = f"a number of {of}, " if of else ""
+    expected = f"{name} must be {counted}an int{limit}{' or None' if or_none else ''}"
     if number is not None:
         raise marked(ValueError(f"{expected}, got {number}."))
     raise marked(TypeError(f"{expected}, got {shown(value)}.{_number_to_write(value, at_least)}"))

@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import Any
 
 from ...core.arguments import check
-from ...core.arguments.amounts import real, whole
+from ...core.arguments.amounts import whole
 from ...core.arguments.calls import explained
 from ...core.iter_datapipe import IterDataPipe
 from ...core.permutation import uniforms
@@ -20,6 +20,7 @@ from ...fetch.listing.source_argument import pipe_of
 from ..base.chain import all_pipes, load_state, state_of, take_together, warm_up
 from ..base.datapipe import StatefulPipe
 from ..base.epochs import SeededPipe
+from .mix_arguments import weights_of
 
 # Larger than any epoch: repeated passes over a source get epochs of their own.
 _REPEAT_STRIDE = 1 << 32
@@ -205,7 +206,7 @@ def mix(
         >>> list(mix({"cats": (cats, 1), "dogs": (dogs, 3)}, seed=1))
         ['dog', 'dog', 'dog', 'cat', 'dog', 'dog', 'cat', 'dog']
     """
-    weights = _weights(sources)
+    weights = weights_of(sources)
     if not isinstance(stop, str | int) and not hasattr(stop, "__index__"):
         names = ", ".join(f"'{option.value}'" for option in Stop)
         raise check.marked(TypeError(f"stop must be a number of samples, or one of {names}, got {check.shown(stop)}."))
@@ -217,22 +218,6 @@ def mix(
             ValueError(f"the sources {', '.join(map(repr, pipes))} share a pipe: build a chain for each.")
         )
     return Mixed(pipes, weights, seed=seed, stop=stop)
-
-
-def _weights(sources: Any) -> dict[str, float]:
-    """Check the sources of :func:`mix`, and return their weights."""
-    expected = "sources must be a dict {name: (pipe, weight)}"
-    if not isinstance(sources, Mapping) or not sources:
-        raise check.marked(TypeError(f"{expected}, got {check.a_kind(sources) if sources else 'nothing'}."))
-    for name, pair in sources.items():
-        if not isinstance(name, str):
-            raise check.marked(TypeError(f"{expected}, got the name {check.shown(name)}."))
-        if not (isinstance(pair, tuple | list) and len(pair) == 2):
-            shown = f"{len(pair)} values" if isinstance(pair, tuple | list) else check.a_kind(pair)
-            raise check.marked(TypeError(f"{expected}, got {shown} under {name!r}. Write (pipe, 1.0)."))
-        if real(f"the weight of {name!r}", pair[1]) == math.inf:
-            raise check.marked(ValueError(f"the weight of {name!r} must be finite, got inf"))
-    return {name: float(weight) for name, (_, weight) in sources.items()}
 
 
 def _require_one_group(pipes: Mapping[str, IterDataPipe[Any]]) -> None:
