@@ -14,11 +14,11 @@ from ..core.arguments.calls import explained
 from ..core.options import Backend, FetchOptions, RetryPolicy, StorageOptions, policy_of
 from ..core.threads.ordered_map import Task, ordered_map
 from ..core.urls import RemoteUrl, redact
-from ..errors import ShardReadError, UrlError
+from ..errors import ShardReadError
 from ..fetch.coalesced import CoalescedRead, RangeCoalescer
 from ..fetch.listing.patterns import literal_url
 from ..fetch.listing.shard_set import base_name, read_shard_set
-from ..fetch.listing.source_argument import url_of
+from ..fetch.listing.source_argument import require_folder, url_of
 from ..fetch.listing.url_table import StringColumn
 from ..fetch.sample_ranges import read_offsets
 from ..fetch.sample_table import Int64s, Members
@@ -100,13 +100,7 @@ class ShardedDataset(MapStyle[Any]):
         options = FetchOptions(max_in_flight=max_in_flight, retry=policy_of(retry), backend=backend)
         self._session = FetchSession(options, StorageOptions(storage_options))
         source = literal_url(url_of(manifest_url, of="ShardedDataset"))
-        if base_name(source).endswith((".tar", ".tar.gz", ".tgz", ".tar.zst")):
-            shown = redact(source)
-            raise UrlError(
-                f"ShardedDataset: expected the URL of a manifest or of its folder, got that of shards: {shown}. Pass "
-                f"the folder: {shown.rpartition('/')[0]}/",
-                url=shown,
-            )
+        require_folder(source, of="ShardedDataset", what="a manifest or of its folder")
         if base_name(source) != MANIFEST_NAME:
             source = f"{source.rstrip('/')}/{MANIFEST_NAME}"
         self._shards = read_shard_set(source, self._session.storage_options, options.retry).shards

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from inspect import isfunction
 from typing import Any
 
 from ..core.arguments import check
 from ..core.arguments.amounts import whole
+
+_LABELS = __name__.rpartition(".sharding.")[0] + ".labels."
 
 
 def check_limits(
@@ -37,6 +41,9 @@ def check_functions(*, labels: Any, transform: Any, on_bad_member: Any, executor
                 f"{type(labels).__name__}. Classes are numbered in the order of their names."
             )
         )
+    if isfunction(labels) and labels.__module__.startswith(_LABELS):
+        name = f"labels.{labels.__name__}"
+        raise check.marked(TypeError(f"labels must be a labeller, got the function {name} itself. Write {name}(...)."))
     check.function_or_none("labels", labels, example="labels.parent_directory()")
     check.function_or_none("transform", transform, example="lambda sample: sample")
     check.function("on_bad_member", on_bad_member, example="tdr.skip_with_warning")
@@ -45,5 +52,34 @@ def check_functions(*, labels: Any, transform: Any, on_bad_member: Any, executor
             TypeError(
                 "executor must be a concurrent.futures.Executor such as ProcessPoolExecutor(4), got "
                 f"{check.shown(executor)}."
+            )
+        )
+
+
+def require_dataset(source: object, *, has_options: bool) -> None:
+    """Check a source that is no URL.
+
+    Args:
+        source: of ``shard_dataset``.
+        has_options: whether options were passed that are for files and archives.
+
+    Raises:
+        TypeError: if it is no map-style dataset, or options do not apply to it.
+    """
+    if isinstance(source, Mapping) or not (hasattr(source, "__getitem__") and hasattr(source, "__len__")):
+        advice = "For an iterable of samples use write_shards."
+        if isinstance(source, Mapping):
+            advice = "Write list(source.values())."
+        raise check.marked(
+            TypeError(
+                "expected a URL, a path or a map-style dataset with len() and [i], got "
+                f"{check.a_kind(source)}. {advice}"
+            )
+        )
+    if has_options:
+        raise check.marked(
+            TypeError(
+                "labels=, pattern= and on_bad_member= are for files and archives; the items of a dataset hold its "
+                "labels."
             )
         )

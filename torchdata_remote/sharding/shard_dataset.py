@@ -122,11 +122,13 @@ def shard_dataset(
     check.text_or_none("pattern", pattern, example="*.jpg")
     url_template = check.path_or_url("url_template", url_template, example="s3://bucket/train/{shard:06d}.tar")
     if append and overwrite:
-        raise ValueError("append keeps existing shards, and overwrite replaces them: choose one.")
+        raise check.marked(ValueError("append keeps existing shards, and overwrite replaces them: choose one."))
     if executor is not None and num_workers:
-        raise ValueError("executor and num_workers exclude each other: num_workers starts worker processes itself.")
+        raise check.marked(
+            ValueError("executor and num_workers exclude each other: num_workers starts worker processes itself.")
+        )
     if num_workers and "memory" in (_scheme(source), _scheme(url_template)):
-        raise ValueError("memory:// exists in one process only: use num_workers=0 to read or write it.")
+        raise check.marked(ValueError("memory:// exists in one process only: use num_workers=0 to read or write it."))
     destination = ShardFolder(ShardTemplate(url_template), StorageOptions(storage_options))
     if source_options is None and isinstance(source, str | os.PathLike):
         source_options = storage_options if _scheme(source) == _scheme(url_template) else None

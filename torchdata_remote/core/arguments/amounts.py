@@ -50,7 +50,7 @@ def whole(name: str, value: Any, *, at_least: int | None = 1, or_none: bool = Fa
     expected = f"{name} must be {counted}an int{limit}{' or None' if or_none else ''}"
     if number is not None:
         raise marked(ValueError(f"{expected}, got {number}."))
-    raise marked(TypeError(f"{expected}, got {shown(value)}.{_number_to_write(value, at_least)}"))
+    raise marked(TypeError(f"{expected}, got {shown(value)}.{number_to_write(value, at_least)}"))
 
 
 def whole_or_none(name: str, value: Any, *, at_least: int | None = 1) -> int | None:
@@ -77,7 +77,7 @@ def seed_of(value: Any, *, or_none: str | None = None) -> int:
         return number
     expected = "seed must be an int" + (f", or None for {or_none}" if or_none else "")
     advice = "" if value is not None else " Leave it out for 0; the order differs in each epoch by itself."
-    raise marked(TypeError(f"{expected}, got {shown(value)}.{advice or _number_to_write(value, None)}"))
+    raise marked(TypeError(f"{expected}, got {shown(value)}.{advice or number_to_write(value, None)}"))
 
 
 def seconds(name: str, value: Any, *, positive: bool = True) -> float:
@@ -126,7 +126,7 @@ def _index(value: Any) -> int | None:
         return None
 
 
-def _number_to_write(value: object, at_least: int | None) -> str:
+def number_to_write(value: object, at_least: int | None) -> str:
     """Return advice with the int that the value stands for, if that is plain."""
     number: float | None = None
     if isinstance(value, str) and (found := _AMOUNT.fullmatch(value)) and found[2].lower() in _FACTORS:

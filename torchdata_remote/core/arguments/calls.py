@@ -23,6 +23,8 @@ _SYNONYMS = {
     **dict.fromkeys(("concurrency", "num_threads", "threads", "max_workers"), "max_in_flight"),
     **dict.fromkeys(("suffix", "glob", "extensions", "extension"), "pattern"),
     **dict.fromkeys(("size", "bufsize", "initial"), "buffer_size"),
+    "base": "number_base",
+    "pattern": "regex",
     "maxsize": "max_shard_bytes",
     "maxcount": "max_shard_samples",
     "handler": "on_bad_shard",
@@ -138,7 +140,8 @@ def _problem(
     ]
     if not missing:
         return None
-    needed = [p for p in known if p.name in missing and p.name != "source_datapipe"]
+    required = [p for p in known if p.default is inspect.Parameter.empty and p.kind not in _VARIABLE]
+    needed = [p for p in required if p.name != "source_datapipe"]
     spelling = ", ".join(p.name if p.kind in _POSITIONAL else f"{p.name}=..." for p in needed)
     advice = f" Write {name}({spelling})." if needed else ""
     described = "; ".join(f"{argument!r}{_described(argument, doc)}" for argument in missing)
@@ -163,5 +166,5 @@ def _described(argument: str, doc: str | None) -> str:
     found = re.search(rf"^ +\*{{0,2}}{argument}: ((?:.|\n +(?![*\w]+: ))*)", doc or "", re.MULTILINE)
     if found is None:
         return ""
-    description = re.sub(":[a-z]+:|`", "", " ".join(found[1].split()))
+    description = re.sub(r":[a-z]+:|`| \([^()]*\)", "", " ".join(found[1].split()))
     return f" ({re.split(r'(?<=[.;:]) ', description, maxsplit=1)[0].rstrip('.;:')})"

@@ -19,7 +19,7 @@ _MAPPED_PART_BYTES = 64 * MIB
 
 def _require(condition: bool, message: str) -> None:
     if not condition:
-        raise ValueError(message)
+        raise check.marked(ValueError(message))
 
 
 class Backend(str, Enum):

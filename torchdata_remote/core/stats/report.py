@@ -74,6 +74,7 @@ class Stats:
         return f"{seconds / self.elapsed_s:.0%}" if self.elapsed_s > 0 else ""
 
 
+@explained
 def stats() -> Stats:
     """Return the counters of this process so far. Each process has its own, ``DataLoader`` workers included.
 

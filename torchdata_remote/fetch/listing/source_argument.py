@@ -97,6 +97,18 @@ def urls_of(source: Any, *, of: str) -> list[str]:
     return urls
 
 
+def require_folder(url: str, *, of: str, what: str = "a folder") -> None:
+    """Refuse the URL of shards where that of their folder is expected.
+
+    Raises:
+        UrlError: with the URL to pass.
+    """
+    if url.endswith((".tar", ".tar.gz", ".tgz", ".tar.zst")):
+        shown = redact(url)
+        folder = shown.rpartition("/")[0] + "/"
+        raise UrlError(f"{of}: expected the URL of {what}, got that of shards: {shown}. Pass {folder}", url=shown)
+
+
 def pipe_of(source: T, *, of: str, holds: str = "URLs") -> T:
     """Validate the source of a pipe, and return it.
 
