@@ -1,11 +1,16 @@
-"""The project's commands: ``nox -s fmt``, ``check``, ``test``, ``test_all``, ``docs``, ``bench``.
+"""The project's commands: ``nox -s fmt``, ``check``, ``test``, ``test_all``, ``docs``, ``bench``, ``release``.
 
-They use the environment that nox runs in, so nothing is installed here. Arguments after ``--`` go to the tool.
+They use the environment that nox runs in, so nothing is installed here; ``release`` alone makes one of its own.
+Arguments after ``--`` go to the tool.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
+import sys
+import tarfile
+from pathlib import Path
 
 import nox
 
@@ -15,6 +20,7 @@ nox.options.sessions = ["fmt", "check", "test"]
 PYTEST = ("python", "-m", "pytest")
 IN_PARALLEL = ("-n", "3", "--dist", "loadfile")  # on 2 cores: a third of the time, tests wait
 FAST = ("-m", "not slow and not system", "--hypothesis-profile=fast")
+OF_SDIST = ("tests/test_public_names.py", "tests/core", "tests/formats", "tests/cli")  # what release runs of it
 BENCHMARKS = (
     "bench_async_prefetch", "bench_datapipe", "bench_objects", "bench_loose_files", "bench_shards", "bench_tar",
     "bench_writer", "bench_resume", "bench_service", "bench_storm",
@@ -60,3 +66,28 @@ def bench(session: nox.Session) -> None:
     """Each benchmark, shortened; or those that are named."""
     for name in session.posargs or BENCHMARKS:
         session.run("python", os.path.join("benchmarks", f"{name}.py"), "--quick")
+
+
+@nox.session(venv_backend="venv")
+def release(session: nox.Session) -> None:
+    """Build ``dist/`` and try it: metadata, the quickstart on the wheel in a new environment, tests from the sdist."""
+    folder = Path(session.create_tmp())
+    shutil.rmtree("dist", ignore_errors=True)
+    session.run(sys.executable, "-m", "build", external=True)
+    (wheel,), (sdist,) = Path("dist").glob("*.whl"), Path("dist").glob("*.tar.gz")
+    session.run(sys.executable, "-m", "twine", "check", "--strict", str(wheel), str(sdist), external=True)
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder, filter="data")
+    source = folder / sdist.name.removesuffix(".tar.gz")
+
+    session.install("-c", "constraints.txt", f"{wheel}[quickstart]", env={"PIP_NO_COMPILE": "1"})
+    outside = folder / "outside"
+    outside.mkdir(exist_ok=True)
+    shutil.copy(source / "examples" / "quickstart.py", outside)
+    with session.chdir(outside):
+        session.run("torchdata-remote", "--version")
+        session.run("python", "quickstart.py")
+
+    session.install("-c", "constraints.txt", "pytest", "pytest-timeout", "hypothesis", env={"PIP_NO_COMPILE": "1"})
+    with session.chdir(source):
+        session.run(*PYTEST, *FAST, *(session.posargs or OF_SDIST))

@@ -39,5 +39,6 @@ class TranslateDocstrings(griffe.Extension):
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         """Let a public function win over the module of the same name that defines it."""
         for name, member in list(pkg.members.items()):
-            if member.is_alias and member.is_module and name in member.members:
+            own = member.is_alias and member.target_path.startswith(f"{pkg.name}.")  # others are not loaded
+            if own and member.is_module and name in member.members:
                 pkg.members[name] = griffe.Alias(name, member.members[name], parent=pkg)

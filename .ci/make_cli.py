@@ -19,7 +19,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "cli.md"
 HEAD = """# Command line
 
 `torchdata-remote` lists, prepares, checks, shows, measures and hosts datasets. Where no scripts are installed, run
-`python -m torchdata_remote.cli`.
+`python -m torchdata_remote`.
 
 URLs are those of the Python API: `s3://bucket/path/`, `datasets://host:port/name/`, `https://host/path`, `memory://` or a
 local path; globs and brace ranges where a source is read. Credentials come from the environment (see

@@ -50,6 +50,7 @@ class Session:
 
 SESSIONS = [
     Session("py3.10-oldest", "3.10", oldest=True),
+    Session("py3.14-newest", "3.14", strict=True),
     Session("py3.13-newest", "3.13", strict=True),
     Session("py3.11-numpy1", "3.11", pins=["torch==2.13.0", "torchdata==0.9.0", "numpy<2"]),
     Session("py3.12-torchdata0.9", "3.12", pins=["torchdata==0.9.0"]),

@@ -114,8 +114,8 @@ class Shards:
             sys.exit(f"Ranks have equal shares by a manifest only: torchdata-remote manifest {url}")
         square = ToTensor(options.image_size)
         pictures = dict.fromkeys(("jpg", "jpeg", "png"), tdr.decoders.rgb(min_size=square.side))
-        pipe = samples.shuffle_samples(buffer_size=BUFFER_SAMPLES, seed=0).decode_sample(decoders=pictures)
-        pipe = pipe.to_tuple("jpg;jpeg;png", "cls").map(square, input_col=0)
+        shuffled = samples.shuffle_samples(buffer_size=BUFFER_SAMPLES, seed=0)
+        pipe = shuffled.decode_sample(decoders=pictures).to_tuple("jpg;jpeg;png", "cls").map(square, input_col=0)
         self.loader = tdr.stateful_loader(pipe, batch_size=options.batch_size, num_workers=options.workers)
         self.state, self.load = self.loader.state_dict, self.loader.load_state_dict
         self.num_classes = number_of(classes or classes_beside(url, reading["storage_options"]))

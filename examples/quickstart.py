@@ -105,7 +105,7 @@ def write(samples: list[dict[str, Any]], url_template: str) -> list[tdr.ShardInf
 
 def loader(url: str, num_workers: int) -> DataLoader[Batch]:
     """Batches of images (float32, B x 8 x 8, 0 to 1) and labels (int64, B)."""
-    pipe = tdr.stream_shards(url, seed=0).decode_sample().to_tuple("png", "cls").map(to_tensors)
+    pipe: tdr.IterDataPipe[Any] = tdr.stream_shards(url, seed=0).decode_sample().to_tuple("png", "cls").map(to_tensors)
     return DataLoader(
         pipe,
         batch_size=32,

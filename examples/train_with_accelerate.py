@@ -36,9 +36,9 @@ def to_example(sample: dict[str, Any]) -> tuple[torch.Tensor, int]:
 
 def make_loader(url: str, num_processes: int, num_workers: int) -> tdr.StatefulLoader:
     """Batches of this process' share; with ``equalize_ranks`` all processes end an epoch together."""
-    pipe = tdr.IterableWrapper([f"{url.rstrip('/')}/index.json"]).list_remote().shuffle_shards(seed=0)
-    pipe = pipe.sharding_filter_rank().async_prefetch().shard_tar_reader().equalize_ranks(mode="drop")
-    pipe = pipe.shuffle_samples(buffer_size=100, seed=0).decode_sample().map(to_example)
+    urls = tdr.IterableWrapper([f"{url.rstrip('/')}/index.json"]).list_remote().shuffle_shards(seed=0)
+    samples = urls.sharding_filter_rank().async_prefetch().shard_tar_reader().equalize_ranks(mode="drop")
+    pipe = samples.shuffle_samples(buffer_size=100, seed=0).decode_sample().map(to_example)
     batch_size = 2 * NUM_STREAMS // (num_processes * max(1, num_workers))  # 24 samples a step, in any world
     return tdr.stateful_loader(pipe, batch_size=batch_size, num_workers=num_workers, num_streams=NUM_STREAMS)
 

@@ -69,9 +69,9 @@ def to_example(sample: dict[str, Any]) -> dict[str, Any]:
 
 def make_pipe(url: str) -> Any:
     """The chain; ``equalize_ranks`` lets all processes end an epoch together, and tells ``Trainer`` its length."""
-    pipe = tdr.IterableWrapper([f"{url.rstrip('/')}/index.json"]).list_remote().shuffle_shards(seed=0)
-    pipe = pipe.sharding_filter_rank().async_prefetch().shard_tar_reader().equalize_ranks(mode="drop")
-    return pipe.shuffle_samples(buffer_size=100, seed=0).decode_sample().map(to_example)
+    urls = tdr.IterableWrapper([f"{url.rstrip('/')}/index.json"]).list_remote().shuffle_shards(seed=0)
+    samples = urls.sharding_filter_rank().async_prefetch().shard_tar_reader().equalize_ranks(mode="drop")
+    return samples.shuffle_samples(buffer_size=100, seed=0).decode_sample().map(to_example)
 
 
 def main() -> None:

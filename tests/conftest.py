@@ -57,7 +57,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 # Workers are forked from a server that has imported torch, rather than each import it.
-multiprocessing.set_forkserver_preload(["torchdata_remote"])
+multiprocessing.set_forkserver_preload(
+    ["torchdata_remote.loaders", "torchdata_remote.datasets", "torchdata_remote.testing"]
+)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,44 +1,55 @@
 """Composable DataPipes that stream datasets from object storage into PyTorch.
 
 Importing registers the functional names: ``IterableWrapper(["s3://b/train/"]).list_remote().async_prefetch()...``
+It imports neither torch nor the modules of this package: each name is imported when it is first used.
 """
 
-from . import errors, labels, testing
-from .core.iter_datapipe import IterableWrapper
-from .core.options import Backend, RetryPolicy, StorageOptions
-from .core.partition import EqualizeMode
-from .core.stats.report import Stats, record_stats, stats
-from .core.urls import RemoteUrl
-from .core.world import World
-from .datasets import PrefetchingLoader, RemoteFiles, RemoteImageFolder, ShardedDataset
-from .fetch.listing.patterns import escape_url
-from .formats import decoders, encoders
-from .formats.error_policy import Skipped, accept_missing_end, raise_error, skip_with_warning
-from .formats.manifest import ShardInfo
-from .loaders import Resumable, StatefulLoader, merge_node_states, merge_states, stateful_loader, to_node
-from .pipes import (
-    AsyncPrefetch,
-    DecodeSample,
-    EqualizeRanks,
-    FileReader,
-    LabelFromPath,
-    ListRemote,
-    Mixed,
-    ShardingFilterRank,
-    ShardTarReader,
-    ShardZipReader,
-    ShuffleSamples,
-    ShuffleShards,
-    Stop,
-    ToTuple,
-    WriteShards,
-    mix,
-    stream_files,
-    stream_shards,
-)
-from .service.transfer import TransferProgress, Transferred, pull, push
-from .sharding import index_shards, shard_dataset
-from .writing import ShardWriter
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from .core.functional_names import FunctionalNames
+
+if TYPE_CHECKING:
+    from . import errors, labels, testing
+    from .core.options import Backend, RetryPolicy, StorageOptions
+    from .core.partition import EqualizeMode
+    from .core.stats.report import Stats, record_stats, stats
+    from .core.urls import RemoteUrl
+    from .core.world import World
+    from .datasets import PrefetchingLoader, RemoteFiles, RemoteImageFolder, ShardedDataset
+    from .fetch.listing.patterns import escape_url
+    from .formats import decoders, encoders
+    from .formats.error_policy import Skipped, accept_missing_end, raise_error, skip_with_warning
+    from .formats.manifest import ShardInfo
+    from .loaders import Resumable, StatefulLoader, merge_node_states, merge_states, stateful_loader, to_node
+    from .pipes import (
+        AsyncPrefetch,
+        DecodeSample,
+        EqualizeRanks,
+        FileReader,
+        IterableWrapper,
+        IterDataPipe,
+        LabelFromPath,
+        ListRemote,
+        Mixed,
+        ShardingFilterRank,
+        ShardTarReader,
+        ShardZipReader,
+        ShuffleSamples,
+        ShuffleShards,
+        Stop,
+        ToTuple,
+        WriteShards,
+        mix,
+        stream_files,
+        stream_shards,
+    )
+    from .service.transfer import TransferProgress, Transferred, pull, push
+    from .sharding import index_shards, shard_dataset
+    from .writing import ShardWriter
 
 __all__ = [
     "AsyncPrefetch",
@@ -47,6 +58,7 @@ __all__ = [
     "EqualizeMode",
     "EqualizeRanks",
     "FileReader",
+    "IterDataPipe",
     "IterableWrapper",
     "LabelFromPath",
     "ListRemote",
@@ -100,3 +112,59 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+# Module -> the public names that are imported from it
+_HOMES = {
+    ".core.options": "Backend RetryPolicy StorageOptions",
+    ".core.partition": "EqualizeMode",
+    ".core.stats.report": "Stats record_stats stats",
+    ".core.urls": "RemoteUrl",
+    ".core.world": "World",
+    ".datasets": "PrefetchingLoader RemoteFiles RemoteImageFolder ShardedDataset",
+    ".fetch.listing.patterns": "escape_url",
+    ".formats.error_policy": "Skipped accept_missing_end raise_error skip_with_warning",
+    ".formats.manifest": "ShardInfo",
+    ".loaders": "Resumable StatefulLoader merge_node_states merge_states stateful_loader to_node",
+    ".pipes": (
+        "AsyncPrefetch DecodeSample EqualizeRanks FileReader IterDataPipe IterableWrapper LabelFromPath ListRemote "
+        "Mixed ShardingFilterRank ShardTarReader ShardZipReader ShuffleSamples ShuffleShards Stop ToTuple "
+        "WriteShards mix stream_files stream_shards"
+    ),
+    ".service.transfer": "TransferProgress Transferred pull push",
+    ".sharding": "index_shards shard_dataset",
+    ".writing": "ShardWriter",
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
+_MODULES = {
+    "decoders": ".formats.decoders",
+    "encoders": ".formats.encoders",
+    "errors": ".errors",
+    "labels": ".labels",
+    "testing": ".testing",
+}
+
+# Functional names, which are registered before their pipes are imported
+_PIPES = (
+    "async_prefetch", "decode_sample", "equalize_ranks", "file_reader", "label_from_path", "list_remote",
+    "shard_tar_reader", "shard_zip_reader", "sharding_filter_rank", "shuffle_samples", "shuffle_shards", "to_tuple",
+    "write_shards",
+)  # fmt: skip
+
+FunctionalNames(_PIPES, lambda: import_module(".pipes", __name__)).register_when_imported()
+
+# Type checkers know the names above, and refuse others
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        """Import a public name when it is first used."""
+        if name in _MODULES:
+            value = import_module(_MODULES[name], __name__)
+        elif name in _HOME_OF:
+            value = getattr(import_module(_HOME_OF[name], __name__), name)
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+        globals()[name] = value
+        return value
+
+    def __dir__():
+        return sorted({*globals(), *__all__})

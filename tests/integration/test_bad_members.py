@@ -75,6 +75,7 @@ def test_a_bad_member_is_an_error_or_skipped_but_never_costs_the_shard(memory_fo
         keys = [sample["__key__"] for sample in pipe]
     assert keys == ["000000", "000001", "000002"]
     assert len(caught) == 1
+    assert isinstance(pipe, tdr.ShardTarReader)
     assert pipe.skipped.bad_members == {NO_EXTENSION: 2}
     assert not pipe.skipped.shards
 
@@ -85,6 +86,7 @@ def test_a_policy_about_shards_alone_drops_the_shard_as_before(memory_folder: st
     pipe = tdr.stream_shards(memory_folder, seed=None, on_bad_shard=skip_with_warning)
     with pytest.warns(RuntimeWarning, match="rest of the shard is left out"):
         assert [sample["__key__"] for sample in pipe] == ["000001"]
+    assert isinstance(pipe, tdr.ShardTarReader)
     assert list(pipe.skipped.shards) == [f"{memory_folder}/0.tar"]
 
 

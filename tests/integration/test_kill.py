@@ -63,7 +63,7 @@ def agreed(number, how):
 def main():
     given = json.loads(sys.argv[1])
     folder, rank, world_size = Path(given["folder"]), given["rank"], given["world_size"]
-    multiprocessing.set_forkserver_preload(["torchdata_remote"])
+    multiprocessing.set_forkserver_preload(["torchdata_remote.loaders"])
     if world_size > 1:
         torch.distributed.init_process_group("gloo", init_method=given["meet"], rank=rank, world_size=world_size)
     loader, smallest, largest = make_loader(given), torch.distributed.ReduceOp.MIN, torch.distributed.ReduceOp.MAX

@@ -91,6 +91,12 @@ def test_navigation_lists_each_page_once() -> None:
     assert sorted(nav) == sorted(PAGES)
 
 
+def test_the_changelog_is_included_not_copied() -> None:
+    """The page has one line, which the build replaces by the file, or fails (``check_paths``)."""
+    assert PAGES["changes.md"] == '--8<-- "CHANGELOG.md"\n'
+    assert (ROOT / "CHANGELOG.md").is_file()
+
+
 @pytest.mark.parametrize("name", list(PAGES))
 def test_relative_links_of_a_page_resolve(name: str) -> None:
     """To files below ``docs/`` and to headings of pages; anchors of the API reference are generated."""

@@ -168,8 +168,8 @@ def _merges(folder: Path) -> bool:
     """The states of two ranks; not those of other graphs, nor if a node has read items since its source's state."""
 
     def of_rank(rank: int, *, frequency: int = 1) -> Any:
-        pipe = tdr.IterableWrapper([f"{folder}/shards/index.json"]).list_remote()
-        pipe = pipe.sharding_filter_rank(world=tdr.World(rank, 2)).shard_tar_reader().to_tuple("__key__")
+        urls = tdr.IterableWrapper([f"{folder}/shards/index.json"]).list_remote()
+        pipe = urls.sharding_filter_rank(world=tdr.World(rank, 2)).shard_tar_reader().to_tuple("__key__")
         loader = tn.Loader(tn.Prefetcher(tdr.to_node(pipe, num_streams=2), 2, snapshot_frequency=frequency))
         batches = iter(loader)
         return list(islice(batches, 7)), loader.state_dict()

@@ -46,7 +46,7 @@ def main() -> None:
     folder, num_workers, start_method = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     context = start_method if num_workers else None
     workers: dict[str, Any] = {"num_workers": num_workers, "multiprocessing_context": context}
-    multiprocessing.set_forkserver_preload(["torchdata_remote"])  # once, and not in each worker
+    multiprocessing.set_forkserver_preload(["torchdata_remote.loaders"])  # once, and not in each worker
     pipe = chain(folder)
     loader = DataLoader(pipe, batch_size=None, **workers)
     epochs = [sorted(loader)]

@@ -10,24 +10,52 @@ import contextlib
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
 
+from .. import __version__
 from ..errors import RemoteDataError
-from . import _bench, _index, _inspect, _ls, _manifest, _pull, _push, _render, _serve, _shard, _show, _verify
 
 _SIGINT_STATUS, _SIGPIPE_STATUS = 130, 141  # as shells report them
 
+# Command -> its line in --help. Its module, which is named after it, is imported when the command is called.
+COMMANDS = {
+    "shard": "write a dataset to tar shards, in a random order of all its samples",
+    "manifest": "write the manifest and the indexes of tar shards",
+    "index": "write the paths of all objects below a URL as a JSON array",
+    "ls": "list objects: bytes, number of samples if a manifest beside them has it, URL",
+    "inspect": "inspect a tar shard: members, keys, sizes, labels, first samples",
+    "verify": "compare every shard of a folder with the manifest and its index",
+    "show": "draw a contact sheet of images with their labels",
+    "bench": "read a dataset for some seconds and report where the time is spent: shards or loose files, in one "
+    "process, as stream_shards() and stream_files() read them",
+    "serve": "host datasets over HTTP: the folders of a local folder, or of any writable URL",
+    "render": "render a TrainingJob as Kubernetes manifests",
+    "push": "copy a folder into a dataset of a service",
+    "pull": "copy a dataset of a service into a folder",
+}
 
-def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """Build the parser of all commands.
+
+def build_parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentParser:
+    """Build the parser of the command that a command line calls; other commands have their line in the help only.
 
     Args:
         arguments: the command line. With ``--options FILE`` in it, arguments that the file may hold are optional.
+            ``None`` builds the parsers of all commands.
     """
     parser = argparse.ArgumentParser(prog="torchdata-remote", description="Datasets in object stores.")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="command", required=True)
-    _shard.add(commands, arguments)
-    for command in (_manifest, _index, _ls, _inspect, _verify, _show, _bench, _serve, _render, _push, _pull):
-        command.add(commands)
+    called = None if arguments is None else next((word for word in arguments if not word.startswith("-")), None)
+    for name, summary in COMMANDS.items():
+        if arguments is not None and name != called:
+            commands.add_parser(name, help=summary)
+            continue
+        module: Any = import_module(f"._{name}", __name__)
+        if name == "shard":
+            module.add(commands, arguments or ())
+        else:
+            module.add(commands)
     return parser
 
 

@@ -14,9 +14,8 @@ import time
 from multiprocessing import connection
 from typing import Any
 
-from torch.utils.data import get_worker_info
-
 from .threads.forks import ForkSafeThread
+from .torch_state import get_worker_info
 
 # For a process that is still unpickling its task to become a worker
 _STARTUP_S = 60.0

@@ -1,4 +1,7 @@
-"""``RankGroup``: the ranks that split a dataset, if these are not all ranks of the job."""
+"""``RankGroup``: the ranks that split a dataset, if these are not all ranks of the job.
+
+torch is imported where a process group is used, so that a ``World`` without one does not need it.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,6 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-
-import torch.distributed
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -45,6 +46,8 @@ class RankGroup:
         Raises:
             RuntimeError: if this process has not the process groups, or the ranks describe the group differently.
         """
+        import torch.distributed
+
         found: list[Any] = [(rank, own)]
         for group, members in zip(self._living(), reversed(self.members), strict=True):
             of_each: list[Any] = [None] * len(members)
@@ -71,6 +74,8 @@ class RankGroup:
         Raises:
             RuntimeError: if the process groups do not exist in this process.
         """
+        import torch.distributed
+
         coordinates = []
         for members in reversed(self.members):
             rank, coordinate = divmod(rank, len(members))
@@ -110,6 +115,8 @@ def of_mesh(mesh: DeviceMesh, dp: str | Sequence[str] | None) -> tuple[int, int,
         TypeError: if ``mesh`` is not a mesh, or ``dp`` does not hold names.
         ValueError: if a dimension does not exist, or this process is not part of the mesh.
     """
+    import torch.distributed
+
     _require(mesh, "torch.distributed.device_mesh", "DeviceMesh", "World.from_group(group) takes a process group.")
     wanted = (dp,) if isinstance(dp, str) or not isinstance(dp, Sequence) else tuple(dp)
     if dp is not None and not all(isinstance(name, str) for name in wanted):
@@ -158,6 +165,8 @@ def of_group(group: ProcessGroup | None) -> tuple[int, int, RankGroup]:
         TypeError: if ``group`` is not a process group.
         ValueError: if this process is not part of it, or there is none.
     """
+    import torch.distributed
+
     if group is None:
         group = torch.distributed.group.WORLD
     if group is None:
@@ -185,6 +194,8 @@ def _require(value: object, module: str, name: str, advice: str) -> None:
 
 
 def _of_process_groups(groups: Sequence[ProcessGroup]) -> RankGroup:
+    import torch.distributed
+
     members = tuple(tuple(torch.distributed.get_process_group_ranks(group)) for group in groups)
     return RankGroup(members, tuple(map(weakref.ref, groups)))
 

@@ -7,14 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-import torch.distributed
-from torch.utils.data import get_worker_info
-
 from .arguments import check
 from .arguments.amounts import whole
 from .arguments.calls import explained
-from .iter_datapipe import SHARDING_PRIORITIES
 from .rank_group import RankGroup, of_group, of_mesh
+from .torch_state import get_worker_info, rank_in_process_group
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -141,8 +138,9 @@ def detect_rank() -> tuple[int, int]:
         ValueError: if only one of the two is set. Not in a DataLoader worker, because loaders pass the rank to their
             workers, and Lightning sets ``WORLD_SIZE`` alone.
     """
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    found = rank_in_process_group()
+    if found is not None:
+        return found
     rank, world_size = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
     if rank is None and world_size is None:
         return 0, 1
@@ -184,6 +182,8 @@ def world_from_sharding(groups: Mapping[int, tuple[int, int]], detected: World) 
     """
     if not groups:
         return detected
+    from .iter_datapipe import SHARDING_PRIORITIES  # imports torch, which has made these calls
+
     rank, world_size = detected.rank, detected.world_size
     worker, num_workers = detected.worker, detected.num_workers
     if SHARDING_PRIORITIES.DEFAULT in groups:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 from torch.utils.data import DataLoader
+from typing_extensions import TypeVar
 
 from ..core.arguments.calls import explained
 from ..core.frameworks.lightning_loops import current_fit_loop, epoch_ends, num_untrained_of
@@ -24,7 +25,7 @@ from ._sampler_order import SamplerOrder, set_epoch_of_sampler
 from ._split_order import SplitOrder, refuse_generator
 from ._start_epoch import start_epoch
 
-T = TypeVar("T")
+T = TypeVar("T", default=Any)
 
 
 @explained

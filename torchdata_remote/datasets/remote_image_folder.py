@@ -105,7 +105,7 @@ class RemoteImageFolder(FilesDataset):
         require_limit(limit)
         self.transform = check.function_or_none("transform", transform, example="torchvision.transforms.ToTensor()")
         self.target_transform = check.function_or_none("target_transform", target_transform, example="int")
-        self._decode = check.function("decoder", decoder, example="decoders.rgb")
+        self._decode: Callable[[bytes], Any] = check.function("decoder", decoder, example="decoders.rgb")
         super().__init__(
             url,
             index=index,

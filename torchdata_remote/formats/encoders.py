@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image
 
 from ..errors import EncodeError
-from .images import IMAGE_FORMATS
+from .images import IMAGE_FORMATS, is_image
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 _SAVE_OPTIONS: dict[str, dict[str, Any]] = {"JPEG": {"quality": 95}, "WEBP": {"lossless": True, "exact": True}}
 
@@ -31,7 +33,7 @@ def encode_member(extension: str, value: Any) -> bytes:
         raise EncodeError(f"An extension is a str such as 'jpg', got {extension!r:.100}.")
     kind = extension.rpartition(".")[2]
     try:
-        if isinstance(value, Image.Image) and kind in IMAGE_FORMATS:
+        if is_image(value) and kind in IMAGE_FORMATS:
             return _encode_image(IMAGE_FORMATS[kind], value)
         if kind == "json":
             return json.dumps(value, sort_keys=True, allow_nan=False).encode()
@@ -60,7 +62,7 @@ def _advice(kind: str, value: object) -> str:
     return " Write value.numpy()." if hasattr(value, "numpy") and kind == "npy" else ""
 
 
-def _encode_image(image_format: str, image: Image.Image) -> bytes:
+def _encode_image(image_format: str, image: Image) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, format=image_format, **_SAVE_OPTIONS.get(image_format, {}))
     return buffer.getvalue()

@@ -1,6 +1,7 @@
 """One DataPipe a module; importing this package registers their functional names."""
 
 from .async_prefetch import AsyncPrefetch
+from .base.typed import IterableWrapper, IterDataPipe
 from .compose.mix import Mixed, Stop, mix
 from .compose.recipes import stream_files, stream_shards
 from .decode_sample import DecodeSample
@@ -21,6 +22,8 @@ __all__ = [
     "DecodeSample",
     "EqualizeRanks",
     "FileReader",
+    "IterDataPipe",
+    "IterableWrapper",
     "LabelFromPath",
     "ListRemote",
     "Mixed",

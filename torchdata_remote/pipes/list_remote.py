@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -68,7 +69,7 @@ class ListRemote(SplitReader[RemoteUrl]):
 
     def __init__(
         self,
-        source_datapipe: IterDataPipe[str],
+        source_datapipe: IterDataPipe[str | os.PathLike[str]],
         *,
         pattern: str | None = None,
         recursive: bool = True,

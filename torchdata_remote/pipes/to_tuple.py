@@ -36,9 +36,8 @@ class ToTuple(OneForOne[tuple[Any, ...]]):
 
     def __init__(self, source_datapipe: IterDataPipe[Sample], *names: str) -> None:
         if not names or not all(isinstance(name, str) and name.strip("; ") for name in names):
-            advice = ""
-            if len(names) == 1 and isinstance(names[0], list | tuple):
-                advice = f" Write to_tuple({', '.join(map(repr, names[0]))})."
+            first: object = names[0] if names else None
+            advice = f" Write to_tuple({', '.join(map(repr, first))})." if isinstance(first, list | tuple) else ""
             raise ValueError(f"to_tuple needs names such as 'jpg;png', 'cls'; got {names!r:.200}.{advice}")
         self.source_datapipe = pipe_of(source_datapipe, of="to_tuple", holds="samples")
         self._names = names

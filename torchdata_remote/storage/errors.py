@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import contextlib
 import email.utils
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator
 
@@ -60,14 +60,12 @@ _PROGRAMMING_ERRORS = (
     AssertionError,
     NotImplementedError,
 )
-# asyncio's and concurrent.futures' own classes until Python 3.10
-_TRANSIENT = (
-    OSError,
-    EOFError,
-    asyncio.TimeoutError,
-    concurrent.futures.TimeoutError,
-    concurrent.futures.CancelledError,
-)
+_TRANSIENT: tuple[type[BaseException], ...] = (OSError, EOFError, concurrent.futures.CancelledError)
+if sys.version_info < (3, 11):
+    # Classes of their own until Python 3.10, since then TimeoutError; asyncio takes 40 ms to import
+    import asyncio
+
+    _TRANSIENT = (*_TRANSIENT, asyncio.TimeoutError, concurrent.futures.TimeoutError)
 _NETWORK_PACKAGE = re.compile(
     "aiohttp|asyncio|azure|botocore|fsspec|ftplib|gcsfs|google|h11|h2|http|httpcore|httpx|huggingface_hub|paramiko|"
     "requests|smbprotocol|socket|ssl|urllib|urllib3"

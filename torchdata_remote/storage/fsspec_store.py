@@ -22,6 +22,10 @@ from .protocol import Answer, Entry, Page, normalized_etag, single_chunk
 from .s3.settings import options_for_s3fs
 from .serial_filesystem import Filesystem, list_files, with_timeout
 
+# An installed package has an entry point for this
+fsspec.register_implementation(
+    "datasets", "torchdata_remote.service.client.filesystem.DatasetsFileSystem", clobber=True
+)
 _ONE_REQUEST: dict[str, Any] = {"retries": {"mode": "standard", "total_max_attempts": 1}}
 _MODIFIED = (
     "modified",

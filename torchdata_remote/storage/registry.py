@@ -25,15 +25,12 @@ import threading
 import warnings
 from typing import NamedTuple
 
-import fsspec
-
 from ..core.options import Backend, RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
 from ..core.urls import HTTP, LOCAL, S3, join_url, redact, split_url
 from ..errors import StorageError, UrlError
 from . import obstore_reader
 from .dataset_service.store import DATASETS, DatasetsStore
-from .fsspec_store import FsspecStore
 from .http_store import HttpStore
 from .local.store import LocalStore
 from .protocol import Store
@@ -42,9 +39,6 @@ from .s3.settings import s3_settings
 from .s3.store import S3Store
 
 _log = logging.getLogger("torchdata_remote")
-fsspec.register_implementation(  # an installed package has an entry point for this
-    DATASETS, "torchdata_remote.service.client.filesystem.DatasetsFileSystem", clobber=True
-)
 
 
 class Connection(NamedTuple):
@@ -137,7 +131,7 @@ def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: C
     backend, read_timeout_s = connection
     automatic, chosen = backend is Backend.AUTOMATIC, f"backend={backend.value!r}"
     if backend is Backend.FSSPEC:
-        return FsspecStore(scheme, bucket, options, read_timeout_s), f"fsspec ({chosen})"
+        return _fsspec_store(scheme, bucket, options, read_timeout_s), f"fsspec ({chosen})"
     if scheme in S3:
         settings = s3_settings(options, read_timeout_s)
         if settings is not None:
@@ -145,7 +139,7 @@ def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: C
             return S3Store(bucket, settings, read_by_obstore=by_obstore), reason
         if automatic:
             _log.warning("s3://%s is read by s3fs, more slowly: an option of %r has no translation", bucket, options)
-            return FsspecStore(
+            return _fsspec_store(
                 scheme, bucket, options, read_timeout_s
             ), f"s3fs (an option of {options!r} has no translation)"
     elif scheme in HTTP and not options and backend is not Backend.BOTOCORE:
@@ -157,12 +151,18 @@ def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: C
     elif automatic and scheme in LOCAL and not options:
         return LocalStore(), "the operating system (local files)"
     if automatic:
-        return FsspecStore(scheme, bucket, options, read_timeout_s), "fsspec (the transport for all other URLs)"
+        return _fsspec_store(scheme, bucket, options, read_timeout_s), "fsspec (the transport for all other URLs)"
     raise UrlError(
         f"{chosen} cannot read {scheme}://{bucket} with {options!r}. Pass backend='automatic', or backend='fsspec', "
         "which supports every option of its filesystems.",
         url=f"{scheme}://{bucket}",
     )
+
+
+def _fsspec_store(scheme: str, bucket: str, options: StorageOptions, read_timeout_s: float) -> Store:
+    from .fsspec_store import FsspecStore  # fsspec takes 0.1 s to import, which the other stores do not need
+
+    return FsspecStore(scheme, bucket, options, read_timeout_s)
 
 
 def _choose_obstore(scheme: str, bucket: str, backend: Backend, *, instead: str) -> tuple[bool, str]:

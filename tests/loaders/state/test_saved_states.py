@@ -38,8 +38,8 @@ def write_datasets() -> None:
 
 
 def interleaved() -> Any:
-    pipe = tdr.IterableWrapper(["memory://old/"]).list_remote(pattern="*.tar").shuffle_shards(seed=0)
-    pipe = pipe.sharding_filter_rank().async_prefetch(interleave=2).shard_tar_reader(interleave=2)
+    urls = tdr.IterableWrapper(["memory://old/"]).list_remote(pattern="*.tar").shuffle_shards(seed=0)
+    pipe = urls.sharding_filter_rank().async_prefetch(interleave=2).shard_tar_reader(interleave=2)
     return tdr.stateful_loader(
         pipe.shuffle_samples(buffer_size=7, seed=3).to_tuple("__key__"), batch_size=4, num_streams=2
     )

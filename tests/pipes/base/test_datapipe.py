@@ -12,7 +12,8 @@ from torchdata_remote.pipes.base.datapipe import DataPipe
 PIPES = [
     value
     for value in vars(tdr).values()
-    if isinstance(value, type) and issubclass(value, IterDataPipe) and value is not tdr.IterableWrapper
+    if isinstance(value, type) and issubclass(value, IterDataPipe)
+    if value not in (tdr.IterableWrapper, tdr.IterDataPipe)
 ]
 
 
@@ -29,7 +30,7 @@ class _Count(DataPipe[int]):
     def __iter__(self) -> Iterator[int]:
         yield from range(100)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Any:  # type: ignore[override]  # there is none for type checkers
         self.__dict__["looked_up"].append(name)
         raise AttributeError(name)
 

@@ -32,7 +32,7 @@ def source(name: str, num_items: int, world: World | None = None, seed: int = 0)
     return items.shuffle_shards(seed).sharding_filter_rank(world=world)
 
 
-def mixture(stop: Stop | str | int, world: World | None = None, seed: int = 0, **sizes: int) -> Mixed:
+def mixture(stop: Stop | str | int, world: World | None = None, seed: int = 0, **sizes: int) -> Mixed[Any]:
     sizes = sizes or SIZES
     return mix({name: (source(name, size, world), WEIGHTS[name]) for name, size in sizes.items()}, seed=seed, stop=stop)
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
+from .. import functional_names as _functional_names
+
 if TYPE_CHECKING:
     from torch.utils.data.datapipes._decorator import functional_datapipe
     from torch.utils.data.datapipes.datapipe import IterDataPipe
@@ -35,6 +37,14 @@ else:
             from ._pipes import Batcher, Collator, Filter, IterableWrapper, Mapper
             from ._sharding import SHARDING_PRIORITIES
             from ._stream_wrapper import StreamWrapper
+
+    _register = functional_datapipe
+
+    def functional_datapipe(name):
+        """Register a pipe's functional name, which may have been announced before the pipe was imported."""
+        _functional_names.make_room(name, IterDataPipe.functions)
+        return _register(name)
+
 
 __all__ = [
     "SHARDING_PRIORITIES",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from ..arguments import check
 from ..arguments.amounts import seconds, whole, whole_or_none
@@ -69,13 +70,14 @@ class RetryPolicy:
         )
 
 
-def policy_of(retry: RetryPolicy | None) -> RetryPolicy:
+def policy_of(retry: Any) -> RetryPolicy:
     """Return the policy of a ``retry`` argument; ``None`` is the default one.
 
     Raises:
         TypeError: if it is neither.
     """
-    example = f"RetryPolicy(max_attempts={retry})" if type(retry) is int else "RetryPolicy(max_attempts=5)"
+    attempts = retry if isinstance(retry, int) else 5
+    example = f"RetryPolicy(max_attempts={attempts})"
     found: RetryPolicy | None = check.instance_or_none("retry", retry, RetryPolicy, example=example)
     return found or RetryPolicy()
 

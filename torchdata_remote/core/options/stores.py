@@ -33,9 +33,10 @@ class StorageOptions(Mapping[str, Any]):
     """
 
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
-        if options is not None and not isinstance(options, Mapping):
+        given: object = options
+        if given is not None and not isinstance(given, Mapping):
             expected = 'storage_options must be a dict such as {"key": ..., "secret": ...}'
-            raise check.marked(TypeError(f"{expected}, got {check.a_kind(options)}."))
+            raise check.marked(TypeError(f"{expected}, got {check.a_kind(given)}."))
         self._options = dict(options or {})
         if not all(isinstance(name, str) for name in self._options):
             names = ", ".join(sorted(map(repr, self._options)))

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Set
 from typing import Any, TypeVar
 
 from ...core.arguments import check
-from ...core.iter_datapipe import IterableWrapper
 from ...core.urls import redact
 from ...errors import EmptyListingError, UrlError
 
@@ -151,6 +150,10 @@ def _wrapped(pipe: Any) -> Any:
     while type(pipe).__name__ in _PASS_THROUGH:
         pipe = fields.get("datapipe", fields.get("source_datapipe"))
         fields = getattr(pipe, "__dict__", {})
+    if "iterable" not in fields:
+        return None
+    from ...core.iter_datapipe import IterableWrapper  # imports torch, which commands and lists of URLs do not need
+
     # A user's pipe may have an attribute of this name with another meaning, such as the path of a list of URLs
     is_wrapper = isinstance(pipe, IterableWrapper) and type(pipe).__iter__ is IterableWrapper.__iter__
-    return fields.get("iterable") if is_wrapper else None
+    return fields["iterable"] if is_wrapper else None

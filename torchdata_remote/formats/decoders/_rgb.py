@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 
 from ...core.arguments.amounts import whole
 from ...core.arguments.calls import explained
 from ..images import IMAGE_FORMATS
 from ._turbojpeg import MAX_PIXELS, check_size, decode_plain_jpeg, divisor
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 # Formats that Pillow may try. Its rarer and less tested parsers are kept away from untrusted files.
 _FORMATS = tuple(dict.fromkeys(IMAGE_FORMATS.values()))
@@ -66,6 +68,7 @@ def rgb(data: bytes | None = None, *, min_size: int | None = None) -> Image.Imag
         OSError: if the data are not an image, or incomplete.
 
     Example:
+        >>> from PIL import Image
         >>> file = io.BytesIO()
         >>> Image.new("L", (1000, 501)).save(file, "JPEG")
         >>> image = rgb(file.getvalue())
@@ -88,6 +91,8 @@ def _decode(data: bytes, min_size: int | None) -> Image.Image:
 
 
 def _decode_by_pillow(data: bytes, min_size: int | None) -> Image.Image:
+    from PIL import Image, UnidentifiedImageError  # imported by the first image that is decoded
+
     try:
         opened = Image.open(io.BytesIO(data), formats=_FORMATS)
     except Image.DecompressionBombError as error:

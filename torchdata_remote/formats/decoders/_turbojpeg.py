@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from PIL import Image
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 try:
     import simplejpeg  # type: ignore[import-untyped]
@@ -38,7 +41,7 @@ def divisor(width: int, height: int, min_size: int | None) -> int:
     return next((by for by in (8, 4, 2) if min(width, height) // by >= min_size), 1)
 
 
-def decode_plain_jpeg(data: bytes, min_size: int | None) -> Image.Image | None:
+def decode_plain_jpeg(data: bytes, min_size: int | None) -> Image | None:
     """Decode a plain JPEG; return ``None`` if Pillow has to.
 
     Pillow decodes everything that is not plain (other formats, CMYK, YCCK) and everything that simplejpeg refuses,
@@ -62,4 +65,6 @@ def decode_plain_jpeg(data: bytes, min_size: int | None) -> Image.Image | None:
         pixels = simplejpeg.decode_jpeg(data, **least)
     except ValueError:
         return None
-    return Image.fromarray(pixels)
+    from PIL.Image import fromarray  # imported by the first image that is decoded
+
+    return fromarray(pixels)

@@ -8,12 +8,13 @@ from typing import Any, ClassVar, TypeVar
 
 from ...core.arguments import check
 from ...core.arguments.calls import explain_init
-from ...core.iter_datapipe import IterDataPipe
+from ...core.iter_datapipe import IterDataPipe as TorchDataPipe
 from ...core.parent_watch import WatchedWhenUnpickled
 from ...core.stats.report import Stats, stats
 from ...core.world import World
 from ...errors import StateError
 from .chain import load_state, state_of, warm_up
+from .typed import IterDataPipe
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -125,7 +126,7 @@ class OneForOne(DataPipe[T_co]):
     """Base of a pipe that yields one item for each that it takes: state and length are those of its source."""
 
     needs_source_state = True
-    source_datapipe: IterDataPipe[Any]
+    source_datapipe: TorchDataPipe[Any]
 
     def state_dict(self) -> Any:
         """Return the position after the last item that was yielded, as plain JSON."""

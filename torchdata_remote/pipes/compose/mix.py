@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeVar
 
 from ...core.arguments import check
 from ...core.arguments.amounts import whole
@@ -21,6 +21,8 @@ from ..base.chain import all_pipes, load_state, state_of, take_together, warm_up
 from ..base.datapipe import StatefulPipe
 from ..base.epochs import SeededPipe
 from .mix_arguments import weights_of
+
+T = TypeVar("T")
 
 # Larger than any epoch: repeated passes over a source get epochs of their own.
 _REPEAT_STRIDE = 1 << 32
@@ -70,7 +72,7 @@ class _Source:
         return [self.name, self.num_passes, state_of(self._pipe) if self.started else self._resume_from]
 
 
-class Mixed(SeededPipe[Any], StatefulPipe[Any]):
+class Mixed(SeededPipe[T], StatefulPipe[T]):
     """A mixture of pipes, returned by :func:`mix`.
 
     Args:
@@ -85,7 +87,7 @@ class Mixed(SeededPipe[Any], StatefulPipe[Any]):
 
     def __init__(
         self,
-        sources: Mapping[str, IterDataPipe[Any]],
+        sources: Mapping[str, IterDataPipe[T]],
         weights: Mapping[str, float],
         *,
         seed: int,
@@ -109,7 +111,7 @@ class Mixed(SeededPipe[Any], StatefulPipe[Any]):
         self._is_warm = True
         return take_together(warm_up(self.sources[source.name]) for source in self._active)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[T]:
         if not self._is_warm:
             self.warm_up()
         self._is_warm = False
@@ -178,11 +180,11 @@ class Mixed(SeededPipe[Any], StatefulPipe[Any]):
 
 @explained
 def mix(
-    sources: Mapping[str, tuple[IterDataPipe[Any], float]],
+    sources: Mapping[str, tuple[IterDataPipe[T], float]],
     *,
     seed: int = 0,
     stop: Stop | str | int = Stop.FIRST_EXHAUSTED,
-) -> Mixed:
+) -> Mixed[T]:
     """Mix several chains: each item is taken from one of them, drawn by weight.
 
     The draws are determined by seed, epoch and slot. Each source is shuffled and split separately, so each needs a
@@ -207,7 +209,8 @@ def mix(
         ['dog', 'dog', 'dog', 'cat', 'dog', 'dog', 'cat', 'dog']
     """
     weights = weights_of(sources)
-    if not isinstance(stop, str | int) and not hasattr(stop, "__index__"):
+    given: Any = stop
+    if not isinstance(given, str) and not hasattr(given, "__index__"):
         names = ", ".join(f"'{option.value}'" for option in Stop)
         raise check.marked(TypeError(f"stop must be a number of samples, or one of {names}, got {check.shown(stop)}."))
     stop = check.choice("stop", stop, Stop) if isinstance(stop, str) else whole("stop", stop)

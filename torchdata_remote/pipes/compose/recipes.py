@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...core.arguments.calls import explained
-from ...core.iter_datapipe import IterableWrapper, IterDataPipe
 from ...core.world import World
 from ...fetch.listing.source_argument import urls_of
 from ...formats.error_policy import OnBadMember, OnBadShard, raise_error
 from ...formats.sample import Sample
 from ..async_prefetch import AsyncPrefetch
+from ..base.typed import IterableWrapper, IterDataPipe
 from ..file_reader import FileReader
 from ..list_remote import ListRemote
 from ..shard_tar_reader import ShardTarReader

@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
@@ -141,9 +142,9 @@ class _Worker(Generic[T]):
         can_fork = "forkserver" in multiprocessing.get_all_start_methods()  # not on Windows
         context = multiprocessing.get_context("forkserver") if can_fork else multiprocessing.get_context("spawn")
         if can_fork and getattr(forkserver._forkserver, "_preload_modules", None) == _DEFAULT_PRELOAD:
-            # Otherwise every worker takes seconds to import torch. This package is not preloaded: the fork server does
-            # not know the import paths of this process, and might find another version.
-            context.set_forkserver_preload(["torch"])
+            # Otherwise every worker takes seconds to import torch, if its tasks need it. This package is not preloaded:
+            # the fork server does not know the import paths of this process, and might find another version.
+            context.set_forkserver_preload(["torch" if "torch" in sys.modules else "numpy"])
         self.connection, worker_end = context.Pipe()
         self.process = context.Process(target=_serve, args=(worker_end,), daemon=True)
         self.process.start()

@@ -1,0 +1,236 @@
+"""Write ``torchdata_remote/pipes/base/typed.pyi``: the functional names of the package as typed, documented methods.
+
+    python .ci/make_typed.py            write the file
+    python .ci/make_typed.py --check    exit with 1 if it differs from what would be written
+
+A method has the parameters, annotations, defaults and docstring of its pipe's constructor, without the source. The
+annotation of the source becomes that of ``self``, so a pipe of samples is refused where URLs are expected. torch's names
+are in ``torch_names.pyi``, which is written by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import builtins
+import importlib
+import inspect
+import re
+import sys
+import textwrap
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+PIPES = ROOT / "torchdata_remote" / "pipes"
+STUB = PIPES / "base" / "typed.pyi"
+WIDTH = 120
+
+HEAD = '''\
+"""What type checkers and editors see of ``typed.py``: the functional names as methods.
+
+Written by ``.ci/make_typed.py`` from the constructors of the pipes. Do not edit.
+"""
+
+{imports}
+
+T_co = TypeVar("T_co", covariant=True)
+
+class IterDataPipe(TorchNames[T_co]):
+    """torch's ``IterDataPipe``, whose functional names are typed methods.
+
+    Annotate with it what returns a chain: ``def chain() -> tdr.IterDataPipe[dict[str, Any]]``. At run time it is torch's
+    class itself, and each pipe of torch has the methods.
+    """
+
+'''
+
+FOOT = '''
+class IterableWrapper(IterDataPipe[T_co]):
+    """Yield the items of an iterable: the start of a chain.
+
+    Args:
+        iterable: of items, such as a list of URLs.
+        deepcopy: whether each pass iterates over a copy, if the iterable can be copied.
+    """
+
+    def __init__(self, iterable: Iterable[T_co], deepcopy: bool = True) -> None: ...
+    def __len__(self) -> int: ...
+'''
+
+
+class Imports:
+    """Import statements of the stub, by module."""
+
+    def __init__(self) -> None:
+        self._names: defaultdict[str, set[str]] = defaultdict(set)
+
+    def add(self, module: str, name: str) -> None:
+        """Import a name; modules of this package are given relative to ``pipes/base``."""
+        self._names[module].add(name)
+
+    def add_used(self, source: str, known: dict[str, tuple[str, str]]) -> None:
+        """Import the names in an expression.
+
+        Raises:
+            LookupError: for a name that is neither builtin nor known.
+        """
+        for node in ast.walk(ast.parse(source, mode="eval")):
+            if isinstance(node, ast.Name) and node.id in known:
+                self.add(*known[node.id])
+            elif isinstance(node, ast.Name) and node.id not in dir(builtins) and node.id != "IterDataPipe":
+                raise LookupError(f"{node.id} in {source!r} is not imported by the pipe's module")
+
+    def text(self) -> str:
+        """The statements, in the order that ruff wants."""
+        standard = sorted(module for module in self._names if not module.startswith("."))  # "" first: plain imports
+        own = sorted(
+            (module for module in self._names if module.startswith(".")),
+            key=lambda module: (-len(module) + len(module.lstrip(".")), module.lstrip(".")),
+        )
+        blocks = ["\n".join(map(self._statement, modules)) for modules in (standard, own)]
+        return "\n\n".join(block for block in blocks if block)
+
+    def _statement(self, module: str) -> str:
+        if not module:
+            return "\n".join(f"import {name}" for name in sorted(self._names[module]))
+        names = sorted(self._names[module], key=lambda name: (not name.isupper(), name))
+        line = f"from {module} import {', '.join(names)}"
+        return line if len(line) <= WIDTH else f"from {module} import (\n    " + ",\n    ".join(names) + ",\n)"
+
+
+def stub() -> str:
+    """The text of the file."""
+    imports = Imports()
+    for module, name in {
+        ("collections.abc", "Iterable"),
+        ("typing", "TypeVar"),
+        (".torch_names", "TorchNames"),
+    }:
+        imports.add(module, name)
+    methods = [method_of(path, imports) for path in sorted(PIPES.glob("[!_]*.py"))]
+    return HEAD.format(imports=imports.text()) + "\n\n".join(methods) + "\n" + FOOT
+
+
+def method_of(path: Path, imports: Imports) -> str:
+    """The method of the pipe in a module."""
+    tree = ast.parse(path.read_text())
+    known = _names_of(tree, path.stem)
+    node, name = next(
+        (node, decorator.args[0].value)
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+        for decorator in node.decorator_list
+        if isinstance(decorator, ast.Call) and getattr(decorator.func, "id", "") == "functional_datapipe"
+        if isinstance(decorator.args[0], ast.Constant)
+    )
+    init = next(item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__")
+    kind = getattr(importlib.import_module(f"torchdata_remote.pipes.{path.stem}"), node.name)
+    imports.add(f"..{path.stem}", node.name)
+    source = _items_of_source(init)
+    generic = source in _type_variables(tree)
+    if source != "Any" and not generic:
+        imports.add_used(source, known)
+    first = "self" if generic or source == "Any" else f"self: IterDataPipe[{source}]"
+    parameters = [first, *_parameters(init, kind, imports, known)]
+    returned = f"{node.name}[T_co]" if generic else node.name
+    line = f"    def {name}({', '.join(parameters)}) -> {returned}:"
+    if len(line) > WIDTH:
+        line = f"    def {name}(\n        " + ",\n        ".join(parameters) + f",\n    ) -> {returned}:"
+    return f"{line}\n{_docstring(kind)}"
+
+
+def _names_of(tree: ast.Module, stem: str) -> dict[str, tuple[str, str]]:
+    """Names in a module of ``pipes`` -> where the stub imports them from."""
+    found = {}
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            found.update({alias.name: ("", alias.name) for alias in node.names})
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * (node.level + 1 if node.level else 0) + (node.module or "")
+            if module.startswith("..base."):
+                module = module.removeprefix("..base")
+            found.update({alias.asname or alias.name: (module, alias.name) for alias in node.names})
+        elif isinstance(node, ast.Assign):
+            found.update({name.id: (f"..{stem}", name.id) for name in node.targets if isinstance(name, ast.Name)})
+    found.pop("IterDataPipe", None)
+    return found
+
+
+def _type_variables(tree: ast.Module) -> set[str]:
+    return {
+        node.targets[0].id
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and isinstance(node.value, ast.Call)
+        and ast.unparse(node.value.func) == "TypeVar"
+    }
+
+
+def _items_of_source(init: ast.FunctionDef) -> str:
+    """What the items of the source are, from its annotation ``IterDataPipe[...]``."""
+    annotation = init.args.args[1].annotation
+    assert isinstance(annotation, ast.Subscript), f"the source of {init.name} has no type of items"
+    return ast.unparse(annotation.slice)
+
+
+def _parameters(init: ast.FunctionDef, kind: type, imports: Imports, known: dict[str, tuple[str, str]]) -> list[str]:
+    """The parameters after the source, with annotations and defaults."""
+    args, written = init.args, []
+    defaults = {name: parameter.default for name, parameter in inspect.signature(kind).parameters.items()}
+    nodes = dict(zip(reversed([arg.arg for arg in args.args]), reversed(args.defaults), strict=False))
+    nodes.update({arg.arg: node for arg, node in zip(args.kwonlyargs, args.kw_defaults, strict=True) if node})
+
+    def text(arg: ast.arg) -> str:
+        assert arg.annotation is not None
+        annotation = ast.unparse(arg.annotation)
+        imports.add_used(annotation, known)
+        default = ""
+        if arg.arg in nodes:
+            default = f" = {_default(nodes[arg.arg], defaults[arg.arg], imports, known)}"
+        return f"{arg.arg}: {annotation}{default}"
+
+    written += [text(arg) for arg in args.args[2:]]
+    if args.vararg:
+        written.append("*" + text(args.vararg))
+    elif args.kwonlyargs:
+        written.append("*")
+    return written + [text(arg) for arg in args.kwonlyargs]
+
+
+def _default(node: ast.expr, value: Any, imports: Imports, known: dict[str, tuple[str, str]]) -> str:
+    """A default: numbers as such, because constants elsewhere say nothing to who reads the method."""
+    if isinstance(value, int) and type(value) is int:
+        return f"{value:_}"
+    source = ast.unparse(node)
+    imports.add_used(source, known)
+    return source.replace("'", '"')
+
+
+def _docstring(kind: type) -> str:
+    """The docstring of the class, without the source, which is ``self`` here."""
+    text = inspect.getdoc(kind) or ""
+    text = re.sub(r"^    source_datapipe: .*\n(?:     .*\n)*", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^Args:\n\n", "", text, flags=re.MULTILINE)
+    prefix = "r" if "\\" in text else ""
+    return textwrap.indent(f'{prefix}"""{text}\n"""', " " * 8)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Write the functional names as typed methods.")
+    parser.add_argument("--check", action="store_true", help="compare instead of writing")
+    options = parser.parse_args()
+    wanted = stub()
+    if options.check:
+        if wanted == STUB.read_text():
+            return 0
+        print(f"{STUB.relative_to(ROOT)} is out of date: run python .ci/make_typed.py", file=sys.stderr)
+        return 1
+    STUB.write_text(wanted)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

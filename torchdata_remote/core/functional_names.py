@@ -1,0 +1,125 @@
+"""Register functional names of pipes before the pipes are imported, and without importing torch.
+
+A chain may begin with torch's own ``IterableWrapper``, whatever was imported first. So each name is registered as a
+function that imports the pipes when it is called: at once if ``IterDataPipe`` exists, otherwise as soon as the module
+that defines it has been executed. Until then an entry in ``sys.meta_path`` waits for that module, and for no other.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+# torch's, and ours for versions of torch without it
+_DEFINING_MODULES = ("torch.utils.data.datapipes.datapipe", f"{__package__}.iter_datapipe._base")
+
+
+class ImportedWhenCalled:
+    """A functional name whose pipe has not been imported.
+
+    Args:
+        name: functional name.
+        load: imports the pipes, which replace this object.
+        functions: registry of functional names.
+    """
+
+    def __init__(self, name: str, load: Callable[[], object], functions: dict[str, Callable[..., Any]]) -> None:
+        self._name = name
+        self._load = load
+        self._functions = functions
+
+    def __call__(self, source_datapipe: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._pipe()(source_datapipe, *args, **kwargs)
+
+    # What help(pipe.list_remote) shows: torch copies it from here
+    @property
+    def __doc__(self) -> str | None:  # type: ignore[override]
+        return self._pipe().__doc__
+
+    def _pipe(self) -> Callable[..., Any]:
+        self._load()
+        return self._functions[self._name]
+
+
+class FunctionalNames:
+    """Functional names of one package.
+
+    Args:
+        names: functional names.
+        load: imports the pipes, which register themselves under these names, after :func:`make_room`.
+    """
+
+    def __init__(self, names: Iterable[str], load: Callable[[], object]) -> None:
+        self._names = tuple(names)
+        self._load = load
+
+    def register(self, functions: dict[str, Callable[..., Any]]) -> None:
+        """Add the names to torch's registry; those that it has already are left alone."""
+        for name in self._names:
+            functions.setdefault(name, ImportedWhenCalled(name, self._load, functions))
+
+    def register_when_imported(self) -> None:
+        """Add the names to torch's registry, now or as soon as torch has defined it."""
+        finder = _Finder(self)
+        sys.meta_path.insert(0, finder)
+        for name in _DEFINING_MODULES:
+            if name in sys.modules:
+                # Waits for another thread that is just importing it
+                finder.finish(import_module(name))
+                return
+
+
+def make_room(name: str, functions: dict[str, Callable[..., Any]]) -> None:
+    """Remove a name whose pipe is about to be registered: torch refuses names that are taken."""
+    if isinstance(functions.get(name), ImportedWhenCalled):
+        del functions[name]
+
+
+class _Finder:
+    """A meta path finder that waits for the module that defines ``IterDataPipe``; leaves no trace in it."""
+
+    def __init__(self, names: FunctionalNames) -> None:
+        self._names = names
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
+        if fullname not in _DEFINING_MODULES:
+            return None
+        for finder in sys.meta_path:
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = None if find is None else find(fullname, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _Loader(spec.loader, self)  # type: ignore[assignment]  # importlib.abc takes 10 ms to import
+                return spec
+        return None
+
+    def finish(self, module: ModuleType) -> None:
+        """Register the names, and wait no longer."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        self._names.register(module.IterDataPipe.functions)
+
+
+class _Loader:
+    """Executes a module with its own loader, and then tells the finder."""
+
+    def __init__(self, loader: Loader, finder: _Finder) -> None:
+        self._loader = loader
+        self._finder = finder
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        self._finder.finish(module)

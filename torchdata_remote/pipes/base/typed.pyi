@@ -1,0 +1,514 @@
+"""What type checkers and editors see of ``typed.py``: the functional names as methods.
+
+Written by ``.ci/make_typed.py`` from the constructors of the pipes. Do not edit.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from ...core.options import Backend, RetryPolicy
+from ...core.partition import EqualizeMode
+from ...core.world import World
+from ...formats.decoders import Decoder
+from ...formats.error_policy import OnBadMember, OnBadShard, raise_error
+from ...formats.sample import Sample
+from ...labels import Classes, Labeller
+from ..async_prefetch import AsyncPrefetch
+from ..decode_sample import DecodeSample
+from ..equalize_ranks import EqualizeRanks
+from ..file_reader import FileReader
+from ..label_from_path import LabelFromPath
+from ..list_remote import ListRemote
+from ..shard_tar_reader import ShardTarReader
+from ..shard_zip_reader import ShardZipReader
+from ..sharding_filter_rank import ShardingFilterRank
+from ..shuffle_samples import ShuffleSamples
+from ..shuffle_shards import ShuffleShards
+from ..to_tuple import ToTuple
+from ..write_shards import WriteShards
+from .torch_names import TorchNames
+
+T_co = TypeVar("T_co", covariant=True)
+
+class IterDataPipe(TorchNames[T_co]):
+    """torch's ``IterDataPipe``, whose functional names are typed methods.
+
+    Annotate with it what returns a chain: ``def chain() -> tdr.IterDataPipe[dict[str, Any]]``. At run time it is torch's
+    class itself, and each pipe of torch has the methods.
+    """
+
+    def async_prefetch(
+        self: IterDataPipe[str],
+        *,
+        max_in_flight: int = 16,
+        max_buffer_bytes: int = 134_217_728,
+        part_bytes: int | None = None,
+        in_order: bool = True,
+        interleave: int = 1,
+        retry: RetryPolicy | None = None,
+        backend: Backend = Backend.AUTOMATIC,
+        cache_dir: str | None = None,
+        cache_bytes: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> AsyncPrefetch:
+        """Open URLs as byte streams and prefetch the next ones (functional name: ``async_prefetch``).
+
+        Large objects are fetched in ranged parts, in parallel and yielded in order, so the first sample of a shard is
+        available after its first part. A small object costs one request. Requests start with the iterator and stop with
+        it; streams that were yielded stay readable.
+
+        Args:
+            max_in_flight: maximum number of concurrent requests.
+            max_buffer_bytes: bound on the bytes that are fetched or being fetched and not yet consumed. All streams of a
+                ``Resumable`` in one process share it, as they share ``max_in_flight``.
+            part_bytes: size of the ranged parts of large objects, in bytes. ``None`` means 8 MiB, or less if
+                ``max_in_flight`` of them would fill more than three quarters of ``max_buffer_bytes``.
+            in_order: ``False`` yields the objects in the order in which they complete. This order differs from run to run
+                and cannot be resumed.
+            interleave: number of streams that will be read in turn, as by ``shard_tar_reader(interleave=4)``. Each of them
+                gets its share of ``max_buffer_bytes`` from the start.
+            retry: policy for transient errors.
+            backend: the library that transfers the bytes; ``AUTOMATIC`` selects the fastest one that works and logs it.
+            cache_dir: local folder in which complete objects are cached, shared by all processes of the host. An object
+                with the same size and etag is read from there without a request.
+            cache_bytes: bound on the size of the cache; the least recently used objects are evicted first.
+            storage_options: for the store, in fsspec's vocabulary.
+
+        Yields:
+            tuple[str, StreamWrapper]: the URL unchanged, and a binary file-like object that is not seekable, in torch's
+            wrapper, so that torchdata's ``load_from_tar``, ``readlines``, ... can read it.
+
+        Raises:
+            ObjectNotFoundError, AccessDeniedError, ObjectChangedError, TransientStorageError: raised by the stream when
+                its bytes are read, with URL, range, etag, attempts, seconds and cause.
+
+        Example:
+            >>> import fsspec
+            >>> fsspec.filesystem("memory").pipe("/notes/1.txt", b"hello")
+            >>> [(url, stream.read()) for url, stream in AsyncPrefetch(IterableWrapper(["memory://notes/1.txt"]))]
+            [('memory://notes/1.txt', b'hello')]
+        """
+
+    def decode_sample(self: IterDataPipe[Sample], decoders: Mapping[str, Decoder] | None = None) -> DecodeSample:
+        """Decode members by their extension (functional name: ``decode_sample``).
+
+        By default, images (jpg, jpeg, png, webp, bmp, gif, tif, tiff, ppm, ...) become ``PIL.Image`` in mode RGB,
+        ``cls`` an int, ``json`` its value, ``txt`` a str, ``npy`` an array (one that requires unpickling is refused). For
+        an extension of several parts, such as ``seg.png``, a decoder of the complete extension takes precedence over one of
+        its last part. Other members stay ``bytes``; values that are not ``bytes`` are unchanged.
+
+        Args:
+            decoders: extension -> function from bytes to a value, in addition to the defaults or in place of them;
+                ``bytes`` leaves a member undecoded.
+
+        Yields:
+            dict: a new sample.
+
+        Raises:
+            DecodeError: names member, sample and shard; the decoder's own error is its ``__cause__``.
+
+        Example:
+            >>> samples = IterableWrapper([{"__key__": "1", "cls": b"3", "bin": b"12"}])
+            >>> list(DecodeSample(samples, {"bin": len}))
+            [{'__key__': '1', 'cls': 3, 'bin': 2}]
+        """
+
+    def equalize_ranks(self, *, mode: EqualizeMode | str) -> EqualizeRanks[T_co]:
+        """Give every slot the same number of samples (functional name: ``equalize_ranks``).
+
+        All ranks then have the same number of batches, so none of them waits for gradients at the end of an epoch. It makes
+        the ``sharding_filter_rank`` above it split shards by the numbers of samples in the manifest: ranks exchange
+        nothing, and ``len(pipe)`` is exact for the current slot. The pipes between the two must yield one sample for each
+        that they take; the count is checked at the end.
+
+        Args:
+            mode: ``drop`` drops up to ``num_slots - 1`` samples, different ones each epoch; ``repeat`` repeats up to
+                ``num_slots - 1`` samples.
+
+        Yields:
+            The same samples.
+
+        Raises:
+            ManifestError: if the listing is not that of a manifest, or a shard has no index.
+            SampleError: if the number of samples differs from that in the manifest.
+
+        Example:
+            >>> from torchdata_remote import ShardWriter, World
+            >>> with ShardWriter("memory://even/{shard}.tar", overwrite=True) as writer:
+            ...     _ = [writer.write({"__key__": str(i), "cls": i}) for i in range(7)]
+            >>> urls = IterableWrapper(["memory://even/index.json"]).list_remote()
+            >>> share = urls.sharding_filter_rank(world=World(rank=1, world_size=2))
+            >>> pipe = EqualizeRanks(share.shard_tar_reader(), mode="drop")
+            >>> len(pipe), [sample["__key__"] for sample in pipe]
+            (3, ['4', '5', '6'])
+        """
+
+    def file_reader(self, *, storage_options: Mapping[str, Any] | None = None) -> FileReader:
+        """Read each object as a sample with one member (functional name: ``file_reader``).
+
+        Args:
+            storage_options: for bare URLs, in fsspec's vocabulary.
+
+        Yields:
+            dict: ``"__key__"`` (str, path in the bucket without its extension), ``"__url__"`` (str), and the object's
+            ``bytes`` under its extension in lower case.
+
+        Raises:
+            SampleError: for an object whose name has no extension.
+
+        Example:
+            >>> import fsspec
+            >>> fsspec.filesystem("memory").pipe("/pets/cat/1.JPG", b"...")
+            >>> list(FileReader(IterableWrapper(["memory://pets/cat/1.JPG"])))
+            [{'__key__': 'pets/cat/1', '__url__': 'memory://pets/cat/1.JPG', 'jpg': b'...'}]
+        """
+
+    def label_from_path(
+        self: IterDataPipe[Sample],
+        *,
+        classes: Classes | Labeller | None = None,
+        pattern: str | None = None,
+    ) -> LabelFromPath:
+        """Add ``"cls"``, the class number, from the sample's key (functional name: ``label_from_path``).
+
+        Args:
+            classes: class names in the order of their numbers, from 0, or a dict name -> int. A name that is not among
+                them, but consists of digits, is the number itself; so is any name without ``classes``. Or a labeller of
+                ``tdr.labels`` or your own, which is called with the key (it has no extension) and gives the number, or a
+                name in its ``table``.
+            pattern: a regular expression with one group, searched in the key: that group is the class's name. By default it
+                is the key's parent directory. Not together with a labeller.
+
+        Yields:
+            dict: a new sample with ``"cls"`` (int).
+
+        Raises:
+            LabelError: for a label that is neither a class nor a number, for a key without one, and for a sample
+                that has a ``cls`` already. Names the URL.
+
+        Example:
+            >>> samples = IterableWrapper([{"__key__": "train/dog/7", "__url__": "s3://pets/train/dog/7.jpg", "jpg": b""}])
+            >>> [sample["cls"] for sample in LabelFromPath(samples, classes=["cat", "dog"])]
+            [1]
+        """
+
+    def list_remote(
+        self: IterDataPipe[str | os.PathLike[str]],
+        *,
+        pattern: str | None = None,
+        recursive: bool = True,
+        match_named: bool = True,
+        retry: RetryPolicy | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> ListRemote:
+        """List the objects of source URLs (functional name: ``list_remote``).
+
+        A source is
+
+        - a prefix: ``s3://b``, ``s3://b/``, ``s3://b/dir``, ``s3://b/dir/``. ``dir`` never matches ``dir2``;
+        - a glob: ``s3://b/t-*.tar``, where ``*`` and ``?`` stay within a folder and ``**`` does not;
+        - a brace range: ``s3://b/t-{000000..000099}.tar`` or ``s3://b/{train,val}/``. A result without
+          a glob and without a slash at its end is one object, for which the store is not listed;
+        - a manifest: ``s3://b/t/index.json``, as written by ``write_shards``: its shards in its order, with the checksums
+          that their bytes are verified against while they are read;
+        - one object.
+
+        ``*``, ``?``, ``[``, ``{`` and ``}`` that are part of a name have to be put into brackets, as by :func:`escape_url`:
+        ``s3://b/what[?]/``. A :class:`RemoteUrl` is never a pattern.
+
+        The objects of a source are sorted by path (by code points), and the sources keep their order, so the listing is
+        the same in all processes. Objects are yielded while later pages of the listing are requested. Directory markers
+        are dropped. Sources that overlap or are repeated yield their objects repeatedly. (A manifest that has a shard twice
+        is refused.)
+
+        Args:
+            pattern: glob that objects must match: by base name, or by the path below the source if it has a slash.
+            recursive: whether folders below a prefix are listed too. Does not apply to a glob or a brace range.
+            match_named: whether ``pattern`` also applies to objects that a source names itself: the shards of a manifest,
+                one object, a brace range, a glob that ends with an extension. Otherwise it applies to folders only.
+            retry: policy for transient errors, for each page of a listing.
+            storage_options: for the store, in fsspec's vocabulary.
+
+        Yields:
+            RemoteUrl: a str with ``size`` (bytes) and ``etag`` if the listing has them.
+
+        Raises:
+            EmptyListingError: if a source has no objects, or none that match; names URL and pattern.
+            UrlError: for a scheme without a transport, or a URL without a bucket. When the pipe is built, for a ``str``
+                in place of a list: ``IterableWrapper("/data/x/")``.
+            ObjectNotFoundError: if there is no such bucket.
+            ManifestError: for a manifest that is damaged, or names a shard outside its folder or twice.
+            AccessDeniedError: if these credentials may not list.
+
+        Example:
+            >>> import fsspec
+            >>> fsspec.filesystem("memory").pipe({"/zoo/ape/1.jpg": b"12", "/zoo2/2.jpg": b"3"})
+            >>> [(url, url.size) for url in ListRemote(IterableWrapper(["memory://zoo"]), pattern="*.jpg")]
+            [('memory://zoo/ape/1.jpg', 2)]
+        """
+
+    def shard_tar_reader(
+        self,
+        *,
+        on_bad_shard: OnBadShard = raise_error,
+        on_bad_member: OnBadMember = raise_error,
+        interleave: int = 1,
+        nested: bool = False,
+        copy: bool = True,
+        max_member_bytes: int = 4_294_967_296,
+        max_ratio: int = 100,
+        max_decompressed_bytes: int = 1_099_511_627_776,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> ShardTarReader:
+        """Read samples from tar shards (functional name: ``shard_tar_reader``).
+
+        Consecutive members with the same key are one sample. The key ends at the first dot of the base name, and the
+        extension is the rest, in lower case; a leading ``./`` is dropped. Directories, links, devices and members named
+        like ``__this__`` are skipped and counted. Compression by gzip, bzip2, xz or zstd is detected by content.
+
+        ``skipped`` counts what the last pass in this process has skipped: ``skipped.shards`` (URL -> reason),
+        ``skipped.members`` (kind -> count) and ``skipped.bad_members`` (reason -> count).
+
+        Args:
+            on_bad_shard: called with the ``ShardReadError`` of a shard that cannot be read further. It raises, as
+                ``raise_error`` does; or it returns, as ``skip_with_warning`` does, and the rest of the shard is skipped.
+                ``accept_missing_end`` returns ``True`` for a ``MissingEndError``: it accepts archives without the
+                end-of-archive blocks.
+            on_bad_member: called with the ``BadMemberError`` of a member that cannot be part of a sample, in a valid
+                archive: without an extension (``README``) or a key (``.DS_Store``), with a path that leaves its folder, or
+                with an extension that its sample has already. It raises, as ``raise_error`` does, which makes the shard a
+                bad shard; or it returns, as ``skip_with_warning`` does, and the member is skipped. A key that is repeated
+                later in the shard always makes it a bad shard.
+            interleave: number of shards that are read concurrently, one sample of each in turn, in a deterministic order.
+                Each of them holds a part in memory. Pass ``async_prefetch`` the same number, so that it prefetches all.
+            nested: whether each shard is an archive of archives, as ImageNet's training images are. Keys are prefixed with
+                the name of the inner archive without its extension: ``n01440764/n01440764_10026``.
+            copy: whether members are ``bytes``. Otherwise they are ``memoryview`` slices, which avoid a copy but keep the
+                complete part in memory. Decode them first: torch's default collate treats a slice as a list of numbers,
+                and a worker process cannot send one (the loader would wait forever).
+            max_member_bytes: maximum size of a member; a larger one is an error, before memory is allocated for it.
+            max_ratio: maximum ratio of decompressed to compressed bytes of a shard, beyond the first 16 MiB.
+            max_decompressed_bytes: maximum size of a decompressed shard.
+            storage_options: for bare URLs, in fsspec's vocabulary.
+
+        Yields:
+            dict: ``"__key__"`` (str), ``"__url__"`` (str), and one ``bytes`` for each member under its extension.
+
+        Raises:
+            ShardReadError: for a shard that is truncated or damaged, that exceeds a limit, or that repeats a key later.
+                :class:`MissingEndError` if only the end-of-archive blocks are missing, :class:`BadMemberError` if a member
+                cannot be part of a sample.
+
+        Example:
+            >>> from torchdata_remote import ShardWriter
+            >>> with ShardWriter("memory://doc/{shard}.tar", overwrite=True) as writer:
+            ...     _ = writer.write({"__key__": "cat/1", "txt": "miaow", "cls": 3})
+            >>> list(ShardTarReader(IterableWrapper(["memory://doc/0.tar"])))
+            [{'__key__': 'cat/1', '__url__': 'memory://doc/0.tar', 'cls': b'3', 'txt': b'miaow'}]
+        """
+
+    def shard_zip_reader(
+        self,
+        *,
+        on_bad_shard: OnBadShard = raise_error,
+        on_bad_member: OnBadMember = raise_error,
+        interleave: int = 1,
+        max_member_bytes: int = 4_294_967_296,
+        max_ratio: int = 100,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> ShardZipReader:
+        """Read samples from zip shards (functional name: ``shard_zip_reader``).
+
+        The directory at the end of the archive is read first, by a separate ranged request; then the members are streamed
+        in the order in which they are stored. Stored and deflated members are supported; their checksums are verified
+        before they are yielded. Members are grouped into samples as by ``shard_tar_reader``, which also documents
+        ``skipped``.
+
+        Args:
+            on_bad_shard: called with the ``ShardReadError`` of a shard that cannot be read on: ``raise_error``,
+                ``skip_with_warning``, or a function that raises, or returns to skip the rest of the shard.
+            on_bad_member: as in ``shard_tar_reader``: called with the ``BadMemberError`` of a member that cannot be part
+                of a sample; raises, or returns to skip that member.
+            interleave: number of shards that are read concurrently, one sample of each in turn, in a deterministic order.
+            max_member_bytes: maximum size of a member; a larger one is an error, before memory is allocated for it.
+            max_ratio: maximum ratio of decompressed to compressed bytes of a member, beyond 16 MiB.
+            storage_options: for bare URLs, in fsspec's vocabulary.
+
+        Yields:
+            dict: ``"__key__"`` (str), ``"__url__"`` (str), and one ``bytes`` for each member under its extension.
+
+        Raises:
+            ShardReadError: for an archive that is truncated, damaged, encrypted or ambiguous. :class:`BadMemberError` for a
+                member that cannot be part of a sample.
+            RemoteDataError: for a file that is neither seekable nor from ``async_prefetch``.
+
+        Example:
+            >>> import fsspec, io, zipfile
+            >>> data = io.BytesIO()
+            >>> with zipfile.ZipFile(data, "w") as archive:
+            ...     archive.writestr("cat/1.txt", "miaow")
+            >>> fsspec.filesystem("memory").pipe("/doc/0.zip", data.getvalue())
+            >>> list(ShardZipReader(IterableWrapper(["memory://doc/0.zip"])))
+            [{'__key__': 'cat/1', '__url__': 'memory://doc/0.zip', 'txt': b'miaow'}]
+        """
+
+    def sharding_filter_rank(
+        self: IterDataPipe[str],
+        *,
+        world: World | None = None,
+        split: bool = True,
+    ) -> ShardingFilterRank:
+        """Pass on this slot's share of the shard URLs (functional name: ``sharding_filter_rank``).
+
+        URL ``i`` goes to slot ``i % num_slots``, so all slots together read each URL once per epoch. The share is the same
+        under ``DataLoader``, ``DataLoader2``, with ``RANK`` and ``WORLD_SIZE`` in the environment, and with an explicit
+        ``world``. Shares may differ by one URL.
+
+        With a manifest, which has the number of samples of each shard, there may be fewer shards than slots. Then shards
+        are split by samples: the numbers of samples of two slots differ by at most one. A slot reads only its range of a
+        shard, found by the index (``shard.tar.idx``). Put ``filter`` before this pipe: the URL of a range differs from that
+        of its shard, and readers refuse a pass with a filter on such URLs.
+
+        Args:
+            world: rank and worker of this reader. A world without workers applies to all workers of the rank. ``None`` asks
+                torch when iteration starts, because DataLoader workers do not exist yet when the pipe is built. If several
+                ranks read the same data, pass ``World.from_mesh(mesh, dp=...)`` or ``World.from_group(group)``.
+            split: ``False`` yields all URLs to every reader: for intended repetition, or for URLs that are split already.
+                Without this pipe several readers refuse to start (:class:`UnsplitError`).
+
+        Yields:
+            str: shard URLs in source order; a ``RemoteUrl`` may be limited to a range of samples.
+
+        Raises:
+            TypeError: if ``world`` is not a ``World``, but a ``DeviceMesh`` for example.
+            ValueError: for a chain that is split already, or for ``world`` together with ``split=False``.
+            SplitTwiceError: if a training framework splits the items again (Accelerate, the transformers Trainer).
+            EmptyShareError: in every slot, before the first URL, if there are fewer URLs than slots and their numbers of
+                samples are unknown, or fewer samples than slots.
+
+        Example:
+            >>> urls = IterableWrapper([f"s3://photos/{i}.tar" for i in range(5)])
+            >>> list(ShardingFilterRank(urls, world=World(rank=1, world_size=2)))
+            ['s3://photos/1.tar', 's3://photos/3.tar']
+        """
+
+    def shuffle_samples(self, *, buffer_size: int, seed: int = 0) -> ShuffleSamples[T_co]:
+        """Shuffle samples within a buffer, by seed and epoch (functional name: ``shuffle_samples``).
+
+        Samples are read in blocks of 2/9 of the buffer. Each sample is yielded in one of the eight phases after its block,
+        drawn by ``(seed, epoch, block)``, and the samples of a phase are shuffled again. So neighbours in the output are
+        drawn uniformly from a window of almost two buffers, and no sample moves by more than a buffer in either direction.
+        One sample is read for each one that is yielded, so the source is consumed at an even rate.
+
+        The state consists of the state of the source at the start of the oldest block in use, the phase, and the number of
+        samples yielded in it; resuming reads at most two buffers again. A buffer cannot mix samples that are further apart:
+        use ``shuffle_shards`` and ``interleave`` of the readers for that.
+
+        Epochs are counted as by ``shuffle_shards``. Chain it before ``decode_sample``, where samples take less memory.
+
+        Args:
+            buffer_size: number of samples in memory. With ``Resumable(num_streams=...)`` each stream has its own buffer.
+            seed: any int.
+
+        Yields:
+            The same items.
+
+        Example:
+            >>> pipe = ShuffleSamples(IterableWrapper(range(6)), buffer_size=3, seed=0)
+            >>> list(pipe), list(pipe)
+            ([0, 1, 4, 2, 3, 5], [0, 2, 4, 1, 3, 5])
+        """
+
+    def shuffle_shards(self: IterDataPipe[str], seed: int = 0) -> ShuffleShards:
+        """Permute URLs by seed and epoch (functional name: ``shuffle_shards``).
+
+        The order is determined by ``(seed, epoch)`` and the listing; the global random state is neither read nor changed.
+        Each pass is a new epoch, counted from 0, in all ranks and workers alike: under ``DataLoader`` with or without
+        persistent workers, and under ``DataLoader2``. Passes of a loader and passes of direct iteration are counted
+        separately, so peeking at the first sample on one rank does not desynchronise the ranks. Holds all URLs in memory.
+
+        Args:
+            seed: any int.
+
+        Yields:
+            str: the same URLs, in a uniformly random order.
+
+        Example:
+            >>> pipe = ShuffleShards(IterableWrapper(["a", "b", "c", "d"]), seed=0)
+            >>> first, second = list(pipe), list(pipe)
+            >>> pipe.set_epoch(0)
+            >>> first == list(pipe), first == second, sorted(second)
+            (True, False, ['a', 'b', 'c', 'd'])
+        """
+
+    def to_tuple(self: IterDataPipe[Sample], *names: str) -> ToTuple:
+        """Select members as a tuple (functional name: ``to_tuple``).
+
+        Args:
+            *names: one per element of the tuple: extensions separated by ``;``, of which the first that the sample has is
+                selected. ``"__key__"`` and ``"__url__"`` are valid names too.
+
+        Yields:
+            tuple: the values, as long as ``names``.
+
+        Raises:
+            MissingMemberError: names the sample, the requested members and the existing ones.
+
+        Example:
+            >>> samples = IterableWrapper([{"__key__": "1", "png": "image", "cls": 3}])
+            >>> list(ToTuple(samples, "jpg;jpeg;png", "cls"))
+            [('image', 3)]
+        """
+
+    def write_shards(
+        self: IterDataPipe[Sample],
+        url_template: str,
+        *,
+        max_shard_bytes: int = 268_435_456,
+        max_shard_samples: int = 100_000,
+        max_member_bytes: int = 4_294_967_296,
+        overwrite: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> WriteShards:
+        """Write samples into tar shards while it is iterated (functional name: ``write_shards``).
+
+        Equal samples give equal bytes. A shard is stored completely or not at all. It is uploaded while the next one is
+        packed, and the manifest ``index.json`` is written after the last one. If iteration stops early, the complete shards
+        remain, without a manifest. Memory is bounded as in ``ShardWriter``.
+
+        Args:
+            url_template: URL with one ``{shard}`` field in its base name, such as ``s3://b/train/{shard:06d}.tar``, or
+                ``.tar.gz``, ``.tgz``, ``.tar.zst`` for compressed shards. The folder must not be used for anything else.
+            max_shard_bytes: maximum size of a shard in bytes, with headers and padding, before compression. A single sample
+                that is larger is written to a shard of its own.
+            max_shard_samples: maximum number of samples in a shard.
+            max_member_bytes: maximum size of a member; a larger one is an error, here and by default in readers.
+            overwrite: replace all shards of this template. Otherwise an existing one is an error.
+            storage_options: for the store, in fsspec's vocabulary.
+
+        Yields:
+            ShardInfo: URL, number of samples, bytes and MD5 of each shard, once it is stored, in order.
+
+        Raises:
+            ObjectExistsError: if a shard or a manifest exists already.
+            ShardWriteError: for an invalid template or sample, if there is no sample, or in several DataLoader workers.
+            EncodeError: for a member that has no encoding under its extension.
+
+        Example:
+            >>> samples = IterableWrapper([{"__key__": f"{i}", "cls": i} for i in range(3)])
+            >>> pipe = WriteShards(samples, "memory://numbers/{shard}.tar", max_shard_samples=2, overwrite=True)
+            >>> [(shard.url, shard.num_samples) for shard in pipe]
+            [('memory://numbers/0.tar', 2), ('memory://numbers/1.tar', 1)]
+        """
+
+class IterableWrapper(IterDataPipe[T_co]):
+    """Yield the items of an iterable: the start of a chain.
+
+    Args:
+        iterable: of items, such as a list of URLs.
+        deepcopy: whether each pass iterates over a copy, if the iterable can be copied.
+    """
+
+    def __init__(self, iterable: Iterable[T_co], deepcopy: bool = True) -> None: ...
+    def __len__(self) -> int: ...
