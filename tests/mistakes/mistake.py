@@ -7,7 +7,6 @@ import io
 import itertools
 import re
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -91,7 +90,8 @@ def outcome_of(code: str, folder: Path) -> Outcome:
             exec("\n".join(statements), names)
             result = eval(last, names)
     except Exception as error:  # all of them are outcomes
-        return Outcome(type(error), str(error))
+        # torch appends the name of the pipe
+        return Outcome(type(error), str(error).partition("\nThis exception is thrown by")[0])
     return Outcome(None, repr(result))
 
 
@@ -121,10 +121,3 @@ def _names(folder: Path) -> dict[str, Any]:
         "torch": torch,
         "urls": tdr.IterableWrapper([f"{SHARDS}{number:06d}.tar" for number in range(2)]),
     }
-
-
-def rows(groups: dict[str, list[Mistake]]) -> Iterator[tuple[str, Mistake]]:
-    """Yield all mistakes with the name of their group."""
-    for name, mistakes in groups.items():
-        for mistake in mistakes:
-            yield name, mistake
