@@ -6,6 +6,7 @@ import math
 import operator
 import re
 from datetime import timedelta
+from numbers import Real
 from typing import Any
 
 from .check import marked, shown
@@ -133,7 +134,7 @@ def number_to_write(value: object, at_least: int | None) -> str:
         number = float(found[1].replace(",", "").replace("_", "")) * _FACTORS[found[2].lower()]
     elif isinstance(value, list | tuple) and len(value) == 1:
         number = _index(value[0])
-    elif not isinstance(value, bool | str) and hasattr(value, "__float__") and math.isfinite(float(value)):
+    elif isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value):
         number = float(value)
     if number is None or number != int(number) or (at_least is not None and number < at_least):
         return ""
