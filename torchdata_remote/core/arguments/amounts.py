@@ -119,7 +119,7 @@ def real(name: str, value: Any, *, positive: bool = True, unit: str = "a number"
 
 def _index(value: Any) -> int | None:
     """Convert an integer of Python or NumPy to an int; return ``None`` for anything else, including bools."""
-    if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):
+    if isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool"):
         return None
     try:
         return operator.index(value)
