@@ -81,10 +81,14 @@ class ShuffleSamples(SeededPipe[T], StatefulPipe[T]):
 
     @property
     def skipped(self) -> Skipped:
-        """What the reader of this chain left out in its last pass."""
+        """What the reader of this chain left out in its last pass.
+
+        Raises:
+            ValueError: if the chain has no reader, or several.
+        """
         readers = [pipe for pipe in all_pipes(self.source_datapipe) if isinstance(vars(pipe).get("skipped"), Skipped)]
         if len(readers) != 1:
-            raise AttributeError(f"The chain has {len(readers)} readers: ask each of them for what it skipped.")
+            raise ValueError(f"The chain has {len(readers)} readers of samples, and skipped is that of a single one.")
         found: Skipped = readers[0].skipped
         return found
 
