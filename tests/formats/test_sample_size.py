@@ -24,12 +24,12 @@ from torchdata_remote.formats.sample_size import sample_bytes
         (Image.new("RGB", (20, 50)), 3_000),
         (7, 0),
         (None, 0),
-        ([bytes(500), bytes(500)], 1_000 + 2 * 64),
-        ({"a": bytes(500), "b": (1, "x" * 500)}, 1_000 + 4 * 64),
+        ([bytes(500), bytes(500)], 1_000 + 2 * 48),
+        ({"a": bytes(500), "b": (1, "x" * 500)}, 1_000 + 4 * 48),
     ],
 )
 def test_content_counts_wherever_it_is(value: Any, content: int) -> None:
     """In a member, and as a sample of its own."""
-    assert sample_bytes({"__key__": "", "x": value}) == 512 + 2 * 64 + content
+    assert sample_bytes({"__key__": "", "x": value}) == 256 + 2 * 48 + content
     if not isinstance(value, dict):
-        assert sample_bytes(value) == 512 + 64 + content
+        assert sample_bytes(value) == 256 + 48 + content

@@ -29,8 +29,8 @@ class ShuffleSamples(SeededPipe[T], StatefulPipe[T]):
 
     With ``max_buffer_bytes`` a block also ends where its samples reach 2/9 of the bytes, and no sample is read while
     the buffer is full. The first sample is yielded when a quarter of the bytes is read; then up to two samples are read
-    for each one that is yielded, until the buffer is full. The sizes depend on the samples only (content, and 64 bytes
-    for each member and 512 for each sample), so the order is the same in every process and after a resume.
+    for each one that is yielded, until the buffer is full. The sizes depend on the samples only (content, and 48 bytes
+    for each member and 256 for each sample), so the order is the same in every process and after a resume.
 
     The state consists of the state of the source at the start of the oldest block in use, the phase, the number of
     samples yielded in it and, with ``max_buffer_bytes``, the lengths of nine blocks; resuming reads at most two buffers

@@ -104,7 +104,7 @@ def test_a_state_of_the_order_that_was_the_default_names_the_option_that_restore
     write_datasets()
     saved = json.loads(FILE.read_text())["plain after 1"]
     pipe: Any = tdr.stream_shards("memory://old/", seed=1, interleave=interleave)
-    with pytest.raises(StateError, match="earlier releases shuffled shards only. Pass shuffle='shards'"):
+    with pytest.raises(StateError, match=r"earlier releases shuffled shards only\. Pass shuffle='shards'"):
         tdr.stateful_loader(pipe.to_tuple("__key__"), batch_size=4).load_state_dict(saved["state"])
 
 
