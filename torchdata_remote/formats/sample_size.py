@@ -41,5 +41,5 @@ def _value_bytes(value: Any) -> int:
     if isinstance(content, int):
         return _VALUE_BYTES + content
     if hasattr(value, "getbands") and hasattr(value, "width"):  # PIL
-        return _VALUE_BYTES + value.width * value.height * len(value.getbands())
+        return _VALUE_BYTES + int(value.width * value.height * len(value.getbands()))
     return _VALUE_BYTES
