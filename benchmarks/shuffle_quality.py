@@ -1,19 +1,24 @@
 """How well are samples mixed that lie sorted by class, one class a shard?
 
-    python benchmarks/shuffle_quality.py [--quick] [--seeds 5] [--plot shuffle_quality.png]
+    python benchmarks/shuffle_quality.py [--quick] [--seeds 5] [--plot docs/images/shuffle_quality.png]
 
-The worst case: who reads shards one after another sees one class after another. Measured is one pass over local shards
+The worst case: a reader of one shard after another sees one class after another. Measured is one pass over local shards
 in one process, for several seeds, in batches as a training would take them, against a full shuffle of all samples,
 which no stream can do. WebDataset has a buffer of the same number of samples, filled before the first one leaves it.
-The plot needs matplotlib; without webdataset its row is left out.
+Beside it stand the time to the first batch, read from local disk, and Python's peak memory, for samples of 1.5 kB; the
+same for samples of 94 kB and a slow store is measured by ``bench_defaults.py``. The plot needs matplotlib; without
+webdataset its row is left out.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
+import time
+import tracemalloc
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import islice
 from statistics import median
 from typing import Any
 
@@ -24,8 +29,9 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 import torchdata_remote as tdr
 
+Samples = Callable[["Data", int, bool], Iterable[Any]]
 Order = npt.NDArray[np.int64]  # of an epoch: which sample of the sorted data was handed out at each position
-NUM_CLASSES, BATCH_SAMPLES = 50, 256
+NUM_CLASSES, BATCH_SAMPLES, CONTENT_BYTES = 50, 256, 1_500
 OURS, THEIRS, REFERENCE = "#2f6db3", "#d9660f", "#6b6b6b"  # colors
 ALL_SHARDS = 1_000_000  # for WebDataset's buffer of shards
 
@@ -53,39 +59,49 @@ class Method:
 
     Args:
         shown: its name.
-        order: returns an epoch's order; the flag decides whether shards are shuffled first or read as listed.
+        samples: reads an epoch; the flag decides whether shards are shuffled first or read as listed. ``None`` for a
+            full shuffle.
         color: in the plot.
     """
 
     shown: str
-    order: Callable[[Data, int, bool], Order]
+    samples: Samples | None
     color: str
 
 
-def ours(*, interleave: int = 1, buffer: int = 0) -> Callable[[Data, int, bool], Order]:
-    def order(data: Data, seed: int, shuffle_shards: bool) -> Order:
+def default(data: Data, seed: int, shuffle_shards: bool) -> Iterable[Any]:
+    if shuffle_shards:
+        return tdr.stream_shards(data.urls, seed=seed)
+    listed = tdr.stream_shards(data.urls, shuffle=False, interleave=16)
+    return listed.shuffle_samples(buffer_size=10_000, max_buffer_bytes=64 << 20, seed=seed)
+
+
+def ours(*, interleave: int = 1, buffer: int = 0) -> Samples:
+    def samples(data: Data, seed: int, shuffle_shards: bool) -> Iterable[Any]:
         pipe: Any = IterableWrapper(data.urls)
         if shuffle_shards:
             pipe = pipe.shuffle_shards(seed=seed)
         pipe = pipe.async_prefetch(interleave=interleave).shard_tar_reader(interleave=interleave)
         if buffer:
             pipe = pipe.shuffle_samples(buffer_size=buffer, seed=seed)
-        return as_order(data, pipe)
+        chain: Iterable[Any] = pipe
+        return chain
 
-    return order
+    return samples
 
 
-def webdataset(buffer: int) -> Callable[[Data, int, bool], Order]:
-    def order(data: Data, seed: int, shuffle_shards: bool) -> Order:
+def webdataset(buffer: int) -> Samples:
+    def samples(data: Data, seed: int, shuffle_shards: bool) -> Iterable[Any]:
         import webdataset
 
         shards = webdataset.WebDataset(data.urls, shardshuffle=ALL_SHARDS if shuffle_shards else False, seed=seed)
-        return as_order(data, shards.shuffle(buffer, initial=buffer, seed=seed))
+        shuffled: Iterable[Any] = shards.shuffle(buffer, initial=buffer, seed=seed)
+        return shuffled
 
-    return order
+    return samples
 
 
-def full_shuffle(data: Data, seed: int, shuffle_shards: bool) -> Order:
+def full_shuffle(data: Data, seed: int) -> Order:
     return np.random.default_rng(seed).permutation(data.num_samples)
 
 
@@ -96,15 +112,43 @@ def as_order(data: Data, samples: Iterable[Any]) -> Order:
     return order
 
 
+def order_of(method: Method, data: Data, seed: int, shuffle_shards: bool) -> Order:
+    """The order of an epoch."""
+    if method.samples is None:
+        return full_shuffle(data, seed)
+    return as_order(data, method.samples(data, seed, shuffle_shards))
+
+
+def cost_of(method: Method, data: Data) -> tuple[float | None, float | None]:
+    """Milliseconds to the first batch, and the peak of Python's memory in an epoch, in MB."""
+    if method.samples is None:
+        return None, None
+    start = time.perf_counter()
+    samples = iter(method.samples(data, 0, True))
+    for _ in islice(samples, BATCH_SAMPLES):
+        pass
+    first_s = time.perf_counter() - start
+    del samples
+    tracemalloc.start()
+    try:
+        for _ in method.samples(data, 0, True):
+            pass
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    return first_s * 1e3, peak_bytes / 1e6
+
+
 def methods(buffer: int, interleave: int, wide: int) -> list[Method]:
     return [
-        Method("shards only", ours(), OURS),
+        Method("default", default, OURS),
+        Method('shuffle="shards"', ours(), OURS),
         Method(f"interleave {interleave}", ours(interleave=interleave), OURS),
         Method(f"buffer {buffer:,}", ours(buffer=buffer), OURS),
         Method(f"interleave {interleave} + buffer {buffer:,}", ours(interleave=interleave, buffer=buffer), OURS),
         Method(f"interleave {wide} + buffer {buffer:,}", ours(interleave=wide, buffer=buffer), OURS),
         Method(f"WebDataset's buffer {buffer:,}", webdataset(buffer), THEIRS),
-        Method("full shuffle", full_shuffle, REFERENCE),
+        Method("full shuffle", None, REFERENCE),
     ]
 
 
@@ -147,16 +191,18 @@ class Quality:
     same_neighbours: list[float]
     correlation: list[float]
     correlation_listed: list[float]  # with shards in the order in which they are listed
+    first_ms: float | None
+    peak_mb: float | None
 
 
 def measure(method: Method, data: Data, seeds: range) -> Quality | None:
     try:
-        orders = [method.order(data, seed, True) for seed in seeds]
+        orders = [order_of(method, data, seed, True) for seed in seeds]
     except ModuleNotFoundError as error:
         print(f"{method.shown} not measured: {error}\n")
         return None
-    listed = [method.order(data, seed, False) for seed in seeds]
-    full = [full_shuffle(data, seed, True) for seed in seeds]
+    listed = [order_of(method, data, seed, False) for seed in seeds]
+    full = [full_shuffle(data, seed) for seed in seeds]
     return Quality(
         orders[0],
         [batch_entropy(a, data) / batch_entropy(b, data) for a, b in zip(orders, full, strict=True)],
@@ -164,6 +210,7 @@ def measure(method: Method, data: Data, seeds: range) -> Quality | None:
         [same_neighbours(order, data) for order in orders],
         [rank_correlation(order) for order in orders],
         [rank_correlation(order) for order in listed],
+        *cost_of(method, data),
     )
 
 
@@ -173,6 +220,8 @@ COLUMNS = (
     "next of the same class, %",
     "rank correlation",
     "shards as listed",
+    "first batch, ms",
+    "peak MB",
 )
 
 
@@ -187,6 +236,8 @@ def print_found(found: dict[str, Quality]) -> None:
                 f"{100 * median(quality.same_neighbours):.1f}",
                 f"{median(quality.correlation):.3f}",
                 f"{median(quality.correlation_listed):.3f}",
+                "-" if quality.first_ms is None else f"{quality.first_ms:,.0f}",
+                "-" if quality.peak_mb is None else f"{quality.peak_mb:,.1f}",
             )
         )
     print_table(rows)
@@ -200,7 +251,7 @@ def draw(found: dict[str, Quality], colors: dict[str, str], data: Data, path: st
     from matplotlib import pyplot as plt
 
     plt.rcParams.update({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False})
-    figure, grid = plt.subplots(2, 4, figsize=(16, 9))
+    figure, grid = plt.subplots(2, 5, figsize=(20, 9))
     figure.set_layout_engine("constrained", h_pad=0.12, wspace=0.03)
     *panels, bars = grid.flat
     heading: dict[str, Any] = {"loc": "left", "fontsize": 12.5, "fontweight": "bold"}
@@ -214,7 +265,7 @@ def draw(found: dict[str, Quality], colors: dict[str, str], data: Data, path: st
         panel.axis("off")
     for panel in grid[:, 0]:
         panel.set_ylabel("class")
-    for panel in grid[1, :3]:
+    for panel in grid[1, :4]:
         panel.set_xlabel("position in the epoch, thousands of samples")
 
     for row, (name, quality) in enumerate(found.items()):
@@ -235,9 +286,10 @@ def draw(found: dict[str, Quality], colors: dict[str, str], data: Data, path: st
 
 
 def write(folder: str, num_classes: int, shard_samples: int) -> Data:
+    content = bytes(CONTENT_BYTES)
     with tdr.ShardWriter(f"{folder}/{{shard:06d}}.tar", max_shard_samples=shard_samples) as writer:
         for i in range(num_classes * shard_samples):
-            writer.write({"__key__": f"{i:06d}", "cls": i // shard_samples})
+            writer.write({"__key__": f"{i:06d}", "cls": i // shard_samples, "bin": content})
     return Data(folder, num_classes, shard_samples)
 
 

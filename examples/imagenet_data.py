@@ -16,7 +16,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 import torchdata_remote as tdr
 
-BUFFER_SAMPLES, IMAGENET_CLASSES = 2_000, 1_000
+IMAGENET_CLASSES = 1_000
 Classes = Any  # names in the order of their numbers, a labeller of tdr.labels, or None
 
 
@@ -114,8 +114,7 @@ class Shards:
             sys.exit(f"Ranks have equal shares by a manifest only: torchdata-remote manifest {url}")
         square = ToTensor(options.image_size)
         pictures = dict.fromkeys(("jpg", "jpeg", "png"), tdr.decoders.rgb(min_size=square.side))
-        shuffled = samples.shuffle_samples(buffer_size=BUFFER_SAMPLES, seed=0)
-        pipe = shuffled.decode_sample(decoders=pictures).to_tuple("jpg;jpeg;png", "cls").map(square, input_col=0)
+        pipe = samples.decode_sample(decoders=pictures).to_tuple("jpg;jpeg;png", "cls").map(square, input_col=0)
         self.loader = tdr.stateful_loader(pipe, batch_size=options.batch_size, num_workers=options.workers)
         self.state, self.load = self.loader.state_dict, self.loader.load_state_dict
         self.num_classes = number_of(classes or classes_beside(url, reading["storage_options"]))

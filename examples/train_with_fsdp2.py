@@ -71,7 +71,7 @@ def main() -> None:
     mesh = init_device_mesh(device, (dist.get_world_size() // options.tp, options.tp), mesh_dim_names=("dp", "tp"))
     world = tdr.World.from_mesh(mesh, dp="dp")  # ranks of one tp group read the same data
     samples = tdr.stream_shards(f"{options.url}/index.json", world=world).equalize_ranks(mode="drop")
-    pipe = samples.shuffle_samples(buffer_size=100, seed=0).decode_sample().to_tuple("npy", "cls", "__key__")
+    pipe = samples.decode_sample().to_tuple("npy", "cls", "__key__")
     loader = tdr.stateful_loader(
         pipe, batch_size=BATCH_SIZE, num_workers=options.workers, num_streams=NUM_STREAMS, state_of_all_ranks=True
     )

@@ -105,8 +105,7 @@ class Shards:
         self.num_classes = len(json.loads(table.read_text())) if table.exists() else 1_000
         pictures = dict.fromkeys(("jpg", "jpeg", "png"), tdr.decoders.rgb(min_size=PIXELS))
         samples = tdr.stream_shards(f"{options.data}/index.json").equalize_ranks(mode="drop")
-        shuffled = samples.shuffle_samples(buffer_size=1_000, seed=0).decode_sample(decoders=pictures)
-        pairs = shuffled.to_tuple("jpg;jpeg;png", "cls").map(to_tensor, input_col=0)
+        pairs = samples.decode_sample(decoders=pictures).to_tuple("jpg;jpeg;png", "cls").map(to_tensor, input_col=0)
         self.loader = tdr.stateful_loader(pairs, batch_size=options.batch_size, num_workers=options.workers)
 
     def batches(self, epoch: int) -> Iterable[Any]:

@@ -290,6 +290,22 @@ def test_large_shuffle_buffers_are_warned_of_before_they_fill() -> None:
         next(iter(Resumable(chain_of(buffer_size=10_000, world=World(0, 2)), num_streams=6)))
 
 
+def test_large_shuffle_buffers_that_are_bounded_in_bytes_are_warned_of() -> None:
+    """Only the bytes count; the warning has the figures."""
+    urls = chain_of(buffer_size=2)
+
+    def data(max_buffer_bytes: int, num_streams: int) -> Resumable:
+        pipe = urls.shuffle_samples(buffer_size=100_000, max_buffer_bytes=max_buffer_bytes)
+        return Resumable(pipe, num_streams=num_streams)
+
+    with pytest.warns(RuntimeWarning, match=r"5 streams in this process x 1,073,741,824 bytes .* up to 5 GiB"):
+        next(iter(data(1 << 30, 5)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        next(iter(data(1 << 30, 4)))
+        next(iter(data(64 << 20, 5)))
+
+
 def test_a_copy_in_another_process_continues() -> None:
     """The pickle has the loaded state, and not the pass of this process."""
     data = Resumable(chain_of(), num_streams=2)

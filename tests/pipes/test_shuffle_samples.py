@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import collections
 import gc
+import itertools
 import json
 import pickle
 import random
+import tracemalloc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -22,6 +25,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 from torchdata_remote import ShuffleSamples
 from torchdata_remote.errors import StateError
+from torchdata_remote.formats.sample_size import sample_bytes
 from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
 
 SIZES, BUFFERS = st.integers(0, 60), st.integers(1, 70)
@@ -240,6 +244,150 @@ def test_length_is_that_of_the_source() -> None:
     assert len(shuffled(17, 4)) == 17
     with pytest.raises(TypeError, match="Recorded"):
         len(ShuffleSamples(Recorded(3), buffer_size=2))
+
+
+class Sized(IterDataPipe[dict[str, Any]]):
+    """Samples of given sizes, and where it is."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self.sizes, self.position, self.num_taken, self._loaded = sizes, 0, 0, 0
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        start, self._loaded = self._loaded, 0
+        for index in range(start, len(self.sizes)):
+            self.position = index + 1
+            self.num_taken += 1
+            yield {"__key__": str(index), "bin": bytes(self.sizes[index])}
+
+    def state_dict(self) -> int:
+        return self.position
+
+    def load_state_dict(self, state: int) -> None:
+        self.position = self._loaded = state
+
+
+def bounded(sizes: Sequence[int], max_buffer_bytes: int, buffer_size: int = 1_000) -> Any:
+    return ShuffleSamples(Sized(sizes), buffer_size=buffer_size, max_buffer_bytes=max_buffer_bytes)
+
+
+def indexes(samples: Iterable[dict[str, Any]]) -> list[int]:
+    return [int(sample["__key__"]) for sample in samples]
+
+
+SAMPLE_SIZES = st.lists(st.sampled_from([0, 100, 1_000, 10_000, 100_000]), max_size=60)
+BOUNDS = st.sampled_from([1, 3_000, 30_000, 300_000, 10_000_000])
+
+
+@given(sizes=SAMPLE_SIZES, max_buffer_bytes=BOUNDS, buffer_size=st.integers(1, 70))
+def test_samples_in_memory_keep_within_the_bound_in_bytes(
+    sizes: list[int], max_buffer_bytes: int, buffer_size: int
+) -> None:
+    """Each sample is yielded once; what is held is less than the bound without its largest sample."""
+    pipe = bounded(sizes, max_buffer_bytes, buffer_size)
+    taken = list(itertools.accumulate((sample_bytes(sample) for sample in Sized(sizes)), initial=0))
+    yielded, keys = 0, []
+    for count, sample in enumerate(pipe, 1):
+        yielded += sample_bytes(sample)
+        keys.append(int(sample["__key__"]))
+        num_taken = pipe.source_datapipe.num_taken
+        assert num_taken - count <= buffer_size
+        assert taken[num_taken] - yielded < max_buffer_bytes + 100_000 + 1_000
+    assert sorted(keys) == list(range(len(sizes)))
+
+
+@given(sizes=SAMPLE_SIZES, max_buffer_bytes=BOUNDS, buffer_size=st.integers(1, 70), stop=st.integers(0, 60))
+def test_a_bound_in_bytes_resumes_exactly_and_reads_two_buffers_again(
+    sizes: list[int], max_buffer_bytes: int, buffer_size: int, stop: int
+) -> None:
+    """What follows a state is the same, and what is read for its first sample is two buffers and some samples."""
+    whole = indexes(bounded(sizes, max_buffer_bytes, buffer_size))
+    stopped = bounded(sizes, max_buffer_bytes, buffer_size)
+    head = indexes(islice(iter(stopped), stop))
+    state = json.loads(json.dumps(stopped.state_dict()))
+    again = bounded(sizes, max_buffer_bytes, buffer_size)
+    again.load_state_dict(state)
+    rest = iter(again)
+    first = indexes(islice(rest, 1))
+    began, source = state["began"] or 0, again.source_datapipe
+    read_again = [sample_bytes({"__key__": "", "bin": bytes(size)}) + 2 for size in sizes[began : source.position]]
+    assert len(read_again) <= 2 * buffer_size + 2
+    assert sum(read_again) <= 2 * max_buffer_bytes + 9 * 2 * 102_000
+    assert [*head, *first, *indexes(rest)] == whole
+
+
+@pytest.mark.parametrize("max_buffer_bytes", [1, 2_000, 8_000, 50_000])
+def test_a_bound_in_bytes_resumes_everywhere(max_buffer_bytes: int) -> None:
+    """Also with samples of very different sizes, and in the second epoch."""
+    sizes = [0, 3_000, 10, 10, 900, 40_000, 0, 0, 500, 500, 7_000, 1, 2_000, 0]
+    assert_resumes_everywhere(lambda: bounded(sizes, max_buffer_bytes, 9).map(itemgetter("__key__")))
+
+
+@pytest.mark.parametrize(("size", "num_samples"), [(100, 12_000), (10_000, 4_000), (3_000_000, 40)])
+def test_a_bound_in_bytes_is_made_use_of(size: int, num_samples: int) -> None:
+    """The buffer fills with as many samples as the bound allows, be they small or of a quarter of it."""
+    pipe = bounded([size] * num_samples, 12_000_000, 2_000)
+    held = [pipe.source_datapipe.num_taken - count for count, _ in enumerate(pipe, 1)]
+    fitting = min(2_000, 12_000_000 // size)
+    middle = held[num_samples // 3 : num_samples // 2]
+    assert sum(middle) / len(middle) >= 0.75 * fitting
+
+
+def test_the_first_sample_leaves_when_a_quarter_of_the_bytes_is_read() -> None:
+    """A slow store delays the first batch by a quarter of the buffer; what fits it is shuffled as a whole."""
+    pipe = bounded([10_000] * 400, 1_000_000)
+    next(iter(pipe))
+    assert 20 <= pipe.source_datapipe.num_taken <= 28
+    pipe = bounded([1_000] * 40, 1_000_000)
+    places = [indexes(pipe).index(0) for _ in range(200)]
+    assert max(places) > 35
+    assert 15 < sum(places) / len(places) < 25
+
+
+def test_small_samples_after_large_ones_fill_the_buffer() -> None:
+    """The number of samples grows again where samples become small."""
+    pipe = bounded([1_000_000] * 20 + [10] * 3_000, 4_000_000, 500)
+    held = [pipe.source_datapipe.num_taken - count for count, _ in enumerate(pipe, 1)]
+    assert max(held[:12]) <= 4
+    assert max(held) >= 460
+
+
+def test_a_bound_that_is_not_reached_is_no_bound_of_the_number() -> None:
+    """The buffer then holds as many samples as without it."""
+    pipe = bounded([0] * 500, 1 << 40, 40)
+    held = [pipe.source_datapipe.num_taken - count for count, _ in enumerate(pipe, 1)]
+    assert set(held[:400]) == {36}
+
+
+def test_order_with_a_bound_in_bytes_stays_the_same_in_later_versions() -> None:
+    """An order that a run was recorded with can be had again."""
+    recorded = "2 0 1 3 4 8 6 11 7 9 5 10 16 15 18 13 12 17 14 19 20 22 21 23"
+    assert " ".join(map(str, indexes(bounded([500] * 24, 7_000)))) == recorded
+
+
+def test_memory_of_a_bounded_buffer_is_what_it_says() -> None:
+    """Measured with Python's own account of its memory, for samples of 100 bytes and of 100 kB."""
+    for size, num_samples in ((100, 8_000), (100_000, 100)):
+        pipe = ShuffleSamples(Sized([size] * num_samples), buffer_size=100_000, max_buffer_bytes=5_000_000)
+        tracemalloc.start()
+        try:
+            assert sum(1 for _ in pipe) == num_samples
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert 3_000_000 < peak < 5_600_000, (size, peak)
+
+
+@pytest.mark.parametrize("max_buffer_bytes", [0, -1, 2.5, "8"])
+def test_invalid_bounds_in_bytes_are_refused(max_buffer_bytes: Any) -> None:
+    """A bound that holds nothing is an error that names the unit and the value."""
+    with pytest.raises(ValueError, match=r"number of bytes, at least 1, or None; got "):
+        ShuffleSamples(IterableWrapper([]), buffer_size=1, max_buffer_bytes=max_buffer_bytes)
+
+
+def test_what_was_skipped_is_unknown_without_a_reader() -> None:
+    """Asked for what was skipped, a shuffle of numbers says that it has no reader."""
+    with pytest.raises(ValueError, match="0 readers"):
+        _ = shuffled(3, 2).skipped
 
 
 @pytest.mark.parametrize("buffer_size", [0, -1, 2.5, "8", None])

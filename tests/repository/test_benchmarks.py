@@ -122,15 +122,27 @@ def test_bench_scale_runs_and_prints_its_table() -> None:
     assert growth["state of a rank, kB"] == growth["state and chain sent to a worker, kB"] == 1
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("_needs_nginx")
+def test_bench_defaults_runs_and_prints_its_table() -> None:
+    """Each value reads every sample, and the default is compared with the order of earlier releases."""
+    printed = printed_by("bench_defaults.py", "--quick", "--peers", "default", "shards-only", "files")
+    assert len(re.findall(r"^(?:shards|shuffle|loose).* [\d,]+ \([\d,]+ to [\d,]+\) ", printed, re.MULTILINE)) == 3, (
+        printed
+    )
+    assert "target at least 0.8" in printed
+
+
 def test_bench_shuffle_quality_runs_and_prints_its_table(tmp_path: Path) -> None:
     """Each method hands out each sample once, a full shuffle is the measure, and a picture is drawn where it can be."""
     picture = tmp_path / "quality.png"
     plot = ("--plot", str(picture)) if find_spec("matplotlib") else ()
     printed = printed_by("shuffle_quality.py", "--quick", *plot)
-    ratios = re.findall(r"^(.*?)  +(0\.\d{3}|1\.000) \(.* to .*\) .*[\d.]+$", printed, re.MULTILINE)
-    assert len(ratios) == 7, printed
+    ratios = re.findall(r"^(.*?)  +([01]\.\d{3}) \(.* to .*\) .*[\d.-]+$", printed, re.MULTILINE)
+    assert len(ratios) == 9, printed
     assert ratios[-1] == ("full shuffle", "1.000")
-    assert float(dict(ratios)["shards only"]) < float(dict(ratios)["interleave 8 + buffer 500"]) < 1
+    found = {name: float(ratio) for name, ratio in ratios}
+    assert found['shuffle="shards"'] < found["interleave 8 + buffer 500"] < found["default"]
     if plot:
         with Image.open(picture) as image:
             assert image.width > 1_000

@@ -78,7 +78,6 @@ def stream_code(source: TrainingData) -> str:
     pattern = f"pattern={_quoted(source.pattern)}, " if source.pattern else ""
     member, label = _quoted(";".join(source.members)), source.labelled or bool(source.classes)
     make = ["pipe = (", f"    tdr.{function}(url, {pattern}storage_options=options)"]
-    make.append("    .shuffle_samples(buffer_size=1_000, seed=0)")
     if source.classes:
         make += [f"    {line}" for line in _wrapped(".label_from_path(classes=[", source.classes, "])")]
     if source.are_images or source.labelled:

@@ -23,7 +23,7 @@ from ..pipes.base.chain import all_pipes, describe
 from .listing.listings import Listings
 from .listing.packed_listing import Listed
 from .loader_options import require_chain
-from .state.state_format import State, check_same, check_state, make_state, state_of_rank
+from .state.state_format import State, check_same, check_same_chain, check_state, make_state, state_of_rank
 from .stream_copies import ChainTemplate, check_resumable, is_sharded
 from .stream_counts import number_of_streams, require_equal_shares, warn_of_memory
 from .stream_pass import EpochRun, Stream, start_of
@@ -151,7 +151,7 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
                 when the pass starts.
         """
         check_state(state)
-        check_same("chain", state["chain"], self.chain, "Build the chain as it was, or begin anew.")
+        check_same_chain(state["chain"], self.chain)
         if self.num_streams is not None:
             check_same("number of streams", state["num_streams"], self.num_streams, "Pass num_streams as it was.")
         self._loaded, self._loaded_streams = dict(state), state["num_streams"]

@@ -11,6 +11,7 @@ from ..errors import StateError
 from ..pipes.base.chain import all_pipes, sources_of
 
 _MANY_SAMPLES = 50_000
+_MANY_BYTES = 4 << 30
 
 
 def number_of_streams(world: World, requested: int | None, expected_workers: int) -> int:
@@ -63,10 +64,19 @@ def _gives_equal_counts(pipe: IterDataPipe[Any]) -> bool:
 
 
 def warn_of_memory(pipe: IterDataPipe[Any], num_here: int) -> None:
-    """Warn if the shuffle buffers of this process's streams hold very many samples."""
+    """Warn if the shuffle buffers of this process's streams hold very many samples, or bytes where bounded."""
     for found in all_pipes(pipe):
-        buffer_size = vars(found).get("buffer_size", 0)
-        if num_here > 1 and num_here * buffer_size > _MANY_SAMPLES:
+        buffer_size, max_bytes = vars(found).get("buffer_size", 0), vars(found).get("max_buffer_bytes")
+        if num_here > 1 and max_bytes is not None and num_here * max_bytes > _MANY_BYTES:
+            warnings.warn(
+                f"{num_here} streams in this process x {max_bytes:,} bytes of a shuffle buffer: up to "
+                f"{num_here * max_bytes / (1 << 30):,.0f} GiB in memory. Divide the bytes (shuffle_buffer_bytes of "
+                "stream_shards, max_buffer_bytes of shuffle_samples) by the streams in a slot, use fewer streams, or "
+                "more slots.",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        elif num_here > 1 and max_bytes is None and num_here * buffer_size > _MANY_SAMPLES:
             warnings.warn(
                 f"{num_here} streams in this process x buffer_size={buffer_size:,}: "
                 f"{num_here * buffer_size:,} samples in memory. Divide buffer_size by the streams in a slot, "

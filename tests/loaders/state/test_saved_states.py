@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import torchdata_remote as tdr
+from torchdata_remote.errors import StateError
 
 FILE = Path(__file__).with_name("saved_states.json")
 STOPS = (1, 4)  # batches
@@ -46,11 +47,13 @@ def interleaved() -> Any:
 
 
 def plain() -> Any:
-    return tdr.stateful_loader(tdr.stream_shards("memory://old/", seed=1).to_tuple("__key__"), batch_size=4)
+    return tdr.stateful_loader(
+        tdr.stream_shards("memory://old/", shuffle="shards", seed=1).to_tuple("__key__"), batch_size=4
+    )
 
 
 def manifest() -> Any:
-    pipe: Any = tdr.stream_shards("memory://old/index.json", seed=1)
+    pipe: Any = tdr.stream_shards("memory://old/index.json", shuffle="shards", seed=1)
     return tdr.stateful_loader(
         pipe.shuffle_samples(buffer_size=9, seed=0).to_tuple("__key__"), batch_size=4, num_streams=3
     )
@@ -59,8 +62,8 @@ def manifest() -> Any:
 def mixed() -> Any:
     pipe: Any = tdr.mix(
         {
-            "a": (tdr.stream_shards("memory://old/index.json", seed=0), 2),
-            "b": (tdr.stream_shards("memory://other/index.json", seed=0), 1),
+            "a": (tdr.stream_shards("memory://old/index.json", shuffle="shards", seed=0), 2),
+            "b": (tdr.stream_shards("memory://other/index.json", shuffle="shards", seed=0), 1),
         },
         seed=0,
     )
@@ -93,6 +96,16 @@ def test_a_saved_state_resumes_at_the_same_item(name: str, stop: int) -> None:
     loader = LOADERS[name]()
     loader.load_state_dict(saved["state"])
     assert [list(batch[0]) for batch in loader] == saved["rest"]
+
+
+@pytest.mark.parametrize("interleave", [None, 1])
+def test_a_state_of_the_order_that_was_the_default_names_the_option_that_restores_it(interleave: int | None) -> None:
+    """The first version shuffled shards only."""
+    write_datasets()
+    saved = json.loads(FILE.read_text())["plain after 1"]
+    pipe: Any = tdr.stream_shards("memory://old/", seed=1, interleave=interleave)
+    with pytest.raises(StateError, match=r"earlier releases shuffled shards only\. Pass shuffle='shards'"):
+        tdr.stateful_loader(pipe.to_tuple("__key__"), batch_size=4).load_state_dict(saved["state"])
 
 
 def _save() -> None:

@@ -14,7 +14,7 @@ from tests.servers.faulty_s3 import faulty
 from tests.servers.s3 import S3Server
 from torchdata_remote import Resumable, ShardWriter, World, skip_with_warning, stream_files, stream_shards
 from torchdata_remote.errors import EmptyListingError, EmptyShareError
-from torchdata_remote.testing import all_worlds, write_small_shards
+from torchdata_remote.testing import all_worlds, assert_resumes_everywhere, write_small_shards
 
 
 def put(folder: str, objects: dict[str, bytes]) -> None:
@@ -82,18 +82,86 @@ def test_shards_are_mixed_and_bad_ones_left_out_as_asked(memory_folder: str) -> 
         assert list(pipe) == written
 
 
-def test_shards_are_shuffled_each_epoch(memory_folder: str) -> None:
-    """By default shards come in another order each epoch, samples within a shard in theirs, all of them once."""
+def test_shards_only_are_shuffled_where_asked(memory_folder: str) -> None:
+    """With ``shuffle="shards"`` shards come in another order each epoch, samples within a shard in theirs."""
     written = write_small_shards(memory_folder, num_shards=8, samples_per_shard=3)
-    pipe = stream_shards(memory_folder)
+    pipe = stream_shards(memory_folder, shuffle="shards")
     first, second = list(pipe), list(pipe)
     assert first != second
     for epoch in (first, second):
         shards = [list(group) for _, group in itertools.groupby(epoch, key=lambda sample: sample["__url__"])]
         assert len(shards) == 8
         assert [sample for shard in sorted(shards, key=lambda s: s[0]["__url__"]) for sample in shard] == written
-    assert list(stream_shards(memory_folder, seed=0)) == first
-    assert list(stream_shards(memory_folder, seed=1)) != first
+    assert list(stream_shards(memory_folder, shuffle="shards", seed=0)) == first
+    assert list(stream_shards(memory_folder, shuffle="shards", seed=1)) != first
+
+
+def keys_of(pipe: Any) -> list[str]:
+    return [sample["__key__"] for sample in pipe]
+
+
+def test_the_default_shuffles_samples_of_several_shards_each_epoch(memory_folder: str) -> None:
+    """Each sample once, in another order each epoch and for each seed, and in the same one for the same seed."""
+    written = keys_of(write_small_shards(memory_folder, num_shards=20, samples_per_shard=5))
+    pipe = stream_shards(memory_folder)
+    orders = [keys_of(pipe), keys_of(pipe), keys_of(stream_shards(memory_folder, seed=1))]
+    assert all(sorted(order) == sorted(written) for order in orders)
+    assert len(set(map(tuple, orders))) == 3
+    assert keys_of(stream_shards(memory_folder, seed=0)) == orders[0]
+
+
+@pytest.mark.parametrize("sample_bytes", [100, 100_000])
+def test_batches_of_sorted_shards_mix_classes_by_default(memory_folder: str, sample_bytes: int) -> None:
+    """Of 32 shards of one class each a batch has at least a dozen classes, whether its samples are small or large."""
+    with ShardWriter(f"{memory_folder}/{{shard}}.tar", max_shard_samples=20) as writer:
+        for i in range(640):
+            writer.write({"__key__": f"{i:03d}", "cls": i // 20, "bin": bytes(sample_bytes)})
+    labels = [int(sample["cls"]) for sample in stream_shards(memory_folder, shuffle_buffer_bytes=2 << 20)]
+    assert min(len(set(labels[start : start + 64])) for start in range(0, 640, 64)) >= 12
+
+
+@pytest.mark.parametrize("options", [{"shuffle": False}, {"seed": None}, {"shuffle": False, "seed": 3}])
+def test_evaluation_reads_in_the_order_of_the_listing(memory_folder: str, options: dict[str, Any]) -> None:
+    """Without a shuffle, or without a seed, each epoch has the order in which the samples were written."""
+    written = write_small_shards(memory_folder, num_shards=20, samples_per_shard=2)
+    pipe = stream_shards(memory_folder, **options)
+    assert [list(pipe), list(pipe)] == [written, written]
+
+
+def test_files_are_read_in_the_order_of_the_listing_where_asked(memory_folder: str) -> None:
+    """``shuffle=False`` means the same for loose files."""
+    put(memory_folder, {f"{number:02d}.txt": b"%d" % number for number in range(20)})
+    pipe = stream_files(memory_folder, shuffle=False)
+    assert [int(sample["txt"]) for _ in range(2) for sample in pipe] == [*range(20)] * 2
+
+
+@pytest.mark.parametrize("shuffle", [5_000, "sample", None])
+def test_other_ways_to_shuffle_are_refused(memory_folder: str, shuffle: Any) -> None:
+    """A size, or a word that does not exist, is an error that names the options for sizes."""
+    with pytest.raises(ValueError, match=r"expected True, False .* or 'shards'.*shuffle_buffer_size="):
+        stream_shards(memory_folder, shuffle=shuffle)
+
+
+@pytest.mark.parametrize("num_streams", [1, 3])
+@pytest.mark.parametrize("shuffle_buffer_bytes", [2_000, 1 << 20])
+def test_the_default_resumes_everywhere(memory_folder: str, num_streams: int, shuffle_buffer_bytes: int) -> None:
+    """After each sample, with a buffer that holds a few samples or all of them."""
+    write_small_shards(memory_folder, num_shards=6, samples_per_shard=4)
+    assert_resumes_everywhere(
+        lambda: stream_shards(memory_folder, shuffle_buffer_bytes=shuffle_buffer_bytes).to_tuple("__key__"),
+        num_streams=num_streams,
+    )
+
+
+def test_the_default_tells_what_was_skipped_and_how_many_samples_there_are(memory_folder: str) -> None:
+    """``skipped`` and ``len`` are those of the reader below the buffer."""
+    written = write_small_shards(memory_folder, num_shards=3, samples_per_shard=4)
+    assert len(stream_shards(f"{memory_folder}/index.json", world=World(0, 1)).equalize_ranks(mode="drop")) == 12
+    put(memory_folder, {"000009.tar": b"no tar"})
+    pipe: Any = stream_shards(memory_folder, on_bad_shard=skip_with_warning)
+    with pytest.warns(RuntimeWarning, match="000009.tar"):
+        assert sorted(keys_of(pipe)) == sorted(keys_of(written))
+    assert list(pipe.skipped.shards) == [f"{memory_folder}/000009.tar"]
 
 
 def test_shards_are_split(memory_folder: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -87,6 +88,8 @@ def _is_position(value: object) -> bool:
     return value is None or value == ENDED
 
 
+_INTERLEAVED = re.compile(r"\(interleave=\d+\)")
+
 _FIELD_CHECKS: dict[str, Callable[[Any], bool]] = {
     "chain": lambda chain: _are(chain, lambda pipe: isinstance(pipe, str)),
     "listing": lambda listing: listing is None or _are(listing, lambda known: isinstance(known, Mapping)),
@@ -105,6 +108,23 @@ def check_same(what: str, in_state: Any, here: Any, advice: str) -> None:
     """
     if in_state != here:
         raise StateError(f"The state has the {what} {in_state}, here it is {here}. {advice}")
+
+
+def check_same_chain(in_state: Sequence[str], here: Sequence[str]) -> None:
+    """Compare the chain of the state with the current one.
+
+    Raises:
+        StateError: if they differ; names both.
+    """
+    advice = "Build the chain as it was, or begin anew."
+    before = [pipe for pipe in here if not (pipe.startswith("ShuffleSamples(") and "max_buffer_bytes=" in pipe)]
+    in_turn = [_INTERLEAVED.sub("(interleave=1)", pipe) for pipe in before]
+    if len(before) < len(here) and list(in_state) in (before, in_turn):
+        advice = (
+            "If stream_shards() built it: earlier releases shuffled shards only. Pass shuffle='shards' until this run "
+            "has ended, or begin anew."
+        )
+    check_same("chain", list(in_state), list(here), advice)
 
 
 def check_same_listing(

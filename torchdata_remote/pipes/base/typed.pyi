@@ -394,7 +394,13 @@ class IterDataPipe(TorchNames[T_co]):
             ['s3://photos/1.tar', 's3://photos/3.tar']
         """
 
-    def shuffle_samples(self, *, buffer_size: int, seed: int = 0) -> ShuffleSamples[T_co]:
+    def shuffle_samples(
+        self,
+        *,
+        buffer_size: int,
+        max_buffer_bytes: int | None = None,
+        seed: int = 0,
+    ) -> ShuffleSamples[T_co]:
         """Shuffle samples within a buffer, by seed and epoch (functional name: ``shuffle_samples``).
 
         Samples are read in blocks of 2/9 of the buffer. Each sample is yielded in one of the eight phases after its block,
@@ -402,14 +408,23 @@ class IterDataPipe(TorchNames[T_co]):
         drawn uniformly from a window of almost two buffers, and no sample moves by more than a buffer in either direction.
         One sample is read for each one that is yielded, so the source is consumed at an even rate.
 
-        The state consists of the state of the source at the start of the oldest block in use, the phase, and the number of
-        samples yielded in it; resuming reads at most two buffers again. A buffer cannot mix samples that are further apart:
-        use ``shuffle_shards`` and ``interleave`` of the readers for that.
+        With ``max_buffer_bytes`` a block also ends where its samples reach 2/9 of the bytes, and no sample is read while
+        the buffer is full. The first sample is yielded when a quarter of the bytes is read; then up to two samples are read
+        for each one that is yielded, until the buffer is full. The sizes depend on the samples only (content, and 48 bytes
+        for each member and 256 for each sample), so the order is the same in every process and after a resume.
+
+        The state consists of the state of the source at the start of the oldest block in use, the phase, the number of
+        samples yielded in it and, with ``max_buffer_bytes``, the lengths of nine blocks; resuming reads at most two buffers
+        again. A buffer cannot mix samples that are further apart: use ``shuffle_shards`` and ``interleave`` of the readers
+        for that.
 
         Epochs are counted as by ``shuffle_shards``. Chain it before ``decode_sample``, where samples take less memory.
 
         Args:
-            buffer_size: number of samples in memory. With ``Resumable(num_streams=...)`` each stream has its own buffer.
+            buffer_size: maximum number of samples in memory. With ``Resumable(num_streams=...)`` each stream has its own
+                buffer.
+            max_buffer_bytes: bound on the bytes of the samples in memory, also of each stream; the sample that reaches it
+                is still read. ``None`` for no bound.
             seed: any int.
 
         Yields:

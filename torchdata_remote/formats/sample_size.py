@@ -1,0 +1,45 @@
+"""Estimate how much memory a sample takes, by a rule that gives the same number in every process and Python version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+# Measured with CPython 3.11, rounded up: the dict, and the objects that hold the members
+_SAMPLE_BYTES = 256
+_VALUE_BYTES = 48
+
+
+def sample_bytes(sample: Any) -> int:
+    """Estimate the memory that a sample takes, in bytes.
+
+    Bytes, text, arrays, tensors and PIL images count with their content, containers with that of their values. Any
+    other object counts 48 bytes, because its size differs between Python versions, and with it the order of a shuffle
+    that is bounded in bytes.
+
+    >>> sample_bytes({"__key__": "a", "jpg": bytes(1_000)})
+    1353
+    """
+    if type(sample) is not dict:
+        return _SAMPLE_BYTES + _value_bytes(sample)
+    total = _SAMPLE_BYTES + _VALUE_BYTES * len(sample)
+    for value in sample.values():
+        if type(value) is bytes or type(value) is str:
+            total += len(value)
+        else:
+            total += _value_bytes(value) - _VALUE_BYTES
+    return total
+
+
+def _value_bytes(value: Any) -> int:
+    if isinstance(value, (bytes, bytearray, str)):
+        return _VALUE_BYTES + len(value)
+    if isinstance(value, dict):
+        return _VALUE_BYTES + sum(map(_value_bytes, value.values()))
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return _VALUE_BYTES + sum(map(_value_bytes, value))
+    content = getattr(value, "nbytes", None)  # of memoryview, NumPy and torch
+    if isinstance(content, int):
+        return _VALUE_BYTES + content
+    if hasattr(value, "getbands") and hasattr(value, "width"):  # PIL
+        return _VALUE_BYTES + int(value.width * value.height * len(value.getbands()))
+    return _VALUE_BYTES
