@@ -50,6 +50,11 @@ SYSTEM_MODULES = (
 )
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of ``tests/trainers`` and ``tests/mistakes``."""
+    parser.addoption("--table", action="store_true", help="run all rows of tables, and print the results as Markdown")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of the whole system."""
     tests = Path(__file__).parent

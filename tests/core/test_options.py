@@ -34,7 +34,7 @@ from torchdata_remote.core.options import Backend, FetchOptions, RetryPolicy, St
 )
 def test_an_impossible_retry_policy_is_refused(wrong: dict[str, Any], name: str) -> None:
     """The message has the option and its value."""
-    with pytest.raises(ValueError, match=name) as caught:
+    with pytest.raises((TypeError, ValueError), match=name) as caught:
         RetryPolicy(**wrong)
     assert str(next(iter(wrong.values()))) in str(caught.value)
 
@@ -135,7 +135,7 @@ def test_backend_by_member_or_name(backend: Backend) -> None:
 @pytest.mark.parametrize("wrong", ["s3fs", "OBSTORE", "", None, 1])
 def test_another_backend_is_refused(wrong: Any) -> None:
     """The message has the value."""
-    with pytest.raises(ValueError, match="Backend") as caught:
+    with pytest.raises((TypeError, ValueError), match="backend must be one of") as caught:
         FetchOptions(backend=wrong)
     assert repr(wrong) in str(caught.value)
 

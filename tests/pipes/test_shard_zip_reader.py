@@ -132,7 +132,7 @@ def test_limits_apply_exactly() -> None:
         _read(data)
     with pytest.raises(ShardReadError, match="max_member_bytes=2,999"):
         _read(_zip(MEMBERS), max_member_bytes=2999)
-    with pytest.raises(ValueError, match="at least 1; got 0"):
+    with pytest.raises(ValueError, match="at least 1, got 0"):
         _read(data, interleave=0)
 
 

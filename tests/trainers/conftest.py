@@ -13,14 +13,6 @@ from .launch import ROWS, close_server, table
 collect_ignore_glob = ["*_program.py"]  # what ranks run; some import frameworks
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--table",
-        action="store_true",
-        help="run each trainer with each loader in all ways, and print the results as Markdown",
-    )
-
-
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if config.getoption("--table", default=False):
         terminalreporter.write_line("\n" + table(ROWS))

@@ -202,7 +202,7 @@ def test_a_key_may_come_again_in_the_next_shard() -> None:
 @pytest.mark.parametrize("limit", [{"max_shard_bytes": 0}, {"max_shard_samples": 0}, {"max_shard_bytes": -1}])
 def test_limits_are_positive(limit: dict[str, Any]) -> None:
     """Others are an error at once."""
-    with pytest.raises(ValueError, match="must be positive"):
+    with pytest.raises(ValueError, match="must be an int of at least 1"):
         writer_in(memory_place(), **limit)
 
 

@@ -727,7 +727,7 @@ def test_a_key_twice_in_a_shard_is_refused(folder: str) -> None:
 @pytest.mark.parametrize("options", [{"max_shard_bytes": 0}, {"max_shard_samples": 0}, {"max_shard_bytes": -1}])
 def test_limits_that_cannot_be_kept_are_refused(options: dict[str, int]) -> None:
     """When the writer is built, with the values."""
-    with pytest.raises(ValueError, match="must be positive") as caught:
+    with pytest.raises(ValueError, match="must be an int of at least 1") as caught:
         ShardWriter("memory://x/{shard}.tar", **options)  # type: ignore[arg-type]  # mypy takes them for any keyword
     assert str(next(iter(options.values()))) in str(caught.value)
 

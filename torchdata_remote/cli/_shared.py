@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from ..core.arguments.amounts import number_to_write
 from ..core.notices.progress_bar import above_bars
 
 Commands = Any  # argparse gives its type no public name
@@ -52,7 +53,8 @@ def count(text: str) -> int:
     except ValueError:
         number = 0
     if number < 1:
-        raise argparse.ArgumentTypeError(f"expected a number of at least 1, got {text!r}")
+        advice = number_to_write(text, 1)
+        raise argparse.ArgumentTypeError(f"expected a number of at least 1, got {text!r}{advice and '.'}{advice}")
     return number
 
 

@@ -57,6 +57,8 @@ class RemoteUrl(str):
         md5: str | None = None,
         index_crc32: int | None = None,
     ) -> RemoteUrl:
+        if not isinstance(url, str | os.PathLike):
+            raise UrlError(f"RemoteUrl: expected a URL as str, got {type(url).__name__}: {url!r:.200}.")
         self = super().__new__(cls, url)
         self.size = size
         self.etag = etag

@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from .arguments import check
+from .arguments.amounts import whole
+from .arguments.calls import explained
 from .processes.torch_state import get_worker_info, rank_in_process_group
 from .rank_group import RankGroup, of_group, of_mesh
 
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
+@explained
 @dataclass(frozen=True)
 class World:
     """The coordinates of one reader among all ranks x workers.
@@ -41,6 +45,8 @@ class World:
     group: RankGroup | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
+        for name in ("rank", "world_size", "worker", "num_workers"):
+            object.__setattr__(self, name, whole(name, getattr(self, name), at_least=None))
         if not (0 <= self.rank < self.world_size and 0 <= self.worker < self.num_workers):
             raise ValueError(
                 f"{self!r}: expected 0 <= rank < world_size and 0 <= worker < num_workers. Check RANK and WORLD_SIZE."
@@ -117,9 +123,11 @@ def require_world(world: object) -> None:
         TypeError: with the calls that create a ``World``.
     """
     if world is not None and not isinstance(world, World):
-        raise TypeError(
-            f"world={world!r:.200}: expected a World or None, got a {type(world).__name__}. Create one by "
-            'World.from_mesh(mesh, dp="dp"), by World.from_group(group), or by World(rank, world_size).'
+        raise check.marked(
+            TypeError(
+                f"world: expected a World or None, got {check.shown(world)}. Create one by "
+                f'World.from_mesh(mesh, dp="dp"), by World.from_group(group), or by World(rank, world_size).'
+            )
         )
 
 

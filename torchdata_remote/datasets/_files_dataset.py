@@ -8,7 +8,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import closing
 from typing import Any
 
-from ..core.options import Backend, FetchOptions, RetryPolicy, StorageOptions
+from ..core.arguments import check
+from ..core.arguments.amounts import whole_or_none
+from ..core.options import Backend, FetchOptions, RetryPolicy, StorageOptions, policy_of
 from ..core.urls import RemoteUrl
 from ..errors import RemoteDataError
 from ..fetch.listing.index_file import Index, read_index
@@ -29,8 +31,20 @@ def require_limit(limit: object) -> None:
     Raises:
         ValueError: if it is neither ``None`` nor an int of at least 1.
     """
-    if limit is not None and not (isinstance(limit, int) and limit >= 1):
-        raise ValueError(f"limit must be an int of at least 1 or None, got {limit!r}")
+    whole_or_none("limit", limit)
+
+
+def check_index(index: object) -> None:
+    """Check the ``index`` of a dataset.
+
+    Raises:
+        TypeError: if it is neither a URL, nor a list of paths, nor ``None``.
+    """
+    is_list = isinstance(index, Sequence) and not isinstance(index, bytes)
+    if not (index is None or is_list or isinstance(index, os.PathLike)):
+        raise check.marked(
+            TypeError(f"index must be a URL, a path, a list of paths, or None, got {check.shown(index)}.")
+        )
 
 
 class FilesDataset(MapStyle[Any]):
@@ -58,14 +72,15 @@ class FilesDataset(MapStyle[Any]):
         require_limit(limit)
         options = FetchOptions(
             max_in_flight=max_in_flight,
-            retry=retry or RetryPolicy(),
+            retry=policy_of(retry),
             backend=backend,
             cache_dir=cache_dir,
             cache_bytes=cache_bytes,
         )
         self._session = FetchSession(options, StorageOptions(storage_options))
-        self._on_error = on_error
+        self._on_error = check.function("on_error", on_error, example="lambda error: None")
         source, store_options = url_of(url, of=type(self).__name__), self._session.storage_options
+        check_index(index)
         listed = None if index is None else read_index(index, source, options=store_options, retry=options.retry)
         self._urls, self._paths = list_files(source, listed, self._suffixes, store_options, options.retry)
         self._keep_first(limit)

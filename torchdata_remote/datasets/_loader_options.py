@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
+from torch.utils.data import IterableDataset
+
+from ..core.arguments import check
+from ..core.arguments.amounts import seed_of, whole, whole_or_none
+from ..core.arguments.calls import unknown_option
 from ..core.frameworks.collating import collate_samples
+from ..core.partition import EqualizeMode
 from ..core.world import require_world
 
 TORCH_OPTIONS = {"batch_size", "collate_fn", "drop_last", "generator", "in_order", "multiprocessing_context"} | {
@@ -14,35 +21,102 @@ TORCH_OPTIONS = {"batch_size", "collate_fn", "drop_last", "generator", "in_order
 """Options of torch's ``DataLoader`` that trainers read as attributes."""
 
 
+PASSED_ON = TORCH_OPTIONS - {"batch_size", "collate_fn", "drop_last", "generator"}
+"""Options that ``DataLoader`` gets unchanged."""
+_OWN_OPTIONS = (
+    "batch_size", "shuffle", "seed", "sampler", "batch_sampler", "num_workers", "collate_fn", "drop_last", "equalize",
+    "world", "generator",
+)  # fmt: skip
+
+
+def equalize_mode(equalize: object) -> EqualizeMode | None:
+    """Return the mode of an ``equalize`` argument.
+
+    Raises:
+        TypeError, ValueError: if it is none.
+    """
+    return None if equalize is None else check.choice("equalize", equalize, EqualizeMode)
+
+
 def check_options(
     dataset: object,
     *,
     shuffle: bool | None,
     seed: int | None,
     generator: Any,
-    has_sampler: bool,
+    samplers: Mapping[str, object],
     equalize: object,
     world: Any,
+    drop_last: object,
+    num_workers: object,
+    batch_size: object,
+    collate_fn: object,
     options: Mapping[str, Any],
-) -> None:
+) -> tuple[int | None, int]:
     """Refuse options that contradict each other; the error says what to pass instead.
+
+    Returns:
+        ``batch_size`` and ``num_workers`` as ints of Python.
 
     Raises:
         TypeError: for a dataset or a world of another type.
         ValueError: for contradicting options.
     """
+    for name in options:
+        if name not in PASSED_ON:
+            raise unknown_option("PrefetchingLoader", name, sorted({*_OWN_OPTIONS, *PASSED_ON}))
     if not hasattr(dataset, "batches"):
         raise TypeError(
             "PrefetchingLoader is for RemoteFiles, RemoteImageFolder and ShardedDataset, got a "
-            f"{type(dataset).__name__}. For another dataset use DataLoader; for a subset of one of these, a sampler."
+            f"{type(dataset).__name__}. "
+            + (
+                "A chain is read by stateful_loader(pipe)."
+                if isinstance(dataset, IterableDataset)
+                else "For another dataset use DataLoader; for a subset of one of these, a sampler."
+            )
         )
     require_world(world)
-    if options.get("persistent_workers"):
-        raise ValueError("persistent_workers: workers of a PrefetchingLoader are started for each epoch.")
+    counts = whole_or_none("batch_size", batch_size), whole("num_workers", num_workers, at_least=0)
+    check.flag("drop_last", drop_last)
+    check.function_or_none("collate_fn", collate_fn, example="torch.utils.data.default_collate")
+    equalize_mode(equalize)
+    if shuffle is not None:
+        check.flag("shuffle", shuffle)
+    if seed is not None:
+        seed_of(seed)
+    _check_worker_options(options, num_workers)
+    check.instance_or_none("generator", generator, torch.Generator, example="torch.Generator()")
+    has_sampler = _check_samplers(samplers, shuffle)
     if seed is not None and (not shuffle or generator is not None or has_sampler):
-        raise ValueError("seed= requires shuffle=True, without a sampler and without a generator.")
+        raise check.marked(ValueError("seed= requires shuffle=True, without a sampler and without a generator."))
     if has_sampler and (equalize is not None or world is not None):
-        raise ValueError("A sampler selects what each rank reads: pass neither equalize= nor world= with it.")
+        raise check.marked(
+            ValueError("A sampler selects what each rank reads: pass neither equalize= nor world= with it.")
+        )
+    return counts
+
+
+def _check_samplers(samplers: Mapping[str, object], shuffle: bool | None) -> bool:
+    """Check what decides the order, and return whether a sampler does."""
+    for name, order in samplers.items():
+        if order is not None and (isinstance(order, str | bytes) or not hasattr(order, "__iter__")):
+            raise check.marked(TypeError(f"{name} must hold indices such as [2, 0, 1], got {check.shown(order)}."))
+    has_sampler = any(order is not None for order in samplers.values())
+    if has_sampler and shuffle:
+        raise check.marked(ValueError("shuffle and a sampler exclude each other: the sampler is the order."))
+    if all(order is not None for order in samplers.values()):
+        raise check.marked(ValueError("sampler and batch_sampler exclude each other: pass one of them."))
+    return has_sampler
+
+
+def _check_worker_options(options: Mapping[str, Any], num_workers: object) -> None:
+    """Check options that concern worker processes."""
+    if options.get("persistent_workers"):
+        raise check.marked(
+            ValueError("persistent_workers: workers are started for each epoch. Leave it out, or write False.")
+        )
+    if options.get("prefetch_factor") is not None and not num_workers:
+        raise check.marked(ValueError("prefetch_factor is for workers, and num_workers is 0. Leave it out."))
 
 
 def collate_of(collate_fn: Callable[[Any], Any] | None, batch_size: int | None) -> Callable[[Any], Any] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+from ..core.arguments.amounts import whole
 from ..core.frameworks.untrained_batches import num_ahead
 from ..errors import StateError
 from ._sampler_order import SamplerOrder
@@ -68,8 +69,7 @@ class LoaderState:
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass; a loaded state of another epoch is dropped."""
-        if epoch < 0:
-            raise ValueError(f"epoch must be at least 0, got {epoch}")
+        epoch = whole("set_epoch: epoch", epoch, at_least=0)
         self.changes += epoch != self.next_epoch
         self.next_epoch, self.current, self._read_elsewhere = epoch, None, False
         if self._loaded is not None and self._loaded["epoch"] != epoch:

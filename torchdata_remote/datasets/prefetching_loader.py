@@ -9,13 +9,14 @@ from typing import Any, Generic
 from torch.utils.data import DataLoader
 from typing_extensions import TypeVar
 
+from ..core.arguments.calls import explained
 from ..core.frameworks.lightning_loops import current_fit_loop, epoch_ends, num_untrained_of
 from ..core.frameworks.lightning_resume import set_progress
 from ..core.frameworks.untrained_batches import current_wrappers
 from ..core.partition import EqualizeMode
 from ..core.world import World, detect_world, place_in
 from ._epoch import Batched
-from ._loader_options import TORCH_OPTIONS, check_options, collate_of
+from ._loader_options import TORCH_OPTIONS, check_options, collate_of, equalize_mode
 from ._loader_state import LoaderState, Order
 from ._rank_comparison import RankComparison
 from ._rank_sampler import RankSampler
@@ -27,6 +28,7 @@ from ._start_epoch import start_epoch
 T = TypeVar("T", default=Any)
 
 
+@explained
 class PrefetchingLoader(Generic[T]):
     """Yield the batches of torch's ``DataLoader`` in the same order, prefetching the next ones.
 
@@ -101,26 +103,21 @@ class PrefetchingLoader(Generic[T]):
         **options: Any,
     ) -> None:
         self._has_sampler = sampler is not None or batch_sampler is not None
-        check_options(
-            dataset, shuffle=shuffle, seed=seed, generator=generator, has_sampler=self._has_sampler,
-            equalize=equalize, world=world, options=options,
+        batch_size, num_workers = check_options(
+            dataset, shuffle=shuffle, seed=seed, generator=generator, drop_last=drop_last,
+            samplers={"sampler": sampler, "batch_sampler": batch_sampler}, equalize=equalize, world=world,
+            num_workers=num_workers, batch_size=batch_size, collate_fn=collate_fn, options=options,
         )  # fmt: skip
         self.dataset, self.num_workers = dataset, num_workers
         self._loader: DataLoader[Any] = DataLoader(  # validates these arguments; never iterated
             dataset,  # type: ignore[arg-type]
-            batch_size=batch_size,
             shuffle=shuffle if seed is None else None,
-            sampler=sampler,
             batch_sampler=batch_sampler,  # type: ignore[arg-type]  # any sequence works
-            num_workers=num_workers,
-            collate_fn=collate_of(collate_fn, batch_size),
-            drop_last=drop_last,
-            generator=generator,
-            **options,
-        )
-        self._generator, self._options = generator, options
+            batch_size=batch_size, sampler=sampler, num_workers=num_workers, drop_last=drop_last,
+            collate_fn=collate_of(collate_fn, batch_size), generator=generator, **options,
+        )  # fmt: skip
+        self._generator, self._options, self._equalize = generator, options, equalize_mode(equalize)
         self._shuffle, self._drop_last, self._world = bool(shuffle), drop_last, world
-        self._equalize = None if equalize is None else EqualizeMode(equalize)
         self._comparison = RankComparison(dataset, divided=not self._has_sampler)
         self._state = LoaderState(len(dataset), shuffle=self._shuffle, seed=seed, has_sampler=self._has_sampler)
 

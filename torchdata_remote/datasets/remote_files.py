@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..core.arguments.calls import explained
 from ..core.urls import redact
 from ._files_dataset import FilesDataset
 
 
+@explained
 class RemoteFiles(FilesDataset):
     """The files below a folder, for example a prefix of a bucket, as a map-style dataset: ``[i] -> (url, bytes)``.
 

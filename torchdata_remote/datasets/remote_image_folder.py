@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.arguments import check
+from ..core.arguments.calls import explained
 from ..core.options import Backend, RetryPolicy
 from ..core.urls import redact
 from ..fetch.listing.index_file import Index
@@ -23,6 +25,7 @@ from ._files_dataset import FilesDataset, OnError, require_limit
 NO_CLASS = -1
 
 
+@explained
 class RemoteImageFolder(FilesDataset):
     """The images below a folder as torchvision's ``ImageFolder``: ``[i] -> (image, label)``.
 
@@ -100,7 +103,9 @@ class RemoteImageFolder(FilesDataset):
         backend: Backend = Backend.AUTOMATIC,
     ) -> None:
         require_limit(limit)
-        self.transform, self.target_transform, self._decode = transform, target_transform, decoder
+        self.transform = check.function_or_none("transform", transform, example="torchvision.transforms.ToTensor()")
+        self.target_transform = check.function_or_none("target_transform", target_transform, example="int")
+        self._decode: Callable[[bytes], Any] = check.function("decoder", decoder, example="decoders.rgb")
         super().__init__(
             url,
             index=index,

@@ -9,14 +9,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.options import Backend, FetchOptions, RetryPolicy, StorageOptions
+from ..core.arguments import check
+from ..core.arguments.calls import explained
+from ..core.options import Backend, FetchOptions, RetryPolicy, StorageOptions, policy_of
 from ..core.threads.ordered_map import Task, ordered_map
 from ..core.urls import RemoteUrl, redact
 from ..errors import ShardReadError
 from ..fetch.coalesced import CoalescedRead, RangeCoalescer
 from ..fetch.listing.patterns import literal_url
 from ..fetch.listing.shard_set import base_name, read_shard_set
-from ..fetch.listing.source_argument import url_of
+from ..fetch.listing.source_argument import require_folder, url_of
 from ..fetch.listing.url_table import StringColumn
 from ..fetch.sample_ranges import read_offsets
 from ..fetch.sample_table import Int64s, Members
@@ -46,6 +48,7 @@ class _PendingBatch(NamedTuple):
         return int(self.read.members.sizes.sum())
 
 
+@explained
 class ShardedDataset(MapStyle[Any]):
     """The samples of tar shards as a map-style dataset: ``[i] -> sample``, by ranged reads at the offsets in ``.idx``.
 
@@ -91,12 +94,13 @@ class ShardedDataset(MapStyle[Any]):
         retry: RetryPolicy | None = None,
         backend: Backend = Backend.AUTOMATIC,
     ) -> None:
-        self.transform = transform
+        self.transform = check.function_or_none("transform", transform, example="lambda sample: sample['jpg']")
         self.skipped = Skipped()
-        self._on_bad_member = on_bad_member
-        options = FetchOptions(max_in_flight=max_in_flight, retry=retry or RetryPolicy(), backend=backend)
+        self._on_bad_member = check.function("on_bad_member", on_bad_member, example="tdr.skip_with_warning")
+        options = FetchOptions(max_in_flight=max_in_flight, retry=policy_of(retry), backend=backend)
         self._session = FetchSession(options, StorageOptions(storage_options))
         source = literal_url(url_of(manifest_url, of="ShardedDataset"))
+        require_folder(source, of="ShardedDataset", what="a manifest or of its folder")
         if base_name(source) != MANIFEST_NAME:
             source = f"{source.rstrip('/')}/{MANIFEST_NAME}"
         self._shards = read_shard_set(source, self._session.storage_options, options.retry).shards

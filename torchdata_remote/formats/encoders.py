@@ -29,6 +29,8 @@ def encode_member(extension: str, value: Any) -> bytes:
     """
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
+    if not isinstance(extension, str):
+        raise EncodeError(f"An extension is a str such as 'jpg', got {extension!r:.100}.")
     kind = extension.rpartition(".")[2]
     try:
         if is_image(value) and kind in IMAGE_FORMATS:
@@ -39,7 +41,7 @@ def encode_member(extension: str, value: Any) -> bytes:
             buffer = io.BytesIO()
             np.save(buffer, value, allow_pickle=False)
             return buffer.getvalue()
-        if isinstance(value, str):
+        if isinstance(value, str) and kind not in IMAGE_FORMATS and kind != "npy":
             return value.encode("utf-8")
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise EncodeError(f"A {type(value).__name__} cannot be written as {extension!r}: {error}") from error
@@ -47,8 +49,17 @@ def encode_member(extension: str, value: Any) -> bytes:
         return str(int(value)).encode()
     raise EncodeError(
         f"A {type(value).__name__} cannot be written as {extension!r}. Members are bytes, str, int, a PIL.Image "
-        f"({', '.join(IMAGE_FORMATS)}), a NumPy array (npy), or anything that JSON knows (json)."
+        f"({', '.join(IMAGE_FORMATS)}), a NumPy array (npy), or anything that JSON knows (json).{_advice(kind, value)}"
     )
+
+
+def _advice(kind: str, value: object) -> str:
+    """Return what to write instead, if that is plain."""
+    if isinstance(value, str):
+        return " If it is the path of a file, write the file's bytes: Path(path).read_bytes()."
+    if isinstance(value, np.ndarray) and kind in IMAGE_FORMATS:
+        return " Write PIL.Image.fromarray(array)."
+    return " Write value.numpy()." if hasattr(value, "numpy") and kind == "npy" else ""
 
 
 def _encode_image(image_format: str, image: Image) -> bytes:

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from ..core.arguments import check
 from ..core.urls import redact
-from ..errors import ShardWriteError
+from ..errors import SampleError, ShardWriteError
 from .limits import MAX_NAME_LENGTH
 
 Sample = dict[str, Any]
@@ -169,6 +170,27 @@ def _is_text(path: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def require_sample(item: object, *, of: str) -> None:
+    """Refuse an item that is not a sample.
+
+    Args:
+        item: of a chain.
+        of: functional name of the pipe that takes samples.
+
+    Raises:
+        SampleError: says what it is, and where the pipe belongs.
+    """
+    if isinstance(item, Mapping):
+        return
+    what, advice = check.a_kind(item), "Put map() after it, which makes other items of samples."
+    if isinstance(item, str | bytes) or (isinstance(item, tuple) and len(item) == 2 and hasattr(item[1], "read")):
+        what = "a URL" if isinstance(item, str) else f"a stream of {item[0]}" if isinstance(item, tuple) else what
+        advice = "Put a reader of samples before it: shard_tar_reader() or file_reader()."
+    elif isinstance(item, tuple | list):
+        advice = "Put it before to_tuple(), batch() and map(), which make other items of samples."
+    raise SampleError(f"{of}: expected samples, dicts such as {{{KEY!r}: 'cat/1', 'jpg': ...}}, got {what}. {advice}")
 
 
 def describe(sample: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from typing import Any, cast, overload
 
 import numpy as np
 
+from ..core.arguments.calls import explained
 from ..errors import LabelError
 from ._file_names import ByFileName, names_files, read_file_names
 from ._matlab import read_structs
@@ -31,6 +32,7 @@ def classes_json(
 ) -> ByClassKey: ...
 
 
+@explained
 def classes_json(
     source: Location | Mapping[str, Mapping[str, Any]] | Mapping[str, int],
     *,
@@ -72,12 +74,15 @@ def classes_json(
         require_int("id_base", id_base)
     origin = origin_of(source, "classes_json")
     document = read_json(source, origin, storage_options)
+    if document == {}:
+        raise origin.error("there are no classes, expected at least one.")
     if names_files(document):
         return read_file_names(cast(Mapping[str, object], document), origin, id_base=id_base or 0)
     require_int("id_base", id_base)
     return ByClassKey(read_table(document, origin, id_base=cast(int, id_base)), origin)
 
 
+@explained
 def meta_mat(
     source: Location | Sequence[Mapping[str, Any]], *, storage_options: Mapping[str, Any] | None = None
 ) -> ByClassKey:

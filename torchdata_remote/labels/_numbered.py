@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..core.arguments.calls import explained
 from ..errors import LabelError
 from ._paths import Labeller
 from ._sources import Location, Origin, is_location, origin_of, read_bytes, read_json, require_int, whole_number
@@ -17,6 +18,7 @@ _DIGITS = re.compile(r"(?<![0-9])[0-9]{1,18}\Z")  # more digits are a hash
 _IS_NUMBER = re.compile(r"[0-9]{1,18}")
 
 
+@explained
 def by_number(
     source: Location | Mapping[str, int] | Mapping[int, int],
     *,
@@ -68,6 +70,7 @@ def by_number(
     return ByNumber(labels, number_base, origin)
 
 
+@explained
 def ground_truth(
     source: Location | Iterable[int],
     *,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from inspect import isfunction
 from typing import Any
 
-import numpy as np
-
+from ..core.arguments import check
+from ..core.arguments.calls import explained
 from ..errors import LabelError, RemoteDataError
 from ._sources import MAX_LABEL, whole_number
 
@@ -16,6 +17,7 @@ Classes = Sequence[str] | Mapping[str, int]
 Labeller = Callable[[str], int | str]
 
 
+@explained
 def parent_directory() -> Labeller:
     """Create a labeller that returns the name of the parent directory.
 
@@ -29,6 +31,7 @@ def parent_directory() -> Labeller:
     return ParentDirectory()
 
 
+@explained
 def from_pattern(regex: str | re.Pattern[str]) -> Labeller:
     r"""Create a labeller that returns the group of a regular expression.
 
@@ -43,11 +46,21 @@ def from_pattern(regex: str | re.Pattern[str]) -> Labeller:
         >>> from_pattern(r"_([a-z]+)[0-9]*\.jpg$")("train/0001_cat7.jpg")
         'cat'
     """
-    pattern = re.compile(regex)
-    if not isinstance(pattern.pattern, str):
-        raise TypeError(f"from_pattern searches paths, which are str; got a pattern of bytes: {pattern.pattern!r}")
+    expected = "pattern must be a regular expression such as '^([^/]+)/'"
+    given = getattr(regex, "pattern", regex)
+    if isinstance(given, bytes):
+        raise check.marked(TypeError(f"{expected}, because paths are str; got a pattern of bytes."))
+    if not isinstance(given, str):
+        raise check.marked(TypeError(f"{expected}, got {check.shown(regex)}."))
+    try:
+        pattern = re.compile(regex)
+    except re.error as error:
+        advice = " It looks like a glob." if isinstance(regex, str) and regex.startswith(("*", "?")) else ""
+        raise check.marked(ValueError(f"{expected}, got {regex!r:.200}: {error}.{advice}")) from None
     if pattern.groups != 1:
-        raise ValueError(f"from_pattern needs exactly one group, {pattern.pattern!r} has {pattern.groups}.")
+        raise check.marked(
+            ValueError(f"{expected}, with exactly one group, the class; {pattern.pattern!r:.200} has {pattern.groups}.")
+        )
     return FromPattern(pattern)
 
 
@@ -88,20 +101,37 @@ def class_numbers(classes: Classes) -> dict[str, int]:
         TypeError: if it is neither, or a number is not an int.
         ValueError: if a name occurs twice.
     """
+    expected = "classes must be a list of names or a dict name -> int"
     if isinstance(classes, Mapping):
-        wrong = {name: number for name, number in classes.items() if not isinstance(number, (int, np.integer))}
+        wrong = {name: n for name, n in classes.items() if whole_number(n) is None or not isinstance(name, str)}
         if wrong:
-            raise TypeError(f"classes must give each name its label, an int, got {wrong!r:.200}")
-        return dict(classes)
+            turned = all(isinstance(name, str) for name in classes.values())
+            advice = " Turn it round: {name: number for number, name in classes.items()}." if turned else ""
+            raise check.marked(TypeError(f"classes must give each name its label, an int, got {wrong!r:.200}.{advice}"))
+        return {name: int(number) for name, number in classes.items()}
     if isinstance(classes, str) or not isinstance(classes, Sequence):
-        raise TypeError(
-            f"classes must be a list of names or a dict name -> int, got a {type(classes).__name__}: {classes!r:.200}"
-        )
+        raise check.marked(TypeError(f"{expected}, got {_unfit(classes)}"))
+    for name in classes:
+        if not isinstance(name, str):
+            raise check.marked(TypeError(f"{expected}, got a list with {check.shown(name)}."))
     numbers = {name: number for number, name in enumerate(classes)}
     if len(numbers) < len(classes):
         twice = sorted({name for name in classes if list(classes).count(name) > 1})
-        raise ValueError(f"classes names {twice} more than once.")
+        raise check.marked(ValueError(f"classes names {twice} more than once."))
     return numbers
+
+
+def _unfit(classes: object) -> str:
+    """Describe a ``classes`` argument of another type, and say what to write instead."""
+    if isinstance(classes, str):
+        is_file = classes.endswith((".json", ".txt", ".mat")) or "://" in classes
+        advice = "Read the file: tdr.labels.classes_json(url, id_base=0)" if is_file else f"Write [{classes!r:.100}]"
+        return f"a str. {advice}."
+    if isinstance(classes, Set):
+        return f"a {type(classes).__name__}, whose order differs between processes. Write sorted(classes)."
+    return f"{check.a_kind(classes)}. Write list(classes)." if hasattr(classes, "__iter__") else (
+        f"{check.shown(classes)}. The names decide which label a file gets."
+    )  # fmt: skip
 
 
 def labeller_of(
@@ -125,8 +155,15 @@ def labeller_of(
         (1, 'dog')
     """
     if callable(classes):
+        if isfunction(classes) and classes.__module__.startswith(__package__):
+            name = f"labels.{classes.__name__}"
+            raise check.marked(
+                TypeError(f"classes must be a labeller, got the function {name} itself. Write {name}(...).")
+            )
         if name_of is not None:
-            raise ValueError("classes= is a labeller, which takes no pattern=: use labels.from_pattern(regex) instead.")
+            raise check.marked(
+                ValueError("classes= is a labeller, which takes no pattern=: use labels.from_pattern(regex) instead.")
+            )
         table: Mapping[str, Any] = getattr(classes, "table", None) or {}
         numbers = {key: entry["id"] for key, entry in table.items()}
         return NumberedClasses(classes, numbers, digits_are_numbers=True) if digits_are_numbers else classes

@@ -11,6 +11,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
+from ..core.arguments.amounts import whole
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.urls import redact
 from ..errors import LabelError
@@ -109,7 +110,7 @@ def require_int(name: str, value: object) -> None:
         TypeError: if it is not.
     """
     if whole_number(value) is None:
-        raise TypeError(f"{name} must be an int, got {value!r:.100}")
+        whole(name, value, at_least=None)
 
 
 def _url(source: Location) -> str:

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from ..core.arguments.calls import explained
 from ..core.frameworks import lightning_loops, lightning_resume
-from ..core.frameworks.lightning_loops import current_fit_loop
 from ..core.frameworks.loader_length import num_batches
 from ..core.frameworks.untrained_batches import Snapshot, UntrainedBatches
 from ..core.rank_exchange import in_group
@@ -21,6 +21,7 @@ from ..core.world import World
 from ..errors import StateError
 from .batches_left import require_equal_batches
 from .copies import reduced
+from .loader_options import check_torchdata_options
 from .rank_exchange import compared_first, merged_in_group, states_of_all
 from .resumable import Resumable
 from .state.all_ranks import ALL_RANKS, CYCLED, states_in
@@ -33,6 +34,7 @@ from .trainers.checkpoint_callers import stores_one_for_all_ranks
 _MAX_SEED = (1 << 63) - 1
 
 
+@explained
 class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc]  # torchdata 0.9 has no types
     """What :func:`stateful_loader` returns: ``StatefulDataLoader`` with a state of its own.
 
@@ -55,6 +57,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         list_in_rank_0: bool = False,
         **options: Any,
     ) -> None:
+        check_torchdata_options(dataset, options)
         with warnings.catch_warnings():  # torchdata calls set_vital, of which torch 2.13 warns
             warnings.filterwarnings("ignore", "'set_vital' is deprecated")
             super().__init__(dataset, snapshot_every_n_steps=1, **options)
@@ -98,7 +101,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         if not self._has_pass:
             return self._with_next_worker(self.dataset.state_dict(), self.dataset.first_worker)
         state = self._untrained.state() or self._captured()()
-        loop = current_fit_loop(self)
+        loop = lightning_loops.current_fit_loop(self)
         ended = loop is not None and lightning_loops.epoch_ends(loop) and not self._untrained.is_all_of_pass()
         return self._of_next_epoch(state) if ended and state["epoch"] == self._epoch else state
 
@@ -150,7 +153,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         """
         self.load_merged(merge_states(states_of_all(self.dataset.world(), partial(states_in, state_dict))))
         self._untrained.is_cycled = isinstance(state_dict, Mapping) and CYCLED in state_dict
-        if (loop := current_fit_loop(self)) is not None:
+        if (loop := lightning_loops.current_fit_loop(self)) is not None:
             require_equal_batches(self, partial(lightning_resume.set_progress, loop, self))
 
     def load_merged(self, merged: State) -> None:
@@ -186,7 +189,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
 
     def _follow_lightning(self) -> None:
         """Load the state that Lightning's training loop expects of this pass, or warn that there is none."""
-        if (loop := current_fit_loop(self)) is None:
+        if (loop := lightning_loops.current_fit_loop(self)) is None:
             return
         if (pending := lightning_resume.take_pending_state(loop, self)) is not None:
             self.load_state_dict(pending)
@@ -226,11 +229,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         return {**reads, "position where they resume": resumed}, state["listing"]
 
     def __len__(self) -> int:
-        """Batches of an epoch, in this rank.
-
-        Raises:
-            TypeError: if the chain has no length; with ``equalize_ranks`` it has one.
-        """
+        """Batches of an epoch, in this rank; ``TypeError`` if the chain has no length (``equalize_ranks`` has one)."""
         return self._num_batches(self.dataset.share_lengths)
 
     def num_batches_left(self) -> int:

@@ -9,6 +9,8 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
+from ..core.arguments.amounts import whole, whole_or_none
+from ..core.arguments.calls import explained
 from ..core.frameworks.lightning_resume import warn_if_state_is_missing
 from ..core.frameworks.loader_length import length_for_caller
 from ..core.frameworks.second_split import refuse_second_split, second_splitter
@@ -17,10 +19,10 @@ from ..core.processes.parent_watch import end_worker_with_trainer
 from ..core.processes.worker_start import SentToWorkers
 from ..core.world import World, detect_world, place_in
 from ..errors import StateError
-from ..fetch.listing.source_argument import pipe_of
 from ..pipes.base.chain import all_pipes, describe
 from .listing.listings import Listings
 from .listing.packed_listing import Listed
+from .loader_options import require_chain
 from .state.state_format import State, check_same, check_state, make_state, state_of_rank
 from .stream_copies import ChainTemplate, check_resumable, is_sharded
 from .stream_counts import number_of_streams, require_equal_shares, warn_of_memory
@@ -29,6 +31,7 @@ from .trainers.accelerate import refuse_skipping
 from .worker_mark import WorkerMark
 
 
+@explained
 class Resumable(SentToWorkers, IterableDataset[Any]):
     """A chain of pipes as a plain ``IterableDataset`` with ``state_dict()`` and ``load_state_dict()``.
 
@@ -68,13 +71,11 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
     """
 
     def __init__(self, pipe: IterDataPipe[Any], *, num_streams: int | None = None) -> None:
-        pipe_of(pipe, of="Resumable", holds="samples")
+        require_chain(pipe)
         check_resumable(pipe)
-        if num_streams is not None and num_streams < 1:
-            raise ValueError(f"num_streams must be at least 1, got {num_streams}")
         self.pipe = pipe
         self.chain = [describe(found) for found in all_pipes(pipe)]  # what each pipe is, sources first
-        self.num_streams = num_streams
+        self.num_streams = whole_or_none("num_streams", num_streams)
         self.listings = Listings()
         self.expected_workers = 1  # of a loader that has not started them
         self.read_by_workers: WorkerMark | None = WorkerMark()  # None where a loader asks its workers for their state
@@ -108,8 +109,7 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be this epoch; a loaded state of another epoch is dropped."""
-        if epoch < 0:
-            raise ValueError(f"epoch must be at least 0, got {epoch}")
+        epoch = whole("set_epoch: epoch", epoch, at_least=0)
         self._refuse_second_split()  # trainers call set_epoch in each rank before they read
         self._next_epoch = epoch
         if self._pass is not None and not self._pass.is_pending(epoch):

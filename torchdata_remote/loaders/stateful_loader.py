@@ -10,11 +10,15 @@ from typing import Any
 
 import torch
 
+from ..core.arguments.amounts import whole, whole_or_none
+from ..core.arguments.calls import explained
+from ..core.arguments.check import marked
 from ..core.frameworks.collating import collate_samples
 from ..core.iter_datapipe import IterDataPipe
 from ..core.processes.parent_watch import end_worker_with_trainer
 from .copies import twin_of
 from .loader import StatefulLoader
+from .loader_options import check_loader_options
 from .resumable import Resumable
 
 
@@ -30,6 +34,7 @@ def _start_worker(worker_init_fn: Callable[[int], None] | None, worker: int) -> 
         worker_init_fn(worker)
 
 
+@explained
 def stateful_loader(
     pipe: IterDataPipe[Any] | Resumable,
     *,
@@ -105,9 +110,25 @@ def stateful_loader(
         >>> list(loader)
         [[('2', '3')], [('4',)]]
     """
+    batch_size, num_workers = whole_or_none("batch_size", batch_size), whole("num_workers", num_workers, at_least=0)
+    prefetch_factor = whole_or_none("prefetch_factor", prefetch_factor)
+    check_loader_options(
+        pin_memory=pin_memory,
+        context=multiprocessing_context,
+        timeout_s=timeout_s,
+        functions={"collate_fn": collate_fn, "worker_init_fn": worker_init_fn},
+        flags={
+            "drop_last": drop_last,
+            "state_of_all_ranks": state_of_all_ranks,
+            "list_once": list_once,
+            "list_in_rank_0": list_in_rank_0,
+        },
+    )
     if isinstance(pipe, Resumable):
         if num_streams is not None:
-            raise ValueError("num_streams belongs to the Resumable that was passed.")
+            raise marked(
+                ValueError("num_streams belongs to the Resumable that was passed: Resumable(pipe, num_streams=2).")
+            )
         has_loader = pipe.read_by_workers is None
         dataset = twin_of(pipe) if has_loader else pipe
     else:

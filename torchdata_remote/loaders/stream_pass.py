@@ -11,7 +11,7 @@ from ..core.frameworks.call_stack import raised_here
 from ..core.iter_datapipe import IterDataPipe
 from ..core.world import World
 from ..errors import RemoteDataError, StateError
-from ..pipes.base.chain import load_state, state_of, take_together, warm_up
+from ..pipes.base.chain import load_state, name_of, state_of, take_together, warm_up
 from .state.state_format import ENDED, check_same_listing
 from .stream_copies import ChainTemplate
 
@@ -80,7 +80,15 @@ class Stream:
             TypeError: if the chain has no length.
         """
         chain = template.stream(World(rank=self.number, world_size=num_streams))
-        return 0 if self.ended else len(chain) - self.num_passed
+        if self.ended:
+            return 0
+        try:
+            return len(chain) - self.num_passed
+        except TypeError as error:
+            raise TypeError(
+                f"{name_of(chain)} has no length ({error}). Chain equalize_ranks(), which takes it from the manifest, "
+                "or count steps instead of epochs."
+            ) from error
 
     def state(self) -> Any:
         """The position after the last item."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..core.iter_datapipe import IterDataPipe, StreamWrapper, functional_datapipe
-from ..core.options import MIB, Backend, FetchOptions, RetryPolicy, StorageOptions
+from ..core.options import MIB, Backend, FetchOptions, RetryPolicy, StorageOptions, policy_of
 from ..core.processes.parent_watch import end_worker_with_trainer
 from ..errors import StateError
 from ..fetch.listing.source_argument import pipe_of
@@ -58,6 +58,7 @@ class AsyncPrefetch(SplitReader[tuple[str, StreamWrapper]], StatefulPipe[tuple[s
     """
 
     gives_streams = True
+    state_fields = ("next",)
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class AsyncPrefetch(SplitReader[tuple[str, StreamWrapper]], StatefulPipe[tuple[s
             part_bytes=part_bytes,
             in_order=in_order,
             interleave=interleave,
-            retry=retry or RetryPolicy(),
+            retry=policy_of(retry),
             backend=backend,
             cache_dir=cache_dir,
             cache_bytes=cache_bytes,

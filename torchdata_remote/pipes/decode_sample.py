@@ -11,8 +11,8 @@ from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.stats.counters import DECODE
 from ..errors import DecodeError
 from ..fetch.listing.source_argument import pipe_of
-from ..formats.decoders import DEFAULT_DECODERS, Decoder
-from ..formats.sample import Sample, describe, sample_url
+from ..formats.decoders import DEFAULT_DECODERS, Decoder, checked_decoders
+from ..formats.sample import Sample, describe, require_sample, sample_url
 from .base.datapipe import OneForOne
 
 
@@ -45,11 +45,13 @@ class DecodeSample(OneForOne[Sample]):
 
     def __init__(self, source_datapipe: IterDataPipe[Sample], decoders: Mapping[str, Decoder] | None = None) -> None:
         self.source_datapipe = pipe_of(source_datapipe, of="decode_sample", holds="samples")
-        self._decoders = {**DEFAULT_DECODERS, **(decoders or {})}
+        self._decoders = {**DEFAULT_DECODERS, **checked_decoders(decoders)}
 
     def __iter__(self) -> Iterator[Sample]:
         is_first = True
         for sample in self.source_datapipe:
+            if not isinstance(sample, dict):
+                require_sample(sample, of="decode_sample")
             began_s = time.perf_counter()
             decoded = {name: self._decode(name, value, sample) for name, value in sample.items()}
             DECODE.worked(began_s, sum(map(len, filter(_is_data, sample.values()))), items=1, wait=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
+from ..core.arguments import check
 from ..core.frameworks.loader_length import length_for_caller
 from ..core.iter_datapipe import Batcher, Filter, IterDataPipe, functional_datapipe
 from ..core.partition import EqualizeMode
@@ -50,10 +51,11 @@ class EqualizeRanks(StatefulPipe[T]):
 
     needs_source_state = True
     gives_equal_counts = True
+    state_fields = ("passed", "at")
 
     def __init__(self, source_datapipe: IterDataPipe[T], *, mode: EqualizeMode | str = EqualizeMode.DROP) -> None:
         self.source_datapipe = pipe_of(source_datapipe, of="equalize_ranks", holds="samples")
-        self.mode = EqualizeMode(mode)
+        self.mode = check.choice("mode", mode, EqualizeMode)
         self._num_passed = 0
         sharding = self._sharding()
         between = [pipe for pipe in all_pipes(source_datapipe) if pipe not in all_pipes(sharding)]

@@ -42,6 +42,8 @@ class FileReader(SplitReader[Sample], StatefulPipe[Sample]):
         [{'__key__': 'pets/cat/1', '__url__': 'memory://pets/cat/1.JPG', 'jpg': b'...'}]
     """
 
+    state_fields = ("next",)
+
     def __init__(self, source_datapipe: IterDataPipe[Any], *, storage_options: Mapping[str, Any] | None = None) -> None:
         self.source_datapipe = pipe_of(source_datapipe, of="file_reader")
         self._session = FetchSession(FetchOptions(), StorageOptions(storage_options))

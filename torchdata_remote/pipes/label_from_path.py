@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..errors import LabelError
 from ..fetch.listing.source_argument import pipe_of
-from ..formats.sample import KEY, Sample, describe, sample_url
+from ..formats.sample import KEY, Sample, describe, require_sample, sample_url
 from ..labels import Classes, Labeller, from_pattern, labeller_of
 from .base.datapipe import OneForOne
 
@@ -51,6 +51,8 @@ class LabelFromPath(OneForOne[Sample]):
 
     def __iter__(self) -> Iterator[Sample]:
         for sample in self.source_datapipe:
+            if not isinstance(sample, dict):
+                require_sample(sample, of="label_from_path")
             if "cls" in sample:
                 raise LabelError(
                     f"{describe(sample)} has a 'cls' already: leave label_from_path out, or remove the member first.",

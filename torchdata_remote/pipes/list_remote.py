@@ -6,8 +6,9 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..core.arguments import check
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
-from ..core.options import RetryPolicy, StorageOptions
+from ..core.options import RetryPolicy, StorageOptions, policy_of
 from ..core.processes.parent_watch import end_worker_with_trainer
 from ..core.urls import RemoteUrl
 from ..fetch.listing.source_argument import pipe_of, url_of
@@ -77,11 +78,11 @@ class ListRemote(SplitReader[RemoteUrl]):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.source_datapipe = pipe_of(source_datapipe, of="list_remote")
-        self.pattern = pattern
-        self.recursive = recursive
-        self.match_named = match_named
+        self.pattern = check.text_or_none("pattern", pattern, example="*.tar")
+        self.recursive = check.flag("recursive", recursive)
+        self.match_named = check.flag("match_named", match_named)
         self._storage_options = StorageOptions(storage_options)
-        self._retry = retry or RetryPolicy()
+        self._retry = policy_of(retry)
 
     def __iter__(self) -> Iterator[RemoteUrl]:
         end_worker_with_trainer()

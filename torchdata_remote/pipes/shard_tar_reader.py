@@ -8,6 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from ..core.arguments import check
+from ..core.arguments.amounts import whole
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..fetch.streams import parts_of
 from ..formats.compression.decompress import CompressionLimits, decompressed
@@ -99,8 +101,12 @@ class ShardTarReader(ShardReader):
             interleave=interleave,
             storage_options=storage_options,
         )
-        self._nested, self._copy, self._max_member_bytes = nested, copy, max_member_bytes
-        self._limits = CompressionLimits(max_ratio=max_ratio, max_decompressed_bytes=max_decompressed_bytes)
+        self._nested, self._copy = check.flag("nested", nested), check.flag("copy", copy)
+        self._max_member_bytes = whole("max_member_bytes", max_member_bytes)
+        self._limits = CompressionLimits(
+            max_ratio=whole("max_ratio", max_ratio),
+            max_decompressed_bytes=whole("max_decompressed_bytes", max_decompressed_bytes),
+        )
 
     def samples_in(self, url: str, stream: Any, guard: ShardErrorHandler, position: ReadPosition) -> Iterator[Sample]:
         options = TarOptions(

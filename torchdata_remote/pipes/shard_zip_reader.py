@@ -6,6 +6,7 @@ import io
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..core.arguments.amounts import whole
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..errors import RemoteDataError
 from ..fetch.streams import parts_of
@@ -77,7 +78,8 @@ class ShardZipReader(ShardReader):
             interleave=interleave,
             storage_options=storage_options,
         )
-        self._max_member_bytes, self._max_ratio = max_member_bytes, max_ratio
+        self._max_member_bytes = whole("max_member_bytes", max_member_bytes)
+        self._max_ratio = whole("max_ratio", max_ratio)
 
     def samples_in(self, url: str, stream: Any, guard: ShardErrorHandler, position: ReadPosition) -> Iterator[Sample]:
         on_skip = self.skipped.count_member

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
 
+from ..core.arguments import check
 from ..core.frameworks.second_split import refuse_second_split, second_splitter
 from ..core.iter_datapipe import SHARDING_PRIORITIES, IterDataPipe, functional_datapipe
 from ..core.partition import EqualizeMode, SamplePartition
@@ -55,10 +56,13 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
         ['s3://photos/1.tar', 's3://photos/3.tar']
     """
 
+    state_fields = ("next",)
+
     def __init__(self, source_datapipe: IterDataPipe[str], *, world: World | None = None, split: bool = True) -> None:
         super().__init__()
         pipe_of(source_datapipe, of="sharding_filter_rank")
         require_world(world)
+        split = check.flag("split", split)
         if not split and world is not None:
             raise ValueError(
                 f"sharding_filter_rank(split=False) yields all URLs to every reader, and {world!r} selects a share of "

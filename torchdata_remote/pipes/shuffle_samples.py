@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, TypeVar
 
+from ..core.arguments.amounts import whole
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.permutation import permutation
 from ..errors import StateError
@@ -97,13 +98,12 @@ class ShuffleSamples(SeededPipe[T], StatefulPipe[T]):
     """
 
     needs_source_state = True
+    state_fields = ("phase", "passed", "began")
 
     def __init__(self, source_datapipe: IterDataPipe[T], *, buffer_size: int, seed: int = 0) -> None:
         super().__init__(seed)
-        if not isinstance(buffer_size, int) or buffer_size < 1:
-            raise ValueError(f"buffer_size is a number of samples, at least 1; got {buffer_size!r}.")
         self.source_datapipe = pipe_of(source_datapipe, of="shuffle_samples", holds="samples")
-        self.buffer_size = buffer_size
+        self.buffer_size = whole("buffer_size", buffer_size, of="samples")
         self._warm: _WarmPass | None = None
         self._phase, self._num_passed = 0, 0
         self._oldest_start: Any = None  # state of the source; None for its start

@@ -7,11 +7,12 @@ from typing import Any
 
 from typing_extensions import TypeVar
 
+from ..core.arguments.suggestions import did_you_mean
 from ..core.frameworks.collating import check_item
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..errors import MissingMemberError
 from ..fetch.listing.source_argument import pipe_of
-from ..formats.sample import Sample, describe, sample_url
+from ..formats.sample import Sample, describe, require_sample, sample_url
 from .base.datapipe import OneForOne
 
 # A tuple as long as the names, from the chained form; see `.ci/make_typed.py`
@@ -42,7 +43,9 @@ class ToTuple(OneForOne[Items]):
 
     def __init__(self, source_datapipe: IterDataPipe[Sample], *names: str) -> None:
         if not names or not all(isinstance(name, str) and name.strip("; ") for name in names):
-            raise ValueError(f"to_tuple needs names such as 'jpg;png', 'cls'; got {names!r}")
+            first: object = names[0] if names else None
+            advice = f" Write to_tuple({', '.join(map(repr, first))})." if isinstance(first, list | tuple) else ""
+            raise ValueError(f"to_tuple needs names such as 'jpg;png', 'cls'; got {names!r:.200}.{advice}")
         self.source_datapipe = pipe_of(source_datapipe, of="to_tuple", holds="samples")
         self._names = names
         self._choices = [tuple(choice.strip() for choice in name.split(";") if choice.strip()) for name in names]
@@ -50,7 +53,11 @@ class ToTuple(OneForOne[Items]):
     def __iter__(self) -> Iterator[Items]:
         is_first = True
         for sample in self.source_datapipe:
-            item = tuple(self._pick(sample, choice) for choice in self._choices)
+            try:
+                item = tuple([self._pick(sample, choice) for choice in self._choices])
+            except (AttributeError, TypeError):
+                require_sample(sample, of="to_tuple")
+                raise
             if is_first:
                 is_first = False
                 check_item(self, item, where=describe(sample), names=self._names)
@@ -60,8 +67,13 @@ class ToTuple(OneForOne[Items]):
         for name in choice:
             if name in sample:
                 return sample[name]
+        members = sorted(name for name in sample if not name.startswith("__"))
+        advice = did_you_mean(choice[0], members)
+        if any(separator in choice[0] for separator in ", |"):
+            advice = (
+                " Separate alternatives by ';', and elements of the tuple by arguments: to_tuple('jpg;png', 'cls')."
+            )
         raise MissingMemberError(
-            f"{describe(sample)} has no {' or '.join(map(repr, choice))}. It has "
-            f"{sorted(name for name in sample if not name.startswith('__'))}.",
+            f"{describe(sample)} has no {' or '.join(map(repr, choice))}. It has {members}{advice or '.'}",
             url=sample_url(sample),
         )

@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Any
 
+from ..core.arguments import check
+from ..core.arguments.calls import explained
 from ..core.notices.progress_bar import Progress, hidden_unless
 from ..core.options import FetchOptions, RetryPolicy, StorageOptions
 from ..core.urls import RemoteUrl, join_url, redact, split_url
 from ..errors import ObjectExistsError
 from ..fetch.listing.patterns import literal_url
-from ..fetch.listing.source_argument import url_of
+from ..fetch.listing.source_argument import require_folder, url_of
 from ..fetch.listing.sources import list_source
 from ..fetch.session import FetchSession
 from ..fetch.streams import parts_of, stream_objects
@@ -23,6 +25,7 @@ from ..formats.shard_digest import ShardDigest, sample_offsets
 from ..storage import list_folder, publish
 
 
+@explained
 def index_shards(
     url: str | os.PathLike[str],
     *,
@@ -66,7 +69,12 @@ def index_shards(
         >>> [(shard.url, shard.num_samples) for shard in index_shards("memory://theirs/")]
         [('memory://theirs/0.tar', 3)]
     """
+    check.text("pattern", pattern, example="*.tar")
+    check.flag("overwrite", overwrite)
+    check.function("on_shard", on_shard, example="print")
+    check.function("on_bad_member", on_bad_member, example="tdr.skip_with_warning")
     url = literal_url(url_of(url, of="index_shards"))
+    require_folder(url, of="index_shards")
     folder = url if url.endswith("/") else url + "/"
     options, retry = StorageOptions(storage_options), RetryPolicy()
     manifest_url = join_url(*split_url(folder + MANIFEST_NAME))

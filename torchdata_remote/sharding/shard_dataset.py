@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from concurrent.futures import Executor
 from typing import Any
 
+from ..core.arguments import check
+from ..core.arguments.amounts import seed_of
+from ..core.arguments.calls import explained
 from ..core.notices.progress_bar import hidden_unless
 from ..core.options import StorageOptions
 from ..core.processes.main_guard import require_main_guard
@@ -16,6 +19,7 @@ from ..formats.limits import MAX_MEMBER_BYTES
 from ..formats.manifest import ShardInfo
 from ..labels import Labeller
 from ..writing import DEFAULT_MAX_SHARD_BYTES, DEFAULT_MAX_SHARD_SAMPLES, ShardFolder, ShardTemplate
+from .argument_checks import check_functions, check_limits
 from .job import SOURCES, Job
 from .journal import Journal
 from .planned_samples import keep_dataset
@@ -24,6 +28,7 @@ from .task import ShardOptions, Transform
 from .workers.pool import Workers
 
 
+@explained
 def shard_dataset(
     source: Any,
     url_template: str,
@@ -109,17 +114,24 @@ def shard_dataset(
         >>> shard.url, shard.num_samples
         ('memory://sharded/000.tar', 2)
     """
-    if max_shard_bytes < 1 or max_shard_samples < 1 or num_workers < 0:
-        raise ValueError(
-            "max_shard_bytes and max_shard_samples must be positive and num_workers not negative, got "
-            f"{max_shard_bytes}, {max_shard_samples} and {num_workers}"
-        )
+    limits = check_limits(max_shard_bytes, max_shard_samples, max_member_bytes, num_workers)
+    max_shard_bytes, max_shard_samples, max_member_bytes, num_workers = limits
+    seed = None if seed is None else seed_of(seed)
+    check_functions(labels=labels, transform=transform, on_bad_member=on_bad_member, executor=executor)
+    for name, value in {
+        "append": append, "overwrite": overwrite, "provenance": provenance, "resume": resume, "progress": progress,
+    }.items():  # fmt: skip
+        check.flag(name, value)
+    check.text_or_none("pattern", pattern, example="*.jpg")
+    url_template = check.path_or_url("url_template", url_template, example="s3://bucket/train/{shard:06d}.tar")
     if append and overwrite:
-        raise ValueError("append keeps existing shards, and overwrite replaces them: choose one.")
+        raise check.marked(ValueError("append keeps existing shards, and overwrite replaces them: choose one."))
     if executor is not None and num_workers:
-        raise ValueError("executor and num_workers exclude each other: num_workers starts worker processes itself.")
+        raise check.marked(
+            ValueError("executor and num_workers exclude each other: num_workers starts worker processes itself.")
+        )
     if num_workers and "memory" in (_scheme(source), _scheme(url_template)):
-        raise ValueError("memory:// exists in one process only: use num_workers=0 to read or write it.")
+        raise check.marked(ValueError("memory:// exists in one process only: use num_workers=0 to read or write it."))
     destination = ShardFolder(ShardTemplate(url_template), StorageOptions(storage_options))
     if source_options is None and isinstance(source, str | os.PathLike):
         source_options = storage_options if _scheme(source) == _scheme(url_template) else None

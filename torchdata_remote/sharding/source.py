@@ -19,6 +19,7 @@ from ..formats.error_policy import OnBadMember, raise_error
 from ..labels import ClassEntry, Labeller, assign_labels, merged_tables
 from ..writing import UNFINISHED, ShardFolder
 from .archive_index import index_archives
+from .argument_checks import require_dataset
 from .plan import Labels, folders_to_drop, packed_bytes, require_writable
 from .planned_samples import DatasetSamples, FileSamples, PlannedSamples
 from .source_listing import list_samples
@@ -235,13 +236,6 @@ def open_source(
     if isinstance(source, _TEXT) or _are_urls(source):
         url = url_of(source, of="shard_dataset")
         return FilesSource(url, pattern=pattern, labels=labels, options=options, on_bad_member=on_bad_member)
-    if not (hasattr(source, "__getitem__") and hasattr(source, "__len__")):
-        raise TypeError(
-            f"Expected a URL, a path or a map-style dataset with len() and [i], got {type(source).__name__}. For "
-            "an iterable of samples use write_shards."
-        )
-    if labels is not None or pattern is not None or on_bad_member is not raise_error:
-        raise TypeError(
-            "labels=, pattern= and on_bad_member= are for files and archives; the items of a dataset hold its labels."
-        )
+    has_options = labels is not None or pattern is not None or on_bad_member is not raise_error
+    require_dataset(source, has_options=has_options)
     return DatasetSource(source, travels=travels)

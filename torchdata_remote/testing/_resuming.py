@@ -8,10 +8,13 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
+from ..core.arguments import check
+from ..core.arguments.calls import explained
 from ..core.iter_datapipe import IterDataPipe
 from ..loaders import Resumable
 
 
+@explained
 def assert_resumes_everywhere(
     make_pipe: Callable[[], IterDataPipe[Any]],
     *,
@@ -37,6 +40,7 @@ def assert_resumes_everywhere(
         >>> urls = IterableWrapper(["memory://small/"]).list_remote(pattern="*.tar")
         >>> assert_resumes_everywhere(lambda: urls.sharding_filter_rank().shard_tar_reader(), num_streams=2)
     """
+    check.function("make_pipe", make_pipe, example="lambda: tdr.stream_shards(url)")
 
     def resumable() -> Resumable:
         return Resumable(make_pipe(), num_streams=num_streams)

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields
 
+from ..core.arguments import check
+from ..core.arguments.calls import explained
+
 _LIMITS = ("stall_s", "trickle_s", "methods", "listings")
 
 
+@explained
 @dataclass(frozen=True, kw_only=True)
 class Faults:
     """Probabilities (0 to 1) that a response is broken in each way; a response has one fault at most.
@@ -72,6 +76,9 @@ class Faults:
 
     def __post_init__(self) -> None:
         probabilities = {name: getattr(self, name) for name in fault_names()}
+        for name, value in {**probabilities, "stall_s": self.stall_s, "trickle_s": self.trickle_s}.items():
+            if isinstance(value, str) or not hasattr(value, "__float__"):
+                raise check.marked(TypeError(f"{name} must be a number, got {check.shown(value)}."))
         wrong = {name: value for name, value in probabilities.items() if not 0 <= value <= 1}
         if wrong:
             raise ValueError(f"Faults: {wrong} are not probabilities: give numbers from 0 to 1.")

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from types import TracebackType
 from urllib.parse import parse_qs, urlsplit
 
+from ..core.arguments import check
+from ..core.arguments.calls import explained
 from ..core.threads.forks import ForkSafeThread
 from ._breaking import BODILESS_FAULTS, RANGE_FAULTS
 from ._connection import Connection, SeenRequest
@@ -30,6 +32,7 @@ _EARLIER = 32  # GETs that other_answer picks from
 _stores: weakref.WeakSet[FaultyStore] = weakref.WeakSet()
 
 
+@explained
 class FaultyStore:
     """A reverse proxy for an HTTP or S3 server that breaks some responses on purpose.
 
@@ -61,6 +64,7 @@ class FaultyStore:
         if upstream.scheme != "http" or not upstream.hostname:
             raise ValueError(f"FaultyStore: {endpoint_url!r} is not an address like 'http://127.0.0.1:9000'.")
         self.endpoint_url = ""
+        check.instance_or_none("faults", faults, Faults, example="Faults.storm(0.2)")
         self.faults = faults or Faults()
         self.counts: Counter[str] = Counter()
         self.requests: list[SeenRequest] = []

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..core.arguments import check
+from ..core.arguments.amounts import whole
+from ..core.arguments.calls import explained
 from ..core.world import World
 from ..formats.sample import Sample
 from ..writing import ShardWriter
@@ -21,6 +24,7 @@ def all_worlds(world_size: int, num_workers: int) -> Iterator[World]:
             yield World(rank, world_size, worker, num_workers)
 
 
+@explained
 def write_small_shards(
     folder: str,
     *,
@@ -35,6 +39,9 @@ def write_small_shards(
     >>> [sample["__key__"] for sample in write_small_shards("memory://small", num_shards=2, samples_per_shard=2)]
     ['0/000000', '1/000001', '2/000002', '3/000003']
     """
+    whole("num_shards", num_shards)
+    whole("samples_per_shard", samples_per_shard)
+    folder = check.path_or_url("folder", folder, example="memory://small/")
     samples: list[Sample] = []
     template = folder.rstrip("/") + "/{shard:06d}.tar"
     with ShardWriter(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from enum import Enum
 from functools import partial
 
+from ..core.arguments.amounts import whole
 from ..core.options import StorageOptions
 from ..core.urls import redact
 from ..errors import ShardWriteError
@@ -55,15 +56,13 @@ class RollingShardWriter:
         options: StorageOptions,
         before_first: Callable[[], object] = lambda: None,
     ) -> None:
-        if max_shard_bytes < 1 or max_shard_samples < 1:
-            raise ValueError(
-                f"max_shard_bytes and max_shard_samples must be positive, got {max_shard_bytes} and {max_shard_samples}"
-            )
+        max_shard_bytes = whole("max_shard_bytes", max_shard_bytes)
+        max_shard_samples = whole("max_shard_samples", max_shard_samples)
         self._url_of, self._overwrite, self._options, self._before_first = url_of, overwrite, options, before_first
         if is_compressed(url_of(0)):
             max_shard_bytes = min(max_shard_bytes, MAX_DECOMPRESSED_BYTES)
         self._max_bytes, self._max_samples = max_shard_bytes - len(END_OF_ARCHIVE), max_shard_samples
-        self._max_member_bytes = max_member_bytes
+        self._max_member_bytes = whole("max_member_bytes", max_member_bytes)
         self.shards: list[ShardInfo] = []  # published ones
         self._open: ShardBuilder | None = None
         self._finishing: ShardBuilder | None = None  # the previous one

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
+from ..core.arguments import check
+from ..core.arguments.calls import explained
 from ..core.options import MIB, StorageOptions
 from ..core.urls import redact
 from ..errors import ObjectExistsError, ShardWriteError
@@ -22,6 +24,7 @@ DEFAULT_MAX_SHARD_BYTES = 256 * MIB
 DEFAULT_MAX_SHARD_SAMPLES = 100_000
 
 
+@explained
 class ShardWriter:
     """Write samples into tar shards and, on a clean exit, the manifest.
 
@@ -70,7 +73,7 @@ class ShardWriter:
     ) -> None:
         self._template = ShardTemplate(url_template)
         self._folder = ShardFolder(self._template, StorageOptions(storage_options))
-        self._overwrite, self._checked = overwrite, False
+        self._overwrite, self._checked = check.flag("overwrite", overwrite), False
         self._claim = Claim(self._folder)
         self._shards = RollingShardWriter(
             self._template.url,

@@ -6,6 +6,7 @@ import os
 import re
 import string
 
+from ..core.arguments import check
 from ..core.urls import LOCAL, join_url, redact, split_url
 from ..errors import ShardWriteError
 
@@ -42,7 +43,8 @@ class ShardTemplate:
     """
 
     def __init__(self, url_template: str) -> None:
-        folder, slash, base = url_template.rpartition("/")
+        example = "s3://bucket/train/{shard:06d}.tar"
+        folder, slash, base = check.path_or_url("url_template", url_template, example=example).rpartition("/")
         try:
             before, after = "", ""
             specs: list[tuple[str, str | None, str | None]] = []

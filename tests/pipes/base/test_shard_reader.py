@@ -84,7 +84,7 @@ def test_shards_are_read_sequentially_or_interleaved() -> None:
 @pytest.mark.parametrize("interleave", [0, -1])
 def test_interleave_below_1_is_refused(interleave: int) -> None:
     """Fewer than one shard cannot be read."""
-    with pytest.raises(ValueError, match=f"at least 1; got {interleave}"):
+    with pytest.raises(ValueError, match=f"at least 1, got {interleave}"):
         Letters(Opened(b"a"), interleave=interleave)
 
 

@@ -180,19 +180,19 @@ def test_an_empty_source() -> None:
 
 @pytest.mark.parametrize("weight", [0, -1, float("inf"), float("nan")])
 def test_weights_that_are_none(weight: float) -> None:
-    """A weight that is not positive is an error that shows all of them."""
-    with pytest.raises(ValueError, match=r"positive weights, got \{'a': 1\.0, 'b': " + str(float(weight))):
+    """A weight that is not positive is an error with its source and its value."""
+    with pytest.raises(ValueError, match=f"the weight of 'b' must be (positive|finite), got {weight}"):
         mix({"a": (source("a", 1), 1), "b": (source("b", 1), weight)})
 
 
 def test_errors() -> None:
     """No source, an impossible stop and an impossible seed are refused when the mixture is built."""
     sources: dict[str, tuple[IterDataPipe[Any], float]] = {"a": (source("a", 3), 1)}
-    with pytest.raises(ValueError, match=r"needs sources .* got \{\}"):
+    with pytest.raises(ValueError, match="got nothing"):
         mix({})
-    with pytest.raises(ValueError, match="positive number of samples, got 0"):
+    with pytest.raises(ValueError, match="stop must be an int of at least 1, got 0"):
         mix(sources, stop=0)
-    with pytest.raises(ValueError, match="'never' is not a valid Stop"):
+    with pytest.raises(ValueError, match="got 'never'"):
         mix(sources, stop="never")
     with pytest.raises(TypeError, match="seed must be an int"):
         mix(sources, seed="0")  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
 """Option objects: frozen, validated on construction, with units in their names and no secret in their ``repr``."""
 
 from .credential_file import FALLBACK_NAMES
-from .fetching import MIB, PROGRESS_BYTES, Backend, FetchOptions, RetryPolicy
+from .fetching import MIB, PROGRESS_BYTES, Backend, FetchOptions, RetryPolicy, policy_of
 from .stores import StorageOptions
 
 __all__ = [
@@ -12,4 +12,5 @@ __all__ = [
     "FetchOptions",
     "RetryPolicy",
     "StorageOptions",
+    "policy_of",
 ]

@@ -5,6 +5,11 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
+
+from ..arguments import check
+from ..arguments.amounts import seconds, whole, whole_or_none
+from ..arguments.calls import explained
 
 MIB = 1 << 20
 PROGRESS_BYTES = 16 << 10
@@ -15,7 +20,7 @@ _MAPPED_PART_BYTES = 64 * MIB
 
 def _require(condition: bool, message: str) -> None:
     if not condition:
-        raise ValueError(message)
+        raise check.marked(ValueError(message))
 
 
 class Backend(str, Enum):
@@ -31,6 +36,7 @@ class Backend(str, Enum):
     """All schemes for which fsspec has a package; s3 by s3fs."""
 
 
+@explained
 @dataclass(frozen=True)
 class RetryPolicy:
     """Limits for retrying requests that fail with a transient fault.
@@ -55,16 +61,25 @@ class RetryPolicy:
     progress_timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
-        _require(self.progress_timeout_s > 0, f"progress_timeout_s must be positive, got {self.progress_timeout_s}")
-        _require(self.deadline_s > 0, f"deadline_s must be positive, got {self.deadline_s}")
-        _require(
-            self.max_attempts is None or (isinstance(self.max_attempts, int) and self.max_attempts >= 1),
-            f"max_attempts must be at least 1 or None, got {self.max_attempts}",
-        )
+        for name in ("deadline_s", "first_wait_s", "max_wait_s", "progress_timeout_s"):
+            seconds(name, getattr(self, name), positive=name in ("deadline_s", "progress_timeout_s"))
+        object.__setattr__(self, "max_attempts", whole_or_none("max_attempts", self.max_attempts))
         _require(
             0 <= self.first_wait_s <= self.max_wait_s,
             f"need 0 <= first_wait_s <= max_wait_s, got {self.first_wait_s} and {self.max_wait_s}",
         )
+
+
+def policy_of(retry: Any) -> RetryPolicy:
+    """Return the policy of a ``retry`` argument; ``None`` is the default one.
+
+    Raises:
+        TypeError: if it is neither.
+    """
+    attempts = retry if isinstance(retry, int) else 5
+    example = f"RetryPolicy(max_attempts={attempts})"
+    found: RetryPolicy | None = check.instance_or_none("retry", retry, RetryPolicy, example=example)
+    return found or RetryPolicy()
 
 
 @dataclass(frozen=True)
@@ -98,17 +113,15 @@ class FetchOptions:
 
     def __post_init__(self) -> None:
         for name in ("max_in_flight", "part_bytes", "max_buffer_bytes", "interleave"):
-            value = getattr(self, name)
-            if not (name == "part_bytes" and value is None):
-                _require(isinstance(value, int) and value >= 1, f"{name} must be an int of at least 1, got {value!r}")
-        object.__setattr__(self, "backend", Backend(self.backend))
+            count = whole_or_none if name == "part_bytes" else whole
+            object.__setattr__(self, name, count(name, getattr(self, name)))
+        object.__setattr__(self, "in_order", check.flag("in_order", self.in_order))
+        object.__setattr__(self, "backend", check.choice("backend", self.backend, Backend))
         _require(
             (self.cache_dir is None) == (self.cache_bytes is None),
             f"cache_dir and cache_bytes belong together, got {self.cache_dir!r} and {self.cache_bytes!r}",
         )
-        _require(
-            self.cache_bytes is None or self.cache_bytes >= 1, f"cache_bytes must be positive, got {self.cache_bytes}"
-        )
+        object.__setattr__(self, "cache_bytes", whole_or_none("cache_bytes", self.cache_bytes))
 
     def share_bytes(self, lane_bytes: int) -> int:
         """Return how much of one object may be fetched ahead; only the common bound applies to objects in sequence."""

@@ -8,12 +8,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ..arguments import check
+from ..arguments.calls import explained
 from .credential_file import FALLBACK_NAMES, read_credential_file
 
 _SERVER = re.compile("endpoint|host|port|url|account|connection|profile", re.IGNORECASE)
 _S3_SERVER_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_PROFILE")
 
 
+@explained
 class StorageOptions(Mapping[str, Any]):
     """A user's ``storage_options``, in fsspec's vocabulary, unchanged, with a ``repr`` that shows only names.
 
@@ -30,11 +33,14 @@ class StorageOptions(Mapping[str, Any]):
     """
 
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
-        if options is not None and not isinstance(options, Mapping):
-            raise TypeError(f"storage_options must be a dict, got {type(options).__name__}")
+        given: object = options
+        if given is not None and not isinstance(given, Mapping):
+            expected = 'storage_options must be a dict such as {"key": ..., "secret": ...}'
+            raise check.marked(TypeError(f"{expected}, got {check.a_kind(given)}."))
         self._options = dict(options or {})
         if not all(isinstance(name, str) for name in self._options):
-            raise TypeError(f"storage_options must have names that are str, got {sorted(map(repr, self._options))}")
+            names = ", ".join(sorted(map(repr, self._options)))
+            raise check.marked(TypeError(f"storage_options must have names that are str, got {names}."))
         self._bucket_name = options.bucket_name if isinstance(options, StorageOptions) else None
         self._downloads = options.downloads if isinstance(options, StorageOptions) else {}
         self._identity: str | None = None

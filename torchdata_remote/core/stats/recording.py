@@ -14,8 +14,10 @@ from multiprocessing.util import Finalize
 from types import TracebackType
 from typing import Any
 
-from torch.utils.data import get_worker_info
-
+from ..arguments import check
+from ..arguments.amounts import seconds
+from ..arguments.calls import explained
+from ..processes.torch_state import get_worker_info
 from ..threads.forks import ForkSafeThread
 from ..world import detect_rank
 from .counters import FOLDER_EVERY_S, STATS_VARIABLE, idle_s
@@ -127,6 +129,7 @@ def record_in_folder(folder: str) -> Recording | None:
         return None
 
 
+@explained
 def record_stats(path: str | os.PathLike[str], *, every_s: float = 1.0) -> Recording:
     """Append the counters of this process to a file at regular intervals, one line of JSON each.
 
@@ -151,8 +154,6 @@ def record_stats(path: str | os.PathLike[str], *, every_s: float = 1.0) -> Recor
         >>> with tempfile.NamedTemporaryFile("r") as file, record_stats(file.name, every_s=60):
         ...     pass
     """
-    if every_s <= 0:
-        raise ValueError(f"every_s must be positive, got {every_s}")
-    if "://" in os.fspath(path):
-        raise ValueError(f"{path}: expected a local file, because lines are appended to it")
+    path = check.local_path("path", path, example="stats.jsonl")
+    seconds("every_s", every_s)
     return Recording(path, every_s)

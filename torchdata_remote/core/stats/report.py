@@ -7,6 +7,7 @@ import os
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ..arguments.calls import explained
 from .counters import StageStats, elapsed_s, stages
 
 
@@ -104,6 +105,7 @@ class Stats:
         return f"{seconds / self.elapsed_s:.0%}" if self.elapsed_s > 0 else ""
 
 
+@explained
 def stats() -> Stats:
     """Return the counters of this process so far. Each process has its own, ``DataLoader`` workers included.
 

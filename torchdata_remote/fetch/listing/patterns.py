@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 
+from ...core.arguments.calls import explained
 from ...core.urls import HTTP, RemoteUrl, join_url, object_path, redact, split_url
 from ...errors import UrlError
 from .globs import glob_start, marks, unescape
@@ -16,6 +17,7 @@ _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _SPECIAL, _SPECIAL_IN_HTTP = re.compile(r"[*?\[{}]"), re.compile(r"[\[{}]")
 
 
+@explained
 def escape_url(url: str | os.PathLike[str]) -> str:
     """Escape the characters of a URL that are patterns in source URLs: ``*``, ``?``, ``[``, ``{``, ``}``.
 

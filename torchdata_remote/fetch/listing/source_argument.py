@@ -6,15 +6,19 @@ A ``str`` is a sequence too: read as a list of URLs, ``"/data/x/"`` would be the
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 from typing import Any, TypeVar
 
+from ...core.arguments import check
 from ...core.urls import redact
-from ...errors import UrlError
+from ...errors import EmptyListingError, UrlError
 
 T = TypeVar("T")
 
 _TEXT = (str, bytes, bytearray, os.PathLike)
+_AFTER_URLS = (
+    "Put this pipe before those that open URLs (async_prefetch) and read samples (shard_tar_reader, file_reader)."
+)
 # Pipes of torch that pass on the items of their source
 _PASS_THROUGH = frozenset({"ShufflerIterDataPipe", "ShardingFilterIterDataPipe"})
 
@@ -40,6 +44,11 @@ def url_of(item: Any, *, of: str = "this") -> str:
     if isinstance(found, str):
         return found
     advice = ""
+    if isinstance(found, Mapping) and "__key__" in found:
+        raise UrlError(f"{of}: expected one URL or path, got a sample: {found['__key__']!r:.200}. {_AFTER_URLS}")
+    if isinstance(found, tuple) and len(found) == 2 and hasattr(found[1], "read"):
+        shown = redact(str(found[0]))
+        raise UrlError(f"{of}: expected one URL or path, got the stream of {shown!r:.200}. {_AFTER_URLS}")
     if isinstance(found, (bytes, bytearray)):
         advice = f" Decode it: {bytes(found).decode('utf-8', 'backslashreplace')!r:.200}."
     elif isinstance(found, Iterable):
@@ -58,7 +67,8 @@ def urls_of(source: Any, *, of: str) -> list[str]:
 
     Raises:
         UrlError: for ``bytes``, for an item that is neither ``str`` nor ``os.PathLike``, or for an ``IterableWrapper``
-            of a ``str``.
+            of a ``str``; for a set, whose order differs between processes.
+        EmptyListingError: if there are none.
 
     Example:
         >>> urls_of("s3://photos/train/", of="stream_shards"), urls_of(("a", "b"), of="stream_shards")
@@ -73,7 +83,29 @@ def urls_of(source: Any, *, of: str) -> list[str]:
             f"{of}: IterableWrapper reads the {type(wrapped).__name__} {shown!r:.200} as a list of URLs, one for each "
             f"of its characters. Write {of}({shown!r:.200})"
         )
-    return [url_of(item, of=of) for item in source]
+    if isinstance(source, Mapping):
+        raise UrlError(f"{of}: expected one URL or several, got a dict. Pass its values: list(urls.values()).")
+    if isinstance(source, Set):
+        raise UrlError(
+            f"{of}: expected one URL or a list of several, got a {type(source).__name__}, whose order differs between "
+            "processes. Write sorted(urls)."
+        )
+    urls = [url_of(item, of=of) for item in source]
+    if not urls:
+        raise EmptyListingError(f"{of}: expected one URL or several, got an empty {type(source).__name__}.")
+    return urls
+
+
+def require_folder(url: str, *, of: str, what: str = "a folder") -> None:
+    """Refuse the URL of shards where that of their folder is expected.
+
+    Raises:
+        UrlError: with the URL to pass.
+    """
+    if url.endswith((".tar", ".tar.gz", ".tgz", ".tar.zst")):
+        shown = redact(url)
+        folder = shown.rpartition("/")[0] + "/"
+        raise UrlError(f"{of}: expected the URL of {what}, got that of shards: {shown}. Pass {folder}", url=shown)
 
 
 def pipe_of(source: T, *, of: str, holds: str = "URLs") -> T:
@@ -94,7 +126,7 @@ def pipe_of(source: T, *, of: str, holds: str = "URLs") -> T:
         if not isinstance(found, _TEXT):
             if isinstance(source, Iterable):
                 return source
-            raise UrlError(f"{of}: expected a pipe of {holds}, got {type(source).__name__}: {source!r:.200}.")
+            raise UrlError(f"{of}: expected a pipe of {holds}, got {check.shown(source)}.")
     shown = _shown(found)
     spelling = f"IterableWrapper([{shown!r:.200}]).{of}(...)"
     what = f"the {type(found).__name__} {shown!r:.200}"

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
+from ...core.arguments.amounts import whole
+from ...core.arguments.calls import explained
 from ..images import IMAGE_FORMATS
 from ._turbojpeg import MAX_PIXELS, check_size, decode_plain_jpeg, divisor
 
@@ -32,8 +34,7 @@ class RgbAtLeast:
     min_size: int
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.min_size, int) and self.min_size >= 1):
-            raise ValueError(f"min_size must be an int of at least 1, got {self.min_size!r}")
+        object.__setattr__(self, "min_size", whole("min_size", self.min_size))
 
     def __call__(self, data: bytes) -> Image.Image:
         return _decode(data, self.min_size)
@@ -47,6 +48,7 @@ def rgb(data: bytes, *, min_size: int | None = None) -> Image.Image: ...
 def rgb(*, min_size: int) -> RgbAtLeast: ...
 
 
+@explained
 def rgb(data: bytes | None = None, *, min_size: int | None = None) -> Image.Image | RgbAtLeast:
     """Decode an image to RGB, 8 bits per channel, whatever its mode: gray, 16-bit gray, palette, CMYK, alpha.
 

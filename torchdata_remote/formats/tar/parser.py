@@ -147,7 +147,8 @@ class TarParser:
             return
         if num_bytes or self._extended:
             where = "in a header" if num_bytes else "after an extended header, without its member"
-            raise fault(self._url, self._start, f"the archive ends {where}", advice=CUT_SHORT)
+            advice = CUT_SHORT if self._start else f"It is not a tar, or {CUT_SHORT[0].lower()}{CUT_SHORT[1:]}"
+            raise fault(self._url, self._start, f"the archive ends {where}", advice=advice)
         error = MissingEndError(
             f"{self._url}: at byte {self._start:,}: the archive ends without its end-of-archive blocks. The upload "
             "was cut short: write the shard again; or, if its writer leaves them out, pass "

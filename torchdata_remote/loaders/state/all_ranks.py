@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...errors import StateError
-from .state_format import State
+from .state_format import State, check_state
 
 ALL_RANKS = "all_ranks"
 CYCLED = "again"
@@ -36,6 +36,7 @@ def _state_in(argument: Any) -> State:
     if not isinstance(argument, Mapping):
         raise StateError(f"Expected a state, a dict; got {type(argument).__name__}: {argument!r:.200}")
     if ALL_RANKS not in argument:
+        check_state(argument)
         return dict(argument)
     text = argument[ALL_RANKS]
     try:

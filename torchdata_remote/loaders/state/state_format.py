@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from ...core.arguments.calls import explained
 from ...core.world import World
 from ...errors import StateError
 from .fingerprints import difference
@@ -151,6 +152,22 @@ def state_of_rank(state: State, world: World) -> State:
     return {**state, "streams": streams}
 
 
+def states_to_merge(states: Any) -> list[Any]:
+    """Return the states that a function merges, as a list.
+
+    Raises:
+        StateError: if they are not in a list, or none.
+    """
+    if isinstance(states, Mapping | str | bytes) or not isinstance(states, Iterable):
+        advice = " Write [state]." if isinstance(states, Mapping) else ""
+        raise StateError(f"Expected a list of states, one of each rank, got {type(states).__name__}.{advice}")
+    found = list(states)
+    if not found:
+        raise StateError("There is no state to merge.")
+    return found
+
+
+@explained
 def merge_states(states: Iterable[Mapping[str, Any]]) -> State:
     """Merge the states of all ranks, or of all workers, into one.
 
@@ -171,9 +188,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> State:
         >>> merge_states([state]) == state
         True
     """
-    all_states = list(states)
-    if not all_states:
-        raise StateError("There is no state to merge.")
+    all_states = states_to_merge(states)
     for state in all_states:
         check_state(state)
     first = all_states[0]

@@ -7,17 +7,20 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ...core.arguments.calls import explained
+from ...core.arguments.check import marked
 from ...core.iter_datapipe import IterDataPipe
 from ...core.rank_exchange import exchanged, in_group
 from ...errors import StateError
 from ..resumable import Resumable
-from ..state.state_format import ENDED, merge_states
+from ..state.state_format import ENDED, merge_states, states_to_merge
 
 _STATE = {"version", "chain", "listing", "epoch", "num_streams", "streams"}  # what a state of Resumable has
 _HANDED_OUT = "num_yielded"  # of Loader: items of the graph's root
 _STEPS = "steps_since_snapshot"  # of Prefetcher and ParallelMapper: items behind their source's last state
 
 
+@explained
 def to_node(pipe: IterDataPipe[Any] | Resumable, *, num_streams: int | None = None) -> Any:
     """Make a chain the source of a ``torchdata.nodes`` graph, with a state that any number of ranks can load.
 
@@ -48,11 +51,12 @@ def to_node(pipe: IterDataPipe[Any] | Resumable, *, num_streams: int | None = No
         ImportError: if torchdata has no ``nodes``.
         StateError: if the chain cannot be resumed; names what to use instead.
     """
-    if isinstance(pipe, Resumable):
-        if num_streams is not None:
-            raise ValueError("num_streams belongs to the Resumable that was passed.")
-        return _node_class()(pipe)
-    return _node_class()(Resumable(pipe, num_streams=num_streams))
+    if isinstance(pipe, Resumable) and num_streams is not None:
+        raise marked(
+            ValueError("num_streams belongs to the Resumable that was passed: Resumable(pipe, num_streams=2).")
+        )
+    resumable = pipe if isinstance(pipe, Resumable) else Resumable(pipe, num_streams=num_streams)
+    return _node_class()(resumable)
 
 
 @functools.cache
@@ -143,6 +147,7 @@ def _require_alike(resumable: Resumable, state: Mapping[str, Any] | None) -> Non
                 )
 
 
+@explained
 def merge_node_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Merge the states of all ranks of a ``torchdata.nodes`` graph, such as of its ``Loader``.
 
@@ -168,9 +173,7 @@ def merge_node_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         >>> merged["num_yielded"], merged["root"]["streams"]
         (0, [[0, None]])
     """
-    found = list(states)
-    if not found:
-        raise StateError("There is no state to merge.")
+    found = states_to_merge(states)
     _require_same_step(found)
     merged: dict[str, Any] = _merged(found, "")
     return merged

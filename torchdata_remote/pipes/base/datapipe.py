@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
+from ...core.arguments import check
+from ...core.arguments.calls import explain_init
 from ...core.iter_datapipe import IterDataPipe as TorchDataPipe
 from ...core.processes.worker_start import SentToWorkers
 from ...core.stats.report import Stats, stats
 from ...core.world import World
+from ...errors import StateError
 from .chain import load_state, state_of, warm_up
 from .typed import IterDataPipe
 
 T_co = TypeVar("T_co", covariant=True)
+
+_PIPES = __name__.rpartition(".base.")[0] + "."
 
 
 class DataPipe(SentToWorkers, IterDataPipe[T_co]):
@@ -30,6 +36,11 @@ class DataPipe(SentToWorkers, IterDataPipe[T_co]):
     """Whether the state contains that of each source, so that each of them must have one."""
     gives_equal_counts = False
     """Whether all ranks get the same number of items."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__init__" in vars(cls) and cls.__module__.startswith(_PIPES):
+            explain_init(cls, re.sub("(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower())
 
     def stats(self) -> Stats:
         """Return the counters of this process, for all of its chains together: :func:`stats`."""
@@ -80,6 +91,8 @@ class StatefulPipe(DataPipe[T_co]):
     A subclass implements ``_state``, and calls ``_take_loaded`` when a pass starts.
     """
 
+    state_fields: ClassVar[tuple[str, ...]] = ()
+    """What a state of this pipe has."""
     # State from which the next pass resumes.
     _loaded: Any = None
 
@@ -88,7 +101,16 @@ class StatefulPipe(DataPipe[T_co]):
         return self._state() if self._loaded is None else self._loaded
 
     def load_state_dict(self, state: Any) -> None:
-        """Resume the next pass from a state."""
+        """Resume the next pass from a state.
+
+        Raises:
+            StateError: if it is a state of another pipe.
+        """
+        if state is not None and not (isinstance(state, Mapping) and all(name in state for name in self.state_fields)):
+            raise StateError(
+                f"{type(self).__name__}: expected a state with {', '.join(self.state_fields)}, got "
+                f"{check.shown(state)}. Load what state_dict() of the same pipe has returned."
+            )
         self._loaded = state
 
     def _state(self) -> Any:

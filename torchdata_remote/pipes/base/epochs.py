@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from ...core.arguments.amounts import seed_of, whole
 from ...core.frameworks.lightning_resume import warn_if_state_is_missing
 from ...core.frameworks.second_split import warn_of_skipping
 from ...core.iter_datapipe import IterDataPipe
@@ -43,9 +44,7 @@ class Epochs:
 
     def set_next(self, epoch: int) -> None:
         """Set the epoch of the next pass."""
-        if epoch < 0:
-            raise ValueError(f"epoch must be at least 0, got {epoch}")
-        self._direct = self._loader = epoch - 1
+        self._direct = self._loader = whole("set_epoch: epoch", epoch, at_least=0) - 1
         self._announced = False
 
     def announce(self) -> None:
@@ -132,9 +131,7 @@ class SeededPipe(EpochPipe[T_co]):
 
     def __init__(self, seed: int) -> None:
         super().__init__()
-        if not isinstance(seed, int):
-            raise TypeError(f"seed must be an int, got {type(seed).__name__}: {seed!r}")
-        self.seed = seed
+        self.seed = seed_of(seed)
 
     def order_options(self) -> Mapping[str, Any]:
         return {"seed": self.seed}

@@ -64,7 +64,8 @@ def _only_pairs(items: Iterable[Any]) -> Iterator[tuple[str, Any]]:
     for item in items:
         if not (isinstance(item, tuple) and len(item) == 2 and hasattr(item[1], "read")):
             raise RemoteDataError(
-                f"Expected a URL or a (url, file_like) pair, got {type(item).__name__}: {item!r:.200}"
+                f"Expected a URL or a (url, file_like) pair, got {type(item).__name__}: {item!r:.200}."
+                + (" The samples are read already: use one reader in a chain." if isinstance(item, dict) else "")
             )
         yield item
 

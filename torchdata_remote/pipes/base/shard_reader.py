@@ -8,6 +8,8 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
+from ...core.arguments import check
+from ...core.arguments.amounts import whole
 from ...core.iter_datapipe import Filter, IterDataPipe
 from ...core.options import FetchOptions, StorageOptions
 from ...core.processes.parent_watch import end_worker_with_trainer
@@ -95,6 +97,7 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
     """
 
     _functional_name = "shard_reader"
+    state_fields = ("open", "next")
     reads_parts = False
     """Whether the format can be read from any sample to any other one."""
 
@@ -107,15 +110,11 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
         storage_options: Mapping[str, Any] | None,
         on_bad_member: OnBadMember = raise_error,
     ) -> None:
-        if interleave < 1:
-            raise ValueError(
-                f"interleave is the number of shards that are read concurrently, at least 1; got {interleave}."
-            )
+        interleave = whole("interleave", interleave)
         self.source_datapipe = pipe_of(source_datapipe, of=self._functional_name)
         self.skipped = Skipped()
         for name, policy in {"on_bad_shard": on_bad_shard, "on_bad_member": on_bad_member}.items():
-            if not callable(policy):
-                raise TypeError(f"{name}={policy!r:.200}: expected a function, such as skip_with_warning.")
+            check.function(name, policy, example="tdr.skip_with_warning")
         self._on_bad_shard, self._on_bad_member, self._interleave = on_bad_shard, on_bad_member, interleave
         self._session = FetchSession(FetchOptions(interleave=interleave), StorageOptions(storage_options))
         self._progress = _Progress()

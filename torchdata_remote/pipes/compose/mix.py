@@ -9,6 +9,9 @@ from enum import Enum
 from itertools import accumulate
 from typing import Any, TypeVar
 
+from ...core.arguments import check
+from ...core.arguments.amounts import whole
+from ...core.arguments.calls import explained
 from ...core.iter_datapipe import IterDataPipe
 from ...core.permutation import uniforms
 from ...core.world import World, detect_world
@@ -17,6 +20,7 @@ from ...fetch.listing.source_argument import pipe_of
 from ..base.chain import all_pipes, load_state, state_of, take_together, warm_up
 from ..base.datapipe import StatefulPipe
 from ..base.epochs import SeededPipe
+from .mix_arguments import weights_of
 
 T = TypeVar("T")
 
@@ -79,6 +83,7 @@ class Mixed(SeededPipe[T], StatefulPipe[T]):
     """
 
     needs_source_state = True
+    state_fields = ("draws", "passed", "sources")
 
     def __init__(
         self,
@@ -173,6 +178,7 @@ class Mixed(SeededPipe[T], StatefulPipe[T]):
         return self._num_samples(self._current_world())
 
 
+@explained
 def mix(
     sources: Mapping[str, tuple[IterDataPipe[T], float]],
     *,
@@ -202,18 +208,18 @@ def mix(
         >>> list(mix({"cats": (cats, 1), "dogs": (dogs, 3)}, seed=1))
         ['dog', 'dog', 'dog', 'cat', 'dog', 'dog', 'cat', 'dog']
     """
-    if not isinstance(sources, Mapping):
-        raise TypeError(f"mix: expected {{name: (pipe, weight)}}, got {type(sources).__name__}.")
-    weights = {name: float(weight) for name, (_, weight) in sources.items()}
-    if not weights or not all(0 < weight < math.inf for weight in weights.values()):
-        raise ValueError(f"mix needs sources with positive weights, got {weights}")
-    if not isinstance(stop, Stop) and isinstance(stop, int):
-        if stop < 1:
-            raise ValueError(f"mix stops at a positive number of samples, got {stop}")
-    else:
-        stop = Stop(stop)
+    weights = weights_of(sources)
+    given: Any = stop
+    if not isinstance(given, str) and not hasattr(given, "__index__"):
+        names = ", ".join(f"'{option.value}'" for option in Stop)
+        raise check.marked(TypeError(f"stop must be a number of samples, or one of {names}, got {check.shown(stop)}."))
+    stop = check.choice("stop", stop, Stop) if isinstance(stop, str) else whole("stop", stop)
     pipes = {name: pipe_of(pipe, of="mix", holds="samples") for name, (pipe, _) in sources.items()}
     _require_one_group(pipes)
+    if len({id(pipe) for pipe in pipes.values()}) < len(pipes):
+        raise check.marked(
+            ValueError(f"the sources {', '.join(map(repr, pipes))} share a pipe: build a chain for each.")
+        )
     return Mixed(pipes, weights, seed=seed, stop=stop)
 
 

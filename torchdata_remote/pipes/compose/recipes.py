@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...core.arguments.calls import explained
 from ...core.options import StorageOptions
 from ...core.world import World
 from ...fetch.listing.source_argument import urls_of
@@ -25,6 +26,7 @@ Url = str | os.PathLike[str]
 _TARS = "*.tar"
 
 
+@explained
 def stream_shards(
     url: Url | Sequence[Url],
     *,
@@ -71,6 +73,7 @@ def stream_shards(
     return ShardTarReader(streams, interleave=interleave, on_bad_shard=on_bad_shard, on_bad_member=on_bad_member)
 
 
+@explained
 def stream_files(
     url: Url | Sequence[Url],
     *,

@@ -6,7 +6,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from ...core.options import RetryPolicy
+from ...core.arguments import check
+from ...core.arguments.amounts import whole
+from ...core.arguments.calls import explained
+from ...core.options import RetryPolicy, policy_of
 from ...errors import AccessDeniedError, EmptyListingError, StorageError
 from ...fetch.listing.source_argument import url_of
 from .destination import DestinationFolder, FolderSnapshot
@@ -19,10 +22,11 @@ from .progress import OnProgress, TransferCounter, Transferred
 from .pull_lock import pull_lock
 from .pull_plan import Plan, make_plan, require_free_paths, require_safe_paths
 from .pull_state import Pulled, load_state, save_state
-from .remote_folder import RemoteFolder
+from .remote_folder import RemoteFolder, local_folder
 from .upload import PART_BYTES
 
 
+@explained
 def pull(
     url: str,
     folder: str | os.PathLike[str],
@@ -69,11 +73,13 @@ def pull(
         >>> pull("datasets://storage:8080/photos", "/datasets/photos")  # doctest: +SKIP
         Transferred(num_files=0, num_bytes=0, num_unchanged=2000, num_removed=0, num_foreign=0, elapsed_s=0.1)
     """
-    retry = retry or RetryPolicy()
-    jobs = JobPool(max_in_flight, retry, part_bytes=_part_bytes)
+    retry, local = policy_of(retry), local_folder("folder", folder)
+    check.function_or_none("on_progress", on_progress, example="print")
+    check.flag("delete", delete)
+    jobs = JobPool(whole("max_in_flight", max_in_flight), retry, part_bytes=_part_bytes)
     counter = TransferCounter(on_progress, "pull", shown=progress)
     remote = RemoteFolder(url_of(url, of="pull"), storage_options, retry)
-    with DestinationFolder(url_of(folder, of="pull")) as destination, pull_lock(destination), counter:
+    with DestinationFolder(local) as destination, pull_lock(destination), counter:
         listed = remote.list()
         if not listed:
             raise EmptyListingError(f"{remote.url}: there are no files to pull. Push some first.", url=remote.url)

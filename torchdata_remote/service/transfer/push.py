@@ -6,16 +6,20 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ...core.options import RetryPolicy
+from ...core.arguments import check
+from ...core.arguments.amounts import whole
+from ...core.arguments.calls import explained
+from ...core.options import RetryPolicy, policy_of
 from ...fetch.listing.source_argument import url_of
 from .job_pool import Job, JobPool
 from .local_files import files_of
 from .names import folders_of, is_reserved
 from .progress import OnProgress, TransferCounter, Transferred
-from .remote_folder import RemoteFolder
+from .remote_folder import RemoteFolder, local_folder
 from .upload import PART_BYTES, Uploads
 
 
+@explained
 def push(
     source_folder: str | os.PathLike[str],
     url: str,
@@ -59,11 +63,13 @@ def push(
         >>> push("/data/photos", "datasets://storage:8080/photos")  # doctest: +SKIP
         Transferred(num_files=2000, num_bytes=188000000, num_unchanged=0, num_removed=0, num_foreign=0, elapsed_s=1.9)
     """
-    retry = retry or RetryPolicy()
-    jobs = JobPool(max_in_flight, retry, part_bytes=_part_bytes)
+    retry, local = policy_of(retry), local_folder("source_folder", source_folder)
+    check.function_or_none("on_progress", on_progress, example="print")
+    check.flag("delete", delete)
+    jobs = JobPool(whole("max_in_flight", max_in_flight), retry, part_bytes=_part_bytes)
     with TransferCounter(on_progress, "push", shown=progress) as counter:
         remote = RemoteFolder(url_of(url, of="push"), storage_options, retry)
-        files = files_of(url_of(source_folder, of="push"))
+        files = files_of(local)
         counter.set_total(len(files), sum(file.size for file in files))
         remote.create()
         existing = remote.list()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
+from ...core.arguments import check
 from ...core.options import RetryPolicy, StorageOptions
 from ...core.retry import call_with_retries
 from ...core.urls import redact
@@ -90,3 +91,19 @@ class RemoteFolder:
             if token is not None and following <= token:
                 raise StorageError(f"{self.url}: the listing does not end: it starts again at {following!r}.")
             token = following
+
+
+def local_folder(name: str, folder: object) -> str:
+    """Return the path of a local folder, also of a ``file://`` URL.
+
+    Args:
+        name: of the argument.
+        folder: that was passed.
+
+    Raises:
+        TypeError, ValueError: if it is none; a URL of a service belongs into the other argument.
+    """
+    if isinstance(folder, str) and folder.startswith("datasets://"):
+        raise check.marked(ValueError(f"{name} and url are exchanged: {name} must be a local path, got {folder:.200}."))
+    is_url = isinstance(folder, str) and folder.startswith(("file://", "local://"))
+    return str(folder) if is_url else check.local_path(name, folder, example="/data/photos")

@@ -1,0 +1,311 @@
+"""Mistakes with the command line."""
+
+from __future__ import annotations
+
+from .mistake import CommandLineError, Mistake
+
+TABLE = {
+    "torchdata-remote": [
+        Mistake(
+            "no command",
+            "run()",
+            CommandLineError,
+            "...torchdata-remote: error: the following arguments are required: command",
+        ),
+        Mistake(
+            "misspelt command",
+            'run("lst", files)',
+            CommandLineError,
+            "...torchdata-remote: error: argument command: invalid choice: 'lst' ...",
+        ),
+    ],
+    "torchdata-remote ls": [
+        Mistake(
+            "no URL",
+            'run("ls")',
+            CommandLineError,
+            "...torchdata-remote ls: error: the following arguments are required: url",
+        ),
+        Mistake(
+            "misspelt option",
+            'run("ls", files, "--patern", "*.tar")',
+            CommandLineError,
+            "...torchdata-remote: error: unrecognized arguments: --patern *.tar",
+        ),
+        Mistake(
+            "a folder with nothing",
+            'run("ls", "memory://mistakes/nothing/")',
+            CommandLineError,
+            "torchdata-remote: memory://mistakes/nothing/:...",
+        ),
+        Mistake(
+            "a pattern that fits nothing",
+            'run("ls", files, "--pattern", "*.jpg")',
+            CommandLineError,
+            "torchdata-remote: memory://mistakes/files/:...",
+        ),
+        Mistake(
+            "options that are no JSON",
+            'run("ls", files, "--storage-options", "anon=True")',
+            CommandLineError,
+            (
+                "...torchdata-remote ls: error: argument --storage-options: not JSON: Expecting value: line 1 "
+                "column 1 (char 0)"
+            ),
+        ),
+        Mistake(
+            "options that are a list",
+            'run("ls", files, "--storage-options", "[1]")',
+            CommandLineError,
+            ("...torchdata-remote ls: error: argument --storage-options: expected a JSON object, got a list"),
+        ),
+        Mistake(
+            "a scheme that does not exist",
+            'run("ls", "s4://photos/")',
+            CommandLineError,
+            (
+                "torchdata-remote: s4://photos: no transport for the scheme 's4': Protocol not known: s4. "
+                "Known are s3, http, https, file, memory, local paths, and the protocols for which fsspec has "
+                "a package."
+            ),
+        ),
+    ],
+    "torchdata-remote inspect": [
+        Mistake(
+            "no URL",
+            'run("inspect")',
+            CommandLineError,
+            "...torchdata-remote inspect: error: the following arguments are required: url",
+        ),
+        Mistake(
+            "a folder with nothing",
+            'run("inspect", "memory://mistakes/nothing/")',
+            CommandLineError,
+            "torchdata-remote: memory://mistakes/nothing/:...",
+        ),
+        Mistake(
+            "a file that is no shard",
+            'run("inspect", "memory://mistakes/files/0.txt")',
+            CommandLineError,
+            (
+                "torchdata-remote: memory://mistakes/files/0.txt: at byte 0: the archive ends in a header. It "
+                "is not a tar, or the upload was cut short: write the shard again."
+            ),
+        ),
+        Mistake(
+            "misspelt option",
+            'run("inspect", shards, "--sample", "3")',
+            None,
+            (
+                "'memory://mistakes/shards/index.json\\n  2 shards, 6 samples, 14,336 bytes\\n  samples a "
+                "shard: 3 to 3, median 3\\n  bytes a shard: 7,168 to 7,168, median "
+                "7,168\\n\\nmemory://mistakes/shards/000000.tar\\n  7,168 bytes, 3 samples, 6 members\\n  read "
+                "for this: 7,168 bytes (100.00%) by 2 requests\\n\\n  extension            members       min "
+                "bytes          median             max\\n  cls                        3               1        "
+                "       1               1\\n  txt                        3               9              18     "
+                "         27\\n\\n  3 labels (cls), from 1 to 1 samples each; the most frequent:\\n  0: 1, 1: "
+                "1, 2: 1\\n\\n  first samples\\n  0/000000: cls 1, txt 9\\n  1/000001: cls 1, txt 18\\n  "
+                "2/000002: cls 1, txt 27\\n'"
+            ),
+        ),
+    ],
+    "torchdata-remote verify": [
+        Mistake(
+            "no URL",
+            'run("verify")',
+            CommandLineError,
+            "...torchdata-remote verify: error: the following arguments are required: url",
+        ),
+        Mistake(
+            "a folder without a manifest",
+            'run("verify", files)',
+            CommandLineError,
+            (
+                "torchdata-remote: memory://mistakes/files/index.json: there is no manifest. Writers publish "
+                "it last, so a job may be unfinished. For shards of other tools, write it: torchdata-remote "
+                "manifest FOLDER."
+            ),
+        ),
+        Mistake(
+            "a folder with nothing",
+            'run("verify", "memory://mistakes/nothing/")',
+            CommandLineError,
+            (
+                "torchdata-remote: memory://mistakes/nothing/index.json: there is no manifest. Writers publish "
+                "it last, so a job may be unfinished. For shards of other tools, write it: torchdata-remote "
+                "manifest FOLDER."
+            ),
+        ),
+    ],
+    "torchdata-remote show": [
+        Mistake(
+            "no URL",
+            'run("show")',
+            CommandLineError,
+            "...torchdata-remote show: error: the following arguments are required: url, --grid",
+        ),
+        Mistake(
+            "a folder with nothing",
+            'run("show", "memory://mistakes/nothing/")',
+            CommandLineError,
+            "...torchdata-remote show: error: the following arguments are required: --grid",
+        ),
+        Mistake(
+            "a picture format that does not exist",
+            'run("show", pictures, "--grid", str(folder / "a.docx"))',
+            CommandLineError,
+            "torchdata-remote: memory://mistakes/pictures/:...",
+        ),
+    ],
+    "torchdata-remote manifest": [
+        Mistake(
+            "no URL",
+            'run("manifest")',
+            CommandLineError,
+            "...torchdata-remote manifest: error: the following arguments are required: folder",
+        ),
+        Mistake(
+            "a folder that has one",
+            'run("manifest", shards)',
+            CommandLineError,
+            (
+                "torchdata-remote: memory://mistakes/shards/index.json exists already. Pass overwrite=True "
+                "(--overwrite) to replace it."
+            ),
+        ),
+        Mistake(
+            "a folder without shards",
+            'run("manifest", files)',
+            CommandLineError,
+            "torchdata-remote: memory://mistakes/files/:...",
+        ),
+    ],
+    "torchdata-remote index": [
+        Mistake(
+            "no URL",
+            'run("index")',
+            CommandLineError,
+            ("...torchdata-remote index: error: the following arguments are required: url, -o/--output"),
+        ),
+        Mistake(
+            "a folder with nothing",
+            'run("index", "memory://mistakes/nothing/", "--to", str(folder / "a.json"))',
+            CommandLineError,
+            "...torchdata-remote index: error: the following arguments are required: -o/--output",
+        ),
+    ],
+    "torchdata-remote shard": [
+        Mistake(
+            "no target",
+            'run("shard", files)',
+            CommandLineError,
+            "...torchdata-remote shard: error: the following arguments are required: TEMPLATE",
+        ),
+        Mistake(
+            "a target without number",
+            'run("shard", files, "memory://mistakes/out/")',
+            CommandLineError,
+            (
+                "torchdata-remote: memory://mistakes/out/: it needs exactly one {shard} field, in its base "
+                "name. Expected a template such as s3://bucket/train/{shard:06d}.tar."
+            ),
+        ),
+        Mistake(
+            "a limit with a unit",
+            'run("shard", files, new, "--max-shard-bytes", "256MB")',
+            CommandLineError,
+            (
+                "...torchdata-remote shard: error: argument --max-shard-bytes: expected a number of at least "
+                "1, got '256MB'"
+            ),
+        ),
+        Mistake(
+            "negative workers",
+            'run("shard", files, new, "--num-workers", "-1")',
+            CommandLineError,
+            ("...torchdata-remote shard: error: argument --num-workers: expected a number of at least 0, got '-1'"),
+        ),
+        Mistake(
+            "labels that do not exist",
+            'run("shard", files, new, "--labels", "folders")',
+            CommandLineError,
+            (
+                "...torchdata-remote shard: error: labels: unknown form 'folders'; known forms are "
+                "parent-directory, pattern, classes-json, by-number, ground-truth, meta-mat"
+            ),
+        ),
+        Mistake(
+            "append and overwrite",
+            'run("shard", files, new, "--append", "--overwrite")',
+            CommandLineError,
+            (
+                "...torchdata-remote shard: error: --append adds to existing shards, and --overwrite replaces "
+                "them: choose one"
+            ),
+        ),
+    ],
+    "torchdata-remote bench": [
+        Mistake(
+            "no URL",
+            'run("bench")',
+            CommandLineError,
+            "...torchdata-remote bench: error: the following arguments are required: url",
+        ),
+        Mistake(
+            "nothing in flight",
+            'run("bench", shards, "--max-in-flight", "0")',
+            CommandLineError,
+            ("...torchdata-remote bench: error: argument --max-in-flight: expected a number of at least 1, got '0'"),
+        ),
+        Mistake(
+            "a folder with nothing",
+            'run("bench", "memory://mistakes/nothing/")',
+            CommandLineError,
+            "torchdata-remote: memory://mistakes/nothing/:...",
+        ),
+    ],
+    "torchdata-remote push": [
+        Mistake(
+            "no URL",
+            'run("push", str(folder))',
+            CommandLineError,
+            "...torchdata-remote push: error: the following arguments are required: url",
+        ),
+        Mistake(
+            "a bucket",
+            'run("push", str(folder), "s3://photos/")',
+            CommandLineError,
+            ("torchdata-remote: s3://photos/: expected datasets://host:port/NAME, a dataset of a service."),
+        ),
+    ],
+    "torchdata-remote pull": [
+        Mistake(
+            "no folder",
+            'run("pull", "datasets://host:1/photos")',
+            CommandLineError,
+            "...torchdata-remote pull: error: the following arguments are required: folder",
+        ),
+        Mistake(
+            "a bucket",
+            'run("pull", "s3://photos/", str(folder))',
+            CommandLineError,
+            ("torchdata-remote: s3://photos/: expected datasets://host:port/NAME, a dataset of a service."),
+        ),
+    ],
+    "torchdata-remote serve": [
+        Mistake(
+            "a port that is no number",
+            'run("serve", str(folder), "--port", "http")',
+            CommandLineError,
+            ("...torchdata-remote serve: error: argument --port: expected a number of at least 1, got 'http'"),
+        ),
+    ],
+    "torchdata-remote render": [
+        Mistake(
+            "no file",
+            'run("render")',
+            CommandLineError,
+            "...torchdata-remote render: error: the following arguments are required: job",
+        ),
+    ],
+}

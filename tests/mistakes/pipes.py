@@ -1,0 +1,2075 @@
+"""Mistakes with the pipes, and the usual chains."""
+
+from __future__ import annotations
+
+from torchdata_remote.errors import (
+    DecodeError,
+    EmptyListingError,
+    EmptyShareError,
+    EncodeError,
+    LabelError,
+    ManifestError,
+    MissingMemberError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    RemoteDataError,
+    SampleError,
+    ShardReadError,
+    ShardWriteError,
+    StateError,
+    UrlError,
+)
+
+from .mistake import Mistake
+
+TABLE = {
+    "list_remote": [
+        Mistake(
+            "misspelt option",
+            'urls.list_remote(patern="*.tar")',
+            TypeError,
+            "list_remote() got an unexpected keyword argument 'patern'; did you mean 'pattern'?",
+        ),
+        Mistake(
+            "option of another library",
+            'urls.list_remote(suffix=".tar")',
+            TypeError,
+            "list_remote() got an unexpected keyword argument 'suffix'; did you mean 'pattern'?",
+        ),
+        Mistake(
+            "pattern by position",
+            'urls.list_remote("*.tar")',
+            TypeError,
+            (
+                "list_remote() takes no argument by position, got 1; not expected: a str. Pass the rest by "
+                "name: pattern=, recursive=, match_named=, retry=, storage_options=."
+            ),
+        ),
+        Mistake(
+            "pattern as a list",
+            'urls.list_remote(pattern=["*.tar", "*.tgz"])',
+            TypeError,
+            ("list_remote: pattern must be a str such as '*.tar', or None, got ['*.tar', '*.tgz'] (list)."),
+        ),
+        Mistake(
+            "pattern as bytes",
+            'urls.list_remote(pattern=b"*.tar")',
+            TypeError,
+            (
+                "list_remote: pattern must be a str such as '*.tar', or None, got b'*.tar' (bytes). Decode the "
+                "bytes: value.decode()."
+            ),
+        ),
+        Mistake(
+            '"False" for False',
+            'urls.list_remote(recursive="False")',
+            TypeError,
+            ("list_remote: recursive must be True or False, got 'False' (str). Write False, without quotes."),
+        ),
+        Mistake(
+            "None for False",
+            "urls.list_remote(recursive=None)",
+            TypeError,
+            "list_remote: recursive must be True or False, got None.",
+        ),
+        Mistake(
+            "retries as a number",
+            "urls.list_remote(retry=3)",
+            TypeError,
+            ("list_remote: retry must be a RetryPolicy or None, got 3 (int). Write retry=RetryPolicy(max_attempts=3)."),
+        ),
+        Mistake(
+            "RetryPolicy itself",
+            "urls.list_remote(retry=tdr.RetryPolicy)",
+            TypeError,
+            (
+                "list_remote: retry must be a RetryPolicy or None, got the class RetryPolicy. Write "
+                "retry=RetryPolicy(max_attempts=5)."
+            ),
+        ),
+        Mistake(
+            "options as a str",
+            'urls.list_remote(storage_options="key=AKIA")',
+            TypeError,
+            ('list_remote: storage_options must be a dict such as {"key": ..., "secret": ...}, got a str.'),
+        ),
+        Mistake(
+            "options as a list of pairs",
+            'urls.list_remote(storage_options=[("key", "AKIA")])',
+            TypeError,
+            ('list_remote: storage_options must be a dict such as {"key": ..., "secret": ...}, got a list.'),
+        ),
+        Mistake(
+            "options with a name that is no str",
+            'urls.list_remote(storage_options={1: "AKIA"})',
+            TypeError,
+            "list_remote: storage_options must have names that are str, got 1.",
+        ),
+        Mistake(
+            "a str in the IterableWrapper",
+            'IterableWrapper("memory://mistakes/").list_remote()',
+            UrlError,
+            (
+                "list_remote: IterableWrapper reads the str 'memory://mistakes/' as a list of URLs, one for "
+                "each of its characters. Write IterableWrapper(['memory://mistakes/']).list_remote(...)"
+            ),
+        ),
+        Mistake(
+            "a path instead of a pipe",
+            'tdr.ListRemote(Path("/data/photos"))',
+            UrlError,
+            (
+                "list_remote: expected a pipe of URLs, got the ... '/data/photos'. Write "
+                "IterableWrapper(['/data/photos']).list_remote(...)"
+            ),
+        ),
+        Mistake(
+            "a str instead of a pipe",
+            'tdr.ListRemote("s3://photos/train/")',
+            UrlError,
+            (
+                "list_remote: expected a pipe of URLs, got the str 's3://photos/train/'. Write "
+                "IterableWrapper(['s3://photos/train/']).list_remote(...)"
+            ),
+        ),
+        Mistake(
+            "no source", "tdr.ListRemote()", TypeError, "list_remote() is missing 'source_datapipe' (source URLs)."
+        ),
+        Mistake(
+            "None instead of a pipe",
+            "tdr.ListRemote(None)",
+            UrlError,
+            "list_remote: expected a pipe of URLs, got None.",
+        ),
+        Mistake(
+            "bytes among the URLs",
+            'list(IterableWrapper([b"s3://photos/"]).list_remote())',
+            UrlError,
+            (
+                "list_remote: expected one URL or path, as str or os.PathLike, got bytes: b's3://photos/'. "
+                "Decode it: 's3://photos/'."
+            ),
+        ),
+        Mistake(
+            "a list among the URLs",
+            'list(IterableWrapper([["s3://photos/"]]).list_remote())',
+            UrlError,
+            (
+                "list_remote: expected one URL or path, as str or os.PathLike, got list: ['s3://photos/']. "
+                "Call it once for each of them."
+            ),
+        ),
+        Mistake(
+            "samples where URLs are expected",
+            "list(samples.list_remote())",
+            UrlError,
+            (
+                "list_remote: expected one URL or path, got a sample: 'cat/1'. Put this pipe before those that "
+                "open URLs (async_prefetch) and read samples (shard_tar_reader, file_reader)."
+            ),
+        ),
+        Mistake(
+            "a number among the URLs",
+            "list(IterableWrapper([1]).list_remote())",
+            UrlError,
+            "list_remote: expected one URL or path, as str or os.PathLike, got int: 1.",
+        ),
+        Mistake(
+            "nothing under the URL",
+            'list(IterableWrapper(["memory://mistakes/nothing/"]).list_remote())',
+            EmptyListingError,
+            "memory://mistakes/nothing/:...",
+        ),
+        Mistake(
+            "a pattern that fits nothing",
+            'list(IterableWrapper([shards]).list_remote(pattern="*.tgz"))',
+            EmptyListingError,
+            "memory://mistakes/shards/:...",
+        ),
+        Mistake(
+            "a listing of listed shards",
+            'len(list(IterableWrapper([shards]).list_remote(pattern="*.tar").list_remote()))',
+            None,
+            "2",
+        ),
+    ],
+    "shuffle_shards": [
+        Mistake(
+            "seed as a str",
+            'urls.shuffle_shards(seed="1")',
+            TypeError,
+            "shuffle_shards: seed must be an int, got '1' (str). Write 1.",
+        ),
+        Mistake(
+            "seed=None",
+            "urls.shuffle_shards(seed=None)",
+            TypeError,
+            (
+                "shuffle_shards: seed must be an int, got None. Leave it out for 0; the order differs in each "
+                "epoch by itself."
+            ),
+        ),
+        Mistake(
+            "a float seed",
+            "urls.shuffle_shards(seed=1.5)",
+            TypeError,
+            "shuffle_shards: seed must be an int, got 1.5 (float).",
+        ),
+        Mistake(
+            "a seed of NumPy",
+            "list(urls.shuffle_shards(seed=np.int64(3))) == list(urls.shuffle_shards(seed=3))",
+            None,
+            "True",
+        ),
+        Mistake(
+            "a bool seed",
+            "urls.shuffle_shards(seed=True)",
+            TypeError,
+            "shuffle_shards: seed must be an int, got True (bool).",
+        ),
+        Mistake(
+            "a torch.Generator as seed",
+            "urls.shuffle_shards(seed=torch.Generator())",
+            TypeError,
+            "shuffle_shards: seed must be an int, got a Generator.",
+        ),
+        Mistake(
+            "two seeds",
+            "urls.shuffle_shards(0, 1)",
+            TypeError,
+            "shuffle_shards() takes 1 argument by position (seed), got 2; not expected: an int.",
+        ),
+        Mistake(
+            "seed twice",
+            "urls.shuffle_shards(0, seed=1)",
+            TypeError,
+            ("shuffle_shards() got multiple values for argument 'seed': by position and by name. Pass it once."),
+        ),
+        Mistake(
+            "misspelt option",
+            "urls.shuffle_shards(sead=1)",
+            TypeError,
+            "shuffle_shards() got an unexpected keyword argument 'sead'; did you mean 'seed'?",
+        ),
+        Mistake(
+            "option of shuffle_samples",
+            "urls.shuffle_shards(buffer_size=100)",
+            TypeError,
+            "shuffle_shards() got an unexpected keyword argument 'buffer_size'. It takes seed.",
+        ),
+        Mistake(
+            "a str instead of a pipe",
+            'tdr.ShuffleShards("s3://photos/")',
+            UrlError,
+            (
+                "shuffle_shards: expected a pipe of URLs, got the str 's3://photos/'. Write "
+                "IterableWrapper(['s3://photos/']).shuffle_shards(...)"
+            ),
+        ),
+        Mistake(
+            "a negative epoch",
+            "urls.shuffle_shards().set_epoch(-1)",
+            ValueError,
+            "set_epoch: epoch must be an int of at least 0, got -1.",
+        ),
+        Mistake(
+            "an epoch as float",
+            "urls.shuffle_shards().set_epoch(1.0)",
+            TypeError,
+            "set_epoch: epoch must be an int of at least 0, got 1.0 (float). Write 1.",
+        ),
+        Mistake(
+            "an epoch as str",
+            'urls.shuffle_shards().set_epoch("1")',
+            TypeError,
+            "set_epoch: epoch must be an int of at least 0, got '1' (str). Write 1.",
+        ),
+        Mistake(
+            "no epoch",
+            "urls.shuffle_shards().set_epoch(None)",
+            TypeError,
+            "set_epoch: epoch must be an int of at least 0, got None.",
+        ),
+    ],
+    "sharding_filter_rank": [
+        Mistake(
+            "a number as world",
+            "urls.sharding_filter_rank(world=2)",
+            TypeError,
+            (
+                "sharding_filter_rank: world: expected a World or None, got 2 (int). Create one by "
+                'World.from_mesh(mesh, dp="dp"), by World.from_group(group), or by World(rank, world_size).'
+            ),
+        ),
+        Mistake(
+            "rank and size as a tuple",
+            "urls.sharding_filter_rank(world=(0, 2))",
+            TypeError,
+            (
+                "sharding_filter_rank: world: expected a World or None, got (0, 2) (tuple). Create one by "
+                'World.from_mesh(mesh, dp="dp"), by World.from_group(group), or by World(rank, world_size).'
+            ),
+        ),
+        Mistake(
+            "World itself",
+            "urls.sharding_filter_rank(world=tdr.World)",
+            TypeError,
+            (
+                "sharding_filter_rank: world: expected a World or None, got the class World. Create one by "
+                'World.from_mesh(mesh, dp="dp"), by World.from_group(group), or by World(rank, world_size).'
+            ),
+        ),
+        Mistake(
+            "rank= of other libraries",
+            "urls.sharding_filter_rank(rank=0, world_size=2)",
+            TypeError,
+            (
+                "sharding_filter_rank() got an unexpected keyword argument 'rank'. Pass world=World(rank=..., "
+                "world_size=...)."
+            ),
+        ),
+        Mistake(
+            "world by position",
+            "urls.sharding_filter_rank(tdr.World(0, 2))",
+            TypeError,
+            (
+                "sharding_filter_rank() takes no argument by position, got 1; not expected: a World. Pass the "
+                "rest by name: world=, split=."
+            ),
+        ),
+        Mistake(
+            "twice in a chain",
+            "urls.sharding_filter_rank().sharding_filter_rank()",
+            ValueError,
+            (
+                "This chain is split already, and a share of a share would drop data: use "
+                "sharding_filter_rank() once (stream_shards and stream_files contain it)."
+            ),
+        ),
+        Mistake(
+            "after stream_shards",
+            "tdr.stream_shards(shards).sharding_filter_rank()",
+            ValueError,
+            (
+                "This chain is split already, and a share of a share would drop data: use "
+                "sharding_filter_rank() once (stream_shards and stream_files contain it)."
+            ),
+        ),
+        Mistake(
+            "split=None",
+            "urls.sharding_filter_rank(split=None)",
+            TypeError,
+            "sharding_filter_rank: split must be True or False, got None.",
+        ),
+        Mistake(
+            "split with a world",
+            "urls.sharding_filter_rank(split=False, world=tdr.World(0, 2))",
+            ValueError,
+            (
+                "sharding_filter_rank(split=False) yields all URLs to every reader, and World(rank=0, "
+                "world_size=2, worker=0, num_workers=1) selects a share of them: pass one of the two. With "
+                "world=World() each rank has all URLs, split over its workers."
+            ),
+        ),
+        Mistake(
+            "more readers than shards",
+            "list(urls.sharding_filter_rank(world=tdr.World(0, 8)))",
+            EmptyShareError,
+            (
+                "2 shards for 8 readers (8 ranks x 1 workers): some of them would have nothing to read. Use "
+                "fewer readers, or more and smaller shards (write_shards, max_shard_samples=); or list the "
+                "manifest (index.json) of the shards, by which a shard is split among several readers."
+            ),
+        ),
+        Mistake(
+            "a str instead of a pipe",
+            'tdr.ShardingFilterRank("s3://photos/")',
+            UrlError,
+            (
+                "sharding_filter_rank: expected a pipe of URLs, got the str 's3://photos/'. Write "
+                "IterableWrapper(['s3://photos/']).sharding_filter_rank(...)"
+            ),
+        ),
+        Mistake(
+            "an int instead of a pipe",
+            "tdr.ShardingFilterRank(1)",
+            UrlError,
+            "sharding_filter_rank: expected a pipe of URLs, got 1 (int).",
+        ),
+    ],
+    "async_prefetch": [
+        Mistake(
+            "misspelt option",
+            "urls.async_prefetch(max_inflight=3)",
+            TypeError,
+            ("async_prefetch() got an unexpected keyword argument 'max_inflight'; did you mean 'max_in_flight'?"),
+        ),
+        Mistake(
+            "option without unit",
+            "urls.async_prefetch(max_buffer=1000)",
+            TypeError,
+            ("async_prefetch() got an unexpected keyword argument 'max_buffer'; did you mean 'max_buffer_bytes'?"),
+        ),
+        Mistake(
+            "option of DataLoader",
+            "urls.async_prefetch(num_workers=4)",
+            TypeError,
+            (
+                "async_prefetch() got an unexpected keyword argument 'num_workers'. Pass it to "
+                "stateful_loader(pipe, num_workers=...)."
+            ),
+        ),
+        Mistake(
+            "none in flight",
+            "urls.async_prefetch(max_in_flight=0)",
+            ValueError,
+            "async_prefetch: max_in_flight must be an int of at least 1, got 0.",
+        ),
+        Mistake(
+            "a negative number in flight",
+            "urls.async_prefetch(max_in_flight=-1)",
+            ValueError,
+            "async_prefetch: max_in_flight must be an int of at least 1, got -1.",
+        ),
+        Mistake(
+            "a float in flight",
+            "urls.async_prefetch(max_in_flight=16.0)",
+            TypeError,
+            ("async_prefetch: max_in_flight must be an int of at least 1, got 16.0 (float). Write 16."),
+        ),
+        Mistake(
+            "infinitely many in flight",
+            'urls.async_prefetch(max_in_flight=float("inf"))',
+            TypeError,
+            "async_prefetch: max_in_flight must be an int of at least 1, got inf (float).",
+        ),
+        Mistake(
+            "max_in_flight=None",
+            "urls.async_prefetch(max_in_flight=None)",
+            TypeError,
+            "async_prefetch: max_in_flight must be an int of at least 1, got None.",
+        ),
+        Mistake(
+            "a bool in flight",
+            "urls.async_prefetch(max_in_flight=True)",
+            TypeError,
+            "async_prefetch: max_in_flight must be an int of at least 1, got True (bool).",
+        ),
+        Mistake(
+            "bytes with a unit",
+            'urls.async_prefetch(max_buffer_bytes="100MB")',
+            TypeError,
+            ("async_prefetch: max_buffer_bytes must be an int of at least 1, got '100MB' (str). Write 100_000_000."),
+        ),
+        Mistake(
+            "bytes with a binary unit",
+            'urls.async_prefetch(part_bytes="8 MiB")',
+            TypeError,
+            ("async_prefetch: part_bytes must be an int of at least 1 or None, got '8 MiB' (str). Write 8_388_608."),
+        ),
+        Mistake(
+            "bytes as a float",
+            "urls.async_prefetch(max_buffer_bytes=1e9)",
+            TypeError,
+            (
+                "async_prefetch: max_buffer_bytes must be an int of at least 1, got 1000000000.0 (float). "
+                "Write 1_000_000_000."
+            ),
+        ),
+        Mistake(
+            "bytes of NumPy",
+            ("type(urls.async_prefetch(max_buffer_bytes=np.int64(1 << 20))._session.options.max_buffer_bytes)"),
+            None,
+            "<class 'int'>",
+        ),
+        Mistake(
+            "a list of one int",
+            "urls.async_prefetch(max_in_flight=[16])",
+            TypeError,
+            "async_prefetch: max_in_flight must be an int of at least 1, got [16] (list). Write 16.",
+        ),
+        Mistake(
+            "no parts",
+            "urls.async_prefetch(part_bytes=0)",
+            ValueError,
+            "async_prefetch: part_bytes must be an int of at least 1 or None, got 0.",
+        ),
+        Mistake(
+            "a backend that does not exist",
+            'urls.async_prefetch(backend="boto3")',
+            ValueError,
+            (
+                "async_prefetch: backend must be one of 'automatic', 'obstore', 'botocore', 'fsspec', got "
+                "'boto3' (str); did you mean 'botocore'?"
+            ),
+        ),
+        Mistake(
+            "a backend in capitals",
+            'urls.async_prefetch(backend="OBSTORE")',
+            ValueError,
+            (
+                "async_prefetch: backend must be one of 'automatic', 'obstore', 'botocore', 'fsspec', got "
+                "'OBSTORE' (str); did you mean 'obstore'?"
+            ),
+        ),
+        Mistake(
+            "a backend that is no name",
+            "urls.async_prefetch(backend=1)",
+            TypeError,
+            ("async_prefetch: backend must be one of 'automatic', 'obstore', 'botocore', 'fsspec', got 1 (int)."),
+        ),
+        Mistake(
+            '"False" for False',
+            'urls.async_prefetch(in_order="False")',
+            TypeError,
+            ("async_prefetch: in_order must be True or False, got 'False' (str). Write False, without quotes."),
+        ),
+        Mistake(
+            "a retry of urllib3",
+            'urls.async_prefetch(retry={"total": 3})',
+            TypeError,
+            (
+                "async_prefetch: retry must be a RetryPolicy or None, got a dict with 'total'. Write "
+                "retry=RetryPolicy(max_attempts=5)."
+            ),
+        ),
+        Mistake(
+            "interleave=True",
+            "urls.async_prefetch(interleave=True)",
+            TypeError,
+            "async_prefetch: interleave must be an int of at least 1, got True (bool).",
+        ),
+        Mistake(
+            "by position",
+            "urls.async_prefetch(16)",
+            TypeError,
+            (
+                "async_prefetch() takes no argument by position, got 1; not expected: an int. Pass the rest by "
+                "name: max_in_flight=, max_buffer_bytes=, part_bytes=, in_order=, interleave=, retry=, "
+                "backend=, cache_dir=, cache_bytes=, storage_options=."
+            ),
+        ),
+        Mistake(
+            "a str instead of a pipe",
+            'tdr.AsyncPrefetch("s3://photos/0.tar")',
+            UrlError,
+            (
+                "async_prefetch: expected a pipe of URLs, got the str 's3://photos/0.tar'. Write "
+                "IterableWrapper(['s3://photos/0.tar']).async_prefetch(...)"
+            ),
+        ),
+        Mistake(
+            "samples where URLs are expected",
+            "list(samples.async_prefetch())",
+            UrlError,
+            (
+                "async_prefetch: expected one URL or path, got a sample: 'cat/1'. Put this pipe before those "
+                "that open URLs (async_prefetch) and read samples (shard_tar_reader, file_reader)."
+            ),
+        ),
+        Mistake(
+            "streams where URLs are expected",
+            "list(urls.async_prefetch().async_prefetch())",
+            UrlError,
+            (
+                "async_prefetch: expected one URL or path, got the stream of "
+                "'memory://mistakes/shards/000000.tar'. Put this pipe before those that open URLs "
+                "(async_prefetch) and read samples (shard_tar_reader, file_reader)."
+            ),
+        ),
+        Mistake(
+            "numbers where URLs are expected",
+            "list(IterableWrapper([1, 2]).async_prefetch())",
+            UrlError,
+            "async_prefetch: expected one URL or path, as str or os.PathLike, got int: 1.",
+        ),
+        Mistake(
+            "an object that does not exist",
+            ('[stream.read() for _, stream in IterableWrapper(["memory://mistakes/none.tar"]).async_prefetch()]'),
+            ObjectNotFoundError,
+            "memory://mistakes/none.tar:...",
+        ),
+        Mistake(
+            "a path that does not exist",
+            ('[stream.read() for _, stream in IterableWrapper(["/nonexistent/0.tar"]).async_prefetch()]'),
+            ObjectNotFoundError,
+            "file:///nonexistent/0.tar:...",
+        ),
+        Mistake(
+            "a state without order",
+            "urls.async_prefetch(in_order=False).state_dict()",
+            StateError,
+            ("async_prefetch(in_order=False) has an order that cannot be repeated. Use in_order=True."),
+        ),
+    ],
+    "shard_tar_reader": [
+        Mistake(
+            "misspelt option",
+            "urls.shard_tar_reader(on_bad_shards=tdr.skip_with_warning)",
+            TypeError,
+            ("shard_tar_reader() got an unexpected keyword argument 'on_bad_shards'; did you mean 'on_bad_shard'?"),
+        ),
+        Mistake(
+            "a policy by name",
+            'urls.shard_tar_reader(on_bad_shard="skip")',
+            TypeError,
+            ("shard_tar_reader: on_bad_shard must be a function such as tdr.skip_with_warning, got 'skip' (str)."),
+        ),
+        Mistake(
+            "a policy that was called",
+            "urls.shard_tar_reader(on_bad_shard=None)",
+            TypeError,
+            (
+                "shard_tar_reader: on_bad_shard must be a function such as tdr.skip_with_warning, got None. "
+                "Pass the function itself, not what it returned."
+            ),
+        ),
+        Mistake(
+            "an error's class as policy",
+            "urls.shard_tar_reader(on_bad_shard=RuntimeError)",
+            TypeError,
+            (
+                "shard_tar_reader: on_bad_shard must be a function such as tdr.skip_with_warning, got the "
+                "class RuntimeError: calling it makes an error, and does not raise it."
+            ),
+        ),
+        Mistake(
+            "a policy for members by name",
+            'urls.shard_tar_reader(on_bad_member="ignore")',
+            TypeError,
+            ("shard_tar_reader: on_bad_member must be a function such as tdr.skip_with_warning, got 'ignore' (str)."),
+        ),
+        Mistake(
+            "interleave=0",
+            "urls.shard_tar_reader(interleave=0)",
+            ValueError,
+            "shard_tar_reader: interleave must be an int of at least 1, got 0.",
+        ),
+        Mistake(
+            "interleave as a str",
+            'urls.shard_tar_reader(interleave="4")',
+            TypeError,
+            "shard_tar_reader: interleave must be an int of at least 1, got '4' (str). Write 4.",
+        ),
+        Mistake(
+            "interleave as a float",
+            "urls.shard_tar_reader(interleave=2.5)",
+            TypeError,
+            "shard_tar_reader: interleave must be an int of at least 1, got 2.5 (float).",
+        ),
+        Mistake("interleave of NumPy", "len(list(urls.shard_tar_reader(interleave=np.int32(2))))", None, "6"),
+        Mistake(
+            "a size with a unit",
+            'urls.shard_tar_reader(max_member_bytes="1GB")',
+            TypeError,
+            ("shard_tar_reader: max_member_bytes must be an int of at least 1, got '1GB' (str). Write 1_000_000_000."),
+        ),
+        Mistake(
+            "a negative size",
+            "urls.shard_tar_reader(max_member_bytes=-1)",
+            ValueError,
+            "shard_tar_reader: max_member_bytes must be an int of at least 1, got -1.",
+        ),
+        Mistake(
+            "max_ratio=None",
+            "urls.shard_tar_reader(max_ratio=None)",
+            TypeError,
+            "shard_tar_reader: max_ratio must be an int of at least 1, got None.",
+        ),
+        Mistake(
+            '"True" for True',
+            'urls.shard_tar_reader(nested="True")',
+            TypeError,
+            ("shard_tar_reader: nested must be True or False, got 'True' (str). Write True, without quotes."),
+        ),
+        Mistake(
+            "a str instead of a pipe",
+            'tdr.ShardTarReader("s3://photos/0.tar")',
+            UrlError,
+            (
+                "shard_tar_reader: expected a pipe of URLs, got the str 's3://photos/0.tar'. Write "
+                "IterableWrapper(['s3://photos/0.tar']).shard_tar_reader(...)"
+            ),
+        ),
+        Mistake(
+            "a list of samples",
+            "list(samples.shard_tar_reader())",
+            RemoteDataError,
+            (
+                "Expected a URL or a (url, file_like) pair, got dict: {'__key__': 'cat/1', '__url__': "
+                "'s3://photos/0.tar', 'txt': b'miaow'}. The samples are read already: use one reader in a "
+                "chain."
+            ),
+        ),
+        Mistake(
+            "files that are no tar",
+            'list(IterableWrapper(["memory://mistakes/files/0.txt"]).shard_tar_reader())',
+            ShardReadError,
+            (
+                "memory://mistakes/files/0.txt: at byte 0: the archive ends in a header. It is not a tar, or "
+                "the upload was cut short: write the shard again."
+            ),
+        ),
+        Mistake(
+            "a folder", "list(IterableWrapper([str(folder)]).shard_tar_reader())", ObjectNotFoundError, "file://...:..."
+        ),
+        Mistake(
+            "numbers instead of URLs",
+            "list(IterableWrapper([1]).shard_tar_reader())",
+            RemoteDataError,
+            "Expected a URL or a (url, file_like) pair, got int: 1.",
+        ),
+        Mistake(
+            "tar shards that are no archives of archives",
+            "list(urls.shard_tar_reader(nested=True))",
+            ShardReadError,
+            (
+                "memory://mistakes/shards/000000.tar, in '0/000000.cls': at byte 0: the archive ends in a "
+                "header. It is not a tar, or the upload was cut short: write the shard again."
+            ),
+        ),
+        Mistake(
+            "a source of bytes",
+            'list(IterableWrapper([("0.tar", b"data")]).shard_tar_reader())',
+            RemoteDataError,
+            "Expected a URL or a (url, file_like) pair, got tuple: ('0.tar', b'data').",
+        ),
+    ],
+    "shard_zip_reader": [
+        Mistake(
+            "misspelt option",
+            "urls.shard_zip_reader(interleaved=2)",
+            TypeError,
+            ("shard_zip_reader() got an unexpected keyword argument 'interleaved'; did you mean 'interleave'?"),
+        ),
+        Mistake(
+            "option of the tar reader",
+            "urls.shard_zip_reader(nested=True)",
+            TypeError,
+            (
+                "shard_zip_reader() got an unexpected keyword argument 'nested'. It takes on_bad_shard, "
+                "on_bad_member, interleave, max_member_bytes, max_ratio, storage_options."
+            ),
+        ),
+        Mistake(
+            "a policy by name",
+            'urls.shard_zip_reader(on_bad_shard="skip")',
+            TypeError,
+            ("shard_zip_reader: on_bad_shard must be a function such as tdr.skip_with_warning, got 'skip' (str)."),
+        ),
+        Mistake(
+            "a tar shard",
+            "list(urls.shard_zip_reader())",
+            ShardReadError,
+            (
+                "memory://mistakes/shards/000000.tar: at byte 7,168: the object ends with no end record "
+                "(PK\\5\\6). The upload was cut short, or it is not a zip: write the archive again."
+            ),
+        ),
+        Mistake(
+            "a size with a unit",
+            'urls.shard_zip_reader(max_member_bytes="10 MB")',
+            TypeError,
+            ("shard_zip_reader: max_member_bytes must be an int of at least 1, got '10 MB' (str). Write 10_000_000."),
+        ),
+        Mistake(
+            "max_ratio=0",
+            "urls.shard_zip_reader(max_ratio=0)",
+            ValueError,
+            "shard_zip_reader: max_ratio must be an int of at least 1, got 0.",
+        ),
+        Mistake(
+            "interleave=None",
+            "urls.shard_zip_reader(interleave=None)",
+            TypeError,
+            "shard_zip_reader: interleave must be an int of at least 1, got None.",
+        ),
+        Mistake(
+            "a stream that cannot be searched",
+            'list(IterableWrapper([("0.zip", iter([b""]))]).shard_zip_reader())',
+            RemoteDataError,
+            ("Expected a URL or a (url, file_like) pair, got tuple: ('0.zip', <list_iterator object at ...>)."),
+        ),
+        Mistake(
+            "a str instead of a pipe",
+            'tdr.ShardZipReader("s3://photos/0.zip")',
+            UrlError,
+            (
+                "shard_zip_reader: expected a pipe of URLs, got the str 's3://photos/0.zip'. Write "
+                "IterableWrapper(['s3://photos/0.zip']).shard_zip_reader(...)"
+            ),
+        ),
+        Mistake(
+            "samples where URLs are expected",
+            "list(samples.shard_zip_reader())",
+            RemoteDataError,
+            (
+                "Expected a URL or a (url, file_like) pair, got dict: {'__key__': 'cat/1', '__url__': "
+                "'s3://photos/0.tar', 'txt': b'miaow'}. The samples are read already: use one reader in a "
+                "chain."
+            ),
+        ),
+    ],
+    "file_reader": [
+        Mistake(
+            "misspelt option",
+            "urls.file_reader(storage_option={})",
+            TypeError,
+            ("file_reader() got an unexpected keyword argument 'storage_option'; did you mean 'storage_options'?"),
+        ),
+        Mistake(
+            "option of async_prefetch",
+            "urls.file_reader(max_in_flight=4)",
+            TypeError,
+            ("file_reader() got an unexpected keyword argument 'max_in_flight'. It takes storage_options."),
+        ),
+        Mistake(
+            "options as a str",
+            'urls.file_reader(storage_options="anon")',
+            TypeError,
+            ('file_reader: storage_options must be a dict such as {"key": ..., "secret": ...}, got a str.'),
+        ),
+        Mistake(
+            "a str instead of a pipe",
+            'tdr.FileReader("s3://photos/")',
+            UrlError,
+            (
+                "file_reader: expected a pipe of URLs, got the str 's3://photos/'. Write "
+                "IterableWrapper(['s3://photos/']).file_reader(...)"
+            ),
+        ),
+        Mistake(
+            "samples where URLs are expected",
+            "list(samples.file_reader())",
+            RemoteDataError,
+            (
+                "Expected a URL or a (url, file_like) pair, got dict: {'__key__': 'cat/1', '__url__': "
+                "'s3://photos/0.tar', 'txt': b'miaow'}. The samples are read already: use one reader in a "
+                "chain."
+            ),
+        ),
+        Mistake(
+            "a file without extension",
+            'list(IterableWrapper(["memory://mistakes/README"]).file_reader())',
+            SampleError,
+            (
+                "memory://mistakes/README: the name has no extension, so it cannot be part of a sample. List "
+                "with a pattern that excludes it, such as pattern='*.jpg'."
+            ),
+        ),
+        Mistake(
+            "a file that does not exist",
+            'list(IterableWrapper(["memory://mistakes/none.jpg"]).file_reader())',
+            ObjectNotFoundError,
+            "memory://mistakes/none.jpg:...",
+        ),
+        Mistake(
+            "numbers instead of URLs",
+            "list(IterableWrapper([7]).file_reader())",
+            RemoteDataError,
+            "Expected a URL or a (url, file_like) pair, got int: 7.",
+        ),
+        Mistake(
+            "by position",
+            'urls.file_reader({"anon": True})',
+            TypeError,
+            (
+                "file_reader() takes no argument by position, got 1; not expected: a dict. Pass the rest by "
+                "name: storage_options=."
+            ),
+        ),
+        Mistake(
+            "a generator instead of a pipe",
+            'len(list(tdr.FileReader(url for url in ["memory://mistakes/files/0.txt"])))',
+            None,
+            "1",
+        ),
+    ],
+    "shuffle_samples": [
+        Mistake(
+            "no size",
+            "samples.shuffle_samples()",
+            TypeError,
+            (
+                "shuffle_samples() is missing 'buffer_size' (number of samples in memory). Write "
+                "shuffle_samples(buffer_size=...)."
+            ),
+        ),
+        Mistake(
+            "size by position",
+            "samples.shuffle_samples(1000)",
+            TypeError,
+            (
+                "shuffle_samples() takes no argument by position, got 1; not expected: an int. Pass the rest "
+                "by name: buffer_size=, seed=."
+            ),
+        ),
+        Mistake(
+            "size=0",
+            "samples.shuffle_samples(buffer_size=0)",
+            ValueError,
+            "shuffle_samples: buffer_size must be a number of samples, an int of at least 1, got 0.",
+        ),
+        Mistake(
+            "a negative size",
+            "samples.shuffle_samples(buffer_size=-5)",
+            ValueError,
+            ("shuffle_samples: buffer_size must be a number of samples, an int of at least 1, got -5."),
+        ),
+        Mistake(
+            "a float size",
+            "samples.shuffle_samples(buffer_size=1e3)",
+            TypeError,
+            (
+                "shuffle_samples: buffer_size must be a number of samples, an int of at least 1, got 1000.0 "
+                "(float). Write 1_000."
+            ),
+        ),
+        Mistake("a size of NumPy", "len(list(samples.shuffle_samples(buffer_size=np.int64(10))))", None, "1"),
+        Mistake(
+            "a size in bytes",
+            'samples.shuffle_samples(buffer_size="100MB")',
+            TypeError,
+            (
+                "shuffle_samples: buffer_size must be a number of samples, an int of at least 1, got '100MB' "
+                "(str). Write 100_000_000."
+            ),
+        ),
+        Mistake(
+            "size=None",
+            "samples.shuffle_samples(buffer_size=None)",
+            TypeError,
+            ("shuffle_samples: buffer_size must be a number of samples, an int of at least 1, got None."),
+        ),
+        Mistake(
+            "a bool size",
+            "samples.shuffle_samples(buffer_size=True)",
+            TypeError,
+            ("shuffle_samples: buffer_size must be a number of samples, an int of at least 1, got True (bool)."),
+        ),
+        Mistake(
+            "another library's name",
+            "samples.shuffle_samples(bufsize=100)",
+            TypeError,
+            ("shuffle_samples() got an unexpected keyword argument 'bufsize'; did you mean 'buffer_size'?"),
+        ),
+        Mistake(
+            "WebDataset's name",
+            "samples.shuffle_samples(size=100)",
+            TypeError,
+            ("shuffle_samples() got an unexpected keyword argument 'size'; did you mean 'buffer_size'?"),
+        ),
+        Mistake(
+            "seed=None",
+            "samples.shuffle_samples(buffer_size=10, seed=None)",
+            TypeError,
+            (
+                "shuffle_samples: seed must be an int, got None. Leave it out for 0; the order differs in each "
+                "epoch by itself."
+            ),
+        ),
+        Mistake(
+            "a str seed",
+            'samples.shuffle_samples(buffer_size=10, seed="zero")',
+            TypeError,
+            "shuffle_samples: seed must be an int, got 'zero' (str).",
+        ),
+        Mistake(
+            "a str instead of a pipe",
+            'tdr.ShuffleSamples("abc", buffer_size=3)',
+            UrlError,
+            "shuffle_samples: expected a pipe of samples, got the str 'abc'.",
+        ),
+        Mistake(
+            "a number instead of a pipe",
+            "tdr.ShuffleSamples(3, buffer_size=3)",
+            UrlError,
+            "shuffle_samples: expected a pipe of samples, got 3 (int).",
+        ),
+        Mistake(
+            "a class instead of a pipe",
+            "tdr.ShuffleSamples(tdr.ShuffleSamples, buffer_size=3)",
+            UrlError,
+            "shuffle_samples: expected a pipe of samples, got the class ShuffleSamples.",
+        ),
+        Mistake(
+            "a state of nothing",
+            "samples.shuffle_samples(buffer_size=10).load_state_dict({})",
+            StateError,
+            (
+                "ShuffleSamples: expected a state with phase, passed, began, got a dict with nothing in it. "
+                "Load what state_dict() of the same pipe has returned."
+            ),
+        ),
+    ],
+    "equalize_ranks": [
+        Mistake(
+            "misspelt mode",
+            'urls.sharding_filter_rank().shard_tar_reader().equalize_ranks(mode="dorp")',
+            ValueError,
+            ("equalize_ranks: mode must be one of 'drop', 'repeat', got 'dorp' (str); did you mean 'drop'?"),
+        ),
+        Mistake(
+            "a mode in capitals",
+            'urls.sharding_filter_rank().shard_tar_reader().equalize_ranks(mode="DROP")',
+            ValueError,
+            ("equalize_ranks: mode must be one of 'drop', 'repeat', got 'DROP' (str); did you mean 'drop'?"),
+        ),
+        Mistake(
+            "mode=True",
+            "urls.sharding_filter_rank().shard_tar_reader().equalize_ranks(mode=True)",
+            TypeError,
+            "equalize_ranks: mode must be one of 'drop', 'repeat', got True (bool).",
+        ),
+        Mistake(
+            "mode=None",
+            "urls.sharding_filter_rank().shard_tar_reader().equalize_ranks(mode=None)",
+            TypeError,
+            "equalize_ranks: mode must be one of 'drop', 'repeat', got None.",
+        ),
+        Mistake(
+            "mode of DataLoader",
+            "urls.sharding_filter_rank().shard_tar_reader().equalize_ranks(drop_last=True)",
+            TypeError,
+            (
+                "equalize_ranks() got an unexpected keyword argument 'drop_last'. Pass it to "
+                "stateful_loader(pipe, drop_last=...)."
+            ),
+        ),
+        Mistake(
+            "no split above",
+            'urls.shard_tar_reader().equalize_ranks(mode="drop")',
+            ValueError,
+            (
+                "equalize_ranks needs one sharding_filter_rank() above it, and there are 0. With mix(), "
+                "equalize each of its sources, or pass stop= a number of samples."
+            ),
+        ),
+        Mistake(
+            "a batch above",
+            'urls.sharding_filter_rank().shard_tar_reader().batch(2).equalize_ranks(mode="drop")',
+            ValueError,
+            ("equalize_ranks counts samples, and Batcher... changes their number: put it after equalize_ranks."),
+        ),
+        Mistake(
+            "no manifest",
+            ('list(urls.sharding_filter_rank(world=tdr.World(0, 2)).shard_tar_reader().equalize_ranks(mode="drop"))'),
+            ManifestError,
+            (
+                "memory://mistakes/shards/000000.tar: its number of samples is unknown, and equalize_ranks "
+                "needs it. List the manifest (index.json) of the shards; if there is none, write it: "
+                "torchdata-remote manifest FOLDER"
+            ),
+        ),
+        Mistake(
+            "a str instead of a pipe",
+            'tdr.EqualizeRanks("abc", mode="drop")',
+            UrlError,
+            "equalize_ranks: expected a pipe of samples, got the str 'abc'.",
+        ),
+        Mistake(
+            "two modes",
+            'tdr.stream_shards(shards).equalize_ranks(mode="drop").equalize_ranks(mode="repeat")',
+            ValueError,
+            ("This share is equalized already, by <EqualizeMode.DROP: 'drop'>: build a separate chain."),
+        ),
+        Mistake(
+            "split=False above",
+            'urls.sharding_filter_rank(split=False).shard_tar_reader().equalize_ranks(mode="drop")',
+            ValueError,
+            (
+                "sharding_filter_rank(split=False) yields everything to every reader, so there are no shares "
+                "that equalize_ranks could make equal. Remove one of the two."
+            ),
+        ),
+    ],
+    "label_from_path": [
+        Mistake(
+            "classes as one str",
+            'samples.label_from_path(classes="cat")',
+            TypeError,
+            ("label_from_path: classes must be a list of names or a dict name -> int, got a str. Write ['cat']."),
+        ),
+        Mistake(
+            "classes as a set",
+            'samples.label_from_path(classes={"cat", "dog"})',
+            TypeError,
+            (
+                "label_from_path: classes must be a list of names or a dict name -> int, got a set, whose "
+                "order differs between processes. Write sorted(classes)."
+            ),
+        ),
+        Mistake(
+            "classes as a generator",
+            'samples.label_from_path(classes=(name for name in ["cat", "dog"]))',
+            TypeError,
+            (
+                "label_from_path: classes must be a list of names or a dict name -> int, got a generator. "
+                "Write list(classes)."
+            ),
+        ),
+        Mistake(
+            "classes as a dict of names",
+            'samples.label_from_path(classes={0: "cat", 1: "dog"})',
+            TypeError,
+            (
+                "label_from_path: classes must give each name its label, an int, got {0: 'cat', 1: 'dog'}. "
+                "Turn it round: {name: number for number, name in classes.items()}."
+            ),
+        ),
+        Mistake(
+            "a class twice",
+            'samples.label_from_path(classes=["cat", "dog", "cat"])',
+            ValueError,
+            "label_from_path: classes names ['cat'] more than once.",
+        ),
+        Mistake(
+            "classes as a number",
+            "samples.label_from_path(classes=10)",
+            TypeError,
+            (
+                "label_from_path: classes must be a list of names or a dict name -> int, got 10 (int). The "
+                "names decide which label a file gets."
+            ),
+        ),
+        Mistake(
+            "numbers as classes",
+            "list(samples.label_from_path(classes=[0, 1]))",
+            TypeError,
+            ("label_from_path: classes must be a list of names or a dict name -> int, got a list with 0 (int)."),
+        ),
+        Mistake(
+            "bytes as classes",
+            'samples.label_from_path(classes=[b"cat"])',
+            TypeError,
+            ("label_from_path: classes must be a list of names or a dict name -> int, got a list with b'cat' (bytes)."),
+        ),
+        Mistake(
+            "the URL of the classes",
+            'samples.label_from_path(classes="s3://photos/classes.json")',
+            TypeError,
+            (
+                "label_from_path: classes must be a list of names or a dict name -> int, got a str. Read the "
+                "file: tdr.labels.classes_json(url, id_base=0)."
+            ),
+        ),
+        Mistake(
+            "a class that is missing",
+            'list(samples.label_from_path(classes=["dog", "mouse"]))',
+            LabelError,
+            (
+                "sample 'cat/1' of s3://photos/0.tar: 'cat/1' has the label 'cat', which is not a number, and "
+                "none of the 2 classes dog, mouse."
+            ),
+        ),
+        Mistake(
+            "no classes",
+            "list(samples.label_from_path())",
+            LabelError,
+            (
+                "sample 'cat/1' of s3://photos/0.tar: 'cat/1' has the label 'cat', which is not a number, and "
+                "no classes are known: pass classes=, their names or a labeller that gives numbers."
+            ),
+        ),
+        Mistake(
+            "a pattern without a group",
+            'samples.label_from_path(pattern=r"cat")',
+            ValueError,
+            (
+                "label_from_path: pattern must be a regular expression such as '^([^/]+)/', with exactly one "
+                "group, the class; 'cat' has 0."
+            ),
+        ),
+        Mistake(
+            "a pattern with two groups",
+            'samples.label_from_path(pattern=r"(c)(a)t")',
+            ValueError,
+            (
+                "label_from_path: pattern must be a regular expression such as '^([^/]+)/', with exactly one "
+                "group, the class; '(c)(a)t' has 2."
+            ),
+        ),
+        Mistake(
+            "a pattern that is no expression",
+            'samples.label_from_path(pattern="(cat")',
+            ValueError,
+            (
+                "label_from_path: pattern must be a regular expression such as '^([^/]+)/', got '(cat': "
+                "missing ), unterminated subpattern at position 0."
+            ),
+        ),
+        Mistake(
+            "a glob as pattern",
+            'samples.label_from_path(pattern="*/cat")',
+            ValueError,
+            (
+                "label_from_path: pattern must be a regular expression such as '^([^/]+)/', got '*/cat': "
+                "nothing to repeat at position 0. It looks like a glob."
+            ),
+        ),
+        Mistake(
+            "a pattern as bytes",
+            'samples.label_from_path(pattern=b"(cat)")',
+            TypeError,
+            (
+                "label_from_path: pattern must be a regular expression such as '^([^/]+)/', because paths are "
+                "str; got a pattern of bytes."
+            ),
+        ),
+        Mistake(
+            "a pattern with a labeller",
+            'samples.label_from_path(classes=tdr.labels.parent_directory(), pattern="(cat)")',
+            ValueError,
+            (
+                "label_from_path: classes= is a labeller, which takes no pattern=: use "
+                "labels.from_pattern(regex) instead."
+            ),
+        ),
+        Mistake(
+            "a labeller that was not called",
+            "list(samples.label_from_path(classes=tdr.labels.parent_directory))",
+            TypeError,
+            (
+                "label_from_path: classes must be a labeller, got the function labels.parent_directory itself. "
+                "Write labels.parent_directory(...)."
+            ),
+        ),
+        Mistake(
+            "misspelt option",
+            'samples.label_from_path(class_names=["cat"])',
+            TypeError,
+            ("label_from_path() got an unexpected keyword argument 'class_names'; did you mean 'classes'?"),
+        ),
+        Mistake(
+            "by position",
+            'samples.label_from_path(["cat", "dog"])',
+            TypeError,
+            (
+                "label_from_path() takes no argument by position, got 1; not expected: a list. Pass the rest "
+                "by name: classes=, pattern=."
+            ),
+        ),
+        Mistake(
+            "a sample that has a label",
+            'list(IterableWrapper([{**sample, "cls": 1}]).label_from_path())',
+            LabelError,
+            (
+                "sample 'cat/1' of s3://photos/0.tar has a 'cls' already: leave label_from_path out, or remove "
+                "the member first."
+            ),
+        ),
+        Mistake(
+            "twice in a chain",
+            'list(samples.label_from_path(classes=["cat"]).label_from_path(classes=["cat"]))',
+            LabelError,
+            (
+                "sample 'cat/1' of s3://photos/0.tar has a 'cls' already: leave label_from_path out, or remove "
+                "the member first."
+            ),
+        ),
+        Mistake(
+            "tuples where samples are expected",
+            'list(samples.to_tuple("txt").label_from_path())',
+            SampleError,
+            (
+                "label_from_path: expected samples, dicts such as {'__key__': 'cat/1', 'jpg': ...}, got a "
+                "tuple. Put it before to_tuple(), batch() and map(), which make other items of samples."
+            ),
+        ),
+        Mistake(
+            "URLs where samples are expected",
+            'list(urls.label_from_path(classes=["cat"]))',
+            SampleError,
+            (
+                "label_from_path: expected samples, dicts such as {'__key__': 'cat/1', 'jpg': ...}, got a URL. "
+                "Put a reader of samples before it: shard_tar_reader() or file_reader()."
+            ),
+        ),
+        Mistake(
+            "a sample without a key",
+            'list(IterableWrapper([{"txt": b"1"}]).label_from_path())',
+            LabelError,
+            "sample None of an unknown shard: no str under '__key__' to take a label from.",
+        ),
+    ],
+    "decode_sample": [
+        Mistake(
+            "decoders as a function",
+            "samples.decode_sample(len)",
+            TypeError,
+            (
+                'decode_sample: decoders must be a dict from extension to function such as {"jpg": '
+                "decoders.rgb}, got a builtin_function_or_method."
+            ),
+        ),
+        Mistake(
+            "decoders as a list",
+            'samples.decode_sample(["txt"])',
+            TypeError,
+            (
+                'decode_sample: decoders must be a dict from extension to function such as {"jpg": '
+                "decoders.rgb}, got ['txt'] (list)."
+            ),
+        ),
+        Mistake(
+            "a decoder by name",
+            'samples.decode_sample({"jpg": "rgb"})',
+            TypeError,
+            ("decode_sample: decoders['jpg'] must be a function such as decoders.rgb, got 'rgb' (str)."),
+        ),
+        Mistake(
+            "WebDataset's word",
+            'samples.decode_sample("pil")',
+            TypeError,
+            (
+                'decode_sample: decoders must be a dict from extension to function such as {"jpg": '
+                "decoders.rgb}, got 'pil' (str)."
+            ),
+        ),
+        Mistake(
+            "an extension with a dot",
+            'samples.decode_sample({".jpg": len})',
+            ValueError,
+            (
+                "decode_sample: no member has the extension '.jpg': extensions are in lower case, without a "
+                "dot. Write 'jpg'."
+            ),
+        ),
+        Mistake(
+            "an extension in capitals",
+            'samples.decode_sample({"JPG": len})',
+            ValueError,
+            (
+                "decode_sample: no member has the extension 'JPG': extensions are in lower case, without a "
+                "dot. Write 'jpg'."
+            ),
+        ),
+        Mistake(
+            "an extension as bytes",
+            'samples.decode_sample({b"jpg": len})',
+            TypeError,
+            (
+                "decode_sample: the extension of a decoder must be a str such as 'jpg', got b'jpg' (bytes). "
+                "Decode the bytes: value.decode()."
+            ),
+        ),
+        Mistake(
+            "no decoder",
+            'samples.decode_sample({"jpg": None})',
+            TypeError,
+            (
+                "decode_sample: decoders['jpg'] must be a function such as decoders.rgb, got None. Pass the "
+                "function itself, not what it returned."
+            ),
+        ),
+        Mistake(
+            "misspelt option",
+            "samples.decode_sample(decoder={})",
+            TypeError,
+            "decode_sample() got an unexpected keyword argument 'decoder'; did you mean 'decoders'?",
+        ),
+        Mistake(
+            "two arguments",
+            "samples.decode_sample({}, {})",
+            TypeError,
+            "decode_sample() takes 1 argument by position (decoders), got 2; not expected: a dict.",
+        ),
+        Mistake(
+            "a picture that is none",
+            "list(tdr.stream_files(flat).decode_sample())",
+            DecodeError,
+            (
+                "sample 'mistakes/flat/0' of memory://mistakes/flat/0.png: the 10 bytes of 'png' cannot be "
+                "decoded: UnidentifiedImageError: not an image of a known format (JPEG, PNG, WEBP, BMP, GIF, "
+                "TIFF, PPM)"
+            ),
+        ),
+        Mistake(
+            "URLs where samples are expected",
+            "list(urls.decode_sample())",
+            SampleError,
+            (
+                "decode_sample: expected samples, dicts such as {'__key__': 'cat/1', 'jpg': ...}, got a URL. "
+                "Put a reader of samples before it: shard_tar_reader() or file_reader()."
+            ),
+        ),
+        Mistake(
+            "tuples where samples are expected",
+            'list(samples.to_tuple("txt").decode_sample())',
+            SampleError,
+            (
+                "decode_sample: expected samples, dicts such as {'__key__': 'cat/1', 'jpg': ...}, got a tuple. "
+                "Put it before to_tuple(), batch() and map(), which make other items of samples."
+            ),
+        ),
+        Mistake(
+            "a str instead of a pipe",
+            'tdr.DecodeSample("s3://photos/")',
+            UrlError,
+            "decode_sample: expected a pipe of samples, got the str 's3://photos/'.",
+        ),
+        Mistake("decoded twice", 'list(samples.decode_sample().decode_sample().to_tuple("txt"))', None, "[('miaow',)]"),
+    ],
+    "to_tuple": [
+        Mistake("no names", "samples.to_tuple()", ValueError, "to_tuple needs names such as 'jpg;png', 'cls'; got ()."),
+        Mistake(
+            "names as a list",
+            'samples.to_tuple(["jpg", "cls"])',
+            ValueError,
+            ("to_tuple needs names such as 'jpg;png', 'cls'; got (['jpg', 'cls'],). Write to_tuple('jpg', 'cls')."),
+        ),
+        Mistake(
+            "a number as name",
+            'samples.to_tuple("jpg", 1)',
+            ValueError,
+            "to_tuple needs names such as 'jpg;png', 'cls'; got ('jpg', 1).",
+        ),
+        Mistake(
+            "an empty name",
+            'samples.to_tuple("jpg", "")',
+            ValueError,
+            "to_tuple needs names such as 'jpg;png', 'cls'; got ('jpg', '').",
+        ),
+        Mistake(
+            "a name in bytes",
+            'samples.to_tuple(b"jpg")',
+            ValueError,
+            "to_tuple needs names such as 'jpg;png', 'cls'; got (b'jpg',).",
+        ),
+        Mistake(
+            "a keyword",
+            'samples.to_tuple("jpg", default=None)',
+            TypeError,
+            ("to_tuple() got an unexpected keyword argument 'default'. It takes no keyword arguments."),
+        ),
+        Mistake(
+            "a comma between names",
+            'list(samples.to_tuple("jpg,png"))',
+            MissingMemberError,
+            (
+                "sample 'cat/1' of s3://photos/0.tar has no 'jpg,png'. It has ['txt'] Separate alternatives by "
+                "';', and elements of the tuple by arguments: to_tuple('jpg;png', 'cls')."
+            ),
+        ),
+        Mistake(
+            "a member that is missing",
+            'list(samples.to_tuple("jpg", "txt"))',
+            MissingMemberError,
+            "sample 'cat/1' of s3://photos/0.tar has no 'jpg'. It has ['txt'].",
+        ),
+        Mistake(
+            "a name with a dot",
+            'list(samples.to_tuple(".txt"))',
+            MissingMemberError,
+            "sample 'cat/1' of s3://photos/0.tar has no '.txt'. It has ['txt']; did you mean 'txt'?",
+        ),
+        Mistake(
+            "a name in capitals",
+            'list(samples.to_tuple("TXT"))',
+            MissingMemberError,
+            "sample 'cat/1' of s3://photos/0.tar has no 'TXT'. It has ['txt']; did you mean 'txt'?",
+        ),
+        Mistake(
+            "a space between names",
+            'list(samples.to_tuple("jpg txt"))',
+            MissingMemberError,
+            (
+                "sample 'cat/1' of s3://photos/0.tar has no 'jpg txt'. It has ['txt'] Separate alternatives by "
+                "';', and elements of the tuple by arguments: to_tuple('jpg;png', 'cls')."
+            ),
+        ),
+        Mistake(
+            "twice in a chain",
+            'list(samples.to_tuple("txt").to_tuple("txt"))',
+            SampleError,
+            (
+                "to_tuple: expected samples, dicts such as {'__key__': 'cat/1', 'jpg': ...}, got a tuple. Put "
+                "it before to_tuple(), batch() and map(), which make other items of samples."
+            ),
+        ),
+        Mistake(
+            "URLs where samples are expected",
+            'list(urls.to_tuple("jpg"))',
+            SampleError,
+            (
+                "to_tuple: expected samples, dicts such as {'__key__': 'cat/1', 'jpg': ...}, got a URL. Put a "
+                "reader of samples before it: shard_tar_reader() or file_reader()."
+            ),
+        ),
+        Mistake(
+            "streams where samples are expected",
+            'list(urls.async_prefetch().to_tuple("jpg"))',
+            SampleError,
+            (
+                "to_tuple: expected samples, dicts such as {'__key__': 'cat/1', 'jpg': ...}, got a stream of "
+                "memory://mistakes/shards/000000.tar. Put a reader of samples before it: shard_tar_reader() or "
+                "file_reader()."
+            ),
+        ),
+        Mistake(
+            "a str instead of a pipe",
+            'tdr.ToTuple("abc", "jpg")',
+            UrlError,
+            "to_tuple: expected a pipe of samples, got the str 'abc'.",
+        ),
+    ],
+    "write_shards": [
+        Mistake(
+            "no template",
+            "samples.write_shards()",
+            TypeError,
+            (
+                "write_shards() is missing 'url_template' (URL with one {shard} field in its base name, such "
+                "as s3://b/train/{shard:06d}.tar, or .tar.gz, .tgz, .tar.zst for compressed shards). Write "
+                "write_shards(url_template)."
+            ),
+        ),
+        Mistake(
+            "a folder as template",
+            'samples.write_shards("memory://mistakes/out/")',
+            ShardWriteError,
+            (
+                "memory://mistakes/out/: it needs exactly one {shard} field, in its base name. Expected a "
+                "template such as s3://bucket/train/{shard:06d}.tar."
+            ),
+        ),
+        Mistake(
+            "a template without number",
+            'samples.write_shards("memory://mistakes/out.tar")',
+            ShardWriteError,
+            (
+                "memory://mistakes/out.tar: it needs exactly one {shard} field, in its base name. Expected a "
+                "template such as s3://bucket/train/{shard:06d}.tar."
+            ),
+        ),
+        Mistake(
+            "a template with another field",
+            'samples.write_shards("memory://mistakes/{i}.tar")',
+            ShardWriteError,
+            (
+                "memory://mistakes/{i}.tar: it needs exactly one {shard} field, in its base name. Expected a "
+                "template such as s3://bucket/train/{shard:06d}.tar."
+            ),
+        ),
+        Mistake(
+            "a number in C's format",
+            'samples.write_shards("memory://mistakes/%06d.tar")',
+            ShardWriteError,
+            (
+                "memory://mistakes/%06d.tar: it needs exactly one {shard} field, in its base name. Expected a "
+                "template such as s3://bucket/train/{shard:06d}.tar."
+            ),
+        ),
+        Mistake(
+            "a template as bytes",
+            'samples.write_shards(b"memory://mistakes/{shard}.tar")',
+            TypeError,
+            (
+                "write_shards: url_template must be a str such as 's3://bucket/train/{shard:06d}.tar', got a "
+                "bytes. Decode the bytes: value.decode()."
+            ),
+        ),
+        Mistake(
+            "no URL",
+            "samples.write_shards(None)",
+            TypeError,
+            ("write_shards: url_template must be a str such as 's3://bucket/train/{shard:06d}.tar', got None."),
+        ),
+        Mistake(
+            "a zip",
+            'samples.write_shards("memory://mistakes/{shard}.zip")',
+            ShardWriteError,
+            (
+                "memory://mistakes/{shard}.zip: the name must end in one of .tar, .tar.gz, .tgz, .tar.zst. "
+                "Expected a template such as s3://bucket/train/{shard:06d}.tar."
+            ),
+        ),
+        Mistake(
+            "misspelt option",
+            "samples.write_shards(new, maxsize=1000)",
+            TypeError,
+            ("write_shards() got an unexpected keyword argument 'maxsize'; did you mean 'max_shard_bytes'?"),
+        ),
+        Mistake(
+            "a limit with a unit",
+            'samples.write_shards(new, max_shard_bytes="256MB")',
+            TypeError,
+            ("write_shards: max_shard_bytes must be an int of at least 1, got '256MB' (str). Write 256_000_000."),
+        ),
+        Mistake(
+            "a limit of 0",
+            "samples.write_shards(new, max_shard_samples=0)",
+            ValueError,
+            "write_shards: max_shard_samples must be an int of at least 1, got 0.",
+        ),
+        Mistake(
+            "a limit as float",
+            "samples.write_shards(new, max_shard_samples=1e4)",
+            TypeError,
+            ("write_shards: max_shard_samples must be an int of at least 1, got 10000.0 (float). Write 10_000."),
+        ),
+        Mistake(
+            '"no" for False',
+            'samples.write_shards(new, overwrite="no")',
+            TypeError,
+            ("write_shards: overwrite must be True or False, got 'no' (str). Write False, without quotes."),
+        ),
+        Mistake(
+            "two templates",
+            "samples.write_shards(new, new)",
+            TypeError,
+            (
+                "write_shards() takes 1 argument by position (url_template), got 2; not expected: a str. Pass "
+                "the rest by name: max_shard_bytes=, max_shard_samples=, max_member_bytes=, overwrite=, "
+                "storage_options=."
+            ),
+        ),
+        Mistake(
+            "tuples where samples are expected",
+            'list(samples.to_tuple("txt").write_shards(new))',
+            ShardWriteError,
+            "Expected a sample: a dict with a str under '__key__', got tuple.",
+        ),
+        Mistake(
+            "a float as member",
+            'list(IterableWrapper([{"__key__": "1", "x": 1.5}]).write_shards(new))',
+            EncodeError,
+            (
+                "Sample '1': A float cannot be written as 'x'. Members are bytes, str, int, a PIL.Image (jpg, "
+                "jpeg, png, webp, bmp, gif, tif, tiff, ppm, pgm, pbm, pnm), a NumPy array (npy), or anything "
+                "that JSON knows (json)."
+            ),
+        ),
+        Mistake(
+            "no samples",
+            "list(IterableWrapper([]).write_shards(new))",
+            ShardWriteError,
+            "memory://mistakes/.../000.tar: there are no samples to write.",
+        ),
+        Mistake(
+            "existing shards",
+            'list(samples.write_shards("memory://mistakes/shards/{shard:06d}.tar"))',
+            ObjectExistsError,
+            (
+                "memory://mistakes/shards/000000.tar exists already. Write into another folder, or pass "
+                "overwrite=True to replace all shards of this template."
+            ),
+        ),
+    ],
+    "stream_shards": [
+        Mistake(
+            "no URL",
+            "tdr.stream_shards()",
+            TypeError,
+            "stream_shards() is missing 'url' (source URL, or several). Write stream_shards(url).",
+        ),
+        Mistake(
+            "URL=None",
+            "tdr.stream_shards(None)",
+            UrlError,
+            "stream_shards: expected one URL or path, as str or os.PathLike, got NoneType: None.",
+        ),
+        Mistake(
+            "URL as bytes",
+            'tdr.stream_shards(b"s3://photos/")',
+            UrlError,
+            (
+                "stream_shards: expected one URL or path, as str or os.PathLike, got bytes: b's3://photos/'. "
+                "Decode it: 's3://photos/'."
+            ),
+        ),
+        Mistake(
+            "a number as URL",
+            "tdr.stream_shards(1)",
+            UrlError,
+            "stream_shards: expected one URL or path, as str or os.PathLike, got int: 1.",
+        ),
+        Mistake(
+            "URLs as a dict",
+            'tdr.stream_shards({"train": "s3://photos/"})',
+            UrlError,
+            ("stream_shards: expected one URL or several, got a dict. Pass its values: list(urls.values())."),
+        ),
+        Mistake(
+            "no URLs",
+            "list(tdr.stream_shards([]))",
+            EmptyListingError,
+            "stream_shards: expected one URL or several, got an empty list.",
+        ),
+        Mistake(
+            "an IterableWrapper of a str",
+            'tdr.stream_shards(IterableWrapper("s3://photos/"))',
+            UrlError,
+            (
+                "stream_shards: IterableWrapper reads the str 's3://photos/' as a list of URLs, one for each "
+                "of its characters. Write stream_shards('s3://photos/')"
+            ),
+        ),
+        Mistake(
+            "WebDataset's option",
+            "tdr.stream_shards(shards, shardshuffle=True)",
+            TypeError,
+            (
+                "stream_shards() got an unexpected keyword argument 'shardshuffle'. It takes url, pattern, "
+                "seed, world, max_in_flight, interleave, on_bad_shard, on_bad_member, cache_dir, cache_bytes, "
+                "storage_options."
+            ),
+        ),
+        Mistake(
+            "misspelt option",
+            "tdr.stream_shards(shards, max_inflight=3)",
+            TypeError,
+            ("stream_shards() got an unexpected keyword argument 'max_inflight'; did you mean 'max_in_flight'?"),
+        ),
+        Mistake(
+            "DataLoader's option",
+            "tdr.stream_shards(shards, batch_size=8)",
+            TypeError,
+            (
+                "stream_shards() got an unexpected keyword argument 'batch_size'. Pass it to "
+                "stateful_loader(pipe, batch_size=...)."
+            ),
+        ),
+        Mistake(
+            "workers",
+            "tdr.stream_shards(shards, num_workers=4)",
+            TypeError,
+            (
+                "stream_shards() got an unexpected keyword argument 'num_workers'. Pass it to "
+                "stateful_loader(pipe, num_workers=...)."
+            ),
+        ),
+        Mistake(
+            "a credential",
+            'tdr.stream_shards(shards, endpoint_url="http://localhost")',
+            TypeError,
+            (
+                "stream_shards() got an unexpected keyword argument 'endpoint_url'. Pass it in "
+                'storage_options={"endpoint_url": ...}.'
+            ),
+        ),
+        Mistake(
+            "seed as a str",
+            'tdr.stream_shards(shards, seed="0")',
+            TypeError,
+            "stream_shards: seed must be an int, got '0' (str). Write 0.",
+        ),
+        Mistake(
+            "seed as a bool",
+            "tdr.stream_shards(shards, seed=False)",
+            TypeError,
+            "stream_shards: seed must be an int, got False (bool).",
+        ),
+        Mistake(
+            "pattern by position",
+            'tdr.stream_shards(shards, "*.tar")',
+            TypeError,
+            (
+                "stream_shards() takes 1 argument by position (url), got 2; not expected: a str. Pass the rest "
+                "by name: pattern=, seed=, world=, max_in_flight=, interleave=, on_bad_shard=, on_bad_member=, "
+                "cache_dir=, cache_bytes=, storage_options=."
+            ),
+        ),
+        Mistake(
+            "pattern as a list",
+            'tdr.stream_shards(shards, pattern=["*.tar"])',
+            TypeError,
+            (
+                "stream_shards: pattern must be a str such as '*.tar', or None, got ['*.tar'] (list). Pass the "
+                "str itself, not a list of it."
+            ),
+        ),
+        Mistake(
+            "nothing in flight",
+            "tdr.stream_shards(shards, max_in_flight=0)",
+            ValueError,
+            "stream_shards: max_in_flight must be an int of at least 1, got 0.",
+        ),
+        Mistake(
+            "interleave=None",
+            "tdr.stream_shards(shards, interleave=None)",
+            TypeError,
+            "stream_shards: interleave must be an int of at least 1, got None.",
+        ),
+        Mistake(
+            "a policy by name",
+            'tdr.stream_shards(shards, on_bad_shard="warn")',
+            TypeError,
+            ("stream_shards: on_bad_shard must be a function such as tdr.skip_with_warning, got 'warn' (str)."),
+        ),
+        Mistake(
+            "world as a number",
+            "tdr.stream_shards(shards, world=2)",
+            TypeError,
+            (
+                "stream_shards: world: expected a World or None, got 2 (int). Create one by "
+                'World.from_mesh(mesh, dp="dp"), by World.from_group(group), or by World(rank, world_size).'
+            ),
+        ),
+        Mistake(
+            "a folder of pictures",
+            "list(tdr.stream_shards(pictures))",
+            EmptyListingError,
+            "memory://mistakes/pictures/:...",
+        ),
+        Mistake(
+            "a folder with nothing",
+            'list(tdr.stream_shards("memory://mistakes/nothing/"))',
+            EmptyListingError,
+            "memory://mistakes/nothing/:...",
+        ),
+        Mistake(
+            "a local folder that does not exist",
+            'list(tdr.stream_shards("/nonexistent/shards/"))',
+            EmptyListingError,
+            "/nonexistent/shards/:...",
+        ),
+        Mistake(
+            "a scheme that does not exist",
+            'list(tdr.stream_shards("s4://photos/"))',
+            UrlError,
+            (
+                "s4://photos: no transport for the scheme 's4': Protocol not known: s4. Known are s3, http, "
+                "https, file, memory, local paths, and the protocols for which fsspec has a package."
+            ),
+        ),
+        Mistake(
+            "backslashes",
+            'list(tdr.stream_shards("C:\\\\photos\\\\train"))',
+            EmptyListingError,
+            "C:\\photos\\train:...",
+        ),
+        Mistake(
+            "options as a str",
+            'tdr.stream_shards(shards, storage_options="anon=True")',
+            TypeError,
+            ('stream_shards: storage_options must be a dict such as {"key": ..., "secret": ...}, got a str.'),
+        ),
+        Mistake(
+            "a StorageOptions class",
+            "tdr.stream_shards(shards, storage_options=tdr.StorageOptions)",
+            TypeError,
+            ('stream_shards: storage_options must be a dict such as {"key": ..., "secret": ...}, got an ABCMeta.'),
+        ),
+        Mistake(
+            "torch's Generator as seed",
+            "tdr.stream_shards(shards, seed=torch.Generator())",
+            TypeError,
+            "stream_shards: seed must be an int, got a Generator.",
+        ),
+    ],
+    "stream_files": [
+        Mistake(
+            "no URL",
+            "tdr.stream_files()",
+            TypeError,
+            "stream_files() is missing 'url' (source URL, or several). Write stream_files(url).",
+        ),
+        Mistake(
+            "option of stream_shards",
+            "tdr.stream_files(files, interleave=4)",
+            TypeError,
+            (
+                "stream_files() got an unexpected keyword argument 'interleave'. It takes url, pattern, seed, "
+                "world, max_in_flight, cache_dir, cache_bytes, storage_options."
+            ),
+        ),
+        Mistake(
+            "misspelt option",
+            'tdr.stream_files(files, patern="*.txt")',
+            TypeError,
+            "stream_files() got an unexpected keyword argument 'patern'; did you mean 'pattern'?",
+        ),
+        Mistake(
+            "extensions",
+            'tdr.stream_files(files, extensions=[".jpg"])',
+            TypeError,
+            ("stream_files() got an unexpected keyword argument 'extensions'; did you mean 'pattern'?"),
+        ),
+        Mistake(
+            "pattern as a list",
+            'tdr.stream_files(files, pattern=["*.jpg", "*.png"])',
+            TypeError,
+            ("stream_files: pattern must be a str such as '*.tar', or None, got ['*.jpg', '*.png'] (list)."),
+        ),
+        Mistake(
+            "seed as a float",
+            "tdr.stream_files(files, seed=1.0)",
+            TypeError,
+            "stream_files: seed must be an int, got 1.0 (float). Write 1.",
+        ),
+        Mistake("URLs as a generator", "len(list(tdr.stream_files(url for url in [files])))", None, "3"),
+        Mistake("URLs of NumPy", "len(list(tdr.stream_files(np.array([files]))))", None, "3"),
+        Mistake(
+            "a folder with nothing",
+            'list(tdr.stream_files("memory://mistakes/nothing/"))',
+            EmptyListingError,
+            "memory://mistakes/nothing/:...",
+        ),
+        Mistake(
+            "tuple of URL and options",
+            'tdr.stream_files((files, {"anon": True}))',
+            UrlError,
+            (
+                "stream_files: expected one URL or path, as str or os.PathLike, got dict: {'anon': True}. Call "
+                "it once for each of them."
+            ),
+        ),
+        Mistake(
+            "pictures decoded without decode_sample",
+            'type(next(iter(tdr.stream_files(pictures).to_tuple("png")))[0])',
+            None,
+            "<class 'bytes'>",
+        ),
+    ],
+    "mix": [
+        Mistake(
+            "a list of pipes",
+            "tdr.mix([urls, urls])",
+            TypeError,
+            "mix: sources must be a dict {name: (pipe, weight)}, got a list.",
+        ),
+        Mistake(
+            "pipes and weights apart",
+            'tdr.mix({"a": urls}, [1.0])',
+            TypeError,
+            (
+                "mix() takes 1 argument by position (sources), got 2; not expected: a list. Pass the rest by "
+                "name: seed=, stop=."
+            ),
+        ),
+        Mistake(
+            "pipes without weights",
+            'tdr.mix({"a": urls, "b": urls})',
+            TypeError,
+            (
+                "mix: sources must be a dict {name: (pipe, weight)}, got an IterableWrapper... under 'a'. "
+                "Write (pipe, 1.0)."
+            ),
+        ),
+        Mistake(
+            "nothing", "tdr.mix({})", ValueError, "mix: sources must be a dict {name: (pipe, weight)}, got nothing."
+        ),
+        Mistake("no arguments", "tdr.mix()", TypeError, "mix() is missing 'sources' (name ->). Write mix(sources)."),
+        Mistake(
+            "a weight of 0", 'tdr.mix({"a": (urls, 0)})', ValueError, "mix: the weight of 'a' must be positive, got 0."
+        ),
+        Mistake(
+            "a negative weight",
+            'tdr.mix({"a": (urls, -1)})',
+            ValueError,
+            "mix: the weight of 'a' must be positive, got -1.",
+        ),
+        Mistake(
+            "a weight as str",
+            'tdr.mix({"a": (urls, "0.5")})',
+            TypeError,
+            "mix: the weight of 'a' must be a number, got '0.5' (str). Write 0.5.",
+        ),
+        Mistake(
+            "a weight that is infinite",
+            'tdr.mix({"a": (urls, float("inf"))})',
+            ValueError,
+            "mix: the weight of 'a' must be finite, got inf",
+        ),
+        Mistake(
+            "a weight that is no number",
+            'tdr.mix({"a": (urls, float("nan"))})',
+            ValueError,
+            "mix: the weight of 'a' must be positive, got nan.",
+        ),
+        Mistake(
+            "weight and pipe exchanged",
+            'tdr.mix({"a": (0.5, urls)})',
+            TypeError,
+            "mix: the weight of 'a' must be a number, got an IterableWrapper....",
+        ),
+        Mistake(
+            "three values",
+            'tdr.mix({"a": (urls, 0.5, 1)})',
+            TypeError,
+            ("mix: sources must be a dict {name: (pipe, weight)}, got 3 values under 'a'. Write (pipe, 1.0)."),
+        ),
+        Mistake(
+            "a name that is a number",
+            "tdr.mix({0: (urls, 1)})",
+            TypeError,
+            "mix: sources must be a dict {name: (pipe, weight)}, got the name 0 (int).",
+        ),
+        Mistake(
+            "a URL instead of a pipe",
+            'tdr.mix({"a": ("s3://photos/", 1)})',
+            UrlError,
+            "mix: expected a pipe of samples, got the str 's3://photos/'.",
+        ),
+        Mistake(
+            "misspelt stop",
+            'tdr.mix({"a": (urls, 1)}, stop="first_exausted")',
+            ValueError,
+            (
+                "mix: stop must be one of 'first_exhausted', 'all_exhausted', got 'first_exausted' (str); did "
+                "you mean 'first_exhausted'?"
+            ),
+        ),
+        Mistake(
+            "a stop of torch",
+            'tdr.mix({"a": (urls, 1)}, stop="max_size_cycle")',
+            ValueError,
+            ("mix: stop must be one of 'first_exhausted', 'all_exhausted', got 'max_size_cycle' (str)."),
+        ),
+        Mistake(
+            "stop=None",
+            'tdr.mix({"a": (urls, 1)}, stop=None)',
+            TypeError,
+            ("mix: stop must be a number of samples, or one of 'first_exhausted', 'all_exhausted', got None."),
+        ),
+        Mistake(
+            "stop=0", 'tdr.mix({"a": (urls, 1)}, stop=0)', ValueError, "mix: stop must be an int of at least 1, got 0."
+        ),
+        Mistake(
+            "stop as a float",
+            'tdr.mix({"a": (urls, 1)}, stop=1e6)',
+            TypeError,
+            (
+                "mix: stop must be a number of samples, or one of 'first_exhausted', 'all_exhausted', got "
+                "1000000.0 (float)."
+            ),
+        ),
+        Mistake(
+            "stop=True",
+            'tdr.mix({"a": (urls, 1)}, stop=True)',
+            TypeError,
+            "mix: stop must be an int of at least 1, got True (bool).",
+        ),
+        Mistake(
+            "seed=None",
+            'tdr.mix({"a": (urls, 1)}, seed=None)',
+            TypeError,
+            ("mix: seed must be an int, got None. Leave it out for 0; the order differs in each epoch by itself."),
+        ),
+        Mistake(
+            "misspelt option",
+            'tdr.mix({"a": (urls, 1)}, stop_when=3)',
+            TypeError,
+            "mix() got an unexpected keyword argument 'stop_when'; did you mean 'stop'?",
+        ),
+        Mistake(
+            "the same pipe twice",
+            'len(list(tdr.mix({"a": (urls, 1), "b": (urls, 1)}, stop="all_exhausted")))',
+            ValueError,
+            "mix: the sources 'a', 'b' share a pipe: build a chain for each.",
+        ),
+        Mistake(
+            "the length of an endless mixture",
+            'len(tdr.mix({"a": (urls, 1)}))',
+            TypeError,
+            "mix has a length only if it stops at a number of samples.",
+        ),
+        Mistake(
+            "an empty source that is repeated",
+            'list(tdr.mix({"a": (IterableWrapper([]), 1)}, stop=3))',
+            ValueError,
+            "mix: the source 'a' is empty, so it cannot be restarted.",
+        ),
+    ],
+}

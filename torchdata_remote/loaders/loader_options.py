@@ -1,0 +1,89 @@
+"""Check the options of ``stateful_loader`` before torch does, in the words of its documentation."""
+
+from __future__ import annotations
+
+import multiprocessing
+from inspect import signature
+from typing import Any
+
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from ..core.arguments import check
+from ..core.arguments.amounts import seconds
+from ..core.arguments.calls import unknown_option
+from ..core.arguments.suggestions import did_you_mean
+
+
+def require_chain(pipe: object) -> None:
+    """Refuse what is not a chain of pipes.
+
+    Raises:
+        TypeError: names what reads such a thing instead.
+    """
+    if hasattr(pipe, "listings"):
+        raise check.marked(TypeError("pipe must be a chain of pipes, got a Resumable. Pass it on as it is."))
+    if isinstance(pipe, IterableDataset):
+        return
+    advice = "Begin a chain by tdr.stream_shards(url) or IterableWrapper([url]).list_remote()."
+    if hasattr(pipe, "batches"):
+        advice = "A map-style dataset is read by tdr.PrefetchingLoader, or by torch's DataLoader."
+    elif isinstance(pipe, Dataset):
+        advice = "A map-style dataset is read by torch's DataLoader."
+    elif isinstance(pipe, DataLoader):
+        advice = "Pass the chain itself, not a loader of it."
+    elif callable(pipe):
+        advice = "Pass what it returns: call it."
+    elif hasattr(pipe, "__iter__") and not isinstance(pipe, str | bytes):
+        advice = "Write IterableWrapper(items) to make a chain of it."
+    shown = check.shown(pipe) if callable(pipe) else check.a_kind(pipe)
+    raise check.marked(TypeError(f"pipe must be a chain of pipes, got {shown}. {advice}"))
+
+
+def check_torchdata_options(dataset: object, options: dict[str, Any]) -> None:
+    """Check what ``StatefulLoader`` is built from, before torchdata does.
+
+    Raises:
+        TypeError: for a dataset that is no ``Resumable``, or an option that does not exist.
+    """
+    if not hasattr(dataset, "listings"):
+        shown = check.a_kind(dataset) if hasattr(dataset, "__iter__") else check.shown(dataset)
+        raise check.marked(TypeError(f"dataset must be a Resumable, got {shown}. Build it by stateful_loader(pipe)."))
+    known = ["state_of_all_ranks", "list_once", "list_in_rank_0", *signature(StatefulDataLoader.__init__).parameters]
+    for name in options:
+        if name not in known:
+            raise unknown_option("StatefulLoader", name, [other for other in known if other != "self"])
+
+
+def check_loader_options(
+    *, pin_memory: Any, context: Any, timeout_s: Any, functions: dict[str, Any], flags: dict[str, Any]
+) -> None:  # fmt: skip
+    """Check the kinds of the options that are not numbers.
+
+    Raises:
+        TypeError, ValueError: for the first one that is wrong; says what to write.
+    """
+    seconds("timeout_s", timeout_s, positive=False)
+    for name, value in flags.items():
+        check.flag(name, value)
+    if pin_memory is not None:
+        check.flag("pin_memory", pin_memory)
+    for name, value in functions.items():
+        check.function_or_none(
+            name,
+            value,
+            example="torch.utils.data.default_collate" if name == "collate_fn" else "one at the top level of a module",
+        )
+    if isinstance(context, str):
+        methods = multiprocessing.get_all_start_methods()
+        if context not in {*methods, "forkserver"}:
+            raise check.marked(
+                ValueError(
+                    f"multiprocessing_context must be one of {', '.join(map(repr, methods))}, got {context!r}"
+                    + (did_you_mean(context, methods) or ".")
+                )
+            )
+    elif not hasattr(context, "Process"):
+        raise check.marked(
+            TypeError(f"multiprocessing_context must be a str such as 'forkserver', got {check.shown(context)}.")
+        )
