@@ -7,6 +7,7 @@ from itertools import chain, islice
 from typing import Any
 
 from measure import MIB, Job, Peer
+from object_peers import OURS
 
 BATCH_SAMPLES = 64
 
@@ -22,7 +23,7 @@ def of_shards(**options: Any) -> Callable[[Job], Iterator[int]]:
         import torchdata_remote as tdr
 
         def lazily() -> Iterator[int]:
-            yield from sizes_of(tdr.stream_shards(job.urls, **options))
+            yield from sizes_of(tdr.stream_shards(f"s3://{job.bucket}/", **options))
 
         return lazily()
 
@@ -50,7 +51,8 @@ def of_chain(interleave: int = 16, **options: Any) -> Callable[[Job], Iterator[i
         import torchdata_remote  # noqa: F401  # registers the functional names
 
         def lazily() -> Iterator[int]:
-            urls: Any = IterableWrapper(job.urls).list_remote().shuffle_shards(seed=0).sharding_filter_rank()
+            listed: Any = IterableWrapper([f"s3://{job.bucket}/"]).list_remote(pattern="*.tar")
+            urls = listed.shuffle_shards(seed=0).sharding_filter_rank()
             samples = urls.async_prefetch(interleave=interleave, **options).shard_tar_reader(interleave=interleave)
             yield from sizes_of(samples.shuffle_samples(buffer_size=10_000, max_buffer_bytes=64 * MIB))
 
@@ -60,7 +62,7 @@ def of_chain(interleave: int = 16, **options: Any) -> Callable[[Job], Iterator[i
 
 
 def _peer(shown: str, read: Callable[[Job], Iterator[int]]) -> Peer:
-    return Peer(("torchdata_remote",), read, shown, "torchdata_remote")
+    return Peer(OURS, read, shown, "torchdata_remote")
 
 
 PEERS = {
@@ -83,6 +85,6 @@ PEERS = {
     "files": _peer("loose files: the default", of_files()),
     "files-8": _peer("loose files: max_in_flight=8", of_files(max_in_flight=8)),
     "files-16": _peer("loose files: max_in_flight=16", of_files(max_in_flight=16)),
-    "files-64": _peer("loose files: max_in_flight=64", of_files(max_in_flight=64)),
+    "files-32": _peer("loose files: max_in_flight=32", of_files(max_in_flight=32)),
     "files-128": _peer("loose files: max_in_flight=128", of_files(max_in_flight=128)),
 }

@@ -194,7 +194,7 @@ def from_memory(job: Job, num_workers: int, decoded: bool) -> Iterable[Any]:
     return torch_loader(FromMemory([data for _, data in files], len(job.names)), job, num_workers, decoded)
 
 
-OURS = ("torchdata_remote", "obstore", "botocore.session")
+OURS = ("torchdata_remote.datasets", "torchdata_remote.pipes", "obstore", "botocore.session")
 LITDATA = ("litdata", "s3fs", "obstore")
 LOADERS: dict[str, tuple[tuple[str, ...], Open, str, str]] = {
     "ours": (OURS, ours, "torchdata_remote, DataLoader", "torchdata_remote"),

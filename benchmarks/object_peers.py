@@ -129,7 +129,7 @@ def ceiling(job: Job) -> Iterator[int]:
 
 
 TORCHDATA = ("torchdata.datapipes.iter", "s3fs")
-OURS = ("torchdata_remote", "obstore", "botocore.session")
+OURS = ("torchdata_remote.datasets", "torchdata_remote.pipes", "obstore", "botocore.session")
 
 PEERS = {
     "ours": Peer(OURS, ours, "torchdata_remote, {} in flight", "torchdata_remote"),
