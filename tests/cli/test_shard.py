@@ -273,4 +273,4 @@ def test_shard_writes_a_folder_to_shards(tmp_path: Path, capsys: pytest.CaptureF
     assert re.search(r"6 samples in 2 shards of [\d,]+ bytes", capsys.readouterr().out)
     assert main(["verify", f"{tmp_path}/shards"]) == 0
     assert main(["inspect", f"{tmp_path}/shards"]) == 0
-    assert "2 labels (cls)" in capsys.readouterr().out
+    assert "2 classes (cls)" in capsys.readouterr().out

@@ -37,12 +37,12 @@ def test_spans_of_a_row_do_not_overlap(spans: list[Span]) -> None:
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch) -> tuple[Trace, Stats]:
+def run() -> tuple[Trace, Stats]:
     """Two slots, 100 requests of 20 ms each and one of 200 ms, 1 MB each; a sample after each request."""
     trace = Trace()
     began_s = trace._began_s
     for number in range(100):
-        start_s = began_s + number // 2 * 0.02
+        start_s = began_s + number // 2 * 0.0201  # the next request begins after the one before
         trace.take(Span("fetch", start_s, start_s + 0.02, 1_000_000))
         trace.samples_s.append(start_s + 0.02 - began_s)
         trace.take(Span("fetch", start_s, start_s + 0.015, 0, by_consumer=True))

@@ -94,7 +94,8 @@ def test_an_argument_is_named_with_the_function_that_the_user_called() -> None:
 
 def test_pipes_have_the_signatures_of_their_constructors() -> None:
     """Editors and ``help`` show them."""
-    assert list(inspect.signature(tdr.ShuffleSamples).parameters) == ["source_datapipe", "buffer_size", "seed"]
+    parameters = list(inspect.signature(tdr.ShuffleSamples).parameters)
+    assert parameters == ["source_datapipe", "buffer_size", "max_buffer_bytes", "seed"]
 
 
 def test_no_value_of_an_argument_by_position_is_shown() -> None:
