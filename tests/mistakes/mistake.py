@@ -5,8 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
+import logging.handlers
 import re
+import runpy
+import socket
 import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +27,7 @@ from torchdata_remote.testing import write_small_shards
 
 SHARDS, PICTURES, FILES, FLAT = (f"memory://mistakes/{name}/" for name in ("shards", "pictures", "files", "flat"))
 _numbers = itertools.count()
+_silent: list[socket.socket] = []
 
 
 class Mistake(NamedTuple):
@@ -75,6 +81,45 @@ def command_line(*arguments: str) -> str:
     return output.getvalue()
 
 
+def run_script(folder: Path, code: str) -> None:
+    """Run a script as Python does."""
+    path = folder / "train.py"
+    path.write_text(code)
+    runpy.run_path(str(path), run_name="__main__")
+
+
+def logged(function: Callable[[], object]) -> list[str]:
+    """Call a function that ends with an error; return the warnings of our logger meanwhile."""
+    handler = logging.handlers.BufferingHandler(1_000)
+    log = logging.getLogger("torchdata_remote")
+    log.addHandler(handler)
+    try:
+        with contextlib.suppress(tdr.errors.StorageError):
+            function()
+    finally:
+        log.removeHandler(handler)
+    return [record.getMessage() for record in handler.buffer]
+
+
+def refusing() -> str:
+    """Return the address of a port at which nothing listens."""
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as server:
+        return f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def silent() -> str:
+    """Return the address of a store that accepts connections and never answers, until the tests end."""
+    _silent.append(socket.create_server(("127.0.0.1", 0)))
+    return f"http://127.0.0.1:{_silent[-1].getsockname()[1]}"
+
+
+def patient(endpoint_url: str, **retry: float) -> Any:
+    """Return a listing of a bucket by a policy of retries."""
+    options = {"endpoint_url": endpoint_url, "key": "a", "secret": "b"}
+    urls = tdr.IterableWrapper([f"s3://mistakes-{next(_numbers)}/"])
+    return urls.list_remote(retry=tdr.RetryPolicy(**retry), storage_options=options)  # type: ignore[arg-type]
+
+
 def outcome_of(code: str, folder: Path) -> Outcome:
     """Run the code of a mistake; a warning counts as an error.
 
@@ -110,10 +155,15 @@ def _names(folder: Path) -> dict[str, Any]:
         "islice": itertools.islice,
         "new": f"memory://mistakes/new-{next(_numbers)}/{{shard:03d}}.tar",
         "np": np,
+        "logged": logged,
+        "patient": patient,
+        "refusing": refusing,
         "run": command_line,
+        "run_script": partial(run_script, folder),
         "sample": {"__key__": "cat/1", "__url__": "s3://photos/0.tar", "txt": b"miaow"},
         "samples": tdr.IterableWrapper([{"__key__": "cat/1", "__url__": "s3://photos/0.tar", "txt": b"miaow"}]),
         "shards": SHARDS,
+        "silent": silent,
         "pictures": PICTURES,
         "files": FILES,
         "flat": FLAT,

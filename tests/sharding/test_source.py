@@ -149,7 +149,7 @@ def test_digests_of_datasets_differ_by_type_and_length() -> None:
 @pytest.mark.parametrize("source", [iter([1]), 3, None, {1, 2}])
 def test_an_invalid_source_is_an_error(source: Any) -> None:
     """The error says what was expected."""
-    with pytest.raises(TypeError, match="Expected a URL, a path or a map-style dataset"):
+    with pytest.raises(TypeError, match="expected a URL, a path or a map-style dataset"):
         opened(source)
 
 

@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from ..core.arguments import check
+from ..core.arguments.calls import explained
 from .stats_lines import NewLines, StatsFiles, StatsLine
 from .training_stats import ProcessStats, State, TrainingStats
 
@@ -39,6 +41,7 @@ class _Process:
             lines.popleft()
 
 
+@explained
 class RecordedStats:
     """The statistics of all processes that record theirs: with ``TORCHDATA_REMOTE_STATS``, or :func:`record_stats`.
 
@@ -63,6 +66,10 @@ class RecordedStats:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
+        for path in paths:
+            check.local_path("path", path, example="stats/*.jsonl")
+        if not paths:
+            raise check.marked(TypeError("path is missing: pass the folder of the files, such as 'stats/'."))
         self._files = StatsFiles(paths, wall_clock=wall_clock)
         self._clock, self._wall_clock = clock, wall_clock
         self._processes: dict[_Key, _Process] = {}

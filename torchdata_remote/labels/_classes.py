@@ -74,8 +74,6 @@ def classes_json(
         require_int("id_base", id_base)
     origin = origin_of(source, "classes_json")
     document = read_json(source, origin, storage_options)
-    if document == {}:
-        raise origin.error("there are no classes, expected at least one.")
     if names_files(document):
         return read_file_names(cast(Mapping[str, object], document), origin, id_base=id_base or 0)
     require_int("id_base", id_base)

@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from ...core.arguments import check
+from ...core.arguments.amounts import whole
 from ...core.arguments.calls import explained
 from ...core.options import MIB, StorageOptions
 from ...core.world import World
@@ -88,10 +90,16 @@ def stream_shards(
         [('a', b'1')]
     """
     if shuffle not in (True, False, "shards"):
-        raise ValueError(
-            f"shuffle={shuffle!r}: expected True, False (the order of the listing) or 'shards' (shards only). The size "
-            "of the buffer is shuffle_buffer_size= (samples) and shuffle_buffer_bytes=."
+        raise check.marked(
+            ValueError(
+                f"shuffle={shuffle!r}: expected True, False (the order of the listing) or 'shards' (shards only). The "
+                "size of the buffer is shuffle_buffer_size= (samples) and shuffle_buffer_bytes=."
+            )
         )
+    for name, size in {"size": shuffle_buffer_size, "bytes": shuffle_buffer_bytes}.items():
+        whole(f"shuffle_buffer_{name}", size)
+    if interleave is not None:
+        interleave = whole("interleave", interleave, or_none=True)
     urls = urls_of(url, of="stream_shards")
     shuffled = seed if shuffle else None
     mixes_samples = shuffle not in (False, "shards") and seed is not None
@@ -142,6 +150,7 @@ def stream_files(
         >>> list(stream_files("memory://loose/").label_from_path().to_tuple("txt", "cls"))
         [(b'hi', 3)]
     """
+    shuffle = check.flag("shuffle", shuffle)
     urls = urls_of(url, of="stream_files")
     seed = seed if shuffle else None
     return FileReader(_streams(urls, pattern, seed, world, max_in_flight, cache_dir, cache_bytes, storage_options))
