@@ -318,7 +318,7 @@ from torchdata_remote.core.iter_datapipe import IterDataPipe as base
 assert base is IterDataPipe
 assert list(tdr.IterableWrapper(["memory://a/{0..2}.tar"]).list_remote().sharding_filter_rank().map(len).batch(2))
 
-class OfModule(tdr.pipes.ListRemote):
+class OfModule(IterDataPipe):
     pass
 """
 
@@ -326,7 +326,7 @@ class OfModule(tdr.pipes.ListRemote):
 @needs_torchs
 @pytest.mark.parametrize("category", ["DeprecationWarning", "FutureWarning"])
 def test_a_deprecation_in_torch_is_not_reported_for_this_package(category: str) -> None:
-    """torch may warn of imports and subclasses, even by errors: only a user's own subclass is reported."""
+    """torch may warn of imports and subclasses, even by errors: only a user's own subclass of torch's class is reported."""
     process = subprocess.run(
         [sys.executable, "-c", _DEPRECATED.replace("CATEGORY", category)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},

@@ -226,7 +226,7 @@ def test_options_of_data_loader_are_validated_by_it(in_memory: Place) -> None:
     check_same(in_memory, 1, batch_size=4, num_workers=2, prefetch_factor=1, timeout=60, worker_init_fn=numbers.put)
     assert sorted(numbers.get(timeout=DEADLINE_S) for _ in range(4)) == [0, 0, 1, 1]
     dataset, _ = both(in_memory)
-    with pytest.raises(ValueError, match="exclude each other"):
+    with pytest.raises(ValueError, match="shuffle and a sampler exclude each other"):
         PrefetchingLoader(dataset, shuffle=True, sampler=[1])
     with pytest.raises(ValueError, match="prefetch_factor"):
         PrefetchingLoader(dataset, prefetch_factor=2)
