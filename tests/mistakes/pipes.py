@@ -19,6 +19,7 @@ from torchdata_remote.errors import (
     StateError,
     UrlError,
 )
+from torchdata_remote.pipes.base.datapipe import OtherStateError
 
 from .mistake import Mistake
 
@@ -1005,7 +1006,7 @@ TABLE = {
         Mistake(
             "a state of nothing",
             "samples.shuffle_samples(buffer_size=10).load_state_dict({})",
-            StateError,
+            OtherStateError,
             (
                 "ShuffleSamples: expected a state with phase, passed, began, got a dict with nothing in it. "
                 "Load what state_dict() of the same pipe has returned."
