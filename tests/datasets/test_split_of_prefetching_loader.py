@@ -435,7 +435,7 @@ def test_contradicting_options_are_refused() -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"seed": 1}, "seed= requires shuffle=True"),
         ({"shuffle": True, "seed": 1, "generator": torch.Generator()}, "without a generator"),
-        ({"shuffle": True, "seed": 1, "sampler": [1]}, "without a sampler"),
+        ({"shuffle": True, "seed": 1, "sampler": [1]}, "a sampler exclude each other"),
         ({"sampler": [1], "equalize": "drop"}, "A sampler selects"),
         ({"sampler": [1], "world": World()}, "A sampler selects"),
     ]

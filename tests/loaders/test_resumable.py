@@ -256,7 +256,7 @@ def test_fewer_shards_than_streams_are_refused_without_sample_counts() -> None:
 @pytest.mark.parametrize("num_streams", [0, -1])
 def test_a_number_of_streams_below_one_is_refused(num_streams: int) -> None:
     """When the object is built."""
-    with pytest.raises(ValueError, match=f"at least 1, got {num_streams}"):
+    with pytest.raises(ValueError, match=f"at least 1 or None, got {num_streams}"):
         Resumable(chain_of(), num_streams=num_streams)
 
 

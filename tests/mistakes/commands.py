@@ -30,19 +30,25 @@ TABLE = {
             "misspelt option",
             'run("ls", files, "--patern", "*.tar")',
             CommandLineError,
-            "...torchdata-remote: error: unrecognized arguments: --patern *.tar",
+            ("...torchdata-remote ls: error: unrecognized arguments: --patern *.tar; did you mean '--pattern'?"),
         ),
         Mistake(
             "a folder with nothing",
             'run("ls", "memory://mistakes/nothing/")',
             CommandLineError,
-            "torchdata-remote: memory://mistakes/nothing/:...",
+            (
+                "torchdata-remote: memory://mistakes/nothing/: no objects found, with recursive=False. "
+                "memory://mistakes/ has ..."
+            ),
         ),
         Mistake(
             "a pattern that fits nothing",
             'run("ls", files, "--pattern", "*.jpg")',
             CommandLineError,
-            "torchdata-remote: memory://mistakes/files/:...",
+            (
+                "torchdata-remote: memory://mistakes/files/: no objects found that match pattern='*.jpg', with "
+                "recursive=False. There are 3 others, such as '0.txt', '1.txt', '2.txt'."
+            ),
         ),
         Mistake(
             "options that are no JSON",
@@ -64,9 +70,8 @@ TABLE = {
             'run("ls", "s4://photos/")',
             CommandLineError,
             (
-                "torchdata-remote: s4://photos: no transport for the scheme 's4': Protocol not known: s4. "
-                "Known are s3, http, https, file, memory, local paths, and the protocols for which fsspec has "
-                "a package."
+                "torchdata-remote: s4://photos: no transport for the scheme 's4'. Known are s3, http, https, "
+                "datasets, file, memory, local paths, and the protocols for which fsspec has a package."
             ),
         ),
     ],
@@ -81,7 +86,10 @@ TABLE = {
             "a folder with nothing",
             'run("inspect", "memory://mistakes/nothing/")',
             CommandLineError,
-            "torchdata-remote: memory://mistakes/nothing/:...",
+            (
+                "torchdata-remote: memory://mistakes/nothing/: no objects found, with recursive=False. "
+                "memory://mistakes/ has ..."
+            ),
         ),
         Mistake(
             "a file that is no shard",
@@ -94,19 +102,9 @@ TABLE = {
         ),
         Mistake(
             "misspelt option",
-            'run("inspect", shards, "--sample", "3")',
-            None,
-            (
-                "'memory://mistakes/shards/index.json\\n  2 shards, 6 samples, 14,336 bytes\\n  samples a "
-                "shard: 3 to 3, median 3\\n  bytes a shard: 7,168 to 7,168, median "
-                "7,168\\n\\nmemory://mistakes/shards/000000.tar\\n  7,168 bytes, 3 samples, 6 members\\n  read "
-                "for this: 7,168 bytes (100.00%) by 2 requests\\n\\n  extension            members       min "
-                "bytes          median             max\\n  cls                        3               1        "
-                "       1               1\\n  txt                        3               9              18     "
-                "         27\\n\\n  3 labels (cls), from 1 to 1 samples each; the most frequent:\\n  0: 1, 1: "
-                "1, 2: 1\\n\\n  first samples\\n  0/000000: cls 1, txt 9\\n  1/000001: cls 1, txt 18\\n  "
-                "2/000002: cls 1, txt 27\\n'"
-            ),
+            'run("inspect", shards, "--smaples", "3")',
+            CommandLineError,
+            ("...torchdata-remote inspect: error: unrecognized arguments: --smaples 3; did you mean '--samples'?"),
         ),
     ],
     "torchdata-remote verify": [
@@ -152,9 +150,12 @@ TABLE = {
         ),
         Mistake(
             "a picture format that does not exist",
-            'run("show", pictures, "--grid", str(folder / "a.docx"))',
+            'run("show", shards, "--grid", str(folder / "a.docx"))',
             CommandLineError,
-            "torchdata-remote: memory://mistakes/pictures/:...",
+            (
+                "torchdata-remote: memory://mistakes/shards/: none of the samples has an image (a member .bmp, "
+                ".gif, .jpeg, .jpg, .pbm, .pgm, .png, .pnm, .ppm, .tif, .tiff, .webp)."
+            ),
         ),
     ],
     "torchdata-remote manifest": [
@@ -177,7 +178,11 @@ TABLE = {
             "a folder without shards",
             'run("manifest", files)',
             CommandLineError,
-            "torchdata-remote: memory://mistakes/files/:...",
+            (
+                "torchdata-remote: memory://mistakes/files/: no objects found that match pattern='*.tar', with "
+                "recursive=False. There are 3 others, such as '0.txt', '1.txt', '2.txt': loose files are read "
+                "by stream_files, or by file_reader after list_remote without a pattern."
+            ),
         ),
     ],
     "torchdata-remote index": [
@@ -261,7 +266,7 @@ TABLE = {
             "a folder with nothing",
             'run("bench", "memory://mistakes/nothing/")',
             CommandLineError,
-            "torchdata-remote: memory://mistakes/nothing/:...",
+            ("torchdata-remote: memory://mistakes/nothing/: no objects found. memory://mistakes/ has ..."),
         ),
     ],
     "torchdata-remote push": [
@@ -298,6 +303,20 @@ TABLE = {
             'run("serve", str(folder), "--port", "http")',
             CommandLineError,
             ("...torchdata-remote serve: error: argument --port: expected a number of at least 1, got 'http'"),
+        ),
+    ],
+    "torchdata-remote top": [
+        Mistake(
+            "misspelt option",
+            'run("top", str(folder), "--onces")',
+            CommandLineError,
+            ("...torchdata-remote top: error: unrecognized arguments: --onces; did you mean '--once'?"),
+        ),
+        Mistake(
+            "a URL",
+            'run("top", "s3://photos/stats/", "--once")',
+            CommandLineError,
+            ("torchdata-remote: path must be a local path such as 'stats/*.jsonl', got a URL (s3://...)."),
         ),
     ],
     "torchdata-remote render": [

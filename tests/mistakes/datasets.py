@@ -187,7 +187,7 @@ TABLE = {
             "an index that does not exist",
             'tdr.RemoteImageFolder(pictures, index="/nonexistent/index.json")',
             ObjectNotFoundError,
-            "file:///nonexistent/index.json:...",
+            "file:///nonexistent/index.json: no such file.",
         ),
         Mistake(
             "an index with nothing",
@@ -225,14 +225,14 @@ TABLE = {
             EmptyListingError,
             (
                 "memory://mistakes/files/: there is no file whose name ends in one of .jpg, .jpeg, .png, "
-                ".webp, .bmp, .tif, .tiff, .ppm, .pgm."
+                ".webp, .bmp, .tif, .tiff, .ppm, .pgm. There are 3 others, such as '0.txt', '1.txt', '2.txt'."
             ),
         ),
         Mistake(
             "a folder with nothing",
             'tdr.RemoteImageFolder("memory://mistakes/nothing/")',
             EmptyListingError,
-            "memory://mistakes/nothing/:...",
+            "memory://mistakes/nothing/: no objects found. memory://mistakes/ has ...",
         ),
         Mistake(
             "pictures that are none",
@@ -391,7 +391,7 @@ TABLE = {
             "a folder with nothing",
             'tdr.RemoteFiles("memory://mistakes/nothing/")',
             EmptyListingError,
-            "memory://mistakes/nothing/:...",
+            "memory://mistakes/nothing/: no objects found. memory://mistakes/ has ...",
         ),
     ],
     "ShardedDataset": [
@@ -516,7 +516,7 @@ TABLE = {
             TypeError,
             (
                 "PrefetchingLoader is for RemoteFiles, RemoteImageFolder and ShardedDataset, got a "
-                "ShardTarReader. A chain is read by stateful_loader(pipe)."
+                "ShuffleSamples. A chain is read by stateful_loader(pipe)."
             ),
         ),
         Mistake(
@@ -739,20 +739,21 @@ TABLE = {
             (
                 "Expected the state_dict() of a PrefetchingLoader, version 1; got dict: {'version': 1, "
                 "'chain': ['IterableWrapper()', 'ListRemote()', 'ShuffleShards(seed=0)', "
-                "'ShardingFilterRank()', 'AsyncPrefetch()', 'ShardTarReader(interleave=1)'], 'listing': None, "
-                "'epoch': 0, 'num_str"
+                "'ShardingFilterRank()', 'AsyncPrefetch()', 'ShardTarReader(interleave=16)', "
+                "'ShuffleSamples(buffer_size=10000, ma"
             ),
         ),
         Mistake(
             "a state of another dataset",
             (
-                "loader = "
-                "tdr.PrefetchingLoader(tdr.RemoteFiles(files))\nloader.load_state_dict(tdr.PrefetchingLoader(tdr.RemoteImageFolder(pictures)).state_dict())\nlist(loader)"
+                "other = tdr.PrefetchingLoader(tdr.RemoteImageFolder(pictures), collate_fn=len)\nbatches = "
+                "iter(other)\nnext(batches)\nloader = "
+                "tdr.PrefetchingLoader(tdr.RemoteFiles(files))\nloader.load_state_dict(other.state_dict())\nlist(loader)"
             ),
-            None,
+            StateError,
             (
-                "[[('memory://mistakes/files/0.txt',), (b'text',)], [('memory://mistakes/files/1.txt',), "
-                "(b'text',)], [('memory://mistakes/files/2.txt',), (b'text',)]]"
+                "PrefetchingLoader: the state has num_items=4, here it is 3. Build dataset and loader as they "
+                "were, or start again without the state."
             ),
         ),
     ],

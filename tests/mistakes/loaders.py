@@ -384,7 +384,8 @@ TABLE = {
                 "The state has the chain ['IterableWrapper()', 'ListRemote()', 'ShuffleShards(seed=0)', "
                 "'ShardingFilterRank()', 'AsyncPrefetch()', 'FileReader()'], here it is ['IterableWrapper()', "
                 "'ListRemote()', 'ShuffleShards(seed=0)', 'ShardingFilterRank()', 'AsyncPrefetch()', "
-                "'ShardTarReader(interleave=1)']. Build the chain as it was, or begin anew."
+                "'ShardTarReader(interleave=16)', 'ShuffleSamples(buffer_size=10000, "
+                "max_buffer_bytes=67108864, seed=0)']. Build the chain as it was, or begin anew."
             ),
         ),
         Mistake(
@@ -396,9 +397,11 @@ TABLE = {
             StateError,
             (
                 "The state has the chain ['IterableWrapper()', 'ListRemote()', 'ShuffleShards(seed=0)', "
-                "'ShardingFilterRank()', 'AsyncPrefetch()', 'ShardTarReader(interleave=1)'], here it is "
+                "'ShardingFilterRank()', 'AsyncPrefetch()', 'ShardTarReader(interleave=16)', "
+                "'ShuffleSamples(buffer_size=10000, max_buffer_bytes=67108864, seed=0)'], here it is "
                 "['IterableWrapper()', 'ListRemote()', 'ShuffleShards(seed=1)', 'ShardingFilterRank()', "
-                "'AsyncPrefetch()', 'ShardTarReader(interleave=1)']. Build the chain as it was, or begin anew."
+                "'AsyncPrefetch()', 'ShardTarReader(interleave=16)', 'ShuffleSamples(buffer_size=10000, "
+                "max_buffer_bytes=67108864, seed=1)']. Build the chain as it was, or begin anew."
             ),
         ),
         Mistake(
@@ -425,7 +428,7 @@ TABLE = {
             "len(tdr.stateful_loader(tdr.stream_shards(shards), batch_size=2))",
             TypeError,
             (
-                "ShardTarReader has no length (object of type 'ShardTarReader' has no len()). Chain "
+                "ShuffleSamples has no length (object of type 'ShardTarReader' has no len()). Chain "
                 "equalize_ranks(), which takes it from the manifest, or count steps instead of epochs."
             ),
         ),
@@ -433,7 +436,7 @@ TABLE = {
             "strings of different length in a batch",
             ('next(iter(tdr.stateful_loader(tdr.stream_shards(shards).to_tuple("txt"), batch_size=2)))'),
             None,
-            "[(b'sample 0\\n', b'sample 1\\nsample 1\\n')]",
+            "[(b'sample 1\\nsample 1\\n', b'sample 2\\nsample 2\\nsample 2\\n')]",
         ),
     ],
     "Resumable": [
@@ -533,8 +536,8 @@ TABLE = {
         Mistake(
             "a state without streams",
             (
-                "data = tdr.Resumable(tdr.stream_shards(shards))\n"
-                'data.load_state_dict({**data.state_dict(), "streams": None})'
+                "data = tdr.Resumable(tdr.stream_shards(shards))\ndata.load_state_dict({**data.state_dict(), "
+                '"streams": None})'
             ),
             StateError,
             "The state is damaged: its streams is None. Load another one.",
@@ -569,7 +572,7 @@ TABLE = {
             "a chain instead of a Resumable",
             "tdr.StatefulLoader(tdr.stream_shards(shards))",
             TypeError,
-            ("StatefulLoader: dataset must be a Resumable, got a ShardTarReader. Build it by stateful_loader(pipe)."),
+            ("StatefulLoader: dataset must be a Resumable, got a ShuffleSamples. Build it by stateful_loader(pipe)."),
         ),
         Mistake(
             "no dataset",
@@ -643,7 +646,8 @@ TABLE = {
                 "The state has the chain ['IterableWrapper()', 'ListRemote()', 'ShuffleShards(seed=0)', "
                 "'ShardingFilterRank()', 'AsyncPrefetch()', 'FileReader()'], here it is ['IterableWrapper()', "
                 "'ListRemote()', 'ShuffleShards(seed=0)', 'ShardingFilterRank()', 'AsyncPrefetch()', "
-                "'ShardTarReader(interleave=1)']. Merge states of one training only."
+                "'ShardTarReader(interleave=16)', 'ShuffleSamples(buffer_size=10000, "
+                "max_buffer_bytes=67108864, seed=0)']. Merge states of one training only."
             ),
         ),
         Mistake("a number", "tdr.merge_states(3)", StateError, "Expected a list of states, one of each rank, got int."),

@@ -108,7 +108,7 @@ def refusing() -> str:
 
 
 def silent() -> str:
-    """Return the address of a store that accepts connections and never answers, until the tests end."""
+    """Return the address of a store that accepts connections and never answers, until the mistake is made."""
     _silent.append(socket.create_server(("127.0.0.1", 0)))
     return f"http://127.0.0.1:{_silent[-1].getsockname()[1]}"
 
@@ -132,11 +132,15 @@ def outcome_of(code: str, folder: Path) -> Outcome:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
+            warnings.filterwarnings("ignore", "Lambda function is not supported by pickle")  # of torch
             exec("\n".join(statements), names)
             result = eval(last, names)
     except Exception as error:  # all of them are outcomes
         # torch appends the name of the pipe
         return Outcome(type(error), str(error).partition("\nThis exception is thrown by")[0])
+    finally:
+        while _silent:
+            _silent.pop().close()
     return Outcome(None, repr(result))
 
 

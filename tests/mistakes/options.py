@@ -443,6 +443,38 @@ TABLE = {
             "record_stats: every_s must be a number of seconds, got None.",
         ),
     ],
+    "RecordedStats": [
+        Mistake(
+            "no path",
+            "tdr.RecordedStats()",
+            TypeError,
+            "RecordedStats: path is missing: pass the folder of the files, such as 'stats/'.",
+        ),
+        Mistake(
+            "a URL",
+            'tdr.RecordedStats("s3://photos/stats/")',
+            ValueError,
+            ("RecordedStats: path must be a local path such as 'stats/*.jsonl', got a URL (s3://...)."),
+        ),
+        Mistake(
+            "None",
+            "tdr.RecordedStats(None)",
+            TypeError,
+            "RecordedStats: path must be a local path such as 'stats/*.jsonl', got None.",
+        ),
+        Mistake(
+            "a list of paths",
+            'tdr.RecordedStats(["a.jsonl", "b.jsonl"])',
+            TypeError,
+            ("RecordedStats: path must be a local path such as 'stats/*.jsonl', got ['a.jsonl', 'b.jsonl'] (list)."),
+        ),
+        Mistake(
+            "misspelt option",
+            'tdr.RecordedStats("a.jsonl", clok=len)',
+            TypeError,
+            "RecordedStats() got an unexpected keyword argument 'clok'; did you mean 'clock'?",
+        ),
+    ],
     "stats": [
         Mistake(
             "an argument",

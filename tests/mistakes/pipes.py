@@ -19,6 +19,7 @@ from torchdata_remote.errors import (
     StateError,
     UrlError,
 )
+from torchdata_remote.pipes.base.datapipe import OtherStateError
 
 from .mistake import Mistake
 
@@ -178,13 +179,16 @@ TABLE = {
             "nothing under the URL",
             'list(IterableWrapper(["memory://mistakes/nothing/"]).list_remote())',
             EmptyListingError,
-            "memory://mistakes/nothing/:...",
+            "memory://mistakes/nothing/: no objects found. memory://mistakes/ has ...",
         ),
         Mistake(
             "a pattern that fits nothing",
             'list(IterableWrapper([shards]).list_remote(pattern="*.tgz"))',
             EmptyListingError,
-            "memory://mistakes/shards/:...",
+            (
+                "memory://mistakes/shards/: no objects found that match pattern='*.tgz'. There are 5 others, "
+                "such as '000000.tar', '000000.tar.idx', '000001.tar'."
+            ),
         ),
         Mistake(
             "a listing of listed shards",
@@ -587,13 +591,13 @@ TABLE = {
             "an object that does not exist",
             ('[stream.read() for _, stream in IterableWrapper(["memory://mistakes/none.tar"]).async_prefetch()]'),
             ObjectNotFoundError,
-            "memory://mistakes/none.tar:...",
+            "memory://mistakes/none.tar: no such object. memory://mistakes/ has ...",
         ),
         Mistake(
             "a path that does not exist",
             ('[stream.read() for _, stream in IterableWrapper(["/nonexistent/0.tar"]).async_prefetch()]'),
             ObjectNotFoundError,
-            "file:///nonexistent/0.tar:...",
+            ("file:///nonexistent/0.tar: no such file. (Bytes 0 to 67,108,864, etag None, attempt 1, after ... s.)"),
         ),
         Mistake(
             "a state without order",
@@ -709,9 +713,6 @@ TABLE = {
                 "memory://mistakes/files/0.txt: at byte 0: the archive ends in a header. It is not a tar, or "
                 "the upload was cut short: write the shard again."
             ),
-        ),
-        Mistake(
-            "a folder", "list(IterableWrapper([str(folder)]).shard_tar_reader())", ObjectNotFoundError, "file://...:..."
         ),
         Mistake(
             "numbers instead of URLs",
@@ -853,15 +854,16 @@ TABLE = {
             'list(IterableWrapper(["memory://mistakes/README"]).file_reader())',
             SampleError,
             (
-                "memory://mistakes/README: the name has no extension, so it cannot be part of a sample. List "
-                "with a pattern that excludes it, such as pattern='*.jpg'."
+                "memory://mistakes/README: the name has no extension, so it cannot be part of a sample. "
+                "Exclude it by a pattern, as list_remote(pattern='*.jpg'). If it is a folder, list it first: "
+                "IterableWrapper([url]).list_remote().file_reader()."
             ),
         ),
         Mistake(
             "a file that does not exist",
             'list(IterableWrapper(["memory://mistakes/none.jpg"]).file_reader())',
             ObjectNotFoundError,
-            "memory://mistakes/none.jpg:...",
+            "memory://mistakes/none.jpg: no such object. memory://mistakes/ has ...",
         ),
         Mistake(
             "numbers instead of URLs",
@@ -891,7 +893,7 @@ TABLE = {
             "samples.shuffle_samples()",
             TypeError,
             (
-                "shuffle_samples() is missing 'buffer_size' (number of samples in memory). Write "
+                "shuffle_samples() is missing 'buffer_size' (maximum number of samples in memory). Write "
                 "shuffle_samples(buffer_size=...)."
             ),
         ),
@@ -901,7 +903,7 @@ TABLE = {
             TypeError,
             (
                 "shuffle_samples() takes no argument by position, got 1; not expected: an int. Pass the rest "
-                "by name: buffer_size=, seed=."
+                "by name: buffer_size=, max_buffer_bytes=, seed=."
             ),
         ),
         Mistake(
@@ -946,6 +948,15 @@ TABLE = {
             "samples.shuffle_samples(buffer_size=True)",
             TypeError,
             ("shuffle_samples: buffer_size must be a number of samples, an int of at least 1, got True (bool)."),
+        ),
+        Mistake(
+            "a bound with a unit",
+            'samples.shuffle_samples(buffer_size=10, max_buffer_bytes="100MB")',
+            TypeError,
+            (
+                "shuffle_samples: max_buffer_bytes must be an int of at least 1 or None, got '100MB' (str). "
+                "Write 100_000_000."
+            ),
         ),
         Mistake(
             "another library's name",
@@ -995,7 +1006,7 @@ TABLE = {
         Mistake(
             "a state of nothing",
             "samples.shuffle_samples(buffer_size=10).load_state_dict({})",
-            StateError,
+            OtherStateError,
             (
                 "ShuffleSamples: expected a state with phase, passed, began, got a dict with nothing in it. "
                 "Load what state_dict() of the same pipe has returned."
@@ -1709,11 +1720,7 @@ TABLE = {
             "WebDataset's option",
             "tdr.stream_shards(shards, shardshuffle=True)",
             TypeError,
-            (
-                "stream_shards() got an unexpected keyword argument 'shardshuffle'. It takes url, pattern, "
-                "seed, world, max_in_flight, interleave, on_bad_shard, on_bad_member, cache_dir, cache_bytes, "
-                "storage_options."
-            ),
+            ("stream_shards() got an unexpected keyword argument 'shardshuffle'; did you mean 'shuffle'?"),
         ),
         Mistake(
             "misspelt option",
@@ -1766,8 +1773,9 @@ TABLE = {
             TypeError,
             (
                 "stream_shards() takes 1 argument by position (url), got 2; not expected: a str. Pass the rest "
-                "by name: pattern=, seed=, world=, max_in_flight=, interleave=, on_bad_shard=, on_bad_member=, "
-                "cache_dir=, cache_bytes=, storage_options=."
+                "by name: pattern=, shuffle=, seed=, shuffle_buffer_size=, shuffle_buffer_bytes=, world=, "
+                "max_in_flight=, interleave=, on_bad_shard=, on_bad_member=, cache_dir=, cache_bytes=, "
+                "storage_options=."
             ),
         ),
         Mistake(
@@ -1785,12 +1793,7 @@ TABLE = {
             ValueError,
             "stream_shards: max_in_flight must be an int of at least 1, got 0.",
         ),
-        Mistake(
-            "interleave=None",
-            "tdr.stream_shards(shards, interleave=None)",
-            TypeError,
-            "stream_shards: interleave must be an int of at least 1, got None.",
-        ),
+        Mistake("interleave=None", "tdr.stream_shards(shards, interleave=None)", None, "ShuffleSamples"),
         Mistake(
             "a policy by name",
             'tdr.stream_shards(shards, on_bad_shard="warn")',
@@ -1810,34 +1813,44 @@ TABLE = {
             "a folder of pictures",
             "list(tdr.stream_shards(pictures))",
             EmptyListingError,
-            "memory://mistakes/pictures/:...",
+            (
+                "memory://mistakes/pictures/: no objects found that match pattern='*.tar'. There are 4 others, "
+                "such as 'cat/0.png', 'cat/1.png', 'dog/0.png': loose files are read by stream_files, or by "
+                "file_reader after list_remote without a pattern."
+            ),
         ),
         Mistake(
             "a folder with nothing",
             'list(tdr.stream_shards("memory://mistakes/nothing/"))',
             EmptyListingError,
-            "memory://mistakes/nothing/:...",
+            ("memory://mistakes/nothing/: no objects found that match pattern='*.tar'. memory://mistakes/ has ..."),
         ),
         Mistake(
             "a local folder that does not exist",
             'list(tdr.stream_shards("/nonexistent/shards/"))',
             EmptyListingError,
-            "/nonexistent/shards/:...",
+            (
+                "/nonexistent/shards/: no objects found that match pattern='*.tar'. Check the bucket, the "
+                "prefix and the pattern."
+            ),
         ),
         Mistake(
             "a scheme that does not exist",
             'list(tdr.stream_shards("s4://photos/"))',
             UrlError,
             (
-                "s4://photos: no transport for the scheme 's4': Protocol not known: s4. Known are s3, http, "
-                "https, file, memory, local paths, and the protocols for which fsspec has a package."
+                "s4://photos: no transport for the scheme 's4'. Known are s3, http, https, datasets, file, "
+                "memory, local paths, and the protocols for which fsspec has a package."
             ),
         ),
         Mistake(
-            "backslashes",
+            "a path of Windows",
             'list(tdr.stream_shards("C:\\\\photos\\\\train"))',
-            EmptyListingError,
-            "C:\\photos\\train:...",
+            UrlError,
+            (
+                "'C:\\\\photos\\\\train' is a path of Windows, and this is another system. Pass the path that "
+                "the folder has here."
+            ),
         ),
         Mistake(
             "options as a str",
@@ -1850,6 +1863,48 @@ TABLE = {
             "tdr.stream_shards(shards, storage_options=tdr.StorageOptions)",
             TypeError,
             ('stream_shards: storage_options must be a dict such as {"key": ..., "secret": ...}, got an ABCMeta.'),
+        ),
+        Mistake(
+            "a buffer as shuffle",
+            "tdr.stream_shards(shards, shuffle=1000)",
+            ValueError,
+            (
+                "stream_shards: shuffle=1000: expected True, False (the order of the listing) or 'shards' "
+                "(shards only). The size of the buffer is shuffle_buffer_size= (samples) and "
+                "shuffle_buffer_bytes=."
+            ),
+        ),
+        Mistake(
+            '"False" for shuffle',
+            'tdr.stream_shards(shards, shuffle="False")',
+            ValueError,
+            (
+                "stream_shards: shuffle='False': expected True, False (the order of the listing) or 'shards' "
+                "(shards only). The size of the buffer is shuffle_buffer_size= (samples) and "
+                "shuffle_buffer_bytes=."
+            ),
+        ),
+        Mistake(
+            "shuffle=None",
+            "tdr.stream_shards(shards, shuffle=None)",
+            ValueError,
+            (
+                "stream_shards: shuffle=None: expected True, False (the order of the listing) or 'shards' "
+                "(shards only). The size of the buffer is shuffle_buffer_size= (samples) and "
+                "shuffle_buffer_bytes=."
+            ),
+        ),
+        Mistake(
+            "a buffer of bytes with a unit",
+            'tdr.stream_shards(shards, shuffle_buffer_bytes="64MB")',
+            TypeError,
+            ("stream_shards: shuffle_buffer_bytes must be an int of at least 1, got '64MB' (str). Write 64_000_000."),
+        ),
+        Mistake(
+            "a buffer of no samples",
+            "tdr.stream_shards(shards, shuffle_buffer_size=0)",
+            ValueError,
+            "stream_shards: shuffle_buffer_size must be an int of at least 1, got 0.",
         ),
         Mistake(
             "torch's Generator as seed",
@@ -1870,8 +1925,8 @@ TABLE = {
             "tdr.stream_files(files, interleave=4)",
             TypeError,
             (
-                "stream_files() got an unexpected keyword argument 'interleave'. It takes url, pattern, seed, "
-                "world, max_in_flight, cache_dir, cache_bytes, storage_options."
+                "stream_files() got an unexpected keyword argument 'interleave'. It takes url, pattern, "
+                "shuffle, seed, world, max_in_flight, cache_dir, cache_bytes, storage_options."
             ),
         ),
         Mistake(
@@ -1893,6 +1948,18 @@ TABLE = {
             ("stream_files: pattern must be a str such as '*.tar', or None, got ['*.jpg', '*.png'] (list)."),
         ),
         Mistake(
+            '"False" for shuffle',
+            'tdr.stream_files(files, shuffle="False")',
+            TypeError,
+            ("stream_files: shuffle must be True or False, got 'False' (str). Write False, without quotes."),
+        ),
+        Mistake(
+            "shuffle of stream_shards",
+            'tdr.stream_files(files, shuffle="shards")',
+            TypeError,
+            "stream_files: shuffle must be True or False, got 'shards' (str).",
+        ),
+        Mistake(
             "seed as a float",
             "tdr.stream_files(files, seed=1.0)",
             TypeError,
@@ -1904,7 +1971,7 @@ TABLE = {
             "a folder with nothing",
             'list(tdr.stream_files("memory://mistakes/nothing/"))',
             EmptyListingError,
-            "memory://mistakes/nothing/:...",
+            "memory://mistakes/nothing/: no objects found. memory://mistakes/ has ...",
         ),
         Mistake(
             "tuple of URL and options",

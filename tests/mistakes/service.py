@@ -48,7 +48,7 @@ TABLE = {
             "a folder that does not exist",
             ('tdr.push("/nonexistent/photos", "datasets://127.0.0.1:1/photos", retry=tdr.RetryPolicy(max_attempts=1))'),
             ObjectNotFoundError,
-            "/nonexistent/photos:...",
+            "/nonexistent/photos: no such file or folder.",
         ),
         Mistake(
             "a folder with nothing",
@@ -80,7 +80,7 @@ TABLE = {
             TypeError,
             (
                 "push() got an unexpected keyword argument 'part_bytes'. It takes source_folder, url, "
-                "storage_options, retry, max_in_flight, on_progress, delete."
+                "storage_options, retry, max_in_flight, on_progress, progress, delete."
             ),
         ),
         Mistake(
@@ -106,6 +106,12 @@ TABLE = {
             'tdr.push(folder, "datasets://host:1/photos", on_progress="tqdm")',
             TypeError,
             "push: on_progress must be a function such as print, got 'tqdm' (str).",
+        ),
+        Mistake(
+            "a bar by name",
+            'tdr.push(folder, "datasets://host:1/photos", progress="tqdm")',
+            TypeError,
+            "push: progress must be True or False, got 'tqdm' (str).",
         ),
         Mistake(
             '"True" for True',
@@ -202,7 +208,7 @@ TABLE = {
             "a URL of a bucket",
             'tdr.testing.FaultyStore("s3://photos")',
             ValueError,
-            "FaultyStore: 's3://photos' is not an address like 'http://127.0.0.1:9000'.",
+            "FaultyStore: 's3://photos' is not an address like 'http://127.0.0.1:...'.",
         ),
         Mistake(
             "no URL",
@@ -268,7 +274,7 @@ TABLE = {
             TypeError,
             (
                 "assert_resumes_everywhere: make_pipe must be a function such as lambda: "
-                "tdr.stream_shards(url), got a ShardTarReader."
+                "tdr.stream_shards(url), got a ShuffleSamples."
             ),
         ),
         Mistake(

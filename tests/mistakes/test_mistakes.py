@@ -12,10 +12,10 @@ import pytest
 
 import torchdata_remote as tdr
 
-from . import commands, datasets, labels, loaders, options, pipes, service, writing
+from . import commands, datasets, labels, loaders, options, pipes, service, stores, training, writing
 from .mistake import Mistake, matches, outcome_of
 
-TABLES = (pipes, loaders, datasets, writing, options, labels, service, commands)
+TABLES = (pipes, loaders, datasets, writing, options, labels, service, commands, stores, training)
 ROWS = [
     pytest.param(group, mistake, id=f"{group}: {mistake.what}")
     for table in TABLES

@@ -457,7 +457,7 @@ TABLE = {
             "a folder with nothing",
             'tdr.shard_dataset("memory://mistakes/nothing/", new)',
             EmptyListingError,
-            "memory://mistakes/nothing/:...",
+            "memory://mistakes/nothing/: no objects found. memory://mistakes/ has ...",
         ),
         Mistake(
             "misspelt option",
@@ -595,7 +595,10 @@ TABLE = {
             "a pattern that fits nothing",
             'tdr.shard_dataset(files, new, pattern="*.jpg")',
             EmptyListingError,
-            "memory://mistakes/files/:...",
+            (
+                "memory://mistakes/files/: no objects found that match pattern='*.jpg'. There are 3 others, "
+                "such as '0.txt', '1.txt', '2.txt'."
+            ),
         ),
         Mistake(
             "a policy by name",
@@ -654,7 +657,14 @@ TABLE = {
             ),
         ),
         Mistake(
-            "a folder without shards", "tdr.index_shards(files)", EmptyListingError, "memory://mistakes/files/:..."
+            "a folder without shards",
+            "tdr.index_shards(files)",
+            EmptyListingError,
+            (
+                "memory://mistakes/files/: no objects found that match pattern='*.tar', with recursive=False. "
+                "There are 3 others, such as '0.txt', '1.txt', '2.txt': loose files are read by stream_files, "
+                "or by file_reader after list_remote without a pattern."
+            ),
         ),
         Mistake(
             "a folder that has a manifest",
@@ -698,7 +708,7 @@ TABLE = {
             TypeError,
             (
                 "index_shards() takes 1 argument by position (url), got 2; not expected: a str. Pass the rest "
-                "by name: pattern=, overwrite=, on_shard=, on_bad_member=, storage_options=."
+                "by name: pattern=, overwrite=, on_shard=, on_bad_member=, progress=, storage_options=."
             ),
         ),
         Mistake(
@@ -741,7 +751,10 @@ TABLE = {
             "a folder with nothing",
             'tdr.index_shards("memory://mistakes/nothing/")',
             EmptyListingError,
-            "memory://mistakes/nothing/:...",
+            (
+                "memory://mistakes/nothing/: no objects found that match pattern='*.tar', with "
+                "recursive=False. memory://mistakes/ has ..."
+            ),
         ),
     ],
 }

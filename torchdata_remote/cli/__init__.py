@@ -14,8 +14,10 @@ from importlib import import_module
 from typing import Any
 
 from .. import __version__
+from ..core.arguments.check import MESSAGE
 from ..core.notices.progress_bar import hidden_unless
 from ..errors import RemoteDataError
+from ._shared import suggestion
 
 _SIGINT_STATUS, _SIGPIPE_STATUS = 130, 141  # as shells report them
 
@@ -64,7 +66,9 @@ def build_parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentPar
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status."""
     command_line = sys.argv[1:] if arguments is None else list(arguments)
-    args = build_parser(command_line).parse_args(command_line)
+    args, unknown = build_parser(command_line).parse_known_args(command_line)
+    if unknown:
+        args.parser.error(f"unrecognized arguments: {' '.join(unknown)}{suggestion(args.parser, unknown)}")
     try:
         with hidden_unless(not getattr(args, "quiet", False)):
             status: int = args.run(args)
@@ -72,6 +76,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RemoteDataError as error:
         print(f"torchdata-remote: {error}", file=sys.stderr)
         return 1
+    except (TypeError, ValueError) as error:
+        if MESSAGE not in vars(error):  # of an argument of a public function
+            raise
+        print(f"torchdata-remote: {vars(error)[MESSAGE]}", file=sys.stderr)
+        return 2
     except BrokenPipeError:  # such as: torchdata-remote ls ... | head
         with contextlib.suppress(OSError, ValueError):  # else the interpreter complains when it flushes at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

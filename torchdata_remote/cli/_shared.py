@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..core.arguments.amounts import number_to_write
+from ..core.arguments.suggestions import did_you_mean
 from ..core.notices.progress_bar import above_bars
 
 Commands = Any  # argparse gives its type no public name
@@ -31,8 +33,14 @@ def add_command(
         epilog=f"example: torchdata-remote {example}",
         **settings,
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, parser=parser)
     return parser
+
+
+def suggestion(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> str:
+    """Return the option of a command that was probably meant."""
+    misspelt = next((text.partition("=")[0] for text in unknown if text.startswith("--")), "")
+    return did_you_mean(misspelt, re.findall(r"--[a-z-]+", parser.format_usage())) if misspelt else ""
 
 
 def json_object(text: str) -> dict[str, Any]:

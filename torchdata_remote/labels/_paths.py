@@ -155,7 +155,7 @@ def labeller_of(
         (1, 'dog')
     """
     if callable(classes):
-        if isfunction(classes) and classes.__module__.startswith(__package__):
+        if isfunction(classes) and str(classes.__module__).startswith(__package__):
             name = f"labels.{classes.__name__}"
             raise check.marked(
                 TypeError(f"classes must be a labeller, got the function {name} itself. Write {name}(...).")

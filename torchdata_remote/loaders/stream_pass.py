@@ -12,11 +12,16 @@ from ..core.iter_datapipe import IterDataPipe
 from ..core.world import World
 from ..errors import RemoteDataError, StateError
 from ..pipes.base.chain import load_state, name_of, state_of, take_together, warm_up
+from ..pipes.base.datapipe import OtherStateError
 from .state.state_format import ENDED, check_same_listing
 from .stream_copies import ChainTemplate
 
 # Errors that a value of an unexpected type or out of bounds causes.
 _DAMAGE_ERRORS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+
+
+def _is_of_the_data(error: Exception) -> bool:
+    return isinstance(error, RemoteDataError) and not isinstance(error, OtherStateError)
 
 
 class Stream:
@@ -65,7 +70,7 @@ class Stream:
             yield
         except _DAMAGE_ERRORS as error:
             has_started = self._start is None or self._chain is not None
-            if has_started or isinstance(error, RemoteDataError) or not (by_any_pipe or raised_here(error)):
+            if has_started or _is_of_the_data(error) or not (by_any_pipe or raised_here(error)):
                 raise
             cause = f"{type(error).__name__}: {error}".partition("\n")[0]
             raise StateError(

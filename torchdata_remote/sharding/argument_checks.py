@@ -41,7 +41,7 @@ def check_functions(*, labels: Any, transform: Any, on_bad_member: Any, executor
                 f"{type(labels).__name__}. Classes are numbered in the order of their names."
             )
         )
-    if isfunction(labels) and labels.__module__.startswith(_LABELS):
+    if isfunction(labels) and str(labels.__module__).startswith(_LABELS):
         name = f"labels.{labels.__name__}"
         raise check.marked(TypeError(f"labels must be a labeller, got the function {name} itself. Write {name}(...)."))
     check.function_or_none("labels", labels, example="labels.parent_directory()")

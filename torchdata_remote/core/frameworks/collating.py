@@ -92,11 +92,16 @@ def _extended() -> tuple[type, ...]:
     return tuple(kind for entry in default_collate_fn_map for kind in (entry if isinstance(entry, tuple) else (entry,)))
 
 
+_METHODS_OF_LOADERS = frozenset({"fetch", "__iter__", "__next__"})
+
+
 def _is_default_collated(owner: object) -> bool:
     """Whether a loader of torch takes this object's items, with no other pipe in between, and collates by default."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
-        caller: Any = frame.f_locals.get("self")
+        # Before Python 3.13, `f_locals` keeps the variables of a frame alive: those of users are left alone
+        of_loader = frame.f_code.co_name in _METHODS_OF_LOADERS
+        caller: Any = frame.f_locals.get("self") if of_loader else None
         if frame.f_code.co_name == "fetch" and hasattr(caller, "auto_collation"):
             return bool(caller.auto_collation) and caller.collate_fn in (default_collate, collate_samples)
         # DataLoader itself wraps the last pipe

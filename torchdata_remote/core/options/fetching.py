@@ -117,9 +117,12 @@ class FetchOptions:
             object.__setattr__(self, name, count(name, getattr(self, name)))
         object.__setattr__(self, "in_order", check.flag("in_order", self.in_order))
         object.__setattr__(self, "backend", check.choice("backend", self.backend, Backend))
+        if self.cache_dir:
+            object.__setattr__(self, "cache_dir", check.local_path("cache_dir", self.cache_dir, example="/data/cache"))
         _require(
             (self.cache_dir is None) == (self.cache_bytes is None),
-            f"cache_dir and cache_bytes belong together, got {self.cache_dir!r} and {self.cache_bytes!r}",
+            f"cache_dir and cache_bytes belong together, got {self.cache_dir!r} and {self.cache_bytes!r}. "
+            "Pass both, such as cache_bytes=10_000_000_000, or none.",
         )
         object.__setattr__(self, "cache_bytes", whole_or_none("cache_bytes", self.cache_bytes))
 

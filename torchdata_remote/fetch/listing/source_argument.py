@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Set
 from typing import Any, TypeVar
 
 from ...core.arguments import check
-from ...core.urls import redact
+from ...core.urls import redact, split_url
 from ...errors import EmptyListingError, UrlError
 
 T = TypeVar("T")
@@ -75,7 +75,9 @@ def urls_of(source: Any, *, of: str) -> list[str]:
         (['s3://photos/train/'], ['a', 'b'])
     """
     if isinstance(source, _TEXT) or not isinstance(source, Iterable):
-        return [url_of(source, of=of)]
+        url = url_of(source, of=of)
+        split_url(url)
+        return [url]
     wrapped = _wrapped(source)
     if isinstance(wrapped, _TEXT):
         shown = _shown(wrapped)
@@ -91,6 +93,8 @@ def urls_of(source: Any, *, of: str) -> list[str]:
             "processes. Write sorted(urls)."
         )
     urls = [url_of(item, of=of) for item in source]
+    for url in urls:
+        split_url(url)
     if not urls:
         raise EmptyListingError(f"{of}: expected one URL or several, got an empty {type(source).__name__}.")
     return urls

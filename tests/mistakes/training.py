@@ -1,0 +1,152 @@
+"""Mistakes with worker processes and batches."""
+
+from __future__ import annotations
+
+from torchdata_remote.errors import CollateError, WorkerStartError
+
+from .mistake import Mistake
+
+TABLE = {
+    "starting workers": [
+        Mistake(
+            "no guard",
+            (
+                'run_script("import torchdata_remote as tdr\\nloader = '
+                "tdr.stateful_loader(tdr.stream_shards('memory://mistakes/shards/'), "
+                'num_workers=2)\\nnext(iter(loader))\\n")'
+            ),
+            WorkerStartError,
+            (
+                '...: worker processes would be started outside of `if __name__ == "__main__":`. Each of them '
+                "imports the script, and would start workers again. Put this line into a function, and call it "
+                'at the end of the script: `if __name__ == "__main__": main()`. num_workers=0 needs no '
+                "processes."
+            ),
+        ),
+        Mistake(
+            "a lambda in map",
+            ("next(iter(tdr.stateful_loader(tdr.stream_shards(shards).map(lambda sample: sample), num_workers=1)))"),
+            WorkerStartError,
+            (
+                "map(fn=...) holds a lambda (<string>, line 1), which cannot be sent to a worker process. Use "
+                "a module-level function; functools.partial adds arguments. num_workers=0 needs no processes."
+            ),
+        ),
+        Mistake(
+            "a lambda as decoder",
+            (
+                'next(iter(tdr.stateful_loader(tdr.stream_shards(shards).decode_sample({"txt": lambda data: '
+                "data}), num_workers=1)))"
+            ),
+            WorkerStartError,
+            (
+                "decode_sample(decoders=...) holds a lambda (<string>, line 1), which cannot be sent to a "
+                "worker process. Use a module-level function; functools.partial adds arguments. num_workers=0 "
+                "needs no processes."
+            ),
+        ),
+        Mistake(
+            "a lambda as labeller",
+            (
+                "next(iter(tdr.stateful_loader(samples.sharding_filter_rank().label_from_path(classes=lambda "
+                "key: 0), num_workers=1)))"
+            ),
+            WorkerStartError,
+            (
+                "label_from_path(...) holds a lambda (<string>, line 1), which cannot be sent to a worker "
+                "process. Use a module-level function; functools.partial adds arguments. num_workers=0 needs "
+                "no processes."
+            ),
+        ),
+        Mistake(
+            "a lambda as collate_fn",
+            (
+                "next(iter(tdr.stateful_loader(tdr.stream_shards(shards), batch_size=2, num_workers=1, "
+                "collate_fn=lambda batch: batch)))"
+            ),
+            WorkerStartError,
+            (
+                "stateful_loader(collate_fn=...) holds a lambda (<string>, line 1), which cannot be sent to a "
+                "worker process. Use a module-level function; functools.partial adds arguments. num_workers=0 "
+                "needs no processes."
+            ),
+        ),
+        Mistake(
+            "a lambda under torch's DataLoader",
+            (
+                "next(iter(DataLoader(tdr.stream_shards(shards).map(lambda sample: sample), num_workers=1, "
+                'multiprocessing_context="spawn")))'
+            ),
+            UserWarning,
+            (
+                "Got pickle error when attempting to start a worker Process. This might be because the worker "
+                "Process arguments are not picklable. Python 3.14+ changed the multiprocessing start method in "
+                "non-Mac POSIX platforms to 'forkserver', which requires the worker Process arguments to be "
+                "picklable. You can also try multiprocessing.set_start_method('fork')."
+            ),
+        ),
+        Mistake(
+            "a lambda as transform",
+            (
+                "next(iter(tdr.PrefetchingLoader(tdr.RemoteImageFolder(pictures, transform=lambda image: "
+                'image), num_workers=1, multiprocessing_context="spawn")))'
+            ),
+            WorkerStartError,
+            (
+                "PrefetchingLoader(dataset=...) holds a lambda (<string>, line 1), which cannot be sent to a "
+                "worker process. Use a module-level function; functools.partial adds arguments. num_workers=0 "
+                "needs no processes."
+            ),
+        ),
+    ],
+    "collating": [
+        Mistake(
+            "pictures without a collate_fn",
+            (
+                'next(iter(tdr.stateful_loader(tdr.stream_files(pictures).label_from_path(classes=["cat", '
+                '"dog"]).decode_sample().to_tuple("png", "cls"), batch_size=2)))'
+            ),
+            CollateError,
+            (
+                "sample 'mistakes/pictures/cat/0' of memory://mistakes/pictures/cat/0.png: 'png' is a PIL "
+                "image, of which torch's default collate_fn makes no batch. Convert it to a tensor, of equal "
+                "shape in all samples: .map(function) on a chain, transform= of a dataset; or pass a "
+                "collate_fn."
+            ),
+        ),
+        Mistake(
+            "pictures into torch's DataLoader",
+            ('next(iter(DataLoader(tdr.stream_files(pictures).decode_sample().to_tuple("png"), batch_size=2)))'),
+            CollateError,
+            (
+                "sample 'mistakes/pictures/cat/0' of memory://mistakes/pictures/cat/0.png: 'png' is a PIL "
+                "image, of which torch's default collate_fn makes no batch. Convert it to a tensor, of equal "
+                "shape in all samples: .map(function) on a chain, transform= of a dataset; or pass a "
+                "collate_fn."
+            ),
+        ),
+        Mistake(
+            "pictures of a folder",
+            "next(iter(tdr.PrefetchingLoader(tdr.RemoteImageFolder(pictures), batch_size=2)))",
+            CollateError,
+            (
+                "a sample: element 0 is a PIL image, of which torch's default collate_fn makes no batch. "
+                "Convert it to a tensor, of equal shape in all samples: .map(function) on a chain, transform= "
+                "of a dataset; or pass a collate_fn."
+            ),
+        ),
+        Mistake(
+            "labels that were not decoded",
+            ('next(iter(tdr.stateful_loader(tdr.stream_shards(shards).to_tuple("txt", "cls"), batch_size=2)))'),
+            RuntimeWarning,
+            (
+                "sample '1/000001' of memory://mistakes/shards/000000.tar: 'cls' is b'1', bytes that were not "
+                "decoded, and a batch will hold bytes as labels. Put decode_sample() in front of to_tuple(), "
+                "or pass a collate_fn."
+            ),
+        ),
+    ],
+    "equalize_ranks()": [
+        Mistake("no mode", 'tdr.stream_shards(shards + "index.json").equalize_ranks().mode.value', None, "'drop'"),
+    ],
+}
