@@ -326,7 +326,7 @@ class OfModule(IterDataPipe):
 @needs_torchs
 @pytest.mark.parametrize("category", ["DeprecationWarning", "FutureWarning"])
 def test_a_deprecation_in_torch_is_not_reported_for_this_package(category: str) -> None:
-    """torch may warn of imports and subclasses, even by errors: only a user's own subclass of torch's class is reported."""
+    """torch may warn of imports and subclasses, even by errors: only a user's own subclass is reported."""
     process = subprocess.run(
         [sys.executable, "-c", _DEPRECATED.replace("CATEGORY", category)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
