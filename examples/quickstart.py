@@ -114,7 +114,7 @@ def train(model: nn.Module, url: str, epochs: int, num_workers: int) -> list[flo
 @torch.no_grad()
 def predict(model: nn.Module, url: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Predict what all images show; returns images, labels and predictions, the least certain ones first."""
-    pipe = tdr.stream_shards(url, seed=None).decode_sample().to_tuple("png", "cls").map(to_tensors)
+    pipe = tdr.stream_shards(url, shuffle=False).decode_sample().to_tuple("png", "cls").map(to_tensors)
     batches = list(tdr.stateful_loader(pipe, batch_size=BATCH_SIZE, num_workers=0))
     images, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
     certainty, predicted = model(images).softmax(dim=1).max(dim=1)

@@ -119,7 +119,7 @@ def _chain(args: argparse.Namespace) -> tuple[Iterator[Sample], int]:
     """The samples, and how many requests may run at once."""
     stream: Any = stream_shards if _has_shards(args) else stream_files
     max_in_flight = args.max_in_flight or signature(stream).parameters["max_in_flight"].default
-    samples = stream(args.url, seed=None, storage_options=args.storage_options, max_in_flight=max_in_flight)
+    samples = stream(args.url, shuffle=False, storage_options=args.storage_options, max_in_flight=max_in_flight)
     return iter(samples if args.no_decode else samples.decode_sample()), max_in_flight
 
 
