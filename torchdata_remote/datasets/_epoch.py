@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from ..core.arguments import check
 from ..core.notices.progress_bar import first_awaited, waiting
 from ..core.processes.worker_errors import with_clear_errors
 from ..core.processes.worker_start import SentToWorkers
@@ -26,6 +27,21 @@ class Batched(Protocol):
 
     def batches(self, batches: Iterable[Sequence[int]]) -> Iterator[list[Any]]:
         """Yield the items of each batch."""
+
+
+def indices_of(batch: Any) -> list[Any]:
+    """Return the indices of a batch.
+
+    Raises:
+        TypeError: for what is no list of indices, such as the indices of a sampler.
+    """
+    if hasattr(batch, "__iter__") and getattr(batch, "ndim", 1) != 0 and not isinstance(batch, str | bytes):
+        return list(batch)
+    message = (
+        f"batch_sampler must yield lists of indices such as [0, 1], got {check.shown(batch)}. Indices that are no "
+        "batches are sampler=."
+    )
+    raise check.marked(TypeError(f"PrefetchingLoader: {message}"), message)
 
 
 class Epoch(SentToWorkers, IterableDataset[Any]):
@@ -53,7 +69,7 @@ class Epoch(SentToWorkers, IterableDataset[Any]):
         first: int = 0,
     ) -> None:
         self._dataset, self._collate_fn, self._single, self._first = dataset, collate_fn, single, first
-        lists = list(map(list, batches))
+        lists = list(map(indices_of, batches))
         self._indices: NDArray[np.int64] = np.fromiter(
             (as_index(index) for batch in lists for index in batch), np.int64
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing
 from typing import Any
 
@@ -25,13 +25,13 @@ from ._parallel_fetch import Fetched, fetch_objects
 OnError = Callable[[RemoteDataError], Any]
 
 
-def require_limit(limit: object) -> None:
-    """Check the ``limit`` of a dataset, before its files are listed.
+def limit_of(limit: object) -> int | None:
+    """Return the ``limit`` of a dataset as an int. Called before its files are listed.
 
     Raises:
         ValueError: if it is neither ``None`` nor an int of at least 1.
     """
-    whole_or_none("limit", limit)
+    return whole_or_none("limit", limit)
 
 
 def check_index(index: object) -> None:
@@ -40,10 +40,14 @@ def check_index(index: object) -> None:
     Raises:
         TypeError: if it is neither a URL, nor a list of paths, nor ``None``.
     """
-    is_list = isinstance(index, Sequence) and not isinstance(index, bytes)
+    # An array or a column of a table is no Sequence
+    is_list = hasattr(index, "__len__") and hasattr(index, "__getitem__") and not isinstance(index, bytes | Mapping)
     if not (index is None or is_list or isinstance(index, os.PathLike)):
+        advice = ""
+        if isinstance(index, Iterable) and not isinstance(index, bytes | Mapping):
+            advice = f" Write {'sorted' if isinstance(index, Set) else 'list'}(index)."
         raise check.marked(
-            TypeError(f"index must be a URL, a path, a list of paths, or None, got {check.shown(index)}.")
+            TypeError(f"index must be a URL, a path, a list of paths, or None, got {check.shown(index)}.{advice}")
         )
 
 
@@ -69,7 +73,7 @@ class FilesDataset(MapStyle[Any]):
         retry: RetryPolicy | None = None,
         backend: Backend = Backend.AUTOMATIC,
     ) -> None:
-        require_limit(limit)
+        limit = limit_of(limit)
         options = FetchOptions(
             max_in_flight=max_in_flight,
             retry=policy_of(retry),

@@ -10,8 +10,9 @@ from typing import Any
 
 from ..core.arguments import check
 from ..core.arguments.calls import explained
+from ..core.arguments.scalars import int_of
 from ..errors import LabelError, RemoteDataError
-from ._sources import MAX_LABEL, whole_number
+from ._sources import MAX_LABEL
 
 Classes = Sequence[str] | Mapping[str, int]
 Labeller = Callable[[str], int | str]
@@ -99,25 +100,42 @@ def class_numbers(classes: Classes) -> dict[str, int]:
 
     Raises:
         TypeError: if it is neither, or a number is not an int.
-        ValueError: if a name occurs twice.
+        ValueError: if there is no name, a name occurs twice, or a number is not from 0 to 2**31 - 1.
     """
     expected = "classes must be a list of names or a dict name -> int"
     if isinstance(classes, Mapping):
-        wrong = {name: n for name, n in classes.items() if whole_number(n) is None or not isinstance(name, str)}
+        numbers = {name: int_of(number) for name, number in classes.items()}
+        wrong = {name: classes[name] for name, n in numbers.items() if n is None or not isinstance(name, str)}
         if wrong:
             turned = all(isinstance(name, str) for name in classes.values())
             advice = " Turn it round: {name: number for number, name in classes.items()}." if turned else ""
             raise check.marked(TypeError(f"classes must give each name its label, an int, got {wrong!r:.200}.{advice}"))
-        return {name: int(number) for name, number in classes.items()}
+        outside = {name: number for name, number in numbers.items() if label_number(number) is None}
+        if outside:
+            raise check.marked(
+                ValueError(f"classes must give each name a label from 0 to {MAX_LABEL}, got {outside!r:.200}.")
+            )
+        return _some({name: number for name, number in numbers.items() if number is not None}, classes)
     if isinstance(classes, str) or not isinstance(classes, Sequence):
         raise check.marked(TypeError(f"{expected}, got {_unfit(classes)}"))
     for name in classes:
         if not isinstance(name, str):
             raise check.marked(TypeError(f"{expected}, got a list with {check.shown(name)}."))
-    numbers = {name: number for number, name in enumerate(classes)}
-    if len(numbers) < len(classes):
+    places = {name: number for number, name in enumerate(classes)}
+    if len(places) < len(classes):
         twice = sorted({name for name in classes if list(classes).count(name) > 1})
         raise check.marked(ValueError(f"classes names {twice} more than once."))
+    return _some(places, classes)
+
+
+def _some(numbers: dict[str, int], classes: Classes) -> dict[str, int]:
+    """Require one class at least."""
+    if not numbers:
+        raise check.marked(
+            ValueError(
+                f"classes must name at least one class, got {classes!r}. Leave it out to number the parent directories."
+            )
+        )
     return numbers
 
 
@@ -204,15 +222,22 @@ class NumberedClasses:
             return number
         if label in self.numbers:
             return self.numbers[label]
-        if self.digits_are_numbers and label.isascii() and label.isdigit() and len(label) < 19:
-            return int(label)
-        what = f"{path!r} has the label {label!r}, which is {'not a number, and ' if self.digits_are_numbers else ''}"
+        if self.digits_are_numbers and label.isascii() and label.isdigit():
+            found = label_number(int(label)) if len(label) < 19 else None
+            if found is None:
+                raise LabelError(
+                    f"{path!r} has the label {label!r}, expected a number from 0 to {MAX_LABEL}. If it is a name, pass "
+                    "classes=."
+                )
+            return found
         if not self.numbers:
             raise LabelError(
-                f"{what}no classes are known: pass classes=, their names or a labeller that gives numbers."
+                f"{path!r} has the label {label!r}, which is not a number, and no classes are known: pass classes=, "
+                "their names or a labeller that gives numbers."
             )
         known = sorted(self.numbers)
         more = ", ..." if len(known) > 10 else ""
+        what = f"{path!r} has the label {label!r}, which is {'not a number, and ' if self.digits_are_numbers else ''}"
         raise LabelError(f"{what}none of the {len(known)} classes {', '.join(known[:10])}{more}.")
 
 
@@ -232,7 +257,7 @@ def call_labeller(labeller: Labeller, path: str) -> object:
 
 def label_number(label: object) -> int | None:
     """A labeller's result as a class number, or ``None`` if it is not one."""
-    number = whole_number(label)
+    number = int_of(label)
     return number if number is not None and 0 <= number <= MAX_LABEL else None
 
 

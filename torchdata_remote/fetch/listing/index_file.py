@@ -16,7 +16,7 @@ from ...formats.compression.decompress import CompressionLimits, decompressed
 from ...storage import Connection, open_store, read_whole
 from .patterns import folder_before_choice, literal_url
 
-Index = str | os.PathLike[str] | Sequence[str]
+Index = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _UP = re.compile(r"(^|/)\.\.(/|$)")
@@ -33,7 +33,7 @@ def read_index(
     a URL. All entries are checked before the first one is returned.
 
     Args:
-        index: URL or path of a JSON array of strings, which may be compressed, or the array itself.
+        index: URL or path of a JSON array of strings, which may be compressed, or a list of paths itself.
         url: of the folder. If a key does not begin with its path, the key itself is the path below it.
         options: for the store of ``url``. An index in another kind of store, or on another http host, is read without
             them, so that secrets are sent to their own store only.
@@ -56,7 +56,8 @@ def read_index(
         shown = redact(where)
         entries: Sequence[str] = _parse(read_whole(where, source.options_for(where, options), retry), shown)
     else:
-        shown, entries = f"the {type(index).__name__} given as index", index
+        shown = f"the {type(index).__name__} given as index"
+        entries = [os.fspath(entry) if isinstance(entry, os.PathLike) else entry for entry in index]
     _check(entries, source, shown)
     return map(source.resolve, entries)
 
