@@ -126,7 +126,7 @@ TABLE = {
             "seconds as a tensor",
             "tdr.RetryPolicy(progress_timeout_s=torch.tensor(2.0), max_wait_s=torch.tensor(1)).max_wait_s",
             None,
-            "1.0",
+            "1",
         ),
         Mistake(
             "a bool of NumPy for seconds",

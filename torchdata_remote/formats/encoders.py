@@ -23,7 +23,8 @@ def encode_member(extension: str, value: Any) -> bytes:
 
     ``bytes`` and ``memoryview`` are not changed, so a JPEG is never encoded again. ``str`` becomes UTF-8, an integer
     (also of NumPy, or a tensor without dimensions) decimal digits, a ``PIL.Image`` a file of the format that the
-    extension names (JPEG at quality 95, WebP without loss), a NumPy array ``npy``. Under ``json`` every value but bytes, a ``str`` too, is written as JSON.
+    extension names (JPEG at quality 95, WebP without loss), a NumPy array ``npy``. Under ``json`` every value but
+    bytes, a ``str`` too, is written as JSON.
 
     Raises:
         EncodeError: if there is no encoding for this type under this extension.

@@ -222,8 +222,8 @@ class NumberedClasses:
             return number
         if label in self.numbers:
             return self.numbers[label]
-        if self.digits_are_numbers and label.isascii() and label.isdigit():
-            found = label_number(int(label)) if len(label) < 19 else None
+        if self.digits_are_numbers and label.isascii() and label.isdigit() and len(label) < 19:
+            found = label_number(int(label))
             if found is None:
                 raise LabelError(
                     f"{path!r} has the label {label!r}, expected a number from 0 to {MAX_LABEL}. If it is a name, pass "

@@ -40,7 +40,7 @@ def is_bool(value: Any) -> bool:
 
 
 def float_of(value: Any) -> float | None:
-    """Return a number as an int or a float; ``None`` for anything else, such as a bool or a text.
+    """Return a number as an int, if it is an integer, or a float; ``None`` for anything else, such as a bool or a text.
 
     Raises:
         OverflowError: for an integer that a float cannot hold.
@@ -54,7 +54,8 @@ def float_of(value: Any) -> float | None:
         number = float(value)
     except (TypeError, ValueError):  # a complex tensor; a signaling NaN of decimal
         return None
-    return value if type(value) is int else number
+    whole = int_of(value)
+    return number if whole is None else whole
 
 
 def _is_scalar(value: Any) -> bool:
