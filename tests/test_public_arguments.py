@@ -77,10 +77,10 @@ def prefetched(**options: Any) -> Any:
 def refused(function: Callable[..., Any], folder: Path, **options: Any) -> str:
     """Return the error of a service that cannot be reached, which is raised after arguments were checked."""
     (folder / "file").write_bytes(b"x")
+    pair = [folder, "datasets://127.0.0.1:1/data"]
+    once = tdr.RetryPolicy(max_attempts=1)
     with pytest.raises(tdr.errors.RemoteDataError) as caught:
-        pair = [folder, "datasets://127.0.0.1:1/data"]
-        retry = tdr.RetryPolicy(max_attempts=1)
-        function(*(pair if function is tdr.push else pair[::-1]), retry=retry, **options)
+        function(*(pair if function is tdr.push else pair[::-1]), retry=once, **options)
     return str(caught.value).partition(" after ")[0]
 
 

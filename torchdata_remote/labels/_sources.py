@@ -96,6 +96,12 @@ def read_json(source: object, origin: Origin, storage_options: Mapping[str, Any]
     return parse_json(read_bytes(source, storage_options), origin) if is_location(source) else source
 
 
+def label_number(label: object) -> int | None:
+    """A labeller's result as a class number, or ``None`` if it is not one."""
+    number = int_of(label)
+    return number if number is not None and 0 <= number <= MAX_LABEL else None
+
+
 def _url(source: Location) -> str:
     url = os.fspath(source)
     if not isinstance(url, str):

@@ -25,7 +25,7 @@ _WRITE_BYTES = 1 << 20
 
 
 def read_index(
-    index: Index, url: str, *, options: StorageOptions, retry: RetryPolicy
+    index: str | os.PathLike[str] | Sequence[str], url: str, *, options: StorageOptions, retry: RetryPolicy
 ) -> Iterator[tuple[RemoteUrl, str]]:
     """Yield the objects of an index in its order, each with its path below a folder. Nothing is listed.
 
@@ -33,7 +33,7 @@ def read_index(
     a URL. All entries are checked before the first one is returned.
 
     Args:
-        index: URL or path of a JSON array of strings, which may be compressed, or a list of paths itself.
+        index: URL or path of a JSON array of strings, which may be compressed, or the array itself.
         url: of the folder. If a key does not begin with its path, the key itself is the path below it.
         options: for the store of ``url``. An index in another kind of store, or on another http host, is read without
             them, so that secrets are sent to their own store only.
@@ -56,8 +56,7 @@ def read_index(
         shown = redact(where)
         entries: Sequence[str] = _parse(read_whole(where, source.options_for(where, options), retry), shown)
     else:
-        shown = f"the {type(index).__name__} given as index"
-        entries = [os.fspath(entry) if isinstance(entry, os.PathLike) else entry for entry in index]
+        shown, entries = f"the {type(index).__name__} given as index", index
     _check(entries, source, shown)
     return map(source.resolve, entries)
 
