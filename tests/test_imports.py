@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,17 +19,19 @@ def purge():
 """
 
 
-def start(program: str, *options: str) -> subprocess.Popen[str]:
+def start(program: str, *arguments: str) -> subprocess.Popen[str]:
+    """Start a process in which no warning is overlooked."""
     return subprocess.Popen(
-        [sys.executable, *options, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+        [sys.executable, "-W", "error", "-c", program, *arguments],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
 
 
-def printed(process: subprocess.Popen[str]) -> object:
+def printed(process: subprocess.Popen[str]) -> Any:
     """What a process prints, as JSON."""
     with process:
         out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
+    assert process.returncode == 0, err[-3000:]
     return json.loads(out)
 
 
@@ -47,7 +50,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 assert type(IterableWrapper(["memory://a/"]).list_remote()) is tdr.ListRemote
 print(json.dumps([waiting, len(sys.meta_path) - before]))
 """
-    assert printed(start(program, "-W", "error")) == [1, 0]
+    assert printed(start(program)) == [1, 0]
 
 
 @pytest.mark.parametrize("forget", [True, False], ids=["purge", "reload"])
@@ -67,7 +70,7 @@ module = importlib.reload(sys.modules["torchdata_remote.pipes.shuffle_shards"])
 of_module = type(tdr.IterableWrapper(["memory://a/"]).shuffle_shards()) is module.ShuffleShards
 print(json.dumps([first is tdr.ShuffleShards, of_names, of_module]))
 """
-    assert printed(start(program, "-W", "error")) == [not forget, True, True]
+    assert printed(start(program)) == [not forget, True, True]
 
 
 IN_THREADS = """
@@ -112,13 +115,7 @@ def test_threads_may_use_the_package_for_the_first_time_at_once() -> None:
         "stream_shards RemoteImageFolder StatefulLoader testing mix list_remote",
         "torch stream_shards RemoteFiles Resumable ShardWriter RecordedStats",
     )
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", IN_THREADS, *names.split()],
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for names in rounds
-    ]  # fmt: skip
+    processes = [start(IN_THREADS, *names.split()) for names in rounds]
     assert [printed(process) for process in processes] == [[[], []], [[], []]]
 
 
@@ -148,7 +145,7 @@ sys.path.insert(0, {str(tmp_path)!r})
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     {"; ".join(imports)}
-    with tdr.ShardWriter("memory://taken/0.tar") as writer:
+    with tdr.ShardWriter("memory://taken/{{shard}}.tar") as writer:
         writer.write({{"__key__": "a", "cls": 1}})
     ours = list(tdr.stream_shards("memory://taken/").decode_sample().to_tuple("__key__", "cls"))
     theirs = list(tdr.IterableWrapper([[1, 2]]).to_tuple())
@@ -157,9 +154,9 @@ with warnings.catch_warnings(record=True) as caught:
 places = [warning.filename for warning in caught]
 print(json.dumps([ours, theirs, same, listed, [str(warning.message) for warning in caught], places]))
 """
-    ours, theirs, same, listed, warned, places = printed(start(program))  # type: ignore[misc]
+    ours, theirs, same, listed, warned, places = printed(start(program))
     assert (ours, theirs, same) == ([["a", 1]], [[1, 2]], [[1]])
-    assert len(listed) == 1
+    assert listed[0] == "memory://taken/0.tar"
     assert len(warned) == 1
     assert "'to_tuple'" in warned[0]
     assert "my_pipes.MyTuple" in warned[0]

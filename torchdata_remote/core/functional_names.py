@@ -3,11 +3,16 @@
 A chain may begin with torch's own ``IterableWrapper``, whatever was imported first. So each name is registered as a
 function that imports the pipes when it is called: at once if ``IterDataPipe`` exists, otherwise as soon as the module
 that defines it has been executed. Until then an entry in ``sys.meta_path`` waits for that module, and for no other.
+
+torch's registry has one pipe for each name, and refuses a second one. Here the last import of this package takes the
+place of those before, and a name that a pipe of another package has too is *shared*: it builds the other pipe, except
+on pipes of this package.
 """
 
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -15,10 +20,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from importlib.abc import Loader
     from importlib.machinery import ModuleSpec
-    from types import ModuleType
+    from types import FrameType, ModuleType
+
+    Functions = dict[str, Callable[..., Any]]
 
 # torch's, and ours for versions of torch without it
 _DEFINING_MODULES = ("torch.utils.data.datapipes.datapipe", f"{__package__}.iter_datapipe._base")
+_PACKAGE = __name__.partition(".")[0]
+
+SHARED: Functions = {}
+"""Names that a pipe of another package has too -> the pipe of this package."""
 
 
 class ImportedWhenCalled:
@@ -30,7 +41,9 @@ class ImportedWhenCalled:
         functions: registry of functional names.
     """
 
-    def __init__(self, name: str, load: Callable[[], object], functions: dict[str, Callable[..., Any]]) -> None:
+    announced_by = _PACKAGE  # an earlier import of this package has another class
+
+    def __init__(self, name: str, load: Callable[[], object], functions: Functions) -> None:
         self._name = name
         self._load = load
         self._functions = functions
@@ -45,7 +58,7 @@ class ImportedWhenCalled:
 
     def _pipe(self) -> Callable[..., Any]:
         self._load()
-        return self._functions[self._name]
+        return SHARED.get(self._name) or self._functions[self._name]
 
 
 class FunctionalNames:
@@ -60,15 +73,30 @@ class FunctionalNames:
         self._names = tuple(names)
         self._load = load
 
-    def register(self, functions: dict[str, Callable[..., Any]]) -> None:
-        """Add the names to torch's registry; those that it has already are left alone."""
+    def register(self, base: Any) -> None:
+        """Add the names to torch's registry, in place of those of an earlier import of this package.
+
+        Args:
+            base: ``IterDataPipe``, which holds the registry.
+        """
+        _share_with_later_ones(base, self._names)
         for name in self._names:
-            functions.setdefault(name, ImportedWhenCalled(name, self._load, functions))
+            taken = base.functions.get(name)
+            if taken is None or (_is_ours(taken) and not _is_current(taken)):
+                base.functions[name] = ImportedWhenCalled(name, self._load, base.functions)
+        # Last, as a warning may be an error
+        for name in self._names:
+            taken = base.functions[name]
+            if not _is_ours(taken) and name not in SHARED:
+                _share(name, ImportedWhenCalled(name, self._load, base.functions), taken)
 
     def register_when_imported(self) -> None:
         """Add the names to torch's registry, now or as soon as torch has defined it."""
         finder = _Finder(self)
+        earlier = [other for other in sys.meta_path if _waits(other)]
         sys.meta_path.insert(0, finder)
+        for other in earlier:
+            sys.meta_path.remove(other)
         for name in _DEFINING_MODULES:
             if name in sys.modules:
                 # Waits for another thread that is just importing it
@@ -76,14 +104,114 @@ class FunctionalNames:
                 return
 
 
-def make_room(name: str, functions: dict[str, Callable[..., Any]]) -> None:
-    """Remove a name whose pipe is about to be registered: torch refuses names that are taken."""
-    if isinstance(functions.get(name), ImportedWhenCalled):
+def make_room(name: str, pipe: type, functions: Functions) -> bool:
+    """Tell whether a pipe of this package is to be registered, and remove what it replaces: torch refuses taken names.
+
+    Args:
+        name: functional name.
+        pipe: class that is about to be registered.
+        functions: registry of functional names.
+
+    Returns:
+        ``False`` if a pipe of another package has the name: it stays there, and is shared.
+    """
+    taken = functions.get(name)
+    if taken is None:
+        return True
+    if not _is_ours(taken):
+        if name in SHARED:
+            SHARED[name] = pipe
+        else:
+            _share(name, pipe, taken)
+        return False
+    if _is_announced(taken) or is_of_reload(taken, pipe):
         del functions[name]
+    return True
+
+
+def is_of_reload(function: Callable[..., Any], pipe: object) -> bool:
+    """Whether a registered function builds a class of the same module and name, whose module is executed again."""
+    return _place(_built_by(function)) == _place(pipe)
+
+
+def _share_with_later_ones(base: Any, names: Sequence[str]) -> None:
+    """Let pipes of other packages register these names later, as they may before."""
+    replaced = base.register_datapipe_as_function.__func__
+    register = getattr(replaced, "in_place_of", replaced)  # torch's, not that of an earlier import of this package
+
+    def register_datapipe_as_function(cls: Any, function_name: str, pipe: Any, *args: Any, **options: Any) -> None:
+        own = cls.functions.get(function_name) if function_name in names else None
+        if own is None or not _is_ours(own) or _is_ours(pipe):
+            register(cls, function_name, pipe, *args, **options)
+        else:
+            del cls.functions[function_name]
+            register(cls, function_name, pipe, *args, **options)
+            _share(function_name, own if _is_announced(own) else _built_by(own), pipe)
+
+    register_datapipe_as_function.__doc__ = register.__doc__
+    register_datapipe_as_function.in_place_of = register  # type: ignore[attr-defined]
+    base.register_datapipe_as_function = classmethod(register_datapipe_as_function)
+
+
+def _share(name: str, own: Callable[..., Any], other: Callable[..., Any]) -> None:
+    """Keep a name for pipes of this package, and warn the line outside of it that brought the two together."""
+    SHARED[name] = own
+    own_class, their_class = "".join(word.capitalize() for word in name.split("_")), _place(_built_by(other))
+    caller: FrameType | None = sys._getframe(1)
+    while caller is not None and caller.f_back is not None and _is_passed_over(caller):
+        caller = caller.f_back
+    assert caller is not None
+    warnings.warn_explicit(
+        f"The functional name {name!r} belongs to two pipes, {_PACKAGE}.{own_class} and {their_class}. .{name}(...) "
+        f"builds {own_class} on pipes of {_PACKAGE}, and {their_class} on all others, such as IterableWrapper. Rename "
+        f"yours, or call the class: {_PACKAGE}.{own_class}(pipe, ...).",
+        RuntimeWarning,
+        caller.f_code.co_filename,
+        caller.f_lineno,
+        registry=caller.f_globals.setdefault("__warningregistry__", {}),
+    )
+
+
+def _is_passed_over(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] in (_PACKAGE, "torch", "importlib")
+
+
+def _is_announced(function: object) -> bool:
+    return getattr(function, "announced_by", None) == _PACKAGE
+
+
+def _is_ours(function: object) -> bool:
+    return _is_announced(function) or _place(_built_by(function)).startswith(f"{_PACKAGE}.")
+
+
+def _is_current(function: object) -> bool:
+    """Whether the pipe behind a name is the one that an import finds: not announced, not of an earlier import."""
+    pipe = _built_by(function)
+    module = sys.modules.get(getattr(pipe, "__module__", ""))
+    return getattr(module, getattr(pipe, "__qualname__", ""), None) is pipe
+
+
+def _built_by(function: Any) -> Any:
+    """Return the class behind a name, for which torch registers a ``functools.partial``."""
+    args = getattr(function, "args", None)
+    return args[0] if isinstance(args, tuple) and args else function
+
+
+def _place(pipe: object) -> str:
+    return f"{getattr(pipe, '__module__', None)}.{getattr(pipe, '__qualname__', repr(pipe))}"
+
+
+def _waits(finder: object) -> bool:
+    return getattr(finder, "waits_for", None) == _PACKAGE
 
 
 class _Finder:
-    """A meta path finder that waits for the module that defines ``IterDataPipe``; leaves no trace in it."""
+    """A meta path finder that waits for the module that defines ``IterDataPipe``; leaves no trace in it.
+
+    There is one at a time: two of them would ask each other without end.
+    """
+
+    waits_for = _PACKAGE  # an earlier import of this package has another class
 
     def __init__(self, names: FunctionalNames) -> None:
         self._names = names
@@ -92,7 +220,7 @@ class _Finder:
         if fullname not in _DEFINING_MODULES:
             return None
         for finder in sys.meta_path:
-            find = None if finder is self else getattr(finder, "find_spec", None)
+            find = None if _waits(finder) else getattr(finder, "find_spec", None)
             spec: ModuleSpec | None = None if find is None else find(fullname, path, target)
             if spec is not None:
                 if spec.loader is not None:
@@ -104,7 +232,7 @@ class _Finder:
         """Register the names, and wait no longer."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
-        self._names.register(module.IterDataPipe.functions)
+        self._names.register(module.IterDataPipe)
 
 
 class _Loader:
