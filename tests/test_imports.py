@@ -148,6 +148,7 @@ with warnings.catch_warnings(record=True) as caught:
     with tdr.ShardWriter("memory://taken/{{shard}}.tar") as writer:
         writer.write({{"__key__": "a", "cls": 1}})
     ours = list(tdr.stream_shards("memory://taken/").decode_sample().to_tuple("__key__", "cls"))
+    assert tdr.stream_shards("memory://taken/").to_tuple.__doc__ == tdr.ToTuple.__doc__
     theirs = list(tdr.IterableWrapper([[1, 2]]).to_tuple())
     same = list(tdr.ToTuple(tdr.IterableWrapper([{{"cls": 1}}]), "cls"))
     listed = list(tdr.IterableWrapper(["memory://taken/"]).list_remote())

@@ -77,8 +77,8 @@ import torchdata_remote
 names = {name for name in set(sys.modules) - before if name.split(".")[0] not in sys.stdlib_module_names}
 print(__import__("json").dumps(sorted(names)), end="")
 """
-    core = ["torchdata_remote.core", "torchdata_remote.core.first_import", "torchdata_remote.core.functional_names"]
-    assert printed(program) == ["torchdata_remote", *core]
+    core = [f"torchdata_remote.core.{name}" for name in ("first_import", "functional_names", "shared_names")]
+    assert printed(program) == ["torchdata_remote", "torchdata_remote.core", *core]
 
 
 @pytest.mark.system

@@ -15,6 +15,7 @@ import pytest
 
 from torchdata_remote.core import functional_names
 from torchdata_remote.core.functional_names import FunctionalNames, ImportedWhenCalled, make_room
+from torchdata_remote.core.shared_names import SHARED
 
 MODULE = "defines_datapipes_for_a_test"
 SOURCE = """
@@ -44,11 +45,13 @@ def defining(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture(autouse=True)
-def shared(monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[..., Any]]:
+def shared() -> Iterator[dict[str, Callable[..., Any]]]:
     """The names that are shared within a test."""
-    names: dict[str, Callable[..., Any]] = {}
-    monkeypatch.setattr(functional_names, "SHARED", names)
-    return names
+    before = dict(SHARED)
+    SHARED.clear()
+    yield SHARED
+    SHARED.clear()
+    SHARED.update(before)
 
 
 class Pipes:

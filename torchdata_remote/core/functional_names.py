@@ -4,32 +4,28 @@ A chain may begin with torch's own ``IterableWrapper``, whatever was imported fi
 function that imports the pipes when it is called: at once if ``IterDataPipe`` exists, otherwise as soon as the module
 that defines it has been executed. Until then an entry in ``sys.meta_path`` waits for that module, and for no other.
 
-torch's registry has one pipe for each name, and refuses a second one. Here the last import of this package takes the
-place of those before, and a name that a pipe of another package has too is *shared*: it builds the other pipe, except
-on pipes of this package.
+The last import of this package takes the place of those before, such as by ``importlib.reload``. Names that other
+packages have too are shared: ``shared_names.py``.
 """
 
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .shared_names import PACKAGE, SHARED, is_announced, is_current, is_of_reload, is_ours, share, share_with_later_ones
+
 if TYPE_CHECKING:
     from importlib.abc import Loader
     from importlib.machinery import ModuleSpec
-    from types import FrameType, ModuleType
+    from types import ModuleType
 
     Functions = dict[str, Callable[..., Any]]
 
 # torch's, and ours for versions of torch without it
 _DEFINING_MODULES = ("torch.utils.data.datapipes.datapipe", f"{__package__}.iter_datapipe._base")
-_PACKAGE = __name__.partition(".")[0]
-
-SHARED: Functions = {}
-"""Names that a pipe of another package has too -> the pipe of this package."""
 
 
 class ImportedWhenCalled:
@@ -41,7 +37,7 @@ class ImportedWhenCalled:
         functions: registry of functional names.
     """
 
-    announced_by = _PACKAGE  # an earlier import of this package has another class
+    announced_by = PACKAGE  # an earlier import of this package has another class
 
     def __init__(self, name: str, load: Callable[[], object], functions: Functions) -> None:
         self._name = name
@@ -79,16 +75,16 @@ class FunctionalNames:
         Args:
             base: ``IterDataPipe``, which holds the registry.
         """
-        _share_with_later_ones(base, self._names)
+        share_with_later_ones(base, self._names)
         for name in self._names:
             taken = base.functions.get(name)
-            if taken is None or (_is_ours(taken) and not _is_current(taken)):
+            if taken is None or (is_ours(taken) and not is_current(taken)):
                 base.functions[name] = ImportedWhenCalled(name, self._load, base.functions)
         # Last, as a warning may be an error
         for name in self._names:
             taken = base.functions[name]
-            if not _is_ours(taken) and name not in SHARED:
-                _share(name, ImportedWhenCalled(name, self._load, base.functions), taken)
+            if not is_ours(taken) and name not in SHARED:
+                share(name, ImportedWhenCalled(name, self._load, base.functions), taken)
 
     def register_when_imported(self) -> None:
         """Add the names to torch's registry, now or as soon as torch has defined it."""
@@ -118,91 +114,19 @@ def make_room(name: str, pipe: type, functions: Functions) -> bool:
     taken = functions.get(name)
     if taken is None:
         return True
-    if not _is_ours(taken):
+    if not is_ours(taken):
         if name in SHARED:
             SHARED[name] = pipe
         else:
-            _share(name, pipe, taken)
+            share(name, pipe, taken)
         return False
-    if _is_announced(taken) or is_of_reload(taken, pipe):
+    if is_announced(taken) or is_of_reload(taken, pipe):
         del functions[name]
     return True
 
 
-def is_of_reload(function: Callable[..., Any], pipe: object) -> bool:
-    """Whether a registered function builds a class of the same module and name, whose module is executed again."""
-    return _place(_built_by(function)) == _place(pipe)
-
-
-def _share_with_later_ones(base: Any, names: Sequence[str]) -> None:
-    """Let pipes of other packages register these names later, as they may before."""
-    replaced = base.register_datapipe_as_function.__func__
-    register = getattr(replaced, "in_place_of", replaced)  # torch's, not that of an earlier import of this package
-
-    def register_datapipe_as_function(cls: Any, function_name: str, pipe: Any, *args: Any, **options: Any) -> None:
-        own = cls.functions.get(function_name) if function_name in names else None
-        if own is None or not _is_ours(own) or _is_ours(pipe):
-            register(cls, function_name, pipe, *args, **options)
-        else:
-            del cls.functions[function_name]
-            register(cls, function_name, pipe, *args, **options)
-            _share(function_name, own if _is_announced(own) else _built_by(own), pipe)
-
-    register_datapipe_as_function.__doc__ = register.__doc__
-    register_datapipe_as_function.in_place_of = register  # type: ignore[attr-defined]
-    base.register_datapipe_as_function = classmethod(register_datapipe_as_function)
-
-
-def _share(name: str, own: Callable[..., Any], other: Callable[..., Any]) -> None:
-    """Keep a name for pipes of this package, and warn the line outside of it that brought the two together."""
-    SHARED[name] = own
-    own_class, their_class = "".join(word.capitalize() for word in name.split("_")), _place(_built_by(other))
-    caller: FrameType | None = sys._getframe(1)
-    while caller is not None and caller.f_back is not None and _is_passed_over(caller):
-        caller = caller.f_back
-    assert caller is not None
-    warnings.warn_explicit(
-        f"The functional name {name!r} belongs to two pipes, {_PACKAGE}.{own_class} and {their_class}. .{name}(...) "
-        f"builds {own_class} on pipes of {_PACKAGE}, and {their_class} on all others, such as IterableWrapper. Rename "
-        f"yours, or call the class: {_PACKAGE}.{own_class}(pipe, ...).",
-        RuntimeWarning,
-        caller.f_code.co_filename,
-        caller.f_lineno,
-        registry=caller.f_globals.setdefault("__warningregistry__", {}),
-    )
-
-
-def _is_passed_over(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__")).partition(".")[0] in (_PACKAGE, "torch", "importlib")
-
-
-def _is_announced(function: object) -> bool:
-    return getattr(function, "announced_by", None) == _PACKAGE
-
-
-def _is_ours(function: object) -> bool:
-    return _is_announced(function) or _place(_built_by(function)).startswith(f"{_PACKAGE}.")
-
-
-def _is_current(function: object) -> bool:
-    """Whether the pipe behind a name is the one that an import finds: not announced, not of an earlier import."""
-    pipe = _built_by(function)
-    module = sys.modules.get(getattr(pipe, "__module__", ""))
-    return getattr(module, getattr(pipe, "__qualname__", ""), None) is pipe
-
-
-def _built_by(function: Any) -> Any:
-    """Return the class behind a name, for which torch registers a ``functools.partial``."""
-    args = getattr(function, "args", None)
-    return args[0] if isinstance(args, tuple) and args else function
-
-
-def _place(pipe: object) -> str:
-    return f"{getattr(pipe, '__module__', None)}.{getattr(pipe, '__qualname__', repr(pipe))}"
-
-
 def _waits(finder: object) -> bool:
-    return getattr(finder, "waits_for", None) == _PACKAGE
+    return getattr(finder, "waits_for", None) == PACKAGE
 
 
 class _Finder:
@@ -211,7 +135,7 @@ class _Finder:
     There is one at a time: two of them would ask each other without end.
     """
 
-    waits_for = _PACKAGE  # an earlier import of this package has another class
+    waits_for = PACKAGE  # an earlier import of this package has another class
 
     def __init__(self, names: FunctionalNames) -> None:
         self._names = names

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar
 
 from torch.utils.data import IterableDataset
 
-from ..functional_names import is_of_reload
+from ..shared_names import is_of_reload
 
 T_co = TypeVar("T_co", covariant=True)
 P = TypeVar("P", bound="type[IterDataPipe[Any]]")

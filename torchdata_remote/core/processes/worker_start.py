@@ -14,8 +14,8 @@ from types import FunctionType, MethodType
 from typing import Any, NoReturn
 
 from ...errors import RemoteDataError, WorkerStartError
-from ..functional_names import SHARED
 from ..iter_datapipe import IterDataPipe
+from ..shared_names import SHARED
 from .main_guard import require_main_guard
 from .parent_watch import end_starting_worker_with_trainer
 

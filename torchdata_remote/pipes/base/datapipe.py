@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ...core.arguments import check
 from ...core.arguments.calls import explain_init
-from ...core.functional_names import SHARED
 from ...core.iter_datapipe import IterDataPipe as TorchDataPipe
 from ...core.processes.worker_start import SentToWorkers
+from ...core.shared_names import SHARED
 from ...core.stats.report import Stats, stats
 from ...core.world import World
 from ...errors import StateError
