@@ -74,7 +74,7 @@ print(json.dumps([first is tdr.ShuffleShards, of_names, of_module]))
 
 
 IN_THREADS = """
-import builtins, json, sys, threading
+import builtins, importlib, json, sys, threading
 import torchdata_remote as tdr
 
 names = sys.argv[1:]
@@ -92,8 +92,8 @@ def watched(name, globals=None, *args):
 def use(name):
     start.wait()
     try:
-        if name == "torch":
-            import torch
+        if name in ("torch", "torchdata_remote.datasets"):
+            importlib.import_module(name)
         elif name == "list_remote":
             tdr.IterableWrapper(["memory://a/"]).list_remote()
         else:
@@ -114,9 +114,10 @@ def test_threads_may_use_the_package_for_the_first_time_at_once() -> None:
     rounds = (
         "stream_shards RemoteImageFolder StatefulLoader testing mix list_remote",
         "torch stream_shards RemoteFiles Resumable ShardWriter RecordedStats",
+        "torch torchdata_remote.datasets",
     )
     processes = [start(IN_THREADS, *names.split()) for names in rounds]
-    assert [printed(process) for process in processes] == [[[], []], [[], []]]
+    assert [printed(process) for process in processes] == [[[], []]] * len(rounds)
 
 
 USER_PIPE = """
