@@ -55,7 +55,9 @@ def test_a_script_that_may_tell_workers_from_their_parent_passes(tmp_path: Path,
 
 
 ENDED = "    raise_better(RuntimeError('DataLoader worker (pid(s) 7) exited unexpectedly'))"
-UNRELATED = f"from torchdata_remote.core.processes.main_guard import name_missing_guard as raise_better\nif True:\n{ENDED}"
+UNRELATED = (
+    f"from torchdata_remote.core.processes.main_guard import name_missing_guard as raise_better\nif True:\n{ENDED}"
+)
 
 
 def test_another_condition_is_named_after_workers_have_ended(tmp_path: Path) -> None:
