@@ -13,7 +13,7 @@ from ..iter_datapipe import Filter, IterDataPipe, Mapper
 
 T = TypeVar("T")
 
-_FUNCTIONS = {Mapper: "fn", Filter: "filter_fn"}  # Collator is a Mapper
+_FUNCTIONS: dict[type[Any], str] = {Mapper: "fn", Filter: "filter_fn"}  # Collator is a Mapper
 _KEPT = "_arguments_before_torch"
 # Lines of a printed ExceptionGroup that are not indented behind its frame of characters, and no heading
 _OF_GROUP = re.compile(r"^ *\| (?!Traceback \(|Exception Group Traceback)(?P<line>\S.*)$", re.MULTILINE)
