@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from ..core.arguments import check
 from ..core.notices.progress_bar import first_awaited, waiting
+from ..core.processes.main_guard import is_forking, name_missing_guard
 from ..core.processes.worker_errors import with_clear_errors
 from ..core.processes.worker_start import SentToWorkers
 from ._map_style import as_index
@@ -102,7 +103,20 @@ def batches_of(epoch: Epoch, **options: Any) -> Iterator[Any]:
     loader = DataLoader(epoch, batch_size=None, collate_fn=collate_fn, **options)
     with waiting(f"starting {loader.num_workers} workers") if loader.num_workers else nullcontext():
         batches = iter(loader)
-    return first_awaited(with_clear_errors(batches))
+    is_importing = loader.num_workers > 0 and not is_forking(loader.multiprocessing_context)
+    return first_awaited(with_clear_errors(_naming_missing_guard(batches) if is_importing else batches))
+
+
+def _naming_missing_guard(batches: Iterator[Any]) -> Iterator[Any]:
+    has_first = False
+    try:
+        for batch in batches:
+            has_first = True
+            yield batch
+    except RuntimeError as error:
+        if not has_first:
+            name_missing_guard(error)
+        raise
 
 
 def _unchanged(batch: T) -> T:

@@ -7,10 +7,11 @@ import importlib.util
 import inspect
 import io
 import itertools
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from multiprocessing.context import get_spawning_popen
 from multiprocessing.reduction import ForkingPickler
-from types import FunctionType, MethodType
+from types import FrameType, FunctionType, MethodType
 from typing import Any, NoReturn
 
 from ...errors import RemoteDataError, WorkerStartError
@@ -40,6 +41,7 @@ class SentToWorkers:
             # With dill, DataLoader sends pipes with local functions
             if isinstance(state, dict) and not (isinstance(self, IterDataPipe) and _has_dill()):
                 refuse_local_functions(self, state)
+            _refuse_functions_of_loader()
         return reduced
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -84,6 +86,27 @@ def name_what_does_not_pickle(owners: Iterable[tuple[object, Mapping[str, Any]]]
         for name, value in state.items():
             if not isinstance(value, IterDataPipe) and _pickle_error(value) is not None:
                 _refuse(owner, name, value, error)
+
+
+def _refuse_functions_of_loader() -> None:
+    """Check what torch's DataLoader sends beside the object that is being pickled: later pipes, and its own functions.
+
+    Raises:
+        WorkerStartError: as :func:`refuse_local_functions`.
+    """
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_name != "start":
+        frame = frame.f_back
+    process: Any = None if frame is None else frame.f_locals.get("self")
+    target: Any = getattr(process, "_target", None)
+    if getattr(target, "__module__", None) != "torch.utils.data._utils.worker":
+        return
+    sent = dict(zip(inspect.signature(target).parameters, process._args, strict=False))
+    dataset = getattr(sent.get("dataset"), "_datapipe", None)  # DataLoader itself wraps the last pipe
+    if isinstance(dataset, IterDataPipe) and not isinstance(dataset, SentToWorkers) and not _has_dill():
+        refuse_local_functions(dataset, vars(dataset))
+    functions = {"collate_fn": sent.get("collate_fn"), "worker_init_fn": sent.get("init_fn")}
+    refuse_local_functions("DataLoader", functions)
 
 
 def _refuse(owner: object, attribute: str, value: object, cause: Exception) -> NoReturn:
