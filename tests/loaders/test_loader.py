@@ -51,7 +51,7 @@ def chain_of(folder: str, world: World | None = None) -> Any:
     return reader.shuffle_samples(buffer_size=3, seed=2).to_tuple("__key__").map(key_of)
 
 
-def loader_of(folder: str, num_workers: int, start_method: str = "fork", **more: Any) -> StatefulLoader:
+def loader_of(folder: str, num_workers: int, start_method: Any = "fork", **more: Any) -> StatefulLoader:
     options: dict[str, Any] = {"batch_size": 2, "num_streams": NUM_STREAMS, "timeout_s": 60, **more}
     options["timeout_s"] *= bool(num_workers)
     return stateful_loader(chain_of(folder), num_workers=num_workers, multiprocessing_context=start_method, **options)
@@ -115,7 +115,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("num_workers", "start_method"), CASES)
-def test_resumed_batches_are_those_of_a_run_without_a_stop(folder: str, num_workers: int, start_method: str) -> None:
+def test_resumed_batches_are_those_of_a_run_without_a_stop(folder: str, num_workers: int, start_method: Any) -> None:
     """In the middle of an epoch, and over its end, with each start method."""
     loader = loader_of(folder, num_workers, start_method)
     epochs, states = zip(*(with_states(loader) for _ in range(3)), strict=True)

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from torchdata_remote import ShuffleSamples
+from torchdata_remote import ShuffleSamples, Skipped
 from torchdata_remote.errors import StateError
 from torchdata_remote.formats.sample_size import sample_bytes
 from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
@@ -92,6 +92,10 @@ def test_source_is_read_at_an_even_rate(num_samples: int, buffer_size: int) -> N
     assert len(held) <= 1
     assert all(buffer_size / 2 <= num_held <= buffer_size for num_held in held)
     assert source.num_taken == num_samples
+
+
+def fails(number: int) -> float:
+    return 1 / number
 
 
 class Item:
@@ -384,10 +388,11 @@ def test_invalid_bounds_in_bytes_are_refused(max_buffer_bytes: Any) -> None:
         ShuffleSamples(IterableWrapper([]), buffer_size=1, max_buffer_bytes=max_buffer_bytes)
 
 
-def test_what_was_skipped_is_unknown_without_a_reader() -> None:
-    """Asked for what was skipped, a shuffle of numbers says that it has no reader."""
-    with pytest.raises(ValueError, match="0 readers"):
-        _ = shuffled(3, 2).skipped
+def test_nothing_is_skipped_without_a_reader() -> None:
+    """A shuffle of numbers leaves nothing out; its errors are the user's, though torch reads ``skipped`` for them."""
+    assert shuffled(3, 2).skipped == Skipped()
+    with pytest.raises(ZeroDivisionError):
+        list(IterableWrapper([0]).map(fails).shuffle_samples(buffer_size=2))
 
 
 @pytest.mark.parametrize("buffer_size", [0, -1, 2.5, "8", None])

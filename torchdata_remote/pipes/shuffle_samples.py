@@ -9,8 +9,7 @@ from ..core.arguments.amounts import whole, whole_or_none
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..errors import StateError
 from ..fetch.listing.source_argument import pipe_of
-from ..formats.error_policy import Skipped
-from .base.chain import all_pipes, load_state, state_of, warm_up
+from .base.chain import load_state, state_of, warm_up
 from .base.datapipe import StatefulPipe
 from .base.epochs import SeededPipe
 from .base.shuffle_buffer import ShuffleBuffer
@@ -77,19 +76,6 @@ class ShuffleSamples(SeededPipe[T], StatefulPipe[T]):
         self._oldest_start: Any = None  # state of the source; None for its start
         self._blocks_read: list[int] = []  # lengths of the blocks in use
         self._num_read = 0  # of the next block
-
-    @property
-    def skipped(self) -> Skipped:
-        """What the reader of this chain left out in its last pass.
-
-        Raises:
-            ValueError: if the chain has no reader, or several.
-        """
-        readers = [pipe for pipe in all_pipes(self.source_datapipe) if isinstance(vars(pipe).get("skipped"), Skipped)]
-        if len(readers) != 1:
-            raise ValueError(f"The chain has {len(readers)} readers of samples, and skipped is that of a single one.")
-        found: Skipped = readers[0].skipped
-        return found
 
     def load_state_dict(self, state: Any) -> None:
         super().load_state_dict(state)

@@ -80,7 +80,8 @@ def stream_shards(
         storage_options: for the store, in fsspec's vocabulary.
 
     Returns:
-        A pipe of samples with members as ``bytes``; continue with ``.decode_sample().to_tuple("jpg", "cls")``.
+        A pipe of samples with members as ``bytes``; continue with ``.decode_sample().to_tuple("jpg", "cls")``. It has
+        ``skipped``, with which shards and members its reader left out in the last pass, and ``set_epoch``.
 
     Example:
         >>> from torchdata_remote import ShardWriter
