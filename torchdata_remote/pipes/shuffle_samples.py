@@ -44,7 +44,9 @@ class ShuffleSamples(SeededPipe[T], StatefulPipe[T]):
         buffer_size: maximum number of samples in memory. With ``Resumable(num_streams=...)`` each stream has its own
             buffer.
         max_buffer_bytes: bound on the bytes of the samples in memory, also of each stream; the sample that reaches it
-            is still read. ``None`` for no bound.
+            is still read. ``None`` for no bound. Counted is the content of bytes, text, arrays, tensors, ``io.BytesIO``
+            and PIL images, also in dicts, lists, tuples, sets and dataclasses. Not counted is what other objects hold,
+            nor the array of which an array is a view: chain the shuffle before such samples are made, or copy views.
         seed: any int.
 
     Yields:

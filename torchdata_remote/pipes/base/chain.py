@@ -108,7 +108,7 @@ def upstream(pipe: IterDataPipe[Any]) -> list[IterDataPipe[Any]]:
                 visit(source)
             for value in vars(current).values():
                 # The first item decides, because the list may be one of a million URLs
-                if isinstance(value, (list, tuple)) and value and isinstance(value[0], IterDataPipe):
+                if type(value) in (list, tuple) and value and isinstance(value[0], IterDataPipe):
                     for source in value:
                         visit(source)
             visited[id(current)] = current
