@@ -77,7 +77,7 @@ def test_every_slot_has_exactly_len_samples(
     for world in all_worlds(ranks, workers):
         pipe = EqualizeRanks(samples(folder, world, seed, interleave=interleave), mode=mode)
         if mode == "drop" and len(keys) < slots:
-            with pytest.raises(EmptyShareError, match=f"{len(keys)} samples for {slots} readers"):
+            with pytest.raises(EmptyShareError, match=f"{len(keys)} samples? for {slots} readers"):
                 list(pipe)
             with pytest.raises(EmptyShareError):
                 len(pipe)

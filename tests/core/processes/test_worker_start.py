@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import torchdata_remote as tdr
+from torchdata_remote.core.shared_names import SHARED
 from torchdata_remote.errors import WorkerStartError
 
 SAMPLES = [{"__key__": f"cat/{number}", "txt": b"x"} for number in range(4)]
@@ -58,6 +59,15 @@ def test_a_lambda_is_named_by_its_pipe_and_argument(loader: str, message: str) -
     }
     with pytest.raises(WorkerStartError, match=f"^{message}.*Use a module-level function"):
         loaders[loader]()
+
+
+def test_a_pipe_whose_functional_name_another_package_has_too_is_named_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The registry has the other package's pipe under this name."""
+    monkeypatch.setitem(SHARED, "decode_sample", tdr.DecodeSample)
+    monkeypatch.setitem(tdr.IterDataPipe.functions, "decode_sample", IterableWrapper)
+    pipe = tdr.DecodeSample(chain(), {"txt": LAMBDA})
+    with pytest.raises(WorkerStartError, match=r"^decode_sample\(decoders=...\) holds a lambda"):
+        iter(DataLoader(pipe, batch_size=None, **WORKERS))
 
 
 def test_a_lambda_of_a_loader_is_named_by_its_argument() -> None:

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from ...errors import RemoteDataError, WorkerStartError
 from ..iter_datapipe import IterDataPipe
+from ..shared_names import SHARED
 from .main_guard import require_main_guard
 from .parent_watch import end_starting_worker_with_trainer
 
@@ -107,7 +108,8 @@ def _place(owner: object, attribute: str) -> str:
     if isinstance(owner, str):
         return f"{owner}({attribute}=...)"
     kind = type(owner)
-    name = next((name for name, made in IterDataPipe.functions.items() if kind in getattr(made, "args", ())), None)
+    names = (*SHARED.items(), *IterDataPipe.functions.items())
+    name = next((name for name, made in names if kind in (made, *getattr(made, "args", ()))), None)
     name = name or getattr(kind, "shown_as", kind.__name__)
     argument = attribute.removeprefix("_")
     known = argument in inspect.signature(kind.__init__).parameters
