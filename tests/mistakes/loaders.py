@@ -396,12 +396,8 @@ TABLE = {
             ),
             StateError,
             (
-                "The state has the chain ['IterableWrapper()', 'ListRemote()', 'ShuffleShards(seed=0)', "
-                "'ShardingFilterRank()', 'AsyncPrefetch()', 'ShardTarReader(interleave=16)', "
-                "'ShuffleSamples(buffer_size=10000, max_buffer_bytes=67108864, seed=0)'], here it is "
-                "['IterableWrapper()', 'ListRemote()', 'ShuffleShards(seed=1)', 'ShardingFilterRank()', "
-                "'AsyncPrefetch()', 'ShardTarReader(interleave=16)', 'ShuffleSamples(buffer_size=10000, "
-                "max_buffer_bytes=67108864, seed=1)']. Build the chain as it was, or begin anew."
+                "The state is of a chain with other options. ShuffleShards: seed was 0, is 1; ShuffleSamples: seed "
+                "was 0, is 1. Build the chain as it was, or begin anew."
             ),
         ),
         Mistake(

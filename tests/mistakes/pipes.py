@@ -380,7 +380,7 @@ TABLE = {
             "list(urls.sharding_filter_rank(world=tdr.World(0, 8)))",
             EmptyShareError,
             (
-                "2 shards for 8 readers (8 ranks x 1 workers): some of them would have nothing to read. Use "
+                "2 shards for 8 readers (8 ranks x 1 worker): some of them would have nothing to read. Use "
                 "fewer readers, or more and smaller shards (write_shards, max_shard_samples=); or list the "
                 "manifest (index.json) of the shards, by which a shard is split among several readers."
             ),
@@ -1889,6 +1889,24 @@ TABLE = {
             ('stream_shards: storage_options must be a dict such as {"key": ..., "secret": ...}, got an ABCMeta.'),
         ),
         Mistake(
+            "seed as a str of an order that has none",
+            'tdr.stream_shards(shards, shuffle=False, seed="3")',
+            TypeError,
+            "stream_shards: seed must be an int, got '3' (str). Write 3.",
+        ),
+        Mistake(
+            "0 as shuffle",
+            "list(tdr.stream_shards(shards, shuffle=0)) == list(tdr.stream_shards(shards, shuffle=False))",
+            None,
+            "True",
+        ),
+        Mistake(
+            "1.0 as shuffle",
+            "tdr.stream_shards(shards, shuffle=1.0)",
+            ValueError,
+            "stream_shards: shuffle=1.0: expected True, False (the order of the listing) or 'shards'...",
+        ),
+        Mistake(
             "a buffer as shuffle",
             "tdr.stream_shards(shards, shuffle=1000)",
             ValueError,
@@ -1992,6 +2010,12 @@ TABLE = {
             'tdr.stream_files(files, shuffle="shards")',
             TypeError,
             "stream_files: shuffle must be True or False, got 'shards' (str).",
+        ),
+        Mistake(
+            "seed as a str of an order that has none",
+            'tdr.stream_files(files, shuffle=False, seed="3")',
+            TypeError,
+            "stream_files: seed must be an int, got '3' (str). Write 3.",
         ),
         Mistake(
             "seed as a float",

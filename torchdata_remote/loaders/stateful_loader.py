@@ -6,7 +6,8 @@ import multiprocessing
 import signal
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from multiprocessing.context import BaseContext
+from typing import Any, Literal
 
 import torch
 
@@ -23,7 +24,7 @@ from .loader_options import check_functions
 from .resumable import Resumable
 
 
-def _start_method(requested: str) -> str:
+def _start_method(requested: str | BaseContext) -> str | BaseContext:
     is_missing = requested == "forkserver" and requested not in multiprocessing.get_all_start_methods()
     return "spawn" if is_missing else requested
 
@@ -46,7 +47,7 @@ def stateful_loader(
     collate_fn: Callable[[list[Any]], Any] | None = None,
     pin_memory: bool | None = None,
     prefetch_factor: int | None = None,
-    multiprocessing_context: str = "forkserver",
+    multiprocessing_context: Literal["forkserver", "spawn", "fork"] | BaseContext = "forkserver",
     worker_init_fn: Callable[[int], None] | None = None,
     timeout_s: float = 0,
     state_of_all_ranks: bool = False,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from ..core.arguments import check
 from ..core.frameworks.collating import check_item
@@ -55,7 +55,9 @@ class EqualizeRanks(StatefulPipe[T]):
     gives_equal_counts = True
     state_fields = ("passed", "at")
 
-    def __init__(self, source_datapipe: IterDataPipe[T], *, mode: EqualizeMode | str = EqualizeMode.DROP) -> None:
+    def __init__(
+        self, source_datapipe: IterDataPipe[T], *, mode: EqualizeMode | Literal["drop", "repeat"] = EqualizeMode.DROP
+    ) -> None:
         self.source_datapipe = pipe_of(source_datapipe, of="equalize_ranks", holds="samples")
         self.mode = check.choice("mode", mode, EqualizeMode)
         self._num_passed = 0

@@ -10,9 +10,8 @@ from ..core.frameworks.collating import check_item
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..errors import StateError
 from ..fetch.listing.source_argument import pipe_of
-from ..formats.error_policy import Skipped
 from ..formats.sample import describe_item
-from .base.chain import all_pipes, load_state, state_of, warm_up
+from .base.chain import load_state, state_of, warm_up
 from .base.datapipe import StatefulPipe
 from .base.epochs import SeededPipe
 from .base.shuffle_buffer import ShuffleBuffer
@@ -47,7 +46,9 @@ class ShuffleSamples(SeededPipe[T], StatefulPipe[T]):
         buffer_size: maximum number of samples in memory. With ``Resumable(num_streams=...)`` each stream has its own
             buffer.
         max_buffer_bytes: bound on the bytes of the samples in memory, also of each stream; the sample that reaches it
-            is still read. ``None`` for no bound.
+            is still read. ``None`` for no bound. Counted is the content of bytes, text, arrays, tensors, ``io.BytesIO``
+            and PIL images, also in dicts, lists, tuples, sets and dataclasses. Not counted is what other objects hold,
+            nor the array of which an array is a view: chain the shuffle before such samples are made, or copy views.
         seed: any int.
 
     Yields:
@@ -79,26 +80,6 @@ class ShuffleSamples(SeededPipe[T], StatefulPipe[T]):
         self._oldest_start: Any = None  # state of the source; None for its start
         self._blocks_read: list[int] = []  # lengths of the blocks in use
         self._num_read = 0  # of the next block
-
-    @property
-    def skipped(self) -> Skipped:
-        """What the reader of this chain left out in its last pass.
-
-        Raises:
-            ValueError: if the chain has no reader, or several.
-        """
-        readers = self._readers()
-        if len(readers) != 1:
-            raise ValueError(f"The chain has {len(readers)} readers of samples, and skipped is that of a single one.")
-        found: Skipped = readers[0].skipped
-        return found
-
-    def _readers(self) -> list[Any]:
-        return [pipe for pipe in all_pipes(self.source_datapipe) if isinstance(vars(pipe).get("skipped"), Skipped)]
-
-    def __dir__(self) -> list[str]:
-        # torch reads all attributes for its note on an error, which one that raises would replace
-        return [name for name in super().__dir__() if name != "skipped" or len(self._readers()) == 1]
 
     def load_state_dict(self, state: Any) -> None:
         super().load_state_dict(state)

@@ -113,13 +113,18 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
     ) -> None:
         interleave = whole("interleave", interleave)
         self.source_datapipe = pipe_of(source_datapipe, of=self._functional_name)
-        self.skipped = Skipped()
+        self._skipped = Skipped()
         for name, policy in {"on_bad_shard": on_bad_shard, "on_bad_member": on_bad_member}.items():
             check.function(name, policy, example="tdr.skip_with_warning")
         self._on_bad_shard, self._on_bad_member, self._interleave = on_bad_shard, on_bad_member, interleave
         self._session = FetchSession(FetchOptions(interleave=interleave), StorageOptions(storage_options))
         self._progress = _Progress()
         self._warmed_up: Generator[tuple[str, Any], None, None] | None = None
+
+    @property
+    def skipped(self) -> Skipped:
+        """What the last pass in this process has left out."""
+        return self._skipped
 
     def warm_up(self) -> Iterator[None]:
         require_split(self)
@@ -137,7 +142,7 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
         require_split(self)
         state = self._take_loaded()
         warmed_up, self._warmed_up = self._warmed_up, None
-        self.skipped = Skipped()
+        self._skipped = Skipped()
         self._progress = progress = _Progress(0 if state is None else state["next"])
         with closing(warmed_up or self._streams(state)) as streams:
             try:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from ...core.arguments import check
-from ...core.arguments.amounts import whole
+from ...core.arguments.amounts import seed_of, whole
 from ...core.arguments.calls import explained
 from ...core.arguments.scalars import bool_of
 from ...core.options import MIB, StorageOptions
@@ -81,7 +81,8 @@ def stream_shards(
         storage_options: for the store, in fsspec's vocabulary.
 
     Returns:
-        A pipe of samples with members as ``bytes``; continue with ``.decode_sample().to_tuple("jpg", "cls")``.
+        A pipe of samples with members as ``bytes``; continue with ``.decode_sample().to_tuple("jpg", "cls")``. It has
+        ``skipped``, with which shards and members its reader left out in the last pass, and ``set_epoch``.
 
     Example:
         >>> from torchdata_remote import ShardWriter
@@ -90,12 +91,13 @@ def stream_shards(
         >>> list(stream_shards("memory://shards/").to_tuple("__key__", "cls"))
         [('a', b'1')]
     """
+    seed = _seed_or_none(seed)
     mode = shuffle if isinstance(shuffle, str) and shuffle == "shards" else bool_of(shuffle)
     if mode is None:
         raise check.marked(
             ValueError(
-                f"shuffle={shuffle!r}: expected True, False (the order of the listing) or 'shards' (shards only). The "
-                "size of the buffer is shuffle_buffer_size= (samples) and shuffle_buffer_bytes=."
+                f"shuffle={shuffle!r:.200}: expected True, False (the order of the listing) or 'shards' (shards only). "
+                "The size of the buffer is shuffle_buffer_size= (samples) and shuffle_buffer_bytes=."
             )
         )
     shuffle_buffer_size = whole("shuffle_buffer_size", shuffle_buffer_size)
@@ -152,10 +154,15 @@ def stream_files(
         >>> list(stream_files("memory://loose/").label_from_path().to_tuple("txt", "cls"))
         [(b'hi', 3)]
     """
-    shuffle = check.flag("shuffle", shuffle)
+    shuffle, seed = check.flag("shuffle", shuffle), _seed_or_none(seed)
     urls = urls_of(url, of="stream_files")
-    seed = seed if shuffle else None
-    return FileReader(_streams(urls, pattern, seed, world, max_in_flight, cache_dir, cache_bytes, storage_options))
+    shuffled = seed if shuffle else None
+    return FileReader(_streams(urls, pattern, shuffled, world, max_in_flight, cache_dir, cache_bytes, storage_options))
+
+
+def _seed_or_none(seed: Any) -> int | None:
+    """Check the seed, also where the order does not depend on it."""
+    return None if seed is None else seed_of(seed)
 
 
 def _streams(
