@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +29,12 @@ from torchdata_remote.errors import (
     StorageError,
     UrlError,
 )
-from torchdata_remote.fetch.listing.index_file import Index, read_index, write_index
+from torchdata_remote.fetch.listing.index_file import read_index, write_index
 from torchdata_remote.fetch.listing.sources import list_source
 from torchdata_remote.storage import publish, read_whole
 from torchdata_remote.testing import FaultyStore
 
+Index = str | os.PathLike[str] | Sequence[str]
 RETRY = RetryPolicy(max_attempts=1)
 PART = st.sampled_from(["a", "b.jpg", "a b", "é", "%20", "[1]", "{x,y}", "..", ".", "~", "http:", "q?x", "\U0001f600"])
 PATH = st.lists(PART, min_size=1, max_size=3).map("/".join)
