@@ -19,6 +19,7 @@ from ..core.stats.report import Stats
 SUFFIX = ".jsonl"
 _MAX_TAIL_BYTES, _MIN_TAIL_BYTES, _ALL_TAILS_BYTES = 4 << 20, 64 << 10, 16 << 20
 _COUNTERS = tuple(field.name for field in fields(StageStats))
+_WHOLE_COUNTERS = ("items", "num_bytes", "requests", "retries")  # never fall
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,19 @@ class StatsLine:
             ended=found.get("ended") is True,
             **{name: _whole(found.get(name)) for name in ("parent_pid", "rank", "world_size", "worker", "num_workers")},
         )
+
+    def is_of_another(self, before: StatsLine) -> bool:
+        """Return whether a process wrote this line that has the number of the one that wrote an earlier line.
+
+        Args:
+            before: the latest line with the same host and number.
+        """
+        if self.stats.elapsed_s < before.stats.elapsed_s:
+            return True
+        if self.time_s is not None and before.time_s is not None and self.time_s - self.stats.elapsed_s > before.time_s:
+            return True  # it began after that line
+        did = self.stats - before.stats
+        return any(getattr(getattr(did, one.name), name) < 0 for one in stages for name in _WHOLE_COUNTERS)
 
 
 @dataclass(frozen=True)
