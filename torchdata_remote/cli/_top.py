@@ -65,6 +65,8 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _run(args: argparse.Namespace) -> int:
+    if args.once and args.prometheus is not None:
+        args.parser.error("argument --once: not allowed with argument --prometheus")
     paths = args.path or [path for path in [os.environ.get(STATS_VARIABLE)] if path]
     if not paths:
         raise RemoteDataError(
@@ -113,10 +115,10 @@ def _serve(recorded: RecordedStats, host: str, port: int) -> str:
     except ImportError as error:
         raise RemoteDataError(f"--prometheus: {error}. Install: pip install 'torchdata_remote[service]'") from error
     try:
-        serve_metrics(recorded, host, port)
+        port = serve_metrics(recorded, host, port)
     except OSError as error:
         raise RemoteDataError(f"--prometheus {host}:{port}: {error.strerror or error}.") from error
-    return f"http://{host}:{port}/metrics"
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"
 
 
 def _size() -> dict[str, int]:

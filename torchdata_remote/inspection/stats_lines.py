@@ -73,7 +73,8 @@ class StatsLine:
         return cls(
             Stats(_number(found.get("elapsed_s")), *counted),
             int(_number(found.get("pid"))),
-            host=host if isinstance(host, str) else None,
+            # A lone surrogate could not be encoded where the name is shown
+            host=host.encode("utf-8", "backslashreplace").decode() if isinstance(host, str) else None,
             time_s=None if time_s is None else _number(time_s),
             idle_s=_number(found.get("idle_s", 0.0)),
             every_s=_number(found.get("every_s", 1.0)),
