@@ -97,10 +97,10 @@ class RecordedStats:
                 processes.setdefault(one.rank, set()).add(str(pid) if one.host is None else f"{one.host}:{pid}")
         for rank, names in processes.items():
             if len(names) > 1:
+                shown = ", ".join([*sorted(names)[:_MAX_NAMED], *["..."] * (len(names) > _MAX_NAMED)])
                 yield (
-                    f"rank {rank} is recorded by {len(names)} processes ({', '.join(sorted(names)[:_MAX_NAMED])}"
-                    f"{', ...' if len(names) > _MAX_NAMED else ''}): if they are two trainings, their numbers are added "
-                    "up. Record each training in a folder of its own"
+                    f"rank {rank} is recorded by {len(names)} processes ({shown}): if they are two trainings, their "
+                    "numbers are added up. Record each training in a folder of its own"
                 )
                 return  # the same holds for the other ranks
 

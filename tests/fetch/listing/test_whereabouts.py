@@ -56,7 +56,7 @@ def test_an_empty_folder_is_called_empty(tmp_path: Path) -> None:
     """Its own name is not suggested."""
     (tmp_path / "nothing").mkdir()
     for below in ("nothing", "nothing/", "nothing/*.tar"):
-        assert f"/nothing/ is empty." in _listing(f"{tmp_path}/{below}")
+        assert "/nothing/ is empty." in _listing(f"{tmp_path}/{below}")
     assert f" {tmp_path}/ has empty folders only: 'nothing/'." in _listing(str(tmp_path))
 
 
