@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from .contents import ShardContents
 from .histograms import Histogram
-from .plots import COLOURS, DPI, shortened
+from .plots import COLOURS, DPI, plain_text, shortened
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,6 +28,7 @@ def ordered_classes(counts: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (int(item[0]) if numbers else 0, item[0])))
 
 
+@plain_text()
 def draw_contents(contents: ShardContents, *, title: str) -> Figure:
     """Draw how many samples each class has, and the histogram of the samples' sizes.
 
