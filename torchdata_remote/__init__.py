@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from .core.functional_names import FunctionalNames
+from .core.stats.variable import make_folder_absolute
 
 if TYPE_CHECKING:
     from . import errors, labels, testing
@@ -156,6 +157,7 @@ _PIPES = (
 )  # fmt: skip
 
 FunctionalNames(_PIPES, lambda: import_module(".pipes", __name__)).register_when_imported()
+make_folder_absolute()
 
 # Type checkers know the names above, and refuse others
 if not TYPE_CHECKING:

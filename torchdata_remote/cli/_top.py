@@ -9,7 +9,8 @@ import os
 import sys
 import time
 
-from ..core.stats.counters import FOLDER_EVERY_S, STATS_VARIABLE
+from ..core.stats.counters import FOLDER_EVERY_S
+from ..core.stats.variable import STATS_VARIABLE
 from ..errors import RemoteDataError
 from ..inspection.recorded_stats import RecordedStats
 from ._shared import Commands, add_command, print_line, printable

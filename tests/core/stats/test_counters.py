@@ -11,6 +11,7 @@ import pytest
 from torchdata_remote.core.stats import counters
 from torchdata_remote.core.stats.counters import FETCH, StageCounter, StageStats, timed
 from torchdata_remote.core.stats.spans import Span, watched
+from torchdata_remote.core.stats.variable import STATS_VARIABLE
 
 
 @pytest.fixture
@@ -183,7 +184,7 @@ def test_one_thread_starts_the_recording(monkeypatch: pytest.MonkeyPatch) -> Non
 
     folders: list[str] = []
     monkeypatch.setattr(recording, "record_in_folder", folders.append)
-    monkeypatch.setenv(counters.STATS_VARIABLE, "stats/")
+    monkeypatch.setenv(STATS_VARIABLE, "stats/")
     monkeypatch.setattr(counters, "_idle", [True])
     stage = StageCounter("fetch")
     threads = [threading.Thread(target=stage.add, kwargs={"items": 1}) for _ in range(8)]
@@ -215,7 +216,7 @@ def test_a_wait_starts_the_recording(monkeypatch: pytest.MonkeyPatch) -> None:
 
     folders: list[str] = []
     monkeypatch.setattr(recording, "record_in_folder", folders.append)
-    monkeypatch.setenv(counters.STATS_VARIABLE, "stats/")
+    monkeypatch.setenv(STATS_VARIABLE, "stats/")
     monkeypatch.setattr(counters, "_idle", [True])
     with StageCounter("list").waiting():
         assert folders == ["stats/"]

@@ -12,13 +12,12 @@ from dataclasses import dataclass, fields
 from typing import TypeVar
 
 from .spans import Span, consumer_watchers, watchers
+from .variable import STATS_VARIABLE
 
 T = TypeVar("T")
 
-STATS_VARIABLE = "TORCHDATA_REMOTE_STATS"
-"""Environment variable with the folder to which each process that reads records its counters."""
 FOLDER_EVERY_S = 2.0
-"""Seconds between the lines of a process in that folder: 10 MB in 8 hours."""
+"""Seconds between the lines of a process in the folder of recordings: 10 MB in 8 hours."""
 
 _FLUSH_ITEMS, _FLUSH_S = 256, 0.5
 
