@@ -205,4 +205,4 @@ def _number(value: object) -> Any:
 
 
 def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
