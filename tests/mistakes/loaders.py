@@ -438,6 +438,24 @@ TABLE = {
             None,
             "[(b'sample 1\\nsample 1\\n', b'sample 2\\nsample 2\\nsample 2\\n')]",
         ),
+        Mistake(
+            "drop_last of NumPy",
+            (
+                "[len(batch) for batch in tdr.stateful_loader(tdr.stream_shards(shards, shuffle=False), "
+                "batch_size=4, collate_fn=list, drop_last=np.True_)]"
+            ),
+            None,
+            "[4]",
+        ),
+        Mistake(
+            "drop_last=1",
+            (
+                "[len(batch) for batch in tdr.stateful_loader(tdr.stream_shards(shards, shuffle=False), "
+                "batch_size=4, collate_fn=list, drop_last=1)]"
+            ),
+            None,
+            "[4]",
+        ),
     ],
     "Resumable": [
         Mistake(
@@ -748,7 +766,7 @@ TABLE = {
             "None among the states",
             'tdr.merge_node_states([{"a": 1}, None])',
             StateError,
-            "The states: ranks have different graphs. Build the same one in each rank.",
+            "Expected the state of a graph in each rank, as a dict of loader.state_dict(), got None.",
         ),
         Mistake(
             "states of different graphs",
@@ -770,6 +788,18 @@ TABLE = {
             'tdr.merge_node_states("states.json")',
             StateError,
             "Expected a list of states, one of each rank, got str.",
+        ),
+        Mistake(
+            "an empty state",
+            "tdr.merge_node_states([{}])",
+            StateError,
+            "Expected the state of a graph in each rank, as a dict of loader.state_dict(), got {}.",
+        ),
+        Mistake(
+            "None for a state",
+            "tdr.merge_node_states([None])",
+            StateError,
+            "Expected the state of a graph in each rank, as a dict of loader.state_dict(), got None.",
         ),
     ],
 }

@@ -1302,6 +1302,30 @@ TABLE = {
             LabelError,
             "sample None of an unknown shard: no str under '__key__' to take a label from.",
         ),
+        Mistake(
+            "a negative class number",
+            'samples.label_from_path(classes={"cat": -1})',
+            ValueError,
+            "label_from_path: classes must give each name a label from 0 to 2147483647, got {'cat': -1}.",
+        ),
+        Mistake(
+            "an empty list of classes",
+            "samples.label_from_path(classes=[])",
+            ValueError,
+            (
+                "label_from_path: classes must name at least one class, got []. Leave it out to number the parent "
+                "directories."
+            ),
+        ),
+        Mistake(
+            "a directory whose number is no label",
+            'list(tdr.IterableWrapper([{**sample, "__key__": "20261123123000/1"}]).label_from_path())',
+            LabelError,
+            (
+                "sample '20261123123000/1' of s3://photos/0.tar: '20261123123000/1' has the label "
+                "'20261123123000', expected a number from 0 to 2147483647. If it is a name, pass classes=."
+            ),
+        ),
     ],
     "decode_sample": [
         Mistake(
@@ -1458,7 +1482,7 @@ TABLE = {
             'list(samples.to_tuple("jpg,png"))',
             MissingMemberError,
             (
-                "sample 'cat/1' of s3://photos/0.tar has no 'jpg,png'. It has ['txt'] Separate alternatives by "
+                "sample 'cat/1' of s3://photos/0.tar has no 'jpg,png'. It has ['txt']. Separate alternatives by "
                 "';', and elements of the tuple by arguments: to_tuple('jpg;png', 'cls')."
             ),
         ),
@@ -1485,7 +1509,7 @@ TABLE = {
             'list(samples.to_tuple("jpg txt"))',
             MissingMemberError,
             (
-                "sample 'cat/1' of s3://photos/0.tar has no 'jpg txt'. It has ['txt'] Separate alternatives by "
+                "sample 'cat/1' of s3://photos/0.tar has no 'jpg txt'. It has ['txt']. Separate alternatives by "
                 "';', and elements of the tuple by arguments: to_tuple('jpg;png', 'cls')."
             ),
         ),
@@ -1912,6 +1936,16 @@ TABLE = {
             TypeError,
             "stream_shards: seed must be an int, got a Generator.",
         ),
+        Mistake("a bool of torch", "tdr.stream_shards(shards, shuffle=torch.tensor(False), seed=1) and 1", None, "1"),
+        Mistake(
+            "the name of a mode in a list",
+            'tdr.stream_shards(shards, shuffle=["shards"])',
+            ValueError,
+            (
+                "stream_shards: shuffle=['shards']: expected True, False (the order of the listing) or 'shards' "
+                "(shards only). The size of the buffer is shuffle_buffer_size= (samples) and shuffle_buffer_bytes=."
+            ),
+        ),
     ],
     "stream_files": [
         Mistake(
@@ -1988,6 +2022,7 @@ TABLE = {
             None,
             "<class 'bytes'>",
         ),
+        Mistake("a number of NumPy for shuffle", "len(list(tdr.stream_files(files, shuffle=np.int64(1))))", None, "3"),
     ],
     "mix": [
         Mistake(

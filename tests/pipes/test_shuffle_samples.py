@@ -424,3 +424,15 @@ def test_each_pass_of_a_loader_is_the_next_epoch(num_workers: int) -> None:
     direct = shuffled(20, 6)
     loader: DataLoader[int] = DataLoader(shuffled(20, 6), batch_size=None, num_workers=num_workers)
     assert [list(loader) for _ in range(3)] == [list(direct) for _ in range(3)]
+
+
+def fail(item: int) -> int:
+    raise LookupError("no label")
+
+
+def test_an_error_of_the_source_stays_what_it_is() -> None:
+    """``skipped`` raises in a chain without a reader, and torch reads each attribute to describe the pipe."""
+    shuffled = IterableWrapper([1, 2]).map(fail).shuffle_samples(buffer_size=2)
+    with pytest.raises(LookupError, match=r"^no label"):
+        next(iter(shuffled))
+    assert "skipped" not in dir(shuffled)

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from ..core.arguments.amounts import whole, whole_or_none
+from ..core.arguments import check
+from ..core.arguments.amounts import seconds, whole, whole_or_none
 from ..core.arguments.calls import explained
 from ..core.arguments.check import marked
 from ..core.frameworks.collating import collate_samples
@@ -18,7 +19,7 @@ from ..core.iter_datapipe import IterDataPipe
 from ..core.processes.parent_watch import end_worker_with_trainer
 from .copies import twin_of
 from .loader import StatefulLoader
-from .loader_options import check_loader_options
+from .loader_options import check_functions
 from .resumable import Resumable
 
 
@@ -112,17 +113,10 @@ def stateful_loader(
     """
     batch_size, num_workers = whole_or_none("batch_size", batch_size), whole("num_workers", num_workers, at_least=0)
     prefetch_factor = whole_or_none("prefetch_factor", prefetch_factor)
-    check_loader_options(
-        pin_memory=pin_memory,
-        context=multiprocessing_context,
-        timeout_s=timeout_s,
-        functions={"collate_fn": collate_fn, "worker_init_fn": worker_init_fn},
-        flags={
-            "drop_last": drop_last,
-            "state_of_all_ranks": state_of_all_ranks,
-            "list_once": list_once,
-            "list_in_rank_0": list_in_rank_0,
-        },
+    timeout_s = seconds("timeout_s", timeout_s, positive=False)
+    drop_last, pin_memory = check.flag("drop_last", drop_last), check.flag_or_none("pin_memory", pin_memory)
+    check_functions(
+        context=multiprocessing_context, functions={"collate_fn": collate_fn, "worker_init_fn": worker_init_fn}
     )
     if isinstance(pipe, Resumable):
         if num_streams is not None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..core.iter_datapipe import Filter, IterableWrapper, IterDataPipe, Mapper
+from ..core.processes.worker_errors import keep_arguments
 from ..core.world import World
 from ..errors import StateError
 from ..pipes.base.chain import PASS_THROUGH, all_pipes, name_of, require_state, sources_of
@@ -135,6 +136,7 @@ class ChainTemplate:
         self._listed = listed
         self._pipe = self._prepared(pipe, {})
         for found in all_pipes(self._pipe):
+            keep_arguments(found)
             if hasattr(type(found), "prepare_copy"):
                 found.prepare_copy(num_streams)
             if hasattr(found, "set_epoch"):

@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from ..core.arguments import check
+from ..core.frameworks.collating import check_item
 from ..core.frameworks.loader_length import length_for_caller
 from ..core.iter_datapipe import Batcher, Filter, IterDataPipe, functional_datapipe
 from ..core.partition import EqualizeMode
 from ..errors import SampleError
 from ..fetch.listing.source_argument import pipe_of
+from ..formats.sample import describe_item
 from .base.chain import all_pipes, load_state, state_of, warm_up
 from .base.datapipe import StatefulPipe
 
@@ -79,8 +81,12 @@ class EqualizeRanks(StatefulPipe[T]):
     def __iter__(self) -> Iterator[T]:
         state = self._take_loaded()
         self._num_passed = 0 if state is None else state["passed"]
+        is_first = True
         for sample in self.source_datapipe:
             self._num_passed += 1
+            if is_first:
+                is_first = False
+                check_item(self, sample, where=describe_item(sample))
             yield sample
         expected = self._sharding().num_samples
         if self._num_passed != expected:

@@ -6,10 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from ..core.arguments.amounts import whole, whole_or_none
+from ..core.frameworks.collating import check_item
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..errors import StateError
 from ..fetch.listing.source_argument import pipe_of
 from ..formats.error_policy import Skipped
+from ..formats.sample import describe_item
 from .base.chain import all_pipes, load_state, state_of, warm_up
 from .base.datapipe import StatefulPipe
 from .base.epochs import SeededPipe
@@ -85,11 +87,18 @@ class ShuffleSamples(SeededPipe[T], StatefulPipe[T]):
         Raises:
             ValueError: if the chain has no reader, or several.
         """
-        readers = [pipe for pipe in all_pipes(self.source_datapipe) if isinstance(vars(pipe).get("skipped"), Skipped)]
+        readers = self._readers()
         if len(readers) != 1:
             raise ValueError(f"The chain has {len(readers)} readers of samples, and skipped is that of a single one.")
         found: Skipped = readers[0].skipped
         return found
+
+    def _readers(self) -> list[Any]:
+        return [pipe for pipe in all_pipes(self.source_datapipe) if isinstance(vars(pipe).get("skipped"), Skipped)]
+
+    def __dir__(self) -> list[str]:
+        # torch reads all attributes for its note on an error, which one that raises would replace
+        return [name for name in super().__dir__() if name != "skipped" or len(self._readers()) == 1]
 
     def load_state_dict(self, state: Any) -> None:
         super().load_state_dict(state)
@@ -111,11 +120,15 @@ class ShuffleSamples(SeededPipe[T], StatefulPipe[T]):
                 pass
         assert self._warm is not None
         buffer, self._warm = self._warm, None
+        is_first = True
         while any(buffer.due):
             *self._blocks_read, _ = buffer.num_read
             self._phase, self._oldest_start = buffer.phase, buffer.block_starts[0]
             for item in buffer.items():
                 self._num_passed, self._num_read = buffer.num_passed, buffer.num_read[-1]
+                if is_first:
+                    is_first = False
+                    check_item(self, item, where=describe_item(item))
                 yield item
             buffer.next_phase()
 

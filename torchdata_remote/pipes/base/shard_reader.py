@@ -10,6 +10,7 @@ from typing import Any
 
 from ...core.arguments import check
 from ...core.arguments.amounts import whole
+from ...core.frameworks.collating import check_item
 from ...core.iter_datapipe import Filter, IterDataPipe
 from ...core.options import FetchOptions, StorageOptions
 from ...core.processes.parent_watch import end_worker_with_trainer
@@ -20,7 +21,7 @@ from ...fetch.listing.source_argument import pipe_of
 from ...fetch.session import FetchSession
 from ...formats.error_policy import OnBadMember, OnBadShard, ShardErrorHandler, Skipped, raise_error
 from ...formats.position import Position, ReadPosition
-from ...formats.sample import Sample
+from ...formats.sample import Sample, describe_item
 from .chain import all_pipes
 from .datapipe import StatefulPipe
 from .input_streams import number_of, open_first, part_refused, require_number, streams_of
@@ -148,7 +149,12 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
                     shard.close()
                 raise
             samples = round_robin(self._upcoming(streams, progress), self._interleave, progress.open)
-            yield from timed(samples, READ, within=FETCH)
+            with closing(timed(samples, READ, within=FETCH)) as handed_out:
+                for sample in handed_out:
+                    check_item(self, sample, where=describe_item(sample))
+                    yield sample
+                    break
+                yield from handed_out
 
     def _upcoming(self, streams: Iterator[tuple[str, Any]], progress: _Progress) -> Iterator[_OpenShard]:
         for url, stream in streams:

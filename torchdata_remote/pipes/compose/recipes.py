@@ -9,6 +9,7 @@ from typing import Any, Literal
 from ...core.arguments import check
 from ...core.arguments.amounts import whole
 from ...core.arguments.calls import explained
+from ...core.arguments.scalars import bool_of
 from ...core.options import MIB, StorageOptions
 from ...core.world import World
 from ...fetch.listing.source_argument import urls_of
@@ -89,20 +90,21 @@ def stream_shards(
         >>> list(stream_shards("memory://shards/").to_tuple("__key__", "cls"))
         [('a', b'1')]
     """
-    if shuffle not in (True, False, "shards"):
+    mode = shuffle if isinstance(shuffle, str) and shuffle == "shards" else bool_of(shuffle)
+    if mode is None:
         raise check.marked(
             ValueError(
                 f"shuffle={shuffle!r}: expected True, False (the order of the listing) or 'shards' (shards only). The "
                 "size of the buffer is shuffle_buffer_size= (samples) and shuffle_buffer_bytes=."
             )
         )
-    for name, size in {"size": shuffle_buffer_size, "bytes": shuffle_buffer_bytes}.items():
-        whole(f"shuffle_buffer_{name}", size)
+    shuffle_buffer_size = whole("shuffle_buffer_size", shuffle_buffer_size)
+    shuffle_buffer_bytes = whole("shuffle_buffer_bytes", shuffle_buffer_bytes)
     if interleave is not None:
         interleave = whole("interleave", interleave, or_none=True)
     urls = urls_of(url, of="stream_shards")
-    shuffled = seed if shuffle else None
-    mixes_samples = shuffle not in (False, "shards") and seed is not None
+    shuffled = seed if mode else None
+    mixes_samples = mode is True and seed is not None
     if interleave is None:
         interleave = _INTERLEAVE if mixes_samples else 1
     streams = _streams(
