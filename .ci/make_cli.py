@@ -12,7 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from torchdata_remote import cli
+from torchdata_remote.cli import _commands
 
 PAGE = Path(__file__).parent.parent / "docs" / "cli.md"
 
@@ -46,7 +46,7 @@ def page() -> str:
 
 def parsers() -> dict[str, tuple[str, argparse.ArgumentParser]]:
     """Command -> its summary and its parser."""
-    parser = cli.build_parser()
+    parser = _commands.build_parser()
     (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     summaries = {choice.dest: choice.help or "" for choice in commands._choices_actions}
     return {name: (summaries[name], parser) for name, parser in commands.choices.items()}

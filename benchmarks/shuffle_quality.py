@@ -13,6 +13,7 @@ webdataset its row is left out.
 from __future__ import annotations
 
 import argparse
+import math
 import tempfile
 import time
 import tracemalloc
@@ -33,6 +34,7 @@ Samples = Callable[["Data", int, bool], Iterable[Any]]
 Order = npt.NDArray[np.int64]  # of an epoch: which sample of the sorted data was handed out at each position
 NUM_CLASSES, BATCH_SAMPLES, CONTENT_BYTES = 50, 256, 1_500
 OURS, THEIRS, REFERENCE = "#2f6db3", "#d9660f", "#6b6b6b"  # colors
+_COLUMNS, _DRAWN_SAMPLES = 3, 9_000  # of the plot
 ALL_SHARDS = 1_000_000  # for WebDataset's buffer of shards
 
 
@@ -251,21 +253,24 @@ def draw(found: dict[str, Quality], colors: dict[str, str], data: Data, path: st
     from matplotlib import pyplot as plt
 
     plt.rcParams.update({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False})
-    figure, grid = plt.subplots(2, 5, figsize=(20, 9))
+    rows = math.ceil((len(found) + 1) / _COLUMNS)  # the bars are the last panel
+    figure, grid = plt.subplots(rows, _COLUMNS, figsize=(16, 4.3 * rows), squeeze=False)
     figure.set_layout_engine("constrained", h_pad=0.12, wspace=0.03)
-    *panels, bars = grid.flat
+    panels, (bars, *unused) = grid.flat[: len(found)], grid.flat[len(found) :]
     heading: dict[str, Any] = {"loc": "left", "fontsize": 12.5, "fontweight": "bold"}
-    some = np.sort(np.random.default_rng(0).choice(data.num_samples, min(12_000, data.num_samples), replace=False))
-    for panel, (name, quality) in zip(panels, found.items(), strict=False):
+    some = np.sort(
+        np.random.default_rng(0).choice(data.num_samples, min(_DRAWN_SAMPLES, data.num_samples), replace=False)
+    )
+    for panel, (name, quality) in zip(panels, found.items(), strict=True):
         classes = quality.order[some] // data.shard_samples
         panel.scatter(some / 1000, classes, s=9, marker="|", c=colors[name], linewidths=0.6, alpha=0.55)
         panel.set_title(name, color=colors[name], **heading)
         panel.set(xlim=(0, data.num_samples / 1000), ylim=(-1, data.num_classes))
-    for panel in panels[len(found) :]:
+    for panel in unused:
         panel.axis("off")
     for panel in grid[:, 0]:
         panel.set_ylabel("class")
-    for panel in grid[1, :4]:
+    for panel in panels[-_COLUMNS:]:
         panel.set_xlabel("position in the epoch, thousands of samples")
 
     for row, (name, quality) in enumerate(found.items()):
@@ -281,7 +286,7 @@ def draw(found: dict[str, Quality], colors: dict[str, str], data: Data, path: st
         f"in {data.num_classes} shards of one class each",
         fontsize=16,
     )
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=90)
     plt.close(figure)
 
 

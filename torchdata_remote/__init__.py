@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from .core.first_import import import_first
 from .core.functional_names import FunctionalNames
+from .core.stats.variable import make_folder_absolute
 
 if TYPE_CHECKING:
     from . import errors, labels, testing
@@ -157,6 +158,7 @@ _PIPES = (
 )  # fmt: skip
 
 FunctionalNames(_PIPES, lambda: import_first(".pipes", __name__, after_torch=True)).register_when_imported()
+make_folder_absolute()
 
 # Type checkers know the names above, and refuse others
 if not TYPE_CHECKING:

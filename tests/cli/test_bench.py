@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import queue
 import re
+import signal
 import sys
+from collections.abc import Iterator
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -12,7 +17,9 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from tests.servers.s3 import S3Server
+from torchdata_remote import stream_files, stream_shards
 from torchdata_remote.cli import main
+from torchdata_remote.core.stats.counters import FETCH, READ, timed
 from torchdata_remote.testing import write_small_shards
 
 
@@ -68,6 +75,95 @@ def test_bench_stops_after_the_seconds_asked_for(memory_folder: str, capsys: pyt
     write_small_shards(memory_folder, num_shards=2, samples_per_shard=4)
     assert main(["bench", memory_folder, "--seconds", "1e-9"]) == 0
     assert capsys.readouterr().out.startswith("1 samples in ")
+
+
+@pytest.mark.parametrize("num_samples", [1, 30])
+def test_all_samples_of_a_short_run_are_counted_as_read(
+    num_samples: int, memory_folder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where the time ends before the dataset."""
+    write_small_shards(memory_folder, num_shards=1, samples_per_shard=num_samples)
+    assert main(["bench", memory_folder, "--seconds", "1e-9", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["num_samples"], found["read"]["items"]) == (1, 1)
+
+
+class Hanging:
+    """A dataset whose store sends some samples and then nothing.
+
+    Args:
+        num_samples: that arrive.
+    """
+
+    def __init__(self, num_samples: int) -> None:
+        self.num_samples = num_samples
+        self.arrives: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def samples(self) -> Iterator[dict[str, str]]:
+        for number in range(self.num_samples):
+            yield {"__key__": str(number)}
+        self.hangs()
+        with FETCH.waiting():
+            self.arrives.get()
+
+    def hangs(self) -> None:
+        """Called where the store hangs."""
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hanging]:
+    """Instead of the dataset that the command line names."""
+    found = Hanging(3)
+    chain = timed(found.samples(), READ, within=FETCH)
+    monkeypatch.setattr("torchdata_remote.cli._bench._chain", lambda args: (chain, 16))
+    yield found
+    found.arrives.put(None)
+
+
+def test_the_time_limit_holds_while_the_store_sends_nothing(
+    hanging: Hanging, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was read so far is reported and drawn, with the wait that has not ended."""
+    path = tmp_path / "bench.png"
+    assert main(["bench", "s3://b/", "--seconds", "0.2", "--plot", str(path)]) == 0
+    first, *table, _, verdict = capsys.readouterr().out.splitlines()
+    assert first.startswith("3 samples in 0.")
+    assert "the whole dataset" not in first
+    assert table[3].split()[:2] == ["read", "3"]
+    assert re.fullmatch(r"\d+ % of the time waits for the store: nothing came in the last 0\.\d s", verdict)
+    assert path.exists()
+
+
+def test_ctrl_c_reports_what_was_read_so_far(
+    hanging: Hanging, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the status of Ctrl-C."""
+    monkeypatch.setattr(hanging, "hangs", lambda: os.kill(os.getpid(), signal.SIGINT))
+    assert main(["bench", "s3://b/", "--seconds", "60", "--json"]) == 130
+    found = json.loads(capsys.readouterr().out)
+    assert (found["num_samples"], found["complete"]) == (3, False)
+
+
+def test_a_store_without_a_sample_is_waited_for_longer(
+    hanging: Hanging, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then it is an error, after the table and the picture."""
+    monkeypatch.setattr("torchdata_remote.cli._bench_reader.FIRST_SAMPLE_S", 0.2)
+    hanging.num_samples = 0
+    assert main(["bench", "s3://b/", "--seconds", "1e-9", "--plot", str(tmp_path / "bench.png")]) == 1
+    captured = capsys.readouterr()
+    assert captured.out.startswith("0 samples in 0.")
+    assert re.fullmatch(r"torchdata-remote: s3://b/: no sample arrived in 0\.\d s\.\n", captured.err)
+    assert (tmp_path / "bench.png").exists()
+
+
+def test_help_names_the_defaults_of_the_streams(capsys: pytest.CaptureFixture[str]) -> None:
+    """Requests at once, as the signatures have them."""
+    with pytest.raises(SystemExit):
+        main(["bench", "--help"])
+    defaults = [signature(stream).parameters["max_in_flight"].default for stream in (stream_shards, stream_files)]
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "(default: {} for shards, {} for files)".format(*defaults) in shown
 
 
 def test_plot_writes_a_png_titled_by_the_verdict(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 
 from tests.servers.s3 import S3Server
 from tests.support.archive_bytes import pack_tar
+from tests.support.paths import ROOT
 from torchdata_remote import cli
 from torchdata_remote.formats.manifest import MANIFEST_NAME, load_manifest
 from torchdata_remote.testing import write_small_shards
@@ -178,6 +180,38 @@ def test_interrupt_and_closed_pipe_exit_silently_as_in_a_shell(
         assert cli.main(["ls", "memory://a"]) == status
         captured = capsys.readouterr()
         assert (captured.out, captured.err) == ("", "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.parametrize(
+    "command",
+    [["ls"], ["ls", "--help"]],
+)
+def test_output_that_cannot_be_written_is_an_error(command: list[str], tmp_path: Path) -> None:
+    """One line, and nothing from the interpreter when it ends."""
+    done = _with_output(">/dev/full", [*command, shards_of_others(tmp_path / "train")])
+    assert (done.returncode, done.stderr) == (1, "torchdata-remote: standard output: No space left on device.\n")
+
+
+@pytest.mark.parametrize("command", [["ls"], ["--help"]])
+def test_output_that_is_closed_is_an_error(command: list[str], tmp_path: Path) -> None:
+    """Before anything is read."""
+    done = _with_output(">&-", [*command, str(tmp_path / "missing")])
+    assert done.returncode == 1
+    assert done.stderr == "torchdata-remote: standard output is closed: redirect it, such as to /dev/null.\n"
+
+
+def _with_output(redirection: str, command: list[str]) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-m", "torchdata_remote", *command]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        f"{shlex.join(words)} {redirection}",
+        shell=True,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
 
 
 def test_installed_command_has_the_documented_name_and_exit_status(tmp_path: Path) -> None:

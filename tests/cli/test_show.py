@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from tests.support.full_disk import full_disk
 from torchdata_remote import ShardWriter
 from torchdata_remote.cli import main
 
@@ -115,7 +116,10 @@ def test_show_draws_a_cell_for_an_undecodable_image(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("grid", "more", "says"),
     [
-        ("no/such/folder/out.png", [], "No such file"),
+        ("no/such/folder/out.png", [], "no/such/folder does not exist. Create it"),
+        ("out.psd", [], "no picture can be written with the extension '.psd'. Use a name such as out.png"),
+        ("out.h5", [], "no picture can be written with the extension '.h5'"),
+        ("train/.png", [], "no picture can be written with the extension ''"),
         ("out.xyz", [], "'.xyz'"),
         ("out", [], "out.png"),
         ("out.png", ["--num", "8", "--columns", "8", "--cell-pixels", "9999"], "pixels"),
@@ -129,6 +133,29 @@ def test_show_with_unusable_output_fails_and_leaves_no_file(
     assert main(["show", str(folder), "--grid", str(folder.parent / grid), *more]) == 1
     assert says in capsys.readouterr().err
     assert os.listdir(folder.parent) == ["train"]
+
+
+@pytest.mark.parametrize("grid", ["no/such/folder/out.png", "out.psd", "out.xyz", "out"])
+def test_an_unusable_output_is_refused_before_anything_is_read(
+    tmp_path: Path, grid: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The dataset is not even there."""
+    assert main(["show", "memory://no-such-folder/", "--grid", str(tmp_path / grid)]) == 1
+    assert capsys.readouterr().err.startswith(f"torchdata-remote: {tmp_path / grid}: ")
+
+
+def test_a_picture_that_cannot_be_written_leaves_the_one_before(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As on a full disk. The message has no name of a temporary file."""
+    out = folder.parent / "out.png"
+    out.write_bytes(b"old")
+
+    with full_disk(max_bytes=500):
+        assert main(["show", str(folder), "--grid", str(out)]) == 1
+    assert capsys.readouterr().err == f"torchdata-remote: {out}: File too large\n"
+    assert out.read_bytes() == b"old"
+    assert sorted(os.listdir(folder.parent)) == ["out.png", "train"]
 
 
 def test_show_without_images_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

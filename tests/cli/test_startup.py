@@ -15,6 +15,7 @@ from tests.support.archive_bytes import pack_tar
 from tests.support.kubernetes_documents import SMALLEST
 from tests.support.paths import ROOT
 from torchdata_remote import __version__, cli
+from torchdata_remote.cli import _commands
 
 BOUND_S = 0.3
 LIBRARIES = (
@@ -29,17 +30,17 @@ PNG = bytes.fromhex(
 
 def test_help_shows_each_command_with_the_summary_of_its_own_help() -> None:
     """The line in ``--help``, which imports no command, is the beginning of the command's description."""
-    parser = cli.build_parser()
+    parser = _commands.build_parser()
     (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     described = {name: one.description.partition(".")[0].partition(";")[0] for name, one in commands.choices.items()}
-    assert described == {name: text[0].upper() + text[1:] for name, text in cli.COMMANDS.items()}
+    assert described == {name: text[0].upper() + text[1:] for name, text in _commands.COMMANDS.items()}
 
 
 def test_commands_are_the_modules_of_the_folder() -> None:
     """Each module that adds a parser is a command."""
     folder = ROOT / "torchdata_remote" / "cli"
     adds = {path.stem[1:] for path in folder.glob("_*.py") if "\ndef add(" in path.read_text()}
-    assert adds == set(cli.COMMANDS)
+    assert adds == set(_commands.COMMANDS)
 
 
 def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,3 +115,25 @@ print(json.dumps(found))
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == []
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("module", ["argparse", "torchdata_remote.cli._ls"])
+def test_ctrl_c_during_imports_ends_without_a_traceback(module: str) -> None:
+    """With the documented status, whatever is imported at that moment."""
+    program = f"""
+import sys
+from importlib.abc import MetaPathFinder
+
+class CtrlC(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == {module!r}:
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, CtrlC())
+from torchdata_remote.cli import main
+sys.exit(main(["ls", "."]))
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

@@ -12,10 +12,11 @@ import termios
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
-from tests.support.stats_lines import line, write
+from tests.support.stats_lines import NOW_S, line, write
 from torchdata_remote.cli import _top, main
 from torchdata_remote.cli._top_table import table
 from torchdata_remote.inspection.recorded_stats import RecordedStats
@@ -97,6 +98,7 @@ def test_a_folder_without_recordings_is_an_error(tmp_path: Path, capsys: pytest.
         (["--prometheus", "x"], "expected PORT or HOST:PORT"),
         (["--prometheus", "70000"], "expected PORT or HOST:PORT"),
         (["--prometheus", "9400", "--json"], "not allowed with"),
+        (["--prometheus", "9400", "--once"], "argument --once: not allowed with argument --prometheus"),
     ],
 )
 def test_a_wrong_command_line_is_refused(
@@ -182,9 +184,35 @@ def test_more_processes_than_lines_show_those_that_wait_most(tmp_path: Path) -> 
 
 def test_names_do_not_reach_the_terminal_as_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A recording may be from anywhere."""
-    write(tmp_path / "0.jsonl", line(1, host="a\x1b[2Jb", ended=True))
+    write(tmp_path / "0.jsonl", line(1, host="a\x1b[2J\nb", rank=0, fetch_wait_s=0.9, ended=True))
+    write(tmp_path / "1.jsonl", line(1, host="c", pid=2, rank=1, ended=True, fetch_wait_s=0.01))
     assert main(["top", str(tmp_path)]) == 0
-    assert "\x1b" not in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert r"rank 0 on a\x1b[2J\nb waits for the store" in printed.splitlines()[-1]
+    assert "\x1b" not in printed
+
+
+def test_a_host_that_is_no_text_keeps_no_process_from_the_metrics(tmp_path: Path) -> None:
+    """A lone surrogate cannot be encoded."""
+    pytest.importorskip("prometheus_client")
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    from torchdata_remote.cli._top_metrics import TrainingCollector
+
+    write(tmp_path / "0.jsonl", line(1, host="\udcff"), line(1, host="n", pid=3))
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(TrainingCollector(RecordedStats(tmp_path, wall_clock=lambda: NOW_S + 1)))
+    text = generate_latest(registry).decode()
+    assert r'host="\\udcff"' in text
+    assert 'host="n"' in text
+
+
+def test_a_port_that_the_system_chooses_is_printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With port 0 it is known afterwards only."""
+    pytest.importorskip("prometheus_client")
+    url = _top._serve(RecordedStats(folder), "127.0.0.1", 0)
+    with urlopen(url) as answer:
+        assert b"torchdata_remote_running" in answer.read()
 
 
 def test_metrics_are_counters_of_processes_that_run(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import secrets
@@ -12,7 +13,7 @@ import pytest
 
 import torchdata_remote
 from torchdata_remote.cli._show import _save
-from torchdata_remote.core.new_file import make_new_file
+from torchdata_remote.core.new_file import make_new_file, replaced
 from torchdata_remote.storage.local.store import LocalStore
 
 
@@ -56,7 +57,7 @@ def test_the_umask_is_not_set_while_files_are_written(tmp_path: Path, monkeypatc
     pending = LocalStore().create(str(tmp_path / "a"), overwrite=True)
     pending.write(b"abc")
     pending.commit()
-    _save(Image.new("RGB", (1, 1)), str(tmp_path / "a.png"))
+    _save(Image.new("RGB", (1, 1)), str(tmp_path / "a.png"), "PNG")
     assert {path.name for path in tmp_path.iterdir()} == {"a", "a.png"}
 
 
@@ -78,6 +79,24 @@ def test_the_umask_is_the_same_after_many_threads_wrote(tmp_path: Path) -> None:
     finally:
         assert os.umask(before) == 0o022
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o644}
+
+
+def test_a_file_is_replaced_when_the_new_one_is_complete(tmp_path: Path) -> None:
+    """Until then, and if that fails, it stays as it is; a link still points to it."""
+    (tmp_path / "a.txt").write_bytes(b"old")
+    (tmp_path / "link.txt").symlink_to("a.txt")
+    for path in (tmp_path / "a.txt", tmp_path / "link.txt"):
+        with contextlib.suppress(KeyError), replaced(str(path)) as partial:
+            Path(partial).write_bytes(b"half")
+            raise KeyError
+        assert path.read_bytes() == b"old"
+    with replaced(str(tmp_path / "link.txt")) as partial:
+        Path(partial).write_bytes(b"new")
+        assert (tmp_path / "a.txt").read_bytes() == b"old"
+    assert (tmp_path / "a.txt").read_bytes() == b"new"
+    assert sorted(os.listdir(tmp_path)) == ["a.txt", "link.txt"]
+    with replaced(os.devnull) as partial:
+        assert partial == os.devnull
 
 
 def test_no_module_sets_the_umask() -> None:

@@ -195,3 +195,11 @@ def test_inspect_shard_of_one_empty_member(tmp_path: Path) -> None:
     assert inspect_shard(url).first == [{"key": "a", "label": None, "bytes": {"txt": 0}}]
     with pytest.raises(ObjectNotFoundError):
         inspect_shard(f"{tmp_path}/1.tar")
+
+
+def test_labels_that_are_too_large_are_noted(memory_folder: str) -> None:
+    """Else classes would be missing without a word."""
+    members = [(f"{number}.cls", b"9" * (63 + number)) for number in range(5)]
+    found = inspect_shard(put(f"{memory_folder}/0.tar", pack_tar(members)))
+    assert list(found.labels.values()) == [1, 1]
+    assert "3 of 5 samples have a cls member of more than 64 bytes: they are not counted in the classes" in found.notes

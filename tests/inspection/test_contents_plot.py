@@ -60,7 +60,25 @@ def test_sizes_of_different_magnitude_have_a_tick_for_each_edge() -> None:
     assert [label.get_text() for label in sizes.get_xticklabels()] == ["0", "1", "16", "256", "4,096"]
 
 
-@pytest.mark.parametrize(("folders", "title"), [({"cat": 2}, "1 folders of keys"), ({}, "0 folders of keys")])
+@pytest.mark.parametrize("edges", [[1, 2], [75, 76], [1_000_000, 1_000_001], [0, 1], [3, 4, 5]])
+def test_ticks_of_sizes_differ(edges: list[int]) -> None:
+    """Of samples that are all of one size, too: there is no part of a byte."""
+    counts = [7, *[0] * (len(edges) - 2)]
+    figure = draw_contents(contents(sample_bytes=Histogram(edges, counts)), title="")
+    figure.draw_without_rendering()
+    for axis in (figure.axes[1].xaxis, figure.axes[1].yaxis):
+        shown = [label.get_text() for label in axis.get_ticklabels()]
+        assert len(set(shown)) == len(shown) > 0
+        assert all(tick == int(tick) for tick in axis.get_ticklocs())
+
+
+def test_the_title_says_how_many_samples_have_a_class() -> None:
+    """If not all of them have one."""
+    classes, _ = draw_contents(contents(labels={"1": 2}), title="").axes
+    assert classes.get_title() == "1 classes, of 2 of 7 samples"
+
+
+@pytest.mark.parametrize(("folders", "title"), [({"cat": 7}, "1 folders of keys"), ({}, "0 folders of keys")])
 def test_without_labels_folders_are_counted(folders: dict[str, int], title: str) -> None:
     """Without folders, too, the picture says so."""
     classes, sizes = draw_contents(contents(folders=folders), title="").axes

@@ -185,6 +185,41 @@ def test_a_process_number_that_is_used_again_starts_anew(watch: Watch) -> None:
     assert one.recent.as_scalars("")["samples_per_s"] == 2
 
 
+@pytest.mark.parametrize(("items", "began_s"), [(300, 0), (300, 13), (5_000, 13)])
+def test_a_process_number_that_is_used_again_by_a_slower_process_starts_anew(
+    watch: Watch, items: int, began_s: float
+) -> None:
+    """Its first line may come later than the last line of the other one: counters go back, or it began afterwards."""
+    watch.write("0.jsonl", line(4, read_items=4_000), line(7, read_items=items, time=NOW_S + began_s + 7))
+    (one,) = watch.at(began_s + 7).processes
+    assert one.recent.elapsed_s == 7
+    assert one.recent.as_scalars("")["samples_per_s"] == items / 7
+
+
+def test_a_clock_that_is_set_back_does_not_stall_a_process(watch: Watch) -> None:
+    """The last line of a file is as old as the file, whatever lines before it say."""
+    lines = [line(2 * n, read_items=200 * n, time=NOW_S + 2 * n - (3_600 if n > 2 else 0)) for n in range(1, 6)]
+    watch.now_s = NOW_S + 10
+    watch.write("0.jsonl", *lines)
+    (one,) = watch.at(11).processes
+    assert (one.state, round(one.age_s)) == ("running", 1)
+    assert one.recent.as_scalars("")["samples_per_s"] == 100
+
+
+def test_two_trainings_in_a_folder_are_noted(watch: Watch) -> None:
+    """Their rates are added up. A rank and its workers are one training."""
+    alone = {"rank": 0, "world_size": 1}
+    watch.write("a.jsonl", line(1, pid=7, host="a", read_items=1, **alone))
+    watch.write("aw.jsonl", line(1, pid=8, host="a", parent_pid=7, worker=0, num_workers=1, read_items=1, **alone))
+    assert watch.at(1).notes == ()
+    watch.write("bw.jsonl", line(1, pid=9, host="b", parent_pid=7, worker=0, num_workers=1, read_items=1, **alone))
+    (note,) = watch.at(1).notes
+    assert note == (
+        "rank 0 is recorded by 2 processes (a:7, b:7): if they are two trainings, their numbers are added up. Record "
+        "each training in a folder of its own"
+    )
+
+
 def test_a_process_in_two_files_counts_once(watch: Watch) -> None:
     """As with the environment variable and record_stats."""
     watch.write("0.jsonl", line(2, read_items=20))

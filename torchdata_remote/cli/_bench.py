@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Generator
+from dataclasses import replace
 from inspect import signature
 from typing import Any
 
@@ -21,6 +21,7 @@ from ..formats.nested import is_archive_name
 from ..formats.sample import Sample
 from ..inspection import Trace, draw_timeline, require_plot, save_plot, shortened, verdict
 from ..pipes import stream_files, stream_shards
+from ._bench_reader import FIRST_SAMPLE_S, Reader
 from ._shared import Commands, add_command, add_storage_options, count, positive_seconds, print_line, printable
 
 _MAX_LISTED = 1_000  # URLs, to find out whether there are shards
@@ -39,10 +40,19 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("url", help="folder of shards or of files, manifest, glob, or one shard")
     parser.add_argument(
-        "--seconds", type=positive_seconds, default=10.0, metavar="S", help="how long (default: %(default)g)"
+        "--seconds",
+        type=positive_seconds,
+        default=10.0,
+        metavar="S",
+        help="how long; the first sample is waited for longer, at most "
+        f"{FIRST_SAMPLE_S:g} s. After the time, or Ctrl-C, what was read so far is reported (default: %(default)g)",
     )
     parser.add_argument(
-        "--max-in-flight", type=count, metavar="N", help="requests at once (default: 16 for shards, 32 for files)"
+        "--max-in-flight",
+        type=count,
+        metavar="N",
+        help="requests at once (default: "
+        f"{_default_in_flight(stream_shards)} for shards, {_default_in_flight(stream_files)} for files)",
     )
     parser.add_argument("--no-decode", action="store_true", help="leave members as bytes")
     parser.add_argument(
@@ -65,19 +75,15 @@ def _run(args: argparse.Namespace) -> int:
         require_plot(args.plot)
     chain, max_in_flight = _chain(args)  # lists the URL, which is not measured
     trace, before = Trace(), stats()
-    num_samples, ended = 0, True
-    began_s = time.perf_counter()
     with watched(trace.take, consumer=bool(args.plot)):
-        for _ in chain:
-            num_samples += 1  # used after the loop
-            trace.took_sample()
-            if time.perf_counter() - began_s >= args.seconds:
-                ended = False
-                break
-        spent = stats() - before
-    if not num_samples:
+        reader = Reader(chain, trace, args.seconds)
+        interrupted = reader.run()
+        spent = replace(stats() - before, elapsed_s=reader.elapsed_s())
+        waiting_s = trace.take_open_waits()
+    num_samples, ended = len(trace.samples_s), reader.ended
+    if ended and not num_samples:
         raise RemoteDataError(f"{printable(args.url)}: no samples found.")
-    result = verdict(spent, max_in_flight=max_in_flight)
+    result = verdict(spent, max_in_flight=max_in_flight, waiting_s=waiting_s)
     total = f"{num_samples:,} samples in {spent.elapsed_s:.2f} s" + (", the whole dataset" if ended else "")
     rates = f"{num_samples / spent.elapsed_s:,.0f}/s, {spent.fetch.num_bytes / spent.elapsed_s / 1e6:,.1f} MB/s"
     if args.json:
@@ -91,6 +97,10 @@ def _run(args: argparse.Namespace) -> int:
         subtitle = f"{shortened(printable(redact(args.url)), 60)}: {total}, {rates}"
         figure = draw_timeline(trace, spent, title=result, subtitle=subtitle, max_in_flight=max_in_flight)
         save_plot(figure, args.plot)
+    if interrupted:
+        raise KeyboardInterrupt
+    if not num_samples:
+        raise RemoteDataError(f"{printable(args.url)}: no sample arrived in {spent.elapsed_s:.1f} s.")
     return 0
 
 
@@ -107,12 +117,16 @@ def _document(args: argparse.Namespace, trace: Trace, spent: Stats, result: str,
     }
 
 
-def _chain(args: argparse.Namespace) -> tuple[Iterator[Sample], int]:
+def _chain(args: argparse.Namespace) -> tuple[Generator[Sample, None, None], int]:
     """The samples, and how many requests may run at once."""
     stream: Any = stream_shards if _has_shards(args) else stream_files
-    max_in_flight = args.max_in_flight or signature(stream).parameters["max_in_flight"].default
+    max_in_flight = args.max_in_flight or _default_in_flight(stream)
     samples = stream(args.url, shuffle=False, storage_options=args.storage_options, max_in_flight=max_in_flight)
     return iter(samples if args.no_decode else samples.decode_sample()), max_in_flight
+
+
+def _default_in_flight(stream: Callable[..., Any]) -> Any:
+    return signature(stream).parameters["max_in_flight"].default
 
 
 def _is_one(url: str) -> bool:

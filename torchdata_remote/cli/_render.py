@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from ..core.new_file import replaced
 from ..errors import JobError
 from ..service.kubernetes import RenderSettings, TrainingJob, render
 from ._shared import Commands, add_command, printable
@@ -73,7 +74,7 @@ def _run(args: argparse.Namespace) -> int:
         sys.stdout.write(text)
         return 0
     try:
-        with open(args.output, "w", encoding="utf-8", newline="\n") as file:
+        with replaced(args.output) as partial, open(partial, "w", encoding="utf-8", newline="\n") as file:
             file.write(text)
     except OSError as error:
         raise JobError(f"{printable(args.output)}: cannot be written: {error.strerror or error}.") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import math
 import os
@@ -10,7 +11,7 @@ import sys
 
 from PIL import Image
 
-from ..core.new_file import make_new_file
+from ..core.new_file import replaced, require_replaceable
 from ..core.urls import redact
 from ..errors import LabelError, RemoteDataError
 from ..inspection import Cell, class_names, contact_sheet, pictures, thumbnail
@@ -50,6 +51,8 @@ def add(commands: Commands) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
+    kind = _format(args.grid)
+    require_replaceable(args.grid)
     names: dict[str, str] | None = None
     cells: list[Cell] = []
     shown: list[dict[str, str | None]] = []
@@ -61,9 +64,9 @@ def _run(args: argparse.Namespace) -> int:
     columns = args.columns or math.ceil(math.sqrt(len(cells)))
     try:
         sheet = contact_sheet(cells, num_columns=columns, cell_pixels=args.cell_pixels)
-        _save(sheet, args.grid)
-    except (OSError, ValueError) as error:  # no such folder, no such format, too large
-        raise RemoteDataError(f"{args.grid}: {error}") from error
+        _save(sheet, args.grid, kind)
+    except (OSError, ValueError) as error:  # a full disk; too many pixels
+        raise RemoteDataError(f"{args.grid}: {getattr(error, 'strerror', None) or error}") from error
     if args.json:
         sizes = {"num_images": len(cells), "width": sheet.width, "height": sheet.height}
         print_line(json.dumps({"grid": args.grid, **sizes, "images": shown}, indent=1))
@@ -80,17 +83,21 @@ def _names(url: str, args: argparse.Namespace) -> dict[str, str]:
         return {}
 
 
-def _save(sheet: Image.Image, path: str) -> None:
-    """Write a picture; an existing file is replaced when the new one is complete."""
-    folder, name = os.path.split(os.path.abspath(path))
-    extension = os.path.splitext(name)[1]
-    if extension.lower() not in Image.registered_extensions():
-        raise ValueError(f"no picture format has the extension {extension!r}. Use a name such as out.png")
-    handle, partial = make_new_file(folder, ".tmp-", extension)
+def _format(path: str) -> str:
+    """Return the format of a picture, by its extension, if it can be written."""
+    extension = os.path.splitext(path)[1]
+    found = Image.registered_extensions().get(extension.lower())
     try:
-        with os.fdopen(handle, "wb") as file:
-            sheet.save(file, Image.registered_extensions()[extension.lower()])
-        os.replace(partial, path)
-    except BaseException:
-        os.unlink(partial)
-        raise
+        # The registry also has formats that are only read, or lack a library
+        Image.new("RGB", (1, 1)).save(io.BytesIO(), found or "")
+    except (KeyError, OSError, RuntimeError, ValueError) as error:
+        raise RemoteDataError(
+            f"{path}: no picture can be written with the extension {extension!r}. Use a name such as out.png"
+        ) from error
+    return str(found)
+
+
+def _save(sheet: Image.Image, path: str, kind: str) -> None:
+    """Write a picture; an existing file is replaced when the new one is complete."""
+    with replaced(path) as partial:
+        sheet.save(partial, kind)

@@ -11,7 +11,8 @@ import time
 from functools import partial
 from glob import glob
 
-from ..core.stats.counters import FOLDER_EVERY_S, STATS_VARIABLE
+from ..core.stats.counters import FOLDER_EVERY_S
+from ..core.stats.variable import STATS_VARIABLE
 from ..errors import RemoteDataError
 from ..inspection.recorded_stats import RecordedStats
 from ._shared import Commands, add_command, port, positive_seconds, print_line, printable
@@ -64,6 +65,8 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _run(args: argparse.Namespace) -> int:
+    if args.once and args.prometheus is not None:
+        args.parser.error("argument --once: not allowed with argument --prometheus")
     paths = args.path or [path for path in [os.environ.get(STATS_VARIABLE)] if path]
     if not paths:
         raise RemoteDataError(
@@ -115,10 +118,10 @@ def _serve(recorded: RecordedStats, host: str, port: int) -> str:
     except ImportError as error:
         raise RemoteDataError(f"--prometheus: {error}. Install: pip install 'torchdata_remote[service]'") from error
     try:
-        serve_metrics(recorded, host, port)
+        port = serve_metrics(recorded, host, port)
     except OSError as error:
         raise RemoteDataError(f"--prometheus {host}:{port}: {error.strerror or error}.") from error
-    return f"http://{host}:{port}/metrics"
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"
 
 
 def _size() -> dict[str, int]:

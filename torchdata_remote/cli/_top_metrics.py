@@ -57,15 +57,19 @@ class TrainingCollector(Collector):
             yield counter
 
 
-def serve_metrics(recorded: RecordedStats, host: str, port: int) -> None:
+def serve_metrics(recorded: RecordedStats, host: str, port: int) -> int:
     """Serve ``/metrics`` in a thread until the process ends.
+
+    Returns:
+        int: the port, which the system chooses if ``port`` is 0.
 
     Raises:
         OSError: if the address cannot be used.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(TrainingCollector(recorded))
-    start_http_server(port, addr=host, registry=registry)
+    server, _ = start_http_server(port, addr=host, registry=registry)
+    return server.server_port
 
 
 def _labels(one: ProcessStats) -> list[str]:

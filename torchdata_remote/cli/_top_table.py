@@ -24,7 +24,7 @@ def table(now: TrainingStats, title: str, *, columns: int | None = None, lines: 
         lines: that there may be. If there are too many processes, those that wait most are shown.
     """
     running = sum(one.state == "running" for one in now.processes)
-    end = [*map(printable, now.notes), *_wrapped(now.verdict, columns)]
+    end = [*map(printable, now.notes), *_wrapped(printable(now.verdict), columns)]
     if not now.processes:
         return _cut([title, "", *end], columns, lines)
     room = len(now.processes) if lines is None else max(1, lines - len(end) - 6)

@@ -17,7 +17,7 @@ from ..formats.error_policy import MemberErrorHandler, Skipped
 from ..formats.sample import KEY
 from ..formats.tar import MemberHeader
 from .histograms import Histogram, histogram
-from .label_member import LABEL_EXTENSION, decode_label, is_label
+from .label_member import LABEL_EXTENSION, decode_label, is_label, is_unread, not_counted
 from .pictures import class_name, class_names
 from .shard_headers import WRONG_INDEX, ShardHeaders, group_headers
 
@@ -188,6 +188,7 @@ class _Counter:
         self.starts: list[int] = []  # of samples
         self._sizes: dict[str, list[int]] = {}
         self._labels: Counter[str] = Counter()
+        self._num_unread = 0  # labels
         self._folders: Counter[str] = Counter()
         self._sample_bytes: list[int] = []
         self._first: list[dict[str, Any]] = []
@@ -207,6 +208,7 @@ class _Counter:
             label = decode_label(members.get(LABEL_EXTENSION))
             if label is not None:
                 self._labels[label] += 1
+            self._num_unread += is_unread(members.get(LABEL_EXTENSION))
             folder = str(sample[KEY]).rpartition("/")[0].rpartition("/")[2]
             if folder:
                 self._folders[folder] += 1
@@ -217,6 +219,8 @@ class _Counter:
 
     def contents(self) -> ShardContents:
         """Return all counts."""
+        if self._num_unread:
+            self.notes.append(not_counted(self._num_unread, len(self.starts)))
         sizes = {
             extension: Sizes(len(group), min(group), median(group), max(group), sum(group))
             for extension, group in self._sizes.items()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from .contents import ShardContents
 from .histograms import Histogram
-from .plots import COLOURS, DPI, shortened
+from .plots import COLOURS, DPI, plain_text, shortened
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,6 +28,7 @@ def ordered_classes(counts: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (int(item[0]) if numbers else 0, item[0])))
 
 
+@plain_text()
 def draw_contents(contents: ShardContents, *, title: str) -> Figure:
     """Draw how many samples each class has, and the histogram of the samples' sizes.
 
@@ -52,7 +53,9 @@ def _draw_classes(axes: Axes, contents: ShardContents, counts: Mapping[str, int]
     from matplotlib.ticker import MaxNLocator
 
     kind = "classes" if contents.labels else "folders of keys"
-    axes.set_title(f"{len(counts):,} {kind}")
+    counted = sum(counts.values())
+    among = f", of {counted:,} of {contents.num_samples:,} samples" if 0 < counted < contents.num_samples else ""
+    axes.set_title(f"{len(counts):,} {kind}{among}")
     if not counts:
         _say(axes, "no classes: no cls members, no folders in keys")
         return
@@ -73,7 +76,7 @@ def _draw_classes(axes: Axes, contents: ShardContents, counts: Mapping[str, int]
 
 
 def _draw_sizes(axes: Axes, found: Histogram | None) -> None:
-    from matplotlib.ticker import FuncFormatter
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axes.set_title("Bytes of a sample")
     if found is None:
@@ -85,7 +88,9 @@ def _draw_sizes(axes: Axes, found: Histogram | None) -> None:
         axes.set_xscale("symlog", base=2, linthresh=1)
         axes.set_xticks(found.edges, [f"{edge:,}" for edge in found.edges], rotation=30)
     else:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:,.0f}"))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlabel="bytes of all members together", ylabel="samples", ylim=(0, None))
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ..core.new_file import replaced, require_replaceable
 from ..errors import RemoteDataError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DPI = 100
+_BACKEND = "MPLBACKEND"
+_NEED_LATEX = {"pgf"}
 # Okabe and Ito's palette, which colour-blind readers can tell apart
 COLOURS = {"list": "#cc79a7", "fetch": "#0072b2", "read": "#009e73", "decode": "#e69f00", "rest": "#b3b3b3"}
 
@@ -20,39 +25,53 @@ def require_plot(path: str) -> None:
     """Raise unless a plot can be drawn and written to a file; to be called before the work that it shows.
 
     Raises:
-        RemoteDataError: if matplotlib is missing, the file's folder does not exist, or its format is unknown.
+        RemoteDataError: if matplotlib is missing or cannot be imported, the file's folder does not exist, or its format
+            is unknown.
     """
+    # Plots have a canvas of their own. matplotlib cannot be imported where this names a backend that it does not know
+    backend = os.environ.pop(_BACKEND, None)
     try:
         from matplotlib.figure import Figure
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise RemoteDataError("--plot needs matplotlib: pip install 'torchdata_remote[plot]'") from error
-    folder, name = os.path.split(os.path.abspath(path))
-    extension = os.path.splitext(name)[1].lower().removeprefix(".")
-    known = Figure().canvas.get_supported_filetypes()
+    except Exception as error:  # such as of a library that it needs, or of a configuration file
+        raise RemoteDataError(f"--plot: matplotlib cannot be imported: {type(error).__name__}: {error}") from error
+    finally:
+        if backend is not None:
+            os.environ[_BACKEND] = backend
+    extension = os.path.splitext(path)[1].lower().removeprefix(".")
+    known = Figure().canvas.get_supported_filetypes().keys() - _NEED_LATEX
     if extension not in known:
         raise RemoteDataError(
             f"{path}: no picture format has the extension {extension!r}. Use a name such as out.png; known are "
             f"{', '.join(sorted(known))}."
         )
-    if not os.path.isdir(folder):
-        raise RemoteDataError(f"{path}: the folder {folder} does not exist. Create it, or write elsewhere.")
-    if not os.access(path if os.path.exists(path) else folder, os.W_OK) or os.path.isdir(path):
-        raise RemoteDataError(f"{path}: no file can be written there. Write elsewhere.")
+    require_replaceable(path)
+
+
+@contextlib.contextmanager
+def plain_text() -> Iterator[None]:
+    """Draw text in this block without LaTeX, whatever the user's ``matplotlibrc`` says: names are no LaTeX."""
+    from matplotlib import rc_context
+
+    with rc_context({"text.usetex": False}):
+        yield
 
 
 def save_plot(figure: Figure, path: str) -> None:
-    """Write a figure to a file, in the format of its extension.
+    """Write a figure to a file, in the format of its extension. An existing file is replaced when it is complete.
 
     Raises:
         RemoteDataError: if it cannot be written.
     """
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), plain_text(), replaced(path) as partial:
             # Names may have characters that the font does not: they are drawn as boxes
             warnings.filterwarnings("ignore", "Glyph", UserWarning)
-            figure.savefig(path)
-    except (OSError, ValueError) as error:
-        raise RemoteDataError(f"{path}: the picture cannot be written: {error}") from error
+            figure.savefig(partial)
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise RemoteDataError(f"{path}: the picture cannot be written: {reason}") from error
 
 
 def shortened(text: str, max_characters: int) -> str:

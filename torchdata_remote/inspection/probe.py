@@ -19,7 +19,7 @@ from ..formats.manifest import MANIFEST_NAME, load_manifest
 from ..formats.sample import KEY, Sample
 from ..formats.tar import MemberHeader
 from ..storage import list_folder, read_whole
-from .label_member import LABEL_EXTENSION, decode_label, is_label
+from .label_member import LABEL_EXTENSION, decode_label, is_label, is_unread
 from .shard_headers import ShardHeaders, group_headers
 
 MAX_FILES = 200_000
@@ -95,6 +95,7 @@ class ShardProbe:
         num_samples: samples that were counted.
         complete: whether these are all samples.
         labels: content of ``cls`` members -> samples.
+        num_unread: samples whose ``cls`` member is too large to be a label.
         folders: last folder of the key -> samples; keys without a folder are not counted.
         extensions: of members -> samples.
         problem: why the shard cannot be read; empty if it can.
@@ -103,6 +104,7 @@ class ShardProbe:
     num_samples: int = 0
     complete: bool = False
     labels: Counter[str] = field(default_factory=Counter)
+    num_unread: int = 0
     folders: Counter[str] = field(default_factory=Counter)
     extensions: Counter[str] = field(default_factory=Counter)
     problem: str = ""
@@ -116,6 +118,7 @@ class ShardProbe:
         label = decode_label(sample.get(LABEL_EXTENSION))
         if label is not None:
             self.labels[label] += 1
+        self.num_unread += is_unread(sample.get(LABEL_EXTENSION))
         self.extensions.update(name for name in sample if not name.startswith("__"))
 
 

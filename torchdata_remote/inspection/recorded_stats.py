@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from ..core.arguments import check
@@ -19,6 +19,7 @@ from .training_stats import ProcessStats, State, TrainingStats
 _RECENT_S = 10.0
 _STALLED_S, _STALLED_LINES = 10.0, 3  # no line for so long, or for so many intervals
 _SHOWN_S = 60.0  # a process that has ended, before others ended or after
+_MAX_NAMED = 4
 
 
 _Key = tuple[str, str | None, int]  # file, host, pid
@@ -34,8 +35,8 @@ class _Process:
 
     def add(self, line: StatsLine) -> None:
         lines = self.lines
-        if lines and line.stats.elapsed_s < lines[-1].stats.elapsed_s:
-            lines.clear()  # another process with the same number
+        if lines and line.is_of_another(lines[-1]):
+            lines.clear()
         lines.append(line)
         while len(lines) > 2 and lines[1].stats.elapsed_s <= line.stats.elapsed_s - _RECENT_S:
             lines.popleft()
@@ -82,7 +83,25 @@ class RecordedStats:
             notes = [f"{path}: {reason}" for path, reason in self._files.unreadable.items()]
             if self._files.num_broken:
                 notes.append(f"{self._files.num_broken:,} lines are no statistics, or were written in part only")
-            return TrainingStats(tuple(sorted(self._shown(), key=_order)), tuple(notes))
+            found = TrainingStats(tuple(sorted(self._shown(), key=_order)))
+            return replace(found, notes=(*notes, *self._notes_of_ranks(found)))
+
+    def _notes_of_ranks(self, found: TrainingStats) -> Iterator[str]:
+        """Say which ranks there are several of."""
+        parents = {key[1:]: one.lines[-1].parent_pid for key, one in self._processes.items()}
+        processes: dict[int, set[str]] = {}
+        for one in found.counted:
+            pid = one.pid if one.worker is None else parents[one.host, one.pid]
+            if one.rank is not None:
+                processes.setdefault(one.rank, set()).add(str(pid) if one.host is None else f"{one.host}:{pid}")
+        for rank, names in processes.items():
+            if len(names) > 1:
+                shown = ", ".join([*sorted(names)[:_MAX_NAMED], *["..."] * (len(names) > _MAX_NAMED)])
+                yield (
+                    f"rank {rank} is recorded by {len(names)} processes ({shown}): if they are two trainings, their "
+                    "numbers are added up. Record each training in a folder of its own"
+                )
+                return  # the same holds for the other ranks
 
     def _shown(self) -> list[ProcessStats]:
         if not self._processes:
@@ -120,7 +139,8 @@ class RecordedStats:
 
     def _add(self, new: NewLines) -> None:
         now_s, now_wall_s = self._clock(), self._wall_clock()
-        last_s = max((line.time_s for line in new.lines if line.time_s is not None), default=0.0)
+        # Not the largest: the clock may have been set back meanwhile
+        last_s = next((line.time_s for line in reversed(new.lines) if line.time_s is not None), 0.0)
         for line in new.lines:
             process = self._processes.setdefault((new.path, line.host, line.pid), _Process())
             process.add(line)

@@ -19,6 +19,7 @@ from ..core.stats.report import Stats
 SUFFIX = ".jsonl"
 _MAX_TAIL_BYTES, _MIN_TAIL_BYTES, _ALL_TAILS_BYTES = 4 << 20, 64 << 10, 16 << 20
 _COUNTERS = tuple(field.name for field in fields(StageStats))
+_WHOLE_COUNTERS = ("items", "num_bytes", "requests", "retries")  # never fall
 
 
 @dataclass(frozen=True)
@@ -72,13 +73,27 @@ class StatsLine:
         return cls(
             Stats(_number(found.get("elapsed_s")), *counted),
             int(_number(found.get("pid"))),
-            host=host if isinstance(host, str) else None,
+            # A lone surrogate could not be encoded where the name is shown
+            host=host.encode("utf-8", "backslashreplace").decode() if isinstance(host, str) else None,
             time_s=None if time_s is None else _number(time_s),
             idle_s=_number(found.get("idle_s", 0.0)),
             every_s=_number(found.get("every_s", 1.0)),
             ended=found.get("ended") is True,
             **{name: _whole(found.get(name)) for name in ("parent_pid", "rank", "world_size", "worker", "num_workers")},
         )
+
+    def is_of_another(self, before: StatsLine) -> bool:
+        """Return whether a process wrote this line that has the number of the one that wrote an earlier line.
+
+        Args:
+            before: the latest line with the same host and number.
+        """
+        if self.stats.elapsed_s < before.stats.elapsed_s:
+            return True
+        if self.time_s is not None and before.time_s is not None and self.time_s - self.stats.elapsed_s > before.time_s:
+            return True  # it began after that line
+        did = self.stats - before.stats
+        return any(getattr(getattr(did, one.name), name) < 0 for one in stages for name in _WHOLE_COUNTERS)
 
 
 @dataclass(frozen=True)
@@ -190,4 +205,4 @@ def _number(value: object) -> Any:
 
 
 def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -14,6 +14,7 @@ from ..core.urls import RemoteUrl
 from ..formats.images import is_image_name
 from ..formats.nested import is_archive_name
 from .choose_code import code_for_files, code_for_shards
+from .label_member import not_counted
 from .pictures import class_name, class_names_if_readable
 from .probe import (
     MAX_FILES,
@@ -159,6 +160,8 @@ def _of_shards(
     if folder.complete and all(str(shard) in listed_samples for shard in shards):
         num_samples = sum(listed_samples[str(shard)] for shard in shards)
     problems = [without_root(probe.problem, folder) for probe in probes if probe.problem]
+    if num_unread := sum(probe.num_unread for probe in probes):
+        problems.append(not_counted(num_unread, sum(probe.num_samples for probe in probes)))
     has_pictures = _any_image(folder) or any(is_image_name(name) for probe in probes for name in probe.extensions)
     return _with_classes(
         partial(

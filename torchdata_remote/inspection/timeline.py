@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.stats.counters import FETCH, LIST
 from ..core.stats.report import Stats
 from ..core.stats.spans import Span
-from .plots import COLOURS, DPI
+from .plots import COLOURS, DPI, plain_text
 from .trace import Percentiles, Trace
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def lanes(spans: Sequence[Span]) -> list[int]:
     return assigned
 
 
+@plain_text()
 def draw_timeline(trace: Trace, spent: Stats, *, title: str, subtitle: str, max_in_flight: int) -> Figure:
     """Draw a run: its beginning in detail, the throughput of all of it, and the durations of all requests.
 

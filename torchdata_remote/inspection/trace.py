@@ -49,6 +49,18 @@ class Trace:
         elif span.stage == FETCH.name:
             self.requests.append(span._replace(start_s=start_s, end_s=end_s))
 
+    def take_open_waits(self) -> float:
+        """Record the consumer's waits that have not ended, up to now.
+
+        Returns:
+            float: seconds of the longest one for the store; 0 if there is none.
+        """
+        now_s = time.perf_counter()
+        for stage in stages:
+            for start_s in stage.open_waits_s:
+                self.take(Span(stage.name, start_s, now_s, 0, by_consumer=True))
+        return max((now_s - start_s for start_s in FETCH.open_waits_s), default=0.0)
+
     def took_sample(self) -> None:
         """Record that a sample has arrived."""
         self.samples_s.append(time.perf_counter() - self._began_s)
@@ -115,12 +127,13 @@ def _until(holes: Sequence[Interval], first: int, end: float) -> Iterable[Interv
         first += 1
 
 
-def verdict(spent: Stats, *, max_in_flight: int) -> str:
+def verdict(spent: Stats, *, max_in_flight: int, waiting_s: float = 0.0) -> str:
     """Say in a sentence which stage takes most of the time, and what to change.
 
     Args:
         spent: counters of the run.
         max_in_flight: requests at once that were allowed.
+        waiting_s: seconds of a wait for the store that had not ended.
 
     Example:
         >>> from torchdata_remote.core.stats.counters import StageStats
@@ -131,6 +144,8 @@ def verdict(spent: Stats, *, max_in_flight: int) -> str:
     stage = spent.bottleneck
     waited_s = spent.rest_s if stage == "rest" else getattr(spent, stage).wait_s
     share = f"{100 * waited_s / max(spent.elapsed_s, 1e-9):.0f} % of the time"
+    if stage == FETCH.name and waiting_s > spent.elapsed_s / 2:
+        return f"{share} waits for the store: nothing came in the last {waiting_s:.1f} s"
     if stage == FETCH.name:
         return f"{share} waits for the store: {_remedy(spent, max_in_flight)}"
     return {

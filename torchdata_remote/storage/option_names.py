@@ -87,7 +87,7 @@ def _require(where: str, what: str, names: Iterable[str], known: set[str], meant
             continue
         word = meant.get(name.lower())
         advice = f"; did you mean {word!r}?" if word is not None else did_you_mean(name, sorted(known))
-        usual = sorted((known & _S3 if len(known & _S3) > 1 else known) - {*FALLBACK_NAMES})
+        usual = sorted((_S3 if known >= _S3 else known) - {*FALLBACK_NAMES})  # those of a store, before s3fs's many
         more = ", and others" if len(known) > _MAX_SHOWN else ""
         raise UrlError(
             f"{where}: unknown option {name!r} in {what}{advice or '.'} Known are "

@@ -11,6 +11,7 @@ import pytest
 from torchdata_remote.core.stats import counters
 from torchdata_remote.core.stats.counters import FETCH, StageCounter, StageStats, timed
 from torchdata_remote.core.stats.spans import Span, watched
+from torchdata_remote.core.stats.variable import STATS_VARIABLE
 
 
 @pytest.fixture
@@ -149,7 +150,7 @@ def test_a_wait_counts_before_it_has_ended(clock: list[float]) -> None:
     assert stage.snapshot().wait_s == stage.wait_s == 32
 
 
-def test_a_slow_reader_is_counted_twice_a_second(clock: list[float]) -> None:
+def test_the_time_of_a_slow_reader_is_counted_twice_a_second(clock: list[float]) -> None:
     """Not only after some hundred samples, which may be minutes."""
     stage, other = StageCounter("read"), StageCounter("fetch")
 
@@ -158,17 +159,23 @@ def test_a_slow_reader_is_counted_twice_a_second(clock: list[float]) -> None:
             clock[0] += 0.2
             yield number
 
-    counted = [stage.snapshot().items for _ in timed(samples(), stage, within=other)]
-    assert counted == [0, 0, 0, 3, 3, 3, 6, 6]
+    waits_s = [stage.snapshot().wait_s for _ in timed(samples(), stage, within=other)]
+    assert waits_s == pytest.approx([0, 0, 0, 0.6, 0.6, 0.6, 1.2, 1.2])
     assert stage.snapshot().items == 8
     assert stage.snapshot().wait_s == pytest.approx(1.6)
 
 
-def test_many_samples_are_counted_in_blocks(clock: list[float]) -> None:
-    """A lock is taken once for 256 samples."""
+def test_each_sample_is_counted_at_once(clock: list[float]) -> None:
+    """Although a lock is taken once for 256 samples: the last ones before a reader hangs are counted, too."""
     stage, other = StageCounter("read"), StageCounter("fetch")
-    counted = [stage.snapshot().items for _ in timed(iter(range(600)), stage, within=other)]
-    assert set(counted) == {0, 256, 512}
+    own: list[int] = []
+    added = set()
+    for _ in timed(iter(range(600)), stage, within=other):
+        own.append(stage.snapshot().items)
+        added.add(stage._items)
+    assert own == list(range(1, 601))
+    assert added == {0, 256, 512}
+    assert stage.snapshot().items == 600
 
 
 def test_one_thread_starts_the_recording(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +184,7 @@ def test_one_thread_starts_the_recording(monkeypatch: pytest.MonkeyPatch) -> Non
 
     folders: list[str] = []
     monkeypatch.setattr(recording, "record_in_folder", folders.append)
-    monkeypatch.setenv(counters.STATS_VARIABLE, "stats/")
+    monkeypatch.setenv(STATS_VARIABLE, "stats/")
     monkeypatch.setattr(counters, "_idle", [True])
     stage = StageCounter("fetch")
     threads = [threading.Thread(target=stage.add, kwargs={"items": 1}) for _ in range(8)]
@@ -209,7 +216,7 @@ def test_a_wait_starts_the_recording(monkeypatch: pytest.MonkeyPatch) -> None:
 
     folders: list[str] = []
     monkeypatch.setattr(recording, "record_in_folder", folders.append)
-    monkeypatch.setenv(counters.STATS_VARIABLE, "stats/")
+    monkeypatch.setenv(STATS_VARIABLE, "stats/")
     monkeypatch.setattr(counters, "_idle", [True])
     with StageCounter("list").waiting():
         assert folders == ["stats/"]

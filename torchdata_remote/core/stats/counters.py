@@ -12,13 +12,12 @@ from dataclasses import dataclass, fields
 from typing import TypeVar
 
 from .spans import Span, consumer_watchers, watchers
+from .variable import STATS_VARIABLE
 
 T = TypeVar("T")
 
-STATS_VARIABLE = "TORCHDATA_REMOTE_STATS"
-"""Environment variable with the folder to which each process that reads records its counters."""
 FOLDER_EVERY_S = 2.0
-"""Seconds between the lines of a process in that folder: 10 MB in 8 hours."""
+"""Seconds between the lines of a process in the folder of recordings: 10 MB in 8 hours."""
 
 _FLUSH_ITEMS, _FLUSH_S = 256, 0.5
 
@@ -69,11 +68,18 @@ class StageCounter:
         self._wait_s = self._busy_s = 0.0
         # Start of each wait that has not ended, by a key of its own
         self._open_waits: dict[object, float] = {}
+        # Items of each iterator of `timed` that were not added yet, by its id
+        self._not_added: dict[int, list[int]] = {}
 
     @property
     def wait_s(self) -> float:
         """Seconds the consumer spent in waits for this stage that have ended."""
         return self._wait_s
+
+    @property
+    def open_waits_s(self) -> list[float]:
+        """Start of each wait that has not ended, by ``time.perf_counter``."""
+        return list(self._open_waits.values())
 
     def add(
         self,
@@ -129,12 +135,30 @@ class StageCounter:
         for take in watchers:
             take(Span(self.name, start_s, end_s, num_bytes, by_consumer=wait))
 
+    @contextlib.contextmanager
+    def counting(self) -> Iterator[list[int]]:
+        """Yield a list for a number of items that belong to the stage although they were not added to it yet."""
+        own = [0]
+        self._not_added[id(own)] = own
+        try:
+            yield own
+        finally:
+            self._not_added.pop(id(own), None)  # missing in a child that was forked meanwhile
+
+    def flush(self, own: list[int], took_s: float, *, elsewhere: bool) -> None:
+        """Add items, whose number becomes 0, and the time that they took; not those that other threads counted."""
+        took_s = max(0.0, took_s)
+        with self._lock:  # no snapshot has them twice
+            count, own[0] = own[0], 0
+            self.add(items=0 if elsewhere else count, wait_s=took_s, busy_s=0.0 if elsewhere else took_s)
+
     def snapshot(self) -> StageStats:
         """Return the current counters; a wait that has not ended counts up to now."""
         with self._lock:
             now_s = time.perf_counter()
-            waited_s = self._wait_s + sum(now_s - started_s for started_s in list(self._open_waits.values()))
-            now = self._items, self._num_bytes, waited_s, self._busy_s, self._requests, self._retries
+            waited_s = self._wait_s + sum(now_s - started_s for started_s in self.open_waits_s)
+            items = self._items + sum(own[0] for own in list(self._not_added.values()))
+            now = items, self._num_bytes, waited_s, self._busy_s, self._requests, self._retries
         return StageStats(*now)
 
 
@@ -156,38 +180,34 @@ def timed(
         elsewhere: whether other threads do the work of the stage and count it; then the time counts as waiting only.
     """
     clock = time.perf_counter
-    count, took_s, waited_s = 0, 0.0, within.wait_s
-    try:
-        started_s = clock()
-        flush_at_s = started_s + _FLUSH_S
-        for item in items:
-            ended_s = clock()
-            took_s += ended_s - started_s
-            count += 1
-            for take in consumer_watchers:
-                take(Span(stage.name, started_s, ended_s, 0, by_consumer=True))
-            yield item
+    took_s, waited_s = 0.0, within.wait_s
+    with contextlib.nullcontext([0]) if elsewhere else stage.counting() as own:
+        try:
             started_s = clock()
-            if count >= _FLUSH_ITEMS or started_s >= flush_at_s:
-                _flush(stage, count, took_s - within.wait_s + waited_s, elsewhere)
-                count, took_s, waited_s = 0, 0.0, within.wait_s
-                flush_at_s = started_s + _FLUSH_S
-        took_s += clock() - started_s
-    finally:
-        _flush(stage, count, took_s - within.wait_s + waited_s, elsewhere)
-        close = getattr(items, "close", None)
-        if close is not None:
-            close()
+            flush_at_s = started_s + _FLUSH_S
+            for item in items:
+                ended_s = clock()
+                took_s += ended_s - started_s
+                own[0] += 1
+                for take in consumer_watchers:
+                    take(Span(stage.name, started_s, ended_s, 0, by_consumer=True))
+                yield item
+                started_s = clock()
+                if own[0] >= _FLUSH_ITEMS or started_s >= flush_at_s:
+                    stage.flush(own, took_s - within.wait_s + waited_s, elsewhere=elsewhere)
+                    took_s, waited_s = 0.0, within.wait_s
+                    flush_at_s = started_s + _FLUSH_S
+            took_s += clock() - started_s
+        finally:
+            stage.flush(own, took_s - within.wait_s + waited_s, elsewhere=elsewhere)
+            close = getattr(items, "close", None)
+            if close is not None:
+                close()
 
 
 def elapsed_s() -> float:
     """Return the seconds since this process started to count."""
     return time.perf_counter() - _started_s
-
-
-def _flush(stage: StageCounter, count: int, took_s: float, elsewhere: bool) -> None:
-    took_s = max(0.0, took_s)
-    stage.add(items=0 if elsewhere else count, wait_s=took_s, busy_s=0.0 if elsewhere else took_s)
 
 
 def idle_s() -> float:
