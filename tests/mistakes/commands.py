@@ -153,8 +153,8 @@ TABLE = {
             'run("show", shards, "--grid", str(folder / "a.docx"))',
             CommandLineError,
             (
-                "torchdata-remote: memory://mistakes/shards/: none of the samples has an image (a member .bmp, "
-                ".gif, .jpeg, .jpg, .pbm, .pgm, .png, .pnm, .ppm, .tif, .tiff, .webp)."
+                "torchdata-remote: .../a.docx: no picture can be written with the extension '.docx'. Use a name "
+                "such as out.png"
             ),
         ),
     ],

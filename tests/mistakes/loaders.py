@@ -169,7 +169,7 @@ TABLE = {
         ),
         Mistake(
             "a batch size of NumPy",
-            ("len(next(iter(tdr.stateful_loader(tdr.stream_shards(shards), batch_size=np.int64(2)))))"),
+            ("len(next(iter(tdr.stateful_loader(tdr.stream_shards(shards).decode_sample(), batch_size=np.int64(2)))))"),
             None,
             "4",
         ),

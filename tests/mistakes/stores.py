@@ -99,7 +99,7 @@ TABLE = {
             UrlError,
             (
                 "datasets://host:1/photos: unknown option 'tokn' in storage_options; did you mean 'token'? "
-                "Known are token."
+                "Known are secure, token."
             ),
         ),
         Mistake(

@@ -77,12 +77,10 @@ TABLE = {
                 "next(iter(DataLoader(tdr.stream_shards(shards).map(lambda sample: sample), num_workers=1, "
                 'multiprocessing_context="spawn")))'
             ),
-            UserWarning,
+            WorkerStartError,
             (
-                "Got pickle error when attempting to start a worker Process. This might be because the worker "
-                "Process arguments are not picklable. Python 3.14+ changed the multiprocessing start method in "
-                "non-Mac POSIX platforms to 'forkserver', which requires the worker Process arguments to be "
-                "picklable. You can also try multiprocessing.set_start_method('fork')."
+                "map(fn=...) holds a lambda (...), which cannot be sent to a worker process. Use a module-level "
+                "function; functools.partial adds arguments. num_workers=0 needs no processes."
             ),
         ),
         Mistake(
