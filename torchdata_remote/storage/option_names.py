@@ -13,6 +13,7 @@ from ..core.arguments.suggestions import did_you_mean
 from ..core.options import FALLBACK_NAMES, StorageOptions
 from ..core.urls import HTTP, S3, redact
 from ..errors import UrlError
+from .option_values import require_usable_values
 
 _S3 = {"key", "secret", "token", "endpoint_url", "region", "profile", "anon", *FALLBACK_NAMES}
 _NESTED = ("client_kwargs", "config_kwargs")
@@ -48,7 +49,7 @@ _MEANT_IN_CLIENT = {"region": "region_name", "key": "aws_access_key_id", "secret
 
 
 def require_known_options(url: str, scheme: str, options: StorageOptions) -> None:
-    """Validate the names of storage options, and the types of the nested ones.
+    """Validate the names of storage options; for s3 also the values, and the environment's endpoint.
 
     Args:
         url: of an object or bucket, for the error.
@@ -58,20 +59,17 @@ def require_known_options(url: str, scheme: str, options: StorageOptions) -> Non
     Raises:
         UrlError: for an option that the scheme's filesystem does not have.
     """
-    if not options:
-        return
     where = redact(url)
     if scheme in S3:
-        for name in _NESTED:
-            if not isinstance(options.get(name), Mapping | None):
-                kind = type(options[name]).__name__
-                raise UrlError(f"{where}: storage_options[{name!r}] must be a dict, got {kind}.", url=where)
+        require_usable_values(where, options)
         if unknown := options.keys() - _S3 - {*_NESTED}:
             _require(where, "storage_options", unknown, _S3 | _of_s3fs(), _MEANT)
         if nested := options.get("client_kwargs"):
             _require(where, "storage_options['client_kwargs']", nested, _of_client(), _MEANT_IN_CLIENT)
         if nested := options.get("config_kwargs"):
             _require(where, "storage_options['config_kwargs']", nested, _of_config(), {})
+        return
+    if not options:
         return
     if scheme == _DATASETS:
         _require(where, "storage_options", options, _SERVICE | {*FALLBACK_NAMES}, {})
