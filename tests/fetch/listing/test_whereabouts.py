@@ -52,6 +52,21 @@ def test_a_missing_folder_names_the_nearest_one_and_a_similar_name(folder: str) 
         assert "did you mean 'train'?" in text
 
 
+def test_an_empty_folder_is_called_empty(tmp_path: Path) -> None:
+    """Its own name is not suggested."""
+    (tmp_path / "nothing").mkdir()
+    for below in ("nothing", "nothing/", "nothing/*.tar"):
+        assert f"/nothing/ is empty." in _listing(f"{tmp_path}/{below}")
+    assert f" {tmp_path}/ has empty folders only: 'nothing/'." in _listing(str(tmp_path))
+
+
+def test_a_folder_that_has_folders_only_names_them(folder: str) -> None:
+    """With the option that enters them."""
+    assert _listing(f"{folder}/train/", recursive=False).endswith(
+        "/train/ has folders only: 'cat/', 'dog/'. List one of them, or pass recursive=True."
+    )
+
+
 def test_objects_that_do_not_match_are_counted(folder: str) -> None:
     text = _listing(f"{folder}/train/", pattern="*.png")
     assert "that match pattern='*.png'. There are 2 others, such as 'cat/1.jpg', 'dog/1.jpg'." in text

@@ -91,21 +91,21 @@ def list_source(
                 if left_out
                 else ("" if recursive else ", with recursive=False")
                 + "."
-                + (others.text(pattern) or _about_nothing(url, options, retry))
+                + (others.text(pattern) or _about_nothing(url, options, retry, recursive=recursive))
                 + _advice(url)
             ),
             url=shown,
         )
 
 
-def _about_nothing(url: str, options: StorageOptions, retry: RetryPolicy) -> str:
+def _about_nothing(url: str, options: StorageOptions, retry: RetryPolicy, *, recursive: bool) -> str:
     """Say what is there instead of a source, by a few requests that are not repeated."""
     literal = url if isinstance(url, RemoteUrl) else literal_url(url)
     if not isinstance(url, RemoteUrl) and choice_start(url) is not None:
         start = url[: choice_start(url)]
         literal = unescape(start[: start.rfind("/") + 1])
     store, _ = open_store(literal, options, Connection(read_timeout_s=retry.progress_timeout_s))
-    return about_empty(store, literal) or " Check the bucket, the prefix and the pattern."
+    return about_empty(store, literal, recursive=recursive) or " Check the bucket, the prefix and the pattern."
 
 
 def _advice(url: str) -> str:

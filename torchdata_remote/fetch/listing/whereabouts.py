@@ -33,14 +33,37 @@ def about_missing(store: Any, url: str) -> str:
         return ""
 
 
-def about_empty(store: Any, url: str) -> str:
-    """Say what is there instead of a folder: the nearest one above it that has something, and similar names there."""
+def about_empty(store: Any, url: str, *, recursive: bool = False) -> str:
+    """Say what a folder has; of one that is missing, the nearest one above it that is there, and similar names in it.
+
+    Args:
+        store: of the folder.
+        url: of the folder.
+        recursive: whether the folders in it were entered.
+    """
     try:
         scheme, bucket, path = split_url(url)
+        if own := _about_folder(store, scheme, bucket, path.rstrip("/"), recursive=recursive):
+            return own
         missing = " There is no such folder." if scheme in LOCAL and not os.path.lexists(path) else ""
         return missing + _nearest(store, scheme, bucket, path.rstrip("/"))
     except (RemoteDataError, OSError, AttributeError, TypeError, NotImplementedError):
         return ""
+
+
+def _about_folder(store: Any, scheme: str, bucket: str, path: str, *, recursive: bool) -> str:
+    """Say that a folder has nothing, or folders only; empty if it is missing."""
+    prefix = f"{path}/" if path or scheme in LOCAL else ""
+    is_local = scheme in LOCAL
+    if is_local and not os.path.isdir(prefix):
+        return ""
+    page = store.list_after(prefix, recursive=False, after="", limit=_MAX_NAMES)
+    where = redact(prefix if is_local else join_url(scheme, bucket, prefix))
+    names = sorted(one[len(prefix) :] for one in page.folders)
+    if names and not page.entries:
+        empty, advice = ("empty ", "") if recursive else ("", " List one of them, or pass recursive=True.")
+        return f" {where} has {empty}folders only: {_examples(names)}.{advice}"
+    return f" {where} is empty." if is_local and not names and not page.entries else ""
 
 
 def _about_missing(store: Any, url: str) -> str:
