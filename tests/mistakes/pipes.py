@@ -597,7 +597,10 @@ TABLE = {
             "a path that does not exist",
             ('[stream.read() for _, stream in IterableWrapper(["/nonexistent/0.tar"]).async_prefetch()]'),
             ObjectNotFoundError,
-            ("file:///nonexistent/0.tar: no such file. (Bytes 0 to 67,108,864, etag None, attempt 1, after ... s.)"),
+            (
+                "file:///nonexistent/0.tar: no such file. The folder /nonexistent does not exist. Is the disk mounted, "
+                "and the path one of this machine? / has ... (Bytes 0 to 67,108,864, etag None, attempt 1, after ... s.)"
+            ),
         ),
         Mistake(
             "a state without order",
@@ -1830,8 +1833,8 @@ TABLE = {
             'list(tdr.stream_shards("/nonexistent/shards/"))',
             EmptyListingError,
             (
-                "/nonexistent/shards/: no objects found that match pattern='*.tar'. Check the bucket, the "
-                "prefix and the pattern."
+                "/nonexistent/shards/: no objects found that match pattern='*.tar'. The folder /nonexistent does not "
+                "exist. Is the disk mounted, and the path one of this machine? / has ..."
             ),
         ),
         Mistake(
