@@ -599,7 +599,8 @@ TABLE = {
             ObjectNotFoundError,
             (
                 "file:///nonexistent/0.tar: no such file. The folder /nonexistent does not exist. Is the disk mounted, "
-                "and the path one of this machine? / has ... (Bytes 0 to 67,108,864, etag None, attempt 1, after ... s.)"
+                "and the path one of this machine? / has ... "
+                "(Bytes 0 to 67,108,864, etag None, attempt 1, after ... s.)"
             ),
         ),
         Mistake(

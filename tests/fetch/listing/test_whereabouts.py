@@ -57,7 +57,7 @@ def test_an_empty_folder_is_called_empty(tmp_path: Path) -> None:
     """Its own name is not suggested."""
     (tmp_path / "nothing").mkdir()
     for below in ("nothing", "nothing/", "nothing/*.tar"):
-        assert f"/nothing/ is empty." in _listing(f"{tmp_path}/{below}")
+        assert "/nothing/ is empty." in _listing(f"{tmp_path}/{below}")
     assert f" {tmp_path}/ has empty folders only: 'nothing/'." in _listing(str(tmp_path))
 
 
@@ -162,7 +162,7 @@ def test_a_missing_object_of_a_missing_folder_names_the_folder(pets: str) -> Non
     with pytest.raises(ObjectNotFoundError, match=f"The folder {pets}/gone does not exist"):
         list(tdr.IterableWrapper([f"{pets}/gone/below/x.tar"]).shard_tar_reader())
     (Path(pets) / "x.tar").symlink_to("gone/x.tar")
-    with pytest.raises(ObjectNotFoundError, match="It is a broken link: it leads to 'gone/x.tar'"):
+    with pytest.raises(ObjectNotFoundError, match=r"It is a broken link: it leads to 'gone/x\.tar'"):
         list(tdr.IterableWrapper([f"{pets}/x.tar"]).shard_tar_reader())
 
 

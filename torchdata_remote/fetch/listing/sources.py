@@ -83,11 +83,8 @@ def list_source(
             continue
         chosen = matches if is_glob and _ENDS_WITH_EXTENSION.search(split_url(single)[2]) else in_folder
         for entry, below in _entries(single, literal, is_glob, recursive, options, retry):
-            if (matches if entry.path == path else chosen)(below):
-                if entry.size is None and scheme in LOCAL and not os.path.exists(entry.path):
-                    if is_wanted(below):
-                        raise broken_link_error(entry.path)
-                    continue
+            is_chosen = (matches if entry.path == path else chosen)(below)
+            if is_chosen and _has_target(scheme, entry, below, is_wanted):
                 num_found += 1
                 yield RemoteUrl(join_url(scheme, bucket, entry.path), entry.size, entry.etag)
             else:
@@ -107,6 +104,15 @@ def list_source(
             ),
             url=shown,
         )
+
+
+def _has_target(scheme: str, entry: Entry, below: str, is_wanted: Callable[[str], bool]) -> bool:
+    """Return ``False`` for a local link that leads nowhere; raise if the caller would take it."""
+    if entry.size is not None or scheme not in LOCAL or os.path.exists(entry.path):
+        return True
+    if is_wanted(below):
+        raise broken_link_error(entry.path)
+    return False
 
 
 def _about_nothing(url: str, options: StorageOptions, retry: RetryPolicy, *, recursive: bool) -> str:

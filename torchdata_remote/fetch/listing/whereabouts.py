@@ -79,7 +79,7 @@ def about_glob(store: Any, url: str) -> str:
         url: with a glob in its last part only.
     """
     try:
-        scheme, bucket, path = split_url(url)
+        scheme, _, path = split_url(url)
         folder, _, name = path.rpartition("/")
         prefix = f"{unescape(folder)}/" if folder or scheme in LOCAL else ""
         if not name or glob_start(folder) is not None:
