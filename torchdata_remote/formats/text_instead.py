@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
+
 _MAX_SHOWN = 60
+_SEPARATORS = "\x1c\x1d\x1e\x1f"  # which Python counts as white space
 _GIT_LFS = "version https://git-lfs"
 
 
@@ -20,10 +23,11 @@ def text_instead(start: bytes | memoryview) -> str:
         >>> text_instead(bytes(512))
         ''
     """
-    text = bytes(start).decode("utf-8", "ignore")
-    # A character of several bytes may be cut at the end; more that is left out is no text
-    is_text = len(start) - len(text.encode()) <= 3
-    if not text or not is_text or not all(one.isprintable() or one.isspace() for one in text):
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(start)  # the last character may be cut
+    except UnicodeDecodeError:
+        return ""
+    if not text or not all(one.isprintable() or (one.isspace() and one not in _SEPARATORS) for one in text):
         return ""
     shown = f", and begins with {text[:_MAX_SHOWN].strip()!r}"
     if text.startswith(_GIT_LFS):
