@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import inspect
 import json
 import lzma
 import os
@@ -1040,7 +1041,7 @@ def test_a_permanent_upload_error_is_raised_and_the_job_can_be_resumed(
     moto: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There is no manifest, and the next run writes the missing shards."""
-    monkeypatch.setattr(RetryPolicy.__init__, "__defaults__", (300.0, 3, 0.0, 0.0, 30.0))
+    monkeypatch.setattr(inspect.unwrap(RetryPolicy.__init__), "__defaults__", (300.0, 3, 0.0, 0.0, 30.0))
     source, well = memory_place(), memory_place()
     source.put(FILES)
     to = Place(f"s3://{moto.new_bucket()}/", moto)
