@@ -714,7 +714,7 @@ TABLE = {
             'list(IterableWrapper(["memory://mistakes/files/0.txt"]).shard_tar_reader())',
             ShardReadError,
             (
-                "memory://mistakes/files/0.txt: at byte 0: the archive ends in a header. It is not a tar, or "
+                "memory://mistakes/files/0.txt: at byte 0: the archive ends in a header, ... It is not a tar, or "
                 "the upload was cut short: write the shard again."
             ),
         ),
@@ -730,7 +730,7 @@ TABLE = {
             ShardReadError,
             (
                 "memory://mistakes/shards/000000.tar, in '0/000000.cls': at byte 0: the archive ends in a "
-                "header. It is not a tar, or the upload was cut short: write the shard again."
+                "header, and begins with '0': it is a text. It is not a tar, or the upload was cut short: write the shard again."
             ),
         ),
         Mistake(
