@@ -22,6 +22,9 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from torchdata_remote.pipes.base.datapipe import DataPipe
+from torchdata_remote.pipes.base.epochs import EpochPipe
+
 ROOT = Path(__file__).parent.parent
 PIPES = ROOT / "torchdata_remote" / "pipes"
 STUB = PIPES / "base" / "typed.pyi"
@@ -47,6 +50,13 @@ class IterDataPipe(TorchNames[T_co]):
     Annotate with it what returns a chain: ``def chain() -> tdr.IterDataPipe[dict[str, Any]]``. At run time it is torch's
     class itself, and each pipe of torch has the methods.
     """
+
+    @property
+    def skipped(self) -> Skipped:
+{skipped}
+
+    def set_epoch(self, epoch: int) -> None:
+{set_epoch}
 
 '''
 
@@ -111,10 +121,14 @@ def stub() -> str:
         ("collections.abc", "Iterable"),
         ("typing", "TypeVar"),
         (".torch_names", "TorchNames"),
+        ("...formats.error_policy", "Skipped"),
     }:
         imports.add(module, name)
     methods = [method_of(path, imports) for path in sorted(PIPES.glob("[!_]*.py"))]
-    return HEAD.format(imports=imports.text()) + "\n\n".join(methods) + "\n" + FOOT
+    head = HEAD.format(
+        imports=imports.text(), set_epoch=_docstring(EpochPipe.set_epoch), skipped=_docstring(DataPipe.skipped)
+    )
+    return head + "\n\n".join(methods) + "\n" + FOOT
 
 
 def method_of(path: Path, imports: Imports) -> str:
@@ -142,6 +156,8 @@ def method_of(path: Path, imports: Imports) -> str:
     overloads = [_overload(name, first, number, returned) for number in _LENGTHS if parameters[-1] == _NAMES]
     if overloads:
         imports.add("typing", "overload")
+    if overloads:
+        parameters[-1:] = ["name: str", "/", _NAMES]  # one at least
     line = f"    def {name}({', '.join(parameters)}) -> {returned}:"
     if len(line) > WIDTH:
         line = f"    def {name}(\n        " + ",\n        ".join(parameters) + f",\n    ) -> {returned}:"
@@ -204,7 +220,7 @@ def _parameters(init: ast.FunctionDef, kind: type, imports: Imports, known: dict
 
     def text(arg: ast.arg) -> str:
         assert arg.annotation is not None
-        annotation = ast.unparse(arg.annotation)
+        annotation = _written(arg.annotation)
         imports.add_used(annotation, known)
         default = ""
         if arg.arg in nodes:
@@ -219,17 +235,22 @@ def _parameters(init: ast.FunctionDef, kind: type, imports: Imports, known: dict
     return written + [text(arg) for arg in args.kwonlyargs]
 
 
+def _written(node: ast.expr) -> str:
+    """Source of an expression with the quotes that ruff wants."""
+    return ast.unparse(node).replace("'", '"')
+
+
 def _default(node: ast.expr, value: Any, imports: Imports, known: dict[str, tuple[str, str]]) -> str:
     """A default: numbers as such, because constants elsewhere say nothing to who reads the method."""
     if isinstance(value, int) and type(value) is int:
         return f"{value:_}"
-    source = ast.unparse(node)
+    source = _written(node)
     imports.add_used(source, known)
-    return source.replace("'", '"')
+    return source
 
 
-def _docstring(kind: type) -> str:
-    """The docstring of the class, without the source, which is ``self`` here."""
+def _docstring(kind: object) -> str:
+    """The docstring of a class or method, without the source, which is ``self`` here."""
     text = inspect.getdoc(kind) or ""
     text = re.sub(r"^    source_datapipe: .*\n(?:     .*\n)*", "", text, flags=re.MULTILINE)
     text = re.sub(r"^Args:\n\n", "", text, flags=re.MULTILINE)

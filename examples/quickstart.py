@@ -22,6 +22,7 @@ import time
 import urllib.request
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import botocore.session
@@ -38,6 +39,7 @@ import torchdata_remote as tdr
 
 HELD_OUT = 360
 BATCH_SIZE = 32
+START_S = 25  # the S3 server's
 RIGHT, WRONG = "#0072b2", "#d55e00"  # blue and vermilion, which colour-blind readers can tell apart
 
 
@@ -47,7 +49,11 @@ def main() -> None:
     parser.add_argument("--num-workers", type=int, default=2)
     parser.add_argument("--picture", default="quickstart.png", help="where loss and predictions are drawn")
     options = parser.parse_args()
+    if problem := refused(options.picture, options.epochs, options.num_workers):
+        parser.error(problem)
     torch.manual_seed(0)
+    for name in ("no_proxy", "NO_PROXY"):  # a proxy that http_proxy names does not reach a server on this machine
+        os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1", "localhost"]))
     with s3_server():
         bucket = f"digits-{uuid.uuid4().hex[:8]}"
         botocore.session.get_session().create_client("s3", region_name="us-east-1").create_bucket(Bucket=bucket)
@@ -65,6 +71,20 @@ def main() -> None:
     print(f"held-out accuracy: {accuracy}")
     draw(f"accuracy {accuracy}", losses, options.epochs, images, labels, predicted).savefig(options.picture)
     print(f"the loss, and the predictions that were hardest: {options.picture}")
+
+
+def refused(picture: str, epochs: int, num_workers: int) -> str | None:
+    """What is wrong with the options, found before anything is started; ``None`` if nothing is."""
+    path, kinds = Path(picture), Figure().canvas.get_supported_filetypes()
+    if epochs < 1 or num_workers < 0:
+        return f"--epochs must be at least 1, and --num-workers at least 0; got {epochs} and {num_workers}"
+    if path.suffix[1:].lower() not in kinds:
+        return f"--picture must end in one of {', '.join(f'.{kind}' for kind in sorted(kinds))}; got {picture!r}"
+    if path.is_dir() or not path.parent.is_dir():
+        return f"--picture must be a file in a folder that exists, got {picture!r}"
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        return f"--picture: {picture!r} cannot be written"
+    return None
 
 
 def digits() -> list[dict[str, Any]]:
@@ -96,7 +116,9 @@ def train(model: nn.Module, url: str, epochs: int, num_workers: int) -> list[flo
     loader = tdr.stateful_loader(pipe, batch_size=BATCH_SIZE, num_workers=num_workers)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     losses = []
-    print(f"Starting {num_workers} workers, which import torch, too; the first batch comes in some seconds ...")
+    if num_workers:
+        started = "1 worker, which imports" if num_workers == 1 else f"{num_workers} workers, which import"
+        print(f"Starting {started} torch, too; the first batch comes in some seconds ...")
     with tqdm(total=epochs * (1797 - HELD_OUT), unit=" samples", mininterval=0.5) as bar:
         for epoch in range(epochs):
             bar.set_description(f"epoch {epoch + 1} of {epochs}")
@@ -172,17 +194,27 @@ def s3_server() -> Iterator[None]:
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        for _ in range(600):
-            with contextlib.suppress(OSError), urllib.request.urlopen(url):
-                break
+        deadline = time.monotonic() + START_S
+        while not answers(url):
             if server.poll() is not None:
                 raise RuntimeError(f"{' '.join(command)} ended with exit code {server.returncode}")
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{' '.join(command)} does not answer at {url} after {START_S} s")
             time.sleep(0.1)
         os.environ.update(AWS_ENDPOINT_URL=url, AWS_ACCESS_KEY_ID="key", AWS_SECRET_ACCESS_KEY="secret")
         yield
     finally:
         server.terminate()
         server.wait()
+
+
+def answers(url: str) -> bool:
+    """Whether a server answers within a second, without a proxy."""
+    try:
+        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=1).close()
+    except OSError:
+        return False
+    return True
 
 
 if __name__ == "__main__":

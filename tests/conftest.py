@@ -45,6 +45,7 @@ SYSTEM_MODULES = (
     "pipes/base/test_split_guard.py",
     "storage/test_misbehaviour.py",
     "storage/test_unreachable.py",
+    "test_imports.py",
     "writing/test_background_upload.py",
     "writing/test_claim.py",
 )

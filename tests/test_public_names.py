@@ -69,7 +69,7 @@ def test_every_pipe_is_announced() -> None:
 
 
 def test_importing_the_package_imports_no_library() -> None:
-    """Of this package only the module that registers functional names; nothing that is not Python's own."""
+    """Of this package only what registers functional names and imports the others; all else is Python's own."""
     program = """
 import sys
 before = set(sys.modules)
@@ -77,7 +77,22 @@ import torchdata_remote
 names = {name for name in set(sys.modules) - before if name.split(".")[0] not in sys.stdlib_module_names}
 print(__import__("json").dumps(sorted(names)), end="")
 """
-    assert printed(program) == ["torchdata_remote", "torchdata_remote.core", "torchdata_remote.core.functional_names"]
+    core = [f"torchdata_remote.core.{name}" for name in ("first_import", "functional_names", "shared_names")]
+    assert printed(program) == ["torchdata_remote", "torchdata_remote.core", *core]
+
+
+@pytest.mark.system
+def test_torch_is_imported_for_the_names_that_need_it() -> None:
+    """First and wholly; for the other names not at all."""
+    program = """
+import importlib, json, sys
+import torchdata_remote as tdr
+homes = {*tdr._HOME_OF.values(), *tdr._MODULES.values()}
+for home in homes - set(tdr._IMPORT_TORCH):
+    importlib.import_module(home, "torchdata_remote")
+print(json.dumps(["torch" in sys.modules, sorted(set(tdr._IMPORT_TORCH) - homes)]))
+"""
+    assert printed(program) == [False, []]
 
 
 FIRST = "import torchdata_remote", "from torch.utils.data.datapipes.iter import IterableWrapper"

@@ -7,9 +7,9 @@ It imports neither torch nor the modules of this package: each name is imported 
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from .core.first_import import import_first
 from .core.functional_names import FunctionalNames
 
 if TYPE_CHECKING:
@@ -139,6 +139,7 @@ _HOMES = {
     ".sharding": "index_shards shard_dataset",
     ".writing": "ShardWriter",
 }
+_IMPORT_TORCH = (".datasets", ".loaders", ".pipes", ".testing")
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 _MODULES = {
     "decoders": ".formats.decoders",
@@ -155,19 +156,18 @@ _PIPES = (
     "write_shards",
 )  # fmt: skip
 
-FunctionalNames(_PIPES, lambda: import_module(".pipes", __name__)).register_when_imported()
+FunctionalNames(_PIPES, lambda: import_first(".pipes", __name__, after_torch=True)).register_when_imported()
 
 # Type checkers know the names above, and refuse others
 if not TYPE_CHECKING:
 
     def __getattr__(name):
         """Import a public name when it is first used."""
-        if name in _MODULES:
-            value = import_module(_MODULES[name], __name__)
-        elif name in _HOME_OF:
-            value = getattr(import_module(_HOME_OF[name], __name__), name)
-        else:
+        home = _MODULES.get(name) or _HOME_OF.get(name)
+        if home is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+        module = import_first(home, __name__, after_torch=home in _IMPORT_TORCH)
+        value = module if name in _MODULES else getattr(module, name)
         globals()[name] = value
         return value
 

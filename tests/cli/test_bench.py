@@ -123,7 +123,7 @@ def test_invalid_seconds_are_a_wrong_command_line(seconds: str, capsys: pytest.C
     with pytest.raises(SystemExit) as ended:
         main(["bench", "memory://x/", "--seconds", seconds])
     assert ended.value.code == 2
-    assert "expected a number of seconds" in capsys.readouterr().err
+    assert "expected a positive number of seconds" in capsys.readouterr().err
 
 
 def test_bench_of_an_empty_folder_fails_with_its_url(memory_folder: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -83,7 +83,7 @@ def test_a_folder_without_recordings_is_an_error(tmp_path: Path, capsys: pytest.
     """It says what makes them, and what could not be read."""
     assert main(["top", "--once", str(tmp_path / "missing")]) == 1
     message = capsys.readouterr().err
-    assert f"{tmp_path / 'missing'}: no file has a line of statistics. A process writes its first line" in message
+    assert f"{tmp_path / 'missing'}: no such file or folder. A process writes its first line" in message
     (tmp_path / "0.jsonl").write_text("text\n")
     assert main(["top", "--once", str(tmp_path)]) == 1
     assert "1 lines are no statistics" in capsys.readouterr().err
@@ -92,8 +92,8 @@ def test_a_folder_without_recordings_is_an_error(tmp_path: Path, capsys: pytest.
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--every-s", "0"], "expected a number of seconds"),
-        (["--every-s", "soon"], "expected a number of seconds"),
+        (["--every-s", "0"], "expected a positive number of seconds"),
+        (["--every-s", "soon"], "expected a positive number of seconds"),
         (["--prometheus", "x"], "expected PORT or HOST:PORT"),
         (["--prometheus", "70000"], "expected PORT or HOST:PORT"),
         (["--prometheus", "9400", "--json"], "not allowed with"),

@@ -209,6 +209,7 @@ def test_functional_names_chain_and_are_refused_twice() -> None:
     assert repr(pipe.map(_double)) == "Mapper"
     with pytest.raises(ValueError, match="'map' is taken"):
         _base.functional_datapipe("map")(_Count)
+    _base.functional_datapipe("map")(_pipes.Mapper)  # as when its module is executed again
     with pytest.raises(TypeError, match="subclasses of IterDataPipe"):
         _base.functional_datapipe("other")(dict)  # type: ignore[type-var]
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):

@@ -437,7 +437,7 @@ def test_class_files_label_validation_sets(memory_folder: str) -> None:
         (["cat", "dog"], LabelError, r"ant/0\.png.*'ant'.*none of the 2 classes cat, dog"),
         ({"cat": 0}, LabelError, "none of the 1 classes"),
         (["cat", "dog", "cat"], ValueError, "more than once"),
-        ({"cat": -1, "dog": 0, "ant": 1}, LabelError, "-1"),
+        ({"cat": -1, "dog": 0, "ant": 1}, ValueError, "-1"),
         ({"cat": "1", "dog": 0, "ant": 1}, TypeError, "'cat': '1'"),
         ({"cat": 0.5, "dog": 0, "ant": 1}, TypeError, "0.5"),
         ("cat", TypeError, "classes must be"),

@@ -87,7 +87,7 @@ def test_error_in_a_worker_keeps_its_type(moto: S3Server, folder: str) -> None:
 def test_fewer_shards_than_workers_is_an_error(moto: S3Server, folder: str) -> None:
     """It says what to do."""
     service = dataloader2.MultiProcessingReadingService(num_workers=2, multiprocessing_context="forkserver")
-    with pytest.raises(EmptyShareError, match=r"1 shards for 2 readers .* more and smaller shards"):
+    with pytest.raises(EmptyShareError, match=r"1 shard for 2 readers .* more and smaller shards"):
         epochs_of(keys_of(folder + "000000.tar", moto), service)
 
 

@@ -80,7 +80,7 @@ class Run:
                 "a": (self.reader(self.num_shards, world), 2.0),
                 "b": (self.reader(self.num_shards + 1, world), 1),
             }
-            stop = "all_exhausted" if self.kind == "mix" else 50 + self.num_streams
+            stop: Any = "all_exhausted" if self.kind == "mix" else 50 + self.num_streams
             pipe: Any = mix(sources, seed=self.seed, stop=stop).shuffle_samples(buffer_size=2)
         else:
             pipe = self.reader(self.num_shards, world).decode_sample({"cls": int})

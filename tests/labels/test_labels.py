@@ -26,7 +26,7 @@ from torchdata_remote.labels import (
 NAMES = st.text(st.characters(exclude_characters="/", exclude_categories=["Cs"]), min_size=1, max_size=8)
 
 
-@given(st.lists(NAMES, unique=True, max_size=20))
+@given(st.lists(NAMES, unique=True, min_size=1, max_size=20))
 def test_list_of_classes_is_numbered_from_0(names: list[str]) -> None:
     """In its order; a tuple too."""
     assert [class_numbers(names)[name] for name in names] == list(range(len(names)))

@@ -19,8 +19,8 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from tests.support.ranks import run_ranks
-from torchdata_remote import Resumable, StatefulLoader, World, merge_states, stateful_loader
-from torchdata_remote.errors import ShardReadError, StateError
+from torchdata_remote import Resumable, StatefulLoader, World, merge_states, stateful_loader, stream_shards
+from torchdata_remote.errors import EmptyShareError, ShardReadError, StateError
 from torchdata_remote.testing import write_small_shards
 
 NUM_SHARDS, SAMPLES_PER_SHARD = 12, 4
@@ -51,7 +51,7 @@ def chain_of(folder: str, world: World | None = None) -> Any:
     return reader.shuffle_samples(buffer_size=3, seed=2).to_tuple("__key__").map(key_of)
 
 
-def loader_of(folder: str, num_workers: int, start_method: str = "fork", **more: Any) -> StatefulLoader:
+def loader_of(folder: str, num_workers: int, start_method: Any = "fork", **more: Any) -> StatefulLoader:
     options: dict[str, Any] = {"batch_size": 2, "num_streams": NUM_STREAMS, "timeout_s": 60, **more}
     options["timeout_s"] *= bool(num_workers)
     return stateful_loader(chain_of(folder), num_workers=num_workers, multiprocessing_context=start_method, **options)
@@ -115,7 +115,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("num_workers", "start_method"), CASES)
-def test_resumed_batches_are_those_of_a_run_without_a_stop(folder: str, num_workers: int, start_method: str) -> None:
+def test_resumed_batches_are_those_of_a_run_without_a_stop(folder: str, num_workers: int, start_method: Any) -> None:
     """In the middle of an epoch, and over its end, with each start method."""
     loader = loader_of(folder, num_workers, start_method)
     epochs, states = zip(*(with_states(loader) for _ in range(3)), strict=True)
@@ -453,7 +453,15 @@ def test_a_state_of_another_chain_or_loader_is_refused(folder: str) -> None:
 def test_more_workers_than_streams_are_an_error(folder: str) -> None:
     """It is raised by the workers, and names the number of streams."""
     loader = loader_of(folder, 4, num_streams=3)
-    with failing(StateError, r"4 slots \(1 ranks x 4 workers\) for 3 streams"):
+    with failing(StateError, r"4 slots \(1 rank x 4 workers\) for 3 streams"):
+        list(loader)
+
+
+def test_too_few_shards_are_counted_against_ranks_and_workers(tmp_path: Path) -> None:
+    """As the user has passed them, and not as streams."""
+    write_small_shards(str(tmp_path), num_shards=1, samples_per_shard=4)
+    loader = stateful_loader(stream_shards(f"{tmp_path}/*.tar"), num_workers=2, multiprocessing_context="fork")
+    with failing(EmptyShareError, r"1 shard for 2 readers \(1 rank x 2 workers\): "):
         list(loader)
 
 

@@ -268,6 +268,12 @@ TABLE = {
             CommandLineError,
             ("torchdata-remote: memory://mistakes/nothing/: no objects found. memory://mistakes/ has ..."),
         ),
+        Mistake(
+            "no seconds",
+            'run("bench", shards, "--seconds", "0")',
+            CommandLineError,
+            "...error: argument --seconds: expected a positive number of seconds, got '0'",
+        ),
     ],
     "torchdata-remote push": [
         Mistake(
@@ -302,7 +308,19 @@ TABLE = {
             "a port that is no number",
             'run("serve", str(folder), "--port", "http")',
             CommandLineError,
-            ("...torchdata-remote serve: error: argument --port: expected a number of at least 1, got 'http'"),
+            ("...torchdata-remote serve: error: argument --port: expected a port from 0 to 65535, got 'http'"),
+        ),
+        Mistake(
+            "a port that does not exist",
+            'run("serve", "--root", str(folder), "--port", "99999")',
+            CommandLineError,
+            "...error: argument --port: expected a port from 0 to 65535, got '99999'",
+        ),
+        Mistake(
+            "a negative timeout",
+            'run("serve", "--root", str(folder), "--idle-timeout", "-1")',
+            CommandLineError,
+            "...error: argument --idle-timeout: expected a positive number of seconds, got '-1'",
         ),
     ],
     "torchdata-remote top": [
@@ -317,6 +335,12 @@ TABLE = {
             'run("top", "s3://photos/stats/", "--once")',
             CommandLineError,
             ("torchdata-remote: path must be a local path such as 'stats/*.jsonl', got a URL (s3://...)."),
+        ),
+        Mistake(
+            "a folder that does not exist",
+            'run("top", "--once", str(folder / "nope"))',
+            CommandLineError,
+            "torchdata-remote: .../nope: no such file or folder. A process writes its first line ...",
         ),
     ],
     "torchdata-remote render": [

@@ -295,6 +295,72 @@ TABLE = {
                 "DataLoader, a Subset, or [dataset[index] for index in indices]."
             ),
         ),
+        Mistake(
+            "a list of Paths as index",
+            'tdr.RemoteImageFolder(pictures, index=[Path("mistakes/pictures/cat/0.png")]).targets',
+            None,
+            "[0]",
+        ),
+        Mistake(
+            "an array of Paths as index",
+            'tdr.RemoteImageFolder(pictures, index=np.array([Path("mistakes/pictures/dog/1.png")])).targets',
+            None,
+            "[0]",
+        ),
+        Mistake(
+            "an array of str as index",
+            'list(tdr.RemoteImageFolder(pictures, index=np.array(["mistakes/pictures/dog/1.png"])).samples)',
+            None,
+            "[('memory://mistakes/pictures/dog/1.png', 0)]",
+        ),
+        Mistake(
+            "a set as index",
+            'tdr.RemoteImageFolder(pictures, index={"mistakes/pictures/cat/0.png"})',
+            TypeError,
+            (
+                "RemoteImageFolder: index must be a URL, a path, a list of paths, or None, got "
+                "{'mistakes/pictures/cat/0.png'} (set). Write sorted(index)."
+            ),
+        ),
+        Mistake(
+            "a negative label",
+            'tdr.RemoteImageFolder(pictures, classes={"cat": 0, "dog": -1})',
+            ValueError,
+            "RemoteImageFolder: classes must give each name a label from 0 to 2147483647, got {'dog': -1}.",
+        ),
+        Mistake(
+            "no name in classes",
+            "tdr.RemoteImageFolder(pictures, classes=[])",
+            ValueError,
+            (
+                "RemoteImageFolder: classes must name at least one class, got []. Leave it out to number the "
+                "parent directories."
+            ),
+        ),
+        Mistake(
+            "no class in a dict",
+            "tdr.RemoteImageFolder(pictures, classes={})",
+            ValueError,
+            (
+                "RemoteImageFolder: classes must name at least one class, got {}. Leave it out to number the "
+                "parent directories."
+            ),
+        ),
+        Mistake(
+            "a labeller that returns tensors",
+            "tdr.RemoteImageFolder(pictures, classes=lambda path: torch.tensor(3)).targets",
+            None,
+            "[3, 3, 3, 3]",
+        ),
+        Mistake(
+            "a labeller that returns floats",
+            "tdr.RemoteImageFolder(pictures, classes=lambda path: 3.0)",
+            LabelError,
+            (
+                "'cat/0.png' has the label 3.0 (float), expected the name of a class, which is not empty, or its "
+                "number from 0 to 2147483647."
+            ),
+        ),
     ],
     "RemoteFiles": [
         Mistake(
@@ -755,6 +821,93 @@ TABLE = {
                 "PrefetchingLoader: the state has num_items=4, here it is 3. Build dataset and loader as they "
                 "were, or start again without the state."
             ),
+        ),
+        Mistake(
+            "drop_last of NumPy",
+            (
+                "[len(batch) for batch in tdr.PrefetchingLoader(tdr.RemoteFiles(files), 2, collate_fn=list, "
+                "drop_last=np.True_)]"
+            ),
+            None,
+            "[2]",
+        ),
+        Mistake(
+            "drop_last=1",
+            (
+                "[len(batch) for batch in tdr.PrefetchingLoader(tdr.RemoteFiles(files), batch_size=2, "
+                "collate_fn=list, drop_last=1)]"
+            ),
+            None,
+            "[2]",
+        ),
+        Mistake(
+            "in_order of NumPy",
+            (
+                "len(tdr.PrefetchingLoader(tdr.RemoteFiles(files), in_order=np.True_, pin_memory=np.False_, "
+                "timeout=np.float32(0)))"
+            ),
+            None,
+            "3",
+        ),
+        Mistake(
+            "persistent_workers as a str",
+            'tdr.PrefetchingLoader(tdr.RemoteFiles(files), persistent_workers="False")',
+            TypeError,
+            (
+                "PrefetchingLoader: persistent_workers must be True or False, got 'False' (str). Write False, "
+                "without quotes."
+            ),
+        ),
+        Mistake(
+            "a timeout as a str",
+            'tdr.PrefetchingLoader(tdr.RemoteFiles(files), timeout="30s")',
+            TypeError,
+            "PrefetchingLoader: timeout must be a number of seconds, got '30s' (str). Write 30.",
+        ),
+        Mistake(
+            "prefetch_factor as a float",
+            "tdr.PrefetchingLoader(tdr.RemoteFiles(files), num_workers=1, prefetch_factor=2.0)",
+            TypeError,
+            "PrefetchingLoader: prefetch_factor must be an int of at least 1 or None, got 2.0 (float). Write 2.",
+        ),
+        Mistake(
+            "batch_sampler with indices",
+            "tdr.PrefetchingLoader(tdr.RemoteFiles(files), batch_sampler=[0, 1])",
+            TypeError,
+            (
+                "PrefetchingLoader: batch_sampler must yield lists of indices such as [0, 1], got 0 (int). Indices "
+                "that are no batches are sampler=."
+            ),
+        ),
+        Mistake(
+            "a generator of indices as batch_sampler",
+            "list(tdr.PrefetchingLoader(tdr.RemoteFiles(files), batch_sampler=iter([0, 1])))",
+            TypeError,
+            (
+                "PrefetchingLoader: batch_sampler must yield lists of indices such as [0, 1], got 0 (int). Indices "
+                "that are no batches are sampler=."
+            ),
+        ),
+        Mistake(
+            "batches as a tensor",
+            (
+                "[len(batch) for batch in tdr.PrefetchingLoader(tdr.RemoteFiles(files), collate_fn=list, "
+                "batch_sampler=torch.tensor([[0, 1], [2, 0]]))]"
+            ),
+            None,
+            "[2, 2]",
+        ),
+        Mistake(
+            "how workers start, without workers",
+            'tdr.PrefetchingLoader(tdr.RemoteFiles(files), multiprocessing_context="fork")',
+            ValueError,
+            "PrefetchingLoader: multiprocessing_context is for workers, and num_workers is 0. Leave it out.",
+        ),
+        Mistake(
+            "a start method that does not exist",
+            'tdr.PrefetchingLoader(tdr.RemoteFiles(files), num_workers=1, multiprocessing_context="thread")',
+            ValueError,
+            "PrefetchingLoader: multiprocessing_context must be one of 'fork', 'spawn', 'forkserver', got 'thread'.",
         ),
     ],
 }

@@ -406,12 +406,8 @@ TABLE = {
             ),
             StateError,
             (
-                "The state has the chain ['IterableWrapper()', 'ListRemote()', 'ShuffleShards(seed=0)', "
-                "'ShardingFilterRank()', 'AsyncPrefetch()', 'ShardTarReader(interleave=16)', "
-                "'ShuffleSamples(buffer_size=10000, max_buffer_bytes=67108864, seed=0)'], here it is "
-                "['IterableWrapper()', 'ListRemote()', 'ShuffleShards(seed=1)', 'ShardingFilterRank()', "
-                "'AsyncPrefetch()', 'ShardTarReader(interleave=16)', 'ShuffleSamples(buffer_size=10000, "
-                "max_buffer_bytes=67108864, seed=1)']. Build the chain as it was, or begin anew."
+                "The state is of a chain with other options. ShuffleShards: seed was 0, is 1; ShuffleSamples: seed "
+                "was 0, is 1. Build the chain as it was, or begin anew."
             ),
         ),
         Mistake(
@@ -447,6 +443,24 @@ TABLE = {
             ('next(iter(tdr.stateful_loader(tdr.stream_shards(shards).to_tuple("txt"), batch_size=2)))'),
             None,
             "[(b'sample 1\\nsample 1\\n', b'sample 2\\nsample 2\\nsample 2\\n')]",
+        ),
+        Mistake(
+            "drop_last of NumPy",
+            (
+                "[len(batch) for batch in tdr.stateful_loader(tdr.stream_shards(shards, shuffle=False), "
+                "batch_size=4, collate_fn=list, drop_last=np.True_)]"
+            ),
+            None,
+            "[4]",
+        ),
+        Mistake(
+            "drop_last=1",
+            (
+                "[len(batch) for batch in tdr.stateful_loader(tdr.stream_shards(shards, shuffle=False), "
+                "batch_size=4, collate_fn=list, drop_last=1)]"
+            ),
+            None,
+            "[4]",
         ),
     ],
     "Resumable": [
@@ -758,7 +772,7 @@ TABLE = {
             "None among the states",
             'tdr.merge_node_states([{"a": 1}, None])',
             StateError,
-            "The states: ranks have different graphs. Build the same one in each rank.",
+            "Expected the state of a graph in each rank, as a dict of loader.state_dict(), got None.",
         ),
         Mistake(
             "states of different graphs",
@@ -780,6 +794,18 @@ TABLE = {
             'tdr.merge_node_states("states.json")',
             StateError,
             "Expected a list of states, one of each rank, got str.",
+        ),
+        Mistake(
+            "an empty state",
+            "tdr.merge_node_states([{}])",
+            StateError,
+            "Expected the state of a graph in each rank, as a dict of loader.state_dict(), got {}.",
+        ),
+        Mistake(
+            "None for a state",
+            "tdr.merge_node_states([None])",
+            StateError,
+            "Expected the state of a graph in each rank, as a dict of loader.state_dict(), got None.",
         ),
     ],
 }

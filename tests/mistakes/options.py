@@ -80,7 +80,7 @@ TABLE = {
             "waits exchanged",
             "tdr.RetryPolicy(first_wait_s=10, max_wait_s=1)",
             ValueError,
-            "RetryPolicy: need 0 <= first_wait_s <= max_wait_s, got 10 and 1",
+            "RetryPolicy: max_wait_s must be at least first_wait_s, got max_wait_s=1 and first_wait_s=10.",
         ),
         Mistake(
             "attempts=0",
@@ -112,6 +112,57 @@ TABLE = {
             "tdr.RetryPolicy(progress_timeout_s=True)",
             TypeError,
             "RetryPolicy: progress_timeout_s must be a number of seconds, got True (bool).",
+        ),
+        Mistake(
+            "seconds as a Decimal",
+            'import decimal\nvars(tdr.RetryPolicy(deadline_s=decimal.Decimal(2), first_wait_s=decimal.Decimal("0.5")))',
+            None,
+            (
+                "{'deadline_s': 2.0, 'max_attempts': None, 'first_wait_s': 0.5, 'max_wait_s': 5.0, "
+                "'progress_timeout_s': 30.0}"
+            ),
+        ),
+        Mistake(
+            "seconds as a tensor",
+            "tdr.RetryPolicy(progress_timeout_s=torch.tensor(2.0), max_wait_s=torch.tensor(1)).max_wait_s",
+            None,
+            "1",
+        ),
+        Mistake(
+            "a bool of NumPy for seconds",
+            "tdr.RetryPolicy(deadline_s=np.True_)",
+            TypeError,
+            "RetryPolicy: deadline_s must be a number of seconds, got np.True_ (bool).",
+        ),
+        Mistake(
+            "several seconds",
+            "tdr.RetryPolicy(deadline_s=torch.tensor([1.0, 2.0]))",
+            TypeError,
+            "RetryPolicy: deadline_s must be a number of seconds, got tensor([1., 2.]) (Tensor).",
+        ),
+        Mistake(
+            "more seconds than a float holds",
+            "tdr.RetryPolicy(deadline_s=10**400)",
+            ValueError,
+            "RetryPolicy: deadline_s must be a number that a float holds, got an int. Write float('inf') for no limit.",
+        ),
+        Mistake(
+            "no waits, but the default first one",
+            "tdr.RetryPolicy(max_wait_s=0)",
+            ValueError,
+            (
+                "RetryPolicy: max_wait_s must be at least first_wait_s, got max_wait_s=0 and first_wait_s=0.05 "
+                "(its default). Pass first_wait_s=0 too."
+            ),
+        ),
+        Mistake(
+            "a first wait above the default limit",
+            "tdr.RetryPolicy(first_wait_s=10)",
+            ValueError,
+            (
+                "RetryPolicy: max_wait_s must be at least first_wait_s, got max_wait_s=5 (its default) and "
+                "first_wait_s=10. Pass max_wait_s=10 too."
+            ),
         ),
     ],
     "StorageOptions": [
@@ -442,6 +493,30 @@ TABLE = {
             TypeError,
             "record_stats: every_s must be a number of seconds, got None.",
         ),
+        Mistake(
+            "a folder",
+            "tdr.record_stats(folder)",
+            IsADirectoryError,
+            (
+                "record_stats: ... is a folder, expected a file in it. Pass .../stats.jsonl, or set "
+                "TORCHDATA_REMOTE_STATS=... in the environment, which records each process in a file of its own."
+            ),
+        ),
+        Mistake(
+            "a file in a folder that does not exist",
+            'tdr.record_stats(folder / "nope" / "x" / "stats.jsonl")',
+            FileNotFoundError,
+            (
+                "record_stats: .../nope/x/stats.jsonl: the folder .../nope/x does not exist. Create it first: "
+                "os.makedirs(folder, exist_ok=True)."
+            ),
+        ),
+        Mistake(
+            "a file below a file",
+            '(folder / "a").write_text("")\ntdr.record_stats(folder / "a" / "b.jsonl")',
+            NotADirectoryError,
+            "record_stats: .../a/b.jsonl: .../a is no folder. Pass the path of a file in a local folder.",
+        ),
     ],
     "RecordedStats": [
         Mistake(
@@ -622,6 +697,12 @@ TABLE = {
                 "webp, bmp, gif, tif, tiff, ppm, pgm, pbm, pnm), a NumPy array (npy), or anything that JSON "
                 "knows (json). If it is the path of a file, write the file's bytes: Path(path).read_bytes()."
             ),
+        ),
+        Mistake(
+            "a tensor of a class number",
+            '__import__("torchdata_remote.formats.encoders").formats.encoders.encode_member("cls", torch.tensor(1))',
+            None,
+            "b'1'",
         ),
     ],
 }

@@ -380,7 +380,7 @@ TABLE = {
             "list(urls.sharding_filter_rank(world=tdr.World(0, 8)))",
             EmptyShareError,
             (
-                "2 shards for 8 readers (8 ranks x 1 workers): some of them would have nothing to read. Use "
+                "2 shards for 8 readers (8 ranks x 1 worker): some of them would have nothing to read. Use "
                 "fewer readers, or more and smaller shards (write_shards, max_shard_samples=); or list the "
                 "manifest (index.json) of the shards, by which a shard is split among several readers."
             ),
@@ -730,7 +730,8 @@ TABLE = {
             ShardReadError,
             (
                 "memory://mistakes/shards/000000.tar, in '0/000000.cls': at byte 0: the archive ends in a "
-                "header, and begins with '0': it is a text. It is not a tar, or the upload was cut short: write the shard again."
+                "header, and begins with '0': it is a text. It is not a tar, or the upload was cut "
+                "short: write the shard again."
             ),
         ),
         Mistake(
@@ -1306,6 +1307,30 @@ TABLE = {
             LabelError,
             "sample None of an unknown shard: no str under '__key__' to take a label from.",
         ),
+        Mistake(
+            "a negative class number",
+            'samples.label_from_path(classes={"cat": -1})',
+            ValueError,
+            "label_from_path: classes must give each name a label from 0 to 2147483647, got {'cat': -1}.",
+        ),
+        Mistake(
+            "an empty list of classes",
+            "samples.label_from_path(classes=[])",
+            ValueError,
+            (
+                "label_from_path: classes must name at least one class, got []. Leave it out to number the parent "
+                "directories."
+            ),
+        ),
+        Mistake(
+            "a directory whose number is no label",
+            'list(tdr.IterableWrapper([{**sample, "__key__": "20261123123000/1"}]).label_from_path())',
+            LabelError,
+            (
+                "sample '20261123123000/1' of s3://photos/0.tar: '20261123123000/1' has the label "
+                "'20261123123000', expected a number from 0 to 2147483647. If it is a name, pass classes=."
+            ),
+        ),
     ],
     "decode_sample": [
         Mistake(
@@ -1462,7 +1487,7 @@ TABLE = {
             'list(samples.to_tuple("jpg,png"))',
             MissingMemberError,
             (
-                "sample 'cat/1' of s3://photos/0.tar has no 'jpg,png'. It has ['txt'] Separate alternatives by "
+                "sample 'cat/1' of s3://photos/0.tar has no 'jpg,png'. It has ['txt']. Separate alternatives by "
                 "';', and elements of the tuple by arguments: to_tuple('jpg;png', 'cls')."
             ),
         ),
@@ -1489,7 +1514,7 @@ TABLE = {
             'list(samples.to_tuple("jpg txt"))',
             MissingMemberError,
             (
-                "sample 'cat/1' of s3://photos/0.tar has no 'jpg txt'. It has ['txt'] Separate alternatives by "
+                "sample 'cat/1' of s3://photos/0.tar has no 'jpg txt'. It has ['txt']. Separate alternatives by "
                 "';', and elements of the tuple by arguments: to_tuple('jpg;png', 'cls')."
             ),
         ),
@@ -1869,6 +1894,24 @@ TABLE = {
             ('stream_shards: storage_options must be a dict such as {"key": ..., "secret": ...}, got an ABCMeta.'),
         ),
         Mistake(
+            "seed as a str of an order that has none",
+            'tdr.stream_shards(shards, shuffle=False, seed="3")',
+            TypeError,
+            "stream_shards: seed must be an int, got '3' (str). Write 3.",
+        ),
+        Mistake(
+            "0 as shuffle",
+            "list(tdr.stream_shards(shards, shuffle=0)) == list(tdr.stream_shards(shards, shuffle=False))",
+            None,
+            "True",
+        ),
+        Mistake(
+            "1.0 as shuffle",
+            "tdr.stream_shards(shards, shuffle=1.0)",
+            ValueError,
+            "stream_shards: shuffle=1.0: expected True, False (the order of the listing) or 'shards'...",
+        ),
+        Mistake(
             "a buffer as shuffle",
             "tdr.stream_shards(shards, shuffle=1000)",
             ValueError,
@@ -1915,6 +1958,16 @@ TABLE = {
             "tdr.stream_shards(shards, seed=torch.Generator())",
             TypeError,
             "stream_shards: seed must be an int, got a Generator.",
+        ),
+        Mistake("a bool of torch", "tdr.stream_shards(shards, shuffle=torch.tensor(False), seed=1) and 1", None, "1"),
+        Mistake(
+            "the name of a mode in a list",
+            'tdr.stream_shards(shards, shuffle=["shards"])',
+            ValueError,
+            (
+                "stream_shards: shuffle=['shards']: expected True, False (the order of the listing) or 'shards' "
+                "(shards only). The size of the buffer is shuffle_buffer_size= (samples) and shuffle_buffer_bytes=."
+            ),
         ),
     ],
     "stream_files": [
@@ -1964,6 +2017,12 @@ TABLE = {
             "stream_files: shuffle must be True or False, got 'shards' (str).",
         ),
         Mistake(
+            "seed as a str of an order that has none",
+            'tdr.stream_files(files, shuffle=False, seed="3")',
+            TypeError,
+            "stream_files: seed must be an int, got '3' (str). Write 3.",
+        ),
+        Mistake(
             "seed as a float",
             "tdr.stream_files(files, seed=1.0)",
             TypeError,
@@ -1992,6 +2051,7 @@ TABLE = {
             None,
             "<class 'bytes'>",
         ),
+        Mistake("a number of NumPy for shuffle", "len(list(tdr.stream_files(files, shuffle=np.int64(1))))", None, "3"),
     ],
     "mix": [
         Mistake(

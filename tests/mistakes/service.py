@@ -200,7 +200,7 @@ TABLE = {
                 "retry=tdr.RetryPolicy(max_attempts=1))"
             ),
             StorageError,
-            ".../a: File exists.",
+            ".../a is a file, expected a folder. Pass the folder that the files are pulled into, such as ....",
         ),
     ],
     "testing": [

@@ -141,8 +141,8 @@ TABLE = {
             RuntimeWarning,
             (
                 "sample '1/000001' of memory://mistakes/shards/000000.tar: 'cls' is b'1', bytes that were not "
-                "decoded, and a batch will hold bytes as labels. Put decode_sample() in front of to_tuple(), "
-                "or pass a collate_fn."
+                "decoded, and a batch will hold bytes as labels. Chain decode_sample(), in front of to_tuple() "
+                "if there is one, or pass a collate_fn."
             ),
         ),
     ],

@@ -68,7 +68,7 @@ def is_even(sample: Any) -> bool:
     interleave=st.integers(1, 3),
 )
 def test_every_slot_has_exactly_len_samples(
-    counts: list[int], ranks: int, workers: int, mode: str, seed: int | None, interleave: int
+    counts: list[int], ranks: int, workers: int, mode: Any, seed: int | None, interleave: int
 ) -> None:
     """As ``len`` says, exactly; ``drop`` loses and ``repeat`` repeats fewer samples than there are slots."""
     folder, slots = f"memory://{uuid.uuid4().hex}", ranks * workers
@@ -77,7 +77,7 @@ def test_every_slot_has_exactly_len_samples(
     for world in all_worlds(ranks, workers):
         pipe = EqualizeRanks(samples(folder, world, seed, interleave=interleave), mode=mode)
         if mode == "drop" and len(keys) < slots:
-            with pytest.raises(EmptyShareError, match=f"{len(keys)} samples for {slots} readers"):
+            with pytest.raises(EmptyShareError, match=f"{len(keys)} samples? for {slots} readers"):
                 list(pipe)
             with pytest.raises(EmptyShareError):
                 len(pipe)
@@ -97,7 +97,7 @@ def test_every_slot_has_exactly_len_samples(
 
 
 @pytest.mark.parametrize("mode", ["drop", "repeat"])
-def test_each_epoch_drops_other_samples(memory_folder: str, mode: str) -> None:
+def test_each_epoch_drops_other_samples(memory_folder: str, mode: Any) -> None:
     """Whatever order each epoch has: a sample that was left out or repeated is not in the next epoch again."""
     keys = write_shards(memory_folder, [5, 6, 7, 4])  # 22 samples for 5 slots: 2 are dropped, or 3 repeated
     pipes = [EqualizeRanks(samples(memory_folder, world, seed=1), mode=mode) for world in all_worlds(5, 1)]
@@ -183,7 +183,7 @@ def test_chain_without_exactly_one_split_is_refused() -> None:
     with pytest.raises(ValueError, match=r"needs one sharding_filter_rank.*there are 0"):
         EqualizeRanks(IterableWrapper(["memory://a/0.tar"]).shard_tar_reader(), mode="drop")
     with pytest.raises(ValueError, match="halve"):
-        EqualizeRanks(samples("memory://a"), mode="halve")
+        EqualizeRanks(samples("memory://a"), mode="halve")  # type: ignore[arg-type]
     repeated = IterableWrapper(["memory://a/0.tar"]).sharding_filter_rank(split=False).shard_tar_reader()
     with pytest.raises(ValueError, match=r"split=False.*no shares that equalize_ranks could make equal"):
         EqualizeRanks(repeated, mode="drop")
@@ -238,7 +238,7 @@ def test_wrong_counts_in_the_manifest_are_an_error(memory_folder: str) -> None:
 
 @pytest.mark.parametrize("num_streams", [1, 3])
 @pytest.mark.parametrize("mode", ["drop", "repeat"])
-def test_resumes_everywhere(memory_folder: str, mode: str, num_streams: int) -> None:
+def test_resumes_everywhere(memory_folder: str, mode: Any, num_streams: int) -> None:
     """Also in the middle of a part of a shard, and into the next epoch, which drops others."""
     write_shards(memory_folder, [5, 3, 6])
 
@@ -250,7 +250,7 @@ def test_resumes_everywhere(memory_folder: str, mode: str, num_streams: int) -> 
 
 
 @pytest.mark.parametrize("mode", ["drop", "repeat"])
-def test_streams_have_equal_numbers_of_samples(memory_folder: str, mode: str) -> None:
+def test_streams_have_equal_numbers_of_samples(memory_folder: str, mode: Any) -> None:
     """The length of a slot with several streams is their sum."""
     write_shards(memory_folder, [5, 3, 6])
     for num_streams in (1, 2, 3, 4, 5, 14):
@@ -271,7 +271,7 @@ def local_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("mode", ["drop", "repeat"])
-def test_workers_have_equal_numbers_of_samples(local_folder: str, mode: str) -> None:
+def test_workers_have_equal_numbers_of_samples(local_folder: str, mode: Any) -> None:
     """Under torch's DataLoader with persistent workers: each epoch whole but for the rest of the division."""
     pipe: Any = EqualizeRanks(samples(local_folder, seed=0), mode=mode)
     loader: DataLoader[Any] = DataLoader(pipe.map(key_of), batch_size=None, num_workers=2, persistent_workers=True)

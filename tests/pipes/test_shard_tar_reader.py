@@ -280,7 +280,7 @@ def test_pipe_pickles_before_and_after_a_pass(memory_folder: str) -> None:
 
 def test_storage_options_are_not_in_errors() -> None:
     """torch adds the pipe's attributes to the message of an error: storage options are none of them."""
-    pipe = ShardTarReader(IterableWrapper([3]), storage_options={"key": "k", "secret": "HUSH"})
+    pipe = ShardTarReader(IterableWrapper[Any]([3]), storage_options={"key": "k", "secret": "HUSH"})
     with pytest.raises(RemoteDataError) as caught:
         list(pipe)
     assert "HUSH" not in f"{caught.value} {pipe!r} {pipe}"

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from torchdata_remote import ShuffleSamples
+from torchdata_remote import ShuffleSamples, Skipped
 from torchdata_remote.errors import StateError
 from torchdata_remote.formats.sample_size import sample_bytes
 from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
@@ -92,6 +92,10 @@ def test_source_is_read_at_an_even_rate(num_samples: int, buffer_size: int) -> N
     assert len(held) <= 1
     assert all(buffer_size / 2 <= num_held <= buffer_size for num_held in held)
     assert source.num_taken == num_samples
+
+
+def fails(number: int) -> float:
+    return 1 / number
 
 
 class Item:
@@ -379,7 +383,7 @@ def test_order_with_a_bound_in_bytes_stays_the_same_in_later_versions() -> None:
 
 def test_memory_of_a_bounded_buffer_is_what_it_says() -> None:
     """Measured with Python's own account of its memory, for samples of 100 bytes and of 100 kB."""
-    for size, num_samples in ((100, 8_000), (100_000, 100)):
+    for size, num_samples in ((100, 20_000), (100_000, 100)):
         pipe = ShuffleSamples(Sized([size] * num_samples), buffer_size=100_000, max_buffer_bytes=5_000_000)
         tracemalloc.start()
         try:
@@ -397,10 +401,11 @@ def test_invalid_bounds_in_bytes_are_refused(max_buffer_bytes: Any) -> None:
         ShuffleSamples(IterableWrapper([]), buffer_size=1, max_buffer_bytes=max_buffer_bytes)
 
 
-def test_what_was_skipped_is_unknown_without_a_reader() -> None:
-    """Asked for what was skipped, a shuffle of numbers says that it has no reader."""
-    with pytest.raises(ValueError, match="0 readers"):
-        _ = shuffled(3, 2).skipped
+def test_nothing_is_skipped_without_a_reader() -> None:
+    """A shuffle of numbers leaves nothing out; its errors are the user's, though torch reads ``skipped`` for them."""
+    assert shuffled(3, 2).skipped == Skipped()
+    with pytest.raises(ZeroDivisionError):
+        list(IterableWrapper([0]).map(fails).shuffle_samples(buffer_size=2))
 
 
 @pytest.mark.parametrize("buffer_size", [0, -1, 2.5, "8", None])
@@ -437,3 +442,15 @@ def test_each_pass_of_a_loader_is_the_next_epoch(num_workers: int) -> None:
     direct = shuffled(20, 6)
     loader: DataLoader[int] = DataLoader(shuffled(20, 6), batch_size=None, num_workers=num_workers)
     assert [list(loader) for _ in range(3)] == [list(direct) for _ in range(3)]
+
+
+def fail(item: int) -> int:
+    raise LookupError("no label")
+
+
+def test_an_error_of_the_source_stays_what_it_is() -> None:
+    """``skipped`` raises in a chain without a reader, and torch reads each attribute to describe the pipe."""
+    shuffled = IterableWrapper([1, 2]).map(fail).shuffle_samples(buffer_size=2)
+    with pytest.raises(LookupError, match=r"^no label"):
+        next(iter(shuffled))
+    assert "skipped" not in dir(shuffled)

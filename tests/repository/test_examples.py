@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import re
@@ -9,6 +10,7 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +19,12 @@ from PIL import Image
 from tests.servers.s3 import S3Server
 from tests.support.paths import ROOT
 from torchdata_remote import stream_shards
+
+
+@functools.cache
+def quickstart() -> dict[str, Any]:
+    """The functions of the script."""
+    return runpy.run_path(str(ROOT / "examples" / "quickstart.py"))
 
 
 def run_quickstart(picture: Path, environment: dict[str, str], *options: str) -> str:
@@ -53,9 +61,60 @@ def test_quickstart_learns_from_another_server(moto: S3Server, tmp_path: Path) -
         assert len(image.convert("RGB").getcolors(1 << 16) or []) > 10
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--picture", "missing/picture.png"], "must be a file in a folder that exists, got 'missing/picture.png'"),
+        (["--picture", "picture.xyz"], "must end in one of .*png"),
+        (["--picture", "."], "must end in one of"),
+        (["--epochs", "0"], "--epochs must be at least 1"),
+        (["--num-workers", "-1"], "--num-workers at least 0"),
+    ],
+)
+def test_quickstart_checks_its_options_before_it_starts_a_server(
+    options: list[str], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not after the training, when the picture is saved."""
+    monkeypatch.setattr(sys, "argv", ["quickstart.py", *options])
+    with pytest.raises(SystemExit):
+        quickstart()["main"]()
+    printed = capsys.readouterr()
+    assert re.search(told, printed.err)
+    assert "S3 server" not in printed.out
+
+
+def test_quickstart_reaches_its_server_under_a_proxy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing listens at the proxy's address. Without workers it says nothing about them."""
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("no_proxy", "NO_PROXY", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL"):
+        monkeypatch.setenv(name, "")  # what the script sets is undone
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    picture = tmp_path / "picture.png"
+    monkeypatch.setattr(
+        sys, "argv", ["quickstart.py", "--epochs", "1", "--num-workers", "0", "--picture", str(picture)]
+    )
+    quickstart()["main"]()
+    assert picture.stat().st_size > 1000
+    assert "worker" not in capsys.readouterr().out
+
+
+def test_quickstart_gives_up_a_server_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an error that names the command."""
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    monkeypatch.setitem(quickstart()["main"].__globals__, "START_S", -1)
+    with (
+        pytest.raises(RuntimeError, match=r"moto\.server .* does not answer at http://127.0.0.1:\d+"),
+        quickstart()["s3_server"](),
+    ):
+        pass
+
+
 def test_quickstart_draws_accuracy_loss_and_marked_predictions() -> None:
     """The title has the accuracy; the prediction is below each digit, with the label where it is wrong."""
-    figure = runpy.run_path(str(ROOT / "examples" / "quickstart.py"))["draw"](
+    figure = quickstart()["draw"](
         "accuracy 97.5 % (39 of 40)", [2.0, 1.0, 0.5, 0.25], 2, torch.rand(40, 8, 8), torch.arange(40) % 10,
         torch.tensor([3, *(i % 10 for i in range(1, 40))]),
     )  # fmt: skip

@@ -43,6 +43,13 @@ def double(sample: dict[str, Any]) -> tuple[str, int]:
 WELL_TYPED = """\
 assert_type(samples, tdr.IterDataPipe[dict[str, Any]])
 assert_type(files, tdr.IterDataPipe[dict[str, Any]])
+assert_type(samples.skipped, tdr.Skipped)
+assert_type(samples.decode_sample().to_tuple("jpg").skipped, tdr.Skipped)
+grown = tdr.stream_shards("s3://bucket/train/", shuffle=False)
+grown = grown.decode_sample()
+grown = grown.map(dict)
+for chain in (samples, files, urls, samples.decode_sample().map(double).batch(4)):
+    chain.set_epoch(3)
 assert_type(urls, tdr.IterableWrapper[str])
 for url in urls.list_remote(pattern="*.tar"):
     assert_type(url, tdr.RemoteUrl)
@@ -70,6 +77,12 @@ assert_type(pairs.fork(2), list[tdr.IterDataPipe[tuple[str, int]]])
 assert_type(pairs.shuffle().set_seed(1).sharding_filter(), tdr.IterDataPipe[tuple[str, int]])
 assert_type(pairs.map(len, input_col=0), tdr.IterDataPipe[Any])
 assert_type(tdr.mix({"a": (pairs, 1), "b": (pairs.map(lambda pair: pair), 2)}), tdr.Mixed[tuple[str, int]])
+assert_type(pairs.zip(urls, urls, urls), tdr.IterDataPipe[tuple[tuple[str, int], str, str, str]])
+assert_type(pairs.groupby(lambda pair: pair[0]), tdr.IterDataPipe[list[tuple[str, int]]])
+assert_type(pairs.groupby(lambda pair: 1, keep_key=True), tdr.IterDataPipe[tuple[int, list[tuple[str, int]]]])
+print(tdr.mix({"a": (samples, 1)}, stop="all_exhausted"), samples.equalize_ranks(mode=tdr.EqualizeMode.REPEAT))
+print(tdr.stateful_loader(samples, multiprocessing_context="spawn"), urls.list_remote().file_reader())
+print(tdr.ShardTarReader(urls), tdr.ShardTarReader(urls.async_prefetch()), urls.open_files("rb").shard_zip_reader())
 print(urls.shard_tar_reader(on_bad_shard=tdr.skip_with_warning).skipped, samples.decode_sample().stats())
 
 
@@ -133,6 +146,16 @@ tdr.stream_shrads("s3://bucket/")
 tdr.stream_shards("s3://bucket/", sed=0)
 tdr.stream_files("s3://bucket/", pattern=4)
 tdr.IterableWrapper(3)
+samples.shard_tar_reader()
+samples.shard_zip_reader()
+samples.file_reader()
+tdr.ShardTarReader(samples)
+samples.to_tuple()
+samples.equalize_ranks(mode="dropp")
+tdr.mix({"a": (samples, 1)}, stop="all")
+tdr.stateful_loader(samples, multiprocessing_context="forksever")
+samples.set_epoch("1")
+samples.skippd
 """
 
 
@@ -242,10 +265,8 @@ def methods_of(name: str) -> list[ast.FunctionDef]:
 
 def of_torch() -> list[str]:
     """The functional names that torch registers, or what replaces it."""
-    modules = {
-        name: function.args[0].__module__  # type: ignore[attr-defined]  # a functools.partial
-        for name, function in tdr.IterDataPipe.functions.items()
-    }
+    pipes = {name: getattr(function, "args", ()) for name, function in tdr.IterDataPipe.functions.items()}
+    modules = {name: args[0].__module__ for name, args in pipes.items() if args}
     homes = ("torch.utils.data.datapipes.iter.", "torchdata_remote.core.")
     return sorted(name for name, module in modules.items() if module.startswith(homes))
 

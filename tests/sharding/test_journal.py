@@ -238,10 +238,18 @@ def test_the_journal_is_rewritten_as_a_heartbeat(place: Place) -> None:
 @pytest.mark.parametrize("thief", [elsewhere, lambda: None])
 def test_a_lost_claim_is_noticed_by_each_call(place: Place, thief: Callable[[], dict[str, Any] | None]) -> None:
     """By the check, by the next writing, and by the next finished shard after a beat; the thief's journal stays."""
-    folder = destination(place)
+    folder, stolen = destination(place), threading.Semaphore(0)
+
+    def steal() -> None:
+        """At the end of a beat: one that had read its own claim before would overwrite the thief's, as it may."""
+        folder.on_publish = lambda: None
+        leave(place, thief())
+        stolen.release()
+
     with Journal(folder, beat_s=0.005) as own:
         own.open()
-        leave(place, thief())
+        folder.on_publish = steal
+        assert stolen.acquire(timeout=30)
         taken = place.files()[CLAIM_NAME]
         with pytest.raises(ObjectExistsError, match="another job"):
             own.check()

@@ -80,7 +80,12 @@ def recipe(folder: Path, *options: str) -> str:
 
 def started(*arguments: str, folder: Path) -> str:
     """What a program prints that starts a cluster."""
-    settings = {"OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+    settings = {
+        "OMP_NUM_THREADS": "1",
+        "RAY_AUTH_MODE": "disabled",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_memory_monitor_refresh_ms": "0",  # it kills these processes if others fill the machine's memory
+    }
     environment = {**os.environ, **settings, "PYTHONPATH": str(ROOT)}
     program = [sys.executable, *arguments]
     done = subprocess.run(

@@ -21,7 +21,7 @@ from ..formats.nested import is_archive_name
 from ..formats.sample import Sample
 from ..inspection import Trace, draw_timeline, require_plot, save_plot, shortened, verdict
 from ..pipes import stream_files, stream_shards
-from ._shared import Commands, add_command, add_storage_options, count, print_line, printable
+from ._shared import Commands, add_command, add_storage_options, count, positive_seconds, print_line, printable
 
 _MAX_LISTED = 1_000  # URLs, to find out whether there are shards
 
@@ -38,7 +38,9 @@ def add(commands: Commands) -> None:
         example="bench s3://bucket/train/ --seconds 10 --plot bench.png",
     )
     parser.add_argument("url", help="folder of shards or of files, manifest, glob, or one shard")
-    parser.add_argument("--seconds", type=_seconds, default=10.0, metavar="S", help="how long (default: %(default)g)")
+    parser.add_argument(
+        "--seconds", type=positive_seconds, default=10.0, metavar="S", help="how long (default: %(default)g)"
+    )
     parser.add_argument(
         "--max-in-flight", type=count, metavar="N", help="requests at once (default: 16 for shards, 32 for files)"
     )
@@ -56,16 +58,6 @@ def add(commands: Commands) -> None:
         "format, such as .png",
     )
     add_storage_options(parser)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected a number of seconds, got {text!r}")
-    return seconds
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -6,7 +6,17 @@ import argparse
 import sys
 
 from ..errors import ServiceError
-from ._shared import Commands, add_command, add_storage_options, count, count_or_none, print_line, printable
+from ._shared import (
+    Commands,
+    add_command,
+    add_storage_options,
+    count,
+    count_or_none,
+    port,
+    positive_seconds,
+    print_line,
+    printable,
+)
 
 
 def add(commands: Commands) -> None:
@@ -30,7 +40,7 @@ def add(commands: Commands) -> None:
         default="127.0.0.1",
         help="address to listen on; any other than loopback needs a token (default: %(default)s)",
     )
-    parser.add_argument("--port", type=count_or_none, default=8080, help="0 picks a free port (default: %(default)s)")
+    parser.add_argument("--port", type=port, default=8080, help="0 picks a free port (default: %(default)s)")
     parser.add_argument("--token-file", metavar="FILE", help="file with the token that requests must present")
     parser.add_argument("--max-file-bytes", type=count, metavar="N", help="size limit of a file (default: 1 TiB)")
     parser.add_argument(
@@ -38,7 +48,7 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument(
         "--idle-timeout",
-        type=float,
+        type=positive_seconds,
         metavar="SECONDS",
         help="time limit without a byte of a request body (default: 60)",
     )

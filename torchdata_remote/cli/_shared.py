@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -69,6 +70,25 @@ def count(text: str) -> int:
 def count_or_none(text: str) -> int:
     """Parse an integer of at least 0."""
     return 0 if text.strip() == "0" else count(text)
+
+
+def port(text: str) -> int:
+    """Parse the number of a port."""
+    if not (text.isascii() and text.isdigit() and len(text) < 9 and int(text) <= 65535):
+        raise argparse.ArgumentTypeError(f"expected a port from 0 to 65535, got {text!r}")
+    return int(text)
+
+
+def positive_seconds(text: str, *, at_most: float = math.inf) -> float:
+    """Parse a number of seconds."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= at_most or seconds == math.inf:
+        limit = "" if at_most == math.inf else f", at most {at_most:g}"
+        raise argparse.ArgumentTypeError(f"expected a positive number of seconds{limit}, got {text!r}")
+    return seconds
 
 
 def add_storage_options(parser: argparse.ArgumentParser) -> None:

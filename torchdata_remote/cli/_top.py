@@ -8,11 +8,13 @@ import json
 import os
 import sys
 import time
+from functools import partial
+from glob import glob
 
 from ..core.stats.counters import FOLDER_EVERY_S, STATS_VARIABLE
 from ..errors import RemoteDataError
 from ..inspection.recorded_stats import RecordedStats
-from ._shared import Commands, add_command, print_line, printable
+from ._shared import Commands, add_command, port, positive_seconds, print_line, printable
 from ._top_table import table
 
 _HOME, _CLEAR, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[2J", "\x1b[K", "\x1b[J"
@@ -37,7 +39,11 @@ def add(commands: Commands) -> None:
     parser.add_argument("--once", action="store_true", help="print one table, as where the output is no terminal")
     output.add_argument("--json", action="store_true", help="print the numbers once, as one line of JSON")
     parser.add_argument(
-        "--every-s", type=_seconds, default=2.0, metavar="S", help="seconds between views (default: %(default)g)"
+        "--every-s",
+        type=partial(positive_seconds, at_most=3600),
+        default=2.0,
+        metavar="S",
+        help="seconds between views (default: %(default)g)",
     )
     output.add_argument(
         "--prometheus",
@@ -47,21 +53,14 @@ def add(commands: Commands) -> None:
     )
 
 
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= 3600:
-        raise argparse.ArgumentTypeError(f"expected a number of seconds, at most 3600, got {text!r}")
-    return seconds
-
-
 def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not port.isdigit() or int(port) > 65535:
-        raise argparse.ArgumentTypeError(f"expected PORT or HOST:PORT, such as 0.0.0.0:9400, got {text!r}")
-    return host.strip("[]") or "127.0.0.1", int(port)
+    host, _, number = text.rpartition(":")
+    try:
+        return host.strip("[]") or "127.0.0.1", port(number)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(
+            f"expected PORT or HOST:PORT, such as 0.0.0.0:9400, got {text!r}: {error}"
+        ) from None
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -74,7 +73,7 @@ def _run(args: argparse.Namespace) -> int:
     recorded, title = RecordedStats(*paths), printable(" ".join(paths))
     is_terminal = sys.stdout.isatty()
     if args.once or args.json or (args.prometheus is None and not is_terminal):
-        return _print_once(recorded, title, as_json=args.json)
+        return _print_once(recorded, paths, title, as_json=args.json)
     with contextlib.suppress(KeyboardInterrupt):
         if args.prometheus is not None:
             title = f"{title}, {_serve(recorded, *args.prometheus)}"
@@ -90,13 +89,16 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _print_once(recorded: RecordedStats, title: str, *, as_json: bool) -> int:
+def _print_once(recorded: RecordedStats, paths: list[str], title: str, *, as_json: bool) -> int:
     now = recorded.now()
     if as_json:
         print_line(json.dumps(now.as_dict()))
         return 0
     if not now.processes:
-        found = "; ".join(now.notes) or "no file has a line of statistics"
+        absent = "no such file or folder"
+        missing = [path for path in paths if not os.path.exists(path) and not glob(path)]
+        notes = [*(f"{path}: {absent}" for path in missing), *now.notes]
+        found = absent if missing == paths else "; ".join(notes) or "no file has a line of statistics"
         raise RemoteDataError(
             f"{title}: {printable(found)}. A process writes its first line {FOLDER_EVERY_S:g} s after it has begun to "
             f"read, if {STATS_VARIABLE} was in its environment."

@@ -3,6 +3,9 @@
 A chain may begin with torch's own ``IterableWrapper``, whatever was imported first. So each name is registered as a
 function that imports the pipes when it is called: at once if ``IterDataPipe`` exists, otherwise as soon as the module
 that defines it has been executed. Until then an entry in ``sys.meta_path`` waits for that module, and for no other.
+
+The last import of this package takes the place of those before, such as by ``importlib.reload``. Names that other
+packages have too are shared: ``shared_names.py``.
 """
 
 from __future__ import annotations
@@ -12,10 +15,14 @@ from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .shared_names import PACKAGE, SHARED, is_announced, is_current, is_of_reload, is_ours, share, share_with_later_ones
+
 if TYPE_CHECKING:
     from importlib.abc import Loader
     from importlib.machinery import ModuleSpec
     from types import ModuleType
+
+    Functions = dict[str, Callable[..., Any]]
 
 # torch's, and ours for versions of torch without it
 _DEFINING_MODULES = ("torch.utils.data.datapipes.datapipe", f"{__package__}.iter_datapipe._base")
@@ -30,7 +37,9 @@ class ImportedWhenCalled:
         functions: registry of functional names.
     """
 
-    def __init__(self, name: str, load: Callable[[], object], functions: dict[str, Callable[..., Any]]) -> None:
+    announced_by = PACKAGE  # an earlier import of this package has another class
+
+    def __init__(self, name: str, load: Callable[[], object], functions: Functions) -> None:
         self._name = name
         self._load = load
         self._functions = functions
@@ -45,7 +54,7 @@ class ImportedWhenCalled:
 
     def _pipe(self) -> Callable[..., Any]:
         self._load()
-        return self._functions[self._name]
+        return SHARED.get(self._name) or self._functions[self._name]
 
 
 class FunctionalNames:
@@ -60,15 +69,30 @@ class FunctionalNames:
         self._names = tuple(names)
         self._load = load
 
-    def register(self, functions: dict[str, Callable[..., Any]]) -> None:
-        """Add the names to torch's registry; those that it has already are left alone."""
+    def register(self, base: Any) -> None:
+        """Add the names to torch's registry, in place of those of an earlier import of this package.
+
+        Args:
+            base: ``IterDataPipe``, which holds the registry.
+        """
+        share_with_later_ones(base, self._names)
         for name in self._names:
-            functions.setdefault(name, ImportedWhenCalled(name, self._load, functions))
+            taken = base.functions.get(name)
+            if taken is None or (is_ours(taken) and not is_current(taken)):
+                base.functions[name] = ImportedWhenCalled(name, self._load, base.functions)
+        # Last, as a warning may be an error
+        for name in self._names:
+            taken = base.functions[name]
+            if not is_ours(taken) and name not in SHARED:
+                share(name, ImportedWhenCalled(name, self._load, base.functions), taken)
 
     def register_when_imported(self) -> None:
         """Add the names to torch's registry, now or as soon as torch has defined it."""
         finder = _Finder(self)
+        earlier = [other for other in sys.meta_path if _waits(other)]
         sys.meta_path.insert(0, finder)
+        for other in earlier:
+            sys.meta_path.remove(other)
         for name in _DEFINING_MODULES:
             if name in sys.modules:
                 # Waits for another thread that is just importing it
@@ -76,14 +100,42 @@ class FunctionalNames:
                 return
 
 
-def make_room(name: str, functions: dict[str, Callable[..., Any]]) -> None:
-    """Remove a name whose pipe is about to be registered: torch refuses names that are taken."""
-    if isinstance(functions.get(name), ImportedWhenCalled):
+def make_room(name: str, pipe: type, functions: Functions) -> bool:
+    """Tell whether a pipe of this package is to be registered, and remove what it replaces: torch refuses taken names.
+
+    Args:
+        name: functional name.
+        pipe: class that is about to be registered.
+        functions: registry of functional names.
+
+    Returns:
+        ``False`` if a pipe of another package has the name: it stays there, and is shared.
+    """
+    taken = functions.get(name)
+    if taken is None:
+        return True
+    if not is_ours(taken):
+        if name in SHARED:
+            SHARED[name] = pipe
+        else:
+            share(name, pipe, taken)
+        return False
+    if is_announced(taken) or is_of_reload(taken, pipe):
         del functions[name]
+    return True
+
+
+def _waits(finder: object) -> bool:
+    return getattr(finder, "waits_for", None) == PACKAGE
 
 
 class _Finder:
-    """A meta path finder that waits for the module that defines ``IterDataPipe``; leaves no trace in it."""
+    """A meta path finder that waits for the module that defines ``IterDataPipe``; leaves no trace in it.
+
+    There is one at a time: two of them would ask each other without end.
+    """
+
+    waits_for = PACKAGE  # an earlier import of this package has another class
 
     def __init__(self, names: FunctionalNames) -> None:
         self._names = names
@@ -92,7 +144,7 @@ class _Finder:
         if fullname not in _DEFINING_MODULES:
             return None
         for finder in sys.meta_path:
-            find = None if finder is self else getattr(finder, "find_spec", None)
+            find = None if _waits(finder) else getattr(finder, "find_spec", None)
             spec: ModuleSpec | None = None if find is None else find(fullname, path, target)
             if spec is not None:
                 if spec.loader is not None:
@@ -104,7 +156,7 @@ class _Finder:
         """Register the names, and wait no longer."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
-        self._names.register(module.IterDataPipe.functions)
+        self._names.register(module.IterDataPipe)
 
 
 class _Loader:

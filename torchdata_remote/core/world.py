@@ -116,6 +116,25 @@ class World:
         return [replace(self, worker=worker, num_workers=num_workers) for worker in range(num_workers)]
 
 
+def counted(number: int, noun: str) -> str:
+    """Write a number of things.
+
+    >>> counted(1, "rank"), counted(2_000, "shard")
+    ('1 rank', '2,000 shards')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def described(world: World, noun: str = "reader") -> str:
+    """Write how many slots a world has.
+
+    >>> described(World(0, 1, 0, 2))
+    '2 readers (1 rank x 2 workers)'
+    """
+    size = f"{counted(world.world_size, 'rank')} x {counted(world.num_workers, 'worker')}"
+    return f"{counted(world.num_slots, noun)} ({size})"
+
+
 def require_world(world: object) -> None:
     """Refuse a value that is neither a :class:`World` nor ``None``, such as a ``DeviceMesh``.
 

@@ -1,5 +1,7 @@
 """Map-style datasets: items by number, a batch of them at once."""
 
+import torch  # noqa: F401  # wholly, before a part of it: threads that import different parts break each other's import
+
 from .prefetching_loader import PrefetchingLoader
 from .remote_files import RemoteFiles
 from .remote_image_folder import RemoteImageFolder

@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from ..core.arguments import check
 from ..core.notices.progress_bar import first_awaited, waiting
+from ..core.processes.main_guard import is_forking, name_missing_guard
 from ..core.processes.worker_errors import with_clear_errors
 from ..core.processes.worker_start import SentToWorkers
 from ._map_style import as_index
@@ -26,6 +28,21 @@ class Batched(Protocol):
 
     def batches(self, batches: Iterable[Sequence[int]]) -> Iterator[list[Any]]:
         """Yield the items of each batch."""
+
+
+def indices_of(batch: Any) -> list[Any]:
+    """Return the indices of a batch.
+
+    Raises:
+        TypeError: for what is no list of indices, such as the indices of a sampler.
+    """
+    if hasattr(batch, "__iter__") and getattr(batch, "ndim", 1) != 0 and not isinstance(batch, str | bytes):
+        return list(batch)
+    message = (
+        f"batch_sampler must yield lists of indices such as [0, 1], got {check.shown(batch)}. Indices that are no "
+        "batches are sampler=."
+    )
+    raise check.marked(TypeError(f"PrefetchingLoader: {message}"), message)
 
 
 class Epoch(SentToWorkers, IterableDataset[Any]):
@@ -53,7 +70,7 @@ class Epoch(SentToWorkers, IterableDataset[Any]):
         first: int = 0,
     ) -> None:
         self._dataset, self._collate_fn, self._single, self._first = dataset, collate_fn, single, first
-        lists = list(map(list, batches))
+        lists = list(map(indices_of, batches))
         self._indices: NDArray[np.int64] = np.fromiter(
             (as_index(index) for batch in lists for index in batch), np.int64
         )
@@ -86,7 +103,20 @@ def batches_of(epoch: Epoch, **options: Any) -> Iterator[Any]:
     loader = DataLoader(epoch, batch_size=None, collate_fn=collate_fn, **options)
     with waiting(f"starting {loader.num_workers} workers") if loader.num_workers else nullcontext():
         batches = iter(loader)
-    return first_awaited(with_clear_errors(batches))
+    is_importing = loader.num_workers > 0 and not is_forking(loader.multiprocessing_context)
+    return first_awaited(with_clear_errors(_naming_missing_guard(batches) if is_importing else batches))
+
+
+def _naming_missing_guard(batches: Iterator[Any]) -> Iterator[Any]:
+    has_first = False
+    try:
+        for batch in batches:
+            has_first = True
+            yield batch
+    except RuntimeError as error:
+        if not has_first:
+            name_missing_guard(error)
+        raise
 
 
 def _unchanged(batch: T) -> T:

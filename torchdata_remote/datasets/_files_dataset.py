@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing
 from typing import Any
 
@@ -25,26 +25,33 @@ from ._parallel_fetch import Fetched, fetch_objects
 OnError = Callable[[RemoteDataError], Any]
 
 
-def require_limit(limit: object) -> None:
-    """Check the ``limit`` of a dataset, before its files are listed.
+def limit_of(limit: object) -> int | None:
+    """Return the ``limit`` of a dataset as an int. Called before its files are listed.
 
     Raises:
         ValueError: if it is neither ``None`` nor an int of at least 1.
     """
-    whole_or_none("limit", limit)
+    return whole_or_none("limit", limit)
 
 
-def check_index(index: object) -> None:
-    """Check the ``index`` of a dataset.
+def index_of(index: Any) -> str | os.PathLike[str] | list[Any] | None:
+    """Return the ``index`` of a dataset: where it is, or the list of its paths as ``str``.
 
     Raises:
         TypeError: if it is neither a URL, nor a list of paths, nor ``None``.
     """
-    is_list = isinstance(index, Sequence) and not isinstance(index, bytes)
-    if not (index is None or is_list or isinstance(index, os.PathLike)):
+    if index is None or isinstance(index, str | os.PathLike):
+        return index
+    # An array, or a column of a table, is no Sequence
+    is_list = hasattr(index, "__len__") and hasattr(index, "__getitem__") and not isinstance(index, bytes | Mapping)
+    if not is_list:
+        advice = ""
+        if isinstance(index, Iterable) and not isinstance(index, bytes | Mapping):
+            advice = f" Write {'sorted' if isinstance(index, Set) else 'list'}(index)."
         raise check.marked(
-            TypeError(f"index must be a URL, a path, a list of paths, or None, got {check.shown(index)}.")
+            TypeError(f"index must be a URL, a path, a list of paths, or None, got {check.shown(index)}.{advice}")
         )
+    return [os.fspath(entry) if isinstance(entry, os.PathLike) else entry for entry in index]
 
 
 class FilesDataset(MapStyle[Any]):
@@ -69,7 +76,7 @@ class FilesDataset(MapStyle[Any]):
         retry: RetryPolicy | None = None,
         backend: Backend = Backend.AUTOMATIC,
     ) -> None:
-        require_limit(limit)
+        limit = limit_of(limit)
         options = FetchOptions(
             max_in_flight=max_in_flight,
             retry=policy_of(retry),
@@ -80,8 +87,8 @@ class FilesDataset(MapStyle[Any]):
         self._session = FetchSession(options, StorageOptions(storage_options))
         self._on_error = check.function("on_error", on_error, example="lambda error: None")
         source, store_options = url_of(url, of=type(self).__name__), self._session.storage_options
-        check_index(index)
-        listed = None if index is None else read_index(index, source, options=store_options, retry=options.retry)
+        found = index_of(index)
+        listed = None if found is None else read_index(found, source, options=store_options, retry=options.retry)
         self._urls, self._paths = list_files(source, listed, self._suffixes, store_options, options.retry)
         self._keep_first(limit)
 

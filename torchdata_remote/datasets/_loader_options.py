@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import IterableDataset
 
 from ..core.arguments import check
-from ..core.arguments.amounts import seed_of, whole, whole_or_none
+from ..core.arguments.amounts import seed_of
 from ..core.arguments.calls import unknown_option
+from ..core.arguments.loader_options import check_start_method, converted
 from ..core.frameworks.collating import collate_samples
 from ..core.partition import EqualizeMode
 from ..core.world import require_world
+from ._epoch import indices_of
 
 TORCH_OPTIONS = {"batch_size", "collate_fn", "drop_last", "generator", "in_order", "multiprocessing_context"} | {
     "persistent_workers", "pin_memory", "pin_memory_device", "prefetch_factor", "timeout", "worker_init_fn"
@@ -22,11 +24,25 @@ TORCH_OPTIONS = {"batch_size", "collate_fn", "drop_last", "generator", "in_order
 
 
 PASSED_ON = TORCH_OPTIONS - {"batch_size", "collate_fn", "drop_last", "generator"}
-"""Options that ``DataLoader`` gets unchanged."""
+"""Options that are ``DataLoader``'s only."""
 _OWN_OPTIONS = (
     "batch_size", "shuffle", "seed", "sampler", "batch_sampler", "num_workers", "collate_fn", "drop_last", "equalize",
     "world", "generator",
 )  # fmt: skip
+
+
+class Checked(NamedTuple):
+    """Options of a ``PrefetchingLoader`` with Python's numbers and flags.
+
+    Args: as :class:`PrefetchingLoader`; ``options`` are those that are ``DataLoader``'s only.
+    """
+
+    batch_size: int | None
+    num_workers: int
+    drop_last: bool
+    shuffle: bool | None
+    seed: int | None
+    options: dict[str, Any]
 
 
 def equalize_mode(equalize: object) -> EqualizeMode | None:
@@ -41,8 +57,8 @@ def equalize_mode(equalize: object) -> EqualizeMode | None:
 def check_options(
     dataset: object,
     *,
-    shuffle: bool | None,
-    seed: int | None,
+    shuffle: object,
+    seed: object,
     generator: Any,
     samplers: Mapping[str, object],
     equalize: object,
@@ -52,11 +68,8 @@ def check_options(
     batch_size: object,
     collate_fn: object,
     options: Mapping[str, Any],
-) -> tuple[int | None, int]:
-    """Refuse options that contradict each other; the error says what to pass instead.
-
-    Returns:
-        ``batch_size`` and ``num_workers`` as ints of Python.
+) -> Checked:
+    """Refuse options that are wrong or contradict each other; the error says what to pass instead.
 
     Raises:
         TypeError: for a dataset or a world of another type.
@@ -76,24 +89,25 @@ def check_options(
             )
         )
     require_world(world)
-    counts = whole_or_none("batch_size", batch_size), whole("num_workers", num_workers, at_least=0)
-    check.flag("drop_last", drop_last)
+    found = converted({"batch_size": batch_size, "num_workers": num_workers, "drop_last": drop_last})
+    checked = Checked(
+        **found,
+        shuffle=check.flag_or_none("shuffle", shuffle),
+        seed=None if seed is None else seed_of(seed),
+        options=converted(options),
+    )
     check.function_or_none("collate_fn", collate_fn, example="torch.utils.data.default_collate")
     equalize_mode(equalize)
-    if shuffle is not None:
-        check.flag("shuffle", shuffle)
-    if seed is not None:
-        seed_of(seed)
-    _check_worker_options(options, num_workers)
+    _check_worker_options(checked.options, checked.num_workers)
     check.instance_or_none("generator", generator, torch.Generator, example="torch.Generator()")
-    has_sampler = _check_samplers(samplers, shuffle)
-    if seed is not None and (not shuffle or generator is not None or has_sampler):
+    has_sampler = _check_samplers(samplers, checked.shuffle)
+    if seed is not None and (not checked.shuffle or generator is not None or has_sampler):
         raise check.marked(ValueError("seed= requires shuffle=True, without a sampler and without a generator."))
     if has_sampler and (equalize is not None or world is not None):
         raise check.marked(
             ValueError("A sampler selects what each rank reads: pass neither equalize= nor world= with it.")
         )
-    return counts
+    return checked
 
 
 def _check_samplers(samplers: Mapping[str, object], shuffle: bool | None) -> bool:
@@ -101,6 +115,10 @@ def _check_samplers(samplers: Mapping[str, object], shuffle: bool | None) -> boo
     for name, order in samplers.items():
         if order is not None and (isinstance(order, str | bytes) or not hasattr(order, "__iter__")):
             raise check.marked(TypeError(f"{name} must hold indices such as [2, 0, 1], got {check.shown(order)}."))
+    batches = samplers["batch_sampler"]
+    if isinstance(batches, Sequence):
+        for batch in batches:
+            indices_of(batch)
     has_sampler = any(order is not None for order in samplers.values())
     if has_sampler and shuffle:
         raise check.marked(ValueError("shuffle and a sampler exclude each other: the sampler is the order."))
@@ -109,14 +127,17 @@ def _check_samplers(samplers: Mapping[str, object], shuffle: bool | None) -> boo
     return has_sampler
 
 
-def _check_worker_options(options: Mapping[str, Any], num_workers: object) -> None:
+def _check_worker_options(options: Mapping[str, Any], num_workers: int) -> None:
     """Check options that concern worker processes."""
     if options.get("persistent_workers"):
         raise check.marked(
             ValueError("persistent_workers: workers are started for each epoch. Leave it out, or write False.")
         )
-    if options.get("prefetch_factor") is not None and not num_workers:
-        raise check.marked(ValueError("prefetch_factor is for workers, and num_workers is 0. Leave it out."))
+    for name in ("prefetch_factor", "multiprocessing_context"):
+        if options.get(name) is not None and not num_workers:
+            raise check.marked(ValueError(f"{name} is for workers, and num_workers is 0. Leave it out."))
+    if options.get("multiprocessing_context") is not None:
+        check_start_method(options["multiprocessing_context"])
 
 
 def collate_of(collate_fn: Callable[[Any], Any] | None, batch_size: int | None) -> Callable[[Any], Any] | None:

@@ -103,23 +103,24 @@ class PrefetchingLoader(Generic[T]):
         **options: Any,
     ) -> None:
         self._has_sampler = sampler is not None or batch_sampler is not None
-        batch_size, num_workers = check_options(
+        checked = check_options(
             dataset, shuffle=shuffle, seed=seed, generator=generator, drop_last=drop_last,
             samplers={"sampler": sampler, "batch_sampler": batch_sampler}, equalize=equalize, world=world,
             num_workers=num_workers, batch_size=batch_size, collate_fn=collate_fn, options=options,
         )  # fmt: skip
-        self.dataset, self.num_workers = dataset, num_workers
+        self.dataset, self.num_workers, self._options = dataset, checked.num_workers, checked.options
         self._loader: DataLoader[Any] = DataLoader(  # validates these arguments; never iterated
             dataset,  # type: ignore[arg-type]
-            shuffle=shuffle if seed is None else None,
+            shuffle=checked.shuffle if seed is None else None,
             batch_sampler=batch_sampler,  # type: ignore[arg-type]  # any sequence works
-            batch_size=batch_size, sampler=sampler, num_workers=num_workers, drop_last=drop_last,
-            collate_fn=collate_of(collate_fn, batch_size), generator=generator, **options,
+            batch_size=checked.batch_size, num_workers=checked.num_workers, drop_last=checked.drop_last,
+            sampler=sampler, collate_fn=collate_of(collate_fn, checked.batch_size), generator=generator,
+            **checked.options,
         )  # fmt: skip
-        self._generator, self._options, self._equalize = generator, options, equalize_mode(equalize)
-        self._shuffle, self._drop_last, self._world = bool(shuffle), drop_last, world
+        self._generator, self._equalize = generator, equalize_mode(equalize)
+        self._shuffle, self._drop_last, self._world = bool(checked.shuffle), checked.drop_last, world
         self._comparison = RankComparison(dataset, divided=not self._has_sampler)
-        self._state = LoaderState(len(dataset), shuffle=self._shuffle, seed=seed, has_sampler=self._has_sampler)
+        self._state = LoaderState(len(dataset), shuffle=self._shuffle, seed=checked.seed, has_sampler=self._has_sampler)
 
     @property
     def sampler(self) -> Any:

@@ -20,7 +20,7 @@ from ..formats.decoders import rgb
 from ..formats.error_policy import raise_error
 from ..formats.images import IMAGE_FOLDER_SUFFIXES
 from ..labels import Classes, Labeller, NumberedClasses, assign_labels, labeller_of
-from ._files_dataset import FilesDataset, OnError, require_limit
+from ._files_dataset import FilesDataset, OnError, limit_of
 
 NO_CLASS = -1
 
@@ -102,7 +102,7 @@ class RemoteImageFolder(FilesDataset):
         retry: RetryPolicy | None = None,
         backend: Backend = Backend.AUTOMATIC,
     ) -> None:
-        require_limit(limit)
+        limit = limit_of(limit)
         self.transform = check.function_or_none("transform", transform, example="torchvision.transforms.ToTensor()")
         self.target_transform = check.function_or_none("target_transform", target_transform, example="int")
         self._decode: Callable[[bytes], Any] = check.function("decoder", decoder, example="decoders.rgb")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..core.arguments.scalars import int_of
 from ..errors import EncodeError
 from .images import IMAGE_FORMATS, is_image
 
@@ -20,9 +21,10 @@ _SAVE_OPTIONS: dict[str, dict[str, Any]] = {"JPEG": {"quality": 95}, "WEBP": {"l
 def encode_member(extension: str, value: Any) -> bytes:
     """Encode ``value`` as the member with ``extension``.
 
-    ``bytes`` and ``memoryview`` are not changed, so a JPEG is never encoded again. ``str`` becomes UTF-8, ``int``
-    decimal digits, a ``PIL.Image`` a file of the format that the extension names (JPEG at quality 95, WebP without
-    loss), a NumPy array ``npy``. Under ``json`` every value but bytes, a ``str`` too, is written as JSON.
+    ``bytes`` and ``memoryview`` are not changed, so a JPEG is never encoded again. ``str`` becomes UTF-8, an integer
+    (also of NumPy, or a tensor without dimensions) decimal digits, a ``PIL.Image`` a file of the format that the
+    extension names (JPEG at quality 95, WebP without loss), a NumPy array ``npy``. Under ``json`` every value but
+    bytes, a ``str`` too, is written as JSON.
 
     Raises:
         EncodeError: if there is no encoding for this type under this extension.
@@ -45,8 +47,9 @@ def encode_member(extension: str, value: Any) -> bytes:
             return value.encode("utf-8")
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise EncodeError(f"A {type(value).__name__} cannot be written as {extension!r}: {error}") from error
-    if isinstance(value, int | np.integer) and not isinstance(value, bool):
-        return str(int(value)).encode()
+    number = int_of(value)
+    if number is not None and kind not in IMAGE_FORMATS and kind != "npy":
+        return str(number).encode()
     raise EncodeError(
         f"A {type(value).__name__} cannot be written as {extension!r}. Members are bytes, str, int, a PIL.Image "
         f"({', '.join(IMAGE_FORMATS)}), a NumPy array (npy), or anything that JSON knows (json).{_advice(kind, value)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import NoReturn
@@ -79,6 +79,17 @@ class Skipped:
     def count_member(self, kind: str) -> None:
         """Count a member that is not part of a sample."""
         self.members[kind] += 1
+
+    @classmethod
+    def of_all(cls, readers: Iterable[Skipped]) -> Skipped:
+        """Add up what several readers skipped."""
+        total = cls()
+        for skipped in readers:
+            total.shards.update(skipped.shards)
+            total.members.update(skipped.members)
+            total.bad_members.update(skipped.bad_members)
+            total.num_missing_ends += skipped.num_missing_ends
+        return total
 
 
 class MemberErrorHandler:

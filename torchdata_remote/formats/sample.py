@@ -198,6 +198,11 @@ def describe(sample: Mapping[str, Any]) -> str:
     return f"sample {sample.get(KEY)!r} of {sample_url(sample) or 'an unknown shard'}"
 
 
+def describe_item(item: object) -> str:
+    """Describe an item of a chain, which may be a sample."""
+    return describe(item) if isinstance(item, Mapping) and KEY in item else "a sample"
+
+
 def sample_url(sample: Mapping[str, Any]) -> str:
     """Return the URL of a sample's shard, redacted for error messages."""
     return redact(sample.get(URL, ""))

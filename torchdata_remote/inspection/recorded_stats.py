@@ -66,11 +66,10 @@ class RecordedStats:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        for path in paths:
-            check.local_path("path", path, example="stats/*.jsonl")
         if not paths:
             raise check.marked(TypeError("path is missing: pass the folder of the files, such as 'stats/'."))
-        self._files = StatsFiles(paths, wall_clock=wall_clock)
+        local = [check.local_path("path", path, example="stats/*.jsonl") for path in paths]
+        self._files = StatsFiles(local, wall_clock=wall_clock)
         self._clock, self._wall_clock = clock, wall_clock
         self._processes: dict[_Key, _Process] = {}
         self._lock = threading.RLock()

@@ -20,9 +20,10 @@ labeller                                      label
 
 from ..formats.manifest import CLASSES_NAME
 from ._assign import assign_labels, merged_tables
+from ._class_numbers import Classes, class_numbers
 from ._classes import classes_json, meta_mat
 from ._numbered import by_number, ground_truth
-from ._paths import Classes, Labeller, NumberedClasses, class_numbers, from_pattern, labeller_of, parent_directory
+from ._paths import Labeller, NumberedClasses, from_pattern, labeller_of, parent_directory
 from ._table import ClassEntry, dump_table, load_table
 
 __all__ = [

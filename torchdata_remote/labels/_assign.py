@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from ..errors import LabelError
 from ..formats.manifest import CLASSES_NAME
-from ._paths import Labeller, call_labeller, label_number, unexpected_label
-from ._sources import MAX_LABEL, Origin
+from ._paths import Labeller, call_labeller, unexpected_label
+from ._sources import MAX_LABEL, Origin, label_number
 from ._table import ClassEntry, read_table
 
 

@@ -9,11 +9,13 @@ from typing import Any, cast, overload
 
 import numpy as np
 
+from ..core.arguments.amounts import whole
 from ..core.arguments.calls import explained
+from ..core.arguments.scalars import int_of
 from ..errors import LabelError
 from ._file_names import ByFileName, names_files, read_file_names
 from ._matlab import read_structs
-from ._sources import Location, Origin, is_location, origin_of, read_bytes, read_json, require_int, whole_number
+from ._sources import Location, Origin, is_location, origin_of, read_bytes, read_json
 from ._table import ClassEntry, read_table
 
 
@@ -71,13 +73,13 @@ def classes_json(
         7
     """
     if id_base is not None:
-        require_int("id_base", id_base)
+        id_base = whole("id_base", id_base, at_least=None)
     origin = origin_of(source, "classes_json")
     document = read_json(source, origin, storage_options)
     if names_files(document):
         return read_file_names(cast(Mapping[str, object], document), origin, id_base=id_base or 0)
-    require_int("id_base", id_base)
-    return ByClassKey(read_table(document, origin, id_base=cast(int, id_base)), origin)
+    id_base = whole("id_base", id_base, at_least=None)
+    return ByClassKey(read_table(document, origin, id_base=id_base), origin)
 
 
 @explained
@@ -183,7 +185,7 @@ def _number(row: object, index: int, name: str, origin: Origin) -> int:
     value = _field(row, index, name, origin)
     if isinstance(value, (float, np.floating)) and float(value).is_integer():
         return int(value)
-    number = whole_number(value)
+    number = int_of(value)
     if number is None:
         raise origin.error(f"synset {index} has the {name} {value!r:.100}, expected a whole number.")
     return number

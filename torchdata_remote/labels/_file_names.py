@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ..core.arguments.scalars import int_of
 from ..errors import LabelError
-from ._sources import Origin, whole_number
+from ._sources import Origin
 
 
 def names_files(document: object) -> bool:
@@ -19,7 +20,7 @@ def names_files(document: object) -> bool:
         isinstance(document, Mapping)
         and bool(document)
         and all(isinstance(key, str) and "." in key.rpartition("/")[2] for key in document)
-        and any(whole_number(value) is not None for value in document.values())
+        and any(int_of(value) is not None for value in document.values())
     )
 
 

@@ -9,10 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..core.arguments.amounts import whole
 from ..core.arguments.calls import explained
+from ..core.arguments.scalars import int_of
 from ..errors import LabelError
 from ._paths import Labeller
-from ._sources import Location, Origin, is_location, origin_of, read_bytes, read_json, require_int, whole_number
+from ._sources import Location, Origin, is_location, origin_of, read_bytes, read_json
 
 _DIGITS = re.compile(r"(?<![0-9])[0-9]{1,18}\Z")  # more digits are a hash
 _IS_NUMBER = re.compile(r"[0-9]{1,18}")
@@ -52,15 +54,15 @@ def by_number(
         >>> labeller("ILSVRC2012_val_00000001.JPEG"), labeller("val/ILSVRC2012_val_00000002.JPEG")
         (489, 360)
     """
-    require_int("number_base", number_base)
-    require_int("id_base", id_base)
+    number_base = whole("number_base", number_base, at_least=None)
+    id_base = whole("id_base", id_base, at_least=None)
     origin = origin_of(source, "by_number")
     document = read_json(source, origin, storage_options)
     if not isinstance(document, Mapping):
         raise origin.error(f'expected {{"{number_base}": {id_base}, ...}}, got a {type(document).__name__}.')
     labels: dict[int, int] = {}
     for key, value in document.items():
-        number = int(key) if isinstance(key, str) and _IS_NUMBER.fullmatch(key) else whole_number(key)
+        number = int(key) if isinstance(key, str) and _IS_NUMBER.fullmatch(key) else int_of(key)
         if number is None or number < number_base:
             raise origin.error(f"the key {key!r:.100} is not a number from number_base={number_base} on.")
         image = number - number_base + 1
@@ -102,7 +104,7 @@ def ground_truth(
         >>> labeller("val/ILSVRC2012_val_00000002.JPEG")
         360
     """
-    require_int("id_base", id_base)
+    id_base = whole("id_base", id_base, at_least=None)
     if not isinstance(base_name, str) or "/" in base_name:
         raise ValueError(f"base_name is the beginning of a file's name, without folders, got {base_name!r}")
     origin = origin_of(source, "ground_truth")

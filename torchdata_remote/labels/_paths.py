@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from inspect import isfunction
 from typing import Any
@@ -11,9 +11,9 @@ from typing import Any
 from ..core.arguments import check
 from ..core.arguments.calls import explained
 from ..errors import LabelError, RemoteDataError
-from ._sources import MAX_LABEL, whole_number
+from ._class_numbers import Classes, class_numbers
+from ._sources import MAX_LABEL, label_number
 
-Classes = Sequence[str] | Mapping[str, int]
 Labeller = Callable[[str], int | str]
 
 
@@ -91,49 +91,6 @@ class FromPattern:
         return match[1]
 
 
-def class_numbers(classes: Classes) -> dict[str, int]:
-    """Return the mapping class name -> number.
-
-    Args:
-        classes: names in the order of their numbers, from 0; or the mapping.
-
-    Raises:
-        TypeError: if it is neither, or a number is not an int.
-        ValueError: if a name occurs twice.
-    """
-    expected = "classes must be a list of names or a dict name -> int"
-    if isinstance(classes, Mapping):
-        wrong = {name: n for name, n in classes.items() if whole_number(n) is None or not isinstance(name, str)}
-        if wrong:
-            turned = all(isinstance(name, str) for name in classes.values())
-            advice = " Turn it round: {name: number for number, name in classes.items()}." if turned else ""
-            raise check.marked(TypeError(f"classes must give each name its label, an int, got {wrong!r:.200}.{advice}"))
-        return {name: int(number) for name, number in classes.items()}
-    if isinstance(classes, str) or not isinstance(classes, Sequence):
-        raise check.marked(TypeError(f"{expected}, got {_unfit(classes)}"))
-    for name in classes:
-        if not isinstance(name, str):
-            raise check.marked(TypeError(f"{expected}, got a list with {check.shown(name)}."))
-    numbers = {name: number for number, name in enumerate(classes)}
-    if len(numbers) < len(classes):
-        twice = sorted({name for name in classes if list(classes).count(name) > 1})
-        raise check.marked(ValueError(f"classes names {twice} more than once."))
-    return numbers
-
-
-def _unfit(classes: object) -> str:
-    """Describe a ``classes`` argument of another type, and say what to write instead."""
-    if isinstance(classes, str):
-        is_file = classes.endswith((".json", ".txt", ".mat")) or "://" in classes
-        advice = "Read the file: tdr.labels.classes_json(url, id_base=0)" if is_file else f"Write [{classes!r:.100}]"
-        return f"a str. {advice}."
-    if isinstance(classes, Set):
-        return f"a {type(classes).__name__}, whose order differs between processes. Write sorted(classes)."
-    return f"{check.a_kind(classes)}. Write list(classes)." if hasattr(classes, "__iter__") else (
-        f"{check.shown(classes)}. The names decide which label a file gets."
-    )  # fmt: skip
-
-
 def labeller_of(
     classes: Classes | Labeller | None, *, name_of: Labeller | None = None, digits_are_numbers: bool = False
 ) -> Labeller:
@@ -205,14 +162,21 @@ class NumberedClasses:
         if label in self.numbers:
             return self.numbers[label]
         if self.digits_are_numbers and label.isascii() and label.isdigit() and len(label) < 19:
-            return int(label)
-        what = f"{path!r} has the label {label!r}, which is {'not a number, and ' if self.digits_are_numbers else ''}"
+            found = label_number(int(label))
+            if found is None:
+                raise LabelError(
+                    f"{path!r} has the label {label!r}, expected a number from 0 to {MAX_LABEL}. If it is a name, pass "
+                    "classes=."
+                )
+            return found
         if not self.numbers:
             raise LabelError(
-                f"{what}no classes are known: pass classes=, their names or a labeller that gives numbers."
+                f"{path!r} has the label {label!r}, which is not a number, and no classes are known: pass classes=, "
+                "their names or a labeller that gives numbers."
             )
         known = sorted(self.numbers)
         more = ", ..." if len(known) > 10 else ""
+        what = f"{path!r} has the label {label!r}, which is {'not a number, and ' if self.digits_are_numbers else ''}"
         raise LabelError(f"{what}none of the {len(known)} classes {', '.join(known[:10])}{more}.")
 
 
@@ -228,12 +192,6 @@ def call_labeller(labeller: Labeller, path: str) -> object:
         raise
     except Exception as error:  # anything may be wrong in a user's function
         raise LabelError(f"{path!r} has no label: the labeller raised {error!r}.") from error
-
-
-def label_number(label: object) -> int | None:
-    """A labeller's result as a class number, or ``None`` if it is not one."""
-    number = whole_number(label)
-    return number if number is not None and 0 <= number <= MAX_LABEL else None
 
 
 def unexpected_label(path: str, label: object, *, has_table: bool) -> LabelError:

@@ -9,9 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-import numpy as np
-
-from ..core.arguments.amounts import whole
+from ..core.arguments.scalars import int_of
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.urls import redact
 from ..errors import LabelError
@@ -48,7 +46,7 @@ class Origin:
         Raises:
             LabelError: if it is not an int, less than ``id_base``, or more than an int32 holds.
         """
-        number = whole_number(value)
+        number = int_of(value)
         if number is None:
             raise self.error(f"{what} is {value!r:.100} ({type(value).__name__}), expected an int.")
         if not 0 <= number - id_base <= MAX_LABEL:
@@ -98,19 +96,10 @@ def read_json(source: object, origin: Origin, storage_options: Mapping[str, Any]
     return parse_json(read_bytes(source, storage_options), origin) if is_location(source) else source
 
 
-def whole_number(value: object) -> int | None:
-    """Convert an integer, also of NumPy, to ``int``; return ``None`` for anything else, including ``bool``."""
-    return int(value) if isinstance(value, (int, np.integer)) and not isinstance(value, bool) else None
-
-
-def require_int(name: str, value: object) -> None:
-    """Check that an argument is an int.
-
-    Raises:
-        TypeError: if it is not.
-    """
-    if whole_number(value) is None:
-        whole(name, value, at_least=None)
+def label_number(label: object) -> int | None:
+    """A labeller's result as a class number, or ``None`` if it is not one."""
+    number = int_of(label)
+    return number if number is not None and 0 <= number <= MAX_LABEL else None
 
 
 def _url(source: Location) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from ..core.arguments import check
 from ..core.arguments.calls import explained
 from ..core.frameworks import lightning_loops, lightning_resume
 from ..core.frameworks.loader_length import num_batches
@@ -21,7 +22,7 @@ from ..core.world import World
 from ..errors import StateError
 from .batches_left import require_equal_batches
 from .copies import reduced
-from .loader_options import check_torchdata_options
+from .loader_options import torchdata_options
 from .rank_exchange import compared_first, merged_in_group, states_of_all
 from .resumable import Resumable
 from .state.all_ranks import ALL_RANKS, CYCLED, states_in
@@ -57,13 +58,13 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         list_in_rank_0: bool = False,
         **options: Any,
     ) -> None:
-        check_torchdata_options(dataset, options)
         with warnings.catch_warnings():  # torchdata calls set_vital, of which torch 2.13 warns
             warnings.filterwarnings("ignore", "'set_vital' is deprecated")
-            super().__init__(dataset, snapshot_every_n_steps=1, **options)
+            super().__init__(dataset, snapshot_every_n_steps=1, **torchdata_options(dataset, options))
         self.generator = torch.Generator()  # of worker seeds; torch would draw from the global random state
-        self.state_of_all_ranks = state_of_all_ranks
-        dataset.listings.once, dataset.listings.in_rank_0 = list_once, list_in_rank_0
+        self.state_of_all_ranks = check.flag("state_of_all_ranks", state_of_all_ranks)
+        dataset.listings.once = check.flag("list_once", list_once)
+        dataset.listings.in_rank_0 = check.flag("list_in_rank_0", list_in_rank_0)
         dataset.read_by_workers, dataset.expected_workers = None, max(1, self.num_workers)
         self._epoch, self._first_worker = -1, 0  # of the latest pass; its first worker has that worker's streams
         self._has_pass = False  # whether a pass was started since a state was loaded

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from inspect import signature
 from typing import Any
 
@@ -10,9 +9,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from ..core.arguments import check
-from ..core.arguments.amounts import seconds
 from ..core.arguments.calls import unknown_option
-from ..core.arguments.suggestions import did_you_mean
+from ..core.arguments.loader_options import check_start_method, converted
 
 _MAX_BATCH_SIZE = 10_000_000  # 80 MB for the list, and half a second
 
@@ -42,8 +40,8 @@ def require_chain(pipe: object) -> None:
     raise check.marked(TypeError(f"pipe must be a chain of pipes, got {shown}. {advice}"))
 
 
-def check_torchdata_options(dataset: object, options: dict[str, Any]) -> None:
-    """Check what ``StatefulLoader`` is built from, before torchdata does.
+def torchdata_options(dataset: object, options: dict[str, Any]) -> dict[str, Any]:
+    """Check what ``StatefulLoader`` is built from, before torchdata does; return the options for it.
 
     Raises:
         TypeError: for a dataset that is no ``Resumable``, or an option that does not exist.
@@ -56,6 +54,7 @@ def check_torchdata_options(dataset: object, options: dict[str, Any]) -> None:
     for name in options:
         if name not in known:
             raise unknown_option("StatefulLoader", name, [other for other in known if other != "self"])
+<<<<<<< HEAD
     batch_size = options.get("batch_size")
     if isinstance(batch_size, int) and batch_size > _MAX_BATCH_SIZE:
         raise check.marked(
@@ -65,37 +64,21 @@ def check_torchdata_options(dataset: object, options: dict[str, Any]) -> None:
                 "batch_size=None for single ones."
             )
         )
+=======
+    return converted(options)
+>>>>>>> main
 
 
-def check_loader_options(
-    *, pin_memory: Any, context: Any, timeout_s: Any, functions: dict[str, Any], flags: dict[str, Any]
-) -> None:  # fmt: skip
-    """Check the kinds of the options that are not numbers.
+def check_functions(*, context: Any, functions: dict[str, Any]) -> None:
+    """Check the options that are neither numbers nor flags.
 
     Raises:
         TypeError, ValueError: for the first one that is wrong; says what to write.
     """
-    seconds("timeout_s", timeout_s, positive=False)
-    for name, value in flags.items():
-        check.flag(name, value)
-    if pin_memory is not None:
-        check.flag("pin_memory", pin_memory)
     for name, value in functions.items():
         check.function_or_none(
             name,
             value,
             example="torch.utils.data.default_collate" if name == "collate_fn" else "one at the top level of a module",
         )
-    if isinstance(context, str):
-        methods = multiprocessing.get_all_start_methods()
-        if context not in {*methods, "forkserver"}:
-            raise check.marked(
-                ValueError(
-                    f"multiprocessing_context must be one of {', '.join(map(repr, methods))}, got {context!r}"
-                    + (did_you_mean(context, methods) or ".")
-                )
-            )
-    elif not hasattr(context, "Process"):
-        raise check.marked(
-            TypeError(f"multiprocessing_context must be a str such as 'forkserver', got {check.shown(context)}.")
-        )
+    check_start_method(context)

@@ -6,11 +6,13 @@ import multiprocessing
 import signal
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from multiprocessing.context import BaseContext
+from typing import Any, Literal
 
 import torch
 
-from ..core.arguments.amounts import whole, whole_or_none
+from ..core.arguments import check
+from ..core.arguments.amounts import seconds, whole, whole_or_none
 from ..core.arguments.calls import explained
 from ..core.arguments.check import marked
 from ..core.frameworks.collating import collate_samples
@@ -18,11 +20,11 @@ from ..core.iter_datapipe import IterDataPipe
 from ..core.processes.parent_watch import end_worker_with_trainer
 from .copies import twin_of
 from .loader import StatefulLoader
-from .loader_options import check_loader_options
+from .loader_options import check_functions
 from .resumable import Resumable
 
 
-def _start_method(requested: str) -> str:
+def _start_method(requested: str | BaseContext) -> str | BaseContext:
     is_missing = requested == "forkserver" and requested not in multiprocessing.get_all_start_methods()
     return "spawn" if is_missing else requested
 
@@ -45,7 +47,7 @@ def stateful_loader(
     collate_fn: Callable[[list[Any]], Any] | None = None,
     pin_memory: bool | None = None,
     prefetch_factor: int | None = None,
-    multiprocessing_context: str = "forkserver",
+    multiprocessing_context: Literal["forkserver", "spawn", "fork"] | BaseContext = "forkserver",
     worker_init_fn: Callable[[int], None] | None = None,
     timeout_s: float = 0,
     state_of_all_ranks: bool = False,
@@ -112,17 +114,10 @@ def stateful_loader(
     """
     batch_size, num_workers = whole_or_none("batch_size", batch_size), whole("num_workers", num_workers, at_least=0)
     prefetch_factor = whole_or_none("prefetch_factor", prefetch_factor)
-    check_loader_options(
-        pin_memory=pin_memory,
-        context=multiprocessing_context,
-        timeout_s=timeout_s,
-        functions={"collate_fn": collate_fn, "worker_init_fn": worker_init_fn},
-        flags={
-            "drop_last": drop_last,
-            "state_of_all_ranks": state_of_all_ranks,
-            "list_once": list_once,
-            "list_in_rank_0": list_in_rank_0,
-        },
+    timeout_s = seconds("timeout_s", timeout_s, positive=False)
+    drop_last, pin_memory = check.flag("drop_last", drop_last), check.flag_or_none("pin_memory", pin_memory)
+    check_functions(
+        context=multiprocessing_context, functions={"collate_fn": collate_fn, "worker_init_fn": worker_init_fn}
     )
     if isinstance(pipe, Resumable):
         if num_streams is not None:

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from ..core.iter_datapipe import Filter, IterableWrapper, IterDataPipe, Mapper
+from ..core.processes.worker_errors import keep_arguments
 from ..core.world import World
 from ..errors import StateError
 from ..pipes.base.chain import PASS_THROUGH, all_pipes, name_of, require_state, sources_of
 from ..pipes.base.datapipe import SharedList
+from ..pipes.base.epochs import has_epochs, set_epoch
 from .listing.packed_listing import Listed
 from .state.fingerprints import Fingerprint, digest_of_sizes, fingerprint, sorted_names
 
@@ -83,9 +85,7 @@ class SharedListing(SharedList[Any]):
     def urls(self) -> list[Any]:
         """All URLs, in the order of this pass."""
         if self._epoch not in self._by_epoch:
-            for pipe in all_pipes(self.source_datapipe):
-                if _has_epochs(pipe):
-                    pipe.set_epoch(self._epoch)
+            set_epoch(self.source_datapipe, self._epoch)
             for other in list(self._by_epoch)[:-1]:  # copies that start at the same time are in at most two epochs
                 del self._by_epoch[other]
             source = self.source_datapipe
@@ -135,10 +135,10 @@ class ChainTemplate:
         self._listed = listed
         self._pipe = self._prepared(pipe, {})
         for found in all_pipes(self._pipe):
+            keep_arguments(found)
             if hasattr(type(found), "prepare_copy"):
                 found.prepare_copy(num_streams)
-            if hasattr(found, "set_epoch"):
-                found.set_epoch(epoch)
+        set_epoch(self._pipe, epoch)
         if isinstance(listed, Listed):
             for listing, urls in zip(self._unshuffled(), listed.urls, strict=True):
                 listing.set_urls(urls)
@@ -179,7 +179,7 @@ class ChainTemplate:
 
 def _has_epochs(pipe: IterDataPipe[Any]) -> bool:
     """Whether the order of a listing's pipe depends on the epoch."""
-    return hasattr(type(pipe), "set_epoch") and not isinstance(pipe, SharedListing)
+    return has_epochs(pipe) and not isinstance(pipe, SharedListing)
 
 
 def _listed_once(pipe: IterDataPipe[Any]) -> IterDataPipe[Any]:

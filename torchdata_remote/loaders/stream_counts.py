@@ -6,7 +6,7 @@ import warnings
 from typing import Any
 
 from ..core.iter_datapipe import IterDataPipe
-from ..core.world import World
+from ..core.world import World, counted, described
 from ..errors import StateError
 from ..pipes.base.chain import all_pipes, sources_of
 
@@ -29,8 +29,8 @@ def number_of_streams(world: World, requested: int | None, expected_workers: int
         return world.world_size * max(world.num_workers, expected_workers)
     if requested < world.num_slots:
         raise StateError(
-            f"{world.num_slots} slots ({world.world_size} ranks x {world.num_workers} workers) for {requested} "
-            f"streams: use at most {requested} slots, or begin anew with num_streams={world.num_slots} or more."
+            f"{described(world, 'slot')} for {counted(requested, 'stream')}: use at most "
+            f"{counted(requested, 'slot')}, or begin anew with num_streams={world.num_slots} or more."
         )
     return requested
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..core.frameworks.call_stack import raised_here
 from ..core.iter_datapipe import IterDataPipe
+from ..core.processes.worker_errors import with_own_arguments
 from ..core.world import World
 from ..errors import RemoteDataError, StateError
 from ..pipes.base.chain import load_state, name_of, state_of, take_together, warm_up
@@ -123,28 +124,30 @@ class EpochRun:
         """Yield the items of all streams: always of the stream that has handed out least."""
         self._has_started = True
         try:
-            listings = self._template.listings
-            self.listing = self._template.fingerprints()
-            if expected_listing is not None:
-                advice = (
-                    "Objects were added, removed or replaced since the state was saved: restore them, or begin anew."
-                )
-                is_old = any("digest" in listing for listing in expected_listing)
-                here = [listing.digest() for listing in listings] if is_old else self.listing
-                check_same_listing(expected_listing, here, advice, names=lambda number: listings[number].names())
-            streams = [stream for stream in self._streams if not stream.ended]
-            chains = [stream.open(self._template, self.num_streams) for stream in streams]
-            if len(streams) == 1:
-                yield from streams[0].items(chains[0])
-            else:
-                for _ in take_together(map(Stream.warm_up, streams, chains)):
-                    pass
-                yield from _round_robin(streams, chains)
+            with with_own_arguments():
+                yield from self._items(expected_listing)
         except GeneratorExit:  # between two items
             raise
         except BaseException as error:
             self._failed = f"{type(error).__name__}: {error}"
             raise
+
+    def _items(self, expected_listing: list[Any] | None) -> Iterator[Any]:
+        listings = self._template.listings
+        self.listing = self._template.fingerprints()
+        if expected_listing is not None:
+            advice = "Objects were added, removed or replaced since the state was saved: restore them, or begin anew."
+            is_old = any("digest" in listing for listing in expected_listing)
+            here = [listing.digest() for listing in listings] if is_old else self.listing
+            check_same_listing(expected_listing, here, advice, names=lambda number: listings[number].names())
+        streams = [stream for stream in self._streams if not stream.ended]
+        chains = [stream.open(self._template, self.num_streams) for stream in streams]
+        if len(streams) == 1:
+            yield from streams[0].items(chains[0])
+        else:
+            for _ in take_together(map(Stream.warm_up, streams, chains)):
+                pass
+            yield from _round_robin(streams, chains)
 
     def state(self) -> dict[int, Any]:
         """The position of each stream."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ..core.notices.progress_bar import first_awaited, waiting
-from ..core.processes.main_guard import is_forking, require_main_guard
+from ..core.processes.main_guard import is_forking, name_missing_guard, require_main_guard
 from ..core.processes.worker_errors import with_clear_errors
 from ..core.processes.worker_start import name_what_does_not_pickle
 from ..pipes.base.chain import all_pipes
@@ -33,6 +33,7 @@ def started(loader: Any, start: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         with waiting(f"starting {loader.num_workers} worker{'s' if loader.num_workers > 1 else ''}"):
             return start()
     except Exception as error:
+        name_missing_guard(error)
         pipes = [(pipe, vars(pipe)) for pipe in all_pipes(loader.dataset.pipe)]
         name_what_does_not_pickle([*pipes, ("stateful_loader", {name: getattr(loader, name) for name in _SENT})], error)
         raise

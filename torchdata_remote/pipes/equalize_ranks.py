@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from ..core.arguments import check
+from ..core.frameworks.collating import check_item
 from ..core.frameworks.loader_length import length_for_caller
 from ..core.iter_datapipe import Batcher, Filter, IterDataPipe, functional_datapipe
 from ..core.partition import EqualizeMode
 from ..errors import SampleError
 from ..fetch.listing.source_argument import pipe_of
+from ..formats.sample import describe_item
 from .base.chain import all_pipes, load_state, state_of, warm_up
 from .base.datapipe import StatefulPipe
 
@@ -53,7 +55,9 @@ class EqualizeRanks(StatefulPipe[T]):
     gives_equal_counts = True
     state_fields = ("passed", "at")
 
-    def __init__(self, source_datapipe: IterDataPipe[T], *, mode: EqualizeMode | str = EqualizeMode.DROP) -> None:
+    def __init__(
+        self, source_datapipe: IterDataPipe[T], *, mode: EqualizeMode | Literal["drop", "repeat"] = EqualizeMode.DROP
+    ) -> None:
         self.source_datapipe = pipe_of(source_datapipe, of="equalize_ranks", holds="samples")
         self.mode = check.choice("mode", mode, EqualizeMode)
         self._num_passed = 0
@@ -79,8 +83,12 @@ class EqualizeRanks(StatefulPipe[T]):
     def __iter__(self) -> Iterator[T]:
         state = self._take_loaded()
         self._num_passed = 0 if state is None else state["passed"]
+        is_first = True
         for sample in self.source_datapipe:
             self._num_passed += 1
+            if is_first:
+                is_first = False
+                check_item(self, sample, where=describe_item(sample))
             yield sample
         expected = self._sharding().num_samples
         if self._num_passed != expected:

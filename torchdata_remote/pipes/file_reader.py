@@ -44,7 +44,9 @@ class FileReader(SplitReader[Sample], StatefulPipe[Sample]):
 
     state_fields = ("next",)
 
-    def __init__(self, source_datapipe: IterDataPipe[Any], *, storage_options: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, source_datapipe: IterDataPipe[str | tuple[str, Any]], *, storage_options: Mapping[str, Any] | None = None
+    ) -> None:
         self.source_datapipe = pipe_of(source_datapipe, of="file_reader")
         self._session = FetchSession(FetchOptions(), StorageOptions(storage_options))
         self._warmed_up: Generator[tuple[str, Any], None, None] | None = None

@@ -82,7 +82,7 @@ class ShardTarReader(ShardReader):
 
     def __init__(
         self,
-        source_datapipe: IterDataPipe[Any],
+        source_datapipe: IterDataPipe[str | tuple[str, Any]],
         *,
         on_bad_shard: OnBadShard = raise_error,
         on_bad_member: OnBadMember = raise_error,

@@ -62,7 +62,7 @@ class ShardZipReader(ShardReader):
 
     def __init__(
         self,
-        source_datapipe: IterDataPipe[Any],
+        source_datapipe: IterDataPipe[str | tuple[str, Any]],
         *,
         on_bad_shard: OnBadShard = raise_error,
         on_bad_member: OnBadMember = raise_error,

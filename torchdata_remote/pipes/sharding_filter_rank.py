@@ -16,7 +16,7 @@ from ..fetch.listing.source_argument import pipe_of
 from .base.chain import all_pipes
 from .base.datapipe import SharedList, StatefulPipe
 from .base.epochs import EpochPipe, uncounted
-from .base.sample_shares import order_of, pieces_of
+from .base.sample_shares import order_of, pieces_of, readers_of_streams
 
 
 @functional_datapipe("sharding_filter_rank")
@@ -204,7 +204,8 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
         if key not in self._orders:
             for other in list(self._orders)[:-1]:  # concurrent streams are in at most two epochs
                 del self._orders[other]
-            self._orders[key] = order_of(urls, world, epoch, self.equalize)
+            streams = readers_of_streams(world.num_slots, self.world)
+            self._orders[key] = order_of(urls, world, epoch, self.equalize, streams)
         return self._orders[key]
 
     def _state(self) -> Any:

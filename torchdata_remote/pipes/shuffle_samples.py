@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from ..core.arguments.amounts import whole, whole_or_none
+from ..core.frameworks.collating import check_item
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..errors import StateError
 from ..fetch.listing.source_argument import pipe_of
-from ..formats.error_policy import Skipped
-from .base.chain import all_pipes, load_state, state_of, warm_up
+from ..formats.sample import describe_item
+from .base.chain import load_state, state_of, warm_up
 from .base.datapipe import StatefulPipe
 from .base.epochs import SeededPipe
 from .base.shuffle_buffer import ShuffleBuffer
@@ -45,7 +46,9 @@ class ShuffleSamples(SeededPipe[T], StatefulPipe[T]):
         buffer_size: maximum number of samples in memory. With ``Resumable(num_streams=...)`` each stream has its own
             buffer.
         max_buffer_bytes: bound on the bytes of the samples in memory, also of each stream; the sample that reaches it
-            is still read. ``None`` for no bound.
+            is still read. ``None`` for no bound. Counted is the content of bytes, text, arrays, tensors, ``io.BytesIO``
+            and PIL images, also in dicts, lists, tuples, sets and dataclasses. Not counted is what other objects hold,
+            nor the array of which an array is a view: chain the shuffle before such samples are made, or copy views.
         seed: any int.
 
     Yields:
@@ -78,19 +81,6 @@ class ShuffleSamples(SeededPipe[T], StatefulPipe[T]):
         self._blocks_read: list[int] = []  # lengths of the blocks in use
         self._num_read = 0  # of the next block
 
-    @property
-    def skipped(self) -> Skipped:
-        """What the reader of this chain left out in its last pass.
-
-        Raises:
-            ValueError: if the chain has no reader, or several.
-        """
-        readers = [pipe for pipe in all_pipes(self.source_datapipe) if isinstance(vars(pipe).get("skipped"), Skipped)]
-        if len(readers) != 1:
-            raise ValueError(f"The chain has {len(readers)} readers of samples, and skipped is that of a single one.")
-        found: Skipped = readers[0].skipped
-        return found
-
     def load_state_dict(self, state: Any) -> None:
         super().load_state_dict(state)
         if state["began"] is not None:
@@ -111,11 +101,15 @@ class ShuffleSamples(SeededPipe[T], StatefulPipe[T]):
                 pass
         assert self._warm is not None
         buffer, self._warm = self._warm, None
+        is_first = True
         while any(buffer.due):
             *self._blocks_read, _ = buffer.num_read
             self._phase, self._oldest_start = buffer.phase, buffer.block_starts[0]
             for item in buffer.items():
                 self._num_passed, self._num_read = buffer.num_passed, buffer.num_read[-1]
+                if is_first:
+                    is_first = False
+                    check_item(self, item, where=describe_item(item))
                 yield item
             buffer.next_phase()
 

@@ -68,12 +68,12 @@ class ToTuple(OneForOne[Items]):
             if name in sample:
                 return sample[name]
         members = sorted(name for name in sample if not name.startswith("__"))
-        advice = did_you_mean(choice[0], members)
+        advice = did_you_mean(choice[0], members) or "."
         if any(separator in choice[0] for separator in ", |"):
             advice = (
-                " Separate alternatives by ';', and elements of the tuple by arguments: to_tuple('jpg;png', 'cls')."
+                ". Separate alternatives by ';', and elements of the tuple by arguments: to_tuple('jpg;png', 'cls')."
             )
         raise MissingMemberError(
-            f"{describe(sample)} has no {' or '.join(map(repr, choice))}. It has {members}{advice or '.'}",
+            f"{describe(sample)} has no {' or '.join(map(repr, choice))}. It has {members}{advice}",
             url=sample_url(sample),
         )

@@ -70,8 +70,7 @@ def index_shards(
         [('memory://theirs/0.tar', 3)]
     """
     check.text("pattern", pattern, example="*.tar")
-    check.flag("overwrite", overwrite)
-    check.flag("progress", progress)
+    overwrite, progress = check.flag("overwrite", overwrite), check.flag("progress", progress)
     check.function("on_shard", on_shard, example="print")
     check.function("on_bad_member", on_bad_member, example="tdr.skip_with_warning")
     url = literal_url(url_of(url, of="index_shards"))

@@ -118,10 +118,9 @@ def shard_dataset(
     max_shard_bytes, max_shard_samples, max_member_bytes, num_workers = limits
     seed = None if seed is None else seed_of(seed)
     check_functions(labels=labels, transform=transform, on_bad_member=on_bad_member, executor=executor)
-    for name, value in {
-        "append": append, "overwrite": overwrite, "provenance": provenance, "resume": resume, "progress": progress,
-    }.items():  # fmt: skip
-        check.flag(name, value)
+    append, overwrite = check.flag("append", append), check.flag("overwrite", overwrite)
+    provenance, resume = check.flag("provenance", provenance), check.flag("resume", resume)
+    progress = check.flag("progress", progress)
     check.text_or_none("pattern", pattern, example="*.jpg")
     url_template = check.path_or_url("url_template", url_template, example="s3://bucket/train/{shard:06d}.tar")
     if append and overwrite:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .error_tables import from_obstore
 from .errors import translate_errors
 from .http.content_encoding import IDENTITY, require_unencoded
+from .http.loopback import past_proxies
 from .protocol import CONNECT_TIMEOUT_S, Answer, normalized_etag
 
 if TYPE_CHECKING:
@@ -103,9 +104,10 @@ class ObstoreReader:
 NO_RETRIES: dict[str, Any] = {"max_retries": 0}
 
 
-def client_options(read_timeout_s: float) -> dict[str, Any]:
-    """Options of obstore's HTTP client."""
+def client_options(read_timeout_s: float, url: str) -> dict[str, Any]:
+    """Options of obstore's HTTP client for the server of a URL."""
     return {
+        **past_proxies(url),
         "allow_http": True,
         "connect_timeout": f"{CONNECT_TIMEOUT_S}s",
         "read_timeout": f"{round(read_timeout_s * 1000)}ms",
@@ -124,5 +126,5 @@ def http_store(origin: str, read_timeout_s: float, headers: dict[str, str] | Non
     from obstore.store import HTTPStore
 
     # Not for s3: obstore would sign the header, which proxies change. There it sends none, which has the same effect.
-    options = {**client_options(read_timeout_s), "default_headers": {**IDENTITY, **(headers or {})}}
+    options = {**client_options(read_timeout_s, origin), "default_headers": {**IDENTITY, **(headers or {})}}
     return HTTPStore.from_url(origin, client_options=options, retry_config=NO_RETRIES)  # type: ignore[arg-type]

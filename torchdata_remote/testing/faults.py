@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 
 from ..core.arguments import check
 from ..core.arguments.calls import explained
+from ..core.arguments.scalars import float_of
 
 _LIMITS = ("stall_s", "trickle_s", "methods", "listings")
 
@@ -76,9 +77,13 @@ class Faults:
 
     def __post_init__(self) -> None:
         probabilities = {name: getattr(self, name) for name in fault_names()}
-        for name, value in {**probabilities, "stall_s": self.stall_s, "trickle_s": self.trickle_s}.items():
-            if isinstance(value, str) or not hasattr(value, "__float__"):
-                raise check.marked(TypeError(f"{name} must be a number, got {check.shown(value)}."))
+        for name in [*probabilities, "stall_s", "trickle_s"]:
+            number = float_of(getattr(self, name))
+            if number is None:
+                raise check.marked(TypeError(f"{name} must be a number, got {check.shown(getattr(self, name))}."))
+            object.__setattr__(self, name, number)
+        object.__setattr__(self, "listings", check.flag("listings", self.listings))
+        probabilities = {name: getattr(self, name) for name in probabilities}
         wrong = {name: value for name, value in probabilities.items() if not 0 <= value <= 1}
         if wrong:
             raise ValueError(f"Faults: {wrong} are not probabilities: give numbers from 0 to 1.")

@@ -39,8 +39,7 @@ def write_small_shards(
     >>> [sample["__key__"] for sample in write_small_shards("memory://small", num_shards=2, samples_per_shard=2)]
     ['0/000000', '1/000001', '2/000002', '3/000003']
     """
-    whole("num_shards", num_shards)
-    whole("samples_per_shard", samples_per_shard)
+    num_shards, samples_per_shard = whole("num_shards", num_shards), whole("samples_per_shard", samples_per_shard)
     folder = check.path_or_url("folder", folder, example="memory://small/")
     samples: list[Sample] = []
     template = folder.rstrip("/") + "/{shard:06d}.tar"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import re
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import fsspec
@@ -59,6 +61,85 @@ def test_an_image_behind_another_pipe_is_named_by_our_loaders() -> None:
     with pytest.raises(CollateError, match="element 0 is a PIL image") as caught:
         next(iter(tdr.stateful_loader(pipe, batch_size=2)))
     assert "default_collate" in str(caught.value.__cause__)
+
+
+def nested(sample: Any) -> Any:
+    return {"a": {"im": sample["png"]}, "cls": sample["cls"]}
+
+
+def listed(sample: Any) -> Any:
+    return [sample["cls"], [sample["png"]]]
+
+
+@pytest.mark.parametrize(
+    ("function", "told"), [(nested, "'im' of 'a' is a PIL image"), (listed, "element 0 of element 1 is a PIL image")]
+)
+def test_an_image_inside_another_value_is_named_by_the_way_to_it(function: Any, told: str) -> None:
+    """In dicts, lists and tuples."""
+    with pytest.raises(CollateError, match=told):
+        next(iter(tdr.stateful_loader(samples().decode_sample().map(function), batch_size=2)))
+
+
+def in_json(data: bytes) -> Any:
+    return {"image": IMAGE}
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_an_image_inside_a_member_is_named(loader: str) -> None:
+    """By ``to_tuple``, under torch's loader, too."""
+    pipe = samples().decode_sample({"png": in_json}).to_tuple("cls", "png")
+    with pytest.raises(CollateError, match=r"sample 'cat/0' .*'image' of 'png' is a PIL image"):
+        next(iter(LOADERS[loader](pipe)))
+
+
+def test_an_image_is_named_through_the_shuffler_of_torch() -> None:
+    """It hands on what it gets."""
+    with pytest.raises(CollateError, match=r"sample 'cat/0' of s3://b/0.tar: 'png' is a PIL image"):
+        next(iter(DataLoader(samples().decode_sample().to_tuple("png", "cls").shuffle(), batch_size=2)))
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_an_image_is_named_by_pipes_that_hand_samples_on(loader: str) -> None:
+    """Those of this package, each for what it hands out."""
+    with pytest.raises(CollateError, match="'png' is a PIL image"):
+        next(iter(LOADERS[loader](samples().decode_sample().shuffle_samples(buffer_size=2))))
+    with pytest.raises(CollateError, match="element 0 is a PIL image"):
+        next(iter(LOADERS[loader](samples().decode_sample().to_tuple("png", "cls").shuffle_samples(buffer_size=2))))
+
+
+def first(batch: list[Any]) -> Any:
+    return batch[0]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_what_a_shuffle_reads_ahead_is_no_batch(loader: str) -> None:
+    """A later pipe converts the images that are read when the buffer is filled."""
+    pipe = samples().decode_sample().to_tuple("png", "cls").shuffle_samples(buffer_size=2).map(to_tensor)
+    assert next(iter(LOADERS[loader](pipe))).tolist() == [3, 3]
+    if loader == "stateful_loader":  # which fills the buffers of several streams before it asks the chain for samples
+        assert next(iter(LOADERS[loader](pipe, num_streams=2))).tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_samples_that_nobody_decoded_are_a_warning(loader: str, shuffle: bool, tmp_path: Path) -> None:
+    """With neither ``decode_sample`` nor ``to_tuple``; once, and not if a later pipe changes them."""
+    tdr.testing.write_small_shards(str(tmp_path), num_shards=1, samples_per_shard=4)
+    pipe = tdr.stream_shards(str(tmp_path), shuffle=shuffle)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert len(list(LOADERS[loader](pipe))) == 2
+    (told,) = [str(warning.message) for warning in caught if issubclass(warning.category, RuntimeWarning)]
+    assert re.search(r"sample '.*' of .*\.tar: 'cls' is b'\d+', bytes .* decode_sample\(\)", told)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        for left_alone in (
+            LOADERS[loader](pipe, collate_fn=first),
+            LOADERS[loader](pipe, batch_size=None),
+            LOADERS[loader](pipe.decode_sample().to_tuple("cls")),
+            LOADERS[loader](pipe.map(len)),
+        ):
+            next(iter(left_alone))
 
 
 def test_an_image_of_a_map_style_dataset_is_named() -> None:

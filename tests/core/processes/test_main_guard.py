@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from torchdata_remote.core.processes.main_guard import require_main_guard
+from torchdata_remote.core.processes.main_guard import name_missing_guard, require_main_guard
 from torchdata_remote.errors import WorkerStartError
 from torchdata_remote.testing import write_small_shards
 
@@ -52,6 +52,21 @@ def test_a_statement_that_each_import_executes_is_an_error(tmp_path: Path, code:
 def test_a_script_that_may_tell_workers_from_their_parent_passes(tmp_path: Path, code: str) -> None:
     """There are no false alarms: what cannot be decided by reading the script is left to the worker."""
     runpy.run_path(script(tmp_path, code), run_name="__main__")
+
+
+ENDED = "    raise_better(RuntimeError('DataLoader worker (pid(s) 7) exited unexpectedly'))"
+UNRELATED = (
+    f"from torchdata_remote.core.processes.main_guard import name_missing_guard as raise_better\nif True:\n{ENDED}"
+)
+
+
+def test_another_condition_is_named_after_workers_have_ended(tmp_path: Path) -> None:
+    """It holds in them, too, unless something in the script tells them from their parent."""
+    with pytest.raises(WorkerStartError, match=r"^train\.py, line 4: a worker process ended .* `if __name__ =="):
+        runpy.run_path(script(tmp_path, UNRELATED), run_name="__main__")
+    telling = UNRELATED.replace("if True:", "if __name__ == '__main__':")
+    runpy.run_path(script(tmp_path, telling), run_name="__main__")
+    name_missing_guard(RuntimeError("another one"))
 
 
 def test_the_line_is_that_of_the_script(tmp_path: Path) -> None:
@@ -113,3 +128,40 @@ def test_each_loader_names_the_guard_before_it_starts_a_process(tmp_path: Path) 
     assert len(lines) < 20
     assert lines[0].startswith("Traceback")
     assert 'outside of `if __name__ == "__main__":`' in lines[-1]
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        "tdr.stateful_loader(tdr.stream_shards(folder), **options)",
+        "tdr.PrefetchingLoader(tdr.RemoteFiles(folder), batch_size=1, **options)",
+    ],
+    ids=["stateful_loader", "PrefetchingLoader"],
+)
+def test_workers_that_end_because_of_another_condition_end_in_the_guard(tmp_path: Path, loader: str) -> None:
+    """Each worker is refused while it imports the script; the last line of all says why."""
+    write_small_shards(str(tmp_path / "shards"), num_shards=1, samples_per_shard=2)
+    path = tmp_path / "train.py"
+    path.write_text(
+        textwrap.dedent(f"""
+        import sys
+        import torchdata_remote as tdr
+        folder, options = {str(tmp_path / "shards")!r}, {{"num_workers": 1, "multiprocessing_context": "spawn"}}
+        if len(sys.argv) < 50:
+            for batch in {loader}:
+                print(batch)
+        """)
+    )
+    done = subprocess.run(
+        [sys.executable, str(path)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.getcwd()},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("torchdata_remote.errors.WorkerStartError: train.py, line 6: a worker process ended")
+    assert '`if __name__ == "__main__": main()`' in last

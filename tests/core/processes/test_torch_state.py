@@ -34,5 +34,8 @@ def test_a_process_without_torch_is_neither(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_process_that_is_importing_torch_is_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may have executed any part of it."""
     monkeypatch.setitem(sys.modules, "torch.utils.data", ModuleType("torch.utils.data"))
+    monkeypatch.setitem(sys.modules, "torch.distributed", ModuleType("torch.distributed"))
     assert get_worker_info() is None
+    assert rank_in_process_group() is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,6 +16,7 @@ import torchdata_remote as tdr
 from torchdata_remote.errors import MissingMemberError
 
 SAMPLES = [{"__key__": f"cat/{number}", "__url__": "s3://b/0.tar", "txt": b"x"} for number in range(4)]
+GROUP: Any = getattr(builtins, "ExceptionGroup", None)
 WORKERS: dict[str, Any] = {"num_workers": 1, "multiprocessing_context": "fork"}
 
 
@@ -35,6 +37,55 @@ def fail_with_key(item: Any) -> Any:
 
 def fail_with_two(item: Any) -> Any:
     raise TwoArgumentsError("a", "b")
+
+
+class OddError(Exception):
+    """Takes two arguments, of which none is a text."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(one, two)
+
+
+class SpokenError(Exception):
+    """torch takes its property for an argument, and fails to build it."""
+
+    @property
+    def message(self) -> str:
+        return "spoken"
+
+
+class Opaque:
+    """Its repr is no literal."""
+
+    def __repr__(self) -> str:
+        return "<opaque>"
+
+
+def fail_with_number(item: Any) -> Any:
+    return dict[int, int]()[3]
+
+
+def fail_with_object(item: Any) -> Any:
+    raise KeyError(Opaque())
+
+
+def fail_with_numbers(item: Any) -> Any:
+    raise OddError(1, 2)
+
+
+def fail_with_nothing(item: Any) -> Any:
+    raise ValueError
+
+
+def fail_with_property(item: Any) -> Any:
+    raise SpokenError("no label")
+
+
+def fail_with_group(item: Any) -> Any:
+    try:
+        raise ValueError("no label")
+    except ValueError as error:
+        raise GROUP("two reasons", [error, KeyError(3)]) from None
 
 
 def chain() -> Any:
@@ -79,6 +130,62 @@ def test_an_error_of_a_users_function_ends_with_its_own_message(
     assert printed(caught.value).endswith(last)
     if workers:
         assert function.__name__ in str(caught.value.__cause__)
+
+
+@pytest.mark.parametrize("workers", [{}, WORKERS], ids=["here", "worker"])
+@pytest.mark.parametrize(
+    ("function", "last"),
+    [
+        (fail_with_number, "KeyError: 3"),
+        (fail_with_object, "KeyError: <opaque>"),
+        (fail_with_key, "KeyError: 'left'"),
+        (fail_with_numbers, "OddError: (1, 2)"),
+        (fail_with_nothing, "ValueError"),
+        (fail_with_property, "SpokenError: no label"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["map", "collate_fn"])
+def test_an_error_keeps_its_arguments(function: Any, last: str, workers: dict[str, Any], kind: str) -> None:
+    """torch overwrites those that are no text, in its pipes; and fails to build some errors of workers."""
+    options: dict[str, Any] = {"batch_size": 2, "collate_fn": function} if kind == "collate_fn" else {}
+    pipe = chain() if options else getattr(chain().to_tuple("txt"), kind)(function)
+    with pytest.raises(Exception) as caught:  # noqa: PT011  # each has another type
+        next(iter(tdr.stateful_loader(pipe, **options, **workers)))
+    assert printed(caught.value).endswith(last)
+    assert printed(caught.value).splitlines()[-1].rpartition(" tests.")[2].endswith(last)
+    assert "thrown by __iter__" not in str(caught.value)
+
+
+def test_the_key_of_an_error_is_the_key() -> None:
+    """Not its text; of each pipe of torch that calls a function."""
+    for pipe in (chain().map(fail_with_number), chain().filter(fail_with_number), chain().collate(fail_with_number)):
+        with pytest.raises(KeyError) as caught:
+            next(iter(tdr.stateful_loader(pipe, **WORKERS)))
+        assert caught.value.args == (3,)
+
+
+def test_a_function_without_a_frame_of_its_own_is_not_the_packages() -> None:
+    """An error of ``int`` after a resume says nothing about the state."""
+    loader = tdr.Resumable(chain().to_tuple("txt"), num_streams=1)
+    next(iter(loader))
+    failing = tdr.Resumable(chain().to_tuple("txt").map(int), num_streams=1)
+    failing.load_state_dict({**loader.state_dict(), "chain": failing.state_dict()["chain"]})
+    with pytest.raises(TypeError, match=r"^int\(\) argument must be"):
+        next(iter(failing))
+
+
+@pytest.mark.skipif(GROUP is None, reason="Python 3.10 has none")
+@pytest.mark.parametrize("kind", ["map", "collate_fn"])
+def test_a_group_of_errors_from_a_worker_ends_with_all_of_them(kind: str) -> None:
+    """In one line; the worker's traceback is the cause. Here Python prints it."""
+    options: dict[str, Any] = {"batch_size": 2, "collate_fn": fail_with_group} if kind == "collate_fn" else {}
+    pipe = chain() if options else chain().map(fail_with_group)
+    with pytest.raises(RuntimeError) as caught:
+        next(iter(tdr.stateful_loader(pipe, **options, **WORKERS)))
+    assert str(caught.value) == "ExceptionGroup: two reasons (2 sub-exceptions): ValueError: no label; KeyError: 3"
+    assert "fail_with_group" in str(caught.value.__cause__)
+    with pytest.raises(GROUP, match="two reasons"):
+        next(iter(tdr.stateful_loader(pipe, **options)))
 
 
 def test_an_error_of_a_prefetching_loader_ends_with_its_own_message() -> None:

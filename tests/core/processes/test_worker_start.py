@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import torchdata_remote as tdr
+from torchdata_remote.core.shared_names import SHARED
 from torchdata_remote.errors import WorkerStartError
 
 SAMPLES = [{"__key__": f"cat/{number}", "txt": b"x"} for number in range(4)]
@@ -40,6 +41,8 @@ CHAINS: dict[str, Callable[[], Any]] = {
     r"decode_sample\(decoders=...\) holds the local function 'local": lambda: chain().decode_sample({"txt": local()}),
     r"label_from_path\(...\) holds a lambda": lambda: chain().label_from_path(classes=LAMBDA),
     r"map\(fn=...\) holds a lambda": lambda: chain().map(LAMBDA).to_tuple("txt"),
+    r"map\(fn=...\) holds a lambda \(test_worker_start.py, line \d+\), which": lambda: chain().map(LAMBDA),
+    r"filter\(filter_fn=...\) holds a lambda": lambda: chain().filter(LAMBDA).map(unchanged),
     r"decode_sample\(decoders=...\) holds a lambda \(test_worker_start.py, line \d+\), which cannot be sent": lambda: (
         chain().decode_sample({"txt": partial(LAMBDA)}).to_tuple("txt")
     ),
@@ -60,6 +63,15 @@ def test_a_lambda_is_named_by_its_pipe_and_argument(loader: str, message: str) -
         loaders[loader]()
 
 
+def test_a_pipe_whose_functional_name_another_package_has_too_is_named_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The registry has the other package's pipe under this name."""
+    monkeypatch.setitem(SHARED, "decode_sample", tdr.DecodeSample)
+    monkeypatch.setitem(tdr.IterDataPipe.functions, "decode_sample", IterableWrapper)
+    pipe = tdr.DecodeSample(chain(), {"txt": LAMBDA})
+    with pytest.raises(WorkerStartError, match=r"^decode_sample\(decoders=...\) holds a lambda"):
+        iter(DataLoader(pipe, batch_size=None, **WORKERS))
+
+
 def test_a_lambda_of_a_loader_is_named_by_its_argument() -> None:
     """``collate_fn`` and ``worker_init_fn``, of all our loaders; ``transform`` of a dataset."""
     with pytest.raises(WorkerStartError, match=r"^stateful_loader\(collate_fn=...\) holds a lambda"):
@@ -68,6 +80,15 @@ def test_a_lambda_of_a_loader_is_named_by_its_argument() -> None:
         iter(tdr.stateful_loader(chain(), worker_init_fn=LAMBDA, **WORKERS))
     with pytest.raises(WorkerStartError, match=r"^PrefetchingLoader\(collate_fn=...\) holds a lambda"):
         iter(tdr.PrefetchingLoader(files(), batch_size=2, collate_fn=LAMBDA, **WORKERS))
+
+
+def test_a_lambda_of_torchs_own_loader_is_named_by_its_argument() -> None:
+    """If it reads a chain or a dataset of this package."""
+    for dataset in (chain(), chain().map(unchanged), files()):
+        for name in ("collate_fn", "worker_init_fn"):
+            options: dict[str, Any] = {**WORKERS, name: LAMBDA}
+            with pytest.raises(WorkerStartError, match=rf"^DataLoader\({name}=...\) holds a lambda"):
+                iter(DataLoader(dataset, **options))
 
 
 def test_another_value_that_does_not_pickle_is_named_too() -> None:

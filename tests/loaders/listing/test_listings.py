@@ -42,7 +42,7 @@ def chain_of(source: str, pattern: str | None = None) -> Any:
     return urls.shard_tar_reader().to_tuple("__key__").map(key_of)
 
 
-def loader_of(source: str, num_workers: int, method: str = "fork", **more: Any) -> StatefulLoader:
+def loader_of(source: str, num_workers: int, method: Any = "fork", **more: Any) -> StatefulLoader:
     options = {"batch_size": 2, "num_streams": 4, **more}
     pattern = options.pop("pattern", None)
     return stateful_loader(
@@ -130,7 +130,7 @@ def test_the_length_is_computed_once_an_epoch(folder: Path, num_workers: int) ->
 
 
 @pytest.mark.parametrize(("method", "num_workers"), [("forkserver", 2), ("spawn", 1)])
-def test_the_listing_reaches_workers_of_every_start_method(folder: Path, method: str, num_workers: int) -> None:
+def test_the_listing_reaches_workers_of_every_start_method(folder: Path, method: Any, num_workers: int) -> None:
     """Those that start, and in the next epoch those that run."""
     with served(folder) as server:
         loader = loader_of(f"{server.url}/index.json", num_workers, method)

@@ -38,7 +38,7 @@ def test_url_of_a_piece_differs_from_that_of_its_shard() -> None:
     ("urls", "equalize", "error", "message"),
     [
         (URLS, None, EmptyShareError, "5 samples for 6 readers"),
-        (["s3://b/0.tar"], None, EmptyShareError, "1 shards for 6 readers"),
+        (["s3://b/0.tar"], None, EmptyShareError, "1 shard for 6 readers"),
         ([], EqualizeMode.DROP, EmptyShareError, "There are no shards for 6 readers"),
         (["s3://b/0.tar"], EqualizeMode.DROP, ManifestError, "torchdata-remote manifest"),
         (URLS, EqualizeMode.DROP, EmptyShareError, "5 samples for 6 readers"),

@@ -20,6 +20,7 @@ from torch.utils.data.graph_settings import apply_sharding
 import torchdata_remote as tdr
 from tests.support.loaders import read_all
 from tests.support.ranks import run_ranks
+from torchdata_remote.core.world import World, described
 from torchdata_remote.errors import StateError, UnsplitError
 from torchdata_remote.testing import all_worlds, write_small_shards
 
@@ -114,8 +115,8 @@ def ranks_of(world_size: int) -> Iterator[None]:
         yield
 
 
-TWO_WORKERS = "2 readers (1 ranks x 2 workers)"
-TWO_RANKS = "2 readers (2 ranks x 1 workers)"
+TWO_WORKERS = "2 readers (1 rank x 2 workers)"
+TWO_RANKS = "2 readers (2 ranks x 1 worker)"
 
 
 @pytest.mark.parametrize("reader", READERS)
@@ -173,7 +174,7 @@ def test_each_reader_of_any_world(folder: Path, ranks: int, workers: int) -> Non
             if ranks * workers == 1:
                 check_exactly_once(list(info.dataset))
             else:
-                with refused(f"{ranks * workers} readers ({ranks} ranks x {workers} workers)"):
+                with refused(described(World(0, ranks, 0, workers))):
                     next(iter(info.dataset))
 
 
@@ -325,7 +326,7 @@ def test_urls_that_were_split_before(folder: Path) -> None:
     """Cannot be told from those that were not; ``split=False`` says it."""
     urls = list(listed(folder))
     with ranks_of(3):
-        with refused("3 readers (3 ranks x 1 workers)"):
+        with refused("3 readers (3 ranks x 1 worker)"):
             list(read(IterableWrapper(urls[::3])))
         assert len(list(read(IterableWrapper(urls[::3]).sharding_filter_rank(split=False)))) == 2
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.servers.faulty_s3 import faulty
 from tests.servers.s3 import S3Server
-from torchdata_remote import Resumable, ShardWriter, World, skip_with_warning, stream_files, stream_shards
+from torchdata_remote import Resumable, ShardWriter, World, mix, skip_with_warning, stream_files, stream_shards
 from torchdata_remote.errors import EmptyListingError, EmptyShareError
 from torchdata_remote.testing import all_worlds, assert_resumes_everywhere, write_small_shards
 
@@ -162,6 +162,21 @@ def test_the_default_tells_what_was_skipped_and_how_many_samples_there_are(memor
     with pytest.warns(RuntimeWarning, match="000009.tar"):
         assert sorted(keys_of(pipe)) == sorted(keys_of(written))
     assert list(pipe.skipped.shards) == [f"{memory_folder}/000009.tar"]
+
+
+def test_pipes_of_the_package_hand_on_what_was_skipped(memory_folder: str) -> None:
+    """With and without a shuffle; several readers are added up."""
+    write_small_shards(memory_folder, num_shards=3, samples_per_shard=4)
+    put(memory_folder, {"000009.tar": b"no tar"})
+    bad: Any = [
+        stream_shards(memory_folder, shuffle=shuffle, on_bad_shard=skip_with_warning).decode_sample().to_tuple("cls")
+        for shuffle in (True, False)
+    ]
+    mixed = mix({"a": (bad[0], 1), "b": (stream_shards(f"{memory_folder}/000001.tar"), 1)}, stop="all_exhausted")
+    for pipe in (bad[1], mixed):
+        with pytest.warns(RuntimeWarning, match="000009.tar"):
+            list(pipe)
+        assert list(pipe.skipped.shards) == [f"{memory_folder}/000009.tar"]
 
 
 def test_shards_are_split(memory_folder: str) -> None:

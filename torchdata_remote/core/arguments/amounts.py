@@ -1,15 +1,15 @@
-"""Check arguments that are numbers: counts, bytes, seconds. NumPy's numbers are accepted, bools and texts are not."""
+"""Check arguments that are numbers: counts, bytes, seconds. Any library's are accepted, bools and texts are not."""
 
 from __future__ import annotations
 
 import math
-import operator
 import re
 from datetime import timedelta
 from numbers import Real
 from typing import Any
 
 from .check import marked, shown
+from .scalars import float_of, int_of
 
 _AMOUNT = re.compile(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*")
 _FACTORS = {
@@ -43,7 +43,7 @@ def whole(name: str, value: Any, *, at_least: int | None = 1, or_none: bool = Fa
             ...
         TypeError: part_bytes must be an int of at least 1, got '8MiB' (str). Write 8_388_608.
     """
-    number = _index(value)
+    number = int_of(value)
     if number is not None and (at_least is None or number >= at_least):
         return number
     limit = "" if at_least is None else f" of at least {at_least}"
@@ -73,7 +73,7 @@ def seed_of(value: Any, *, or_none: str | None = None) -> int:
     Raises:
         TypeError: if it is not an int.
     """
-    number = _index(value)
+    number = int_of(value)
     if number is not None:
         return number
     expected = "seed must be an int" + (f", or None for {or_none}" if or_none else "")
@@ -97,34 +97,28 @@ def seconds(name: str, value: Any, *, positive: bool = True) -> float:
 
 
 def real(name: str, value: Any, *, positive: bool = True, unit: str = "a number") -> float:
-    """Return a number.
+    """Return a number as Python's int or float, whatever its type: waits and libraries refuse a ``Decimal``.
 
     Raises:
         TypeError: if it is not a number.
         ValueError: if it is negative, 0 though it must not be, or not a number (NaN).
     """
-    if isinstance(value, bool) or not hasattr(value, "__float__"):
+    try:
+        number = float_of(value)
+    except OverflowError:
+        advice = " Write float('inf') for no limit." if positive else ""
+        raise marked(ValueError(f"{name} must be a number that a float holds, got {shown(value)}.{advice}")) from None
+    if number is None:
         advice = ""
         if isinstance(value, timedelta):
             advice = f" Write {value.total_seconds():g}."
         elif isinstance(value, str) and (found := _AMOUNT.fullmatch(value)) and found[2].lower() in _SECONDS:
             advice = f" Write {float(found[1].replace(',', '')) * _SECONDS[found[2].lower()]:g}."
         raise marked(TypeError(f"{name} must be {unit}, got {shown(value)}.{advice}"))
-    number = float(value)
     if math.isnan(number) or number < 0 or (positive and number == 0):
         limit = "positive" if positive else "0 or more"
         raise marked(ValueError(f"{name} must be {limit}, got {value}."))
-    return value if isinstance(value, int | float) else number
-
-
-def _index(value: Any) -> int | None:
-    """Convert an integer of Python or NumPy to an int; return ``None`` for anything else, including bools."""
-    if isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool"):
-        return None
-    try:
-        return operator.index(value)
-    except TypeError:
-        return None
+    return number
 
 
 def number_to_write(value: object, at_least: int | None) -> str:
@@ -133,7 +127,7 @@ def number_to_write(value: object, at_least: int | None) -> str:
     if isinstance(value, str) and (found := _AMOUNT.fullmatch(value)) and found[2].lower() in _FACTORS:
         number = float(found[1].replace(",", "").replace("_", "")) * _FACTORS[found[2].lower()]
     elif isinstance(value, list | tuple) and len(value) == 1:
-        number = _index(value[0])
+        number = int_of(value[0])
     elif not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value):
         number = float(value)
     if number is None or number != int(number) or (at_least is not None and number < at_least):

@@ -13,6 +13,7 @@ from enum import Enum
 from types import FunctionType
 from typing import Any, TypeVar
 
+from .scalars import bool_of
 from .suggestions import did_you_mean
 
 E = TypeVar("E", bound=Enum)
@@ -59,17 +60,29 @@ def shown(value: object) -> str:
 
 
 def flag(name: str, value: Any) -> bool:
-    """Return a bool. NumPy's and the numbers 0 and 1 are accepted; a text is refused, because ``"False"`` is true.
+    """Return a bool. Those of NumPy and torch and the integers 0 and 1 are accepted.
+
+    A text is refused, because ``"False"`` is true. torch compares types, so pass on what this returns.
 
     Raises:
         TypeError: for anything else.
     """
-    if isinstance(value, bool) or (type(value).__name__ in ("bool", "bool_", "int") and value in (0, 1)):
-        return bool(value)
+    found = bool_of(value)
+    if found is not None:
+        return found
     advice = ""
     if isinstance(value, str) and value.strip().lower() in ("true", "false", "yes", "no", "0", "1"):
         advice = f" Write {value.strip().lower() in ('true', 'yes', '1')}, without quotes."
     raise marked(TypeError(f"{name} must be True or False, got {shown(value)}.{advice}"))
+
+
+def flag_or_none(name: str, value: Any) -> bool | None:
+    """Return a bool or ``None``.
+
+    Raises:
+        TypeError: as :func:`flag`.
+    """
+    return None if value is None else flag(name, value)
 
 
 def text(name: str, value: Any, *, example: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from types import FrameType
 
 _PACKAGE = __name__.partition(".")[0]
+_CALLERS = (f"{_PACKAGE}.core.processes.worker_errors",)  # calls functions of users, which may have no frame
 
 
 def callers(*packages: str) -> Iterator[object]:
@@ -37,10 +38,10 @@ def calling_module() -> str:
 
 def raised_here(error: BaseException) -> bool:
     """Whether an error was raised by code of this package, and not by code that it has called."""
-    innermost = error.__traceback__
-    while innermost is not None and innermost.tb_next is not None:
-        innermost = innermost.tb_next
-    return innermost is not None and is_in(str(innermost.tb_frame.f_globals.get("__name__", "")), (_PACKAGE,))
+    innermost, module = error.__traceback__, ""
+    while innermost is not None:
+        module, innermost = str(innermost.tb_frame.f_globals.get("__name__", "")), innermost.tb_next
+    return is_in(module, (_PACKAGE,)) and not is_in(module, _CALLERS)
 
 
 def is_in(module: str, packages: tuple[str, ...]) -> bool:

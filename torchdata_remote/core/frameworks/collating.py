@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from types import FrameType
 from typing import Any
 
@@ -15,6 +16,8 @@ from ...errors import CollateError
 from ..iter_datapipe import IterDataPipe
 
 _LABEL = "cls"
+_MAX_DEPTH, _MAX_PARTS = 4, 1_000
+_HANDS_ON = "ShufflerIterDataPipe"  # of torch
 
 
 def collate_samples(batch: list[Any]) -> Any:
@@ -52,7 +55,7 @@ def check_item(owner: object, item: Any, *, where: str, names: tuple[str, ...] =
         raise _collate_error(where, *image)
     warnings.warn(
         f"{where}: {_LABEL!r} is {label!r:.40}, bytes that were not decoded, and a batch will hold bytes as labels. "
-        "Put decode_sample() in front of to_tuple(), or pass a collate_fn.",
+        "Chain decode_sample(), in front of to_tuple() if there is one, or pass a collate_fn.",
         RuntimeWarning,
         stacklevel=2,
     )
@@ -66,19 +69,24 @@ def _collate_error(where: str, name: str, value: object) -> CollateError:
     )
 
 
-def _leaves(item: Any, names: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Yield the direct parts of an item, each with its name."""
+def _leaves(item: Any, names: tuple[str, ...] = (), within: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Yield the parts of an item that are no collections, each with its name, such as ``element 0 of 'txt'``."""
+    parts: Iterable[tuple[str, Any]]
     if isinstance(item, Mapping):
-        yield from ((repr(name), value) for name, value in item.items())
+        parts = ((repr(name), value) for name, value in item.items())
     elif isinstance(item, list | tuple):
         shown = names if len(names) == len(item) else None
-        yield from ((f"element {at}" if shown is None else repr(shown[at]), value) for at, value in enumerate(item))
+        parts = ((f"element {at}" if shown is None else repr(shown[at]), value) for at, value in enumerate(item))
     else:
-        yield "it", item
+        yield within or "it", item
+        return
+    if depth < _MAX_DEPTH:
+        for name, value in islice(parts, _MAX_PARTS):
+            yield from _leaves(value, (), f"{name} of {within}" if within else name, depth + 1)
 
 
 def _not_collated(item: Any) -> Iterator[tuple[str, Any]]:
-    known = (*default_collate_fn_map, int, float, str, bytes, Mapping, list, tuple)
+    known = (*default_collate_fn_map, int, float, str, bytes)
     return ((name, value) for name, value in _leaves(item) if not isinstance(value, known))
 
 
@@ -96,7 +104,7 @@ _METHODS_OF_LOADERS = frozenset({"fetch", "__iter__", "__next__"})
 
 
 def _is_default_collated(owner: object) -> bool:
-    """Whether a loader of torch takes this object's items, with no other pipe in between, and collates by default."""
+    """Whether a loader of torch collates this object's items by default, and no pipe in between may change them."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         # Before Python 3.13, `f_locals` keeps the variables of a frame alive: those of users are left alone
@@ -105,8 +113,10 @@ def _is_default_collated(owner: object) -> bool:
         if frame.f_code.co_name == "fetch" and hasattr(caller, "auto_collation"):
             return bool(caller.auto_collation) and caller.collate_fn in (default_collate, collate_samples)
         # DataLoader itself wraps the last pipe
-        is_wrapper = type(caller).__name__ == "_IterDataPipeSerializationWrapper"
-        if isinstance(caller, IterDataPipe) and caller is not owner and not is_wrapper:
+        is_other = type(caller).__name__ not in ("_IterDataPipeSerializationWrapper", _HANDS_ON)
+        if isinstance(caller, IterDataPipe) and caller is not owner and is_other:
+            return False
+        if frame.f_code.co_name == "warm_up":  # read ahead, for pipes that are not on this stack
             return False
         frame = frame.f_back
     return False

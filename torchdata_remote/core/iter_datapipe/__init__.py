@@ -9,6 +9,8 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
+import torch  # noqa: F401  # wholly, before a part of it: threads that import different parts break each other's import
+
 from .. import functional_names as _functional_names
 
 if TYPE_CHECKING:
@@ -41,9 +43,12 @@ else:
     _register = functional_datapipe
 
     def functional_datapipe(name):
-        """Register a pipe's functional name, which may have been announced before the pipe was imported."""
-        _functional_names.make_room(name, IterDataPipe.functions)
-        return _register(name)
+        """Register a pipe's functional name, which may have been announced before, or belong to another pipe."""
+
+        def register(cls):
+            return _register(name)(cls) if _functional_names.make_room(name, cls, IterDataPipe.functions) else cls
+
+        return register
 
 
 __all__ = [

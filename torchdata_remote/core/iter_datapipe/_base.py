@@ -9,6 +9,8 @@ from typing import Any, ClassVar, TypeVar
 
 from torch.utils.data import IterableDataset
 
+from ..shared_names import is_of_reload
+
 T_co = TypeVar("T_co", covariant=True)
 P = TypeVar("P", bound="type[IterDataPipe[Any]]")
 
@@ -52,10 +54,9 @@ class IterDataPipe(IterableDataset[T_co]):
         Raises:
             ValueError: if the name is taken.
         """
-        if function_name in cls.functions:
-            raise ValueError(
-                f"The functional name {function_name!r} is taken by {cls.functions[function_name]}; choose another one."
-            )
+        taken = cls.functions.get(function_name)
+        if taken is not None and not is_of_reload(taken, cls_to_register):
+            raise ValueError(f"The functional name {function_name!r} is taken by {taken}; choose another one.")
         function = functools.partial(_build, cls_to_register)
         cls.register_function(function_name, functools.update_wrapper(function, cls_to_register, assigned=("__doc__",)))
 

@@ -62,12 +62,19 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         for name in ("deadline_s", "first_wait_s", "max_wait_s", "progress_timeout_s"):
-            seconds(name, getattr(self, name), positive=name in ("deadline_s", "progress_timeout_s"))
+            limit_s = seconds(name, getattr(self, name), positive=name in ("deadline_s", "progress_timeout_s"))
+            object.__setattr__(self, name, limit_s)
         object.__setattr__(self, "max_attempts", whole_or_none("max_attempts", self.max_attempts))
-        _require(
-            0 <= self.first_wait_s <= self.max_wait_s,
-            f"need 0 <= first_wait_s <= max_wait_s, got {self.first_wait_s} and {self.max_wait_s}",
-        )
+        _require(self.first_wait_s <= self.max_wait_s, self._exchanged_waits())
+
+    def _exchanged_waits(self) -> str:
+        waits = {"max_wait_s": self.max_wait_s, "first_wait_s": self.first_wait_s}
+        defaults = [name for name, wait in waits.items() if wait == getattr(RetryPolicy, name)]
+        got = [f"{name}={wait:g}{' (its default)' * (name in defaults)}" for name, wait in waits.items()]
+        advice = "" if len(defaults) != 1 else (
+            f" Pass {defaults[0]}={next(wait for name, wait in waits.items() if name not in defaults):g} too."
+        )  # fmt: skip
+        return f"max_wait_s must be at least first_wait_s, got {' and '.join(got)}.{advice}"
 
 
 def policy_of(retry: Any) -> RetryPolicy:

@@ -45,6 +45,30 @@ def require_main_guard() -> None:
         )
 
 
+def name_missing_guard(error: Exception) -> None:
+    """Raise a better error, if workers ended while they started, and nothing in the script tells them from its parent.
+
+    :func:`require_main_guard` lets a script pass that starts workers under any condition. Call this in the ``except``
+    of what starts them.
+
+    Args:
+        error: what was raised.
+
+    Raises:
+        WorkerStartError: names the script and the line, in place of the error.
+    """
+    if "exited unexpectedly" not in str(error):
+        return
+    found = _unguarded_line(under_any_condition=True)
+    if found is not None:
+        path, line = found
+        raise WorkerStartError(
+            f"{path}, line {line}: a worker process ended while it started. Each of them imports the script, and its "
+            'condition at this line is no `if __name__ == "__main__":`: it holds in them, too, and would start workers '
+            "again. " + _advice("this line")
+        ) from None
+
+
 def is_forking(context: Any) -> bool:
     """Return whether a multiprocessing context forks this process, so that nothing is imported or pickled.
 
@@ -61,8 +85,12 @@ def _advice(what: str) -> str:
     )
 
 
-def _unguarded_line() -> tuple[str, int] | None:
-    """Return path and line of the script's current statement, if every process that imports it executes it, too."""
+def _unguarded_line(*, under_any_condition: bool = False) -> tuple[str, int] | None:
+    """Return path and line of the script's current statement, if every process that imports it executes it, too.
+
+    Args:
+        under_any_condition: whether a condition counts as none if it cannot tell a worker from its parent.
+    """
     main = sys.modules.get("__main__")
     if not getattr(main, "__file__", None) or getattr(sys, "frozen", False):
         return None  # interactive: nothing is imported
@@ -80,19 +108,27 @@ def _unguarded_line() -> tuple[str, int] | None:
             script = ast.parse(file.read())
     except (OSError, SyntaxError, ValueError):
         return None
-    return None if _is_conditional(script, line) else (Path(path).name, line)
+    if _tells_workers(script) or (_is_conditional(script, line) and not under_any_condition):
+        return None
+    return Path(path).name, line
 
 
 def _is_conditional(script: ast.Module, line: int) -> bool:
-    """Whether the script may tell workers from their parent, or executes a line under a condition only."""
-    for node in ast.walk(script):
-        if isinstance(node, ast.If | ast.IfExp | ast.Match | ast.While):
-            if node.lineno <= line <= (node.end_lineno or node.lineno) and not isinstance(node, ast.While):
-                return True
-            condition = node.subject if isinstance(node, ast.Match) else node.test
-            if _TELLING & {word for part in ast.walk(condition) for word in _words(part)}:
-                return True
-    return False
+    """Whether the script executes a line under a condition only."""
+    return any(
+        isinstance(node, ast.If | ast.IfExp | ast.Match) and node.lineno <= line <= (node.end_lineno or node.lineno)
+        for node in ast.walk(script)
+    )
+
+
+def _tells_workers(script: ast.Module) -> bool:
+    """Whether a condition of the script may tell workers from their parent."""
+    conditions = [
+        node.subject if isinstance(node, ast.Match) else node.test
+        for node in ast.walk(script)
+        if isinstance(node, ast.If | ast.IfExp | ast.Match | ast.While)
+    ]
+    return any(_TELLING & set(_words(part)) for condition in conditions for part in ast.walk(condition))
 
 
 def _words(node: ast.AST) -> tuple[object, ...]:

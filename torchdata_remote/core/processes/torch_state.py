@@ -7,7 +7,7 @@ that only move bytes then start in a tenth of the time.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch.utils.data._utils.worker import WorkerInfo
@@ -21,7 +21,9 @@ def get_worker_info() -> WorkerInfo | None:
 
 def rank_in_process_group() -> tuple[int, int] | None:
     """Return ``(rank, world_size)`` of torch's default process group; ``None`` if there is none."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+    distributed: Any = sys.modules.get("torch.distributed")
+    # Not there without support for process groups, nor while another thread imports torch
+    is_initialized = getattr(distributed, "is_initialized", None)
+    if is_initialized is None or not is_initialized():
         return None
     return distributed.get_rank(), distributed.get_world_size()

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import ast
 import contextlib
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
-from ...errors import NOTE_OF_PIPE, WORKER_REPORT
+from ...errors import NOTE_OF_PIPE, WORKER_REPORT, RemoteDataError
+from ..iter_datapipe import Filter, IterDataPipe, Mapper
 
 T = TypeVar("T")
+
+_FUNCTIONS: dict[type[Any], str] = {Mapper: "fn", Filter: "filter_fn"}  # Collator is a Mapper
+_KEPT = "_arguments_before_torch"
+# Lines of a printed ExceptionGroup that are not indented behind its frame of characters, and no heading
+_OF_GROUP = re.compile(r"^ *\| (?!Traceback \(|Exception Group Traceback)(?P<line>\S.*)$", re.MULTILINE)
 
 
 def with_clear_errors(items: Iterable[T]) -> Iterator[T]:
@@ -21,23 +28,105 @@ def with_clear_errors(items: Iterable[T]) -> Iterator[T]:
     try:
         yield from items
     except Exception as error:
-        message = error.args[0] if error.args else None
-        report = WORKER_REPORT.match(str(message))
-        if report is None:
-            if isinstance(message, str) and (own := message.partition(NOTE_OF_PIPE)[0]):
-                error.args = (own, *error.args[1:])
+        kind, message = _as_sent(error)
+        if isinstance(error, RemoteDataError) or not message.startswith("Caught "):
+            _remove_note(error)
             raise
-        raise _rebuilt(error, report["line"]) from RuntimeError(f"in a worker:\n\n{report['traceback']}")
+        if (report := WORKER_REPORT.match(message)) is not None:
+            raise _rebuilt(kind, report["line"]) from RuntimeError(f"in a worker:\n\n{report['traceback']}")
+        traceback = message.partition("\nOriginal ")[2]
+        group, *parts = [match["line"].partition(NOTE_OF_PIPE)[0] for match in _OF_GROUP.finditer(traceback)] or [""]
+        if not parts:
+            raise
+        raise RuntimeError(f"{group}: {'; '.join(parts)}") from RuntimeError(f"in a worker:\n\n{traceback}")
 
 
-def _rebuilt(error: Exception, line: str) -> Exception:
-    """Build an error of the same type, with the worker's message."""
-    kind, _, message = line.partition(": ")
-    if isinstance(error, KeyError):
-        with contextlib.suppress(ValueError, SyntaxError):  # its text is the repr of its message
-            message = str(ast.literal_eval(message)).partition(NOTE_OF_PIPE)[0] or message
+def keep_arguments(pipe: IterDataPipe[Any]) -> None:
+    """Let the errors of a function keep their arguments, if this is a pipe of torch that calls one.
+
+    torch replaces the arguments of an error that leaves a pipe by a note, if the first one is no text: the key of a
+    ``KeyError`` would be lost. :func:`with_own_arguments` puts them back.
+
+    Args:
+        pipe: changed; of a copy of the user's chain.
+    """
+    for kind, name in _FUNCTIONS.items():
+        if isinstance(pipe, kind) and not isinstance(function := getattr(pipe, name), _KeepsArguments):
+            setattr(pipe, name, _KeepsArguments(function))
+
+
+class _KeepsArguments:
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *args: Any) -> Any:
+        try:
+            return self._function(*args)
+        except Exception as error:
+            if not (error.args and isinstance(error.args[0], str)):
+                vars(error).setdefault(_KEPT, error.args)
+            raise
+
+
+@contextlib.contextmanager
+def with_own_arguments() -> Iterator[None]:
+    """Put back the arguments of an error that a pipe of :func:`keep_arguments` has raised in this block."""
+    try:
+        yield
+    except Exception as error:
+        if (arguments := vars(error).pop(_KEPT, None)) is not None:
+            error.args = arguments
+        raise
+
+
+def _as_sent(error: Exception) -> tuple[type[Exception], str]:
+    """Return type and message of a worker's error as torch got them, which it may have failed to build."""
+    traceback = error.__traceback__
+    while traceback is not None:
+        frame = traceback.tb_frame
+        if frame.f_code.co_name == "reraise":
+            sent: Any = frame.f_locals.get("self")
+            if hasattr(sent, "exc_type") and hasattr(sent, "exc_msg"):
+                return sent.exc_type, f"Caught {sent.exc_type.__name__} {sent.where}.\nOriginal {sent.exc_msg}"
+        traceback = traceback.tb_next
+    return type(error), str(error.args[0]) if error.args else ""
+
+
+def _remove_note(error: Exception) -> None:
+    if error.args and isinstance(error.args[0], str):
+        own, note, _ = error.args[0].partition(NOTE_OF_PIPE)
+        if note:
+            error.args = (own, *error.args[1:]) if own else ()
+
+
+def _rebuilt(kind: type[Exception], line: str) -> Exception:
+    """Build an error of a type, with the worker's message."""
+    name, _, message = line.partition(": ")
+    if kind is KeyError:
+        return KeyError(*_key(message))
     try:
         # torch raises a RuntimeError where it cannot build the worker's error
-        return type(error)(message) if kind.rpartition(".")[2] == type(error).__name__ else type(error)(line)
+        return kind(message) if name.rpartition(".")[2] == kind.__name__ else kind(line)
     except Exception:  # noqa: BLE001  # whatever its constructor does
-        return RuntimeError(line)
+        return RuntimeError(line.removesuffix(": "))
+
+
+def _key(printed: str) -> tuple[object, ...]:
+    """Return the arguments of a KeyError, which prints the repr of its key."""
+    try:
+        key = ast.literal_eval(printed)
+    except Exception:  # noqa: BLE001  # the repr of another object, or none
+        return (_Printed(printed),) if printed else ()
+    if not isinstance(key, str):
+        return (key,)
+    own, note, _ = key.partition(NOTE_OF_PIPE)
+    return (own,) if own or not note else ()
+
+
+class _Printed(str):
+    """The repr of an object that is not here."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)

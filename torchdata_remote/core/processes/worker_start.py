@@ -7,14 +7,16 @@ import importlib.util
 import inspect
 import io
 import itertools
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from multiprocessing.context import get_spawning_popen
 from multiprocessing.reduction import ForkingPickler
-from types import FunctionType, MethodType
+from types import FrameType, FunctionType, MethodType
 from typing import Any, NoReturn
 
 from ...errors import RemoteDataError, WorkerStartError
 from ..iter_datapipe import IterDataPipe
+from ..shared_names import SHARED
 from .main_guard import require_main_guard
 from .parent_watch import end_starting_worker_with_trainer
 
@@ -39,6 +41,7 @@ class SentToWorkers:
             # With dill, DataLoader sends pipes with local functions
             if isinstance(state, dict) and not (isinstance(self, IterDataPipe) and _has_dill()):
                 refuse_local_functions(self, state)
+            _refuse_functions_of_loader()
         return reduced
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -85,6 +88,27 @@ def name_what_does_not_pickle(owners: Iterable[tuple[object, Mapping[str, Any]]]
                 _refuse(owner, name, value, error)
 
 
+def _refuse_functions_of_loader() -> None:
+    """Check what torch's DataLoader sends beside the object that is being pickled: later pipes, and its own functions.
+
+    Raises:
+        WorkerStartError: as :func:`refuse_local_functions`.
+    """
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_name != "start":
+        frame = frame.f_back
+    process: Any = None if frame is None else frame.f_locals.get("self")
+    target: Any = getattr(process, "_target", None)
+    if getattr(target, "__module__", None) != "torch.utils.data._utils.worker":
+        return
+    sent = dict(zip(inspect.signature(target).parameters, process._args, strict=False))
+    dataset = getattr(sent.get("dataset"), "_datapipe", None)  # DataLoader itself wraps the last pipe
+    if isinstance(dataset, IterDataPipe) and not isinstance(dataset, SentToWorkers) and not _has_dill():
+        refuse_local_functions(dataset, vars(dataset))
+    functions = {"collate_fn": sent.get("collate_fn"), "worker_init_fn": sent.get("init_fn")}
+    refuse_local_functions("DataLoader", functions)
+
+
 def _refuse(owner: object, attribute: str, value: object, cause: Exception) -> NoReturn:
     if isinstance(value, FunctionType):
         kind = "a lambda" if value.__name__ == "<lambda>" else f"the local function {value.__qualname__!r}"
@@ -107,7 +131,8 @@ def _place(owner: object, attribute: str) -> str:
     if isinstance(owner, str):
         return f"{owner}({attribute}=...)"
     kind = type(owner)
-    name = next((name for name, made in IterDataPipe.functions.items() if kind in getattr(made, "args", ())), None)
+    names = (*SHARED.items(), *IterDataPipe.functions.items())
+    name = next((name for name, made in names if kind in (made, *getattr(made, "args", ()))), None)
     name = name or getattr(kind, "shown_as", kind.__name__)
     argument = attribute.removeprefix("_")
     known = argument in inspect.signature(kind.__init__).parameters

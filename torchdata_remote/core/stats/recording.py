@@ -146,7 +146,7 @@ def record_stats(path: str | os.PathLike[str], *, every_s: float = 1.0) -> Recor
         Recording: a context manager with ``close()``, which writes the last line; so does the end of the process.
 
     Raises:
-        OSError: if the file cannot be opened.
+        OSError: if the file cannot be opened; says what to pass.
         ValueError: if ``every_s`` is not positive, or ``path`` is a URL.
 
     Example:
@@ -155,5 +155,27 @@ def record_stats(path: str | os.PathLike[str], *, every_s: float = 1.0) -> Recor
         ...     pass
     """
     path = check.local_path("path", path, example="stats.jsonl")
-    seconds("every_s", every_s)
-    return Recording(path, every_s)
+    every_s = seconds("every_s", every_s)
+    try:
+        return Recording(path, every_s)
+    except OSError as error:
+        raise _explained(error, os.path.abspath(path)) from None
+
+
+def _explained(error: OSError, path: str) -> OSError:
+    """Return an error of the same class that says what to pass instead."""
+    folder = os.path.dirname(path)
+    if isinstance(error, IsADirectoryError):
+        advice = (
+            f"{path} is a folder, expected a file in it. Pass {os.path.join(path, 'stats.jsonl')}, or set "
+            f"{STATS_VARIABLE}={path} in the environment, which records each process in a file of its own."
+        )
+    elif isinstance(error, FileNotFoundError):
+        advice = f"{path}: the folder {folder} does not exist. Create it first: os.makedirs(folder, exist_ok=True)."
+    elif isinstance(error, NotADirectoryError):
+        advice = f"{path}: {folder} is no folder. Pass the path of a file in a local folder."
+    else:
+        advice = f"{path}: {error.strerror or error}. Pass the path of a file that this process may write."
+    explained_error = type(error)(f"record_stats: {advice}")
+    explained_error.errno = error.errno
+    return explained_error

@@ -16,7 +16,7 @@ from ...formats.compression.decompress import CompressionLimits, decompressed
 from ...storage import Connection, open_store, read_whole
 from .patterns import folder_before_choice, literal_url
 
-Index = str | os.PathLike[str] | Sequence[str]
+Index = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _UP = re.compile(r"(^|/)\.\.(/|$)")
@@ -25,7 +25,7 @@ _WRITE_BYTES = 1 << 20
 
 
 def read_index(
-    index: Index, url: str, *, options: StorageOptions, retry: RetryPolicy
+    index: str | os.PathLike[str] | Sequence[str], url: str, *, options: StorageOptions, retry: RetryPolicy
 ) -> Iterator[tuple[RemoteUrl, str]]:
     """Yield the objects of an index in its order, each with its path below a folder. Nothing is listed.
 

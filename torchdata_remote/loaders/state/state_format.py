@@ -9,6 +9,7 @@ from typing import Any
 from ...core.arguments.calls import explained
 from ...core.world import World
 from ...errors import StateError
+from .chain_options import differing_options
 from .fingerprints import difference
 
 VERSION = 1
@@ -114,9 +115,11 @@ def check_same_chain(in_state: Sequence[str], here: Sequence[str]) -> None:
     """Compare the chain of the state with the current one.
 
     Raises:
-        StateError: if they differ; names both.
+        StateError: if they differ; names the options that do, or both chains if their pipes differ.
     """
     advice = "Build the chain as it was, or begin anew."
+    if differing := differing_options(in_state, here, ("was", "is")):
+        raise StateError(f"The state is of a chain with other options. {'; '.join(differing)}. {advice}")
     before = [pipe for pipe in here if not (pipe.startswith("ShuffleSamples(") and "max_buffer_bytes=" in pipe)]
     in_turn = [_INTERLEAVED.sub("(interleave=1)", pipe) for pipe in before]
     if len(before) < len(here) and list(in_state) in (before, in_turn):
@@ -217,6 +220,8 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> State:
     streams: dict[int, Any] = {}
     advice = "Merge states of one training only."
     for state in all_states:
+        if differing := differing_options(first["chain"], state["chain"], ("is", "and in another state")):
+            raise StateError(f"The states are of chains with other options. {'; '.join(differing)}. {advice}")
         check_same("chain", state["chain"], first["chain"], advice)
         check_same("number of streams", state["num_streams"], first["num_streams"], advice)
         if state["listing"] is not None:

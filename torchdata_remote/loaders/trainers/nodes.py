@@ -174,6 +174,11 @@ def merge_node_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         (0, [[0, None]])
     """
     found = states_to_merge(states)
+    for state in found:
+        if not isinstance(state, Mapping) or not state:
+            raise StateError(
+                f"Expected the state of a graph in each rank, as a dict of loader.state_dict(), got {state!r:.200}."
+            )
     _require_same_step(found)
     merged: dict[str, Any] = _merged(found, "")
     return merged

@@ -95,6 +95,28 @@ def all_pipes(pipe: IterDataPipe[Any]) -> list[IterDataPipe[Any]]:
     return list(visited.values())
 
 
+def upstream(pipe: IterDataPipe[Any]) -> list[IterDataPipe[Any]]:
+    """List the pipes of a chain once each, sources first: also those that torch's ``zip``, ``concat`` and ``mux`` hold.
+
+    Their positions cannot be saved, so :func:`all_pipes`, by which states are made, has none of them.
+    """
+    visited: dict[int, IterDataPipe[Any]] = {}
+
+    def visit(current: IterDataPipe[Any]) -> None:
+        if id(current) not in visited:
+            for _, _, source in sources_of(current):
+                visit(source)
+            for value in vars(current).values():
+                # The first item decides, because the list may be one of a million URLs
+                if type(value) in (list, tuple) and value and isinstance(value[0], IterDataPipe):
+                    for source in value:
+                        visit(source)
+            visited[id(current)] = current
+
+    visit(pipe)
+    return list(visited.values())
+
+
 def describe(pipe: IterDataPipe[Any]) -> str:
     """Describe a pipe by its name and the options that determine the order of its items."""
     options = pipe.order_options() if hasattr(pipe, "order_options") else {}

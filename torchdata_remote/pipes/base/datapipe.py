@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ...core.arguments import check
 from ...core.arguments.calls import explain_init
 from ...core.iter_datapipe import IterDataPipe as TorchDataPipe
 from ...core.processes.worker_start import SentToWorkers
+from ...core.shared_names import SHARED
 from ...core.stats.report import Stats, stats
 from ...core.world import World
 from ...errors import StateError
-from .chain import load_state, state_of, warm_up
+from ...formats.error_policy import Skipped
+from .chain import load_state, state_of, upstream, warm_up
 from .typed import IterDataPipe
 
 T_co = TypeVar("T_co", covariant=True)
@@ -45,6 +48,27 @@ class DataPipe(SentToWorkers, IterDataPipe[T_co]):
         super().__init_subclass__(**kwargs)
         if "__init__" in vars(cls) and cls.__module__.startswith(_PIPES):
             explain_init(cls, re.sub("(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower())
+
+    @property
+    def skipped(self) -> Skipped:
+        """What the readers of shards in this chain left out in their last pass in this process.
+
+        Each pipe of this package has it; torch's pipes, such as ``map``, do not: ask the pipe before them.
+        """
+        # Never an error: torch reads each property of a pipe when it describes the pipe in an error
+        found = [vars(pipe).get("_skipped") for pipe in upstream(self)]
+        readers = [skipped for skipped in found if isinstance(skipped, Skipped)]
+        return readers[0] if len(readers) == 1 else Skipped.of_all(readers)
+
+    # Type checkers and editors know the functional names
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            """Find a functional name that a pipe of another package has too: here it is this package's."""
+            own = SHARED.get(name)
+            if own is None:
+                return super().__getattr__(name)
+            return functools.update_wrapper(functools.partial(own, self), own, assigned=("__doc__",))
 
     def stats(self) -> Stats:
         """Return the counters of this process, for all of its chains together: :func:`stats`."""

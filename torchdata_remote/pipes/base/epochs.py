@@ -14,7 +14,7 @@ from ...core.frameworks.second_split import warn_of_skipping
 from ...core.iter_datapipe import IterDataPipe
 from ...core.processes.parent_watch import end_worker_with_trainer
 from ...core.world import World
-from .chain import all_pipes
+from .chain import upstream
 from .datapipe import DataPipe
 
 T_co = TypeVar("T_co", covariant=True)
@@ -44,7 +44,7 @@ class Epochs:
 
     def set_next(self, epoch: int) -> None:
         """Set the epoch of the next pass."""
-        self._direct = self._loader = whole("set_epoch: epoch", epoch, at_least=0) - 1
+        self._direct = self._loader = epoch - 1
         self._announced = False
 
     def announce(self) -> None:
@@ -88,11 +88,23 @@ class EpochPipe(DataPipe[T_co]):
         self._epochs = Epochs()
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next pass, as ``DistributedSampler.set_epoch`` does.
+        """Set the epoch of the next pass of this chain, as ``DistributedSampler.set_epoch`` does.
 
+        It reaches this pipe and all pipes above it, and each pipe of torch has it too, so call it once, on the last
+        pipe of the chain. The order of an epoch is the same however it is reached, and as often as it is set. The
+        passes after it are counted from there. Where nothing depends on the epoch, as without a shuffle, it changes
+        nothing.
+
+        Workers read copies of the chain. Those of a ``DataLoader`` are made when its pass starts, so call this before.
         It does not reach persistent workers, whose copies were made before; they only count.
+
+        Args:
+            epoch: from 0.
+
+        Raises:
+            TypeError, ValueError: if it is not an int of at least 0.
         """
-        self._epochs.set_next(epoch)
+        set_epoch(self, epoch)
 
     def set_seed(self, seed: int) -> EpochPipe[T_co]:
         """Hook of torch's loaders, called when a pass starts. The random ``seed`` is not used."""
@@ -109,10 +121,36 @@ class EpochPipe(DataPipe[T_co]):
         self._epochs = copy.copy(self._epochs)
 
 
+def set_epoch(pipe: IterDataPipe[Any], epoch: int) -> None:
+    """Set the epoch of the next pass of a chain: of all its pipes that depend on it.
+
+    Args:
+        pipe: the last one of the chain.
+        epoch: from 0.
+
+    Raises:
+        TypeError, ValueError: if it is not an int of at least 0.
+    """
+    epoch = whole("set_epoch: epoch", epoch, at_least=0)
+    for found in upstream(pipe):
+        if isinstance(found, EpochPipe):
+            found._epochs.set_next(epoch)
+        elif has_epochs(found):
+            found.set_epoch(epoch)
+
+
+def has_epochs(pipe: IterDataPipe[Any]) -> bool:
+    """Whether a pipe itself depends on the epoch. As a functional name each pipe has ``set_epoch``."""
+    return hasattr(type(pipe), "set_epoch")
+
+
+IterDataPipe.register_function("set_epoch", set_epoch)  # so that it can be called after torch's map or batch, too
+
+
 @contextmanager
 def uncounted(pipe: IterDataPipe[Any]) -> Iterator[None]:
     """Exclude the passes over a chain within the block from the epoch counters."""
-    counters = [(member, member._epochs) for member in all_pipes(pipe) if isinstance(member, EpochPipe)]
+    counters = [(member, member._epochs) for member in upstream(pipe) if isinstance(member, EpochPipe)]
     for member, _ in counters:
         member._epochs = Epochs()
     try:

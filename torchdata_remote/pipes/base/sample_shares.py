@@ -8,24 +8,33 @@ import numpy as np
 
 from ...core.partition import EqualizeMode, Piece, SamplePartition
 from ...core.urls import RemoteUrl, redact
-from ...core.world import World
+from ...core.world import World, counted, described, detect_world, place_in
 from ...errors import EmptyShareError, ManifestError
 
 
-def order_of(urls: list[str], world: World, epoch: int, equalize: EqualizeMode | None) -> SamplePartition:
+def order_of(
+    urls: list[str], world: World, epoch: int, equalize: EqualizeMode | None, readers: str | None = None
+) -> SamplePartition:
     """Return the samples of the shards in the order in which slots take their shares.
+
+    Args:
+        urls: of the shards.
+        world: whose slots they are.
+        epoch: of the pass.
+        equalize: how the slots get equal numbers of samples; ``None`` if they need not.
+        readers: what an error calls the slots, if they are not ranks x workers.
 
     Raises:
         EmptyShareError: if a slot would have none.
         ManifestError: if shares have to be equal, and the listing does not have the number of samples.
     """
-    counts, num_slots = counts_of(urls), world.num_slots
+    counts, num_slots, readers = counts_of(urls), world.num_slots, readers or described(world)
     if equalize is None:
         if counts is None or sum(counts) < num_slots:
-            raise too_few(urls, counts, world)
+            raise too_few(urls, counts, readers)
         return SamplePartition.of(counts)
     if not urls:
-        raise EmptyShareError(f"There are no shards for {num_slots} readers.")
+        raise EmptyShareError(f"There are no shards for {readers}.")
     if counts is None:
         raise ManifestError(
             f"{redact(urls[0])}: its number of samples is unknown, and equalize_ranks needs it. List the "
@@ -33,7 +42,7 @@ def order_of(urls: list[str], world: World, epoch: int, equalize: EqualizeMode |
         )
     order = SamplePartition.of(counts)
     if len(order) < num_slots and (equalize is EqualizeMode.DROP or not len(order)):
-        raise EmptyShareError(f"{len(order)} samples for {num_slots} readers: each would have none.")
+        raise EmptyShareError(f"{counted(len(order), 'sample')} for {readers}: each would have none.")
     listed = np.array(sorted(range(len(urls)), key=urls.__getitem__))
     return order.equalized(num_slots, epoch, EqualizeMode(equalize), listed)
 
@@ -51,11 +60,17 @@ def pieces_of(urls: list[str], pieces: Iterator[Piece]) -> Iterator[str]:
         yield url.part(piece.first, piece.last) if isinstance(url, RemoteUrl) else url
 
 
-def too_few(urls: list[str], counts: list[int] | None, world: World) -> EmptyShareError:
+def too_few(urls: list[str], counts: list[int] | None, readers: str) -> EmptyShareError:
     """Error of fewer shards or samples than slots."""
-    what = f"{len(urls)} shards" if counts is None else f"{sum(counts)} samples"
+    what = counted(len(urls), "shard") if counts is None else counted(sum(counts), "sample")
     return EmptyShareError(
-        f"{what} for {world.num_slots} readers ({world.world_size} ranks x {world.num_workers} workers): some of them "
-        "would have nothing to read. Use fewer readers, or more and smaller shards (write_shards, max_shard_samples=); "
-        "or list the manifest (index.json) of the shards, by which a shard is split among several readers."
+        f"{what} for {readers}: some of them would have nothing to read. Use fewer readers, or more and smaller shards "
+        "(write_shards, max_shard_samples=); or list the manifest (index.json) of the shards, by which a shard is "
+        "split among several readers."
     )
+
+
+def readers_of_streams(num_streams: int, argument: World | None) -> str:
+    """Describe the streams of a ``Resumable`` to the user, who has passed ranks and workers, or ``num_streams``."""
+    here = place_in(argument, detect_world())
+    return described(here) if here.num_slots == num_streams else counted(num_streams, "stream")

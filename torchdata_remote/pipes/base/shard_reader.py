@@ -10,6 +10,7 @@ from typing import Any
 
 from ...core.arguments import check
 from ...core.arguments.amounts import whole
+from ...core.frameworks.collating import check_item
 from ...core.iter_datapipe import Filter, IterDataPipe
 from ...core.options import FetchOptions, StorageOptions
 from ...core.processes.parent_watch import end_worker_with_trainer
@@ -20,7 +21,7 @@ from ...fetch.listing.source_argument import pipe_of
 from ...fetch.session import FetchSession
 from ...formats.error_policy import OnBadMember, OnBadShard, ShardErrorHandler, Skipped, raise_error
 from ...formats.position import Position, ReadPosition
-from ...formats.sample import Sample
+from ...formats.sample import Sample, describe_item
 from .chain import all_pipes
 from .datapipe import StatefulPipe
 from .input_streams import number_of, open_first, part_refused, require_number, streams_of
@@ -112,13 +113,18 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
     ) -> None:
         interleave = whole("interleave", interleave)
         self.source_datapipe = pipe_of(source_datapipe, of=self._functional_name)
-        self.skipped = Skipped()
+        self._skipped = Skipped()
         for name, policy in {"on_bad_shard": on_bad_shard, "on_bad_member": on_bad_member}.items():
             check.function(name, policy, example="tdr.skip_with_warning")
         self._on_bad_shard, self._on_bad_member, self._interleave = on_bad_shard, on_bad_member, interleave
         self._session = FetchSession(FetchOptions(interleave=interleave), StorageOptions(storage_options))
         self._progress = _Progress()
         self._warmed_up: Generator[tuple[str, Any], None, None] | None = None
+
+    @property
+    def skipped(self) -> Skipped:
+        """What the last pass in this process has left out."""
+        return self._skipped
 
     def warm_up(self) -> Iterator[None]:
         require_split(self)
@@ -136,7 +142,7 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
         require_split(self)
         state = self._take_loaded()
         warmed_up, self._warmed_up = self._warmed_up, None
-        self.skipped = Skipped()
+        self._skipped = Skipped()
         self._progress = progress = _Progress(0 if state is None else state["next"])
         with closing(warmed_up or self._streams(state)) as streams:
             try:
@@ -148,7 +154,12 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
                     shard.close()
                 raise
             samples = round_robin(self._upcoming(streams, progress), self._interleave, progress.open)
-            yield from timed(samples, READ, within=FETCH)
+            with closing(timed(samples, READ, within=FETCH)) as handed_out:
+                for sample in handed_out:
+                    check_item(self, sample, where=describe_item(sample))
+                    yield sample
+                    break
+                yield from handed_out
 
     def _upcoming(self, streams: Iterator[tuple[str, Any]], progress: _Progress) -> Iterator[_OpenShard]:
         for url, stream in streams:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from torch.utils.data import IterableDataset, get_worker_info
 
 from ...core.frameworks.second_split import refuse_second_split, second_splitter
-from ...core.world import detect_rank
+from ...core.world import World, described, detect_rank
 from ...errors import UnsplitError
 from .datapipe import DataPipe
 
@@ -150,9 +150,9 @@ def _unsplit(name: str, world_size: int, num_workers: int, num_shares: int, *, s
     split = f"is split into {num_shares} shares only" if num_shares > 1 else "is not split"
     unseen = "" if seen else " A split after this pipe, such as torch's sharding_filter(), is not visible here."
     return UnsplitError(
-        f"{name}: {world_size * num_workers} readers ({world_size} ranks x {num_workers} workers) would yield the "
-        f"same samples, because the chain above {split}. Chain .sharding_filter_rank() after the listing, so that each "
-        f"reader has its own share.{unseen} If each reader has to read all URLs, or they are split already "
+        f"{name}: {described(World(0, world_size, 0, num_workers))} would yield the same samples, because the chain "
+        f"above {split}. Chain .sharding_filter_rank() after the listing, so that each reader has its own share."
+        f"{unseen} If each reader has to read all URLs, or they are split already "
         "(urls[rank::world_size]), declare it: .sharding_filter_rank(split=False). If some ranks have to read the "
         "same data (tensor, pipeline or context parallelism): .sharding_filter_rank(world=tdr.World.from_mesh(...))."
     )

@@ -11,6 +11,7 @@ T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
 U = TypeVar("U")
 V = TypeVar("V")
+W = TypeVar("W")
 
 class TorchNames(TorchDataPipe[T_co]):
     __getattr__: None  # type: ignore[misc,assignment]  # torch's would make each misspelt name an Any
@@ -162,6 +163,16 @@ class TorchNames(TorchDataPipe[T_co]):
         """
 
     @overload
+    def zip(
+        self, datapipe: TorchDataPipe[U], another: TorchDataPipe[V], third: TorchDataPipe[W], /
+    ) -> IterDataPipe[tuple[T_co, U, V, W]]:
+        """Yield tuples of the items of several pipes, until the shortest ends (functional name: ``zip``).
+
+        Args:
+            *datapipes: the others.
+        """
+
+    @overload
     def zip(self, *datapipes: TorchDataPipe[Any]) -> IterDataPipe[tuple[Any, ...]]:
         """Yield tuples of the items of several pipes, until the shortest ends (functional name: ``zip``).
 
@@ -203,16 +214,39 @@ class TorchNames(TorchDataPipe[T_co]):
             buffer_size: maximum number of items that wait for their pipe to be read; -1 for no limit.
         """
 
+    @overload  # type: ignore[override]
     def groupby(
         self,
         group_key_fn: Callable[[T_co], Hashable],
         *,
-        keep_key: bool = False,
+        keep_key: Literal[False] = False,
         buffer_size: int = 10000,
         group_size: int | None = None,
         guaranteed_group_size: int | None = None,
         drop_remaining: bool = False,
-    ) -> IterDataPipe[Any]:
+    ) -> IterDataPipe[list[T_co]]:
+        """Group items with the same key into lists (functional name: ``groupby``).
+
+        Args:
+            group_key_fn: called with the item; returns its key.
+            keep_key: whether ``(key, list)`` is yielded instead of the list.
+            buffer_size: maximum number of items in memory.
+            group_size: maximum number of items in a list.
+            guaranteed_group_size: minimum number of items in a list that is yielded because the buffer is full.
+            drop_remaining: whether smaller lists are dropped then.
+        """
+
+    @overload
+    def groupby(
+        self,
+        group_key_fn: Callable[[T_co], U],
+        *,
+        keep_key: Literal[True],
+        buffer_size: int = 10000,
+        group_size: int | None = None,
+        guaranteed_group_size: int | None = None,
+        drop_remaining: bool = False,
+    ) -> IterDataPipe[tuple[U, list[T_co]]]:
         """Group items with the same key into lists (functional name: ``groupby``).
 
         Args:

@@ -5,13 +5,13 @@ Written by ``.ci/make_typed.py`` from the constructors of the pipes. Do not edit
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
 from ...core.options import Backend, RetryPolicy
 from ...core.partition import EqualizeMode
 from ...core.world import World
 from ...formats.decoders import Decoder
-from ...formats.error_policy import OnBadMember, OnBadShard, raise_error
+from ...formats.error_policy import OnBadMember, OnBadShard, Skipped, raise_error
 from ...formats.sample import Sample
 from ...labels import Classes, Labeller
 from ..async_prefetch import AsyncPrefetch
@@ -37,6 +37,31 @@ class IterDataPipe(TorchNames[T_co]):
     Annotate with it what returns a chain: ``def chain() -> tdr.IterDataPipe[dict[str, Any]]``. At run time it is torch's
     class itself, and each pipe of torch has the methods.
     """
+
+    @property
+    def skipped(self) -> Skipped:
+        """What the readers of shards in this chain left out in their last pass in this process.
+
+        Each pipe of this package has it; torch's pipes, such as ``map``, do not: ask the pipe before them.
+        """
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next pass of this chain, as ``DistributedSampler.set_epoch`` does.
+
+        It reaches this pipe and all pipes above it, and each pipe of torch has it too, so call it once, on the last
+        pipe of the chain. The order of an epoch is the same however it is reached, and as often as it is set. The
+        passes after it are counted from there. Where nothing depends on the epoch, as without a shuffle, it changes
+        nothing.
+
+        Workers read copies of the chain. Those of a ``DataLoader`` are made when its pass starts, so call this before.
+        It does not reach persistent workers, whose copies were made before; they only count.
+
+        Args:
+            epoch: from 0.
+
+        Raises:
+            TypeError, ValueError: if it is not an int of at least 0.
+        """
 
     def async_prefetch(
         self: IterDataPipe[str],
@@ -115,7 +140,11 @@ class IterDataPipe(TorchNames[T_co]):
             [{'__key__': '1', 'cls': 3, 'bin': 2}]
         """
 
-    def equalize_ranks(self, *, mode: EqualizeMode | str = EqualizeMode.DROP) -> EqualizeRanks[T_co]:
+    def equalize_ranks(
+        self,
+        *,
+        mode: EqualizeMode | Literal["drop", "repeat"] = EqualizeMode.DROP,
+    ) -> EqualizeRanks[T_co]:
         """Give every slot the same number of samples (functional name: ``equalize_ranks``).
 
         All ranks then have the same number of batches, so none of them waits for gradients at the end of an epoch. It makes
@@ -145,7 +174,11 @@ class IterDataPipe(TorchNames[T_co]):
             (3, ['4', '5', '6'])
         """
 
-    def file_reader(self, *, storage_options: Mapping[str, Any] | None = None) -> FileReader:
+    def file_reader(
+        self: IterDataPipe[str | tuple[str, Any]],
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> FileReader:
         """Read each object as a sample with one member (functional name: ``file_reader``).
 
         Args:
@@ -250,7 +283,7 @@ class IterDataPipe(TorchNames[T_co]):
         """
 
     def shard_tar_reader(
-        self,
+        self: IterDataPipe[str | tuple[str, Any]],
         *,
         on_bad_shard: OnBadShard = raise_error,
         on_bad_member: OnBadMember = raise_error,
@@ -310,7 +343,7 @@ class IterDataPipe(TorchNames[T_co]):
         """
 
     def shard_zip_reader(
-        self,
+        self: IterDataPipe[str | tuple[str, Any]],
         *,
         on_bad_shard: OnBadShard = raise_error,
         on_bad_member: OnBadMember = raise_error,
@@ -424,7 +457,9 @@ class IterDataPipe(TorchNames[T_co]):
             buffer_size: maximum number of samples in memory. With ``Resumable(num_streams=...)`` each stream has its own
                 buffer.
             max_buffer_bytes: bound on the bytes of the samples in memory, also of each stream; the sample that reaches it
-                is still read. ``None`` for no bound.
+                is still read. ``None`` for no bound. Counted is the content of bytes, text, arrays, tensors, ``io.BytesIO``
+                and PIL images, also in dicts, lists, tuples, sets and dataclasses. Not counted is what other objects hold,
+                nor the array of which an array is a view: chain the shuffle before such samples are made, or copy views.
             seed: any int.
 
         Yields:
@@ -479,7 +514,7 @@ class IterDataPipe(TorchNames[T_co]):
         self: IterDataPipe[Sample], name_1: str, name_2: str, name_3: str, name_4: str, name_5: str, name_6: str, /
     ) -> ToTuple[tuple[Any, Any, Any, Any, Any, Any]]: ...
     @overload
-    def to_tuple(self: IterDataPipe[Sample], *names: str) -> ToTuple:
+    def to_tuple(self: IterDataPipe[Sample], name: str, /, *names: str) -> ToTuple:
         """Select members as a tuple (functional name: ``to_tuple``).
 
         Args:

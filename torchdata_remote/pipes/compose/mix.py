@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from ...core.arguments import check
 from ...core.arguments.amounts import whole
@@ -19,7 +19,7 @@ from ...errors import EmptyShareError
 from ...fetch.listing.source_argument import pipe_of
 from ..base.chain import all_pipes, load_state, state_of, take_together, warm_up
 from ..base.datapipe import StatefulPipe
-from ..base.epochs import SeededPipe
+from ..base.epochs import SeededPipe, set_epoch
 from .mix_arguments import weights_of
 
 T = TypeVar("T")
@@ -54,9 +54,7 @@ class _Source:
 
     def open(self, epoch: int) -> _Source:
         """Start a pass. Each pass has its own order, also within an epoch."""
-        for pipe in all_pipes(self._pipe):
-            if hasattr(pipe, "set_epoch"):
-                pipe.set_epoch(epoch + self.num_passes * _REPEAT_STRIDE)
+        set_epoch(self._pipe, epoch + self.num_passes * _REPEAT_STRIDE)
         if self._resume_from is not None:
             load_state(self._pipe, self._resume_from)
         self.items = iter(self._pipe)
@@ -183,7 +181,7 @@ def mix(
     sources: Mapping[str, tuple[IterDataPipe[T], float]],
     *,
     seed: int = 0,
-    stop: Stop | str | int = Stop.FIRST_EXHAUSTED,
+    stop: Stop | Literal["first_exhausted", "all_exhausted"] | int = Stop.FIRST_EXHAUSTED,
 ) -> Mixed[T]:
     """Mix several chains: each item is taken from one of them, drawn by weight.
 

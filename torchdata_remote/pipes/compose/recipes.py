@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from ...core.arguments import check
-from ...core.arguments.amounts import whole
+from ...core.arguments.amounts import seed_of, whole
 from ...core.arguments.calls import explained
+from ...core.arguments.scalars import bool_of
 from ...core.options import MIB, StorageOptions
 from ...core.world import World
 from ...fetch.listing.source_argument import urls_of
@@ -80,7 +81,8 @@ def stream_shards(
         storage_options: for the store, in fsspec's vocabulary.
 
     Returns:
-        A pipe of samples with members as ``bytes``; continue with ``.decode_sample().to_tuple("jpg", "cls")``.
+        A pipe of samples with members as ``bytes``; continue with ``.decode_sample().to_tuple("jpg", "cls")``. It has
+        ``skipped``, with which shards and members its reader left out in the last pass, and ``set_epoch``.
 
     Example:
         >>> from torchdata_remote import ShardWriter
@@ -89,20 +91,22 @@ def stream_shards(
         >>> list(stream_shards("memory://shards/").to_tuple("__key__", "cls"))
         [('a', b'1')]
     """
-    if shuffle not in (True, False, "shards"):
+    seed = _seed_or_none(seed)
+    mode = shuffle if isinstance(shuffle, str) and shuffle == "shards" else bool_of(shuffle)
+    if mode is None:
         raise check.marked(
             ValueError(
-                f"shuffle={shuffle!r}: expected True, False (the order of the listing) or 'shards' (shards only). The "
-                "size of the buffer is shuffle_buffer_size= (samples) and shuffle_buffer_bytes=."
+                f"shuffle={shuffle!r:.200}: expected True, False (the order of the listing) or 'shards' (shards only). "
+                "The size of the buffer is shuffle_buffer_size= (samples) and shuffle_buffer_bytes=."
             )
         )
-    for name, size in {"size": shuffle_buffer_size, "bytes": shuffle_buffer_bytes}.items():
-        whole(f"shuffle_buffer_{name}", size)
+    shuffle_buffer_size = whole("shuffle_buffer_size", shuffle_buffer_size)
+    shuffle_buffer_bytes = whole("shuffle_buffer_bytes", shuffle_buffer_bytes)
     if interleave is not None:
         interleave = whole("interleave", interleave, or_none=True)
     urls = urls_of(url, of="stream_shards")
-    shuffled = seed if shuffle else None
-    mixes_samples = shuffle not in (False, "shards") and seed is not None
+    shuffled = seed if mode else None
+    mixes_samples = mode is True and seed is not None
     if interleave is None:
         interleave = _INTERLEAVE if mixes_samples else 1
     streams = _streams(
@@ -150,10 +154,15 @@ def stream_files(
         >>> list(stream_files("memory://loose/").label_from_path().to_tuple("txt", "cls"))
         [(b'hi', 3)]
     """
-    shuffle = check.flag("shuffle", shuffle)
+    shuffle, seed = check.flag("shuffle", shuffle), _seed_or_none(seed)
     urls = urls_of(url, of="stream_files")
-    seed = seed if shuffle else None
-    return FileReader(_streams(urls, pattern, seed, world, max_in_flight, cache_dir, cache_bytes, storage_options))
+    shuffled = seed if shuffle else None
+    return FileReader(_streams(urls, pattern, shuffled, world, max_in_flight, cache_dir, cache_bytes, storage_options))
+
+
+def _seed_or_none(seed: Any) -> int | None:
+    """Check the seed, also where the order does not depend on it."""
+    return None if seed is None else seed_of(seed)
 
 
 def _streams(

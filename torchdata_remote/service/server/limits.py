@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...core.arguments.amounts import seconds, whole
 from .problems import Problem
 
 _GIB = 1 << 30
@@ -30,9 +31,9 @@ class ServiceLimits:
     upload_lifetime_s: float = 7 * 86_400.0
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if not isinstance(value, int | float) or isinstance(value, bool) or value < 0:
-                raise ValueError(f"{name} must be a number of at least 0, got {value!r}")
+        for name, value in list(vars(self).items()):
+            number = seconds(name, value, positive=False) if name.endswith("_s") else whole(name, value, at_least=0)
+            object.__setattr__(self, name, number)
 
     def require_space(self, free_bytes: int | None, num_bytes: int) -> None:
         """Require room on the disk.

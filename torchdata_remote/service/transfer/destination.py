@@ -59,6 +59,13 @@ class DestinationFolder:
                 url=folder,
             )
         self.folder = os.path.abspath(os.path.expanduser(folder))
+        if os.path.lexists(self.folder) and not os.path.isdir(self.folder):
+            what = "a file" if os.path.exists(self.folder) else "a link to nothing"
+            raise StorageError(
+                f"{self.folder} is {what}, expected a folder. Pass the folder that the files are pulled into, such as "
+                f"{os.path.dirname(self.folder)}.",
+                url=self.folder,
+            )
         with translate_os_errors(self.folder):
             os.makedirs(self.folder, exist_ok=True)
             self._root = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

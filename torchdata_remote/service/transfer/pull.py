@@ -75,8 +75,7 @@ def pull(
     """
     retry, local = policy_of(retry), local_folder("folder", folder)
     check.function_or_none("on_progress", on_progress, example="print")
-    check.flag("delete", delete)
-    check.flag("progress", progress)
+    delete, progress = check.flag("delete", delete), check.flag("progress", progress)
     jobs = JobPool(whole("max_in_flight", max_in_flight), retry, part_bytes=_part_bytes)
     counter = TransferCounter(on_progress, "pull", shown=progress)
     remote = RemoteFolder(url_of(url, of="pull"), storage_options, retry)

@@ -65,8 +65,7 @@ def push(
     """
     retry, local = policy_of(retry), local_folder("source_folder", source_folder)
     check.function_or_none("on_progress", on_progress, example="print")
-    check.flag("delete", delete)
-    check.flag("progress", progress)
+    delete, progress = check.flag("delete", delete), check.flag("progress", progress)
     jobs = JobPool(whole("max_in_flight", max_in_flight), retry, part_bytes=_part_bytes)
     with TransferCounter(on_progress, "push", shown=progress) as counter:
         remote = RemoteFolder(url_of(url, of="push"), storage_options, retry)

@@ -45,7 +45,7 @@ def s3_reader(bucket: str, settings: S3Settings, session: Any, client: Callable[
             if credentials is None:
                 raise NoCredentialsError
         config["credential_provider"] = _BotocoreCredentials(credentials)
-    options = client_options(settings.read_timeout_s)
+    options = client_options(settings.read_timeout_s, endpoint_url)
     store = S3Store(bucket, client_options=options, retry_config=NO_RETRIES, **config)  # type: ignore[arg-type]
     return ObstoreReader(store, f"s3://{bucket}/", if_match=True)
 

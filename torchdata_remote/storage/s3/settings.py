@@ -7,6 +7,7 @@ import os
 import re
 from dataclasses import dataclass
 from typing import Any
+from urllib.request import getproxies
 
 from ...core.arguments import check
 from ...core.options import FALLBACK_NAMES, StorageOptions
@@ -15,6 +16,7 @@ from ...core.urls import redact
 from ...errors import AccessDeniedError, RemoteDataError, StorageError, UrlError
 from ..error_tables import from_botocore
 from ..errors import translate_errors
+from ..http.loopback import is_loopback
 from ..protocol import CONNECT_TIMEOUT_S
 from .fallback_credentials import METHOD, append_fallback, has_fallback, without_fallback
 
@@ -117,6 +119,13 @@ def options_for_s3fs(options: StorageOptions, url: str) -> dict[str, Any]:
         AccessDeniedError: like ``make_session``, and if credentials cannot be loaded.
     """
     keywords = dict(without_fallback(options))
+    endpoint_url = (
+        keywords.get("endpoint_url")
+        or (keywords.get("client_kwargs") or {}).get("endpoint_url")
+        or os.environ.get("AWS_ENDPOINT_URL_S3", os.environ.get("AWS_ENDPOINT_URL", ""))
+    )
+    if getproxies() and is_loopback(str(endpoint_url)):
+        keywords["config_kwargs"] = {"proxies": {}, **(keywords.get("config_kwargs") or {})}
     in_client = (keywords.get("client_kwargs") or {}).keys() & _CLIENT_KWARGS.keys() - {"region_name", "endpoint_url"}
     explicit = {name for name in _OWN_CREDENTIALS if keywords.get(name) is not None}
     if not has_fallback(options) or keywords.get("anon") or explicit or in_client:
@@ -151,22 +160,29 @@ def make_client(settings: S3Settings, session: Any, url: str) -> Any:
             "certificate authorities: correct the path, or leave it out.",
             url=url,
         )
+
+    def create(**more: Any) -> Any:
+        return session.create_client(
+            "s3",
+            region_name=region_of(settings, session),
+            endpoint_url=settings.endpoint_url,
+            config=Config(
+                signature_version=UNSIGNED if settings.anon else None,
+                retries={"mode": "standard", "total_max_attempts": 1},
+                max_pool_connections=_MAX_CONNECTIONS,
+                connect_timeout=CONNECT_TIMEOUT_S,
+                read_timeout=settings.read_timeout_s,
+                request_checksum_calculation="when_required",
+                response_checksum_validation="when_required",
+                **more,
+            ),
+        )
+
     try:
         with hold_forks():  # only one thread at a time can create a client
-            client = session.create_client(
-                "s3",
-                region_name=region_of(settings, session),
-                endpoint_url=settings.endpoint_url,
-                config=Config(
-                    signature_version=UNSIGNED if settings.anon else None,
-                    retries={"mode": "standard", "total_max_attempts": 1},
-                    max_pool_connections=_MAX_CONNECTIONS,
-                    connect_timeout=CONNECT_TIMEOUT_S,
-                    read_timeout=settings.read_timeout_s,
-                    request_checksum_calculation="when_required",
-                    response_checksum_validation="when_required",
-                ),
-            )
+            client = create()
+            if getproxies() and is_loopback(str(client.meta.endpoint_url)):
+                client = create(proxies={})
     except (BotoCoreError, ValueError) as error:
         known = from_botocore(error, url)
         raise known if isinstance(known, RemoteDataError) else UrlError(f"{url}: {error}") from error
