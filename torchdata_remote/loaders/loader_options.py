@@ -54,7 +54,6 @@ def torchdata_options(dataset: object, options: dict[str, Any]) -> dict[str, Any
     for name in options:
         if name not in known:
             raise unknown_option("StatefulLoader", name, [other for other in known if other != "self"])
-<<<<<<< HEAD
     batch_size = options.get("batch_size")
     if isinstance(batch_size, int) and batch_size > _MAX_BATCH_SIZE:
         raise check.marked(
@@ -64,9 +63,7 @@ def torchdata_options(dataset: object, options: dict[str, Any]) -> dict[str, Any
                 "batch_size=None for single ones."
             )
         )
-=======
     return converted(options)
->>>>>>> main
 
 
 def check_functions(*, context: Any, functions: dict[str, Any]) -> None:
