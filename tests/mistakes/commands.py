@@ -96,7 +96,7 @@ TABLE = {
             'run("inspect", "memory://mistakes/files/0.txt")',
             CommandLineError,
             (
-                "torchdata-remote: memory://mistakes/files/0.txt: at byte 0: the archive ends in a header. It "
+                "torchdata-remote: memory://mistakes/files/0.txt: at byte 0: the archive ends ... It "
                 "is not a tar, or the upload was cut short: write the shard again."
             ),
         ),

@@ -156,6 +156,16 @@ TABLE = {
             "stateful_loader: batch_size must be an int of at least 1 or None, got 0.",
         ),
         Mistake(
+            "a huge batch size for all samples",
+            "tdr.stateful_loader(tdr.stream_shards(shards), batch_size=10**9)",
+            ValueError,
+            (
+                "stateful_loader: batch_size must be at most 10_000_000, got 1_000_000_000: for each batch torchdata "
+                "makes a list of so many items, also where there are fewer samples. Pass the number of samples, or "
+                "batch_size=None for single ones."
+            ),
+        ),
+        Mistake(
             "a batch size as str",
             'tdr.stateful_loader(tdr.stream_shards(shards), batch_size="32")',
             TypeError,

@@ -597,7 +597,11 @@ TABLE = {
             "a path that does not exist",
             ('[stream.read() for _, stream in IterableWrapper(["/nonexistent/0.tar"]).async_prefetch()]'),
             ObjectNotFoundError,
-            ("file:///nonexistent/0.tar: no such file. (Bytes 0 to 67,108,864, etag None, attempt 1, after ... s.)"),
+            (
+                "file:///nonexistent/0.tar: no such file. The folder /nonexistent does not exist. Is the disk mounted, "
+                "and the path one of this machine? / has ... "
+                "(Bytes 0 to 67,108,864, etag None, attempt 1, after ... s.)"
+            ),
         ),
         Mistake(
             "a state without order",
@@ -710,7 +714,7 @@ TABLE = {
             'list(IterableWrapper(["memory://mistakes/files/0.txt"]).shard_tar_reader())',
             ShardReadError,
             (
-                "memory://mistakes/files/0.txt: at byte 0: the archive ends in a header. It is not a tar, or "
+                "memory://mistakes/files/0.txt: at byte 0: the archive ends in a header, ... It is not a tar, or "
                 "the upload was cut short: write the shard again."
             ),
         ),
@@ -726,7 +730,8 @@ TABLE = {
             ShardReadError,
             (
                 "memory://mistakes/shards/000000.tar, in '0/000000.cls': at byte 0: the archive ends in a "
-                "header. It is not a tar, or the upload was cut short: write the shard again."
+                "header, and begins with '0': it is a text. It is not a tar, or the upload was cut "
+                "short: write the shard again."
             ),
         ),
         Mistake(
@@ -1854,8 +1859,8 @@ TABLE = {
             'list(tdr.stream_shards("/nonexistent/shards/"))',
             EmptyListingError,
             (
-                "/nonexistent/shards/: no objects found that match pattern='*.tar'. Check the bucket, the "
-                "prefix and the pattern."
+                "/nonexistent/shards/: no objects found that match pattern='*.tar'. The folder /nonexistent does not "
+                "exist. Is the disk mounted, and the path one of this machine? / has ..."
             ),
         ),
         Mistake(

@@ -156,7 +156,7 @@ TABLE = {
             "a bucket without scheme",
             'list(tdr.stream_shards("bucket/train/"))',
             EmptyListingError,
-            ("bucket/train/: no objects found that match pattern='*.tar'. There is no such folder. ..."),
+            ("bucket/train/: no objects found that match pattern='*.tar'. The folder .../bucket does not exist. ..."),
         ),
         Mistake(
             "a misspelt scheme",

@@ -743,7 +743,7 @@ TABLE = {
             'tdr.index_shards(files, pattern="*.txt")',
             ShardReadError,
             (
-                "memory://mistakes/files/0.txt: at byte 0: the archive ends in a header. It is not a tar, or "
+                "memory://mistakes/files/0.txt: at byte 0: the archive ends in a header, ... It is not a tar, or "
                 "the upload was cut short: write the shard again."
             ),
         ),

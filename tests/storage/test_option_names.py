@@ -24,6 +24,9 @@ CASES = [
     ("s3://b/a", {"endpoint_url": "host:80"}, "did you mean 'http://host:80'?"),
     ("https://h/a", {"header": {}}, "did you mean 'headers'?"),
     ("datasets://h:1/d/a", {"tokn": "x"}, "did you mean 'token'?"),
+    ("/data/a", {"auto_mkdri": True}, "did you mean 'auto_mkdir'? Local files need none"),
+    ("file:///data/a", {"endpont_url": "x"}, "did you mean 'endpoint_url'? Local files need none"),
+    ("memory://b/a", {"colour": "x"}, "unknown option 'colour' in storage_options. memory:// needs none"),
 ]
 
 
@@ -40,6 +43,13 @@ def test_values_are_not_shown() -> None:
     with pytest.raises(UrlError) as caught:
         open_store("s3://b/a", StorageOptions({"acces_key": "SECRET", "client_kwargs": {"tokn": "SECRET"}}))
     assert "SECRET" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["/data/a/", "memory://b/a/", "file:///data/a/"])
+def test_a_chain_over_local_files_refuses_an_unknown_option_when_it_is_built(url: str) -> None:
+    """Their filesystems would ignore it."""
+    with pytest.raises(UrlError, match="unknown option 'colour'"):
+        tdr.stream_shards(url, storage_options={"colour": "x"})
 
 
 @pytest.mark.parametrize("build", [tdr.stream_shards, tdr.stream_files])
@@ -67,9 +77,12 @@ def test_no_request_is_sent() -> None:
         ("s3://b/a", {"anon": True, "config_kwargs": {"signature_version": "s3", "connect_timeout": 1}}),
         ("s3://b/a", {"anon": True, "client_kwargs": {"region_name": "x", "verify": False}}),
         ("https://h/a", {"headers": {"x": "y"}, "simple_links": False}),
-        ("memory://a", {"key": "k"}),
+        ("memory://a", {"key": "k", "secret": "s", "requester_pays": True}),
+        ("memory://a", {"skip_instance_cache": True}),
+        ("/data/a", {"auto_mkdir": True, "endpoint_url": "http://host", "client_kwargs": {}}),
+        ("/data/a", {"headers": {"x": "y"}, "token": "t"}),
     ],
 )
 def test_options_that_a_library_knows_are_accepted(url: str, options: dict[str, Any]) -> None:
-    """Those of s3fs, its session, client and configuration; and any where a filesystem accepts any."""
+    """Those of s3fs, its session, client and configuration; for a local path those of other stores in the list too."""
     open_store(url, StorageOptions(options))

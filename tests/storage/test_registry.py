@@ -34,12 +34,12 @@ UNTRANSLATABLE = {**KEYS, "default_fill_cache": False}
         ("http://{}/a", {}, Backend.OBSTORE, HttpStore, "is read by obstore (backend='obstore')"),
         (
             "memory://{}/a",
-            {"x": 1},
+            {"max_paths": 1},
             Backend.AUTOMATIC,
             FsspecStore,
             "is read by fsspec (the transport for all other URLs)",
         ),
-        ("memory://{}/a", {"x": 2}, Backend.FSSPEC, FsspecStore, "is read by fsspec (backend='fsspec')"),
+        ("memory://{}/a", {"max_paths": 2}, Backend.FSSPEC, FsspecStore, "is read by fsspec (backend='fsspec')"),
     ],
 )
 def test_the_backend_is_chosen_by_url_and_options_and_logged_once(

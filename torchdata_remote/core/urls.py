@@ -17,6 +17,7 @@ from .url_mistakes import mistake_in
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
 _USER_INFO = re.compile(r"(://)[^/]*@")
+_USER_INFO_IN_TEXT = re.compile(r"(://)[^/\s\"'<>()]*@")
 _HTTP_URL = re.compile(r"https?://", re.IGNORECASE)
 _MEMORY = re.compile(r"(?:samples\+\d+-\d+\+)?memory://")
 HTTP = frozenset({"http", "https"})
@@ -184,6 +185,15 @@ def redact(url: str) -> str:
         # It has no host, so an @ is part of a name
         return shown
     return _USER_INFO.sub(r"\1", shown)
+
+
+def redact_text(text: str) -> str:
+    """Remove user-info from the URLs in a text, such as the message of a library.
+
+    >>> redact_text("cannot connect to 'http://me:pw@host:80/a@b' via http://p:q@proxy")
+    "cannot connect to 'http://host:80/a@b' via http://proxy"
+    """
+    return _USER_INFO_IN_TEXT.sub(r"\1", text)
 
 
 def object_path(url: str) -> str:

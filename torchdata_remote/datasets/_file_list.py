@@ -38,15 +38,19 @@ def list_files(
     Raises:
         EmptyListingError: if there are no such files.
     """
+
+    def is_selected(path: str) -> bool:
+        return extensions is None or path.lower().endswith(extensions)
+
     if listed is None:
         below = path_below(url)
-        found = list_source(url, pattern=None, recursive=True, options=options, retry=retry)
+        found = list_source(url, pattern=None, recursive=True, options=options, retry=retry, is_wanted=is_selected)
         listed = ((file_url, below(file_url)) for file_url in found)
     urls, paths = UrlTable(), StringColumn()
     others = Others()
     is_sorted, previous = True, ("", "", "")
     for file_url, path in listed:
-        if extensions is None or path.lower().endswith(extensions):
+        if is_selected(path):
             urls.append(file_url)
             paths.append(path)
             key = _sort_key(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Iterator
 from enum import Enum
 from typing import Any
 
@@ -12,7 +13,7 @@ from ..core.options import FetchOptions, StorageOptions
 from ..core.threads.finalizer_lock import FinalizerLock
 from ..core.threads.pool import Pool
 from ..errors import StorageError
-from ..storage import Connection
+from ..storage import Connection, broken_link
 from .cache.disk_cache import DiskCache
 
 _CACHE_ADVICE = "Pass a folder of a local disk that this user can create and write to."
@@ -30,12 +31,29 @@ def _open_cache(cache_dir: str, cache_bytes: int) -> DiskCache:
         raise StorageError(f"{where}: it is empty. {_CACHE_ADVICE}")
     try:
         return DiskCache(cache_dir, cache_bytes)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise StorageError(f"{where}: it is a file, or below one ({error}). {_CACHE_ADVICE}") from error
     except StorageError:
         raise
     except (OSError, ValueError) as error:  # ValueError: a NUL character
-        raise StorageError(f"{where}: {error}. {_CACHE_ADVICE}") from error
+        raise StorageError(f"{where}: {_why(cache_dir, error)}. {_CACHE_ADVICE}") from error
+
+
+def _why(cache_dir: str, error: OSError | ValueError) -> str:
+    """Say why a folder cannot be used."""
+    if isinstance(error, OSError):
+        broken = [path for path in _with_parents(cache_dir) if os.path.lexists(path) and not os.path.exists(path)]
+        if broken:
+            return f"{broken[-1]} is {broken_link(broken[-1])}"
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return f"it is a file, or below one ({error})"
+    return str(error)
+
+
+def _with_parents(path: str) -> Iterator[str]:
+    """Yield a path and the folders above it, from below."""
+    path = os.path.abspath(path)
+    while path != os.path.dirname(path):
+        yield path
+        path = os.path.dirname(path)
 
 
 class ActiveSession:

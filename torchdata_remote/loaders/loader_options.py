@@ -12,6 +12,8 @@ from ..core.arguments import check
 from ..core.arguments.calls import unknown_option
 from ..core.arguments.loader_options import check_start_method, converted
 
+_MAX_BATCH_SIZE = 10_000_000  # 80 MB for the list, and half a second
+
 
 def require_chain(pipe: object) -> None:
     """Refuse what is not a chain of pipes.
@@ -43,6 +45,7 @@ def torchdata_options(dataset: object, options: dict[str, Any]) -> dict[str, Any
 
     Raises:
         TypeError: for a dataset that is no ``Resumable``, or an option that does not exist.
+        ValueError: for a batch size that torchdata would spend minutes on, before the first sample.
     """
     if not hasattr(dataset, "listings"):
         shown = check.a_kind(dataset) if hasattr(dataset, "__iter__") else check.shown(dataset)
@@ -51,6 +54,15 @@ def torchdata_options(dataset: object, options: dict[str, Any]) -> dict[str, Any
     for name in options:
         if name not in known:
             raise unknown_option("StatefulLoader", name, [other for other in known if other != "self"])
+    batch_size = options.get("batch_size")
+    if isinstance(batch_size, int) and batch_size > _MAX_BATCH_SIZE:
+        raise check.marked(
+            ValueError(
+                f"batch_size must be at most {_MAX_BATCH_SIZE:_}, got {batch_size:_}: for each batch torchdata makes a "
+                "list of so many items, also where there are fewer samples. Pass the number of samples, or "
+                "batch_size=None for single ones."
+            )
+        )
     return converted(options)
 
 

@@ -2,7 +2,7 @@
 
 from .listing.folder import list_folder
 from .listing.pages import list_prefix
-from .local.names import PARTIAL_SUFFIX, is_internal_name, symlink_error
+from .local.names import PARTIAL_SUFFIX, broken_link, broken_link_error, is_internal_name, symlink_error
 from .local.store import LocalStore
 from .option_names import check_options
 from .protocol import Answer, Entry, FolderStore, ObjectWriter, Page, RangeNotSatisfiableError, Store, single_chunk
@@ -19,6 +19,8 @@ __all__ = [
     "Page",
     "RangeNotSatisfiableError",
     "Store",
+    "broken_link",
+    "broken_link_error",
     "check_options",
     "is_internal_name",
     "list_folder",

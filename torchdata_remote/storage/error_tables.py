@@ -22,6 +22,10 @@ _UNREADABLE = re.compile(
     r"Invalid last modified|Invalid content length|contained non UTF-8 characters|containing non-ASCII data|"
     r"hyper::Error\(\s*Parse\("
 )
+_NATIVE_LIBRARY = re.compile(
+    r"load lib\w+|cannot open shared object file|DLL load failed|Unable to load (lib\w+|native)|image not found"
+)
+_HADOOP = {"hdfs", "viewfs", "har"}
 _OWN = ("s3", "http", "https", "datasets", "file", "memory")
 _S3_SERVERS = {"s3n", "aws", "minio", "ceph", "r2", "b2", "wasabi", "oss", "swift"}  # words for servers of s3
 _QUERY = re.compile(r"\?[^\s'\")]*")
@@ -53,6 +57,8 @@ def from_botocore(error: Exception, url: str, *, writing: bool = False) -> Excep
             "storage_options={'key':, 'secret':}; a public bucket needs storage_options={'anon': True}.",
             url=shown,
         )
+    if isinstance(error, boto.ProfileNotFound):
+        return AccessDeniedError(f"{shown}: {error}. See ~/.aws/config.", url=shown)
     if isinstance(error, boto.ParamValidationError):
         return UrlError(f"{shown}: {error}", url=shown)
     if isinstance(error, boto.HTTPClientError | boto.ConnectionError | boto.IncompleteReadError | HTTPError):
@@ -132,7 +138,28 @@ def from_os(error: Exception, url: str, *, transient: bool) -> Exception:
         return from_status(412, "", url)
     if isinstance(error, OSError) and not transient:
         return StorageError(f"{shown}: {type(error).__name__}: {error}", url=shown)
+    if isinstance(error, OSError) and _NATIVE_LIBRARY.search(str(error)):
+        return _missing_library(error, url)
+    if any(kind.__module__.startswith("botocore.") for kind in type(error).__mro__):  # raised by s3fs unchanged
+        known = from_botocore(error, url)
+        return known if isinstance(known, RemoteDataError) else from_unknown(error, url)
     return from_unknown(error, url)
+
+
+def _missing_library(error: Exception, url: str) -> UrlError:
+    """Make the error for a shared library that a package needs, and that is not part of it."""
+    scheme, shown = url.partition("://")[0], redact(url)
+    advice = (
+        "Install Java and Hadoop, and set JAVA_HOME, HADOOP_HOME and CLASSPATH (the output of `hadoop classpath "
+        "--glob`), or ARROW_LIBHDFS_DIR."
+        if scheme in _HADOOP
+        else f"Install the library, or the extra that the package for {scheme!r} documents."
+    )
+    return UrlError(
+        f"{shown}: a native library that reads {scheme!r} cannot be loaded: {type(error).__name__}: "
+        f"{_first_line(str(error)).rstrip('.')}. {advice}",
+        url=shown,
+    )
 
 
 def unknown_scheme(scheme: str, bucket: str, error: Exception, known: Iterable[str]) -> UrlError:

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from ..core.urls import HTTP, S3, redact
+from ..core.urls import HTTP, S3, redact, redact_text
 from ..errors import (
     AccessDeniedError,
     ExpiredCredentialsError,
@@ -43,7 +43,13 @@ _EXPIRED_CODES = {
     "RequestExpired",
 }
 _FTP_REPLY = re.compile(r"(\d{3})\b")
-_DENIED = {"AuthenticationException", "AuthenticationError", "ClientAuthenticationError", "RefreshError"}
+_DENIED = {
+    "DefaultCredentialsError",
+    "AuthenticationException",
+    "AuthenticationError",
+    "ClientAuthenticationError",
+    "RefreshError",
+}
 _PROGRAMMING_ERRORS = (
     ValueError,
     TypeError,
@@ -80,15 +86,18 @@ def translate_errors(table: Table, url: str, **options: bool) -> Iterator[None]:
         raise
     except Exception as error:
         converted = to_package_error(table, error, url, **options)
-        if url != redact(url):
-            raise converted from None  # the transport's message may contain the query that is cut from the URL
+        details = details_of(error)
+        if url != redact(url) or details != redact_text(details):
+            raise converted from None  # the transport's message may contain what is cut from the URL
         raise converted from error
 
 
 def to_package_error(table: Table, error: Exception, url: str, **options: bool) -> Exception:
     """Convert an error of a transport."""
     known = table(error, url, **options)
-    return known if isinstance(known, RemoteDataError) else from_unknown(error, url)
+    converted = known if isinstance(known, RemoteDataError) else from_unknown(error, url)
+    converted.args = (redact_text(str(converted)),)  # such as the address of a proxy, with its password
+    return converted
 
 
 def from_unknown(error: Exception, url: str) -> Exception:

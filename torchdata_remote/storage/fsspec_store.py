@@ -81,7 +81,7 @@ class FsspecStore:
 
         try:
             self._kind: Any = fsspec.get_filesystem_class(scheme)
-            self._opened = Filesystem(self._kind, make)
+            self._opened = Filesystem(self._kind, make, options)
         except (ValueError, ImportError) as error:
             raise unknown_scheme(scheme, bucket, error, fsspec.available_protocols()) from error
         self._publishing = threading.RLock() if scheme == "memory" else contextlib.nullcontext()

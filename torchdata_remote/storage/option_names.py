@@ -5,19 +5,23 @@ A library would refuse them after a connection, by a ``TypeError`` about a class
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..core.arguments.suggestions import did_you_mean
 from ..core.options import FALLBACK_NAMES, StorageOptions
-from ..core.urls import HTTP, S3, redact
+from ..core.urls import HTTP, LOCAL, S3, WITHOUT_BUCKET, redact
 from ..errors import UrlError
+from .option_values import require_usable_values
 
 _S3 = {"key", "secret", "token", "endpoint_url", "region", "profile", "anon", *FALLBACK_NAMES}
 _NESTED = ("client_kwargs", "config_kwargs")
 _DATASETS = "datasets"
 _MAX_SHOWN = 12
+# Stores whose options may be passed for a local path too
+_SHARING = ("s3", "https", "gs", "az", "hf", "sftp", "ftp", "smb", "webdav")
 _SERVICE = {"token", "secure"}
 # Words of other libraries, for which no spelling is near
 _MEANT = {
@@ -48,7 +52,7 @@ _MEANT_IN_CLIENT = {"region": "region_name", "key": "aws_access_key_id", "secret
 
 
 def require_known_options(url: str, scheme: str, options: StorageOptions) -> None:
-    """Validate the names of storage options, and the types of the nested ones.
+    """Validate the names of storage options; for s3 also the values, and the environment's endpoint.
 
     Args:
         url: of an object or bucket, for the error.
@@ -58,20 +62,20 @@ def require_known_options(url: str, scheme: str, options: StorageOptions) -> Non
     Raises:
         UrlError: for an option that the scheme's filesystem does not have.
     """
-    if not options:
-        return
     where = redact(url)
     if scheme in S3:
-        for name in _NESTED:
-            if not isinstance(options.get(name), Mapping | None):
-                kind = type(options[name]).__name__
-                raise UrlError(f"{where}: storage_options[{name!r}] must be a dict, got {kind}.", url=where)
+        require_usable_values(where, options)
         if unknown := options.keys() - _S3 - {*_NESTED}:
             _require(where, "storage_options", unknown, _S3 | _of_s3fs(), _MEANT)
         if nested := options.get("client_kwargs"):
             _require(where, "storage_options['client_kwargs']", nested, _of_client(), _MEANT_IN_CLIENT)
         if nested := options.get("config_kwargs"):
             _require(where, "storage_options['config_kwargs']", nested, _of_config(), {})
+        return
+    if not options:
+        return
+    if scheme in WITHOUT_BUCKET:
+        _require_of_some_store(where, scheme, options)
         return
     if scheme == _DATASETS:
         _require(where, "storage_options", options, _SERVICE | {*FALLBACK_NAMES}, {})
@@ -96,6 +100,34 @@ def _require(where: str, what: str, names: Iterable[str], known: set[str], meant
         )
 
 
+def _require_of_some_store(where: str, scheme: str, options: StorageOptions) -> None:
+    """Refuse options of no store for local files and memory, whose filesystems accept any name, and ignore it.
+
+    Those of other stores are accepted, because a list of URLs of several stores has one dict of options.
+    """
+    usual = _S3 | _SERVICE | {*_NESTED, "auto_mkdir"}
+    if options.keys() <= usual:
+        return
+    import fsspec
+
+    known = usual | _of_every(fsspec.get_filesystem_class(scheme))
+    if options.keys() <= known:
+        return
+    for other in _SHARING:
+        with contextlib.suppress(Exception):  # a package that is not installed, or does not fit another one
+            known |= (
+                _of_s3fs() if other in S3 else _of_filesystem(other) or _of_every(fsspec.get_filesystem_class(other))
+            )
+    for name in sorted(options.keys() - known):
+        what = "Local files need none" if scheme in LOCAL else "memory:// needs none"
+        near = did_you_mean(name, sorted(known)) or "."
+        raise UrlError(
+            f"{where}: unknown option {name!r} in storage_options{near} {what}; in a list of "
+            "URLs of several stores the options of the others are accepted.",
+            url=where,
+        )
+
+
 def check_options(url: str, options: StorageOptions) -> None:
     """Validate the options for a URL when a pipe is built, where that imports nothing large.
 
@@ -103,7 +135,9 @@ def check_options(url: str, options: StorageOptions) -> None:
         UrlError: like :func:`require_known_options`.
     """
     scheme = url.partition("://")[0].lower()
-    if scheme in S3 or scheme == _DATASETS:
+    if "://" not in url:
+        scheme = "file"
+    if scheme in S3 or scheme == _DATASETS or scheme in WITHOUT_BUCKET:
         require_known_options(url, scheme, options)
 
 

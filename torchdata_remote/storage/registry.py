@@ -34,6 +34,7 @@ from .dataset_service.store import DATASETS, DatasetsStore
 from .http_store import HttpStore
 from .local.store import LocalStore
 from .option_names import require_known_options
+from .option_values import require_certificate_files
 from .protocol import Store
 from .s3.fallback_credentials import without_fallback
 from .s3.settings import s3_settings
@@ -88,6 +89,8 @@ def open_store(url: str, options: StorageOptions, connection: Connection = _DEFA
     with _lock:
         if key not in _stores:
             require_known_options(url, scheme, options)
+            if scheme in S3:
+                require_certificate_files(redact(url), options)
             store, reason = _make_store(scheme, bucket, options, connection)
             _stores.setdefault(key, store)  # a finalizer may have opened it in this thread meanwhile
             _log.info("%s is read by %s", redact(join_url(scheme, bucket, "")), reason)
@@ -164,7 +167,15 @@ def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: C
 def _fsspec_store(scheme: str, bucket: str, options: StorageOptions, read_timeout_s: float) -> Store:
     from .fsspec_store import FsspecStore  # fsspec takes 0.1 s to import, which the other stores do not need
 
-    return FsspecStore(scheme, bucket, options, read_timeout_s)
+    try:
+        return FsspecStore(scheme, bucket, options, read_timeout_s)
+    except (TypeError, AttributeError) as error:
+        where = f"{scheme}://{bucket}"
+        raise UrlError(
+            f"{where}: {type(error).__name__}: {error}. Check the kinds of the values in storage_options "
+            f"({', '.join(sorted(options))}).",
+            url=where,
+        ) from error
 
 
 def _choose_obstore(scheme: str, bucket: str, backend: Backend, *, instead: str) -> tuple[bool, str]:

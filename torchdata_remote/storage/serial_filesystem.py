@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import ftplib  # its classes of errors
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import fsspec
@@ -52,10 +52,11 @@ class Filesystem:
     Args:
         kind: its class.
         make: makes one. Called again after an error that may leave a connection out of step.
+        options: names of the user's options, for errors of Python's types: libraries do not check their values.
     """
 
-    def __init__(self, kind: type, make: Callable[[], Any]) -> None:
-        self._make = make
+    def __init__(self, kind: type, make: Callable[[], Any], options: Iterable[str] = ()) -> None:
+        self._make, self._options = make, sorted(options)
         self.is_shared = is_thread_safe(kind)
         self._lock: contextlib.AbstractContextManager[Any] = (
             contextlib.nullcontext() if self.is_shared else threading.RLock()
@@ -72,12 +73,12 @@ class Filesystem:
     def use(self) -> Iterator[Any]:
         """Lock the filesystem for one or several calls."""
         with self._lock:
-            if self.current is None:
-                self.current = self._make()
-            ftp = getattr(self.current, "ftp", None)
-            if isinstance(ftp, ftplib.FTP) and "getresp" not in vars(ftp):
-                _make_ftp_strict(ftp)
             try:
+                if self.current is None:
+                    self.current = self._make()
+                ftp = getattr(self.current, "ftp", None)
+                if isinstance(ftp, ftplib.FTP) and "getresp" not in vars(ftp):
+                    _make_ftp_strict(ftp)
                 yield self.current
             except (RemoteDataError, GeneratorExit):
                 raise
@@ -85,8 +86,11 @@ class Filesystem:
                 if error.__cause__ is not None:  # some filesystems report a missing object for every error
                     self._drop()
                 raise
-            except Exception:
+            except Exception as error:
                 self._drop()
+                if self._options and isinstance(error, TypeError | AttributeError):
+                    named = ", ".join(self._options)
+                    error.args = (f"{error}. Check the kinds of the values in storage_options ({named})",)
                 raise
 
     def _drop(self) -> None:

@@ -84,7 +84,7 @@ def test_progress_delays_the_notice_and_a_trickle_does_not(caplog: pytest.LogCap
         wait.since_s -= 61
         received[0] += 1
         look()
-    assert len(_messages(caplog, url)) == 1
+    assert _messages(caplog, url) == [f"{url}: slow: 1 byte in 61 s. It ends."]
 
 
 def test_the_same_message_is_not_repeated_at_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -180,6 +180,35 @@ def test_close_ends_the_threads_and_drops_what_has_not_begun() -> None:
     assert len(dropped) == 1, "whoever waits for it is told"
 
 
+def test_closing_costs_the_same_whatever_the_limit() -> None:
+    """A huge limit is a usual way to write "no limit": nothing is made for threads that were never started."""
+    pool, ran = Pool(2**80), threading.Event()
+    pool.submit(ran.set)
+    assert ran.wait(DEADLINE_S)
+    pool.close()
+    assert pool._tasks.qsize() + pool._wake.qsize() <= 2
+    pool.join(time.monotonic() + DEADLINE_S)
+    assert not any(thread.is_alive() for thread in pool._threads)
+
+
+def test_closing_ends_every_thread_and_every_sleep() -> None:
+    """Also those that were asleep, or still at work, when the queue was emptied."""
+    pool, begun = Pool(3), threading.Barrier(4)
+
+    def task() -> None:
+        begun.wait(DEADLINE_S)
+        with pytest.raises(PoolClosedError):
+            pool.sleep(3600)
+
+    for _ in range(3):
+        pool.submit(task)
+    begun.wait(DEADLINE_S)
+    pool.close()
+    pool.drop_queued()
+    pool.join(time.monotonic() + DEADLINE_S)
+    assert not any(thread.is_alive() for thread in pool._threads)
+
+
 def test_functions_that_no_thread_takes_are_dropped() -> None:
     """If all threads are busy when the interpreter ends, ``on_dropped`` is called for queued functions."""
     pool, begun, release, dropped = Pool(1), threading.Event(), threading.Event(), list[PoolClosedError]()

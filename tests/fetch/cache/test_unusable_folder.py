@@ -45,6 +45,15 @@ def test_an_unusable_folder_is_an_error_that_names_the_argument(
     assert "Pass a folder of a local disk that this user can create and write to." in str(caught.value)
 
 
+@pytest.mark.parametrize("target", ["cache", "gone"])
+@pytest.mark.parametrize("below", ["cache", "cache/below"])
+def test_a_link_that_leads_nowhere_is_called_so(files: Path, tmp_path: Path, target: str, below: str) -> None:
+    """As to a disk that is not mounted; it is neither a file nor missing."""
+    (tmp_path / "cache").symlink_to(target)
+    with pytest.raises(StorageError, match=f"{tmp_path}/cache is a broken link: it leads to '{target}'"):
+        _read(files, str(tmp_path / below))
+
+
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOSPC])
 def test_a_folder_that_cannot_be_written_is_an_error(
     files: Path, tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch

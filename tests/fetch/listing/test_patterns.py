@@ -22,7 +22,14 @@ from tests.servers.s3 import S3Server
 from torchdata_remote.cli import main
 from torchdata_remote.errors import EmptyListingError, ShardWriteError, UrlError
 from torchdata_remote.fetch.listing.globs import glob_start
-from torchdata_remote.fetch.listing.patterns import escape_url, expand_braces, has_braces, literal_url, path_below
+from torchdata_remote.fetch.listing.patterns import (
+    _num_names,
+    escape_url,
+    expand_braces,
+    has_braces,
+    literal_url,
+    path_below,
+)
 from torchdata_remote.fetch.listing.shard_set import find_shards
 from torchdata_remote.inspection.verification import verify_shards
 from torchdata_remote.testing import write_small_shards
@@ -222,6 +229,23 @@ def test_zeros_are_kept_where_the_width_grows() -> None:
     assert list(expand_braces("{08..10}")) == ["08", "09", "10"]
     assert list(expand_braces("{8..10}")) == ["8", "9", "10"]
     assert list(expand_braces("{000..1}")) == ["000", "001"]
+
+
+@pytest.mark.parametrize(
+    "braces", ["{0..9999999999}", "{a,b}" * 40, "{00..99}{000..999}{000..999}", "{0..1" + "0" * 3000 + "}"]
+)
+def test_more_than_ten_million_names_are_refused_at_once(braces: str) -> None:
+    """A digit too many would be minutes without a sign: names are counted before they are made."""
+    with pytest.raises(UrlError, match="more than 10,000,000 names"):
+        next(iter(IterableWrapper([f"memory://b/{braces}.tar"]).list_remote()))
+
+
+def test_names_up_to_the_limit_are_expanded_one_by_one() -> None:
+    """Nested choices are counted like those that are made, and only the names that are taken are made."""
+    assert next(expand_braces("{0..9999999}")) == "0"
+    assert (
+        len(list(expand_braces("{a{0..3},{b,c}{0..1}}{x}{7,8}"))) == _num_names("{a{0..3},{b,c}{0..1}}{x}{7,8}") == 16
+    )
 
 
 def test_comma_lists_and_ranges_multiply() -> None:

@@ -48,7 +48,8 @@ def test_a_missing_folder_names_the_nearest_one_and_a_similar_name(folder: str) 
         text = _listing(f"{folder}/{below}")
         assert f"{folder}/ has " in text
         assert "'train/', " in text
-        assert ("There is no such folder. " in text) == (not folder.startswith("memory"))
+        missing = f"The folder {folder}/trian does not exist" if below == "trian/cat/" else "There is no such folder. "
+        assert (missing in text) == (not folder.startswith("memory"))
         assert "did you mean 'train'?" in text
 
 
@@ -65,6 +66,62 @@ def test_a_folder_that_has_folders_only_names_them(folder: str) -> None:
     assert _listing(f"{folder}/train/", recursive=False).endswith(
         "/train/ has folders only: 'cat/', 'dog/'. List one of them, or pass recursive=True."
     )
+
+
+def test_a_missing_folder_above_is_named(tmp_path: Path) -> None:
+    """As a disk that is not mounted: a local path has no bucket to check."""
+    text = _listing(f"{tmp_path}/data/train/")
+    assert f"The folder {tmp_path}/data does not exist. Is the disk mounted" in text
+    for url in (
+        "/nonexistent-folder/",
+        "/nonexistent-folder",
+        "file:///nonexistent-folder/",
+        "/nonexistent-folder/*.x",
+    ):
+        text = _listing(url)
+        assert "There is no such folder. / has " in text, "although / has links"
+        assert "bucket" not in text
+
+
+def test_memory_without_objects_says_whose_memory_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store of another process is empty here."""
+    memory = fsspec.filesystem("memory")
+    monkeypatch.setattr(type(memory), "store", {})
+    monkeypatch.setattr(type(memory), "pseudo_dirs", [""])
+    assert "memory:// is the memory of this process" in _listing("memory://never-written/x/")
+
+
+@pytest.mark.parametrize("source", ["tr*", "./tr*", "t?ain", "[tv]*"])
+def test_a_glob_that_matches_folders_says_how_to_list_them(
+    source: str, pets: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the working directory too, where nothing stands before the glob."""
+    monkeypatch.chdir(pets)
+    text = _listing(source)
+    assert "It matches the folder" in text
+    assert f"'train/'{', ' if source == '[tv]*' else ':'}" in text
+    assert f"for what is in there, '{source}/'" in text
+    assert list(tdr.IterableWrapper([f"{source}/"]).list_remote()) != []
+
+
+def test_a_glob_that_matches_folders_of_a_store_says_how_to_list_them(remote_pets: str) -> None:
+    assert "It matches the folder 'train/': end it with a slash" in _listing(f"{remote_pets}/tr*")
+    assert "It matches" not in _listing(f"{remote_pets}/x*")
+
+
+@pytest.mark.parametrize("target", ["circle", "gone"])
+def test_a_link_that_leads_nowhere_does_not_keep_others_from_being_read(pets: str, target: str) -> None:
+    """It is an error only for who wants it: as itself, or among the objects of a folder that the pattern takes."""
+    (Path(pets) / "val/circle").symlink_to(target)
+    assert len(list(tdr.IterableWrapper([f"{pets}/val/"]).list_remote(pattern="*.jpg"))) == 1
+    assert len(list(tdr.IterableWrapper([f"{pets}/val/*.jpg"]).list_remote())) == 1
+    assert len(tdr.RemoteImageFolder(pets)) == 3
+    with pytest.raises(
+        ObjectNotFoundError, match=f"val/circle is a broken link: it leads to '{target}'.*pass a pattern="
+    ):
+        list(tdr.IterableWrapper([f"{pets}/val/"]).list_remote())
+    with pytest.raises(EmptyListingError, match=f"It is a broken link: it leads to '{target}'"):
+        list(tdr.IterableWrapper([f"{pets}/val/circle"]).list_remote())
 
 
 def test_objects_that_do_not_match_are_counted(folder: str) -> None:
@@ -98,6 +155,15 @@ def test_a_reader_on_a_folder_says_that_it_is_one(folder: str) -> None:
 def test_a_missing_object_names_a_similar_one(folder: str) -> None:
     with pytest.raises(ObjectNotFoundError, match=r"val/ has '1\.jpg'; did you mean '1\.jpg'\?"):
         list(tdr.IterableWrapper([f"{folder}/val/1.jpgg"]).file_reader())
+
+
+def test_a_missing_object_of_a_missing_folder_names_the_folder(pets: str) -> None:
+    """So does one that is a link without a target."""
+    with pytest.raises(ObjectNotFoundError, match=f"The folder {pets}/gone does not exist"):
+        list(tdr.IterableWrapper([f"{pets}/gone/below/x.tar"]).shard_tar_reader())
+    (Path(pets) / "x.tar").symlink_to("gone/x.tar")
+    with pytest.raises(ObjectNotFoundError, match=r"It is a broken link: it leads to 'gone/x\.tar'"):
+        list(tdr.IterableWrapper([f"{pets}/x.tar"]).shard_tar_reader())
 
 
 def test_white_space_at_the_end_is_said(folder: str) -> None:

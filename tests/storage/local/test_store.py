@@ -176,12 +176,15 @@ def test_links_are_followed_and_cycles_once(store: Store, tmp_path: pathlib.Path
     assert {entry.size for entry in entries} == {3}
 
 
-def test_a_broken_link_is_an_error(store: Store, tmp_path: pathlib.Path) -> None:
-    """The listing would be incomplete without notice."""
-    (tmp_path / "a").symlink_to(tmp_path / "gone")
+@pytest.mark.parametrize("target", ["gone", "a", "b/below"])
+def test_a_link_that_leads_nowhere_is_listed_without_a_size(store: Store, tmp_path: pathlib.Path, target: str) -> None:
+    """The listing would be incomplete without notice; whoever wants it reports it. Other files stay readable."""
+    (tmp_path / "a").symlink_to(tmp_path / target)
     (tmp_path / "b").write_bytes(b"")
-    with pytest.raises(ObjectNotFoundError, match="/a"):
-        store.list_page(f"{tmp_path}/", recursive=True, token=None)
+    entries = store.list_page(f"{tmp_path}/", recursive=True, token=None).entries
+    assert {os.path.basename(entry.path): entry.size for entry in entries} == {"a": None, "b": 0}
+    with pytest.raises(ObjectNotFoundError if target != "a" else StorageError, match="/a"):
+        store.read(f"{tmp_path}/a", 0, None, None)
 
 
 def test_a_path_of_a_folder_or_below_a_file_cannot_be_written(store: Store, tmp_path: pathlib.Path) -> None:

@@ -129,7 +129,9 @@ def look() -> float:
         if now_s - _said_at.get(("slow", host), float("-inf")) >= REPEAT_S:
             silent_s, wait = max(waits, key=lambda found: found[0])
             others = f" ({len(waits)} requests to {host} wait)" if len(waits) > 1 else ""
-            say("slow", wait.url, f"{redact(wait.url)}: no data for {silent_s:.0f} s{others}. {wait.then()}")
+            received = abs(wait.position() - wait.marked)
+            what = f"slow: {received:,} byte{'' if received == 1 else 's'} in" if received else "no data for"
+            say("slow", wait.url, f"{redact(wait.url)}: {what} {silent_s:.0f} s{others}. {wait.then()}")
     return pause_s
 
 

@@ -151,6 +151,7 @@ class Pool:
             except queue.Empty:  # noqa: PERF203  # twice a second
                 seconds -= _POLL_S
             else:
+                self._wake.put(None)  # for the next one that sleeps
                 raise PoolClosedError(_CLOSED)
         if is_closed():
             raise PoolClosedError(_CLOSED)
@@ -158,9 +159,9 @@ class Pool:
     def close(self) -> None:
         """End the threads after their current functions. Does not wait."""
         self._closed[0] = True
-        for _ in range(self._max_threads):
-            self._wake.put(None)
-            self._tasks.put(None)
+        # One for all threads: each puts it back, so that closing costs the same whatever the limit
+        self._wake.put(None)
+        self._tasks.put(None)
 
     def join(self, deadline: float) -> None:
         """Wait for the threads, until ``time.monotonic()`` is ``deadline``."""
@@ -174,6 +175,7 @@ class Pool:
                 task = self._tasks.get_nowait()
                 if task is not None:
                     task[2](PoolClosedError(_CLOSED))
+        self._tasks.put(None)  # for the threads that are still at work
 
 
 def _work(
@@ -187,6 +189,7 @@ def _work(
     while True:
         task = tasks.get()
         if task is None:
+            tasks.put(None)  # for the next thread
             return
         function, arguments, on_dropped = task
         if closed[0]:

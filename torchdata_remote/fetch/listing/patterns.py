@@ -11,7 +11,8 @@ from ...core.urls import HTTP, RemoteUrl, join_url, object_path, redact, split_u
 from ...errors import UrlError
 from .globs import glob_start, marks, unescape
 
-_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+_RANGE = re.compile(r"(\d{1,4000})\.\.(\d{1,4000})")  # Python converts up to 4300 digits
+_MAX_NAMES = 10_000_000  # more are a slip of the keyboard, and would be listed for minutes without a request
 _STEPS = re.compile(r"\d+\.\.\d+\.\.\d+")
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _SPECIAL, _SPECIAL_IN_HTTP = re.compile(r"[*?\[{}]"), re.compile(r"[\[{}]")
@@ -91,16 +92,40 @@ def path_below(source: str) -> Callable[[str], str]:
 def expand_braces(url: str) -> Iterator[str]:
     """Expand brace ranges and choices, in order and without a listing. Other braces are kept.
 
+    Raises:
+        UrlError: for a range that runs backwards or has a step, and for more than ten million names.
+
     >>> list(expand_braces("s3://b/{train,val}-{08..10}.tar"))[:4]
     ['s3://b/train-08.tar', 's3://b/train-09.tar', 's3://b/train-10.tar', 's3://b/val-08.tar']
     """
+    if _num_names(url) > _MAX_NAMES:
+        raise UrlError(
+            f"{redact(url)}: the braces stand for more than {_MAX_NAMES:,} names, and each would be one object. Check "
+            "the ends of its ranges; a folder of so many objects is named by its URL, or by a glob.",
+            url=redact(url),
+        )
+    return _expanded(url)
+
+
+def _expanded(url: str) -> Iterator[str]:
     for group in _brace_groups(url):
         choices = _choices(url, group)
         if choices is not None:
             for choice in choices:
-                yield from expand_braces(url[: group.start] + choice + url[group.stop :])
+                yield from _expanded(url[: group.start] + choice + url[group.stop :])
             return
     yield url
+
+
+def _num_names(url: str) -> int:
+    """Count what :func:`expand_braces` yields, without expanding it."""
+    for group in _brace_groups(url):
+        choices = _choices(url, group)
+        if choices is not None:
+            numbers = _RANGE.fullmatch(url[group][1:-1])
+            num = sum(map(_num_names, choices)) if numbers is None else int(numbers[2]) - int(numbers[1]) + 1
+            return num * _num_names(url[group.stop :])
+    return 1
 
 
 def has_braces(url: str) -> bool:

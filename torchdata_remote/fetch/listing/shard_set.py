@@ -54,7 +54,7 @@ def find_shards(url: str, options: StorageOptions, retry: RetryPolicy) -> ShardS
     """
     if base_name(url) == MANIFEST_NAME:
         return read_shard_set(literal_url(url), options, retry)
-    found = list(list_source(url, pattern=None, recursive=False, options=options, retry=retry))
+    found = list(list_source(url, pattern=None, recursive=False, options=options, retry=retry, is_wanted=_is_of_shards))
     manifests = [one for one in found if base_name(one) == MANIFEST_NAME]
     if manifests:
         return read_shard_set(manifests[0], options, retry)
@@ -144,6 +144,10 @@ def list_objects(
                 counts[folder] = _counts_in(folder, options, retry)
             one.num_samples = counts[folder].get(one)
         yield one
+
+
+def _is_of_shards(path: str) -> bool:
+    return is_archive_name(path) or path == MANIFEST_NAME
 
 
 def _counts_in(folder: str, options: StorageOptions, retry: RetryPolicy) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -9,15 +10,17 @@ from itertools import chain
 from ...core.notices.progress_bar import counts_listing
 from ...core.options import RetryPolicy, StorageOptions
 from ...core.retry import call_with_retries
-from ...core.urls import HTTP, RemoteUrl, join_url, object_path, redact, split_url
+from ...core.urls import HTTP, LOCAL, RemoteUrl, join_url, object_path, redact, split_url
 from ...errors import EmptyListingError
 from ...formats.manifest import MANIFEST_NAME, ShardInfo, load_manifest
-from ...storage import Connection, Entry, list_prefix, open_store, read_whole
+from ...storage import Connection, Entry, broken_link_error, list_prefix, open_store, read_whole
 from .globs import glob_regex, glob_start, unescape
 from .patterns import choice_start, escape_url, expand_braces, has_braces, literal_url
-from .whereabouts import Others, about_empty
+from .whereabouts import Others, about_empty, about_glob
 
 _ENDS_WITH_EXTENSION = re.compile(r"\.[^*?\[\]/]+$")
+
+_WHAT_TO_CHECK = {False: "Check the bucket, the prefix and the pattern.", True: "Check the path and the pattern."}
 
 
 @counts_listing
@@ -29,6 +32,7 @@ def list_source(
     options: StorageOptions,
     retry: RetryPolicy,
     match_named: bool = True,
+    is_wanted: Callable[[str], bool] = lambda below: True,
 ) -> Iterator[RemoteUrl]:
     """Yield the objects that a source URL names, sorted by path.
 
@@ -40,9 +44,12 @@ def list_source(
         options: for the store.
         retry: applied to each page of the listing.
         match_named: whether the pattern also filters objects that the source names itself, not only those in folders.
+        is_wanted: whether the caller takes an object of this path below the source. Only a local link that leads
+            nowhere is left out by it.
 
     Raises:
         EmptyListingError: if there are none.
+        ObjectNotFoundError: for a local link that leads nowhere, unless the pattern leaves it out.
     """
     matches = in_folder = _matcher(pattern)
     if not match_named:
@@ -76,7 +83,8 @@ def list_source(
             continue
         chosen = matches if is_glob and _ENDS_WITH_EXTENSION.search(split_url(single)[2]) else in_folder
         for entry, below in _entries(single, literal, is_glob, recursive, options, retry):
-            if (matches if entry.path == path else chosen)(below):
+            is_chosen = (matches if entry.path == path else chosen)(below)
+            if is_chosen and _has_target(scheme, entry, below, is_wanted):
                 num_found += 1
                 yield RemoteUrl(join_url(scheme, bucket, entry.path), entry.size, entry.etag)
             else:
@@ -98,14 +106,29 @@ def list_source(
         )
 
 
+def _has_target(scheme: str, entry: Entry, below: str, is_wanted: Callable[[str], bool]) -> bool:
+    """Return ``False`` for a local link that leads nowhere; raise if the caller would take it."""
+    if entry.size is not None or scheme not in LOCAL or os.path.exists(entry.path):
+        return True
+    if is_wanted(below):
+        raise broken_link_error(entry.path)
+    return False
+
+
 def _about_nothing(url: str, options: StorageOptions, retry: RetryPolicy, *, recursive: bool) -> str:
     """Say what is there instead of a source, by a few requests that are not repeated."""
     literal = url if isinstance(url, RemoteUrl) else literal_url(url)
+    matched = ""
+    connection = Connection(read_timeout_s=retry.progress_timeout_s)
     if not isinstance(url, RemoteUrl) and choice_start(url) is not None:
         start = url[: choice_start(url)]
-        literal = unescape(start[: start.rfind("/") + 1])
-    store, _ = open_store(literal, options, Connection(read_timeout_s=retry.progress_timeout_s))
-    return about_empty(store, literal, recursive=recursive) or " Check the bucket, the prefix and the pattern."
+        literal = unescape(start[: start.rfind("/") + 1]) or "./"
+        if split_url(url)[0] not in HTTP and not has_braces(url):
+            matched = about_glob(open_store(url, options, connection)[0], url)
+    store, _ = open_store(literal, options, connection)
+    return (
+        matched or about_empty(store, literal, recursive=recursive) or f" {_WHAT_TO_CHECK[split_url(url)[0] in LOCAL]}"
+    )
 
 
 def _advice(url: str) -> str:

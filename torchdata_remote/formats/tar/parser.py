@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ...errors import MissingEndError, ShardReadError
 from ..byte_reader import ByteReader
 from ..limits import MAX_MEMBER_BYTES
+from ..text_instead import text_instead
 from .extended_headers import EXTENDED_TYPES, MAX_RECORD_BYTES, SPARSE, Extended
 from .header import BLOCK, CUT_SHORT, checksum_fits, fault, name_field, number_field, padding
 
@@ -76,11 +77,11 @@ class TarParser:
                 self._expect_end()
                 return None
             if len(header) < BLOCK:
-                self._end_early(len(header))
+                self._end_early(header)
                 return None
             if not checksum_fits(header):
                 what = f"a header whose checksum field says {header[148:156]!r}, which does not fit its bytes"
-                raise fault(url, start, what)
+                raise fault(url, start, what if start else what + text_instead(header))
             kind, size = header[156], number_field(header[124:136], url, start)
             if kind in EXTENDED_TYPES:
                 if size > MAX_RECORD_BYTES:
@@ -142,13 +143,14 @@ class TarParser:
         if self.cursor.skip(padding(size)) < padding(size):
             raise fault(self._url, self._start, f"the archive ends in the padding of {what}", advice=CUT_SHORT)
 
-    def _end_early(self, num_bytes: int) -> None:
+    def _end_early(self, rest: bytes) -> None:
         if self._start == self._options.last_byte and not self._extended:
             return
-        if num_bytes or self._extended:
-            where = "in a header" if num_bytes else "after an extended header, without its member"
+        if rest or self._extended:
+            where = "in a header" if rest else "after an extended header, without its member"
             advice = CUT_SHORT if self._start else f"It is not a tar, or {CUT_SHORT[0].lower()}{CUT_SHORT[1:]}"
-            raise fault(self._url, self._start, f"the archive ends {where}", advice=advice)
+            what = f"the archive ends {where}" + ("" if self._start else text_instead(rest))
+            raise fault(self._url, self._start, what, advice=advice)
         error = MissingEndError(
             f"{self._url}: at byte {self._start:,}: the archive ends without its end-of-archive blocks. The upload "
             "was cut short: write the shard again; or, if its writer leaves them out, pass "

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...errors import ShardReadError
+from ..text_instead import text_instead
 
 MAX_DIRECTORY_BYTES = 256 << 20
 MAX_TARGET_BYTES = 4096  # PATH_MAX of Linux
@@ -149,8 +150,8 @@ def _find_end(source: _RangeReader) -> int:
         raise fault(source.url, found[0], f"{len(found)} end records, of which each could be the archive's")
     if not found:
         where = "no end record (PK\\5\\6)" if seen is None else f"an end record whose comment ends {seen:+,} bytes off"
-        advice = "The upload was cut short, or it is not a zip: write"
-        raise fault(source.url, source.num_bytes, f"the object ends with {where}", advice=advice)
+        what = f"the object ends with {where}{'' if source.tail_start else text_instead(tail[:512])}"
+        raise fault(source.url, source.num_bytes, what, advice="The upload was cut short, or it is not a zip: write")
     return found[0]
 
 
@@ -166,9 +167,8 @@ def _find_directory(source: _RangeReader) -> tuple[int, int, int]:
             raise fault(url, end - _LOCATOR.size, f"a zip64 record at byte {stops:,} of disk {disk} of {num_disks}")
         signature, length, _, _, *wide = _END64.unpack(source.read(stops, stops + _END64.size))
         if signature != b"PK\6\6" or stops + 12 + length != end - _LOCATOR.size:
-            raise fault(
-                url, stops, f"a zip64 end record {signature!r} of {length:,} bytes, which is not one or not all"
-            )
+            what = f"a zip64 end record {signature!r} of {length:,} bytes, which is not one or not all"
+            raise fault(url, stops, what)
         if any(a not in (b, limit) for a, b, limit in zip(fields, wide, _NARROW_LIMITS, strict=True)):
             raise fault(url, stops, f"the end records disagree: {tuple(wide)} for zip64, {fields} in the other")
         fields = tuple(wide)

@@ -66,6 +66,8 @@ class ShuffleBuffer:
         """Read at most so many samples of a block; fewer if it, or the buffer, reaches its number of bytes."""
         self.num_read.append(0)
         self._bytes_read = 0
+        if self._has_ended:
+            return
         for target in islice(self._plan.phases(block), num_samples):
             if self._bytes_held >= max_held or (self._bytes_read >= max_bytes and self.num_read[-1] >= _MIN_BLOCK):
                 return

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from itertools import chain
+from itertools import repeat
 from math import inf
 
 from ...core.permutation import permutation
@@ -29,6 +30,7 @@ class ShufflePlan:
     """
 
     def __init__(self, buffer_size: int, max_buffer_bytes: int | None, *seeds: int) -> None:
+        buffer_size = min(buffer_size, sys.maxsize)
         self.num_phases = max(n for n in range(1, _MAX_PHASES + 1) if n == 1 or n * (n + 1) <= 2 * buffer_size)
         num_groups = self.num_phases * (self.num_phases + 1) // 2
         self._group_size = buffer_size // num_groups
@@ -54,10 +56,15 @@ class ShufflePlan:
     def phases(self, block: int) -> Iterator[int]:
         """Return the phase in which each sample of a block is yielded, in the order in which they are read."""
         of_group = range(block + 1 - self._num_groups(block), block + 1)
+        if len(of_group) == 1:
+            # All samples of a buffer that is larger than the data: nothing is drawn, so a huge number costs nothing
+            yield from repeat(of_group[0], self._group_size)
+            return
         drawn = [phase for phase in of_group for _ in range(self._drawn_group)]
         num_draws = -(-self._group_size // self._drawn_group)
-        keys = [(block,)] if num_draws == 1 else [(block, number) for number in range(num_draws)]
-        return chain.from_iterable(map(drawn.__getitem__, permutation(len(drawn), *self._seeds, *key)) for key in keys)
+        for number in range(num_draws):
+            key = (block,) if num_draws == 1 else (block, number)
+            yield from map(drawn.__getitem__, permutation(len(drawn), *self._seeds, *key))
 
     def order(self, phase: int, num_samples: int) -> list[int]:
         """Return the order in which the samples of a phase are yielded."""

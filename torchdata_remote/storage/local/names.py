@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 
-from ...errors import AccessDeniedError
+from ...errors import AccessDeniedError, ObjectNotFoundError
 
 PARTIAL_SUFFIX = ".torchdata_remote-partial"  # of unfinished files, which a killed writer leaves behind
 _OURS = ".torchdata_remote"  # prefix of files that belong to no dataset: the state of a pull, uploads of a service
@@ -54,6 +55,32 @@ def symlink_error(path: str) -> AccessDeniedError:
     return AccessDeniedError(
         f"file://{path} is a link. Links are not followed in a folder that is served to others. Replace it by the file "
         "itself or a hard link, or mount the folder.",
+        url=f"file://{path}",
+    )
+
+
+def leads_nowhere(path: str) -> bool:
+    """Whether a link has no target, or leads in a circle."""
+    try:
+        os.stat(path)
+    except OSError as error:
+        # ENOTDIR: the target is below a file
+        return error.errno in (errno.ENOENT, errno.ELOOP, errno.ENOTDIR)
+    return False
+
+
+def broken_link(path: str) -> str:
+    """Say where a link leads that leads nowhere, for errors."""
+    try:
+        return f"a broken link: it leads to {os.readlink(path)!r}, which is not there or leads back to it"
+    except OSError:  # one above it, or removed since
+        return "a broken link"
+
+
+def broken_link_error(path: str) -> ObjectNotFoundError:
+    """Make the error for a link that leads nowhere, among the objects that were asked for."""
+    return ObjectNotFoundError(
+        f"file://{path} is {broken_link(path)}. Repair or remove the link, or pass a pattern= that leaves it out.",
         url=f"file://{path}",
     )
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 
 from ...core.local_view import map_file
 from ...core.new_file import make_new_file
-from ...errors import ObjectNotFoundError, UrlError
+from ...errors import UrlError
 from ..error_tables import from_os
 from ..errors import from_status, translate_errors
 from ..protocol import Answer, Entry, Page, RangeNotSatisfiableError, single_chunk
-from .names import PARTIAL_SUFFIX, is_internal_name, iter_sorted
+from .names import PARTIAL_SUFFIX, is_internal_name, iter_sorted, leads_nowhere
 
 _WITHOUT_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # FAT, some FUSE mounts
 _MAX_REMOVED = 100  # attempts, while other processes remove the folder before its first file is created
@@ -35,7 +35,10 @@ def _entry(path: str, status: os.stat_result) -> Entry:
 
 
 class LocalStore:
-    """The local filesystem. The etag of a file is its change time, size and inode."""
+    """The local filesystem. The etag of a file is its change time, size and inode.
+
+    A link that leads nowhere is listed without a size: whoever wants it reports it, a pattern may leave it out.
+    """
 
     may_ignore_ranges = False
     maps_files = True
@@ -57,14 +60,14 @@ class LocalStore:
                 path = folder + entry.name
                 if is_internal_name(entry.name):
                     continue
-                if entry.is_dir():
+                if entry.is_symlink() and leads_nowhere(path):
+                    yield Entry(path, None, None)
+                elif entry.is_dir():
                     if recursive:
                         yield from self._walk(path + "/", recursive, seen)
                 elif entry.is_file():
                     file_status = entry.stat()
                     yield _entry(path, file_status)
-                elif entry.is_symlink() and not os.path.exists(path):
-                    raise ObjectNotFoundError(f"file://{path} is a broken link.", url=f"file://{path}")
 
     def find(self, path: str) -> Entry | None:
         return self.stat(path) if os.path.isfile(path) else None

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.request import getproxies
 
+from ...core.arguments import check
 from ...core.options import FALLBACK_NAMES, StorageOptions
 from ...core.threads.forks import hold_forks
 from ...core.urls import redact
@@ -58,8 +59,8 @@ def s3_settings(options: StorageOptions, read_timeout_s: float = READ_TIMEOUT_S)
             return None
         if value is not None:
             flat.setdefault(_CLIENT_KWARGS[name], value)
-    if not isinstance(flat.get("anon", False), bool):
-        raise UrlError(f"storage_options['anon'] must be True or False, got {flat['anon']!r}.")
+    if "anon" in flat:
+        flat["anon"] = check.flag("storage_options['anon']", flat["anon"])
     endpoint_url = flat.get("endpoint_url")
     if endpoint_url is not None and _HTTP_URL.match(str(endpoint_url)) is None:
         meant = f"; did you mean 'http://{endpoint_url}'?" if _HOST.fullmatch(str(endpoint_url)) else "."
@@ -146,11 +147,19 @@ def make_client(settings: S3Settings, session: Any, url: str) -> Any:
     """Make an S3 client that does not retry, and follows the AWS environment.
 
     Raises:
-        UrlError: if the endpoint is no URL.
+        UrlError: if the endpoint is no URL, or holds credentials, or the file of authorities is missing.
     """
     from botocore import UNSIGNED
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError
+
+    bundle = session.get_config_variable("ca_bundle")
+    if bundle and not os.path.exists(bundle) and not str(settings.endpoint_url).lower().startswith("http://"):
+        raise UrlError(
+            f"{url}: no such file: {bundle!r}, named by ca_bundle in ~/.aws/config or by AWS_CA_BUNDLE. It holds "
+            "certificate authorities: correct the path, or leave it out.",
+            url=url,
+        )
 
     def create(**more: Any) -> Any:
         return session.create_client(
@@ -177,6 +186,12 @@ def make_client(settings: S3Settings, session: Any, url: str) -> Any:
     except (BotoCoreError, ValueError) as error:
         known = from_botocore(error, url)
         raise known if isinstance(known, RemoteDataError) else UrlError(f"{url}: {error}") from error
+    if "@" in str(client.meta.endpoint_url):
+        raise UrlError(
+            f"{url}: endpoint_url in ~/.aws/config holds credentials (an @), which logs and errors would show. Use "
+            "aws_access_key_id and aws_secret_access_key there.",
+            url=url,
+        )
     if is_custom_endpoint(str(client.meta.endpoint_url), region_of(settings, session)):
         client.meta.events.register_first("needs-retry.s3", _refuse_redirect)
     return client
