@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from .core.first_import import import_first
 from .core.functional_names import FunctionalNames
-from .core.stats.variable import make_folder_absolute
+from .core.stats.from_environment import record_if_asked
 
 if TYPE_CHECKING:
     from . import errors, labels, testing
@@ -158,7 +158,7 @@ _PIPES = (
 )  # fmt: skip
 
 FunctionalNames(_PIPES, lambda: import_first(".pipes", __name__, after_torch=True)).register_when_imported()
-make_folder_absolute()
+record_if_asked()
 
 # Type checkers know the names above, and refuse others
 if not TYPE_CHECKING:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 import time
 from collections.abc import Generator, Iterator
@@ -12,12 +11,9 @@ from dataclasses import dataclass, fields
 from typing import TypeVar
 
 from .spans import Span, consumer_watchers, watchers
-from .variable import STATS_VARIABLE
+from .variable import on_first_work
 
 T = TypeVar("T")
-
-FOLDER_EVERY_S = 2.0
-"""Seconds between the lines of a process in the folder of recordings: 10 MB in 8 hours."""
 
 _FLUSH_ITEMS, _FLUSH_S = 256, 0.5
 
@@ -216,18 +212,15 @@ def idle_s() -> float:
 
 
 def _begin() -> None:
-    """Start to record this process if the environment asks for it. One of the threads that call this does it."""
+    """Note the time, and call those who wait for the first piece of work. One of the threads that call this does it."""
     global _first_work_s
     try:
         _idle.pop()
     except IndexError:
         return
     _first_work_s = time.perf_counter()
-    # A program without torch, such as `torchdata-remote ls`, is no training
-    if os.environ.get(STATS_VARIABLE) and "torch" in sys.modules:
-        from .recording import record_in_folder  # it imports this module, and torch
-
-        record_in_folder(os.environ[STATS_VARIABLE])
+    for call in on_first_work:
+        call()
 
 
 def _after_fork() -> None:

@@ -20,9 +20,9 @@ from ..arguments.calls import explained
 from ..processes.torch_state import get_worker_info
 from ..threads.forks import ForkSafeThread
 from ..world import detect_rank
-from .counters import FOLDER_EVERY_S, idle_s
+from .counters import idle_s
 from .report import stats
-from .variable import STATS_VARIABLE
+from .variable import FOLDER_EVERY_S, STATS_VARIABLE
 
 _CLOSE_S = 5.0  # a network disk that hangs does not keep the process from ending
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)

@@ -1,18 +1,14 @@
-"""The environment variable that makes each process record its counters."""
+"""The environment variable that makes each process record its counters, and when it starts to."""
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable
 
 STATS_VARIABLE = "TORCHDATA_REMOTE_STATS"
 """Environment variable with the folder to which each process that reads records its counters."""
 
+FOLDER_EVERY_S = 2.0
+"""Seconds between the lines of a process in that folder: 10 MB in 8 hours."""
 
-def make_folder_absolute() -> None:
-    """Resolve a relative folder against the working directory, for this process and those that it starts.
-
-    Called when the package is imported: frameworks such as Hydra change the directory before the first sample is read.
-    """
-    folder = os.environ.get(STATS_VARIABLE)
-    if folder and "://" not in folder and not os.path.isabs(folder):
-        os.environ[STATS_VARIABLE] = os.path.abspath(folder)
+on_first_work: list[Callable[[], object]] = []
+"""Called before the first piece of work of a process is counted; in a forked process again."""

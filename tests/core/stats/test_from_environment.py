@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 
 from tests.support.paths import ROOT
-from torchdata_remote.core.stats.variable import STATS_VARIABLE, make_folder_absolute
+from torchdata_remote.core.stats.from_environment import record_if_asked
+from torchdata_remote.core.stats.variable import STATS_VARIABLE
 
 
 @pytest.mark.parametrize("folder", ["/stats", "s3://b/stats", ""])
 def test_what_is_no_relative_folder_stays(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as a URL, which is refused later by the name that the user gave it."""
     monkeypatch.setenv(STATS_VARIABLE, folder)
-    make_folder_absolute()
+    record_if_asked()
     assert os.environ[STATS_VARIABLE] == folder
 
 
