@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,6 +55,12 @@ SYSTEM_MODULES = (
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option of ``tests/trainers`` and ``tests/mistakes``."""
     parser.addoption("--table", action="store_true", help="run all rows of tables, and print the results as Markdown")
+
+
+def pytest_configure() -> None:
+    """Tests send Ctrl-C, which a shell makes ignored by what it starts in the background, and by their children."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

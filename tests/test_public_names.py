@@ -77,7 +77,8 @@ import torchdata_remote
 names = {name for name in set(sys.modules) - before if name.split(".")[0] not in sys.stdlib_module_names}
 print(__import__("json").dumps(sorted(names)), end="")
 """
-    core = [f"torchdata_remote.core.{name}" for name in ("first_import", "functional_names", "shared_names")]
+    modules = ("first_import", "functional_names", "shared_names", "stats", "stats.from_environment", "stats.variable")
+    core = [f"torchdata_remote.core.{name}" for name in modules]
     assert printed(program) == ["torchdata_remote", "torchdata_remote.core", *core]
 
 

@@ -49,7 +49,7 @@ def require_usable_values(where: str, options: StorageOptions) -> None:
             advice = " Decode the bytes: value.decode()." if isinstance(value, bytes | bytearray) else ""
             raise UrlError(f"{where}: {shown} must be a str, got {check.a_kind(value)}.{advice}", url=where)
         if name in _FLAGS and not of_client:
-            _flag(where, shown, value)
+            _require_flag(where, shown, value)
         if name == "endpoint_url":
             _require_no_user_info(where, shown, value)
         if of_client and name == "config":
@@ -79,9 +79,9 @@ def _named(options: StorageOptions) -> Iterator[tuple[str, str, Any]]:
             yield f"storage_options['client_kwargs'][{name!r}]", name, value
 
 
-def _flag(where: str, shown: str, value: Any) -> None:
+def _require_flag(where: str, shown: str, value: Any) -> bool:
     try:
-        check.flag(shown, value)
+        return check.flag(shown, value)
     except TypeError as error:
         raise UrlError(f"{where}: {error}", url=where) from None
 
