@@ -54,7 +54,7 @@ def stream_shards(
     By default the order suits a training: shards come in a random order, 16 of them are read concurrently, and samples
     are shuffled in a buffer of up to 10,000 samples and 64 MiB in each worker. Shards that are sorted by class then
     give batches with 0.7 to 0.8 of a full shuffle's entropy, instead of 0.03. The price, measured on samples of 94 kB
-    and a store that answers after 20 ms (``benchmarks/bench_defaults.py``): 0.85 of the speed of ``shuffle="shards"``,
+    and a store that answers after 20 ms (``benchmarks/bench_defaults.py``): 0.75 of the speed of ``shuffle="shards"``,
     0.2 s until the first batch, and 120 MiB.
 
     Pass ``shuffle=False`` to evaluate: samples then come in the order of the listing.
