@@ -22,6 +22,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.support.archive_bytes import make_header, make_member, octal_size, pack_tar, pax_line
 from tests.support.fuzz_archives import within_limits
+from tests.support.waiting import new_threads
 from torchdata_remote import RetryPolicy, ShardTarReader, ShardWriter, ShardZipReader
 from torchdata_remote.errors import ShardCorruptError, ShardReadError
 from torchdata_remote.formats.error_policy import accept_missing_end, skip_with_warning
@@ -94,7 +95,7 @@ def _error(data: bytes, reader: Reader = ShardTarReader, **options: Any) -> str:
     del error
     gc.collect()
     assert URL in message
-    for thread in set(threading.enumerate()) - before:
+    for thread in new_threads(before):
         thread.join(2.0)
         assert not thread.is_alive()
     return message
@@ -329,7 +330,7 @@ def test_decompression_thread_ends_while_the_error_is_referenced(name: str) -> N
     before = set(threading.enumerate())
     with pytest.raises(ShardReadError) as caught:
         list(_pipe(COMPRESS[name](_flipped(data, 512 + (1 << 18), 0))))
-    for thread in set(threading.enumerate()) - before:
+    for thread in new_threads(before):
         thread.join(2.0)
         assert not thread.is_alive(), f"{thread.name} while {caught.typename} is referenced"
 

@@ -88,7 +88,7 @@ def test_a_stopped_training_resumes_with_the_same_order_and_loss(tmp_path: Path)
     expected = whole.result()
 
     run = Run(tmp_path, "stopped")
-    run.read_until(r"^epoch 1, step 150, loss ")
+    run.read_until(r"^epoch 1, step 100, loss ")
     assert resumed in run.printed
     resumed = run.stop(signal.SIGTERM)
     shutil.copy(tmp_path / "stopped", tmp_path / "without workers")

@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.support.loaders import read_all
+from tests.support.waiting import new_threads
 from torchdata_remote import ShardInfo, ShardTarReader, ShardWriter, WriteShards
 from torchdata_remote.core.checksums import BLOCK_BYTES, BlockSummer, Checksums
 from torchdata_remote.errors import EncodeError, ObjectExistsError, ShardWriteError
@@ -149,7 +150,7 @@ def test_upload_thread_may_finalize_the_iterator(tmp_path: Path, monkeypatch: py
     assert next(left[0]).num_samples == 1
     yielded.set()
     assert finalized.wait(20), "deadlock"
-    for thread in set(threading.enumerate()) - before:
+    for thread in new_threads(before):
         thread.join(20)
     assert sorted(_files(str(tmp_path))) == _with_indexes("0.tar", "1.tar")
 

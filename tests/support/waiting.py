@@ -16,5 +16,10 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.002)
 
 
+def new_threads(before: set[threading.Thread]) -> set[threading.Thread]:
+    """Those that run now, and did not before. The one that watches for slow requests ends by itself some time later."""
+    return {thread for thread in set(threading.enumerate()) - before if thread.name != "torchdata_remote notices"}
+
+
 def engine_threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name == "torchdata_remote"}

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.shard_places import Place, header_places, members_of, memory_place
+from tests.support.waiting import new_threads
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import ObjectExistsError, ShardWriteError
 from torchdata_remote.formats.manifest import ShardInfo
@@ -210,6 +211,6 @@ def test_limits_are_positive(limit: dict[str, Any]) -> None:
 def _no_thread_stays() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
-    for thread in set(threading.enumerate()) - before:
+    for thread in new_threads(before):
         thread.join(10)
         assert not thread.is_alive()

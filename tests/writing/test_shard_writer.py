@@ -26,6 +26,7 @@ from PIL import Image
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.servers.s3 import S3Server
+from tests.support.waiting import new_threads
 from torchdata_remote import ListRemote, ShardInfo, ShardTarReader, ShardWriter
 from torchdata_remote.errors import (
     EncodeError,
@@ -414,7 +415,7 @@ def test_the_next_shard_is_packed_while_one_is_finished(tmp_path: Path, gate: _G
 def test_abort_waits_for_the_full_shard(tmp_path: Path, gate: _Gate, error: BaseException) -> None:
     """It stays with its index; the open one is dropped, and no thread is left."""
     writer = ShardWriter(f"{tmp_path}/{{shard}}.tar", max_shard_samples=2)
-    before = threading.active_count()
+    before = set(threading.enumerate())
 
     def let_through() -> None:
         assert gate.waiting.acquire(timeout=60)
@@ -425,7 +426,7 @@ def test_abort_waits_for_the_full_shard(tmp_path: Path, gate: _Gate, error: Base
     with pytest.raises(type(error)):
         _fail(writer, _numbered(4, 5_000_000), error)
     opening.join()
-    assert threading.active_count() <= before
+    assert not new_threads(before)
     assert sorted(_files(str(tmp_path))) == _with_indexes("0.tar")
     assert [shard.num_samples for shard in writer.shards] == [2]
 
@@ -438,7 +439,7 @@ def test_a_forgotten_writer_leaves_whole_shards_only(tmp_path: Path) -> None:
         writer.write(sample)
     del writer
     gc.collect()
-    while left := set(threading.enumerate()) - before:
+    while left := new_threads(before):
         for thread in left:
             with contextlib.suppress(RuntimeError):  # it is about to be started
                 thread.join()

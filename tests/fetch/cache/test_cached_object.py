@@ -17,7 +17,7 @@ from tests.servers.faulty_s3 import faulty
 from tests.servers.s3 import S3Server
 from tests.support.cache_folder import answer_of, bytes_in, child_of, objects_in, partials_in
 from tests.support.cached_store import CountingStore, cached, epoch, options
-from tests.support.waiting import wait_for
+from tests.support.waiting import new_threads, wait_for
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import AccessDeniedError
@@ -197,7 +197,7 @@ def test_a_stream_closed_during_its_head_leaves_no_partial_file() -> None:
         stream.close()
         assert list(iterator) == []
         may_answer.set()
-        wait_for(lambda: not set(threading.enumerate()) - before)
+        wait_for(lambda: not new_threads(before))
         assert not partials_in(folder)
 
 
