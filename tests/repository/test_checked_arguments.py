@@ -8,7 +8,7 @@ from pathlib import Path
 import torchdata_remote
 
 _CHECKS = {
-    "check_each", "choice", "flag", "flag_or_none", "local_path", "path_or_url", "real", "seconds", "seed_of", "whole",
+    "choice", "flag", "flag_or_none", "local_path", "path_or_url", "real", "seconds", "seed_of", "whole",
     "whole_or_none",
 }  # fmt: skip
 

@@ -35,6 +35,17 @@ PERHAPS_GUARDED = {
 }
 
 
+def run_script(path: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(path)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.getcwd()},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
 def script(folder: Path, code: str) -> str:
     path = folder / "train.py"
     path.write_text(IMPORT + code + "\n")
@@ -113,14 +124,7 @@ def test_each_loader_names_the_guard_before_it_starts_a_process(tmp_path: Path) 
         tdr.stateful_loader(pipe, num_workers=2).__iter__()
         """)
     )
-    done = subprocess.run(
-        [sys.executable, str(path)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.getcwd()},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_script(path)
     line = path.read_text().splitlines().index("        start()") + 1
     assert done.stdout.splitlines() == [f"train.py, line {line} []"] * 7
     assert done.returncode == 1
@@ -152,14 +156,7 @@ def test_workers_that_end_because_of_another_condition_end_in_the_guard(tmp_path
                 print(batch)
         """)
     )
-    done = subprocess.run(
-        [sys.executable, str(path)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.getcwd()},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_script(path)
     assert done.returncode == 1
     assert done.stdout == ""
     last = done.stderr.splitlines()[-1]

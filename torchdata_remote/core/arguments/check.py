@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from types import FunctionType
 from typing import Any, TypeVar
@@ -203,14 +203,3 @@ def _decoded(value: object) -> str:
 
 def _called(value: object) -> str:
     return " Pass the function itself, not what it returned." if value is None else ""
-
-
-def check_each(name: str, values: Any, check: Callable[[str, Any], object], *, example: str) -> list[Any]:
-    """Return the items of a list after a check of each; a single str is refused, because its items are characters.
-
-    Raises:
-        TypeError: for what is no list, or as ``check`` does for an item.
-    """
-    if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
-        raise marked(TypeError(f"{name} must be a list such as {example}, got {shown(values)}."))
-    return [check(f"{name}[{number}]", value) for number, value in enumerate(values)]

@@ -37,7 +37,7 @@ def _entry(path: str, status: os.stat_result) -> Entry:
 class LocalStore:
     """The local filesystem. The etag of a file is its change time, size and inode.
 
-    A link that leads nowhere is listed without a size: whoever wants it reports it, a pattern may leave it out.
+    A broken link is listed without a size. A pattern may leave it out; otherwise it is an error.
     """
 
     may_ignore_ranges = False
