@@ -178,6 +178,12 @@ TABLE = {
             ("stateful_loader: batch_size must be an int of at least 1 or None, got 32.0 (float). Write 32."),
         ),
         Mistake(
+            "a huge batch size of NumPy",
+            "tdr.StatefulLoader(tdr.Resumable(tdr.stream_shards(shards)), batch_size=np.int64(1_000_000_000))",
+            ValueError,
+            "...batch_size must be at most 10_000_000, got 1_000_000_000: for each batch torchdata ...",
+        ),
+        Mistake(
             "a batch size of NumPy",
             ("len(next(iter(tdr.stateful_loader(tdr.stream_shards(shards).decode_sample(), batch_size=np.int64(2)))))"),
             None,

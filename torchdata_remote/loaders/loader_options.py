@@ -54,8 +54,9 @@ def torchdata_options(dataset: object, options: dict[str, Any]) -> dict[str, Any
     for name in options:
         if name not in known:
             raise unknown_option("StatefulLoader", name, [other for other in known if other != "self"])
+    options = converted(options)
     batch_size = options.get("batch_size")
-    if isinstance(batch_size, int) and batch_size > _MAX_BATCH_SIZE:
+    if batch_size is not None and batch_size > _MAX_BATCH_SIZE:
         raise check.marked(
             ValueError(
                 f"batch_size must be at most {_MAX_BATCH_SIZE:_}, got {batch_size:_}: for each batch torchdata makes a "
@@ -63,7 +64,7 @@ def torchdata_options(dataset: object, options: dict[str, Any]) -> dict[str, Any
                 "batch_size=None for single ones."
             )
         )
-    return converted(options)
+    return options
 
 
 def check_functions(*, context: Any, functions: dict[str, Any]) -> None:
