@@ -22,6 +22,7 @@ from .archive_index import index_archives
 from .argument_checks import require_dataset
 from .plan import Labels, folders_to_drop, packed_bytes, require_writable
 from .planned_samples import DatasetSamples, FileSamples, PlannedSamples
+from .source_index import dump_index, read_index
 from .source_listing import list_samples
 from .temporary_objects import TemporaryObjects
 
@@ -107,8 +108,8 @@ class FilesSource:
         archives = self._listing.archives
         _require_apart(self._url, archives, destination)
         if archives:
-            saved = destination.read(self._index_name) if resume else None
-            self._table = SampleTable.load(saved) if saved is not None else self._index(destination, progress)
+            saved = read_index(destination, self._index_name, archives) if resume else None
+            self._table = self._index(destination, progress) if saved is None else saved
         self._num_folders = folders_to_drop(self._table, len(archives))
         if self._labeller is not None:
             self._labels, self.classes = assign_labels(self._labeller, self._table.first_names(), known=known)
@@ -125,8 +126,9 @@ class FilesSource:
         except BaseException:
             scratch.abort()
             raise
-        if scratch.used:
-            destination.publish(self._index_name, table.dump())
+        # Without etags a changed archive of the same size would not be noticed
+        if scratch.used or all(url.etag or url.md5 for url in self._listing.archives):
+            destination.publish(self._index_name, dump_index(table, self._listing.archives, self._scratch_url))
         return table
 
     def __len__(self) -> int:
