@@ -12,6 +12,7 @@ from ..fetch.listing.patterns import path_below
 from ..fetch.listing.sources import list_source
 from ..fetch.listing.url_table import StringColumn, UrlTable
 from ..fetch.listing.whereabouts import Others
+from ._file_table import FileTable
 
 _SHARD = re.compile(r"\.(tar(\.\w+)?|tgz|zip)$", re.IGNORECASE)
 
@@ -22,7 +23,7 @@ def list_files(
     extensions: tuple[str, ...] | None,
     options: StorageOptions,
     retry: RetryPolicy,
-) -> tuple[UrlTable, StringColumn]:
+) -> FileTable:
     """List the files of a folder, sorted as by torchvision's ``ImageFolder``: by first folder, by folder, by name.
 
     Args:
@@ -33,7 +34,7 @@ def list_files(
         retry: applied to each page of the listing.
 
     Returns:
-        The URLs, and the paths below the folder.
+        FileTable: URLs, and paths below the folder.
 
     Raises:
         EmptyListingError: if there are no such files.
@@ -62,9 +63,9 @@ def list_files(
         kinds = "" if extensions is None else f" whose name ends in one of {', '.join(extensions)}"
         raise EmptyListingError(f"{shown}: there is no file{kinds}.{_about(others)}", url=shown)
     if is_sorted:
-        return urls, paths
+        return FileTable(urls, paths)
     order = sorted(range(len(urls)), key=lambda number: _sort_key(paths[number]))
-    return UrlTable(urls[number] for number in order), StringColumn(paths[number] for number in order)
+    return FileTable(UrlTable(urls[number] for number in order), StringColumn(paths[number] for number in order))
 
 
 def _about(others: Others) -> str:

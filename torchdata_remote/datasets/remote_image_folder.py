@@ -117,11 +117,14 @@ class RemoteImageFolder(FilesDataset):
             retry=retry,
             backend=backend,
         )
-        self._labels, self.class_to_idx = _labelled(
-            self._paths, classes
-        )  # numbered by all files, also behind the limit
-        self._keep_first(limit)
-        self._labels = self._labels[:limit]
+        # Numbered by all files, also behind the limit
+        numbers, self.class_to_idx = _labelled(self._files.paths, classes)
+        self._files = self._files.with_labels(numbers).first(limit)
+
+    @property
+    def _labels(self) -> NDArray[np.int32]:
+        assert self._files.labels is not None
+        return self._files.labels
 
     @cached_property
     def classes(self) -> list[str]:
@@ -138,7 +141,7 @@ class RemoteImageFolder(FilesDataset):
     @property
     def samples(self) -> Sequence[tuple[str, int]]:
         """URL and label of each image, created on access."""
-        return _Samples(self._urls, self._labels)
+        return _Samples(self._files.urls, self._labels)
 
     def _decoder(self) -> Callable[[bytes], Any]:
         return self._decode
