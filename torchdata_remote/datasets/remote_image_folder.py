@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from ..core.arguments import check
 from ..core.arguments.calls import explained
 from ..core.options import Backend, RetryPolicy
-from ..core.urls import redact
+from ..core.urls import RemoteUrl, redact
 from ..fetch.listing.index_file import Index
-from ..fetch.listing.url_table import UrlTable
 from ..formats.decoders import rgb
 from ..formats.error_policy import raise_error
 from ..formats.images import IMAGE_FOLDER_SUFFIXES
@@ -155,7 +154,7 @@ class RemoteImageFolder(FilesDataset):
 class _Samples(Sequence[tuple[str, int]]):
     """Sequence of URLs with their labels."""
 
-    def __init__(self, urls: UrlTable, labels: NDArray[np.int32]) -> None:
+    def __init__(self, urls: Sequence[RemoteUrl], labels: NDArray[np.int32]) -> None:
         self._urls, self._labels = urls, labels
 
     def __len__(self) -> int:
