@@ -74,6 +74,8 @@ def test_counts_sizes_and_borders_of_samples(objects: Filled) -> None:
     assert (len(table), len(table.urls)) == (len(every), len(objects))
     assert table.firsts().tolist() == [0, *accumulate(map(len, every))]
     assert table.sizes().tolist() == [size for members in every for _, _, size in members]
+    if all(every):
+        assert list(table.first_names()) == [members[0][0] for members in every]
     assert [told(table.urls[index]) for index in range(len(objects))] == [told(url) for url, _ in objects]
 
 

@@ -76,6 +76,8 @@ class SampleTable:
 
     def first_names(self) -> Iterator[str]:
         """Yield the name of each sample's first member."""
+        if np.array_equal(self.firsts(), np.arange(len(self.names) + 1)):  # one member each
+            return iter(self.names)
         return map(self.names.__getitem__, self._firsts)
 
     def select(self, samples: Int64s) -> Members:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -39,6 +39,12 @@ class StringColumn(Sequence[str]):
         end = self._ends[index]
         start = self._ends[index - 1] if index % len(self) else 0
         return str(self._data[start:end], "utf-8", "surrogateescape")
+
+    def __iter__(self) -> Iterator[str]:
+        data, start = self._data, 0
+        for end in self._ends:
+            yield str(data[start:end], "utf-8", "surrogateescape")
+            start = end
 
     def digest(self) -> str:
         """Return a digest of all strings in order."""
