@@ -36,12 +36,27 @@ JPG_BYTES, KILLED_AT, LIMIT = 94_000, 0.9, 0.15
 WHOLE = 40_000, 16 * MIB  # samples, limit of a shard
 QUICK = 400, MIB
 PR_SET_CHILD_SUBREAPER = 36
-POLL_S, TIMEOUT_S = 0.005, 300
+TIMEOUT_S = 300
 SCRIPT = """
-import sys
+import os, signal, sys
 import torchdata_remote as tdr
+
+def kill_after(num_tasks):
+    from torchdata_remote.sharding.journal import Journal
+    add_finished = Journal.add_finished
+
+    def add_and_kill(journal, *arguments):
+        add_finished(journal, *arguments)
+        if len(journal._finished) >= num_tasks:
+            journal.check()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    Journal.add_finished = add_and_kill
+
 if __name__ == "__main__":
-    source, template, shard_bytes, num_workers = sys.argv[1:]
+    source, template, shard_bytes, num_workers, num_tasks = sys.argv[1:]
+    if int(num_tasks):
+        kill_after(int(num_tasks))
     tdr.shard_dataset(
         source, template, max_shard_bytes=int(shard_bytes), num_workers=int(num_workers), progress=False,
     )
@@ -109,30 +124,20 @@ def children_cpu_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def finished_fraction(folder: Path, num_shards: int) -> float:
-    with contextlib.suppress(OSError, ValueError):
-        return len(json.loads((folder / "_unfinished-job.json").read_bytes())["tasks"]) / num_shards
-    return 0.0
-
-
-def run(case: Case, folder: Path, kill_at: tuple[float, int] | None = None) -> float:
-    """Processor seconds of a job, with those of all its processes; it is killed at a fraction of so many shards."""
+def run(case: Case, folder: Path, kill_at: int = 0) -> float:
+    """Processor seconds of a job, with those of all its processes; it is killed when so many shards are recorded."""
     before_s, begun = children_cpu_s(), time.monotonic()
-    arguments = [case.url, f"{folder}/{{shard:06d}}.tar", str(case.shard_bytes), str(case.num_workers)]
+    arguments = [case.url, f"{folder}/{{shard:06d}}.tar", *map(str, (case.shard_bytes, case.num_workers, kill_at))]
     environment = {**os.environ, "TORCHDATA_REMOTE_PROGRESS": "0"}
     with tempfile.TemporaryDirectory() as scripts:
         script = Path(scripts, "job.py")
         script.write_text(SCRIPT)
         process = subprocess.Popen([sys.executable, str(script), *arguments], env=environment)
-        while kill_at is not None and process.poll() is None:
-            if finished_fraction(folder, kill_at[1]) >= kill_at[0]:
-                process.send_signal(signal.SIGKILL)
-            time.sleep(POLL_S)
         code = process.wait(TIMEOUT_S)
         with contextlib.suppress(ChildProcessError):  # when none is left
             while time.monotonic() < begun + TIMEOUT_S:  # workers and the fork server, which are ours now
                 os.wait()
-    if code != (0 if kill_at is None else -signal.SIGKILL):
+    if code != (-signal.SIGKILL if kill_at else 0):
         raise RuntimeError(f"the job of {case.name} ended with {code}")
     return children_cpu_s() - before_s
 
@@ -154,7 +159,7 @@ def measure(case: Case, scratch: Path) -> Costs:
     whole_s = run(case, whole)
     manifest = (whole / "index.json").read_bytes()
     num_shards = len(json.loads(manifest)["shardlist"])
-    run(case, stopped, (KILLED_AT, num_shards))
+    run(case, stopped, round(KILLED_AT * num_shards))
     resume_s = run(case, stopped)
     if (stopped / "index.json").read_bytes() != manifest:
         raise RuntimeError(f"the resumed job of {case.name} wrote other shards")

@@ -111,6 +111,24 @@ def test_bench_writer_runs_and_prints_its_table() -> None:
     assert "against LitData, its own format: not measured; target at least 2.5" in printed
 
 
+def test_bench_shard_resume_runs_and_prints_its_table() -> None:
+    """A job that was killed is resumed to the same manifest, by fewer CPU seconds than the whole job took."""
+    printed = printed_by("bench_shard_resume.py", "--quick", "--sources", "tar", "--workers", "0")
+    (share,) = re.findall(
+        r"^resume of a tar, 0 workers, .*: ([\d.]+) \(.*; target at most 0.15$", printed, re.MULTILINE
+    )
+    assert 0 < float(share) < 1.5  # small jobs are mostly the start of Python
+
+
+def test_bench_tables_runs_and_prints_its_table() -> None:
+    """With a pickle that does not grow with the table, which the copied one does."""
+    printed = printed_by("bench_tables.py", "--quick", "--workers", "1", "--methods", "spawn")
+    pickled = dict(re.findall(r"^(one copy for the host|a copy for each worker) .* ([\d,]+)$", printed, re.MULTILINE))
+    assert int(pickled["one copy for the host"].replace(",", "")) < 5_000, printed
+    assert int(pickled["a copy for each worker"].replace(",", "")) > 3_000_000, printed
+    assert re.search(r"^access: [\d,]+ ns, .*; target at most 1.1$", printed, re.MULTILINE), printed
+
+
 def test_bench_scale_runs_and_prints_its_table() -> None:
     """Over three sizes, messages to workers do not grow, the listing and the states by 16 at most."""
     printed = printed_by("bench_scale.py", "--quick")
