@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         LabelFromPath,
         ListRemote,
         Mixed,
+        ParallelMap,
         ShardingFilterRank,
         ShardTarReader,
         ShardZipReader,
@@ -66,6 +67,7 @@ __all__ = [
     "LabelFromPath",
     "ListRemote",
     "Mixed",
+    "ParallelMap",
     "PrefetchingLoader",
     "RecordedStats",
     "RemoteFiles",
@@ -133,7 +135,7 @@ _HOMES = {
     ".loaders": "Resumable StatefulLoader merge_node_states merge_states stateful_loader to_node",
     ".pipes": (
         "AsyncPrefetch DecodeSample EqualizeRanks FileReader IterDataPipe IterableWrapper LabelFromPath ListRemote "
-        "Mixed ShardingFilterRank ShardTarReader ShardZipReader ShuffleSamples ShuffleShards Stop ToTuple "
+        "Mixed ParallelMap ShardingFilterRank ShardTarReader ShardZipReader ShuffleSamples ShuffleShards Stop ToTuple "
         "WriteShards mix stream_files stream_shards"
     ),
     ".service.transfer": "TransferProgress Transferred pull push",
