@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .loaders import Resumable, StatefulLoader, merge_node_states, merge_states, stateful_loader, to_node
     from .pipes import (
         AsyncPrefetch,
+        DecodeImage,
         DecodeSample,
         EqualizeRanks,
         FileReader,
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncPrefetch",
     "Backend",
+    "DecodeImage",
     "DecodeSample",
     "EqualizeMode",
     "EqualizeRanks",
@@ -134,9 +136,9 @@ _HOMES = {
     ".inspection.recorded_stats": "RecordedStats",
     ".loaders": "Resumable StatefulLoader merge_node_states merge_states stateful_loader to_node",
     ".pipes": (
-        "AsyncPrefetch DecodeSample EqualizeRanks FileReader IterDataPipe IterableWrapper LabelFromPath ListRemote "
-        "Mixed ParallelMap ShardingFilterRank ShardTarReader ShardZipReader ShuffleSamples ShuffleShards Stop ToTuple "
-        "WriteShards mix stream_files stream_shards"
+        "AsyncPrefetch DecodeImage DecodeSample EqualizeRanks FileReader IterDataPipe IterableWrapper LabelFromPath "
+        "ListRemote Mixed ParallelMap ShardingFilterRank ShardTarReader ShardZipReader ShuffleSamples ShuffleShards Stop "
+        "ToTuple WriteShards mix stream_files stream_shards"
     ),
     ".service.transfer": "TransferProgress Transferred pull push",
     ".sharding": "index_shards shard_dataset",
