@@ -137,8 +137,8 @@ _HOMES = {
     ".loaders": "Resumable StatefulLoader merge_node_states merge_states stateful_loader to_node",
     ".pipes": (
         "AsyncPrefetch DecodeImage DecodeSample EqualizeRanks FileReader IterDataPipe IterableWrapper LabelFromPath "
-        "ListRemote Mixed ParallelMap ShardingFilterRank ShardTarReader ShardZipReader ShuffleSamples ShuffleShards Stop "
-        "ToTuple WriteShards mix stream_files stream_shards"
+        "ListRemote Mixed ParallelMap ShardingFilterRank ShardTarReader ShardZipReader ShuffleSamples ShuffleShards "
+        "Stop ToTuple WriteShards mix stream_files stream_shards"
     ),
     ".service.transfer": "TransferProgress Transferred pull push",
     ".sharding": "index_shards shard_dataset",
