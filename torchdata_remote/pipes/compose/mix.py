@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from itertools import accumulate
 from typing import Any, Literal, TypeVar
@@ -17,7 +17,7 @@ from ...core.permutation import uniforms
 from ...core.world import World, detect_world
 from ...errors import EmptyShareError
 from ...fetch.listing.source_argument import pipe_of
-from ..base.chain import Snapshot, all_pipes, load_state, snapshot_of, state_of, take_together, warm_up
+from ..base.chain import Snapshot, all_pipes, load_state, snapshots_of, state_of, take_together, warm_up
 from ..base.datapipe import StatefulPipe
 from ..base.epochs import SeededPipe, set_epoch
 from .mix_arguments import weights_of
@@ -69,10 +69,10 @@ class _Source:
     def state(self) -> list[Any]:
         return [self.name, self.num_passes, state_of(self._pipe) if self.started else self._resume_from]
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self, take: Callable[[], Snapshot]) -> Snapshot:
         name, num_passes, start = self.name, self.num_passes, self._resume_from
-        at = snapshot_of(self._pipe)
-        return (lambda: [name, num_passes, at()]) if self.started else (lambda: [name, num_passes, start])
+        at = take() if self.started else lambda: start
+        return lambda: [name, num_passes, at()]
 
 
 class Mixed(SeededPipe[T], StatefulPipe[T]):
@@ -163,14 +163,15 @@ class Mixed(SeededPipe[T], StatefulPipe[T]):
             "sources": [source.state() for source in self._active],
         }
 
-    def snapshot_state(self) -> Snapshot:
-        if self._loaded is not None or not self._active:
-            for pipe in self.sources.values():
-                snapshot_of(pipe)  # they prepare for one after each item
-            loaded = self.state_dict()
-            return lambda: loaded
-        draws, passed, sources = self._num_draws, self._num_passed, [source.snapshot() for source in self._active]
-        return lambda: {"draws": draws, "passed": passed, "sources": [source() for source in sources]}
+    def snapshots(self) -> Callable[[], Snapshot]:
+        of_sources = {name: snapshots_of(pipe) for name, pipe in self.sources.items()}
+
+        def take() -> Snapshot:
+            draws, passed = self._num_draws, self._num_passed
+            sources = [source.snapshot(of_sources[source.name]) for source in self._active]
+            return lambda: {"draws": draws, "passed": passed, "sources": [source() for source in sources]}
+
+        return take
 
     def order_options(self) -> Mapping[str, Any]:
         stop = self.stop.value if isinstance(self.stop, Stop) else self.stop
