@@ -1483,7 +1483,10 @@ TABLE = {
             "two arguments",
             "samples.decode_sample({}, {})",
             TypeError,
-            "decode_sample() takes 1 argument by position (decoders), got 2; not expected: a dict.",
+            (
+                "decode_sample() takes 1 argument by position (decoders), got 2; not expected: a dict. Pass the rest by name: "
+                "num_threads=."
+            ),
         ),
         Mistake(
             "a picture that is none",
