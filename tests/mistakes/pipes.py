@@ -1484,8 +1484,8 @@ TABLE = {
             "samples.decode_sample({}, {})",
             TypeError,
             (
-                "decode_sample() takes 1 argument by position (decoders), got 2; not expected: a dict. Pass the rest by name: "
-                "num_threads=."
+                "decode_sample() takes 1 argument by position (decoders), got 2; not expected: a dict. Pass the rest "
+                "by name: num_threads=."
             ),
         ),
         Mistake(
