@@ -27,7 +27,16 @@ if TYPE_CHECKING:
     from .formats.error_policy import Skipped, accept_missing_end, raise_error, skip_with_warning
     from .formats.manifest import ShardInfo
     from .inspection.recorded_stats import RecordedStats
-    from .loaders import Resumable, StatefulLoader, merge_node_states, merge_states, stateful_loader, to_node
+    from .loaders import (
+        Resumable,
+        StatefulLoader,
+        ThreadLoader,
+        merge_node_states,
+        merge_states,
+        stateful_loader,
+        thread_loader,
+        to_node,
+    )
     from .pipes import (
         AsyncPrefetch,
         DecodeSample,
@@ -86,6 +95,7 @@ __all__ = [
     "Stats",
     "Stop",
     "StorageOptions",
+    "ThreadLoader",
     "ToTuple",
     "TransferProgress",
     "Transferred",
@@ -112,6 +122,7 @@ __all__ = [
     "stream_files",
     "stream_shards",
     "testing",
+    "thread_loader",
     "to_node",
 ]
 
@@ -130,7 +141,9 @@ _HOMES = {
     ".formats.error_policy": "Skipped accept_missing_end raise_error skip_with_warning",
     ".formats.manifest": "ShardInfo",
     ".inspection.recorded_stats": "RecordedStats",
-    ".loaders": "Resumable StatefulLoader merge_node_states merge_states stateful_loader to_node",
+    ".loaders": (
+        "Resumable StatefulLoader ThreadLoader merge_node_states merge_states stateful_loader thread_loader to_node"
+    ),
     ".pipes": (
         "AsyncPrefetch DecodeSample EqualizeRanks FileReader IterDataPipe IterableWrapper LabelFromPath ListRemote "
         "Mixed ShardingFilterRank ShardTarReader ShardZipReader ShuffleSamples ShuffleShards Stop ToTuple "
