@@ -174,10 +174,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
             with dataset.listing_made(epoch, self.num_workers):  # workers have taken it when the block ends
                 batches = self._started()
         except BaseException:
-            self._iterator, self._batches = (
-                None,
-                lambda: None,
-            )  # its workers have ended, and their positions are unknown
+            self._iterator, self._batches = None, lambda: None  # workers have ended, with their positions
             raise
         if self.num_workers > 0:
             dataset.pass_begun()
