@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         LabelFromPath,
         ListRemote,
         Mixed,
+        ParallelMap,
         ShardingFilterRank,
         ShardTarReader,
         ShardZipReader,
@@ -75,6 +76,7 @@ __all__ = [
     "LabelFromPath",
     "ListRemote",
     "Mixed",
+    "ParallelMap",
     "PrefetchingLoader",
     "RecordedStats",
     "RemoteFiles",
@@ -146,7 +148,7 @@ _HOMES = {
     ),
     ".pipes": (
         "AsyncPrefetch DecodeSample EqualizeRanks FileReader IterDataPipe IterableWrapper LabelFromPath ListRemote "
-        "Mixed ShardingFilterRank ShardTarReader ShardZipReader ShuffleSamples ShuffleShards Stop ToTuple "
+        "Mixed ParallelMap ShardingFilterRank ShardTarReader ShardZipReader ShuffleSamples ShuffleShards Stop ToTuple "
         "WriteShards mix stream_files stream_shards"
     ),
     ".service.transfer": "TransferProgress Transferred pull push",

@@ -9,6 +9,7 @@ from .equalize_ranks import EqualizeRanks
 from .file_reader import FileReader
 from .label_from_path import LabelFromPath
 from .list_remote import ListRemote
+from .parallel_map import ParallelMap
 from .shard_tar_reader import ShardTarReader
 from .shard_zip_reader import ShardZipReader
 from .sharding_filter_rank import ShardingFilterRank
@@ -27,6 +28,7 @@ __all__ = [
     "LabelFromPath",
     "ListRemote",
     "Mixed",
+    "ParallelMap",
     "ShardTarReader",
     "ShardZipReader",
     "ShardingFilterRank",

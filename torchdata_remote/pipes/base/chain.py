@@ -6,11 +6,16 @@ one item for each that it takes, or for some of them, has no state of its own: i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
 from ...core.iter_datapipe import Batcher, Filter, IterDataPipe, Mapper
 from ...errors import StateError
+
+Snapshot = Callable[[], Any]
+"""Returns a state, or raises the error of a pipe that has none."""
 
 _ENDED = object()
 
@@ -24,6 +29,43 @@ def state_of(pipe: IterDataPipe[Any]) -> Any:
         StateError: if no pipe owns a state.
     """
     return require_state(pipe).state_dict()
+
+
+def snapshot_of(pipe: IterDataPipe[Any]) -> Snapshot:
+    """Return a function that returns the state as it is now, or raises why there is none.
+
+    It is for pipes that take items ahead, which call this after each item. A pipe whose state is large has a cheaper
+    way, ``snapshot_state``; called before the pass, it may prepare for the calls after each item.
+    """
+    owner: Any = state_owner(pipe)
+    try:
+        kind: type = type(owner)
+        if _has_snapshot(kind):
+            snapshot: Snapshot = owner.snapshot_state()
+            return snapshot
+        state = copy.deepcopy(state_of(owner))  # that of a user's pipe may be changed later
+    except Exception as error:  # noqa: BLE001  # raised where the state is asked for
+        return _Failed(error.with_traceback(None))  # its frames would keep a sample in memory
+    return lambda: state
+
+
+class _Failed:
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def __call__(self) -> Any:
+        raise self._error.with_traceback(None)
+
+
+@lru_cache
+def _has_snapshot(kind: type) -> bool:
+    """Whether the hook was written for the state of this class, and not for that of a base class."""
+    for base in kind.__mro__:
+        if "snapshot_state" in vars(base):
+            return True
+        if "state_dict" in vars(base) or "_state" in vars(base):
+            return False
+    return False
 
 
 def load_state(pipe: IterDataPipe[Any], state: Any) -> None:

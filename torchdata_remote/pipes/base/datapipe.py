@@ -16,7 +16,7 @@ from ...core.stats.report import Stats, stats
 from ...core.world import World
 from ...errors import StateError
 from ...formats.error_policy import Skipped
-from .chain import load_state, state_of, upstream, warm_up
+from .chain import Snapshot, load_state, snapshot_of, state_of, upstream, warm_up
 from .typed import IterDataPipe
 
 T_co = TypeVar("T_co", covariant=True)
@@ -163,6 +163,9 @@ class OneForOne(DataPipe[T_co]):
     def load_state_dict(self, state: Any) -> None:
         """Resume the next pass from a state."""
         load_state(self.source_datapipe, state)
+
+    def snapshot_state(self) -> Snapshot:
+        return snapshot_of(self.source_datapipe)
 
     def warm_up(self) -> Iterator[None]:
         return warm_up(self.source_datapipe)

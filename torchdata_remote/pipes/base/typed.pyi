@@ -4,7 +4,7 @@ Written by ``.ci/make_typed.py`` from the constructors of the pipes. Do not edit
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeVar, overload
 
 from ...core.options import Backend, RetryPolicy
@@ -20,6 +20,7 @@ from ..equalize_ranks import EqualizeRanks
 from ..file_reader import FileReader
 from ..label_from_path import LabelFromPath
 from ..list_remote import ListRemote
+from ..parallel_map import ParallelMap
 from ..shard_tar_reader import ShardTarReader
 from ..shard_zip_reader import ShardZipReader
 from ..sharding_filter_rank import ShardingFilterRank
@@ -30,6 +31,7 @@ from ..write_shards import WriteShards
 from .torch_names import TorchNames
 
 T_co = TypeVar("T_co", covariant=True)
+U = TypeVar("U")
 
 class IterDataPipe(TorchNames[T_co]):
     """torch's ``IterDataPipe``, whose functional names are typed methods.
@@ -115,7 +117,12 @@ class IterDataPipe(TorchNames[T_co]):
             [('memory://notes/1.txt', b'hello')]
         """
 
-    def decode_sample(self: IterDataPipe[Sample], decoders: Mapping[str, Decoder] | None = None) -> DecodeSample:
+    def decode_sample(
+        self: IterDataPipe[Sample],
+        decoders: Mapping[str, Decoder] | None = None,
+        *,
+        num_threads: int | None = None,
+    ) -> DecodeSample:
         """Decode members by their extension (functional name: ``decode_sample``).
 
         By default, images (jpg, jpeg, png, webp, bmp, gif, tif, tiff, ppm, ...) become ``PIL.Image`` in mode RGB,
@@ -126,6 +133,8 @@ class IterDataPipe(TorchNames[T_co]):
         Args:
             decoders: extension -> function from bytes to a value, in addition to the defaults or in place of them;
                 ``bytes`` leaves a member undecoded.
+            num_threads: that decode, as those of ``parallel_map`` do; order and state do not depend on it. ``None`` for
+                those that the loader gives, as ``thread_loader`` does, or none.
 
         Yields:
             dict: a new sample.
@@ -280,6 +289,48 @@ class IterDataPipe(TorchNames[T_co]):
             >>> fsspec.filesystem("memory").pipe({"/zoo/ape/1.jpg": b"12", "/zoo2/2.jpg": b"3"})
             >>> [(url, url.size) for url in ListRemote(IterableWrapper(["memory://zoo"]), pattern="*.jpg")]
             [('memory://zoo/ape/1.jpg', 2)]
+        """
+
+    def parallel_map(
+        self,
+        function: Callable[[T_co], U],
+        *,
+        num_threads: int | None = None,
+        max_ahead: int | None = None,
+    ) -> ParallelMap[U]:
+        """Call a function with each item, in threads, in order (functional name: ``parallel_map``).
+
+        The results have the order of the items. An error of the function is raised in the place of its item, after the
+        results before it. The state is that of the source after the item that was handed out last: it is the same with any
+        number of threads, and with ``map``, and loads with any other.
+
+        Threads are faster where the function releases Python's global lock: decoders of images, NumPy, OpenCV and torch do
+        for the most part, loops in Python do not. All pipes of a process with the same number of threads share them, as all
+        streams of a ``Resumable`` do. They are started by the first item and ended with the pass.
+
+        The function is called in several threads at once, in no certain order, so it must not change what they share.
+        Random numbers from ``random``, ``numpy.random`` or torch's default generator differ from run to run then: make a
+        generator from the seed, the epoch and the sample's key instead. What a library allows in one thread only, such as
+        one open file or database handle, belongs into a ``threading.local``.
+
+        Args:
+            function: called with an item; what it returns is handed out. With ``DataLoader`` workers that are spawned, it
+                has to be a function of a module.
+            num_threads: that call it. 0 calls it in the thread that iterates, and takes nothing ahead. ``None`` for those
+                that the loader gives, as ``thread_loader`` does, or 0. Each worker of a ``DataLoader`` has as many.
+            max_ahead: number of items that are taken from the source before they are asked for, which bounds the memory.
+                ``None`` for twice the threads. The streams of a ``Resumable`` in one process share it; each has one at
+                least.
+
+        Yields:
+            What the function returns.
+
+        Raises:
+            Exception: of the function.
+
+        Example:
+            >>> list(ParallelMap(IterableWrapper(["a", "b", "c"]), str.upper, num_threads=2))
+            ['A', 'B', 'C']
         """
 
     def shard_tar_reader(

@@ -17,7 +17,7 @@ from ...core.permutation import uniforms
 from ...core.world import World, detect_world
 from ...errors import EmptyShareError
 from ...fetch.listing.source_argument import pipe_of
-from ..base.chain import all_pipes, load_state, state_of, take_together, warm_up
+from ..base.chain import Snapshot, all_pipes, load_state, snapshot_of, state_of, take_together, warm_up
 from ..base.datapipe import StatefulPipe
 from ..base.epochs import SeededPipe, set_epoch
 from .mix_arguments import weights_of
@@ -68,6 +68,11 @@ class _Source:
 
     def state(self) -> list[Any]:
         return [self.name, self.num_passes, state_of(self._pipe) if self.started else self._resume_from]
+
+    def snapshot(self) -> Snapshot:
+        name, num_passes, start = self.name, self.num_passes, self._resume_from
+        at = snapshot_of(self._pipe)
+        return (lambda: [name, num_passes, at()]) if self.started else (lambda: [name, num_passes, start])
 
 
 class Mixed(SeededPipe[T], StatefulPipe[T]):
@@ -157,6 +162,15 @@ class Mixed(SeededPipe[T], StatefulPipe[T]):
             "passed": self._num_passed,
             "sources": [source.state() for source in self._active],
         }
+
+    def snapshot_state(self) -> Snapshot:
+        if self._loaded is not None or not self._active:
+            for pipe in self.sources.values():
+                snapshot_of(pipe)  # they prepare for one after each item
+            loaded = self.state_dict()
+            return lambda: loaded
+        draws, passed, sources = self._num_draws, self._num_passed, [source.snapshot() for source in self._active]
+        return lambda: {"draws": draws, "passed": passed, "sources": [source() for source in sources]}
 
     def order_options(self) -> Mapping[str, Any]:
         stop = self.stop.value if isinstance(self.stop, Stop) else self.stop
