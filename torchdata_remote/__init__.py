@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     )
     from .pipes import (
         AsyncPrefetch,
+        DecodeImage,
         DecodeSample,
         EqualizeRanks,
         FileReader,
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncPrefetch",
     "Backend",
+    "DecodeImage",
     "DecodeSample",
     "EqualizeMode",
     "EqualizeRanks",
@@ -147,9 +149,9 @@ _HOMES = {
         "Resumable StatefulLoader ThreadLoader merge_node_states merge_states stateful_loader thread_loader to_node"
     ),
     ".pipes": (
-        "AsyncPrefetch DecodeSample EqualizeRanks FileReader IterDataPipe IterableWrapper LabelFromPath ListRemote "
-        "Mixed ParallelMap ShardingFilterRank ShardTarReader ShardZipReader ShuffleSamples ShuffleShards Stop ToTuple "
-        "WriteShards mix stream_files stream_shards"
+        "AsyncPrefetch DecodeImage DecodeSample EqualizeRanks FileReader IterDataPipe IterableWrapper LabelFromPath "
+        "ListRemote Mixed ParallelMap ShardingFilterRank ShardTarReader ShardZipReader ShuffleSamples ShuffleShards Stop "
+        "ToTuple WriteShards mix stream_files stream_shards"
     ),
     ".service.transfer": "TransferProgress Transferred pull push",
     ".sharding": "index_shards shard_dataset",
